@@ -1,0 +1,39 @@
+# Every target makes the virtual environment first where it is missing; nothing is installed elsewhere.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := PIP_CACHE_DIR=$(CURDIR)/$(VENV)/cache PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
+
+.PHONY: run test lint bench prove clean
+.DELETE_ON_ERROR:
+
+run: $(VENV)/ready
+	$(BIN)/python -m hermes.run
+
+test: lint
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --fail-under=95
+
+lint: $(VENV)/ready
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: $(VENV)/ready
+	$(BIN)/python -m bench store
+
+prove: $(VENV)/ready
+	$(BIN)/python -m pytest tests/campaigns --prove -v
+
+$(VENV)/ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Hermes needs Python 3.11 or newer; try: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(PIP) install --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,59 @@
+"""What can go wrong, one class per meaning."""
+
+from __future__ import annotations
+
+
+class HermesError(Exception):
+    """Base of every error that Hermes raises on purpose."""
+
+
+class StoreError(HermesError):
+    """The request was not stored: nothing of it is in the file."""
+
+
+class StoreBusy(StoreError):
+    """Another process held the write lock for too long; the same request may be sent again."""
+
+
+class StoreFull(StoreError):
+    """The disk is full; the same request may be sent again once there is room."""
+
+
+class StoreRefused(StoreError):
+    """The file cannot be opened as a Hermes store; it was left as it is."""
+
+
+class StoreInUse(StoreRefused):
+    """Another runtime owns this file."""
+
+
+class StoreFailed(HermesError):
+    """The store stopped, or cannot tell whether the last commit is on disk: reopen and look."""
+
+
+class UnknownSession(StoreError, LookupError):
+    """No session has this id."""
+
+
+class SessionEnded(StoreError):
+    """The session has ended and takes no more rows."""
+
+
+class HasContinuation(StoreError):
+    """The session goes on in a compression child, which is named."""
+
+
+class NotInLineage(StoreError):
+    """The session id belongs to another conversation."""
+
+
+class BadImport(StoreError, ValueError):
+    """The text to import is not what `export_session` writes."""
+
+
+class Overloaded(HermesError):
+    """Refused before anything was acknowledged: too much is waiting already."""
+
+
+class ActorStopped(HermesError):
+    """The actor ended before it could answer."""

@@ -1,0 +1,382 @@
+"""The values that travel: frozen, and with nothing of ours behind them.
+
+Transcript rows are `msgspec.Struct`s, because ten thousand of them are made at once when a
+conversation is loaded (about as fast as `json.loads`; attrs classes take twice as long). Everything
+else is attrs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import attrs
+import msgspec
+
+JsonObject: TypeAlias = dict[str, Any]
+Kind: TypeAlias = Literal["new", "compression", "branch", "fork", "import"]
+InboxState: TypeAlias = Literal["open", "done", "parked"]
+OutboxState: TypeAlias = Literal["pending", "sending", "sent", "dead"]
+Event: TypeAlias = Literal["on_session_finalize", "on_session_reset", "on_session_switch"]
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A tool call as the model asked for it; `arguments` is the model's own JSON text."""
+
+    id: str
+    name: str
+    arguments: str = "{}"
+
+
+class Extra(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What only some messages have; kept in one column, and absent there when empty."""
+
+    parts: tuple[JsonObject, ...] | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    tool_name: str | None = None
+    reasoning: str | None = None
+    reasoning_details: tuple[JsonObject, ...] = ()
+    finish_reason: str | None = None
+    token_count: int | None = None
+    provider_data: JsonObject | None = None
+
+
+class Message(Extra, frozen=True):
+    """A message on its way into a transcript; `content` is text, `parts` the structured form."""
+
+    role: str
+    content: str | None = None
+    timestamp: float | None = None
+    platform_message_id: str | None = None
+
+
+class StoredMessage(Extra, frozen=True):
+    """A message as the store keeps it; `id` orders it among all messages of its session."""
+
+    id: int
+    role: str
+    content: str | None
+    timestamp: float
+    platform_message_id: str | None = None
+
+
+@attrs.frozen
+class Source:
+    """Where an inbound message comes from."""
+
+    platform: str = "embedded"
+    account: str = ""
+    chat_id: str | None = None
+    chat_type: str = "dm"
+    thread_id: str | None = None
+    user_id: str | None = None
+    user_name: str | None = None
+
+
+@attrs.frozen
+class Inbound:
+    """A message or command as it arrives; (platform, account, event_id) names it for ever."""
+
+    session_key: str
+    event_id: str
+    text: str
+    source: Source = attrs.Factory(Source)
+    command: bool = False
+    parts: tuple[JsonObject, ...] | None = None
+    platform_message_id: str | None = None
+
+
+@attrs.frozen
+class Head:
+    """What a transcript is at: `revision` grows with every change, so the newest has the most."""
+
+    session_id: str
+    message_count: int = 0
+    revision: int = 0
+    rewrites: int = 0
+
+
+@attrs.frozen
+class Receipt:
+    """Proof that an inbound message is on disk; the same event gets the same receipt again."""
+
+    inbox_id: int
+    session_key: str
+    session_id: str
+    epoch: int
+    accepted_at: float
+
+
+@attrs.frozen
+class Accepted:
+    """Answer of `accept`; `expired` is the session that was over when the message came."""
+
+    receipt: Receipt
+    head: Head
+    duplicate: bool = False
+    expired: str | None = None
+
+
+@attrs.frozen
+class Delivery:
+    """What the runtime gets for each new message, in inbox order, after COMMIT."""
+
+    receipt: Receipt
+    inbound: Inbound
+    head: Head
+
+
+@attrs.frozen
+class InboxRow:
+    """An accepted message that no turn has finished yet."""
+
+    inbox_id: int
+    inbound: Inbound
+    attempts: int
+    accepted_at: float
+
+
+@attrs.frozen
+class Outbound:
+    """A reply on its way out; `lane` is the chat whose order is kept."""
+
+    lane: str
+    body: JsonObject
+
+
+@attrs.frozen
+class OutboxRow:
+    """A reply that is not yet known to be sent; `recovered` when a send may have been lost."""
+
+    outbox_id: int
+    session_key: str
+    turn_id: int
+    lane: str
+    body: JsonObject
+    state: OutboxState
+    attempts: int
+    recovered: bool
+
+
+@attrs.frozen
+class Usage:
+    """One provider call."""
+
+    purpose: str = "turn"
+    model: str | None = None
+    provider: str | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: float | None = None
+
+
+@attrs.frozen(kw_only=True)
+class TurnCommit:
+    """A finished turn: what `commit_turn` makes durable at once, or not at all."""
+
+    session_key: str
+    session_id: str
+    epoch: int
+    revision: int
+    inbox_ids: Sequence[int]
+    rows: Sequence[Message] = ()
+    outbox: Sequence[Outbound] = ()
+    usage: Sequence[Usage] = ()
+    next_inbox_ids: Sequence[int] = ()
+    rotated_to: str | None = None
+    expires_at: float | None = None
+
+
+@attrs.frozen
+class Committed:
+    """The turn is on disk. `foreign`: rows of somebody else stand before ours."""
+
+    head: Head
+    epoch: int
+    foreign: bool = False
+    moved: bool = False
+
+
+@attrs.frozen
+class Discarded:
+    """Nothing was written: the fence had moved. The inbox rows that are open run again here."""
+
+    reason: str
+    session_id: str | None
+    epoch: int
+
+
+@attrs.frozen
+class Rotated:
+    """The session goes on in `session_id`; `repeated`: an earlier try had already done it."""
+
+    session_id: str
+    head: Head
+    epoch: int | None
+    carried: int = 0
+    repeated: bool = False
+
+
+@attrs.frozen
+class Skipped:
+    """Nothing was rotated; `winner` or `holder` says who was quicker."""
+
+    reason: str
+    winner: str | None = None
+    holder: str | None = None
+
+
+@attrs.frozen
+class Lease:
+    """The right to try a compression; `token` grows with every new holder."""
+
+    session_id: str
+    holder: str
+    token: int
+
+
+@attrs.frozen
+class Appended:
+    """Answer of `append_message`."""
+
+    message_id: int
+    head: Head
+    duplicate: bool = False
+
+
+@attrs.frozen
+class Transcript:
+    """A session's live rows and the head they belong to, from one read transaction."""
+
+    head: Head
+    messages: list[StoredMessage]
+
+
+@attrs.frozen(kw_only=True)
+class Session:
+    """A session row."""
+
+    id: str
+    source: str
+    kind: Kind
+    parent_session_id: str | None
+    title: str | None
+    model: str | None
+    user_id: str | None
+    session_key: str | None
+    chat_id: str | None
+    chat_type: str | None
+    thread_id: str | None
+    cwd: str | None
+    profile: str | None
+    started_at: float
+    ended_at: float | None
+    end_reason: str | None
+    last_active: float
+    message_count: int
+    tool_call_count: int
+    revision: int
+    rewrites: int
+    api_call_count: int
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    reasoning_tokens: int
+    cost: float
+    system_prompt: str | None = None
+    model_config: JsonObject | None = None
+
+    @property
+    def head(self) -> Head:
+        return Head(self.id, self.message_count, self.revision, self.rewrites)
+
+
+@attrs.frozen
+class Listed:
+    """A line of `list_sessions`: a conversation at its tip."""
+
+    session: Session
+    root_session_id: str
+    started_at: float
+    preview: str
+
+
+@attrs.frozen
+class Hit:
+    """A message that a search found, with the messages around it."""
+
+    message_id: int
+    session_id: str
+    role: str
+    snippet: str
+    timestamp: float
+    source: str
+    title: str | None
+    before: str | None
+    after: str | None
+
+
+@attrs.frozen(kw_only=True)
+class Route:
+    """Where a session_key leads."""
+
+    session_key: str
+    session_id: str
+    epoch: int
+    platform: str
+    chat_type: str
+    user_id: str | None
+    pending_title: str | None
+    notice: str | None
+    expires_at: float | None
+    last_active: float
+
+
+@attrs.frozen(kw_only=True)
+class Boundary:
+    """A session is finalized, begun or left, and hooks hear of it; `boundary_id` is its name."""
+
+    boundary_id: int
+    event: Event
+    session_key: str
+    session_id: str
+    platform: str
+    reason: str
+    old_session_id: str | None
+    new_session_id: str | None
+
+
+@attrs.frozen(kw_only=True)
+class ExpiryPolicy:
+    """When a conversation is over by itself; hours are local time."""
+
+    mode: Literal["none", "idle", "daily", "both"] = "none"
+    idle_minutes: float = 1440
+    at_hour: int = 4
+
+
+@attrs.frozen
+class Imported:
+    """What `import_sessions` did."""
+
+    sessions: int
+    messages: int
+    skipped: tuple[str, ...] = ()
+    forks: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Pruned:
+    """What `prune_sessions` deleted, or would delete in a dry run."""
+
+    session_ids: tuple[str, ...]
+    messages: int
+    dry_run: bool
+
+
+Hooks: TypeAlias = Mapping[Event, Sequence[Any]]

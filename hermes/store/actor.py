@@ -1,0 +1,298 @@
+"""The store actor: it alone writes, many requests to a commit; it sweeps, indexes, tells the hooks.
+
+A request is queued, taken together with all others that wait, and answered after COMMIT. Who stops
+waiting before that changes nothing for the others: his request is whole or absent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, NoReturn, TypeVar
+
+import apsw
+import attrs
+import trio
+
+from hermes.errors import ActorStopped, Overloaded, StoreFailed
+from hermes.store import boundaries, maintenance, routes, search
+from hermes.store.database import CHECKPOINT_PAGES, Database
+from hermes.store.files import FileGuard
+from hermes.store.lanes import Lanes
+from hermes.store.transact import Done, Failed, Group, Outcome, Work, commit_group, read, translate
+from hermes.store.tx import Clock, Tx
+from hermes.store.worker import Worker
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+MAX_BATCH = 256
+MAX_WAITING = 10_000
+INDEX_DELAY = 0.2
+INDEX_PAUSE = 0.02
+SWEEP_SECONDS = 60.0
+
+
+class Request(Generic[R]):
+    """Work that waits for its commit, and the task that waits for the answer."""
+
+    __slots__ = ("after", "alone", "outcome", "task", "wanted", "work")
+
+    def __init__(
+        self,
+        work: Work[R],
+        after: Callable[[R], None] | None = None,
+        alone: Callable[[Database], R] | None = None,
+    ) -> None:
+        self.work = work
+        self.after = after
+        self.alone = alone
+        self.outcome: Outcome[R] | None = None
+        self.task: trio.lowlevel.Task | None = None
+        self.wanted = True
+
+    async def answer(self) -> R:
+        """Wait for the outcome; a cancelled caller leaves the request to its fate."""
+        self.task = trio.lowlevel.current_task()
+
+        def give_up(_: object) -> trio.lowlevel.Abort:
+            self.task = None
+            self.wanted = False
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(give_up)
+        assert self.outcome is not None
+        if isinstance(self.outcome, Failed):
+            raise self.outcome.error
+        return self.outcome.value
+
+    def settle(self, outcome: Outcome[R]) -> None:
+        """Say what became of it. `after` hears of a commit even where nobody waits any more."""
+        if isinstance(outcome, Done) and self.after is not None:
+            self.after(outcome.value)
+        self.outcome = outcome
+        if self.task is not None:
+            trio.lowlevel.reschedule(self.task)
+            self.task = None
+
+
+@attrs.frozen
+class StoreStatistics:
+    """How the store is doing."""
+
+    waiting: int
+    commits: int
+    requests: int
+    largest_batch: int
+    log_pages: int
+
+
+class StoreActor:
+    """The requests, the writer that commits them, and the readers beside it."""
+
+    def __init__(
+        self, writer: Worker, reader: Worker, browser: Worker, guard: FileGuard, clock: Clock
+    ) -> None:
+        self._writer = writer
+        self._reader = reader
+        self._browser = browser
+        self._guard = guard
+        self._clock = clock
+        self._queue: deque[Request[object]] = deque()
+        self._parked: trio.lowlevel.Task | None = None
+        self._closing = False
+        self._fatal: StoreFailed | None = None
+        self._unindexed = trio.Event()
+        self._unindexed.set()  # what an earlier process left
+        self._lanes: Lanes | None = None
+        self._commits = self._requests = self._largest = 0
+
+    # Callers
+
+    async def transact(self, work: Work[R], after: Callable[[R], None] | None = None) -> R:
+        """Commit the work, with whatever else waits; `after` is called as soon as it is on disk."""
+        return await self._ask(Request(work, after))
+
+    async def run_alone(self, function: Callable[[Database], R]) -> R:
+        """Run a function on the writing connection outside any transaction."""
+        return await self._ask(Request(_not_in_a_transaction, alone=function))
+
+    async def _ask(self, request: Request[R]) -> R:
+        if self._fatal is not None:
+            raise StoreFailed(f"the store has stopped: {self._fatal}") from self._fatal
+        if self._closing:
+            raise ActorStopped("the store is closed")
+        if len(self._queue) >= MAX_WAITING:
+            raise Overloaded(f"{len(self._queue)} requests already wait for the store")
+        self._queue.append(request)  # type: ignore[arg-type]
+        self._wake()
+        return await request.answer()
+
+    async def snapshot(self, work: Work[R], *, browse: bool = False) -> R:
+        """Run work that only reads; what may take long (`browse`) does not delay the rest."""
+        if self._closing:
+            raise ActorStopped("the store is closed")
+        worker = self._browser if browse else self._reader
+        return await worker.run(read, self._clock, work)
+
+    async def run_beside(self, function: Callable[[Database], R]) -> R:
+        """Run a function on the browsing connection."""
+        try:
+            return await self._browser.run(function)
+        except apsw.Error as error:
+            raise translate(error) from error
+
+    def statistics(self) -> StoreStatistics:
+        """How the store is doing."""
+        return StoreStatistics(
+            waiting=len(self._queue),
+            commits=self._commits,
+            requests=self._requests,
+            largest_batch=self._largest,
+            log_pages=self._writer.db.log_pages,
+        )
+
+    async def wait_boundaries(self) -> None:
+        """Wait until the hooks have heard of every boundary there is."""
+        if self._lanes is not None:
+            await self._offer(self._lanes)
+            await self._lanes.wait_quiet()
+
+    # The writer
+
+    async def write(self) -> None:
+        """Commit what waits, until the store is closed or cannot go on."""
+        try:
+            while batch := await self._take():
+                if batch[0].alone is not None:
+                    await self._run_alone(batch[0], batch[0].alone)
+                    continue
+                work = [request.work for request in batch]
+                group = await self._writer.run(commit_group, self._clock, self._guard.check, work)
+                self._settle(batch, group)
+                if self._writer.db.log_pages >= CHECKPOINT_PAGES:
+                    await self._checkpoint()
+        finally:
+            self._answer_everyone()
+
+    async def _take(self) -> list[Request[object]]:
+        """Everything that waits, up to a bound; work that must run alone comes alone."""
+        while True:
+            batch: list[Request[object]] = []
+            while self._queue and len(batch) < MAX_BATCH:
+                if self._queue[0].alone is not None and batch:
+                    break
+                request = self._queue.popleft()
+                if request.wanted:
+                    batch.append(request)
+                if request.alone is not None:
+                    break
+            if batch or self._closing:
+                return batch
+            self._parked = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._unpark)
+
+    def _unpark(self, _: object) -> trio.lowlevel.Abort:
+        self._parked = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _wake(self) -> None:
+        if self._parked is not None:
+            trio.lowlevel.reschedule(self._parked)
+            self._parked = None
+
+    def _settle(self, batch: list[Request[object]], group: Group[object]) -> None:
+        self._commits += 1
+        self._requests += len(batch)
+        self._largest = max(self._largest, len(batch))
+        self._fatal = group.fatal
+        for request, outcome in zip(batch, group.outcomes, strict=True):
+            request.settle(outcome)
+        if group.unindexed:
+            self._unindexed.set()
+        if group.boundaries and self._lanes is not None:
+            self._lanes.nudge()
+        if group.fatal is not None:
+            raise group.fatal
+
+    async def _run_alone(
+        self, request: Request[object], function: Callable[[Database], object]
+    ) -> None:
+        try:
+            value = await self._writer.run(function)
+        except Exception as error:  # noqa: BLE001 - answered to the caller
+            request.settle(Failed(translate(error)))
+        else:
+            request.settle(Done(value))
+
+    async def _checkpoint(self) -> None:
+        try:
+            await self._writer.run(Database.checkpoint)
+        except apsw.Error as error:  # what is committed stays committed; the next one tries again
+            log.warning("checkpoint failed: %s", error)
+
+    def close(self) -> None:
+        """Take no more requests; those that wait are still committed."""
+        self._closing = True
+        self._wake()
+
+    def _answer_everyone(self) -> None:
+        self._closing = True
+        error: Exception = self._fatal or ActorStopped("the store is closed")
+        while self._queue:
+            self._queue.popleft().settle(Failed(error))
+
+    # Beside the writer
+
+    async def index(self) -> None:
+        """Keep the search index near: a little after each write, in small steps, for ever."""
+        while True:
+            await self._unindexed.wait()
+            # By the clock and not by idleness: a step in front of the next append would cost more.
+            await trio.sleep(INDEX_DELAY)
+            self._unindexed = trio.Event()
+            while await self.transact(search.index_step) == search.STEP:  # noqa: ASYNC110
+                await trio.sleep(INDEX_PAUSE)
+
+    async def sweep(self, seconds: float = SWEEP_SECONDS) -> None:
+        """Look after the file: is it still there, which conversations are over, what is too old."""
+        while True:
+            await trio.sleep(seconds)
+            await self.sweep_once()
+
+    async def sweep_once(self) -> list[str]:
+        """One round of `sweep`; returns the sessions that expired."""
+        try:
+            self._guard.check_path()
+        except StoreFailed as fatal:
+            self._fatal = fatal
+            raise
+        ended = []
+        for key, epoch in await self.snapshot(routes.overdue):
+            session_id = await self.transact(lambda tx, k=key, e=epoch: routes.expire(tx, k, e))
+            ended.append(session_id)
+        await self.transact(maintenance.forget_closed)
+        if await self.snapshot(search.unindexed):
+            self._unindexed.set()
+        if self._lanes is not None:
+            await self._offer(self._lanes)
+        return [session_id for session_id in ended if session_id is not None]
+
+    async def deliver_boundaries(self, lanes: Lanes) -> None:
+        """Tell the hooks of what an earlier process left, then of each new boundary."""
+        self._lanes = lanes
+        while True:
+            await self._offer(lanes)
+            await lanes.wait_nudge()
+
+    async def _offer(self, lanes: Lanes) -> None:
+        while found := await self.snapshot(
+            lambda tx: boundaries.pending_boundaries(tx, lanes.newest)
+        ):
+            lanes.offer(found)
+
+
+def _not_in_a_transaction(_: Tx) -> NoReturn:
+    raise AssertionError("this request has no transaction")

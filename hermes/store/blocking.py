@@ -1,0 +1,258 @@
+"""`SessionStore`: the store for scripts, tools and tests, one call after the other."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import threading
+from collections.abc import Callable, Generator
+from pathlib import Path
+from types import TracebackType
+from typing import Concatenate, ParamSpec, Self, TypeVar
+
+import apsw
+
+from hermes.errors import StoreFailed
+from hermes.store import (
+    boundaries,
+    database,
+    files,
+    inbox,
+    leases,
+    lineage,
+    listing,
+    maintenance,
+    outbox,
+    rotation,
+    routes,
+    search,
+    sessions,
+    titles,
+    transcripts,
+    transfer,
+    turns,
+    usage,
+)
+from hermes.store.transact import Work, commit_one, read
+from hermes.store.tx import Clock, Tx
+
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+def _writes(
+    function: Callable[Concatenate[Tx, P], R],
+) -> Callable[Concatenate[SessionStore, P], R]:
+    @functools.wraps(function)
+    def verb(self: SessionStore, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.transact(lambda tx: function(tx, *args, **kwargs))
+
+    return verb
+
+
+def _reads(
+    function: Callable[Concatenate[Tx, P], R],
+) -> Callable[Concatenate[SessionStore, P], R]:
+    @functools.wraps(function)
+    def verb(self: SessionStore, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.snapshot(lambda tx: function(tx, *args, **kwargs))
+
+    return verb
+
+
+def _steps(
+    function: Callable[P, Generator[Work[S], S, R]],
+) -> Callable[Concatenate[SessionStore, P], R]:
+    @functools.wraps(function)
+    def verb(self: SessionStore, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        steps = function(*args, **kwargs)
+        try:
+            work = next(steps)
+            while True:
+                work = steps.send(self.transact(work))
+        except StopIteration as stop:
+            result: R = stop.value
+            return result
+
+    return verb
+
+
+def _searches(
+    function: Callable[Concatenate[Tx, P], R],
+) -> Callable[Concatenate[SessionStore, P], R]:
+    @functools.wraps(function)
+    def verb(self: SessionStore, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        self.index_pending()
+        return self.snapshot(lambda tx: function(tx, *args, **kwargs))
+
+    return verb
+
+
+class SessionStore:
+    """A Hermes database, opened beside its runtime or without one. Threads take turns.
+
+    Each verb is one transaction, on disk when it returns.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        clock: Clock | None = None,
+        vfs: str | None = None,
+    ) -> None:
+        self.path = files.resolve(path)
+        self._clock = clock or Clock()
+        self._turn = threading.RLock()
+        database.prepare(self.path, self._clock, vfs)
+        self._db = database.Database(self.path, vfs=vfs)
+        try:
+            # The log and its index exist from the first read on.
+            self._db.execute("SELECT 1 FROM sessions LIMIT 1").fetchall()
+            self._guard = files.FileGuard(self.path)
+        except BaseException:
+            self._db.close()
+            raise
+        self._open = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; a second call does nothing."""
+        with self._turn:
+            if self._open:
+                self._open = False
+                self._guard.leave()
+                self._db.close()
+                self._guard.close()
+
+    def transact(self, work: Work[R]) -> R:
+        """Run the work in a transaction of its own."""
+        with self._turn:
+            self._require_open()
+            value = commit_one(self._db, self._clock, self._guard.check, work)
+            if self._db.log_pages >= database.CHECKPOINT_PAGES:
+                self._checkpoint()
+            return value
+
+    def snapshot(self, work: Work[R]) -> R:
+        """Run work that only reads."""
+        with self._turn:
+            self._require_open()
+            return read(self._db, self._clock, work)
+
+    def _require_open(self) -> None:
+        if not self._open:
+            raise StoreFailed(f"{self.path} is closed")
+
+    def _checkpoint(self) -> None:
+        try:
+            self._db.checkpoint()
+        except apsw.Error as error:  # what is committed stays committed; the next one tries again
+            log.warning("%s: checkpoint failed: %s", self.path, error)
+
+    create_session = _writes(sessions.create_session)
+    ensure_session = _writes(sessions.ensure_session)
+    end_session = _writes(sessions.end_session)
+    promote_to_session_reset = _writes(sessions.promote_to_session_reset)
+    reopen_session = _writes(sessions.reopen_session)
+    set_system_prompt = _writes(sessions.set_system_prompt)
+    get_session = _reads(sessions.get_session)
+    head = _reads(sessions.head)
+
+    append_message = _writes(transcripts.append_message)
+    append_messages = _writes(transcripts.append_messages)
+    replace_messages = _writes(transcripts.replace_messages)
+    rewind = _writes(transcripts.rewind)
+    edit_message = _writes(transcripts.edit_message)
+    get_messages = _reads(transcripts.get_messages)
+    load = _reads(transcripts.load)
+
+    set_session_title = _writes(titles.set_session_title)
+    set_auto_title_if_empty = _writes(titles.set_auto_title_if_empty)
+    get_next_title_in_lineage = _reads(titles.get_next_title_in_lineage)
+    resolve_session_by_title = _reads(titles.resolve_session_by_title)
+
+    resolve_session_id = _reads(lineage.resolve_session_id)
+    get_compression_tip = _reads(lineage.get_compression_tip)
+    get_compression_lineage = _reads(lineage.get_compression_lineage)
+    get_conversation_root = _reads(lineage.get_conversation_root)
+
+    get_route = _reads(routes.get_route)
+    route_head = _reads(routes.route_head)
+    new_session = _writes(routes.new_session)
+    close_session = _writes(routes.close)
+    finalize = _writes(routes.finalize)
+    switch = _writes(routes.switch)
+    set_pending_title = _writes(routes.set_pending_title)
+    apply_pending_title = _writes(routes.apply_pending_title)
+    take_notice = _writes(routes.take_notice)
+    sweep_expired = _writes(routes.sweep_expired)
+
+    accept = _writes(inbox.accept)
+    open_inbox = _reads(inbox.open_inbox)
+    start_inbox = _writes(inbox.start_inbox)
+    park_inbox = _writes(inbox.park_inbox)
+    commit_turn = _writes(turns.commit_turn)
+
+    pending_outbox = _reads(outbox.pending_outbox)
+    mark_sending = _writes(outbox.mark_sending)
+    mark_sent = _writes(outbox.mark_sent)
+    mark_unsent = _writes(outbox.mark_unsent)
+    mark_dead = _writes(outbox.mark_dead)
+    recover_outbox = _writes(outbox.recover_outbox)
+
+    pending_boundaries = _reads(boundaries.pending_boundaries)
+    close_boundary = _writes(boundaries.close_boundary)
+
+    rotate = _writes(rotation.rotate)
+    branch = _writes(rotation.branch)
+    acquire_lease = _writes(leases.acquire_lease)
+    try_acquire_compression_lock = _writes(leases.try_acquire_compression_lock)
+    refresh_compression_lock = _writes(leases.refresh_compression_lock)
+    release_compression_lock = _writes(leases.release_compression_lock)
+    get_compression_lock_holder = _reads(leases.get_compression_lock_holder)
+
+    update_token_counts = _writes(usage.update_token_counts)
+    get_usage = _reads(usage.get_usage)
+
+    list_sessions = _reads(listing.list_sessions)
+    export_session = _reads(transfer.export_session)
+    delete_session = _writes(maintenance.delete_session)
+    prune_empty_ghost_sessions = _writes(maintenance.prune_empty_ghost_sessions)
+    finalize_orphaned_compression_sessions = _writes(
+        maintenance.finalize_orphaned_compression_sessions
+    )
+    forget_closed = _writes(maintenance.forget_closed)
+    integrity_check = _reads(maintenance.integrity_check)
+    check_search = _writes(search.check_search)
+    rebuild_search = _writes(search.rebuild_search)
+    index_pending = _steps(search.index_pending)
+    import_sessions = _steps(transfer.import_sessions)
+    prune_sessions = _steps(maintenance.prune_sessions)
+    search_messages = _searches(search.search_messages)
+
+    def vacuum(self) -> None:
+        """Give free space back to the disk."""
+        with self._turn:
+            self._require_open()
+            database.vacuum(self._db)
+
+    def backup(self, target: str | os.PathLike[str]) -> Path:
+        """Copy the database while it is in use; the copy appears whole or not at all."""
+        with self._turn:
+            self._require_open()
+            return database.backup(self._db, Path(target))

@@ -1,0 +1,320 @@
+"""`open_store`: the store for a runtime, every verb awaited, many committed at once."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+import trio
+
+from hermes.errors import StoreFailed
+from hermes.messages import Accepted, Delivery, ExpiryPolicy, Hooks, Inbound
+from hermes.store import (
+    actor,
+    boundaries,
+    database,
+    files,
+    inbox,
+    leases,
+    lineage,
+    listing,
+    maintenance,
+    outbox,
+    rotation,
+    routes,
+    search,
+    sessions,
+    titles,
+    transcripts,
+    transfer,
+    turns,
+    usage,
+)
+from hermes.store.lanes import HOOK_SECONDS, Lanes
+from hermes.store.transact import Work
+from hermes.store.tx import Clock, Tx
+from hermes.store.worker import OpenWorker, ThreadWorker, Worker, open_in_thread
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+
+Verb = Callable[Concatenate["Store", P], Awaitable[R]]
+
+
+def _writes(function: Callable[Concatenate[Tx, P], R]) -> Verb[P, R]:
+    @functools.wraps(function)
+    async def verb(self: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self.transact(lambda tx: function(tx, *args, **kwargs))
+
+    return verb
+
+
+def _reads(function: Callable[Concatenate[Tx, P], R]) -> Verb[P, R]:
+    @functools.wraps(function)
+    async def verb(self: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self.snapshot(lambda tx: function(tx, *args, **kwargs))
+
+    return verb
+
+
+def _browses(function: Callable[Concatenate[Tx, P], R]) -> Verb[P, R]:
+    @functools.wraps(function)
+    async def verb(self: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self.snapshot(lambda tx: function(tx, *args, **kwargs), browse=True)
+
+    return verb
+
+
+def _steps(function: Callable[P, Generator[Work[S], S, R]]) -> Verb[P, R]:
+    @functools.wraps(function)
+    async def verb(self: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        steps = function(*args, **kwargs)
+        try:
+            work = next(steps)
+            while True:
+                work = steps.send(await self.transact(work))
+        except StopIteration as stop:
+            result: R = stop.value
+            return result
+
+    return verb
+
+
+def _searches(function: Callable[Concatenate[Tx, P], R]) -> Verb[P, R]:
+    @functools.wraps(function)
+    async def verb(self: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        await self.index_pending()
+        return await self.snapshot(lambda tx: function(tx, *args, **kwargs), browse=True)
+
+    return verb
+
+
+class Store(actor.StoreActor):
+    """The verbs of `SessionStore`, awaited. Each is one transaction, on disk when it returns."""
+
+    deliver: Callable[[Delivery], None] | None = None
+
+    async def accept(
+        self,
+        inbound: Inbound,
+        *,
+        policy: ExpiryPolicy = inbox.NEVER,
+        max_open: int = inbox.MAX_OPEN,
+    ) -> Accepted:
+        """Make an inbound message durable, and hand it to `deliver` as soon as it is.
+
+        `deliver` hears of new messages in inbox order, whether or not the caller still waits.
+        """
+
+        def after(accepted: Accepted) -> None:
+            if self.deliver is not None and not accepted.duplicate:
+                self.deliver(Delivery(accepted.receipt, inbound, accepted.head))
+
+        return await self.transact(
+            lambda tx: inbox.accept(tx, inbound, policy=policy, max_open=max_open), after
+        )
+
+    create_session = _writes(sessions.create_session)
+    ensure_session = _writes(sessions.ensure_session)
+    end_session = _writes(sessions.end_session)
+    promote_to_session_reset = _writes(sessions.promote_to_session_reset)
+    reopen_session = _writes(sessions.reopen_session)
+    set_system_prompt = _writes(sessions.set_system_prompt)
+    get_session = _reads(sessions.get_session)
+    head = _reads(sessions.head)
+
+    append_message = _writes(transcripts.append_message)
+    append_messages = _writes(transcripts.append_messages)
+    replace_messages = _writes(transcripts.replace_messages)
+    rewind = _writes(transcripts.rewind)
+    edit_message = _writes(transcripts.edit_message)
+    get_messages = _reads(transcripts.get_messages)
+    load = _reads(transcripts.load)
+
+    set_session_title = _writes(titles.set_session_title)
+    set_auto_title_if_empty = _writes(titles.set_auto_title_if_empty)
+    get_next_title_in_lineage = _reads(titles.get_next_title_in_lineage)
+    resolve_session_by_title = _reads(titles.resolve_session_by_title)
+
+    resolve_session_id = _reads(lineage.resolve_session_id)
+    get_compression_tip = _reads(lineage.get_compression_tip)
+    get_compression_lineage = _reads(lineage.get_compression_lineage)
+    get_conversation_root = _reads(lineage.get_conversation_root)
+
+    get_route = _reads(routes.get_route)
+    route_head = _reads(routes.route_head)
+    new_session = _writes(routes.new_session)
+    close_session = _writes(routes.close)
+    finalize = _writes(routes.finalize)
+    switch = _writes(routes.switch)
+    set_pending_title = _writes(routes.set_pending_title)
+    apply_pending_title = _writes(routes.apply_pending_title)
+    take_notice = _writes(routes.take_notice)
+    sweep_expired = _writes(routes.sweep_expired)
+
+    open_inbox = _reads(inbox.open_inbox)
+    start_inbox = _writes(inbox.start_inbox)
+    park_inbox = _writes(inbox.park_inbox)
+    commit_turn = _writes(turns.commit_turn)
+
+    pending_outbox = _reads(outbox.pending_outbox)
+    mark_sending = _writes(outbox.mark_sending)
+    mark_sent = _writes(outbox.mark_sent)
+    mark_unsent = _writes(outbox.mark_unsent)
+    mark_dead = _writes(outbox.mark_dead)
+    recover_outbox = _writes(outbox.recover_outbox)
+
+    pending_boundaries = _reads(boundaries.pending_boundaries)
+    close_boundary = _writes(boundaries.close_boundary)
+
+    rotate = _writes(rotation.rotate)
+    branch = _writes(rotation.branch)
+    acquire_lease = _writes(leases.acquire_lease)
+    try_acquire_compression_lock = _writes(leases.try_acquire_compression_lock)
+    refresh_compression_lock = _writes(leases.refresh_compression_lock)
+    release_compression_lock = _writes(leases.release_compression_lock)
+    get_compression_lock_holder = _reads(leases.get_compression_lock_holder)
+
+    update_token_counts = _writes(usage.update_token_counts)
+    get_usage = _reads(usage.get_usage)
+
+    list_sessions = _browses(listing.list_sessions)
+    export_session = _browses(transfer.export_session)
+    delete_session = _writes(maintenance.delete_session)
+    prune_empty_ghost_sessions = _writes(maintenance.prune_empty_ghost_sessions)
+    finalize_orphaned_compression_sessions = _writes(
+        maintenance.finalize_orphaned_compression_sessions
+    )
+    forget_closed = _writes(maintenance.forget_closed)
+    integrity_check = _browses(maintenance.integrity_check)
+    check_search = _writes(search.check_search)
+    rebuild_search = _writes(search.rebuild_search)
+    index_pending = _steps(search.index_pending)
+    import_sessions = _steps(transfer.import_sessions)
+    prune_sessions = _steps(maintenance.prune_sessions)
+    search_messages = _searches(search.search_messages)
+
+    async def vacuum(self) -> None:
+        """Give free space back to the disk; nothing else is written meanwhile."""
+        await self.run_alone(database.vacuum)
+
+    async def backup(self, target: str | os.PathLike[str]) -> Path:
+        """Copy the database while it is in use; the copy appears whole or not at all."""
+        return await self.run_beside(lambda db: database.backup(db, Path(target)))
+
+
+@asynccontextmanager
+async def open_store(  # noqa: PLR0913
+    path: str | os.PathLike[str],
+    *,
+    deliver: Callable[[Delivery], None] | None = None,
+    hooks: Hooks | None = None,
+    hook_seconds: float = HOOK_SECONDS,
+    sweep_seconds: float = actor.SWEEP_SECONDS,
+    clock: Clock | None = None,
+    open_worker: OpenWorker = open_in_thread,
+    vfs: str | None = None,
+) -> AsyncIterator[Store]:
+    """Open the store as the one runtime of its file; leaving the block commits what still waits.
+
+    Raises `StoreFailed` out of the block when the store cannot go on.
+    """
+    clock = clock or Clock()
+    real = files.resolve(path)
+    lock = files.RuntimeLock(real)
+    try:
+        database.prepare(real, clock, vfs)
+        async with _open_workers(real, open_worker, vfs) as (workers, guard):
+            store = Store(*workers, guard, clock)
+            store.deliver = deliver
+            threads = isinstance(workers[0], ThreadWorker)
+            async with _running(store, hooks or {}, hook_seconds, sweep_seconds, threads=threads):
+                yield store
+    finally:
+        lock.close()
+
+
+@asynccontextmanager
+async def _open_workers(
+    path: Path, open_worker: OpenWorker, vfs: str | None
+) -> AsyncIterator[tuple[tuple[Worker, Worker, Worker], files.FileGuard]]:
+    workers: list[Worker] = []
+    guard: files.FileGuard | None = None
+    try:
+        for readonly in (False, True, True):
+            worker = await open_worker(path, readonly=readonly, vfs=vfs)
+            workers.append(worker)
+            await worker.run(_first_read)
+        guard = files.FileGuard(path)
+        writer, reader, browser = workers
+        yield (writer, reader, browser), guard
+    finally:
+        with trio.CancelScope(shield=True):
+            if guard is not None:
+                guard.leave()
+            for worker in reversed(workers):  # the writer last: it may remove the log
+                await worker.aclose()
+            if guard is not None:
+                guard.close()
+
+
+def _first_read(db: database.Database) -> None:
+    """From the first read on, the log and its index exist."""
+    db.execute("SELECT 1 FROM sessions LIMIT 1").fetchall()
+
+
+@asynccontextmanager
+async def _running(
+    store: Store, hooks: Hooks, hook_seconds: float, sweep_seconds: float, *, threads: bool
+) -> AsyncIterator[None]:
+    """The actor's tasks around a block of the caller's; the writer ends last."""
+    raised: BaseException | None = None
+    try:
+        async with trio.open_nursery() as writing:
+            writing.start_soon(_shielded, store.write)
+            try:
+                async with trio.open_nursery() as beside:
+                    lanes = Lanes(
+                        beside,
+                        hooks,
+                        close=store.close_boundary,
+                        load=store.load,
+                        seconds=hook_seconds,
+                        threads=threads,
+                    )
+                    beside.start_soon(store.index)
+                    beside.start_soon(store.sweep, sweep_seconds)
+                    beside.start_soon(store.deliver_boundaries, lanes)
+                    try:
+                        yield
+                    except BaseException as error:  # noqa: BLE001 - raised below, not in a group
+                        raised = error
+                    beside.cancel_scope.cancel()
+            finally:
+                store.close()
+    except BaseExceptionGroup as group:
+        failed, _ = group.split(StoreFailed)
+        if failed is None:
+            raise
+        raise _first(failed) from raised
+    if raised is not None:
+        raise raised
+
+
+async def _shielded(task: Callable[[], Awaitable[None]]) -> None:
+    """A last commit must find its writer, however its caller came to end."""
+    with trio.CancelScope(shield=True):
+        await task()
+
+
+def _first(group: BaseExceptionGroup[StoreFailed]) -> StoreFailed:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, StoreFailed)
+    return error

@@ -1,0 +1,201 @@
+"""The database file before and around SQLite: what may be opened, who owns it, is it still there.
+
+POSIX locks have a trap: when any code of a process closes any descriptor of a file, all locks of
+the process on that file are gone, SQLite's included. A second copy of SQLite, or
+`open(path).close()`, is enough; the next process to close the file then removes the log under our
+feet, and what we commit is seen by nobody. `FileGuard` holds what such an accident would lose by
+open-file-description locks, which belong to the descriptor and survive it, and notices when the
+files are no longer the ones in the directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import sys
+import threading
+from pathlib import Path
+from typing import IO
+
+import attrs
+
+from hermes.errors import StoreFailed, StoreInUse, StoreRefused
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        "9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "fuse.glusterfs", "fuse.rclone",
+        "fuse.s3fs", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3",
+        "smbfs", "vboxsf", "virtiofs",
+    }
+)  # fmt: skip
+
+_OFD_SETLK = 37  # F_OFD_SETLK of Linux; the fcntl module has no name for it
+_SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # SQLite's shared lock on the database
+_SHM_DEADMAN = 128  # its "somebody is here" byte in the shared memory file
+
+
+def refuse_old_sqlite(version: str) -> None:
+    """Releases before 3.51.3 can lose the log at a checkpoint (fixed in 3.44.6 and 3.50.7 too)."""
+    number = tuple(int(part) for part in version.split("."))
+    mended = (
+        number >= (3, 51, 3) or (3, 44, 6) <= number < (3, 45) or (3, 50, 7) <= number < (3, 51)
+    )
+    if not mended or number[:2] == (3, 52):
+        raise StoreRefused(
+            f"SQLite {version} has a bug that can lose committed data; install apsw 3.53 or newer"
+        )
+
+
+def refuse_network_file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> None:
+    """SQLite's log needs shared memory, which no network file system gives."""
+    device = os.stat(path.parent).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = mounts.read_text(errors="replace").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        fields, _, kind = line.partition(" - ")
+        if fields.split()[2:3] == [wanted] and kind.split(" ")[0] in NETWORK_FILE_SYSTEMS:
+            raise StoreRefused(
+                f"{path} lies on a network file system ({kind.split(' ')[0]}), where SQLite loses "
+                "data; choose a folder on a local disk"
+            )
+
+
+def resolve(path: str | os.PathLike[str]) -> Path:
+    """The real path of the file, or one sentence about why it cannot be one."""
+    plain = Path(path).expanduser()
+    if plain.is_dir():
+        raise StoreRefused(f"{plain} is a directory; name a file in it, such as {plain}/state.db")
+    if not plain.parent.is_dir():
+        raise StoreRefused(f"the folder {plain.parent} does not exist; create it first")
+    real = plain.resolve()
+    if real.exists() and not real.is_file():
+        raise StoreRefused(f"{plain} is not a regular file")
+    return real
+
+
+def create(path: Path) -> bool:
+    """Create the file for its owner alone; False where it exists."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise StoreRefused(f"{path} cannot be created: {error.strerror}") from error
+    os.close(descriptor)  # nobody can have locked it yet
+    return True
+
+
+class RuntimeLock:
+    """The right to be the one runtime of a file, held until `close` or the end of the process."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: IO[str] = open(  # noqa: SIM115 - open for as long as we live
+            f"{path}.lock", "a+", opener=lambda name, flags: os.open(name, flags, 0o600)
+        )
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.seek(0)
+            owner = self._file.read(100).strip() or "unknown process"
+            self._file.close()
+            raise StoreInUse(
+                f"{path} is already in use by another Hermes runtime ({owner}); "
+                "stop that one, or choose another file"
+            ) from None
+        self._file.truncate(0)
+        self._file.write(f"pid {os.getpid()}")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@attrs.define
+class _Held:
+    """The descriptors that guard one file, shared by all connections of this process."""
+
+    database: int
+    log: int
+    shared: int
+    users: int = 0
+    inherited: list[int] = attrs.Factory(list)
+
+
+_guards: dict[tuple[int, int], _Held] = {}
+_guards_lock = threading.Lock()
+
+
+class FileGuard:
+    """Keeps a file's locks through the accidents above, and tells when the file was taken away.
+
+    Create it once the connections are open; call `leave` before they are closed, `close` after.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        status = os.stat(path)
+        self._key = (status.st_dev, status.st_ino)
+        with _guards_lock:
+            held = _guards.get(self._key)
+            if held is None:
+                held = _guards[self._key] = _hold(path)
+            held.users += 1
+        self._held = held
+
+    def check(self) -> None:
+        """Raise `StoreFailed` where the file or its log is gone: nobody would see a commit."""
+        if os.fstat(self._held.log).st_nlink and os.fstat(self._held.database).st_nlink:
+            return
+        raise StoreFailed(f"{self._path} or its log was removed or replaced while in use")
+
+    def check_path(self) -> None:
+        """`check`, and look whether the path still leads to our file."""
+        self.check()
+        try:
+            status = os.stat(self._path)
+        except FileNotFoundError:
+            status = None
+        if status is None or (status.st_dev, status.st_ino) != self._key:
+            raise StoreFailed(f"{self._path} was removed or replaced while in use")
+
+    def leave(self) -> None:
+        """Let SQLite take the exclusive lock under which the last connection removes the log."""
+        with _guards_lock:
+            self._held.users -= 1
+            if self._held.users == 0:
+                del _guards[self._key]
+                _lock(self._held.shared, fcntl.F_UNLCK, _SHM_DEADMAN, 1)
+                _lock(self._held.database, fcntl.F_UNLCK, _SHARED_FIRST, _SHARED_SIZE)
+
+    def close(self) -> None:
+        """Close the descriptors, unless this process has opened the file again meanwhile."""
+        held = self._held
+        with _guards_lock:
+            if held.users:
+                return
+            descriptors = [held.shared, held.log, held.database, *held.inherited]
+            if (successor := _guards.get(self._key)) is not None:
+                successor.inherited.extend(descriptors)
+                return
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+
+def _hold(path: Path) -> _Held:
+    database, log, shared = (
+        os.open(f"{path}{suffix}", os.O_RDONLY | os.O_CLOEXEC) for suffix in ("", "-wal", "-shm")
+    )
+    _lock(database, fcntl.F_RDLCK, _SHARED_FIRST, _SHARED_SIZE)
+    _lock(shared, fcntl.F_RDLCK, _SHM_DEADMAN, 1)
+    return _Held(database, log, shared)
+
+
+def _lock(descriptor: int, kind: int, start: int, length: int) -> None:
+    if sys.platform != "linux":  # elsewhere only `check` helps
+        return
+    request = struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0)
+    fcntl.fcntl(descriptor, _OFD_SETLK, request)

@@ -1,0 +1,135 @@
+"""Inbound messages, durable before anybody says "ok"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from hermes.errors import Overloaded
+from hermes.messages import Accepted, ExpiryPolicy, Inbound, InboxRow, Receipt, Source
+from hermes.store import routes, sessions
+from hermes.store.tx import Tx
+
+NEVER = ExpiryPolicy()
+MAX_OPEN = 100
+_DECODE = msgspec.json.Decoder(Inbound).decode
+_RECEIPT = "id, session_key, session_id, epoch, accepted_at"
+
+
+def accept(
+    tx: Tx, inbound: Inbound, *, policy: ExpiryPolicy = NEVER, max_open: int = MAX_OPEN
+) -> Accepted:
+    """Make an inbound message durable: bound, route, expiry, inbox row and head together.
+
+    The same event again gets the first receipt. `Overloaded` where too many wait for this key.
+    """
+    source, key = inbound.source, inbound.session_key
+    row = tx.one(
+        f"SELECT {_RECEIPT} FROM inbox WHERE platform = ? AND account = ? AND event_id = ?",
+        source.platform,
+        source.account,
+        inbound.event_id,
+    )
+    if row is not None:
+        receipt = Receipt(*row)
+        return Accepted(receipt, sessions.head(tx, receipt.session_id), duplicate=True)
+    waiting = routes.open_rows(tx, key)
+    if waiting >= max_open:
+        raise Overloaded(f"{waiting} messages already wait for {key}; try again later")
+    expired = _expire_overdue(tx, key)
+    route = routes.settle(tx, key)
+    _describe(tx, key, source)
+    routes.touch(tx, key, policy)
+    inbox_id = _insert(tx, inbound, route.session_id, route.epoch, started=waiting == 0)
+    receipt = Receipt(inbox_id, key, route.session_id, route.epoch, tx.now)
+    return Accepted(receipt, sessions.head(tx, route.session_id), expired=expired)
+
+
+def _expire_overdue(tx: Tx, session_key: str) -> str | None:
+    route = routes.get_route(tx, session_key)
+    return None if route is None else routes.expire(tx, session_key, route.epoch)
+
+
+def _describe(tx: Tx, session_key: str, source: Source) -> None:
+    tx.run(
+        "UPDATE routes SET platform = ?, chat_type = ?, user_id = ? WHERE session_key = ?",
+        source.platform,
+        source.chat_type,
+        source.user_id,
+        session_key,
+    )
+
+
+def _insert(tx: Tx, inbound: Inbound, session_id: str, epoch: int, *, started: bool) -> int:
+    tx.run(
+        "INSERT INTO inbox (platform, account, event_id, session_key, session_id, epoch, body, "
+        "accepted_at, attempts) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        inbound.source.platform,
+        inbound.source.account,
+        inbound.event_id,
+        inbound.session_key,
+        session_id,
+        epoch,
+        msgspec.json.encode(inbound).decode(),
+        tx.now,
+        int(started),
+    )
+    return tx.db.last_insert_rowid()
+
+
+def open_inbox(
+    tx: Tx, session_key: str | None = None, *, after: int = 0, limit: int = 1000
+) -> list[InboxRow]:
+    """Accepted messages that no turn has finished, in inbox order; of one key or of all."""
+    only, values = ("AND session_key = ?", (session_key,)) if session_key else ("", ())
+    rows = tx.all(
+        f"SELECT id, body, attempts, accepted_at FROM inbox WHERE state = 'open' AND id > ? {only} "
+        "ORDER BY id LIMIT ?",
+        after,
+        *values,
+        limit,
+    )
+    return [InboxRow(row[0], _DECODE(row[1]), row[2], row[3]) for row in rows]
+
+
+def all_open(tx: Tx, inbox_ids: Sequence[int], session_key: str) -> bool:
+    """Whether each of these rows still waits for its turn."""
+    return all(
+        tx.one(
+            "SELECT 1 FROM inbox WHERE id = ? AND session_key = ? AND state = 'open'",
+            inbox_id,
+            session_key,
+        )
+        for inbox_id in inbox_ids
+    )
+
+
+def start_inbox(tx: Tx, inbox_ids: Sequence[int]) -> None:
+    """Count one more attempt for each of these rows."""
+    for inbox_id in inbox_ids:
+        tx.run("UPDATE inbox SET attempts = attempts + 1 WHERE id = ?", inbox_id)
+
+
+def finish(tx: Tx, inbox_ids: Sequence[int]) -> None:
+    """The rows had their turn. Their text is in the transcript now, so only the receipt stays."""
+    for inbox_id in inbox_ids:
+        tx.run(
+            "UPDATE inbox SET state = 'done', closed_at = ?, body = NULL WHERE id = ?",
+            tx.now,
+            inbox_id,
+        )
+
+
+def park_inbox(tx: Tx, inbox_ids: Sequence[int], note: str) -> int:
+    """Set open rows aside that cannot be finished; they keep their text. Returns how many."""
+    return sum(
+        tx.run(
+            "UPDATE inbox SET state = 'parked', closed_at = ?, note = ? "
+            "WHERE id = ? AND state = 'open'",
+            tx.now,
+            note,
+            inbox_id,
+        )
+        for inbox_id in inbox_ids
+    )

@@ -1,0 +1,137 @@
+"""Delivery of boundaries to hooks: one lane per session_key, in order, each call under a deadline.
+
+No commit and no reply waits for a hook. One that raises or hangs is logged, and the lane goes on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import attrs
+import trio
+
+from hermes.messages import Boundary, Hooks, Transcript
+
+log = logging.getLogger(__name__)
+
+HOOK_SECONDS = 30.0
+LANES_AT_ONCE = 16
+Load = Callable[[str], Awaitable[Transcript]]
+Close = Callable[[int, str | None], Awaitable[object]]
+
+
+class Lanes:
+    """Runs the hooks of boundaries; `offer` never waits."""
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        hooks: Hooks,
+        *,
+        close: Close,
+        load: Load,
+        seconds: float = HOOK_SECONDS,
+        threads: bool = True,
+    ) -> None:
+        self._nursery = nursery
+        self._hooks = hooks
+        self._close = close
+        self._load = load
+        self._seconds = seconds
+        self._threads = threads
+        self._running = trio.Semaphore(LANES_AT_ONCE)
+        self._thread_limit = trio.CapacityLimiter(LANES_AT_ONCE)
+        self._waiting: dict[str, deque[Boundary]] = {}
+        self._quiet = trio.Event()
+        self._quiet.set()
+        self._nudged = trio.Event()
+        self.newest = 0
+
+    def nudge(self) -> None:
+        """There are new boundaries to fetch."""
+        self._nudged.set()
+
+    async def wait_nudge(self) -> None:
+        """Wait for the next nudge."""
+        await self._nudged.wait()
+        self._nudged = trio.Event()
+
+    def offer(self, boundaries: list[Boundary]) -> None:
+        """Take boundaries in the order of their ids; those already taken are ignored."""
+        for boundary in boundaries:
+            if boundary.boundary_id <= self.newest:
+                continue
+            self.newest = boundary.boundary_id
+            lane = self._waiting.get(boundary.session_key)
+            if lane is not None:
+                lane.append(boundary)
+                continue
+            self._waiting[boundary.session_key] = deque([boundary])
+            if self._quiet.is_set():
+                self._quiet = trio.Event()
+            self._nursery.start_soon(self._run_lane, boundary.session_key)
+
+    async def wait_quiet(self) -> None:
+        """Wait until every boundary that was offered has been heard."""
+        await self._quiet.wait()
+
+    async def _run_lane(self, session_key: str) -> None:
+        lane = self._waiting[session_key]
+        while lane:
+            async with self._running:
+                error = await self._tell(lane[0])
+            await self._close(lane[0].boundary_id, error)
+            lane.popleft()
+        del self._waiting[session_key]
+        if not self._waiting:
+            self._quiet.set()
+
+    async def _tell(self, boundary: Boundary) -> str | None:
+        """Call each hook; returns the last thing that went wrong."""
+        error = None
+        for hook in self._hooks.get(boundary.event, ()):
+            try:
+                with trio.fail_after(self._seconds):
+                    await self._call(hook, boundary)
+            except trio.TooSlowError:
+                error = f"{_name(hook)} did not end within {self._seconds:g} s"
+                log.warning("%s of %s: %s", boundary.event, boundary.session_id, error)
+            except Exception as problem:  # foreign code: its failure is its own
+                error = f"{_name(hook)} raised {type(problem).__name__}: {problem}"
+                log.exception("%s of %s: a hook failed", boundary.event, boundary.session_id)
+        return error
+
+    async def _call(self, hook: Callable[..., Any], boundary: Boundary) -> None:
+        wanted = self._arguments(hook, boundary)
+        if inspect.iscoroutinefunction(hook) or not self._threads:
+            answer = hook(**wanted)
+            if inspect.isawaitable(answer):
+                await answer
+            return
+        # A plain function may block; its thread is left behind when the deadline passes.
+        answer = await trio.to_thread.run_sync(
+            lambda: hook(**wanted), abandon_on_cancel=True, limiter=self._thread_limit
+        )
+        if inspect.isawaitable(answer):
+            await answer
+
+    def _arguments(self, hook: Callable[..., Any], boundary: Boundary) -> Mapping[str, object]:
+        """What the hook names, of all there is; session_id and platform always."""
+
+        async def transcript() -> Transcript:
+            return await self._load(boundary.session_id)
+
+        offered: dict[str, object] = {**attrs.asdict(boundary), "transcript": transcript}
+        parameters = inspect.signature(hook).parameters.values()
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            return offered
+        named = {parameter.name for parameter in parameters} | {"session_id", "platform"}
+        return {name: value for name, value in offered.items() if name in named}
+
+
+def _name(hook: Callable[..., Any]) -> str:
+    return getattr(hook, "__qualname__", type(hook).__name__)

@@ -1,0 +1,65 @@
+"""Conversations as a person sees them: one line each, at its tip."""
+
+from __future__ import annotations
+
+from hermes.messages import Listed, Session
+from hermes.store import lineage, rows, sessions
+from hermes.store.tx import Tx, Value
+
+PREVIEW = 60
+
+
+def list_sessions(  # noqa: PLR0913 - the filters of a list
+    tx: Tx,
+    *,
+    source: str | None = None,
+    session_key: str | None = None,
+    user_id: str | None = None,
+    title_contains: str | None = None,
+    ended: bool | None = None,
+    min_messages: int = 0,
+    order: str = "last_active",
+    limit: int = 20,
+    offset: int = 0,
+) -> list[Listed]:
+    """Conversations, latest activity (or start) first; a compressed one is listed by its tip."""
+    if order not in {"last_active", "started_at"}:
+        raise ValueError(f"order is 'last_active' or 'started_at', not {order!r}")
+    filters: dict[str, Value] = {
+        "s.source = ?": source,
+        "s.session_key = ?": session_key,
+        "s.user_id = ?": user_id,
+        "instr(lower(s.title), lower(?)) > 0": title_contains,
+        "(s.ended_at IS NOT NULL) = ?": None if ended is None else int(ended),
+    }
+    given = {sql: value for sql, value in filters.items() if value is not None}
+    found = tx.all(
+        sessions.SELECT + "WHERE NOT EXISTS (SELECT 1 FROM sessions c WHERE c.parent_no = s.no "
+        "AND c.kind = 'compression') AND s.message_count >= ?"
+        + "".join(f" AND {sql}" for sql in given)
+        + f" ORDER BY s.{order} DESC, s.no DESC LIMIT ? OFFSET ?",
+        min_messages,
+        *given.values(),
+        limit,
+        offset,
+    )
+    return [_listed(tx, sessions.from_row(row)) for row in found]
+
+
+def _listed(tx: Tx, session: Session) -> Listed:
+    root = lineage.get_conversation_root(tx, session.id)
+    row = tx.one("SELECT no, started_at FROM sessions WHERE id = ?", root)
+    assert row is not None
+    return Listed(session, root, row[1], _preview(tx, row[0]))
+
+
+def _preview(tx: Tx, no: int) -> str:
+    """The first thing the user said, on one line."""
+    row = tx.one(
+        "SELECT substr(content, 1, 400) FROM messages "
+        "WHERE id BETWEEN ? AND ? AND live = 1 AND role = 'user' AND content IS NOT NULL "
+        "ORDER BY id LIMIT 1",
+        *rows.bounds(no),
+    )
+    text = "" if row is None else " ".join(str(row[0]).split())
+    return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"

@@ -1,0 +1,241 @@
+"""Routes: which session a session_key leads to, since when (the epoch), and until when."""
+
+from __future__ import annotations
+
+from hermes.errors import UnknownSession
+from hermes.messages import ExpiryPolicy, Head, Route
+from hermes.store import boundaries, lineage, sessions, titles
+from hermes.store.expiry import next_expiry
+from hermes.store.tx import Tx
+
+_COLUMNS = (
+    "session_key, session_id, epoch, platform, chat_type, user_id, pending_title, notice, "
+    "expires_at, last_active"
+)
+_NAMES = tuple(_COLUMNS.replace(",", "").split())
+
+
+def get_route(tx: Tx, session_key: str) -> Route | None:
+    """The route of this key."""
+    row = tx.one(f"SELECT {_COLUMNS} FROM routes WHERE session_key = ?", session_key)
+    return None if row is None else Route(**dict(zip(_NAMES, row, strict=True)))
+
+
+def point(tx: Tx, session_key: str, session_id: str) -> int:
+    """Lead the key to the session, and return the new epoch. Nothing else writes this column."""
+    tx.run(
+        "INSERT INTO routes (session_key, session_id, epoch, last_active) VALUES (?, ?, 1, ?) "
+        "ON CONFLICT (session_key) DO UPDATE SET session_id = excluded.session_id, "
+        "epoch = epoch + 1, notice = NULL",
+        session_key,
+        session_id,
+        tx.now,
+    )
+    row = tx.one("SELECT epoch FROM routes WHERE session_key = ?", session_key)
+    assert row is not None
+    return int(row[0])
+
+
+def require_route(tx: Tx, session_key: str) -> Route:
+    """The route, which is made where there is none; it names a session that has no row yet."""
+    route = get_route(tx, session_key)
+    if route is None:
+        point(tx, session_key, tx.new_session_id())
+        route = get_route(tx, session_key)
+        assert route is not None
+    return route
+
+
+def settle(tx: Tx, session_key: str) -> Route:
+    """The route, led on where its session has ended: to the tip, or to a new session.
+
+    A session that ended by accident goes on.
+    """
+    route = require_route(tx, session_key)
+    row = tx.one("SELECT end_reason FROM sessions WHERE id = ?", route.session_id)
+    if row is None or row[0] is None:
+        return route
+    if row[0] in sessions.ACCIDENTS:
+        sessions.reopen_session(tx, route.session_id)
+        return route
+    tip = lineage.get_compression_tip(tx, route.session_id)
+    if tip != route.session_id:
+        point(tx, session_key, tip)
+        return settle(tx, session_key)
+    point(tx, session_key, tx.new_session_id())
+    return require_route(tx, session_key)
+
+
+def new_session(
+    tx: Tx,
+    session_key: str,
+    *,
+    reason: str = "session_reset",
+    title: str | None = None,
+    platform: str | None = None,
+) -> Route:
+    """End the conversation and begin another; its row comes with the first message."""
+    pending = titles.sanitize_title(title)
+    route = get_route(tx, session_key)
+    old = None if route is None else route.session_id
+    name = platform or ("embedded" if route is None else route.platform)
+    new = tx.new_session_id()
+    if old is not None:
+        sessions.promote_to_session_reset(tx, old, reason)
+        boundaries.record(
+            tx, "on_session_finalize", session_key, old,
+            platform=name, reason=reason, old=old, new=new,
+        )  # fmt: skip
+    point(tx, session_key, new)
+    boundaries.record(
+        tx, "on_session_reset", session_key, new, platform=name, reason=reason, old=old, new=new
+    )
+    tx.run(
+        "UPDATE routes SET pending_title = ?, platform = ?, expires_at = NULL, last_active = ? "
+        "WHERE session_key = ?",
+        pending,
+        name,
+        tx.now,
+        session_key,
+    )
+    return require_route(tx, session_key)
+
+
+def close(tx: Tx, session_key: str, *, reason: str = "closed") -> str | None:
+    """Finalize and end the session the key leads to now; the next message begins a new one."""
+    route = get_route(tx, session_key)
+    if route is None:
+        return None
+    sessions.end_session(tx, route.session_id, reason)
+    boundaries.record(
+        tx, "on_session_finalize", session_key, route.session_id,
+        platform=route.platform, reason=reason, old=route.session_id,
+    )  # fmt: skip
+    point(tx, session_key, tx.new_session_id())
+    tx.run(
+        "UPDATE routes SET pending_title = NULL, expires_at = NULL WHERE session_key = ?",
+        session_key,
+    )
+    return route.session_id
+
+
+def finalize(tx: Tx, session_key: str, *, reason: str = "shutdown") -> str | None:
+    """Let hooks finalize the current session without ending it: the conversation goes on later."""
+    route = get_route(tx, session_key)
+    if route is None:
+        return None
+    boundaries.record(
+        tx, "on_session_finalize", session_key, route.session_id,
+        platform=route.platform, reason=reason, old=route.session_id,
+    )  # fmt: skip
+    return route.session_id
+
+
+def switch(tx: Tx, session_key: str, target: str) -> Route:
+    """Lead the key to another session, given by id, unique prefix or title; its tip is taken.
+
+    The session that is left neither ends nor is finalized.
+    """
+    found = lineage.resolve_session_id(tx, target) or titles.resolve_session_by_title(tx, target)
+    if found is None:
+        raise UnknownSession(f"there is no session {target!r}")
+    tip = lineage.get_compression_tip(tx, found)
+    route = get_route(tx, session_key)
+    if route is not None and route.session_id == tip:
+        return route
+    sessions.reopen_session(tx, tip)
+    point(tx, session_key, tip)
+    boundaries.record(
+        tx,
+        "on_session_switch",
+        session_key,
+        tip,
+        platform="embedded" if route is None else route.platform,
+        reason="session_switch",
+        old=None if route is None else route.session_id,
+        new=tip,
+    )
+    tx.run("UPDATE routes SET pending_title = NULL WHERE session_key = ?", session_key)
+    return require_route(tx, session_key)
+
+
+def open_rows(tx: Tx, session_key: str) -> int:
+    """How many accepted messages of this key no turn has finished."""
+    row = tx.one("SELECT count(*) FROM inbox WHERE session_key = ? AND state = 'open'", session_key)
+    assert row is not None
+    return int(row[0])
+
+
+def overdue(tx: Tx, limit: int = 100) -> list[tuple[str, int]]:
+    """Keys and epochs of routes whose time is over, by index."""
+    rows = tx.all(
+        "SELECT session_key, epoch FROM routes WHERE expires_at <= ? ORDER BY expires_at LIMIT ?",
+        tx.now,
+        limit,
+    )
+    return [(row[0], row[1]) for row in rows]
+
+
+def expire(tx: Tx, session_key: str, epoch: int) -> str | None:
+    """End the session if it is still due, at the same epoch, with nothing open; say which."""
+    route = get_route(tx, session_key)
+    if route is None or route.epoch != epoch:
+        return None
+    if route.expires_at is None or route.expires_at > tx.now or open_rows(tx, session_key):
+        return None
+    new_session(tx, session_key, reason="session_expired")
+    tx.run("UPDATE routes SET notice = 'expired' WHERE session_key = ?", session_key)
+    return route.session_id
+
+
+def sweep_expired(tx: Tx, limit: int = 100) -> list[str]:
+    """Expire what is overdue; returns the sessions that ended."""
+    ended = [expire(tx, key, epoch) for key, epoch in overdue(tx, limit)]
+    return [session_id for session_id in ended if session_id is not None]
+
+
+def touch(tx: Tx, session_key: str, policy: ExpiryPolicy) -> None:
+    """The conversation is alive: move the time at which it would be over."""
+    tx.run(
+        "UPDATE routes SET last_active = ?, expires_at = ? WHERE session_key = ?",
+        tx.now,
+        next_expiry(policy, tx.now),
+        session_key,
+    )
+
+
+def take_notice(tx: Tx, session_key: str) -> str | None:
+    """What the user must be told once, for example that the last conversation expired."""
+    row = tx.one("SELECT notice FROM routes WHERE session_key = ?", session_key)
+    tx.run("UPDATE routes SET notice = NULL WHERE session_key = ?", session_key)
+    return None if row is None else row[0]
+
+
+def set_pending_title(tx: Tx, session_key: str, title: str | None) -> None:
+    """Keep a title for a session that has no row yet."""
+    pending = titles.sanitize_title(title)
+    require_route(tx, session_key)
+    tx.run("UPDATE routes SET pending_title = ? WHERE session_key = ?", pending, session_key)
+
+
+def apply_pending_title(tx: Tx, session_key: str) -> str | None:
+    """Give the waiting title to the session the key leads to; a refused title is dropped."""
+    route = get_route(tx, session_key)
+    if route is None or route.pending_title is None:
+        return None
+    tip = lineage.get_compression_tip(tx, route.session_id)
+    try:
+        applied = titles.set_session_title(tx, tip, route.pending_title)
+    except ValueError:
+        set_pending_title(tx, session_key, None)
+        return None
+    if not applied:
+        return None
+    set_pending_title(tx, session_key, None)
+    return route.pending_title
+
+
+def route_head(tx: Tx, session_key: str) -> tuple[Route, Head] | None:
+    """The route and the head of its session, from one transaction."""
+    route = get_route(tx, session_key)
+    return None if route is None else (route, sessions.head(tx, route.session_id))

@@ -1,0 +1,183 @@
+"""The tables, as an append-only list: a released entry is never edited, only followed."""
+
+from __future__ import annotations
+
+APPLICATION_ID = 0x48524D53  # "HRMS"
+
+# A message's id is its session's number and its place: id = no << 32 | seq. A transcript is then
+# one contiguous stretch of the table, and the id serves the full text index as its rowid.
+# A parent is always older than its child, so the lineage cannot contain a cycle.
+CONVERSATIONS = """
+CREATE TABLE sessions (
+  no INTEGER PRIMARY KEY AUTOINCREMENT,
+  id TEXT NOT NULL UNIQUE CHECK (length(id) BETWEEN 1 AND 200),
+  source TEXT NOT NULL,
+  kind TEXT NOT NULL CHECK (kind IN ('new', 'compression', 'branch', 'fork', 'import')),
+  parent_no INTEGER REFERENCES sessions (no) ON DELETE SET NULL CHECK (parent_no < no),
+  title TEXT,
+  model TEXT,
+  user_id TEXT,
+  session_key TEXT,
+  chat_id TEXT,
+  chat_type TEXT,
+  thread_id TEXT,
+  cwd TEXT,
+  profile TEXT,
+  started_at REAL NOT NULL,
+  ended_at REAL,
+  end_reason TEXT,
+  last_active REAL NOT NULL,
+  seq INTEGER NOT NULL DEFAULT 0,
+  message_count INTEGER NOT NULL DEFAULT 0,
+  tool_call_count INTEGER NOT NULL DEFAULT 0,
+  revision INTEGER NOT NULL DEFAULT 0,
+  rewrites INTEGER NOT NULL DEFAULT 0,
+  api_call_count INTEGER NOT NULL DEFAULT 0,
+  input_tokens INTEGER NOT NULL DEFAULT 0,
+  output_tokens INTEGER NOT NULL DEFAULT 0,
+  cache_read_tokens INTEGER NOT NULL DEFAULT 0,
+  cache_write_tokens INTEGER NOT NULL DEFAULT 0,
+  reasoning_tokens INTEGER NOT NULL DEFAULT 0,
+  cost REAL NOT NULL DEFAULT 0,
+  rotation_id TEXT,
+  CHECK ((ended_at IS NULL) = (end_reason IS NULL))
+) STRICT;
+CREATE UNIQUE INDEX one_title ON sessions (title) WHERE title IS NOT NULL;
+CREATE UNIQUE INDEX one_compression_child ON sessions (parent_no) WHERE kind = 'compression';
+CREATE INDEX children ON sessions (parent_no) WHERE parent_no IS NOT NULL;
+CREATE INDEX sessions_of_key ON sessions (session_key, started_at) WHERE session_key IS NOT NULL;
+
+-- Long texts live apart, so that counting a message does not rewrite them.
+CREATE TABLE session_texts (
+  session_no INTEGER PRIMARY KEY REFERENCES sessions (no) ON DELETE CASCADE,
+  system_prompt TEXT,
+  model_config TEXT
+) STRICT;
+
+CREATE TABLE messages (
+  id INTEGER PRIMARY KEY,
+  role TEXT NOT NULL,
+  content TEXT,
+  created_at REAL NOT NULL,
+  platform_message_id TEXT,
+  live INTEGER NOT NULL DEFAULT 1 CHECK (live IN (0, 1)),
+  extra TEXT
+) STRICT;
+CREATE UNIQUE INDEX one_platform_message ON messages (id >> 32, platform_message_id)
+  WHERE platform_message_id IS NOT NULL AND live = 1;
+CREATE TRIGGER ended_sessions_take_no_rows BEFORE INSERT ON messages
+WHEN (SELECT ended_at IS NOT NULL FROM sessions WHERE no = NEW.id >> 32) IS NOT 0
+BEGIN SELECT RAISE(ABORT, 'the session has ended or does not exist'); END;
+
+CREATE TABLE usage (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  session_no INTEGER NOT NULL REFERENCES sessions (no) ON DELETE CASCADE,
+  turn_id INTEGER,
+  purpose TEXT NOT NULL,
+  model TEXT,
+  provider TEXT,
+  input_tokens INTEGER NOT NULL,
+  output_tokens INTEGER NOT NULL,
+  cache_read_tokens INTEGER NOT NULL,
+  cache_write_tokens INTEGER NOT NULL,
+  reasoning_tokens INTEGER NOT NULL,
+  cost REAL,
+  created_at REAL NOT NULL
+) STRICT;
+CREATE INDEX usage_of_session ON usage (session_no, id);
+
+-- `expires` is on the machine's steady clock, so that setting the date ends nobody's lease.
+CREATE TABLE leases (
+  session_id TEXT PRIMARY KEY,
+  holder TEXT,
+  token INTEGER NOT NULL,
+  expires REAL NOT NULL,
+  ttl REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+"""
+
+RUNTIME = """
+CREATE TABLE routes (
+  session_key TEXT PRIMARY KEY CHECK (length(session_key) BETWEEN 1 AND 1000),
+  session_id TEXT NOT NULL,
+  epoch INTEGER NOT NULL,
+  platform TEXT NOT NULL DEFAULT 'embedded',
+  chat_type TEXT NOT NULL DEFAULT 'dm',
+  user_id TEXT,
+  pending_title TEXT,
+  notice TEXT,
+  expires_at REAL,
+  last_active REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX routes_of_session ON routes (session_id);
+CREATE INDEX routes_due ON routes (expires_at) WHERE expires_at IS NOT NULL;
+
+CREATE TABLE inbox (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  platform TEXT NOT NULL,
+  account TEXT NOT NULL,
+  event_id TEXT NOT NULL,
+  session_key TEXT NOT NULL,
+  session_id TEXT NOT NULL,
+  epoch INTEGER NOT NULL,
+  body TEXT,
+  accepted_at REAL NOT NULL,
+  state TEXT NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'done', 'parked')),
+  attempts INTEGER NOT NULL DEFAULT 0,
+  closed_at REAL,
+  note TEXT,
+  UNIQUE (platform, account, event_id)
+) STRICT;
+CREATE INDEX inbox_open ON inbox (session_key, id) WHERE state = 'open';
+CREATE INDEX inbox_closed ON inbox (closed_at) WHERE closed_at IS NOT NULL;
+
+CREATE TABLE outbox (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  session_key TEXT NOT NULL,
+  turn_id INTEGER NOT NULL,
+  lane TEXT NOT NULL,
+  body TEXT NOT NULL,
+  state TEXT NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'sending', 'sent', 'dead')),
+  attempts INTEGER NOT NULL DEFAULT 0,
+  recovered INTEGER NOT NULL DEFAULT 0 CHECK (recovered IN (0, 1)),
+  created_at REAL NOT NULL,
+  closed_at REAL,
+  note TEXT
+) STRICT;
+CREATE INDEX outbox_open ON outbox (lane, id) WHERE state IN ('pending', 'sending');
+CREATE INDEX outbox_closed ON outbox (closed_at) WHERE closed_at IS NOT NULL;
+
+CREATE TABLE boundaries (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  event TEXT NOT NULL,
+  session_key TEXT NOT NULL,
+  session_id TEXT NOT NULL,
+  platform TEXT NOT NULL,
+  reason TEXT NOT NULL,
+  old_session_id TEXT,
+  new_session_id TEXT,
+  created_at REAL NOT NULL,
+  closed_at REAL,
+  error TEXT
+) STRICT;
+CREATE INDEX boundaries_open ON boundaries (id) WHERE closed_at IS NULL;
+CREATE INDEX boundaries_closed ON boundaries (closed_at) WHERE closed_at IS NOT NULL;
+"""
+
+# Indexed text never changes: an edit is a new row. The index reads its text from the messages, so
+# that it can be rebuilt from them. unicode61 takes a run of Chinese for one word; the connection's
+# own function hermes_words (search.py) therefore sets each such character apart.
+SEARCH = """
+CREATE VIEW message_text (id, content, tools) AS
+SELECT id, hermes_words(content), CASE WHEN extra IS NULL THEN NULL ELSE
+  hermes_words(concat_ws(' ', extra ->> '$.tool_name', extra ->> '$.tool_calls')) END
+FROM messages;
+CREATE VIRTUAL TABLE search USING fts5 (
+  content, tools, content = 'message_text', content_rowid = 'id', tokenize = 'unicode61'
+);
+CREATE TABLE search_pending (id INTEGER PRIMARY KEY) STRICT;
+"""
+
+MIGRATIONS: tuple[str, ...] = (CONVERSATIONS, RUNTIME, SEARCH)

@@ -1,0 +1,214 @@
+"""From requests to commits: each request whole or absent, an error that says which.
+
+`commit_group` runs many requests in one transaction, each in a savepoint, and answers for all of
+them only after COMMIT. What an error means depends on where it came from:
+
+- inside a request, with the transaction still open: that request alone is undone;
+- inside a request, with the transaction gone (disk full, I/O error, interrupt): all are undone, and
+  each is run again alone;
+- at COMMIT, for a constraint, a full disk or a lock: undone, and each is run again alone;
+- at COMMIT, anything else: nobody can tell whether it is on disk. `StoreFailed`; the file is opened
+  anew, and the idempotency keys settle it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+import apsw
+import attrs
+
+from hermes.errors import StoreBusy, StoreError, StoreFailed, StoreFull
+from hermes.store.tx import Clock, Tx
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Work(Protocol[R_co]):
+    """A store function with its arguments, waiting for a transaction."""
+
+    def __call__(self, tx: Tx, /) -> R_co: ...
+
+
+@attrs.frozen
+class Done(Generic[R]):
+    """On disk."""
+
+    value: R
+
+
+@attrs.frozen
+class Failed:
+    """Not on disk."""
+
+    error: Exception
+
+
+Outcome = Done[R] | Failed
+
+
+@attrs.frozen
+class Group(Generic[R]):
+    """What became of a batch, and hints about what it wrote."""
+
+    outcomes: list[Outcome[R]]
+    boundaries: bool = False
+    unindexed: bool = False
+    fatal: StoreFailed | None = None
+    """Set when the store must stop; the requests it hit have it as their outcome."""
+
+
+class _TransactionLost(Exception):
+    """SQLite rolled everything back: run the requests again, one by one."""
+
+
+def translate(error: Exception) -> Exception:
+    """SQLite's error as one of ours; other errors as they are."""
+    match error:
+        case apsw.BusyError() | apsw.LockedError():
+            return StoreBusy("another process holds the database; nothing was stored, try again")
+        case apsw.FullError():
+            return StoreFull("the disk is full; nothing was stored, try again when there is room")
+        case apsw.CorruptError() | apsw.NotADBError():
+            return StoreFailed(f"the database is damaged: {error}")
+        case apsw.Error():
+            return StoreError(f"nothing was stored: {type(error).__name__}: {error}")
+        case _:
+            return error
+
+
+def commit_group(
+    db: apsw.Connection, clock: Clock, check: Callable[[], None], batch: Sequence[Work[R]]
+) -> Group[R]:
+    """Run the batch in one transaction, or each by itself where that is lost."""
+    if len(batch) > 1:
+        try:
+            return _together(db, clock, check, batch)
+        except _TransactionLost:
+            pass
+        except StoreFailed as fatal:
+            return Group([Failed(fatal)] * len(batch), fatal=fatal)
+    return _one_by_one(db, clock, check, batch)
+
+
+def commit_one(db: apsw.Connection, clock: Clock, check: Callable[[], None], work: Work[R]) -> R:
+    """Run one request in its own transaction, or raise."""
+    return _commit(db, clock, check, work)[1]
+
+
+def _together(
+    db: apsw.Connection, clock: Clock, check: Callable[[], None], batch: Sequence[Work[R]]
+) -> Group[R]:
+    try:
+        db.execute("BEGIN IMMEDIATE")
+    except apsw.Error as error:
+        raise _TransactionLost from error
+    tx = Tx.begin(db, clock)
+    try:
+        outcomes = [_in_savepoint(tx, work) for work in batch]
+        check()
+    except BaseException:
+        _roll_back(db)
+        raise
+    _finish(db, lost=_TransactionLost)
+    return Group(outcomes, tx.boundaries, tx.unindexed)
+
+
+def _in_savepoint(tx: Tx, work: Work[R]) -> Outcome[R]:
+    db = tx.db
+    try:
+        db.execute("SAVEPOINT request")
+        value = work(tx)
+        db.execute("RELEASE request")
+    except Exception as error:  # the request's own: whatever it is, it is answered
+        if not db.in_transaction:
+            raise _TransactionLost from error
+        failure = translate(error)
+        if isinstance(failure, StoreFailed):
+            raise failure from error
+        try:
+            db.execute("ROLLBACK TO request")
+            db.execute("RELEASE request")
+        except apsw.Error as worse:
+            raise _TransactionLost from worse
+        return Failed(failure)
+    return Done(value)
+
+
+def _one_by_one(
+    db: apsw.Connection, clock: Clock, check: Callable[[], None], batch: Sequence[Work[R]]
+) -> Group[R]:
+    outcomes: list[Outcome[R]] = []
+    boundaries = unindexed = False
+    for work in batch:
+        try:
+            tx, value = _commit(db, clock, check, work)
+        except StoreFailed as fatal:
+            # What was committed before this one is on disk, and is answered so.
+            outcomes += [Failed(fatal)] * (len(batch) - len(outcomes))
+            return Group(outcomes, boundaries, unindexed, fatal)
+        except Exception as error:  # noqa: BLE001 - answered to the request it belongs to
+            outcomes.append(Failed(error))
+        else:
+            outcomes.append(Done(value))
+            boundaries |= tx.boundaries
+            unindexed |= tx.unindexed
+    return Group(outcomes, boundaries, unindexed)
+
+
+def _commit(
+    db: apsw.Connection, clock: Clock, check: Callable[[], None], work: Work[R]
+) -> tuple[Tx, R]:
+    try:
+        db.execute("BEGIN IMMEDIATE")
+    except apsw.Error as error:
+        raise translate(error) from error
+    tx = Tx.begin(db, clock)
+    try:
+        value = work(tx)
+        check()
+    except apsw.Error as error:
+        _roll_back(db)
+        raise translate(error) from error
+    except BaseException:
+        _roll_back(db)
+        raise
+    _finish(db, lost=None)
+    return tx, value
+
+
+def _finish(db: apsw.Connection, *, lost: type[Exception] | None) -> None:
+    """COMMIT, and tell errors that surely undid it from those that leave it unknown."""
+    try:
+        db.execute("COMMIT")
+    except (apsw.ConstraintError, apsw.FullError, apsw.BusyError) as error:
+        _roll_back(db)
+        raise (translate(error) if lost is None else lost()) from error
+    except apsw.Error as error:
+        _roll_back(db)
+        raise StoreFailed(
+            f"cannot tell whether the last commit is on disk ({error}); open the store again to see"
+        ) from error
+
+
+def _roll_back(db: apsw.Connection) -> None:
+    if not db.in_transaction:
+        return
+    try:
+        db.execute("ROLLBACK")
+    except apsw.Error as error:
+        raise StoreFailed(f"the database cannot be rolled back: {error}") from error
+
+
+def read(db: apsw.Connection, clock: Clock, work: Work[R]) -> R:
+    """Run a request that only reads, on one snapshot."""
+    try:
+        db.execute("BEGIN")
+        try:
+            return work(Tx.begin(db, clock))
+        finally:
+            _roll_back(db)
+    except apsw.Error as error:
+        raise translate(error) from error

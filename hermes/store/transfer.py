@@ -1,0 +1,278 @@
+"""Sessions as JSON lines: one line a session, with every row, the hidden ones too."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from itertools import pairwise
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from hermes.errors import BadImport, UnknownSession
+from hermes.messages import Extra, Imported, JsonObject, Kind, Usage
+from hermes.store import lineage, maintenance, rows, sessions, titles, usage
+from hermes.store.transact import Work
+from hermes.store.tx import Tx
+
+FORMAT = "hermes-session-1"
+MAX_LINE = 256 * 1024 * 1024
+
+_Count = Annotated[int, Meta(ge=0, le=2**53)]
+_Seq = Annotated[int, Meta(ge=1, lt=rows.SPAN)]
+_Id = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class _Message(Extra, frozen=True):
+    seq: _Seq
+    role: str
+    timestamp: float
+    content: str | None = None
+    platform_message_id: str | None = None
+    live: bool = True
+
+
+class _Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    format: str
+    id: _Id
+    source: str
+    kind: Kind
+    started_at: float
+    last_active: float
+    parent_session_id: _Id | None = None
+    title: str | None = None
+    model: str | None = None
+    user_id: str | None = None
+    session_key: str | None = None
+    chat_id: str | None = None
+    chat_type: str | None = None
+    thread_id: str | None = None
+    cwd: str | None = None
+    profile: str | None = None
+    ended_at: float | None = None
+    end_reason: str | None = None
+    revision: _Count = 0
+    rewrites: _Count = 0
+    system_prompt: str | None = None
+    model_config: JsonObject | None = None
+    messages: tuple[_Message, ...] = ()
+    usage: tuple[Usage, ...] = ()
+
+
+_EXTRA = Extra.__struct_fields__
+_CARRIED = tuple(
+    name for name in _Session.__struct_fields__ if name not in {"format", "messages", "usage"}
+)
+_decode = msgspec.json.Decoder(_Session).decode
+
+
+def export_session(tx: Tx, session_id: str) -> str:
+    """The session as one line of JSON; `import_sessions` of another store makes the same of it."""
+    session = sessions.get_session(tx, session_id)
+    if session is None:
+        raise UnknownSession(f"there is no session {session_id!r}")
+    fields = {name: getattr(session, name) for name in _CARRIED}
+    exported = _Session(
+        format=FORMAT,
+        messages=tuple(_messages(tx, sessions.require(tx, session_id))),
+        usage=tuple(usage.get_usage(tx, session_id)),
+        **fields,
+    )
+    return msgspec.json.encode(exported).decode()
+
+
+def _messages(tx: Tx, no: int) -> Iterable[_Message]:
+    low, high = rows.bounds(no)
+    hidden = {
+        row[0]
+        for row in tx.all(
+            "SELECT id FROM messages WHERE id BETWEEN ? AND ? AND live = 0", low, high
+        )
+    }
+    found = tx.db.execute(
+        f"SELECT {rows.COLUMNS} FROM messages WHERE id BETWEEN ? AND ? ORDER BY id", (low, high)
+    )
+    for stored in rows.to_messages(found):
+        yield _Message(
+            seq=stored.id - low,
+            role=stored.role,
+            timestamp=stored.timestamp,
+            content=stored.content,
+            platform_message_id=stored.platform_message_id,
+            live=stored.id not in hidden,
+            **{name: getattr(stored, name) for name in _EXTRA},
+        )
+
+
+def import_sessions(lines: Iterable[str]) -> Generator[Work[Imported], Imported, Imported]:
+    """Import exported sessions, parents first, each in a transaction of its own.
+
+    All lines are checked before the first is written. Sessions that exist are skipped, unknown
+    parents are dropped, and a second continuation of one parent is kept as a `fork`.
+    """
+    total = Imported(0, 0)
+    for session in _parents_first(_read(lines)):
+        done = yield _Import(session)
+        total = Imported(
+            total.sessions + done.sessions,
+            total.messages + done.messages,
+            total.skipped + done.skipped,
+            total.forks + done.forks,
+        )
+    yield _tidy
+    return total
+
+
+def _read(lines: Iterable[str]) -> list[_Session]:
+    found = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        if len(line) > MAX_LINE:
+            raise BadImport(f"line {number} is longer than {MAX_LINE} characters")
+        try:
+            session = _decode(line)
+        except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+            raise BadImport(f"line {number} is no exported session: {error}") from None
+        found.append(_checked(session, number))
+    return found
+
+
+def _checked(session: _Session, number: int) -> _Session:
+    places = [message.seq for message in session.messages]
+    live = [m.platform_message_id for m in session.messages if m.live and m.platform_message_id]
+    problem = None
+    if session.format != FORMAT:
+        problem = f"has the format {session.format[:40]!r}, not {FORMAT!r}"
+    elif (session.ended_at is None) != (session.end_reason is None):
+        problem = "must have both ended_at and end_reason, or neither"
+    elif any(later <= earlier for earlier, later in pairwise(places)):
+        problem = "has messages out of order"
+    elif len(live) != len(set(live)):
+        problem = "has a platform message twice"
+    if problem is not None:
+        raise BadImport(f"line {number} {problem}")
+    try:
+        titles.sanitize_title(session.title)
+    except ValueError as error:
+        raise BadImport(f"line {number}: {error}") from None
+    return session
+
+
+def _parents_first(found: list[_Session]) -> list[_Session]:
+    by_id: dict[str, _Session] = {}
+    for session in found:
+        by_id.setdefault(session.id, session)
+    ordered: dict[str, _Session] = {}
+    for session in by_id.values():
+        line: list[_Session] = []
+        step: _Session | None = session
+        # A line that bites its own tail is cut where it does: that parent is unknown then.
+        while step is not None and step.id not in ordered and step not in line:
+            line.append(step)
+            step = by_id.get(step.parent_session_id or "")
+        for member in reversed(line):
+            ordered[member.id] = member
+    return list(ordered.values())
+
+
+class _Import:
+    """One session on its way in."""
+
+    def __init__(self, session: _Session) -> None:
+        self._session = session
+
+    def __call__(self, tx: Tx) -> Imported:
+        session = self._session
+        if sessions.number(tx, session.id) is not None:
+            return Imported(0, 0, skipped=(session.id,))
+        parent_no = sessions.number(tx, session.parent_session_id or "")
+        kind = _kind(tx, session.kind, parent_no)
+        no = self._insert_session(tx, kind, parent_no)
+        self._insert_rows(tx, no)
+        for call in session.usage:
+            usage.update_token_counts(tx, session.id, call)
+        self._finish(tx, no)
+        forks = (session.id,) if kind == "fork" else ()
+        return Imported(1, len(session.messages), forks=forks)
+
+    def _insert_session(self, tx: Tx, kind: Kind, parent_no: int | None) -> int:
+        session = self._session
+        sessions.create_session(
+            tx,
+            session.id,
+            session.source,
+            kind="import" if kind == "compression" else kind,
+            model=session.model,
+            model_config=session.model_config,
+            system_prompt=session.system_prompt,
+            user_id=session.user_id,
+            session_key=session.session_key,
+            chat_id=session.chat_id,
+            chat_type=session.chat_type,
+            thread_id=session.thread_id,
+            cwd=session.cwd,
+            profile=session.profile,
+            started_at=session.started_at,
+        )
+        no = sessions.require(tx, session.id)
+        tx.run("UPDATE sessions SET kind = ?, parent_no = ? WHERE no = ?", kind, parent_no, no)
+        return no
+
+    def _insert_rows(self, tx: Tx, no: int) -> None:
+        low, _ = rows.bounds(no)
+        for message in self._session.messages:
+            tx.run(
+                "INSERT INTO messages (id, role, content, created_at, platform_message_id, live, "
+                "extra) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                low + message.seq,
+                message.role,
+                message.content,
+                message.timestamp,
+                message.platform_message_id,
+                int(message.live),
+                rows.extra_of(message),
+            )
+            tx.run("INSERT INTO search_pending (id) VALUES (?)", low + message.seq)
+        tx.unindexed = True
+
+    def _finish(self, tx: Tx, no: int) -> None:
+        session = self._session
+        live = [message for message in session.messages if message.live]
+        tx.run(
+            "UPDATE sessions SET seq = ?, message_count = ?, tool_call_count = ?, revision = ?, "
+            "rewrites = ?, last_active = ?, ended_at = ?, end_reason = ?, title = ?, model = ? "
+            "WHERE no = ?",
+            session.messages[-1].seq if session.messages else 0,
+            len(live),
+            rows.tool_calls_in(live),
+            session.revision,
+            session.rewrites,
+            session.last_active,
+            session.ended_at,
+            session.end_reason,
+            _free_title(tx, session.title),
+            session.model,
+            no,
+        )
+
+
+def _kind(tx: Tx, kind: Kind, parent_no: int | None) -> Kind:
+    if kind != "compression":
+        return kind
+    if parent_no is None:
+        return "import"
+    return "fork" if lineage.child(tx, parent_no) is not None else "compression"
+
+
+def _free_title(tx: Tx, title: str | None) -> str | None:
+    clean = titles.sanitize_title(title)
+    if clean is None or tx.one("SELECT 1 FROM sessions WHERE title = ?", clean) is None:
+        return clean
+    return titles.free_title(tx, clean)
+
+
+def _tidy(tx: Tx) -> Imported:
+    maintenance.finalize_orphaned_compression_sessions(tx)
+    maintenance.prune_empty_ghost_sessions(tx)
+    return Imported(0, 0)

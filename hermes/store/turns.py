@@ -1,0 +1,89 @@
+"""`commit_turn`: a finished turn becomes durable as one fact, or is discarded as one."""
+
+from __future__ import annotations
+
+from hermes.errors import NotInLineage
+from hermes.messages import Committed, Discarded, Head, Route, TurnCommit
+from hermes.store import inbox, lineage, outbox, rotation, routes, sessions, transcripts, usage
+from hermes.store.tx import Tx
+
+
+def commit_turn(tx: Tx, turn: TurnCommit) -> Committed | Discarded:
+    """Write the turn if nobody moved its fence.
+
+    1. The inbox rows must be open and the epoch the one the turn began with, else it is discarded.
+    2. Where only the revision differs, our rows follow the foreign ones as one block.
+    3. Where the session was compressed meanwhile, the block goes to the tip and the route follows;
+       where it ended otherwise, the turn is discarded and its input runs again on the new route.
+    """
+    route = routes.get_route(tx, turn.session_key)
+    if route is None or not inbox.all_open(tx, turn.inbox_ids, turn.session_key):
+        return _discard(tx, turn, "the messages of this turn are not open any more")
+    if (route.epoch, route.session_id) != (turn.epoch, turn.session_id):
+        return _discard(tx, turn, "the conversation was moved to another session")
+    foreign = sessions.head(tx, turn.session_id).revision != turn.revision
+    settled = routes.settle(tx, turn.session_key)
+    moved = settled.session_id != turn.session_id
+    if moved and sessions.number(tx, settled.session_id) is None:
+        return _discard(tx, turn, "the session has ended")
+    target = _target(tx, turn, settled)
+    head = _write(tx, turn, target)
+    epoch = routes.require_route(tx, turn.session_key).epoch
+    return Committed(head, epoch, foreign=foreign, moved=target != turn.session_id)
+
+
+def _discard(tx: Tx, turn: TurnCommit, reason: str) -> Discarded:
+    route = routes.get_route(tx, turn.session_key)
+    if route is None:
+        return Discarded(reason, None, 0)
+    return Discarded(reason, route.session_id, route.epoch)
+
+
+def _target(tx: Tx, turn: TurnCommit, route: Route) -> str:
+    """The session the rows go to, after following a rotation the agent did by itself."""
+    wanted = turn.rotated_to
+    if not wanted or wanted in {turn.session_id, route.session_id}:
+        return route.session_id
+    if sessions.number(tx, wanted) is not None:
+        if wanted not in lineage.get_compression_lineage(tx, route.session_id):
+            raise NotInLineage(f"session {wanted} belongs to another conversation")
+        return route.session_id
+    _ensure(tx, turn, route.session_id)
+    rotation.continue_in(tx, route.session_id, wanted)
+    routes.point(tx, turn.session_key, wanted)
+    return wanted
+
+
+def _write(tx: Tx, turn: TurnCommit, target: str) -> Head:
+    turn_id = min(turn.inbox_ids, default=0)
+    if turn.rows or turn.usage:
+        _ensure(tx, turn, target)
+    if turn.rows:
+        transcripts.append_messages(tx, target, turn.rows)
+    usage.record_all(tx, target, turn.usage, turn_id)
+    outbox.enqueue(tx, turn.session_key, turn_id, turn.outbox)
+    inbox.finish(tx, turn.inbox_ids)
+    inbox.start_inbox(tx, turn.next_inbox_ids)
+    tx.run(
+        "UPDATE routes SET last_active = ?, expires_at = coalesce(?, expires_at) "
+        "WHERE session_key = ?",
+        tx.now,
+        turn.expires_at,
+        turn.session_key,
+    )
+    return sessions.head(tx, target)
+
+
+def _ensure(tx: Tx, turn: TurnCommit, session_id: str) -> None:
+    """The session's row comes with its first message."""
+    if sessions.number(tx, session_id) is not None:
+        return
+    route = routes.require_route(tx, turn.session_key)
+    sessions.create_session(
+        tx,
+        session_id,
+        route.platform,
+        session_key=turn.session_key,
+        chat_type=route.chat_type,
+        user_id=route.user_id,
+    )

@@ -1,0 +1,63 @@
+"""What every store function gets: a connection inside a transaction, the time, and a source of ids.
+
+SQL never asks for time or randomness; both come from here, so a simulation repeats exactly.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import apsw
+import attrs
+
+Row: TypeAlias = tuple[Any, ...]
+Value: TypeAlias = int | float | str | bytes | None
+
+
+@attrs.frozen
+class Clock:
+    """Time and randomness. `steady` must be the same clock in all processes of the machine."""
+
+    wall: Callable[[], float] = time.time
+    steady: Callable[[], float] = time.monotonic
+    hex8: Callable[[], str] = lambda: secrets.token_hex(4)
+
+
+@attrs.define
+class Tx:
+    """One transaction, writing or reading."""
+
+    db: apsw.Connection
+    now: float
+    steady: float
+    hex8: Callable[[], str]
+    boundaries: bool = False
+    """Set when the transaction wrote a boundary row: a hint for the delivery lanes."""
+    unindexed: bool = False
+    """Set when the transaction wrote rows that the search index lacks."""
+
+    @classmethod
+    def begin(cls, db: apsw.Connection, clock: Clock) -> Tx:
+        return cls(db, clock.wall(), clock.steady(), clock.hex8)
+
+    def one(self, sql: str, *values: Value) -> Row | None:
+        """The first row, or None."""
+        row: Row | None = self.db.execute(sql, values).fetchone()
+        return row
+
+    def all(self, sql: str, *values: Value) -> list[Row]:
+        """Every row."""
+        rows: list[Row] = self.db.execute(sql, values).fetchall()
+        return rows
+
+    def run(self, sql: str, *values: Value) -> int:
+        """Execute, and say how many rows it changed."""
+        self.db.execute(sql, values)
+        return self.db.changes()
+
+    def new_session_id(self) -> str:
+        """`YYYYmmdd_HHMMSS_` and eight hex digits, in UTC."""
+        return time.strftime("%Y%m%d_%H%M%S_", time.gmtime(self.now)) + self.hex8()
