@@ -1,4 +1,4 @@
-"""Fixtures: a real file, a clock that only moves when told, and the store behind each of its faces."""
+"""Fixtures: a real file, a clock that moves when told, and the store behind each of its faces."""
 
 from __future__ import annotations
 

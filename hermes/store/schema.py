@@ -178,6 +178,7 @@ CREATE VIRTUAL TABLE search USING fts5 (
   content, tools, content = 'message_text', content_rowid = 'id', tokenize = 'unicode61'
 );
 CREATE TABLE search_pending (id INTEGER PRIMARY KEY) STRICT;
+INSERT INTO search_pending (id) SELECT id FROM messages;
 """
 
 MIGRATIONS: tuple[str, ...] = (CONVERSATIONS, RUNTIME, SEARCH)

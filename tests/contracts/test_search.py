@@ -1,0 +1,615 @@
+"""Search: what is found, how it is shown, and that what was taken back is never shown again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import apsw
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+from hermes.errors import UnknownSession
+from hermes.messages import Hit, Message, ToolCall
+
+WRITE_ELSEWHERE = """
+import sys
+from hermes.store import SessionStore
+
+with SessionStore(sys.argv[1]) as store:
+    store.append_message(sys.argv[2], "user", sys.argv[3])
+"""
+
+QUERIES = [
+    "",
+    " ",
+    "*",
+    "**",
+    '"',
+    '""',
+    '"unbalanced',
+    'a "b" c" d',
+    "AND",
+    "NOT NOT",
+    "OR apple",
+    "apple OR",
+    "apple AND OR NOT pear",
+    "(apple",
+    "apple)",
+    "((((",
+    "content:apple",
+    "{content tools}: apple",
+    "^apple",
+    "apple + pear",
+    "NEAR(apple pear, 3)",
+    "apple-pear",
+    "state.db",
+    "snake_case",
+    "C++",
+    "it's",
+    "'; DROP TABLE messages; --",
+    "a\x00b",
+    "\x00",
+    "\ud800",
+    "apple\udfff",
+    "👩‍👩‍👧‍👦",
+    "👍🏽 apple",
+    "!?.,;:-_=+[]{}<>|\\/~`@#$%^&",
+    "\u202e\u200b\ufeff",
+    "a" * 5000,
+    "apple " * 1000,
+    "a* " * 1700,
+    "你" * 5000,
+    '"' * 5000,
+    "a OR " * 1000,
+    "a AND b OR " * 450,
+    "(" * 5000,
+]
+
+
+async def ids(store, query, **filters):
+    return [hit.message_id for hit in await store.search_messages(query, **filters)]
+
+
+async def say(store, session_id, *texts, role="user", **fields):
+    """Append each text; returns the message ids."""
+    return [
+        (await store.append_message(session_id, role, text, **fields)).message_id for text in texts
+    ]
+
+
+async def snippets(store, query, **filters):
+    return [hit.snippet for hit in await store.search_messages(query, **filters)]
+
+
+@pytest.fixture
+async def chat(store):
+    """A store with one session, `a`."""
+    await store.create_session("a", "tui")
+    return store
+
+
+# What is found
+
+
+async def test_a_hit_says_where_it_is_and_what_stands_around_it(chat, world):
+    await chat.set_session_title("a", "Fruit")
+    await say(chat, "a", "before it")
+    world.pass_time(5)
+    [found] = await say(chat, "a", "I like apples a lot", role="assistant")
+    await say(chat, "a", "after it")
+    assert await chat.search_messages("apples") == [
+        Hit(
+            message_id=found,
+            session_id="a",
+            role="assistant",
+            snippet="I like >>>apples<<< a lot",
+            timestamp=world.now,
+            source="tui",
+            title="Fruit",
+            before="before it",
+            after="after it",
+        )
+    ]
+
+
+async def test_words_are_found_whatever_their_case_and_accents(chat):
+    [cafe, other] = await say(chat, "a", "Le CAFÉ du coin", "coincidence")
+    assert await ids(chat, "café") == [cafe]
+    assert await ids(chat, "cafe") == [cafe]
+    assert await ids(chat, "COIN") == [cafe]
+    assert await ids(chat, "coincidence") == [other]
+
+
+async def test_a_star_finds_words_that_begin_so(chat):
+    one, two, _ = await say(chat, "a", "scheduler", "schedule", "reschedule")
+    assert sorted(await ids(chat, "sched*")) == [one, two]
+    assert await ids(chat, "schedu") == []
+
+
+async def test_a_quoted_phrase_is_found_as_it_stands(chat):
+    phrase, _ = await say(chat, "a", "the red apple fell", "the apple is red")
+    assert await ids(chat, '"red apple"') == [phrase]
+    assert await snippets(chat, '"red apple"') == ["the >>>red apple<<< fell"]
+
+
+async def test_several_words_must_all_be_there(chat):
+    both, *_ = await say(chat, "a", "apple and pear", "apple", "pear")
+    assert await ids(chat, "apple pear") == [both]
+    assert await ids(chat, "apple AND pear") == [both]
+
+
+async def test_or_and_not_are_understood(chat):
+    apple, pear, both, _ = await say(chat, "a", "apple", "pear", "pear apple", "plum")
+    assert sorted(await ids(chat, "apple OR pear")) == [apple, pear, both]
+    assert await ids(chat, "apple NOT pear") == [apple]
+    assert await ids(chat, '"pear" NOT appl*') == [pear]
+
+
+async def test_small_and_or_not_are_words_like_others(chat):
+    [found, _] = await say(chat, "a", "this or that", "this that")
+    assert await ids(chat, "or") == [found]
+
+
+@pytest.mark.parametrize("text", ["state.db", "snake_case", "e-mail", "C++ templates", "a@b.org"])
+async def test_words_with_signs_in_them_are_found_as_typed(chat, text):
+    [found, _] = await say(chat, "a", f"look at {text} please", "something else")
+    assert await ids(chat, text) == [found]
+
+
+async def test_names_of_tools_are_found(chat):
+    [call] = await say(
+        chat, "a", None, role="assistant", tool_calls=[ToolCall("c1", "read_thermometer")]
+    )
+    [result] = await say(
+        chat, "a", "21 degrees", role="tool", tool_name="read_thermometer", tool_call_id="c1"
+    )
+    assert sorted(await ids(chat, "read_thermometer")) == [call, result]
+    assert sorted(await ids(chat, "thermometer")) == [call, result]
+
+
+async def test_arguments_of_tool_calls_are_found(chat):
+    calls = [
+        ToolCall("c1", "weather", '{"city": "Zürich", "unit": "kelvin"}'),
+        ToolCall("c2", "weather", '{"city": "北京市"}'),
+    ]
+    [call] = await say(chat, "a", "let me look", role="assistant", tool_calls=calls)
+    assert await ids(chat, "zürich") == [call]
+    assert await ids(chat, "kelvin") == [call]
+    assert await ids(chat, "北京") == [call]
+    assert await ids(chat, "kelvin look") == [call]
+    assert "Zürich" in (await snippets(chat, "kelvin"))[0]
+
+
+async def test_a_word_at_the_start_of_a_line_of_an_argument_is_found(chat):
+    arguments = r'{"code": "import os\nprint(1)\n\tbreak"}'
+    [call] = await say(
+        chat, "a", None, role="assistant", tool_calls=[ToolCall("c1", "python", arguments)]
+    )
+    assert await ids(chat, "import") == [call]
+    assert await ids(chat, "print") == [call]
+    assert await ids(chat, "break") == [call]
+
+
+async def test_the_text_of_structured_parts_is_found(chat):
+    parts = [
+        {"type": "text", "text": "look at this giraffe"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,zebra"}},
+        {"type": "text", "text": "and this 长颈鹿"},
+    ]
+    [found] = await say(chat, "a", None, parts=parts)
+    assert await ids(chat, "giraffe") == [found]
+    assert await ids(chat, "长颈鹿") == [found]
+    assert await ids(chat, "zebra") == []
+
+
+async def test_a_message_without_words_is_no_obstacle(chat):
+    [nothing, empty, found] = await say(chat, "a", None, "", "pear")
+    [hit] = await chat.search_messages("pear")
+    assert (hit.message_id, hit.before, hit.after) == (found, "", None)
+    assert (nothing, empty) == (found - 2, found - 1)
+
+
+async def test_text_with_a_nul_in_it_is_found_on_both_sides_of_it(chat):
+    [found] = await say(chat, "a", "apple\x00pear")
+    assert await ids(chat, "apple") == [found]
+    assert await ids(chat, "pear") == [found]
+
+
+# Scripts without spaces
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "snippet"),
+    [
+        ("今天天气很好", "气", "今天天>>>气<<<很好"),
+        ("今天天气很好", "天气", "今天>>>天气<<<很好"),
+        ("今天天气很好", "天气很", "今天>>>天气很<<<好"),
+        ("今天天气很好", "今天天气很好", ">>>今天天气很好<<<"),
+        ("あしたは雨です", "雨", "あしたは>>>雨<<<です"),
+        ("あしたは雨です", "した", "あ>>>した<<<は雨です"),
+        ("カタカナとひらがな", "タカナ", "カ>>>タカナ<<<とひらがな"),
+        ("한국어를 공부합니다", "어", "한국>>>어<<<를 공부합니다"),
+        ("한국어를 공부합니다", "공부", "한국어를 >>>공부<<<합니다"),
+        ("한국어를 공부합니다", "합니다", "한국어를 공부>>>합니다<<<"),
+        ("用Python写的程序", "Python写", "用>>>Python写<<<的程序"),
+        ("用Python写的程序", "python", "用>>>Python<<<写的程序"),
+        ("hello 世界 again", "世界", "hello >>>世界<<< again"),
+        ("hello 世界 again", "hello", ">>>hello<<< 世界 again"),
+        ("第3章：结论", "3", "第>>>3<<<章：结论"),
+        ("第3章：结论", "第3章", ">>>第3章<<<：结论"),
+        ("你 好", "好", "你 >>>好<<<"),
+        ("𠀀𠀁𠀂", "𠀁", "𠀀>>>𠀁<<<𠀂"),
+    ],
+)
+async def test_pieces_of_text_without_spaces_are_found_and_shown_as_written(
+    chat, text, query, snippet
+):
+    await say(chat, "a", text)
+    assert await snippets(chat, query) == [snippet]
+
+
+async def test_characters_that_stand_apart_are_not_a_piece(chat):
+    await say(chat, "a", "今天天气很好")
+    assert await ids(chat, "今很") == []
+    assert await ids(chat, "好很") == []
+
+
+async def test_words_of_two_scripts_are_searched_together(chat):
+    [found, _, _] = await say(chat, "a", "deploy 的结果 was fine", "deploy", "结果")
+    assert await ids(chat, "结果 deploy") == [found]
+    assert await ids(chat, "结果 NOT deploy") != [found]
+    assert await ids(chat, '"deploy 的结果"') == [found]
+
+
+async def test_a_star_works_in_scripts_without_spaces(chat):
+    [found, _] = await say(chat, "a", "数据库", "库存")
+    assert await ids(chat, "数据*") == [found]
+
+
+async def test_neighbours_in_scripts_without_spaces_are_shown_as_written(chat):
+    await say(chat, "a", "前面的话", "中间", "後ろの話")
+    [hit] = await chat.search_messages("中间")
+    assert (hit.before, hit.after) == ("前面的话", "後ろの話")
+
+
+async def test_a_long_text_is_cut_and_what_is_left_is_as_written(chat):
+    text = "".join(chr(0x4E00 + place) for place in range(200))
+    await say(chat, "a", text)
+    [snippet] = await snippets(chat, text[100:103])
+    assert text[100:103] == snippet.partition(">>>")[2].partition("<<<")[0]
+    assert len(snippet) < 60
+    shown = snippet.replace(">>>", "").replace("<<<", "").strip("…")
+    assert shown in text
+
+
+# Filters, order, paging
+
+
+@pytest.fixture
+async def library(store, world):
+    """Two sources, three sessions, each message ten seconds after the one before."""
+    for session_id, source in (("a", "tui"), ("b", "telegram"), ("c", "telegram")):
+        await store.create_session(session_id, source)
+    said = {}
+    for session_id, role in (
+        ("a", "user"),
+        ("b", "user"),
+        ("b", "assistant"),
+        ("c", "user"),
+        ("a", "assistant"),
+    ):
+        world.pass_time(10)
+        [said[session_id, role]] = await say(store, session_id, "one plum", role=role)
+    return store, said
+
+
+async def test_hits_are_filtered_by_source_role_and_session(library):
+    store, said = library
+    every = set(said.values())
+    assert set(await ids(store, "plum")) == every
+    assert await ids(store, "plum", source="tui", role="user") == [said["a", "user"]]
+    assert set(await ids(store, "plum", source="telegram")) == {
+        said["b", "user"],
+        said["b", "assistant"],
+        said["c", "user"],
+    }
+    assert set(await ids(store, "plum", role="assistant")) == {
+        said["a", "assistant"],
+        said["b", "assistant"],
+    }
+    assert set(await ids(store, "plum", session_ids=["c", "a", "unknown"])) == {
+        said["a", "user"],
+        said["a", "assistant"],
+        said["c", "user"],
+    }
+    assert await ids(store, "plum", session_ids=[]) == []
+    assert await ids(store, "plum", source="discord") == []
+
+
+async def test_hits_are_filtered_by_time_from_the_first_moment_to_before_the_last(library, world):
+    store, said = library
+    at = {key: world.now - 40 + 10 * place for place, key in enumerate(said)}
+    second, fourth = ("b", "user"), ("c", "user")
+    assert await ids(store, "plum", after=at[fourth], before=at[fourth] + 1) == [said[fourth]]
+    assert set(await ids(store, "plum", after=at[second], before=at[fourth])) == {
+        said["b", "user"],
+        said["b", "assistant"],
+    }
+    assert await ids(store, "plum", after=world.now + 1) == []
+    assert await ids(store, "plum", before=world.now - 40) == []
+
+
+async def test_newest_first_follows_the_time_of_the_messages(library):
+    store, said = library
+    assert await ids(store, "plum", newest_first=True) == list(reversed(said.values()))
+
+
+async def test_the_time_of_a_message_is_the_one_it_was_given(chat):
+    [late, early] = [
+        (await chat.append_message("a", "user", "plum", timestamp=at)).message_id
+        for at in (2000.0, 1000.0)
+    ]
+    hits = await chat.search_messages("plum", newest_first=True)
+    assert [(hit.message_id, hit.timestamp) for hit in hits] == [(late, 2000.0), (early, 1000.0)]
+
+
+async def test_the_best_match_comes_first(chat):
+    _, best = await say(chat, "a", "plum " + "and something else " * 10, "plum plum plum")
+    assert (await ids(chat, "plum"))[0] == best
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_pages_neither_overlap_nor_leave_out_anything(chat, newest_first):
+    said = await say(chat, "a", *(f"plum {place % 3}" for place in range(11)))
+    pages = [
+        await ids(chat, "plum", limit=4, offset=offset, newest_first=newest_first)
+        for offset in (0, 4, 8, 12)
+    ]
+    assert [len(page) for page in pages] == [4, 4, 3, 0]
+    assert sorted(sum(pages, [])) == said
+
+
+async def test_twenty_hits_make_a_page(chat):
+    await say(chat, "a", *["plum"] * 25)
+    assert len(await ids(chat, "plum")) == 20
+
+
+# What was taken back
+
+
+async def test_neighbours_are_of_the_same_session(store):
+    for session_id in ("a", "b", "c"):
+        await store.create_session(session_id, "tui")
+    await say(store, "a", "last of a")
+    await say(store, "b", "pear")
+    await say(store, "c", "first of c")
+    [hit] = await store.search_messages("pear")
+    assert (hit.before, hit.after) == (None, None)
+
+
+async def test_neighbours_are_live(chat):
+    _, second = await say(chat, "a", "stays", "goes")
+    await chat.rewind("a", second)
+    await say(chat, "a", "pear")
+    [gone] = await say(chat, "a", "goes too")
+    await chat.rewind("a", gone)
+    [hit] = await chat.search_messages("pear")
+    assert (hit.before, hit.after) == ("stays", None)
+    await say(chat, "a", "comes")
+    [hit] = await chat.search_messages("pear")
+    assert (hit.before, hit.after) == ("stays", "comes")
+
+
+async def test_neighbours_are_cut_to_two_hundred_characters(chat):
+    await say(chat, "a", "x" * 500, "pear", "y" * 500)
+    [hit] = await chat.search_messages("pear")
+    assert (hit.before, hit.after) == ("x" * 200, "y" * 200)
+
+
+@pytest.mark.parametrize("query", ["secret", "秘", "秘密", "秘密的", "sec*", "hidden_tool", "暗号"])
+@pytest.mark.parametrize("indexed", [False, True], ids=["waiting", "indexed"])
+@pytest.mark.parametrize("way", ["rewound", "replaced", "edited", "deleted"])
+async def test_what_was_taken_back_is_never_found(store, query, indexed, way):
+    await store.create_session("a", "tui")
+    calls = [ToolCall("c1", "hidden_tool", '{"q": "暗号"}')]
+    [taken] = await say(store, "a", "a secret 秘密的", tool_calls=calls)
+    if indexed:
+        assert await ids(store, query) == [taken]
+    if way == "rewound":
+        await store.rewind("a", taken)
+    elif way == "replaced":
+        await store.replace_messages("a", [Message("user", "nothing to see")])
+    elif way == "edited":
+        await say(store, "a", "reply")
+        await store.edit_message("a", taken, "harmless")
+    else:
+        await store.delete_session("a")
+    found = await ids(store, query)
+    if way == "edited" and query in {"hidden_tool", "暗号"}:
+        [edited, _] = await store.get_messages("a")  # an edit changes the text, not the calls
+        assert found == [edited.id]
+    else:
+        assert found == []
+    assert await store.check_search() is None
+
+
+async def test_the_new_text_of_an_edit_is_found_with_what_followed(chat):
+    first, _ = await say(chat, "a", "buy aples", "aples bought")
+    await chat.edit_message("a", first, "buy apples")
+    hits = await chat.search_messages("buy")
+    assert [(hit.snippet, hit.after) for hit in hits] == [(">>>buy<<< apples", "aples bought")]
+    assert len(await ids(chat, "aples")) == 1
+
+
+async def test_a_deleted_session_takes_only_its_own_text_with_it(store):
+    await store.create_session("a", "tui")
+    await store.create_session("b", "tui")
+    await say(store, "a", "plum")
+    [kept] = await say(store, "b", "plum")
+    assert len(await ids(store, "plum")) == 2
+    await store.delete_session("a")
+    assert await ids(store, "plum") == [kept]
+    await store.create_session("a", "tui")
+    assert await ids(store, "plum") == [kept]
+    with pytest.raises(UnknownSession):
+        await say(store, "gone", "plum")
+    assert await ids(store, "plum") == [kept]
+
+
+# Up to date, and repairable
+
+
+async def test_a_search_finds_what_was_written_just_before(chat):
+    for place in range(3):
+        said = await say(chat, "a", f"fresh number{place}")
+        assert await ids(chat, f"number{place}") == said
+
+
+async def test_a_search_finds_more_rows_than_one_step_indexes(chat):
+    await chat.append_messages("a", [Message("user", f"row n{n}") for n in range(600)])
+    assert len(await ids(chat, "row", limit=1000)) == 600
+    assert await snippets(chat, "n599") == ["row >>>n599<<<"]
+
+
+def write_elsewhere(path, session_id, text):
+    """Append a message from another process."""
+    code = [sys.executable, "-c", WRITE_ELSEWHERE, str(path), session_id, text]
+    subprocess.run(code, check=True, timeout=60)
+
+
+async def test_a_search_finds_what_another_process_wrote(chat, path):
+    await say(chat, "a", "ours")
+    assert await ids(chat, "theirs") == []
+    write_elsewhere(path, "a", "theirs 他们的")
+    assert await snippets(chat, "theirs") == [">>>theirs<<< 他们的"]
+    assert await snippets(chat, "他们") == ["theirs >>>他们<<<的"]
+
+
+def without_anything_of_ours(path, statement):
+    """Run a statement on a bare connection, in this process, as a careless script would."""
+    code = "import sys, apsw; apsw.Connection(sys.argv[1]).execute(sys.argv[2]).fetchall()"
+    subprocess.run([sys.executable, "-c", code, str(path), statement], check=True, timeout=60)
+
+
+async def test_a_rebuild_reads_everything_again_from_the_messages(chat, path):
+    said = await say(chat, "a", "plum", "plum 梅子", None)
+    [gone] = await say(chat, "a", "plum taken back")
+    await chat.rewind("a", gone)
+    assert len(await ids(chat, "plum")) == 2
+    without_anything_of_ours(path, "INSERT INTO search (search) VALUES ('delete-all')")
+    assert await ids(chat, "plum") == []
+    assert await chat.check_search() is not None
+    assert await chat.rebuild_search() == 4
+    assert sorted(await ids(chat, "plum")) == said[:2]
+    assert await ids(chat, "梅") == [said[1]]
+    assert await chat.check_search() is None
+
+
+async def test_a_rebuild_includes_what_was_not_indexed_yet(chat):
+    said = await say(chat, "a", "plum", "梅子")
+    assert await chat.rebuild_search() == 2
+    assert await ids(chat, "plum") + await ids(chat, "梅") == said
+    assert await chat.check_search() is None
+
+
+async def test_a_check_tells_that_the_index_does_not_match(chat, sql):
+    await say(chat, "a", "plum")
+    assert await chat.check_search() is None
+    sql("UPDATE messages SET content = 'cherry'")
+    problem = await chat.check_search()
+    assert problem is not None
+    assert problem.startswith("the search index does not match the messages: ")
+    await chat.rebuild_search()
+    assert await chat.check_search() is None
+    assert await snippets(chat, "cherry") == [">>>cherry<<<"]
+
+
+async def test_a_check_indexes_what_waits_and_leaves_it_found(chat):
+    said = await say(chat, "a", *["plum"] * 300)
+    assert await chat.check_search() is None
+    assert sorted(await ids(chat, "plum", limit=1000)) == said
+
+
+async def test_the_index_holds_no_second_copy_of_the_text(chat, path):
+    await say(chat, "a", "plum")
+    await chat.index_pending()
+    db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        tables = {row[0] for row in db.execute("SELECT name FROM sqlite_schema")}
+    finally:
+        db.close()
+    assert "search_data" in tables
+    assert "search_content" not in tables
+
+
+# Whatever is typed
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=lambda query: ascii(query)[:30])
+async def test_every_query_has_an_answer(chat, query):
+    await say(chat, "a", "apple pear 苹果")
+    assert isinstance(await chat.search_messages(query), list)
+
+
+async def test_a_query_of_many_nots_has_an_answer(chat):
+    [found] = await say(chat, "a", "apple")
+    assert await ids(chat, "apple" + " NOT a" * 300) == [found]
+
+
+async def test_a_query_without_a_word_finds_nothing(chat):
+    await say(chat, "a", "apple !?")
+    assert [await ids(chat, query) for query in ("", "*", '""', "!?", "AND", "👍", "\x00")] == [
+        []
+    ] * 7
+
+
+async def test_what_is_left_of_a_broken_query_is_searched(chat):
+    [found, _] = await say(chat, "a", "apple pear", "plum")
+    for query in ('"apple', "apple)", "OR apple", "apple AND", "apple\ud800", "apple\x00pear"):
+        assert await ids(chat, query) == [found]
+
+
+PIECES = st.one_of(
+    st.text(st.characters(exclude_categories=()), max_size=20),
+    st.sampled_from(
+        ["AND", "OR", "NOT", "NEAR", '"', "*", "(", ")", "-", "^", ":", "\x00", "苹果"]
+    ),
+    st.sampled_from(
+        ["apple", "pear", "👍", "\ud800", "content:", "한국", "é", " ", "\x02", "\x03"]
+    ),
+)
+
+
+@settings(
+    deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(pieces=st.lists(PIECES, max_size=40), joint=st.sampled_from(["", " ", "\n"]))
+def test_any_text_is_a_query(blocking, pieces, joint):
+    blocking.create_session("a", "tui")
+    blocking.append_message("a", "user", "apple pear 苹果 한국어")
+    blocking.rewind("a", blocking.append_message("a", "user", "apple taken back").message_id)
+    hits = blocking.search_messages(joint.join(pieces), limit=1000)
+    live = {message.id for message in blocking.get_messages("a")}
+    assert {hit.message_id for hit in hits} <= live
+
+
+WRITING = st.text(st.sampled_from("今天气很好あ雨한국 ab. 3ü\n，"), min_size=1, max_size=90)
+
+
+@settings(
+    deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(text=WRITING, piece=st.data())
+def test_any_piece_without_latin_letters_is_found_and_shown_as_written(blocking, text, piece):
+    text = f"雨{text}"
+    start = piece.draw(st.integers(0, len(text) - 1))
+    end = piece.draw(st.integers(start + 1, min(start + 6, len(text))))
+    query = "".join(letter for letter in text[start:end] if letter in "今天气很好あ雨한국")
+    query = query if query and query in text else "雨"
+    blocking.create_session("a", "tui")
+    blocking.replace_messages("a", [Message("user", text)])
+    [hit] = blocking.search_messages(query)
+    shown = hit.snippet.replace(">>>", "").replace("<<<", "").strip("…")
+    assert query in shown
+    assert shown.strip() in text
