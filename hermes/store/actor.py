@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Generic, NoReturn, TypeVar
 
 import apsw
 import attrs
 import trio
 
-from hermes.errors import ActorStopped, Overloaded, StoreFailed
+from hermes.errors import ActorStopped, Overloaded, StoreError, StoreFailed
 from hermes.store import boundaries, maintenance, routes, search
 from hermes.store.database import CHECKPOINT_PAGES, Database
 from hermes.store.files import FileGuard
@@ -31,8 +31,10 @@ R = TypeVar("R")
 MAX_BATCH = 256
 MAX_WAITING = 10_000
 INDEX_DELAY = 0.2
-INDEX_PAUSE = 0.02
 SWEEP_SECONDS = 60.0
+RETRY_SECONDS = 1.0
+_PASSING = (StoreError, Overloaded)
+"""What housekeeping meets and outlives: a full disk, a lock, a crowd."""
 
 
 class Request(Generic[R]):
@@ -53,20 +55,11 @@ class Request(Generic[R]):
         self.task: trio.lowlevel.Task | None = None
         self.wanted = True
 
-    async def answer(self) -> R:
-        """Wait for the outcome; a cancelled caller leaves the request to its fate."""
-        self.task = trio.lowlevel.current_task()
-
-        def give_up(_: object) -> trio.lowlevel.Abort:
-            self.task = None
-            self.wanted = False
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(give_up)
-        assert self.outcome is not None
-        if isinstance(self.outcome, Failed):
-            raise self.outcome.error
-        return self.outcome.value
+    def give_up(self, _: object) -> trio.lowlevel.Abort:
+        """The caller was cancelled; the request is left to its fate."""
+        self.task = None
+        self.wanted = False
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def settle(self, outcome: Outcome[R]) -> None:
         """Say what became of it. `after` hears of a commit even where nobody waits any more."""
@@ -111,13 +104,17 @@ class StoreActor:
 
     # Callers
 
-    async def transact(self, work: Work[R], after: Callable[[R], None] | None = None) -> R:
-        """Commit the work, with whatever else waits; `after` is called as soon as it is on disk."""
-        return await self._ask(Request(work, after))
+    # These return a coroutine and are none: each layer of coroutines costs at every resume.
 
-    async def run_alone(self, function: Callable[[Database], R]) -> R:
+    def transact(
+        self, work: Work[R], after: Callable[[R], None] | None = None
+    ) -> Coroutine[object, object, R]:
+        """Commit the work, with whatever else waits; `after` is called as soon as it is on disk."""
+        return self._ask(Request(work, after))
+
+    def run_alone(self, function: Callable[[Database], R]) -> Coroutine[object, object, R]:
         """Run a function on the writing connection outside any transaction."""
-        return await self._ask(Request(_not_in_a_transaction, alone=function))
+        return self._ask(Request(_not_in_a_transaction, alone=function))
 
     async def _ask(self, request: Request[R]) -> R:
         if self._fatal is not None:
@@ -126,19 +123,28 @@ class StoreActor:
             raise ActorStopped("the store is closed")
         if len(self._queue) >= MAX_WAITING:
             raise Overloaded(f"{len(self._queue)} requests already wait for the store")
+        request.task = trio.lowlevel.current_task()
         self._queue.append(request)  # type: ignore[arg-type]
         self._wake()
-        return await request.answer()
+        await trio.lowlevel.wait_task_rescheduled(request.give_up)
+        outcome = request.outcome
+        assert outcome is not None
+        if isinstance(outcome, Failed):
+            raise outcome.error
+        return outcome.value
 
     async def snapshot(self, work: Work[R], *, browse: bool = False) -> R:
         """Run work that only reads; what may take long (`browse`) does not delay the rest."""
         if self._closing:
             raise ActorStopped("the store is closed")
+        # The read itself is shielded; without this a loop of reads could not be cancelled.
+        await trio.lowlevel.checkpoint_if_cancelled()
         worker = self._browser if browse else self._reader
         return await worker.run(read, self._clock, work)
 
     async def run_beside(self, function: Callable[[Database], R]) -> R:
         """Run a function on the browsing connection."""
+        await trio.lowlevel.checkpoint_if_cancelled()
         try:
             return await self._browser.run(function)
         except apsw.Error as error:
@@ -253,14 +259,29 @@ class StoreActor:
             # By the clock and not by idleness: a step in front of the next append would cost more.
             await trio.sleep(INDEX_DELAY)
             self._unindexed = trio.Event()
-            while await self.transact(search.index_step) == search.STEP:  # noqa: ASYNC110
-                await trio.sleep(INDEX_PAUSE)
+            try:
+                while await self._index_step() == search.STEP:
+                    pass
+            except _PASSING as error:
+                log.warning("indexing is delayed: %s", error)
+                await trio.sleep(RETRY_SECONDS)
+                self._unindexed.set()
+
+    async def _index_step(self) -> int:
+        """One step, then a pause: indexing takes at most a fifth of the writer's time."""
+        begun = trio.current_time()
+        count = await self.transact(search.index_step)
+        await trio.sleep(4 * (trio.current_time() - begun))
+        return count
 
     async def sweep(self, seconds: float = SWEEP_SECONDS) -> None:
         """Look after the file: is it still there, which conversations are over, what is too old."""
         while True:
             await trio.sleep(seconds)
-            await self.sweep_once()
+            try:
+                await self.sweep_once()
+            except _PASSING as error:
+                log.warning("a sweep failed and will be repeated: %s", error)
 
     async def sweep_once(self) -> list[str]:
         """One round of `sweep`; returns the sessions that expired."""
@@ -280,12 +301,20 @@ class StoreActor:
             await self._offer(self._lanes)
         return [session_id for session_id in ended if session_id is not None]
 
+    def attach(self, lanes: Lanes) -> None:
+        """Say who tells the hooks."""
+        self._lanes = lanes
+
     async def deliver_boundaries(self, lanes: Lanes) -> None:
         """Tell the hooks of what an earlier process left, then of each new boundary."""
-        self._lanes = lanes
         while True:
-            await self._offer(lanes)
-            await lanes.wait_nudge()
+            try:
+                await self._offer(lanes)
+            except _PASSING as error:
+                log.warning("boundaries are delayed: %s", error)
+                await trio.sleep(RETRY_SECONDS)
+            else:
+                await lanes.wait_nudge()
 
     async def _offer(self, lanes: Lanes) -> None:
         while found := await self.snapshot(

@@ -48,8 +48,8 @@ Verb = Callable[Concatenate["Store", P], Awaitable[R]]
 
 def _writes(function: Callable[Concatenate[Tx, P], R]) -> Verb[P, R]:
     @functools.wraps(function)
-    async def verb(self: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self.transact(lambda tx: function(tx, *args, **kwargs))
+    def verb(self: Store, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+        return self.transact(lambda tx: function(tx, *args, **kwargs))
 
     return verb
 
@@ -287,6 +287,7 @@ async def _running(
                         seconds=hook_seconds,
                         threads=threads,
                     )
+                    store.attach(lanes)
                     beside.start_soon(store.index)
                     beside.start_soon(store.sweep, sweep_seconds)
                     beside.start_soon(store.deliver_boundaries, lanes)

@@ -14,12 +14,14 @@ from typing import Any
 import attrs
 import trio
 
+from hermes.errors import Overloaded, StoreError
 from hermes.messages import Boundary, Hooks, Transcript
 
 log = logging.getLogger(__name__)
 
 HOOK_SECONDS = 30.0
 LANES_AT_ONCE = 16
+CLOSE_AGAIN_SECONDS = 1.0
 Load = Callable[[str], Awaitable[Transcript]]
 Close = Callable[[int, str | None], Awaitable[object]]
 
@@ -84,11 +86,21 @@ class Lanes:
         while lane:
             async with self._running:
                 error = await self._tell(lane[0])
-            await self._close(lane[0].boundary_id, error)
+            await self._close_until_done(lane[0], error)
             lane.popleft()
         del self._waiting[session_key]
         if not self._waiting:
             self._quiet.set()
+
+    async def _close_until_done(self, boundary: Boundary, error: str | None) -> None:
+        while True:
+            try:
+                await self._close(boundary.boundary_id, error)
+            except (StoreError, Overloaded) as problem:
+                log.warning("boundary %d stays open for now: %s", boundary.boundary_id, problem)
+                await trio.sleep(CLOSE_AGAIN_SECONDS)
+            else:
+                return
 
     async def _tell(self, boundary: Boundary) -> str | None:
         """Call each hook; returns the last thing that went wrong."""

@@ -25,7 +25,7 @@ def delete_session(tx: Tx, session_id: str) -> int:
     if no is None:
         return 0
     first, last = rows.bounds(no)
-    search.forget(tx, first, last)
+    search.forget(tx, no)
     deleted = tx.run("DELETE FROM messages WHERE id BETWEEN ? AND ?", first, last)
     for (key,) in tx.all("SELECT session_key FROM routes WHERE session_id = ?", session_id):
         routes.point(tx, key, tx.new_session_id())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -16,7 +17,8 @@ COLUMNS = "id, role, content, created_at, platform_message_id, extra"
 _ENCODER = msgspec.json.Encoder()
 _DECODE = msgspec.json.Decoder(Extra).decode
 _EXTRA = Extra.__struct_fields__
-_NOTHING = Extra()
+_extra_values = operator.attrgetter(*_EXTRA)
+_NOTHING = _extra_values(Extra())
 
 
 def bounds(no: int) -> tuple[int, int]:
@@ -26,8 +28,10 @@ def bounds(no: int) -> tuple[int, int]:
 
 def extra_of(message: Extra) -> str | None:
     """The JSON of what only some messages have, or None."""
-    extra = Extra(**{name: getattr(message, name) for name in _EXTRA})
-    return None if extra == _NOTHING else _ENCODER.encode(extra).decode()
+    values = _extra_values(message)
+    if values == _NOTHING:
+        return None
+    return _ENCODER.encode(Extra(**dict(zip(_EXTRA, values, strict=True)))).decode()
 
 
 def text_of(message: Message | StoredMessage) -> str | None:

@@ -177,8 +177,12 @@ FROM messages;
 CREATE VIRTUAL TABLE search USING fts5 (
   content, tools, content = 'message_text', content_rowid = 'id', tokenize = 'unicode61'
 );
-CREATE TABLE search_pending (id INTEGER PRIMARY KEY) STRICT;
-INSERT INTO search_pending (id) SELECT id FROM messages;
+-- The messages of these sessions after the one with the id `indexed` are not in the index yet.
+CREATE TABLE search_pending (
+  session_no INTEGER PRIMARY KEY REFERENCES sessions (no) ON DELETE CASCADE,
+  indexed INTEGER NOT NULL
+) STRICT;
+INSERT INTO search_pending (session_no, indexed) SELECT DISTINCT id >> 32, 0 FROM messages;
 """
 
 MIGRATIONS: tuple[str, ...] = (CONVERSATIONS, RUNTIME, SEARCH)

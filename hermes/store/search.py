@@ -46,39 +46,66 @@ def _readable(snippet: str) -> str:
     return text.replace(_OPEN, ">>>").replace(_SHUT, "<<<").strip()
 
 
+def await_index(tx: Tx, no: int, indexed: int) -> None:
+    """Note that the session has rows after `indexed` that the index lacks, unless that is noted."""
+    tx.cursor.execute(_PENDING, (no, indexed))
+    tx.unindexed = True
+
+
+_PENDING = (
+    "INSERT INTO search_pending (session_no, indexed) VALUES (?, ?) "
+    "ON CONFLICT (session_no) DO NOTHING"
+)
+
+
 def index_step(tx: Tx, limit: int = STEP) -> int:
     """Index up to `limit` rows that wait; returns how many that were."""
-    waiting = tx.all("SELECT id FROM search_pending ORDER BY id LIMIT ?", limit)
-    if not waiting:
-        return 0
-    stretch = (waiting[0][0], waiting[-1][0])
-    tx.run(
-        "INSERT INTO search (rowid, content, tools) SELECT t.id, t.content, t.tools "
-        "FROM search_pending p JOIN message_text t ON t.id = p.id WHERE p.id BETWEEN ? AND ?",
-        *stretch,
-    )
-    tx.run("DELETE FROM search_pending WHERE id BETWEEN ? AND ?", *stretch)
-    return len(waiting)
+    left = limit
+    sql = "SELECT session_no, indexed FROM search_pending ORDER BY session_no LIMIT ?"
+    for no, indexed in tx.all(sql, limit):
+        left -= _index_session(tx, no, indexed, left)
+        if left == 0:
+            break
+    return limit - left
+
+
+def _index_session(tx: Tx, no: int, indexed: int, limit: int) -> int:
+    low, high = rows.bounds(no)
+    sql = "SELECT id FROM messages WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
+    found = tx.all(sql, max(low, indexed + 1), high, limit)
+    if found:
+        tx.run(
+            "INSERT INTO search (rowid, content, tools) "
+            "SELECT id, content, tools FROM message_text WHERE id BETWEEN ? AND ?",
+            found[0][0],
+            found[-1][0],
+        )
+    if len(found) < limit:
+        tx.run("DELETE FROM search_pending WHERE session_no = ?", no)
+    else:
+        sql = "UPDATE search_pending SET indexed = ? WHERE session_no = ?"
+        tx.run(sql, found[-1][0], no)
+    return len(found)
 
 
 def unindexed(tx: Tx) -> int:
-    """How many rows wait to be indexed."""
+    """How many sessions have rows that wait to be indexed."""
     row = tx.one("SELECT count(*) FROM search_pending")
     assert row is not None
     return int(row[0])
 
 
-def forget(tx: Tx, first: int, last: int) -> None:
-    """Take messages out of the index that are about to be deleted from the file."""
+def forget(tx: Tx, no: int) -> None:
+    """Take a session's messages out of the index, before they are deleted from the file."""
+    low, high = rows.bounds(no)
+    row = tx.one("SELECT indexed FROM search_pending WHERE session_no = ?", no)
     tx.run(
         "INSERT INTO search (search, rowid, content, tools) "
-        "SELECT 'delete', t.id, t.content, t.tools FROM message_text t "
-        "WHERE t.id BETWEEN ?1 AND ?2 "
-        "AND t.id NOT IN (SELECT id FROM search_pending WHERE id BETWEEN ?1 AND ?2)",
-        first,
-        last,
+        "SELECT 'delete', id, content, tools FROM message_text WHERE id BETWEEN ? AND ?",
+        low,
+        high if row is None else row[0],
     )
-    tx.run("DELETE FROM search_pending WHERE id BETWEEN ? AND ?", first, last)
+    tx.run("DELETE FROM search_pending WHERE session_no = ?", no)
 
 
 def rebuild_search(tx: Tx) -> int:

@@ -32,14 +32,14 @@ class Work(Protocol[R_co]):
     def __call__(self, tx: Tx, /) -> R_co: ...
 
 
-@attrs.frozen
+@attrs.define
 class Done(Generic[R]):
     """On disk."""
 
     value: R
 
 
-@attrs.frozen
+@attrs.define
 class Failed:
     """Not on disk."""
 
@@ -49,7 +49,7 @@ class Failed:
 Outcome = Done[R] | Failed
 
 
-@attrs.frozen
+@attrs.define
 class Group(Generic[R]):
     """What became of a batch, and hints about what it wrote."""
 
@@ -117,11 +117,11 @@ def _together(
 
 
 def _in_savepoint(tx: Tx, work: Work[R]) -> Outcome[R]:
-    db = tx.db
+    db, cursor = tx.db, tx.cursor
     try:
-        db.execute("SAVEPOINT request")
+        cursor.execute("SAVEPOINT request")
         value = work(tx)
-        db.execute("RELEASE request")
+        cursor.execute("RELEASE request")
     except Exception as error:  # the request's own: whatever it is, it is answered
         if not db.in_transaction:
             raise _TransactionLost from error
@@ -129,8 +129,8 @@ def _in_savepoint(tx: Tx, work: Work[R]) -> Outcome[R]:
         if isinstance(failure, StoreFailed):
             raise failure from error
         try:
-            db.execute("ROLLBACK TO request")
-            db.execute("RELEASE request")
+            cursor.execute("ROLLBACK TO request")
+            cursor.execute("RELEASE request")
         except apsw.Error as worse:
             raise _TransactionLost from worse
         return Failed(failure)

@@ -16,14 +16,13 @@ from hermes.messages import (
     ToolCall,
     Transcript,
 )
-from hermes.store import rows, sessions
+from hermes.store import rows, search, sessions
 from hermes.store.tx import Tx, Value
 
 _INSERT = (
     "INSERT INTO messages (id, role, content, created_at, platform_message_id, extra) "
     "VALUES (?, ?, ?, ?, ?, ?)"
 )
-_PENDING = "INSERT INTO search_pending (id) VALUES (?)"
 
 
 @attrs.define
@@ -43,7 +42,7 @@ class _State:
         return Head(self.session_id, self.message_count, self.revision, self.rewrites)
 
     def save(self, tx: Tx) -> Head:
-        tx.db.execute(
+        tx.cursor.execute(
             "UPDATE sessions SET seq = ?, message_count = ?, tool_call_count = ?, revision = ?, "
             "rewrites = ?, last_active = max(last_active, ?) WHERE no = ?",
             (
@@ -154,9 +153,8 @@ def _add(tx: Tx, state: _State, messages: Sequence[Message]) -> Head:
         for place, message in enumerate(messages)
     ]
     for row in values:
-        tx.db.execute(_INSERT, row)
-        tx.db.execute(_PENDING, row[:1])
-    tx.unindexed = True
+        tx.cursor.execute(_INSERT, row)
+    search.await_index(tx, state.no, first - 1)
     state.seq += len(values)
     state.message_count += len(values)
     state.tool_call_count += rows.tool_calls_in(messages)

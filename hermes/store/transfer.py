@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from hermes.errors import BadImport, UnknownSession
 from hermes.messages import Extra, Imported, JsonObject, Kind, Usage
-from hermes.store import lineage, maintenance, rows, sessions, titles, usage
+from hermes.store import lineage, maintenance, rows, search, sessions, titles, usage
 from hermes.store.transact import Work
 from hermes.store.tx import Tx
 
@@ -233,8 +233,7 @@ class _Import:
                 int(message.live),
                 rows.extra_of(message),
             )
-            tx.run("INSERT INTO search_pending (id) VALUES (?)", low + message.seq)
-        tx.unindexed = True
+        search.await_index(tx, no, low)
 
     def _finish(self, tx: Tx, no: int) -> None:
         session = self._session

@@ -34,6 +34,8 @@ class Tx:
     now: float
     steady: float
     hex8: Callable[[], str]
+    cursor: apsw.Cursor
+    """One for all statements whose rows are fetched at once: making one costs as much as a step."""
     boundaries: bool = False
     """Set when the transaction wrote a boundary row: a hint for the delivery lanes."""
     unindexed: bool = False
@@ -41,21 +43,21 @@ class Tx:
 
     @classmethod
     def begin(cls, db: apsw.Connection, clock: Clock) -> Tx:
-        return cls(db, clock.wall(), clock.steady(), clock.hex8)
+        return cls(db, clock.wall(), clock.steady(), clock.hex8, db.cursor())
 
     def one(self, sql: str, *values: Value) -> Row | None:
         """The first row, or None."""
-        row: Row | None = self.db.execute(sql, values).fetchone()
+        row: Row | None = self.cursor.execute(sql, values).fetchone()
         return row
 
     def all(self, sql: str, *values: Value) -> list[Row]:
         """Every row."""
-        rows: list[Row] = self.db.execute(sql, values).fetchall()
+        rows: list[Row] = self.cursor.execute(sql, values).fetchall()
         return rows
 
     def run(self, sql: str, *values: Value) -> int:
         """Execute, and say how many rows it changed."""
-        self.db.execute(sql, values)
+        self.cursor.execute(sql, values)
         return self.db.changes()
 
     def new_session_id(self) -> str:

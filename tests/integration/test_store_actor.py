@@ -1,0 +1,340 @@
+"""The store actor: grouping, order, cancellation, delivery, closing."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from hermes.errors import ActorStopped, Overloaded, StoreError, StoreFailed
+from hermes.messages import Inbound, Message, TurnCommit
+from hermes.store import SessionStore, Store, actor, inline, open_store
+from tests.conftest import open_face
+
+
+@pytest.fixture(params=["actor", "inline"])
+def face(request):
+    return request.param
+
+
+def texts(transcript):
+    return [message.content for message in transcript.messages]
+
+
+class Gate:
+    """Keeps the writer's thread busy in the middle of a batch until it is opened."""
+
+    def __init__(self):
+        self._open = threading.Event()
+        self._entered = trio.Event()
+        self._token = trio.lowlevel.current_trio_token()
+
+    def hold(self, _):
+        self._token.run_sync_soon(self._entered.set)
+        assert self._open.wait(30)
+
+    async def wait_held(self):
+        await self._entered.wait()
+
+    def open(self):
+        self._open.set()
+
+
+@asynccontextmanager
+async def busy_writer(store):
+    """A block in which the writer can take nothing new until the gate is opened."""
+    gate = Gate()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(store.transact, gate.hold)
+        await gate.wait_held()
+        try:
+            yield gate
+        finally:
+            gate.open()
+
+
+def test_both_faces_have_the_same_verbs():
+    def verbs(cls):
+        return {name for name in dir(cls) if not name.startswith("_")}
+
+    only_the_actor = {
+        "attach", "close", "deliver", "deliver_boundaries", "index", "run_alone", "run_beside", "statistics",
+        "sweep", "sweep_once", "wait_boundaries", "write",
+    }  # fmt: skip
+    assert verbs(Store) - only_the_actor == verbs(SessionStore) - {"close"}
+
+
+async def test_what_waits_is_committed_together_and_in_order(path, face):
+    async with open_face(face, path) as store:
+        await store.create_session("a", "x")
+        before = store.statistics()
+        async with trio.open_nursery() as nursery:
+            for n in range(200):
+                nursery.start_soon(store.append_message, "a", "user", str(n))
+        after = store.statistics()
+        assert after.requests - before.requests == 200
+        assert after.commits - before.commits <= 4
+        assert after.largest_batch > 50
+        assert sorted(texts(await store.load("a")), key=int) == [str(n) for n in range(200)]
+        await store.create_session("b", "x")
+        for n in range(20):
+            await store.append_message("b", "user", str(n))
+        assert texts(await store.load("b")) == [str(n) for n in range(20)]
+
+
+async def test_requests_are_committed_in_the_order_they_were_made(path, face):
+    async with open_face(face, path) as store:
+        await store.create_session("a", "x")
+        made = []
+
+        async def append(n):
+            made.append(str(n))
+            await store.append_message("a", "user", str(n))
+
+        async with trio.open_nursery() as nursery:
+            for n in range(100):
+                nursery.start_soon(append, n)
+        assert texts(await store.load("a")) == made
+
+
+async def test_one_bad_request_fails_alone(path, face):
+    async with open_face(face, path) as store:
+        await store.create_session("a", "x")
+        outcomes = {}
+
+        async def attempt(name, verb, *args):
+            try:
+                outcomes[name] = await verb(*args)
+            except (StoreError, ValueError) as error:
+                outcomes[name] = error
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(attempt, "good", store.append_message, "a", "user", "1")
+            nursery.start_soon(attempt, "bad", store.append_message, "nobody", "user", "2")
+            nursery.start_soon(attempt, "long", store.set_session_title, "a", "x" * 101)
+            nursery.start_soon(attempt, "fine", store.append_message, "a", "user", "3")
+        assert isinstance(outcomes["bad"], StoreError)
+        assert isinstance(outcomes["long"], ValueError)
+        assert sorted(texts(await store.load("a"))) == ["1", "3"]
+
+
+async def test_receipts_are_delivered_in_inbox_order_and_once(path, face):
+    delivered = []
+    async with open_face(face, path, deliver=delivered.append) as store:
+        async with trio.open_nursery() as nursery:
+            for n in range(50):
+                nursery.start_soon(store.accept, Inbound(f"k{n % 3}", f"e{n % 40}", f"t{n}"))
+        assert len(delivered) == 40
+        ids = [delivery.receipt.inbox_id for delivery in delivered]
+        assert ids == sorted(ids)
+        rows = await store.open_inbox()
+        assert [row.inbox_id for row in rows] == ids
+        assert [row.inbound for row in rows] == [delivery.inbound for delivery in delivered]
+
+
+async def test_a_receipt_is_on_disk_when_it_is_delivered(path):
+    seen = []
+
+    def deliver(delivery):
+        with SessionStore(path) as other:
+            seen.extend(row.inbox_id for row in other.open_inbox())
+        assert seen[-1] == delivery.receipt.inbox_id
+
+    async with open_store(path, deliver=deliver) as store:
+        await store.accept(Inbound("k", "e1", "hi"))
+    assert seen == [1]
+
+
+async def test_a_submitter_cancelled_before_the_commit_began_leaves_nothing(path):
+    delivered = []
+    async with open_store(path, deliver=delivered.append) as store:
+        async with busy_writer(store) as gate:
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await store.accept(Inbound("k", "e1", "hi"))
+            gate.open()
+        await store.create_session("later", "x")
+        assert delivered == []
+        assert await store.open_inbox() == []
+
+
+async def test_a_submitter_cancelled_during_the_commit_leaves_a_whole_row_that_is_delivered(path):
+    delivered = []
+    async with open_store(path, deliver=delivered.append) as store:
+        gate = Gate()
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                # Both are taken in one batch; the slow one keeps it from ending.
+                nursery.start_soon(store.accept, Inbound("k", "e1", "hi"))
+                nursery.start_soon(store.transact, gate.hold)
+                await gate.wait_held()
+                scope.cancel()
+        gate.open()
+        await store.create_session("later", "x")
+        rows = await store.open_inbox()
+        assert [delivery.receipt.inbox_id for delivery in delivered] == [
+            row.inbox_id for row in rows
+        ]
+        assert len(rows) <= 1
+
+
+async def test_reads_do_not_wait_for_writes(path):
+    async with open_store(path) as store:
+        await store.create_session("a", "x")
+        await store.append_message("a", "user", "hi")
+        async with busy_writer(store):
+            with trio.fail_after(20):
+                assert texts(await store.load("a")) == ["hi"]
+                assert (await store.list_sessions())[0].preview == "hi"
+
+
+async def test_too_many_waiting_requests_are_refused(path):
+    async with open_store(path) as store:
+        async with busy_writer(store) as gate:
+            async with trio.open_nursery() as nursery:
+                for n in range(actor.MAX_WAITING):
+                    nursery.start_soon(store.ensure_session, f"s{n % 7}")
+                await trio.testing.wait_all_tasks_blocked()
+                with pytest.raises(Overloaded, match="already wait"):
+                    await store.ensure_session("one too many")
+                gate.open()
+        assert await store.get_session("one too many") is None
+        assert store.statistics().largest_batch == actor.MAX_BATCH
+
+
+async def test_leaving_the_block_commits_what_still_waits(path, face):
+    async with trio.open_nursery() as nursery:
+        async with open_face(face, path) as store:
+            await store.create_session("a", "x")
+            for n in range(30):
+                nursery.start_soon(store.append_message, "a", "user", str(n))
+            await trio.testing.wait_all_tasks_blocked()
+    with SessionStore(path) as reopened:
+        assert len(reopened.load("a").messages) == 30
+
+
+async def test_a_closed_store_answers_at_once(path, face):
+    async with open_face(face, path) as store:
+        pass
+    with pytest.raises(ActorStopped, match="closed"):
+        await store.create_session("a", "x")
+    with pytest.raises(ActorStopped, match="closed"):
+        await store.load("a")
+
+
+async def test_an_outer_cancellation_still_finds_the_writer(path, face):
+    """A last commit, shielded, in a block that is being cancelled."""
+    with trio.CancelScope() as outer:
+        async with open_face(face, path) as store:
+            await store.create_session("a", "x")
+            outer.cancel()
+            with trio.CancelScope(shield=True):
+                await store.append_message("a", "user", "last words")
+            await trio.lowlevel.checkpoint()
+    assert outer.cancelled_caught
+    with SessionStore(path) as reopened:
+        assert texts(reopened.load("a")) == ["last words"]
+
+
+async def test_an_error_in_the_block_comes_out_as_it_is(path, face):
+    class Boom(Exception):
+        pass
+
+    with pytest.raises(Boom):
+        async with open_face(face, path) as store:
+            await store.create_session("a", "x")
+            raise Boom
+    async with open_face(face, path) as store:
+        assert await store.get_session("a") is not None
+
+
+async def test_a_store_whose_file_is_taken_away_stops(path, face):
+    with pytest.raises(StoreFailed, match="removed or replaced"):
+        async with open_face(face, path) as store:
+            await store.create_session("a", "x")
+            path.unlink()
+            with pytest.raises(StoreFailed, match="removed or replaced"):
+                await store.append_message("a", "user", "into nowhere")
+            await trio.sleep_forever()
+
+
+async def test_a_sweep_notices_a_file_that_was_taken_away(path, face):
+    with pytest.raises(StoreFailed, match="removed or replaced"):
+        async with open_face(face, path, sweep_seconds=0.01):
+            path.rename(path.with_name("moved"))
+            await trio.sleep_forever()
+
+
+async def test_a_deadline_of_the_caller_does_not_reach_the_commit(path):
+    async with open_store(path) as store:
+        await store.create_session("a", "x")
+        with trio.move_on_after(0):
+            await store.append_message("a", "user", "whole or absent")
+        for n in range(20):
+            with trio.move_on_after(0.0005):
+                await store.append_message("a", "user", str(n))
+        await store.append_message("a", "user", "last")
+        loaded = await store.load("a")
+        assert loaded.head.message_count == len(loaded.messages)
+        assert loaded.messages[-1].content == "last"
+        assert await store.integrity_check() == []
+
+
+async def test_a_turn_under_load_is_never_half_there(path):
+    """Readers on another connection see all rows of a turn or none."""
+    async with open_store(path) as store:
+
+        async def talk(key):
+            for n in range(15):
+                accepted = await store.accept(Inbound(key, f"{key}{n}", "hi"))
+                receipt = accepted.receipt
+                await store.commit_turn(
+                    TurnCommit(
+                        session_key=key,
+                        session_id=receipt.session_id,
+                        epoch=receipt.epoch,
+                        revision=accepted.head.revision,
+                        inbox_ids=[receipt.inbox_id],
+                        rows=[
+                            Message("user", "a"),
+                            Message("tool", "b"),
+                            Message("assistant", "c"),
+                        ],
+                    )
+                )
+
+        async def watch():
+            while True:
+                for listed in await store.list_sessions(limit=50):
+                    loaded = await store.load(listed.session.id)
+                    assert len(loaded.messages) % 3 == 0
+                    assert loaded.head.message_count == len(loaded.messages)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            async with trio.open_nursery() as talkers:
+                for n in range(10):
+                    talkers.start_soon(talk, f"k{n}")
+            nursery.cancel_scope.cancel()
+
+
+async def test_the_index_follows_by_itself(path, autojump_clock):
+    async with open_store(path, open_worker=inline()) as store:
+        await store.create_session("a", "x")
+        await store.append_messages("a", [Message("user", f"word{n}") for n in range(600)])
+        await trio.sleep(60)
+        assert await store.snapshot(lambda tx: tx.all("SELECT * FROM search_pending")) == []
+
+
+async def test_rows_that_another_process_left_are_indexed_too(path, autojump_clock):
+    with SessionStore(path) as other:
+        other.create_session("a", "x")
+        other.append_message("a", "user", "before")
+    async with open_store(path, open_worker=inline()) as store:
+        await trio.sleep(60)
+        with SessionStore(path) as other:
+            other.append_message("a", "user", "beside")
+        await trio.sleep(200)
+        assert await store.snapshot(lambda tx: tx.all("SELECT * FROM search_pending")) == []
