@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
 import msgspec
 
 from hermes.errors import Overloaded
 from hermes.messages import Accepted, ExpiryPolicy, Inbound, InboxRow, Receipt, Source
-from hermes.store import routes, sessions
+from hermes.store import routes, rows, sessions
 from hermes.store.tx import Tx
 
 NEVER = ExpiryPolicy()
@@ -24,7 +25,7 @@ def accept(
 
     The same event again gets the first receipt. `Overloaded` where too many wait for this key.
     """
-    source, key = inbound.source, inbound.session_key
+    source, key = inbound.source, routes.require_key(inbound.session_key)
     row = tx.one(
         f"SELECT {_RECEIPT} FROM inbox WHERE platform = ? AND account = ? AND event_id = ?",
         source.platform,
@@ -71,11 +72,20 @@ def _insert(tx: Tx, inbound: Inbound, session_id: str, epoch: int, *, started: b
         inbound.session_key,
         session_id,
         epoch,
-        msgspec.json.encode(inbound).decode(),
+        _encode(inbound),
         tx.now,
         int(started),
     )
     return tx.db.last_insert_rowid()
+
+
+def _encode(inbound: Inbound) -> str:
+    rows.require_shallow(inbound.parts)
+    try:
+        return msgspec.json.encode(inbound).decode()
+    except UnicodeEncodeError:
+        whole = attrs.evolve(inbound, text=rows.whole_text(inbound.text))
+        return msgspec.json.encode(whole).decode()
 
 
 def open_inbox(
@@ -83,14 +93,15 @@ def open_inbox(
 ) -> list[InboxRow]:
     """Accepted messages that no turn has finished, in inbox order; of one key or of all."""
     only, values = ("AND session_key = ?", (session_key,)) if session_key else ("", ())
-    rows = tx.all(
-        f"SELECT id, body, attempts, accepted_at FROM inbox WHERE state = 'open' AND id > ? {only} "
+    found = tx.all(
+        "SELECT id, body, attempts, accepted_at FROM inbox INDEXED BY inbox_open "
+        f"WHERE state = 'open' AND id > ? {only} "
         "ORDER BY id LIMIT ?",
         after,
         *values,
         limit,
     )
-    return [InboxRow(row[0], _DECODE(row[1]), row[2], row[3]) for row in rows]
+    return [InboxRow(row[0], _DECODE(row[1]), row[2], row[3]) for row in found]
 
 
 def all_open(tx: Tx, inbox_ids: Sequence[int], session_key: str) -> bool:

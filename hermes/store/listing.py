@@ -7,6 +7,15 @@ from hermes.store import lineage, rows, sessions
 from hermes.store.tx import Tx, Value
 
 PREVIEW = 60
+# A conversation began when the first session of its line did.
+_BEGINNING = """(
+  WITH RECURSIVE line (parent_no, kind, started_at) AS (
+    SELECT s.parent_no, s.kind, s.started_at
+    UNION ALL
+    SELECT p.parent_no, p.kind, p.started_at FROM line JOIN sessions p
+    ON p.no = line.parent_no WHERE line.kind = 'compression'
+  ) SELECT min(started_at) FROM line)"""
+_ORDERS = {"last_active": "s.last_active", "started_at": _BEGINNING}
 
 
 def list_sessions(  # noqa: PLR0913 - the filters of a list
@@ -23,7 +32,7 @@ def list_sessions(  # noqa: PLR0913 - the filters of a list
     offset: int = 0,
 ) -> list[Listed]:
     """Conversations, latest activity (or start) first; a compressed one is listed by its tip."""
-    if order not in {"last_active", "started_at"}:
+    if order not in _ORDERS:
         raise ValueError(f"order is 'last_active' or 'started_at', not {order!r}")
     filters: dict[str, Value] = {
         "s.source = ?": source,
@@ -37,7 +46,7 @@ def list_sessions(  # noqa: PLR0913 - the filters of a list
         sessions.SELECT + "WHERE NOT EXISTS (SELECT 1 FROM sessions c WHERE c.parent_no = s.no "
         "AND c.kind = 'compression') AND s.message_count >= ?"
         + "".join(f" AND {sql}" for sql in given)
-        + f" ORDER BY s.{order} DESC, s.no DESC LIMIT ? OFFSET ?",
+        + f" ORDER BY {_ORDERS[order]} DESC, s.no DESC LIMIT ? OFFSET ?",
         min_messages,
         *given.values(),
         limit,
@@ -55,11 +64,17 @@ def _listed(tx: Tx, session: Session) -> Listed:
 
 def _preview(tx: Tx, no: int) -> str:
     """The first thing the user said, on one line."""
+    text = _first_words(tx, "messages WHERE live = 1 AND", no)
+    if text is None:
+        text = _first_words(tx, "arrivals WHERE", no)
+    line = " ".join((text or "").split())
+    return line if len(line) <= PREVIEW else line[: PREVIEW - 1] + "…"
+
+
+def _first_words(tx: Tx, table: str, no: int) -> str | None:
     row = tx.one(
-        "SELECT substr(content, 1, 400) FROM messages "
-        "WHERE id BETWEEN ? AND ? AND live = 1 AND role = 'user' AND content IS NOT NULL "
-        "ORDER BY id LIMIT 1",
+        f"SELECT substr(content, 1, 400) FROM {table} id BETWEEN ? AND ? AND role = 'user' "
+        "AND content IS NOT NULL ORDER BY id LIMIT 1",
         *rows.bounds(no),
     )
-    text = "" if row is None else " ".join(str(row[0]).split())
-    return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
+    return None if row is None else row[0]

@@ -12,7 +12,7 @@ from hermes.store.tx import Tx
 DAY = 86400.0
 PRUNE_STEP = 20
 _UNROUTED = "NOT EXISTS (SELECT 1 FROM routes r WHERE r.session_id = s.id)"
-_ITS_ROWS = "messages m WHERE m.id BETWEEN s.no << 32 AND (s.no << 32) + 4294967295"
+_ITS_ROWS = "all_messages m WHERE m.id BETWEEN s.no << 32 AND (s.no << 32) + 4294967295"
 _NO_ROWS = f"NOT EXISTS (SELECT 1 FROM {_ITS_ROWS})"
 
 
@@ -27,6 +27,7 @@ def delete_session(tx: Tx, session_id: str) -> int:
     first, last = rows.bounds(no)
     search.forget(tx, no)
     deleted = tx.run("DELETE FROM messages WHERE id BETWEEN ? AND ?", first, last)
+    deleted += tx.run("DELETE FROM arrivals WHERE id BETWEEN ? AND ?", first, last)
     for (key,) in tx.all("SELECT session_key FROM routes WHERE session_id = ?", session_id):
         routes.point(tx, key, tx.new_session_id())
     # A child whose parent is gone begins its own line.
@@ -41,7 +42,7 @@ def prunable(
 ) -> list[tuple[str, int]]:
     """Ids and sizes of sessions that ended so long ago and that no key leads to."""
     found = tx.all(
-        "SELECT s.id, s.message_count FROM sessions s WHERE s.ended_at < ? "
+        f"SELECT s.id, (SELECT count(*) FROM {_ITS_ROWS}) FROM sessions s WHERE s.ended_at < ? "
         f"AND (?2 IS NULL OR s.source = ?2) AND {_UNROUTED} ORDER BY s.no LIMIT ?3",
         tx.now - older_than_days * DAY,
         source,

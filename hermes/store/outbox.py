@@ -30,7 +30,8 @@ def pending_outbox(tx: Tx, lane: str | None = None, *, limit: int = 1000) -> lis
     """Replies not known to be sent, oldest first; of one lane or of all."""
     only, values = ("AND lane = ?", (lane,)) if lane else ("", ())
     rows = tx.all(
-        f"SELECT {_COLUMNS} FROM outbox WHERE state IN ('pending', 'sending') {only} "
+        f"SELECT {_COLUMNS} FROM outbox INDEXED BY outbox_open "
+        f"WHERE state IN ('pending', 'sending') {only} "
         "ORDER BY id LIMIT ?",
         *values,
         limit,
@@ -69,7 +70,10 @@ def mark_unsent(tx: Tx, outbox_ids: Sequence[int]) -> None:
 
 def recover_outbox(tx: Tx) -> int:
     """At a start: what was in flight when the last process ended is sent again, and marked so."""
-    return tx.run("UPDATE outbox SET state = 'pending', recovered = 1 WHERE state = 'sending'")
+    return tx.run(
+        "UPDATE outbox INDEXED BY outbox_open SET state = 'pending', recovered = 1 "
+        "WHERE state IN ('pending', 'sending') AND state = 'sending'"
+    )
 
 
 def _close(tx: Tx, outbox_ids: Sequence[int], state: str, note: str | None) -> None:

@@ -8,6 +8,7 @@ from hermes.store import boundaries, lineage, sessions, titles
 from hermes.store.expiry import next_expiry
 from hermes.store.tx import Tx
 
+MAX_KEY = 1000
 _COLUMNS = (
     "session_key, session_id, epoch, platform, chat_type, user_id, pending_title, notice, "
     "expires_at, last_active"
@@ -21,13 +22,21 @@ def get_route(tx: Tx, session_key: str) -> Route | None:
     return None if row is None else Route(**dict(zip(_NAMES, row, strict=True)))
 
 
+def require_key(session_key: str) -> str:
+    """The key itself, if it can be one."""
+    if not 0 < len(session_key) <= MAX_KEY or not session_key.isprintable():
+        shown = session_key[:50]
+        raise ValueError(f"a session_key is 1 to {MAX_KEY} printable characters: {shown!r}")
+    return session_key
+
+
 def point(tx: Tx, session_key: str, session_id: str) -> int:
     """Lead the key to the session, and return the new epoch. Nothing else writes this column."""
     tx.run(
         "INSERT INTO routes (session_key, session_id, epoch, last_active) VALUES (?, ?, 1, ?) "
         "ON CONFLICT (session_key) DO UPDATE SET session_id = excluded.session_id, "
         "epoch = epoch + 1, notice = NULL",
-        session_key,
+        require_key(session_key),
         session_id,
         tx.now,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Iterable, Sequence
 
@@ -12,10 +13,11 @@ from hermes.store.tx import Row
 
 SPAN = 1 << 32
 """How many ids a session has; its messages are `no * SPAN + 1` and up."""
+MAX_DEPTH = 100
 COLUMNS = "id, role, content, created_at, platform_message_id, extra"
 
 _ENCODER = msgspec.json.Encoder()
-_DECODE = msgspec.json.Decoder(Extra).decode
+decode_extra = msgspec.json.Decoder(Extra).decode
 _EXTRA = Extra.__struct_fields__
 _extra_values = operator.attrgetter(*_EXTRA)
 _NOTHING = _extra_values(Extra())
@@ -31,15 +33,42 @@ def extra_of(message: Extra) -> str | None:
     values = _extra_values(message)
     if values == _NOTHING:
         return None
-    return _ENCODER.encode(Extra(**dict(zip(_EXTRA, values, strict=True)))).decode()
+    require_shallow((message.parts, message.reasoning_details, message.provider_data))
+    extra = Extra(**dict(zip(_EXTRA, values, strict=True)))
+    try:
+        return _ENCODER.encode(extra).decode()
+    except UnicodeEncodeError:
+        return whole_text(json.dumps(msgspec.to_builtins(extra), ensure_ascii=False))
+
+
+def whole_text(text: str) -> str:
+    """The text without halves of characters, which a model may emit and no file can hold."""
+    if text.isascii():
+        return text
+    return text.encode(errors="replace").decode()
+
+
+def require_shallow(value: object) -> None:
+    """Refuse JSON that is nested so deeply that it might not be read again."""
+    level: list[object] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list | tuple)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return
+    raise ValueError(f"the message is nested more than {MAX_DEPTH} levels deep")
 
 
 def text_of(message: Message | StoredMessage) -> str | None:
     """What a search finds: the text, or the text parts of a structured message."""
-    if message.content is not None or message.parts is None:
-        return message.content
-    texts = [part["text"] for part in message.parts if isinstance(part.get("text"), str)]
-    return "\n".join(texts) or None
+    if message.content is not None:
+        return whole_text(message.content)
+    texts = [p["text"] for p in message.parts or () if isinstance(p.get("text"), str)]
+    return whole_text("\n".join(texts)) or None
 
 
 def to_messages(rows: Iterable[Row]) -> list[StoredMessage]:
@@ -55,7 +84,7 @@ def to_messages(rows: Iterable[Row]) -> list[StoredMessage]:
 def _whole(
     id_: int, role: str, content: str | None, at: float, platform_id: str | None, extra: str
 ) -> StoredMessage:
-    rest = _DECODE(extra)
+    rest = decode_extra(extra)
     fields = {name: getattr(rest, name) for name in _EXTRA}
     return StoredMessage(id_, role, content, at, platform_id, **fields)
 

@@ -6,14 +6,15 @@ import re
 from collections.abc import Generator, Sequence
 
 import apsw
+import msgspec
 
 from hermes.messages import Hit
 from hermes.store import rows
 from hermes.store.transact import Work
 from hermes.store.tx import Row, Tx
 
-STEP = 256
-"""Rows per indexing step: a few milliseconds of the writer's time."""
+STEP = 1000
+"""Rows per indexing step: some ten milliseconds of the writer's time."""
 MAX_QUERY = 2048
 _NEIGHBOUR = 200
 
@@ -22,15 +23,17 @@ _CJK = re.compile(
     "\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
 _OPEN, _SHUT = "\x02", "\x03"
-_APART = re.compile(f" ({_OPEN}?{_CJK.pattern}{_SHUT}?) ")
+_APART = re.compile(f" ?({_OPEN}?{_CJK.pattern}{_SHUT}?) ?")
+MAX_TERMS = 60
 _TERM = re.compile(r'"([^"]*)"|([^\s"()]+)')
 _OPERATORS = {"AND", "OR", "NOT"}
 
 
 def install(db: apsw.Connection) -> None:
-    """Give the connection the function that the indexed text is made with."""
+    """Give the connection the functions that the indexed text is made with."""
     flags = apsw.SQLITE_DETERMINISTIC | apsw.SQLITE_INNOCUOUS
     db.create_scalar_function("hermes_words", words, 1, flags=flags)  # type: ignore[arg-type]
+    db.create_scalar_function("hermes_tools", tools, 1, flags=flags)  # type: ignore[arg-type]
 
 
 def words(text: str | None) -> str | None:
@@ -40,87 +43,108 @@ def words(text: str | None) -> str | None:
     return _CJK.sub(r" \g<0> ", text)
 
 
+def tools(extra: str | None) -> str | None:
+    """What a search finds of a message's tools: their names, and the texts in their arguments."""
+    if extra is None:
+        return None
+    message = rows.decode_extra(extra)
+    found = [message.tool_name] if message.tool_name else []
+    for call in message.tool_calls:
+        found += [call.name, *_texts_in(call.arguments)]
+    return words(" ".join(found)) or None
+
+
+def _texts_in(arguments: str) -> list[str]:
+    try:
+        waiting = [msgspec.json.decode(arguments)]
+    except (msgspec.DecodeError, RecursionError):
+        return [arguments]
+    found = []
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [*value.values(), *value.keys()]
+        elif isinstance(value, list):
+            waiting += reversed(value)
+        else:
+            found.append(str(value))
+    return found
+
+
 def _readable(snippet: str) -> str:
     """A snippet of what `words` was given, with marks that can be seen."""
     text = snippet if snippet.isascii() else _APART.sub(r"\1", snippet)
     return text.replace(_OPEN, ">>>").replace(_SHUT, "<<<").strip()
 
 
-def await_index(tx: Tx, no: int, indexed: int) -> None:
-    """Note that the session has rows after `indexed` that the index lacks, unless that is noted."""
-    tx.cursor.execute(_PENDING, (no, indexed))
-    tx.unindexed = True
-
-
-_PENDING = (
-    "INSERT INTO search_pending (session_no, indexed) VALUES (?, ?) "
-    "ON CONFLICT (session_no) DO NOTHING"
-)
-
-
 def index_step(tx: Tx, limit: int = STEP) -> int:
-    """Index up to `limit` rows that wait; returns how many that were."""
-    left = limit
-    sql = "SELECT session_no, indexed FROM search_pending ORDER BY session_no LIMIT ?"
-    for no, indexed in tx.all(sql, limit):
-        left -= _index_session(tx, no, indexed, left)
-        if left == 0:
-            break
-    return limit - left
-
-
-def _index_session(tx: Tx, no: int, indexed: int, limit: int) -> int:
-    low, high = rows.bounds(no)
-    sql = "SELECT id FROM messages WHERE id BETWEEN ? AND ? ORDER BY id LIMIT ?"
-    found = tx.all(sql, max(low, indexed + 1), high, limit)
+    """Move up to `limit` arrivals to their places, and into the index; returns how many."""
+    sql = "SELECT id FROM arrivals ORDER BY id LIMIT ?"
+    found = tx.all(sql, limit)
     if found:
-        tx.run(
-            "INSERT INTO search (rowid, content, tools) "
-            "SELECT id, content, tools FROM message_text WHERE id BETWEEN ? AND ?",
-            found[0][0],
-            found[-1][0],
-        )
-    if len(found) < limit:
-        tx.run("DELETE FROM search_pending WHERE session_no = ?", no)
-    else:
-        sql = "UPDATE search_pending SET indexed = ? WHERE session_no = ?"
-        tx.run(sql, found[-1][0], no)
+        _settle(tx, found[0][0], found[-1][0])
     return len(found)
 
 
-def unindexed(tx: Tx) -> int:
-    """How many sessions have rows that wait to be indexed."""
-    row = tx.one("SELECT count(*) FROM search_pending")
-    assert row is not None
-    return int(row[0])
+def settle(tx: Tx, no: int) -> None:
+    """Move a session's arrivals to their places, before its rows are changed."""
+    low, high = rows.bounds(no)
+    if tx.one("SELECT 1 FROM arrivals WHERE id BETWEEN ? AND ?", low, high) is not None:
+        _settle(tx, low, high)
+
+
+def _settle(tx: Tx, first: int, last: int) -> None:
+    tx.run(
+        "INSERT INTO messages (id, role, content, created_at, platform_message_id, extra) "
+        "SELECT id, role, content, created_at, platform_message_id, extra FROM arrivals "
+        "WHERE id BETWEEN ? AND ? ORDER BY id",
+        first,
+        last,
+    )
+    tx.run(
+        "INSERT INTO search (rowid, content, tools) SELECT id, content, tools FROM message_text "
+        "WHERE id IN (SELECT id FROM arrivals WHERE id BETWEEN ? AND ?)",
+        first,
+        last,
+    )
+    tx.run("DELETE FROM arrivals WHERE id BETWEEN ? AND ?", first, last)
+
+
+def unindexed(tx: Tx) -> bool:
+    """Whether messages wait to be indexed."""
+    return tx.one("SELECT 1 FROM arrivals") is not None
+
+
+def index_imported(tx: Tx, no: int) -> None:
+    """Index rows that were written to their places at once."""
+    tx.run(
+        "INSERT INTO search (rowid, content, tools) "
+        "SELECT id, content, tools FROM message_text WHERE id BETWEEN ? AND ?",
+        *rows.bounds(no),
+    )
 
 
 def forget(tx: Tx, no: int) -> None:
     """Take a session's messages out of the index, before they are deleted from the file."""
-    low, high = rows.bounds(no)
-    row = tx.one("SELECT indexed FROM search_pending WHERE session_no = ?", no)
     tx.run(
         "INSERT INTO search (search, rowid, content, tools) "
         "SELECT 'delete', id, content, tools FROM message_text WHERE id BETWEEN ? AND ?",
-        low,
-        high if row is None else row[0],
+        *rows.bounds(no),
     )
-    tx.run("DELETE FROM search_pending WHERE session_no = ?", no)
 
 
 def rebuild_search(tx: Tx) -> int:
     """Throw the index away and read it again from the messages; returns how many there are."""
+    while index_step(tx):
+        pass
     tx.run("INSERT INTO search (search) VALUES ('rebuild')")
-    tx.run("DELETE FROM search_pending")
     row = tx.one("SELECT count(*) FROM messages")
     assert row is not None
     return int(row[0])
 
 
 def check_search(tx: Tx) -> str | None:
-    """What is wrong with the index, if anything; rows that wait are indexed first."""
-    while index_step(tx):
-        pass
+    """What is wrong with the index, if anything."""
     try:
         tx.run("INSERT INTO search (search, rank) VALUES ('integrity-check', 1)")
     except apsw.CorruptError as error:
@@ -146,6 +170,8 @@ def to_fts(query: str) -> str | None:
             parts.append(joiner or "AND")
         parts.append(term)
         joiner = ""
+        if len(parts) >= 2 * MAX_TERMS:
+            break
     return " ".join(parts) or None
 
 

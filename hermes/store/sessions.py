@@ -6,9 +6,10 @@ import msgspec
 
 from hermes.errors import HasContinuation, StoreError, UnknownSession
 from hermes.messages import Head, JsonObject, Kind, Session
-from hermes.store import lineage
+from hermes.store import lineage, rows
 from hermes.store.tx import Row, Tx
 
+MAX_ID = 200
 ACCIDENTS = ("agent_close", "ws_orphan_reap")
 """Ends that nobody asked for: the conversation may go on, or be reset after all."""
 
@@ -89,7 +90,7 @@ def create_session(  # noqa: PLR0913 - the columns of a session
     Without `kind`, a child of a session that ended by compression continues it, unless another
     child does so already; any other child is a branch.
     """
-    session_id = tx.new_session_id() if session_id is None else session_id
+    session_id = tx.new_session_id() if session_id is None else require_id(session_id)
     fields: dict[str, str | None] = {
         "model": model,
         "user_id": user_id,
@@ -115,6 +116,13 @@ def create_session(  # noqa: PLR0913 - the columns of a session
 def ensure_session(tx: Tx, session_id: str, source: str = "unknown") -> str:
     """`create_session` for callers that know nothing more."""
     return create_session(tx, session_id, source)
+
+
+def require_id(session_id: str) -> str:
+    """The id itself, if it can be one."""
+    if not 0 < len(session_id) <= MAX_ID or not session_id.isprintable():
+        raise ValueError(f"a session id is 1 to {MAX_ID} printable characters: {session_id[:50]!r}")
+    return session_id
 
 
 def _kind_of_child(tx: Tx, parent_no: int | None) -> Kind:
@@ -182,6 +190,7 @@ def _fill(
 def _keep_texts(
     tx: Tx, no: int, system_prompt: str | None, model_config: JsonObject | None
 ) -> None:
+    rows.require_shallow(model_config)
     config = msgspec.json.encode(model_config).decode() if model_config else None
     if system_prompt is None and config is None:
         return

@@ -20,7 +20,7 @@ from hermes.store import rows, search, sessions
 from hermes.store.tx import Tx, Value
 
 _INSERT = (
-    "INSERT INTO messages (id, role, content, created_at, platform_message_id, extra) "
+    "INSERT INTO arrivals (id, role, content, created_at, platform_message_id, extra) "
     "VALUES (?, ?, ?, ?, ?, ?)"
 )
 
@@ -131,15 +131,17 @@ def append_messages(tx: Tx, session_id: str, messages: Sequence[Message]) -> Hea
 
 
 def _find_platform_message(tx: Tx, no: int, platform_message_id: str) -> int | None:
-    row = tx.one(
-        "SELECT id FROM messages WHERE id >> 32 = ? AND platform_message_id = ? AND live = 1",
-        no,
-        platform_message_id,
-    )
-    return None if row is None else int(row[0])
+    for table in ("messages", "arrivals"):
+        live = " AND live = 1" if table == "messages" else ""
+        sql = f"SELECT id FROM {table} WHERE id >> 32 = ? AND platform_message_id = ?{live}"
+        if (row := tx.one(sql, no, platform_message_id)) is not None:
+            return int(row[0])
+    return None
 
 
 def _add(tx: Tx, state: _State, messages: Sequence[Message]) -> Head:
+    if state.seq + len(messages) >= rows.SPAN:
+        raise StoreError(f"{state.session_id} is full")
     first = state.no * rows.SPAN + state.seq + 1
     values: list[tuple[Value, ...]] = [
         (
@@ -154,7 +156,7 @@ def _add(tx: Tx, state: _State, messages: Sequence[Message]) -> Head:
     ]
     for row in values:
         tx.cursor.execute(_INSERT, row)
-    search.await_index(tx, state.no, first - 1)
+    tx.unindexed = True
     state.seq += len(values)
     state.message_count += len(values)
     state.tool_call_count += rows.tool_calls_in(messages)
@@ -164,13 +166,16 @@ def _add(tx: Tx, state: _State, messages: Sequence[Message]) -> Head:
 
 def _live(tx: Tx, no: int, first: int = 0) -> list[StoredMessage]:
     low, high = rows.bounds(no)
-    return rows.to_messages(
-        tx.db.execute(
-            f"SELECT {rows.COLUMNS} FROM messages WHERE id BETWEEN ? AND ? AND live = 1 "
-            "ORDER BY id",
-            (max(low, first), high),
-        )
+    stretch = (max(low, first), high)
+    # Two queries and not the view: a merge of ten thousand rows would take as long as reading them.
+    settled = tx.db.execute(
+        f"SELECT {rows.COLUMNS} FROM messages WHERE id BETWEEN ? AND ? AND live = 1 ORDER BY id",
+        stretch,
     )
+    arrived = tx.db.execute(
+        f"SELECT {rows.COLUMNS} FROM arrivals WHERE id BETWEEN ? AND ? ORDER BY id", stretch
+    )
+    return rows.to_messages(settled) + rows.to_messages(arrived)
 
 
 def load(tx: Tx, session_id: str) -> Transcript:
@@ -191,10 +196,14 @@ def get_messages(
     """Rows in order; a negative limit means all."""
     low, high = rows.bounds(sessions.require(tx, session_id))
     return rows.to_messages(
-        tx.db.execute(
-            f"SELECT {rows.COLUMNS} FROM messages WHERE id BETWEEN ? AND ? AND (live = 1 OR ?) "
-            "ORDER BY id LIMIT ? OFFSET ?",
-            (low, high, int(include_rewound), limit, offset),
+        tx.all(
+            f"SELECT {rows.COLUMNS} FROM all_messages WHERE id BETWEEN ? AND ? "
+            "AND (live = 1 OR ?) ORDER BY id LIMIT ? OFFSET ?",
+            low,
+            high,
+            int(include_rewound),
+            limit,
+            offset,
         )
     )
 
@@ -206,6 +215,7 @@ def messages_after(tx: Tx, no: int, message_id: int) -> list[StoredMessage]:
 
 def _hide_from(tx: Tx, state: _State, first: int) -> list[StoredMessage]:
     """Take the live rows from `first` on out of view; the counters follow."""
+    search.settle(tx, state.no)
     hidden = _live(tx, state.no, first)
     _, high = rows.bounds(state.no)
     tx.run("UPDATE messages SET live = 0 WHERE id BETWEEN ? AND ? AND live = 1", first, high)
@@ -251,7 +261,7 @@ _KEPT_BY_AN_EDIT = ("tool_calls", "tool_call_id", "tool_name", "finish_reason")
 
 
 def _require_live(tx: Tx, state: _State, message_id: int) -> None:
-    row = tx.one("SELECT id >> 32 FROM messages WHERE id = ? AND live = 1", message_id)
+    row = tx.one("SELECT id >> 32 FROM all_messages WHERE id = ? AND live = 1", message_id)
     if row is None or row[0] != state.no:
         raise StoreError(f"{state.session_id} has no message {message_id} that could be changed")
 

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable
 from itertools import pairwise
 from typing import Annotated
 
+import attrs
 import msgspec
 from msgspec import Meta
 
@@ -18,8 +19,9 @@ from hermes.store.tx import Tx
 FORMAT = "hermes-session-1"
 MAX_LINE = 256 * 1024 * 1024
 
-_Count = Annotated[int, Meta(ge=0, le=2**53)]
-_Seq = Annotated[int, Meta(ge=1, lt=rows.SPAN)]
+_MOST = 2**53
+_Count = Annotated[int, Meta(ge=0, le=_MOST)]
+_Seq = Annotated[int, Meta(ge=1, le=2**31)]
 _Id = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
@@ -30,6 +32,18 @@ class _Message(Extra, frozen=True):
     content: str | None = None
     platform_message_id: str | None = None
     live: bool = True
+
+
+class _Usage(msgspec.Struct, frozen=True):
+    purpose: str = "turn"
+    model: str | None = None
+    provider: str | None = None
+    input_tokens: _Count = 0
+    output_tokens: _Count = 0
+    cache_read_tokens: _Count = 0
+    cache_write_tokens: _Count = 0
+    reasoning_tokens: _Count = 0
+    cost: float | None = None
 
 
 class _Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,7 +70,7 @@ class _Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     system_prompt: str | None = None
     model_config: JsonObject | None = None
     messages: tuple[_Message, ...] = ()
-    usage: tuple[Usage, ...] = ()
+    usage: tuple[_Usage, ...] = ()
 
 
 _EXTRA = Extra.__struct_fields__
@@ -75,7 +89,7 @@ def export_session(tx: Tx, session_id: str) -> str:
     exported = _Session(
         format=FORMAT,
         messages=tuple(_messages(tx, sessions.require(tx, session_id))),
-        usage=tuple(usage.get_usage(tx, session_id)),
+        usage=tuple(_Usage(*attrs.astuple(call)) for call in usage.get_usage(tx, session_id)),
         **fields,
     )
     return msgspec.json.encode(exported).decode()
@@ -83,14 +97,10 @@ def export_session(tx: Tx, session_id: str) -> str:
 
 def _messages(tx: Tx, no: int) -> Iterable[_Message]:
     low, high = rows.bounds(no)
-    hidden = {
-        row[0]
-        for row in tx.all(
-            "SELECT id FROM messages WHERE id BETWEEN ? AND ? AND live = 0", low, high
-        )
-    }
-    found = tx.db.execute(
-        f"SELECT {rows.COLUMNS} FROM messages WHERE id BETWEEN ? AND ? ORDER BY id", (low, high)
+    sql = "SELECT id FROM messages WHERE id BETWEEN ? AND ? AND live = 0"
+    hidden = {row[0] for row in tx.all(sql, low, high)}
+    found = tx.all(
+        f"SELECT {rows.COLUMNS} FROM all_messages WHERE id BETWEEN ? AND ? ORDER BY id", low, high
     )
     for stored in rows.to_messages(found):
         yield _Message(
@@ -139,24 +149,44 @@ def _read(lines: Iterable[str]) -> list[_Session]:
 
 
 def _checked(session: _Session, number: int) -> _Session:
-    places = [message.seq for message in session.messages]
-    live = [m.platform_message_id for m in session.messages if m.live and m.platform_message_id]
-    problem = None
-    if session.format != FORMAT:
-        problem = f"has the format {session.format[:40]!r}, not {FORMAT!r}"
-    elif (session.ended_at is None) != (session.end_reason is None):
-        problem = "must have both ended_at and end_reason, or neither"
-    elif any(later <= earlier for earlier, later in pairwise(places)):
-        problem = "has messages out of order"
-    elif len(live) != len(set(live)):
-        problem = "has a platform message twice"
-    if problem is not None:
+    """The session, if it can be one; JSON of the right shape may still tell nonsense."""
+    if (problem := _nonsense(session)) is not None:
         raise BadImport(f"line {number} {problem}")
     try:
+        sessions.require_id(session.id)
         titles.sanitize_title(session.title)
-    except ValueError as error:
+        rows.require_shallow(session.model_config)
+        for message in session.messages:
+            rows.extra_of(message)
+    except (ValueError, RecursionError) as error:
         raise BadImport(f"line {number}: {error}") from None
     return session
+
+
+def _nonsense(session: _Session) -> str | None:
+    if session.format != FORMAT:
+        return f"has the format {session.format[:40]!r}, not {FORMAT!r}"
+    if (session.ended_at is None) != (session.end_reason is None):
+        return "must have both ended_at and end_reason, or neither"
+    if any(later.seq <= earlier.seq for earlier, later in pairwise(session.messages)):
+        return "has messages out of order"
+    platform_ids = [m.platform_message_id for m in session.messages if m.live]
+    platform_ids = [platform_id for platform_id in platform_ids if platform_id is not None]
+    if len(platform_ids) != len(set(platform_ids)):
+        return "has a platform message twice"
+    if any(sum(column) > _MOST for column in zip(*map(_tokens, session.usage), strict=True)):
+        return "counts more tokens than there are"
+    return None
+
+
+def _tokens(call: _Usage) -> tuple[int, ...]:
+    return (
+        call.input_tokens,
+        call.output_tokens,
+        call.cache_read_tokens,
+        call.cache_write_tokens,
+        call.reasoning_tokens,
+    )
 
 
 def _parents_first(found: list[_Session]) -> list[_Session]:
@@ -191,7 +221,7 @@ class _Import:
         no = self._insert_session(tx, kind, parent_no)
         self._insert_rows(tx, no)
         for call in session.usage:
-            usage.update_token_counts(tx, session.id, call)
+            usage.update_token_counts(tx, session.id, Usage(*msgspec.structs.astuple(call)))
         self._finish(tx, no)
         forks = (session.id,) if kind == "fork" else ()
         return Imported(1, len(session.messages), forks=forks)
@@ -233,7 +263,7 @@ class _Import:
                 int(message.live),
                 rows.extra_of(message),
             )
-        search.await_index(tx, no, low)
+        search.index_imported(tx, no)
 
     def _finish(self, tx: Tx, no: int) -> None:
         session = self._session

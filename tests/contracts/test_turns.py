@@ -384,3 +384,43 @@ async def test_a_sweep_expires_each_overdue_session_exactly_once(store, world):
     finalized = [b for b in await told(store) if b[0] == "on_session_finalize"]
     assert [session_id for _, session_id, _ in finalized] == ids
     assert (await store.get_route("k1")).expires_at is None
+
+
+# What people and models send
+
+
+@pytest.mark.parametrize("key", ["", "x" * 1001, "line\nbreak", "nul\0"])
+async def test_a_key_that_cannot_be_one_is_refused_in_one_sentence(store, key):
+    with pytest.raises(ValueError, match="a session_key is 1 to 1000 printable characters"):
+        await store.accept(inbound(key=key))
+    with pytest.raises(ValueError, match="a session_key is"):
+        await store.new_session(key)
+
+
+async def test_half_a_character_does_not_cost_the_message(store):
+    broken = attrs.evolve(inbound(), text="half \ud83d here")
+    accepted = await store.accept(broken)
+    [row] = await store.open_inbox("k")
+    assert row.inbound.text == "half ? here"
+    rows = [Message("assistant", "so \ud800", reasoning="\udfff hm")]
+    await store.commit_turn(turn(accepted, rows=rows))
+    [message] = (await store.load(accepted.receipt.session_id)).messages
+    assert (message.content, message.reasoning) == ("so ?", "? hm")
+
+
+async def test_json_that_is_nested_too_deeply_is_refused(store):
+    deep: dict[str, object] = {}
+    for _ in range(200):
+        deep = {"deeper": deep}
+    await store.create_session("a", "x")
+    with pytest.raises(ValueError, match="nested more than 100 levels"):
+        await store.append_message("a", "user", parts=[deep])
+    with pytest.raises(ValueError, match="nested more than 100 levels"):
+        await store.accept(inbound(parts=(deep,)))
+    assert (await store.load("a")).messages == []
+
+
+@pytest.mark.parametrize("session_id", ["", "x" * 201, "a\0b", "a\nb"])
+async def test_an_id_that_cannot_be_one_is_refused_in_one_sentence(store, session_id):
+    with pytest.raises(ValueError, match="a session id is 1 to 200 printable characters"):
+        await store.create_session(session_id, "x")
