@@ -17,7 +17,7 @@ import trio
 
 from hermes.errors import ActorStopped, Overloaded, StoreError, StoreFailed
 from hermes.store import boundaries, maintenance, routes, search
-from hermes.store.database import CHECKPOINT_PAGES, Database
+from hermes.store.database import Database
 from hermes.store.files import FileGuard
 from hermes.store.lanes import Lanes
 from hermes.store.transact import Done, Failed, Group, Outcome, Work, commit_group, read, translate
@@ -55,6 +55,7 @@ class Request(Generic[R]):
         self.task: trio.lowlevel.Task | None = None
         self.wanted = True
 
+    @trio.lowlevel.enable_ki_protection
     def give_up(self, _: object) -> trio.lowlevel.Abort:
         """The caller was cancelled; the request is left to its fate."""
         self.task = None
@@ -94,6 +95,7 @@ class StoreActor:
         self._guard = guard
         self._clock = clock
         self._queue: deque[Request[object]] = deque()
+        self._taken: list[Request[object]] = []
         self._parked: trio.lowlevel.Task | None = None
         self._closing = False
         self._fatal: StoreFailed | None = None
@@ -116,6 +118,8 @@ class StoreActor:
         """Run a function on the writing connection outside any transaction."""
         return self._ask(Request(_not_in_a_transaction, alone=function))
 
+    # No Ctrl-C between queueing and waiting: the writer would wake a task that does not wait.
+    @trio.lowlevel.enable_ki_protection
     async def _ask(self, request: Request[R]) -> R:
         if self._fatal is not None:
             raise StoreFailed(f"the store has stopped: {self._fatal}") from self._fatal
@@ -168,18 +172,24 @@ class StoreActor:
 
     # The writer
 
+    @trio.lowlevel.enable_ki_protection
     async def write(self) -> None:
         """Commit what waits, until the store is closed or cannot go on."""
         try:
             while batch := await self._take():
+                self._taken = batch
                 if batch[0].alone is not None:
                     await self._run_alone(batch[0], batch[0].alone)
                     continue
                 work = [request.work for request in batch]
                 group = await self._writer.run(commit_group, self._clock, self._guard.check, work)
                 self._settle(batch, group)
-                if self._writer.db.log_pages >= CHECKPOINT_PAGES:
+                if self._writer.db.checkpoint_due:
                     await self._checkpoint()
+        except BaseException as error:
+            if self._fatal is None:
+                self._fatal = StoreFailed(f"the store ended by {type(error).__name__}: {error}")
+            raise
         finally:
             self._answer_everyone()
 
@@ -200,6 +210,7 @@ class StoreActor:
             self._parked = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._unpark)
 
+    @trio.lowlevel.enable_ki_protection
     def _unpark(self, _: object) -> trio.lowlevel.Abort:
         self._parked = None
         return trio.lowlevel.Abort.SUCCEEDED
@@ -247,11 +258,14 @@ class StoreActor:
     def _answer_everyone(self) -> None:
         self._closing = True
         error: Exception = self._fatal or ActorStopped("the store is closed")
-        while self._queue:
-            self._queue.popleft().settle(Failed(error))
+        for request in (*self._taken, *self._queue):
+            if request.outcome is None:
+                request.settle(Failed(error))
+        self._queue.clear()
 
     # Beside the writer
 
+    @trio.lowlevel.enable_ki_protection
     async def index(self) -> None:
         """Keep the search index near: a little after each write, in small steps, for ever."""
         while True:
@@ -274,6 +288,7 @@ class StoreActor:
         await trio.sleep(4 * (trio.current_time() - begun))
         return count
 
+    @trio.lowlevel.enable_ki_protection
     async def sweep(self, seconds: float = SWEEP_SECONDS) -> None:
         """Look after the file: is it still there, which conversations are over, what is too old."""
         while True:
@@ -286,7 +301,7 @@ class StoreActor:
     async def sweep_once(self) -> list[str]:
         """One round of `sweep`; returns the sessions that expired."""
         try:
-            self._guard.check_path()
+            self._guard.check()
         except StoreFailed as fatal:
             self._fatal = fatal
             raise
@@ -305,6 +320,7 @@ class StoreActor:
         """Say who tells the hooks."""
         self._lanes = lanes
 
+    @trio.lowlevel.enable_ki_protection
     async def deliver_boundaries(self, lanes: Lanes) -> None:
         """Tell the hooks of what an earlier process left, then of each new boundary."""
         while True:

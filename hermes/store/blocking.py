@@ -108,11 +108,8 @@ class SessionStore:
         self.path = files.resolve(path)
         self._clock = clock or Clock()
         self._turn = threading.RLock()
-        database.prepare(self.path, self._clock, vfs)
-        self._db = database.Database(self.path, vfs=vfs)
+        self._db = database.open_database(self.path, self._clock, vfs)
         try:
-            # The log and its index exist from the first read on.
-            self._db.execute("SELECT 1 FROM sessions LIMIT 1").fetchall()
             self._guard = files.FileGuard(self.path)
         except BaseException:
             self._db.close()
@@ -144,7 +141,7 @@ class SessionStore:
         with self._turn:
             self._require_open()
             value = commit_one(self._db, self._clock, self._guard.check, work)
-            if self._db.log_pages >= database.CHECKPOINT_PAGES:
+            if self._db.checkpoint_due:
                 self._checkpoint()
             return value
 

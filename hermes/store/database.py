@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -16,14 +17,19 @@ from hermes.store.tx import Clock, Tx
 
 BUSY_MS = 5000
 CHECKPOINT_PAGES = 1000
+ALARMING_PAGES = 16_384  # 64 MiB
 _OPENING_SECONDS = 10.0
 _R = TypeVar("_R")
+
+log = logging.getLogger(__name__)
 
 
 class Database(apsw.Connection):
     """A connection with our pragmas; `log_pages` is the size of the log after the last commit."""
 
     log_pages = 0
+    checkpoint_pages = CHECKPOINT_PAGES
+    """The size at which the log is due to be moved into the file."""
 
     def __init__(self, path: Path, *, readonly: bool = False, vfs: str | None = None) -> None:
         flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
@@ -42,18 +48,58 @@ class Database(apsw.Connection):
 
     def checkpoint(self) -> None:
         """Move what is in the log into the file, as far as no reader stands in the way."""
-        self.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        self.log_pages = 0
+        pages, moved = self.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        self.log_pages = pages - moved
+        self.checkpoint_pages = CHECKPOINT_PAGES + self.log_pages
+        if self.log_pages >= ALARMING_PAGES:
+            log.warning("a reader that does not end keeps %d pages in the log", self.log_pages)
+
+    @property
+    def checkpoint_due(self) -> bool:
+        return self.log_pages >= self.checkpoint_pages
 
 
-def prepare(path: Path, clock: Clock, vfs: str | None = None) -> None:
-    """Make sure that the file is a current Hermes store, or refuse it and leave it as it is."""
+def open_database(path: Path, clock: Clock, vfs: str | None = None) -> Database:
+    """A connection to a file that is a current Hermes store, or a refusal that changes nothing."""
     files.refuse_old_sqlite(apsw.sqlite_lib_version())
     files.refuse_network_file_system(path)
     fresh = files.create(path)
-    version = 0 if fresh else _inspect(path, vfs)
-    if version < len(schema.MIGRATIONS):
-        _retried(path, lambda: _migrate(path, clock, version, vfs))
+    # A log that somebody left is read, but not moved into a file that we then refuse.
+    leave_log = not fresh and files.has_log(path)
+    try:
+        db = Database(path, vfs=vfs)
+    except apsw.Error as error:
+        raise _unreadable(path, error) from error
+    try:
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(leave_log))
+        version = 0 if fresh else _retried(path, lambda: _version(db, path))
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+        if version < len(schema.MIGRATIONS):
+            _retried(path, lambda: _migrate(db, path, clock, version))
+        elif db.pragma("journal_mode") != "wal":  # a backup that was put back
+            _retried(path, lambda: _use_log(db, path))
+        # From the first read on, the log and its index exist.
+        db.execute("SELECT 1 FROM sessions LIMIT 1").fetchall()
+    except apsw.Error as error:
+        db.close()
+        raise _unreadable(path, error) from error
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _unreadable(path: Path, error: apsw.Error) -> StoreRefused:
+    match error:
+        case apsw.FullError():
+            return StoreRefused(f"the disk is full: {path} was left as it is")
+        case apsw.CantOpenError() | apsw.PermissionsError() | apsw.ReadOnlyError():
+            return StoreRefused(f"{path} cannot be opened: {error}")
+        case _:
+            return StoreRefused(
+                f"{path} is damaged or no SQLite file ({error}); restore a backup, or name "
+                "another file"
+            )
 
 
 def _retried(path: Path, work: Callable[[], _R]) -> _R:
@@ -68,16 +114,18 @@ def _retried(path: Path, work: Callable[[], _R]) -> _R:
             time.sleep(0.01)
 
 
-def _inspect(path: Path, vfs: str | None) -> int:
-    """The schema version of an existing file; refuses what is not ours, without writing to it."""
-    try:
-        version, application_id, tables = _retried(path, lambda: _identity(path, vfs))
-    except (apsw.NotADBError, apsw.CorruptError, apsw.SQLError, apsw.IOError) as error:
-        raise StoreRefused(
-            f"{path} is damaged or no SQLite file ({error}); restore a backup, or name another file"
-        ) from error
-    except (apsw.CantOpenError, apsw.PermissionsError, apsw.ReadOnlyError) as error:
-        raise StoreRefused(f"{path} cannot be opened: {error}") from error
+def _version(db: Database, path: Path) -> int:
+    """The schema version of the file, if it is ours and not newer than we are."""
+    version, application_id, pages, page_size = (
+        int(db.pragma(name))
+        for name in ("user_version", "application_id", "page_count", "page_size")
+    )
+    size = os.stat(path).st_size
+    if not files.has_log(path) and (size < pages * page_size or (pages == 0 and size)):
+        raise apsw.CorruptError("the file is shorter than it says")
+    if (application_id, version) == (schema.APPLICATION_ID, len(schema.MIGRATIONS)):
+        return version
+    tables = len(db.execute("SELECT 1 FROM sqlite_schema").fetchall())
     if (application_id, version, tables) == (0, 0, 0):
         return 0
     if application_id != schema.APPLICATION_ID:
@@ -90,37 +138,19 @@ def _inspect(path: Path, vfs: str | None) -> int:
     return version
 
 
-def _identity(path: Path, vfs: str | None) -> tuple[int, int, int]:
-    db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, vfs=vfs)
-    try:
-        db.set_busy_timeout(BUSY_MS)
-        version, application_id, pages, page_size = (
-            int(db.pragma(name))
-            for name in ("user_version", "application_id", "page_count", "page_size")
-        )
-        tables = len(db.execute("SELECT 1 FROM sqlite_schema").fetchall())
-    finally:
-        db.close()
-    if not Path(f"{path}-wal").exists() and os.stat(path).st_size < pages * page_size:
-        raise apsw.CorruptError("the file is shorter than it says")
-    return version, application_id, tables
+def _use_log(db: Database, path: Path) -> None:
+    if db.pragma("journal_mode", "wal") != "wal":
+        raise StoreRefused(f"{path} lies on a file system without shared memory (no WAL)")
 
 
-def _migrate(path: Path, clock: Clock, version: int, vfs: str | None) -> None:
-    db = Database(path, vfs=vfs)
-    try:
-        if db.pragma("journal_mode", "wal") != "wal":
-            raise StoreRefused(f"{path} lies on a file system without shared memory (no WAL)")
-        if version:
-            backup(db, path.with_name(f"{path.name}.schema{version}.backup"), replace=True)
-        for number, script in enumerate(schema.MIGRATIONS, start=1):
-            _apply(db, number, script)
-        if version:
-            _tidy(db, clock)
-    except apsw.FullError as error:
-        raise StoreRefused(f"the disk is full: {path} keeps its schema {version}") from error
-    finally:
-        db.close()
+def _migrate(db: Database, path: Path, clock: Clock, version: int) -> None:
+    _use_log(db, path)
+    if version:
+        backup(db, path.with_name(f"{path.name}.schema{version}.backup"), replace=True)
+    for number, script in enumerate(schema.MIGRATIONS, start=1):
+        _apply(db, number, script)
+    if version:
+        _tidy(db, clock)
 
 
 def _apply(db: Database, number: int, script: str) -> None:

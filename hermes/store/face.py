@@ -209,6 +209,7 @@ class Store(actor.StoreActor):
 
 
 @asynccontextmanager
+@trio.lowlevel.enable_ki_protection
 async def open_store(  # noqa: PLR0913
     path: str | os.PathLike[str],
     *,
@@ -228,7 +229,7 @@ async def open_store(  # noqa: PLR0913
     real = files.resolve(path)
     lock = files.RuntimeLock(real)
     try:
-        database.prepare(real, clock, vfs)
+        database.open_database(real, clock, vfs).close()
         async with _open_workers(real, open_worker, vfs) as (workers, guard):
             store = Store(*workers, guard, clock)
             store.deliver = deliver
@@ -240,6 +241,7 @@ async def open_store(  # noqa: PLR0913
 
 
 @asynccontextmanager
+@trio.lowlevel.enable_ki_protection
 async def _open_workers(
     path: Path, open_worker: OpenWorker, vfs: str | None
 ) -> AsyncIterator[tuple[tuple[Worker, Worker, Worker], files.FileGuard]]:
@@ -269,6 +271,7 @@ def _first_read(db: database.Database) -> None:
 
 
 @asynccontextmanager
+@trio.lowlevel.enable_ki_protection
 async def _running(
     store: Store, hooks: Hooks, hook_seconds: float, sweep_seconds: float, *, threads: bool
 ) -> AsyncIterator[None]:
@@ -307,6 +310,7 @@ async def _running(
         raise raised
 
 
+@trio.lowlevel.enable_ki_protection
 async def _shielded(task: Callable[[], Awaitable[None]]) -> None:
     """A last commit must find its writer, however its caller came to end."""
     with trio.CancelScope(shield=True):

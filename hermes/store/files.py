@@ -11,7 +11,9 @@ files are no longer the ones in the directory.
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
+import stat
 import struct
 import sys
 import threading
@@ -49,31 +51,53 @@ def refuse_old_sqlite(version: str) -> None:
 
 def refuse_network_file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> None:
     """SQLite's log needs shared memory, which no network file system gives."""
-    device = os.stat(path.parent).st_dev
+    kind = _file_system(os.stat(path.parent).st_dev, mounts)
+    if kind in NETWORK_FILE_SYSTEMS:
+        raise StoreRefused(
+            f"{path} lies on a network file system ({kind}), where SQLite loses data; "
+            "choose a folder on a local disk"
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def _file_system(device: int, mounts: Path) -> str | None:
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
         lines = mounts.read_text(errors="replace").splitlines()
     except OSError:
-        return
+        return None
     for line in lines:
-        fields, _, kind = line.partition(" - ")
-        if fields.split()[2:3] == [wanted] and kind.split(" ")[0] in NETWORK_FILE_SYSTEMS:
-            raise StoreRefused(
-                f"{path} lies on a network file system ({kind.split(' ')[0]}), where SQLite loses "
-                "data; choose a folder on a local disk"
-            )
+        fields, _, rest = line.partition(" - ")
+        if fields.split()[2:3] == [wanted]:
+            return rest.split(" ")[0]
+    return None
+
+
+def has_log(path: Path) -> bool:
+    """Whether a log with something in it lies beside the file."""
+    try:
+        return os.stat(f"{path}-wal").st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def resolve(path: str | os.PathLike[str]) -> Path:
     """The real path of the file, or one sentence about why it cannot be one."""
-    plain = Path(path).expanduser()
-    if plain.is_dir():
-        raise StoreRefused(f"{plain} is a directory; name a file in it, such as {plain}/state.db")
-    if not plain.parent.is_dir():
-        raise StoreRefused(f"the folder {plain.parent} does not exist; create it first")
-    real = plain.resolve()
-    if real.exists() and not real.is_file():
-        raise StoreRefused(f"{plain} is not a regular file")
+    real = Path(os.path.realpath(os.path.expanduser(path)))
+    try:
+        mode = os.stat(real).st_mode
+    except FileNotFoundError:
+        if not real.parent.is_dir():
+            raise StoreRefused(
+                f"the folder {real.parent} does not exist; create it first"
+            ) from None
+        return real
+    except OSError as error:
+        raise StoreRefused(f"{real} cannot be opened: {error.strerror}") from error
+    if stat.S_ISDIR(mode):
+        raise StoreRefused(f"{real} is a directory; name a file in it, such as {real}/state.db")
+    if not stat.S_ISREG(mode):
+        raise StoreRefused(f"{real} is not a regular file")
     return real
 
 
@@ -93,9 +117,12 @@ class RuntimeLock:
     """The right to be the one runtime of a file, held until `close` or the end of the process."""
 
     def __init__(self, path: Path) -> None:
-        self._file: IO[str] = open(  # noqa: SIM115 - open for as long as we live
-            f"{path}.lock", "a+", opener=lambda name, flags: os.open(name, flags, 0o600)
-        )
+        try:
+            self._file: IO[str] = open(  # noqa: SIM115 - open for as long as we live
+                f"{path}.lock", "a+", opener=lambda name, flags: os.open(name, flags, 0o600)
+            )
+        except OSError as error:
+            raise StoreRefused(f"{path}.lock cannot be opened: {error.strerror}") from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -121,6 +148,7 @@ class _Held:
     database: int
     log: int
     shared: int
+    identities: dict[str, tuple[int, int]]
     users: int = 0
     inherited: list[int] = attrs.Factory(list)
 
@@ -136,7 +164,6 @@ class FileGuard:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         status = os.stat(path)
         self._key = (status.st_dev, status.st_ino)
         with _guards_lock:
@@ -147,20 +174,14 @@ class FileGuard:
         self._held = held
 
     def check(self) -> None:
-        """Raise `StoreFailed` where the file or its log is gone: nobody would see a commit."""
-        if os.fstat(self._held.log).st_nlink and os.fstat(self._held.database).st_nlink:
-            return
-        raise StoreFailed(f"{self._path} or its log was removed or replaced while in use")
-
-    def check_path(self) -> None:
-        """`check`, and look whether the path still leads to our file."""
-        self.check()
-        try:
-            status = os.stat(self._path)
-        except FileNotFoundError:
-            status = None
-        if status is None or (status.st_dev, status.st_ino) != self._key:
-            raise StoreFailed(f"{self._path} was removed or replaced while in use")
+        """Raise `StoreFailed` where a file is no longer the one that others would open."""
+        for path, identity in self._held.identities.items():
+            try:
+                found = os.stat(path)
+            except OSError:
+                found = None
+            if found is None or (found.st_dev, found.st_ino) != identity:
+                raise StoreFailed(f"{path} was removed or replaced while in use")
 
     def leave(self) -> None:
         """Let SQLite take the exclusive lock under which the last connection removes the log."""
@@ -186,12 +207,13 @@ class FileGuard:
 
 
 def _hold(path: Path) -> _Held:
-    database, log, shared = (
-        os.open(f"{path}{suffix}", os.O_RDONLY | os.O_CLOEXEC) for suffix in ("", "-wal", "-shm")
-    )
+    names = [f"{path}{suffix}" for suffix in ("", "-wal", "-shm")]
+    database, log, shared = (os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in names)
+    statuses = [os.fstat(descriptor) for descriptor in (database, log, shared)]
+    identities = [(status.st_dev, status.st_ino) for status in statuses]
     _lock(database, fcntl.F_RDLCK, _SHARED_FIRST, _SHARED_SIZE)
     _lock(shared, fcntl.F_RDLCK, _SHM_DEADMAN, 1)
-    return _Held(database, log, shared)
+    return _Held(database, log, shared, dict(zip(names, identities, strict=True)))
 
 
 def _lock(descriptor: int, kind: int, start: int, length: int) -> None:

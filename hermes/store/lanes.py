@@ -81,6 +81,7 @@ class Lanes:
         """Wait until every boundary that was offered has been heard."""
         await self._quiet.wait()
 
+    @trio.lowlevel.enable_ki_protection
     async def _run_lane(self, session_key: str) -> None:
         lane = self._waiting[session_key]
         while lane:

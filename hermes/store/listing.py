@@ -9,12 +9,12 @@ from hermes.store.tx import Tx, Value
 PREVIEW = 60
 # A conversation began when the first session of its line did.
 _BEGINNING = """(
-  WITH RECURSIVE line (parent_no, kind, started_at) AS (
-    SELECT s.parent_no, s.kind, s.started_at
+  WITH RECURSIVE line (parent_no, kind, started_at, depth) AS (
+    SELECT s.parent_no, s.kind, s.started_at, 0
     UNION ALL
-    SELECT p.parent_no, p.kind, p.started_at FROM line JOIN sessions p
+    SELECT p.parent_no, p.kind, p.started_at, depth + 1 FROM line JOIN sessions p
     ON p.no = line.parent_no WHERE line.kind = 'compression'
-  ) SELECT min(started_at) FROM line)"""
+  ) SELECT started_at FROM line ORDER BY depth DESC LIMIT 1)"""
 _ORDERS = {"last_active": "s.last_active", "started_at": _BEGINNING}
 
 
@@ -73,8 +73,8 @@ def _preview(tx: Tx, no: int) -> str:
 
 def _first_words(tx: Tx, table: str, no: int) -> str | None:
     row = tx.one(
-        f"SELECT substr(content, 1, 400) FROM {table} id BETWEEN ? AND ? AND role = 'user' "
-        "AND content IS NOT NULL ORDER BY id LIMIT 1",
+        f"SELECT substr(ltrim(content, char(9, 10, 13, 32)), 1, 400) FROM {table} "
+        "id BETWEEN ? AND ? AND role = 'user' AND content IS NOT NULL ORDER BY id LIMIT 1",
         *rows.bounds(no),
     )
     return None if row is None else row[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -16,6 +17,7 @@ SPAN = 1 << 32
 MAX_DEPTH = 100
 COLUMNS = "id, role, content, created_at, platform_message_id, extra"
 
+_NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _ENCODER = msgspec.json.Encoder()
 decode_extra = msgspec.json.Decoder(Extra).decode
 _EXTRA = Extra.__struct_fields__
@@ -61,6 +63,16 @@ def require_shallow(value: object) -> None:
         if not level:
             return
     raise ValueError(f"the message is nested more than {MAX_DEPTH} levels deep")
+
+
+def is_deep(text: str) -> bool:
+    """Whether JSON is nested so deeply that reading it might exhaust the stack."""
+    depth = 0
+    for token in _NESTING.findall(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token, 0)
+        if depth > MAX_DEPTH:
+            return True
+    return False
 
 
 def text_of(message: Message | StoredMessage) -> str | None:

@@ -55,9 +55,12 @@ def tools(extra: str | None) -> str | None:
 
 
 def _texts_in(arguments: str) -> list[str]:
+    # Decided by the text alone: what is indexed must come out the same whenever it is made.
+    if rows.is_deep(arguments):
+        return [arguments]
     try:
         waiting = [msgspec.json.decode(arguments)]
-    except (msgspec.DecodeError, RecursionError):
+    except msgspec.DecodeError:
         return [arguments]
     found = []
     while waiting:

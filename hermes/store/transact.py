@@ -103,6 +103,9 @@ def _together(
 ) -> Group[R]:
     try:
         db.execute("BEGIN IMMEDIATE")
+    except apsw.BusyError as error:
+        # Alone each would wait as long again, and all the others behind it.
+        return Group([Failed(translate(error))] * len(batch))
     except apsw.Error as error:
         raise _TransactionLost from error
     tx = Tx.begin(db, clock)
@@ -149,6 +152,9 @@ def _one_by_one(
             # What was committed before this one is on disk, and is answered so.
             outcomes += [Failed(fatal)] * (len(batch) - len(outcomes))
             return Group(outcomes, boundaries, unindexed, fatal)
+        except StoreBusy as busy:
+            outcomes += [Failed(busy)] * (len(batch) - len(outcomes))
+            break
         except Exception as error:  # noqa: BLE001 - answered to the request it belongs to
             outcomes.append(Failed(error))
         else:

@@ -118,6 +118,11 @@ def append_message(  # noqa: PLR0913 - the fields of a message
 def append_messages(tx: Tx, session_id: str, messages: Sequence[Message]) -> Head:
     """Add the messages as one block; those whose platform message id is there are left out."""
     state = _open(tx, session_id)
+    return _add(tx, state, fresh) if (fresh := _new(tx, state, messages)) else state.head
+
+
+def _new(tx: Tx, state: _State, messages: Sequence[Message]) -> list[Message]:
+    """The messages whose platform message id the session does not show yet."""
     fresh: list[Message] = []
     seen: set[str] = set()
     for message in messages:
@@ -127,7 +132,7 @@ def append_messages(tx: Tx, session_id: str, messages: Sequence[Message]) -> Hea
                 continue
             seen.add(platform_id)
         fresh.append(message)
-    return _add(tx, state, fresh) if fresh else state.head
+    return fresh
 
 
 def _find_platform_message(tx: Tx, no: int, platform_message_id: str) -> int | None:
@@ -230,7 +235,7 @@ def replace_messages(tx: Tx, session_id: str, messages: Sequence[Message]) -> He
     """Show these messages instead of the ones that are there; those stay in the file."""
     state = _open(tx, session_id)
     _hide_from(tx, state, rows.bounds(state.no)[0])
-    return _add(tx, state, messages) if messages else state.save(tx)
+    return _add(tx, state, fresh) if (fresh := _new(tx, state, messages)) else state.save(tx)
 
 
 def rewind(tx: Tx, session_id: str, message_id: int) -> list[StoredMessage]:

@@ -195,14 +195,13 @@ def _parents_first(found: list[_Session]) -> list[_Session]:
         by_id.setdefault(session.id, session)
     ordered: dict[str, _Session] = {}
     for session in by_id.values():
-        line: list[_Session] = []
+        line: dict[str, _Session] = {}
         step: _Session | None = session
         # A line that bites its own tail is cut where it does: that parent is unknown then.
-        while step is not None and step.id not in ordered and step not in line:
-            line.append(step)
+        while step is not None and step.id not in ordered and step.id not in line:
+            line[step.id] = step
             step = by_id.get(step.parent_session_id or "")
-        for member in reversed(line):
-            ordered[member.id] = member
+        ordered.update(reversed(line.items()))
     return list(ordered.values())
 
 

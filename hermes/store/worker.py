@@ -1,16 +1,19 @@
 """The seam between Trio and SQLite: a connection that runs whole functions, in a thread or inline.
 
-Both are shielded and have no deadline: a caller may stop waiting, the function runs to its end.
+A caller waits for the end of its function, come what may: neither a cancellation nor a deadline nor
+Ctrl-C reaches into a transaction. (APSW's own async connections pass all three on; a Ctrl-C while
+one is opened or closed was seen to leave its thread behind, and with it the process.)
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
+from queue import SimpleQueue
+from typing import Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import apsw
-import apsw.aio
 import trio
 
 from hermes.store.database import Database
@@ -39,35 +42,92 @@ class OpenWorker(Protocol):
     async def __call__(self, path: Path, *, readonly: bool, vfs: str | None) -> Worker: ...
 
 
-class ThreadWorker:
-    """A connection with a thread of its own, through APSW's async support."""
+class _Call(Generic[R]):
+    """A function on its way through the thread, and the task that waits for it."""
 
-    def __init__(self, db: Database) -> None:
+    __slots__ = ("error", "function", "result", "task")
+
+    def __init__(self, function: Callable[[], R]) -> None:
+        self.function = function
+        self.task = trio.lowlevel.current_task()
+        self.result: R | None = None
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.result = self.function()
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            self.error = error
+
+
+class Thread:
+    """Runs functions one after the other; a task that waits for one cannot be cancelled."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[_Call[object] | None] = SimpleQueue()
+        self._token = trio.lowlevel.current_trio_token()
+        # A daemon, so that nothing whatever can keep the process from ending.
+        threading.Thread(target=self._work, name="hermes store", daemon=True).start()
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call.run()
+            try:
+                self._token.run_sync_soon(trio.lowlevel.reschedule, call.task)
+            except trio.RunFinishedError:
+                return
+
+    # Between the two halves of the hand-over there must be no Ctrl-C: the thread would wake a task
+    # that does not wait.
+    @trio.lowlevel.enable_ki_protection
+    async def run(self, function: Callable[[], R]) -> R:
+        call = _Call(function)
+        self._calls.put(call)  # type: ignore[arg-type]
+        await trio.lowlevel.wait_task_rescheduled(_not_now)
+        if call.error is not None:
+            raise call.error
+        return call.result  # type: ignore[return-value]
+
+    def end(self) -> None:
+        """Let the thread end after what it has been given."""
+        self._calls.put(None)
+
+
+@trio.lowlevel.enable_ki_protection
+def _not_now(_: object) -> trio.lowlevel.Abort:
+    return trio.lowlevel.Abort.FAILED
+
+
+class ThreadWorker:
+    """A connection with a thread of its own."""
+
+    def __init__(self, thread: Thread, db: Database) -> None:
+        self._thread = thread
         self.db = db
 
     async def run(
         self, function: Callable[Concatenate[Database, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        with trio.CancelScope(shield=True):
-            result: R = await self.db.async_run(function, self.db, *args, **kwargs)  # type: ignore[attr-defined]
-        return result
+        return await self._thread.run(lambda: function(self.db, *args, **kwargs))
 
+    @trio.lowlevel.enable_ki_protection
     async def aclose(self) -> None:
-        # An open connection would keep the process from ending.
-        with trio.CancelScope(shield=True):
-            await self.db.aclose()  # type: ignore[attr-defined]
+        try:
+            await self._thread.run(self.db.close)
+        finally:
+            self._thread.end()
 
 
+@trio.lowlevel.enable_ki_protection
 async def open_in_thread(path: Path, *, readonly: bool, vfs: str | None) -> ThreadWorker:
     """Open a connection in a new thread."""
-    # Said outright, because under an anyio portal APSW would take AnyIO's controller.
-    token = apsw.async_controller.set(apsw.aio.Trio)  # type: ignore[arg-type]
+    thread = Thread()
     try:
-        with trio.CancelScope(shield=True):
-            db = await Database.as_async(path, readonly=readonly, vfs=vfs)  # type: ignore[call-arg, arg-type]
-    finally:
-        apsw.async_controller.reset(token)
-    return ThreadWorker(db)  # type: ignore[arg-type]
+        db = await thread.run(lambda: Database(path, readonly=readonly, vfs=vfs))
+    except BaseException:
+        thread.end()
+        raise
+    return ThreadWorker(thread, db)
 
 
 class FaultyDatabase(Database):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 from contextlib import asynccontextmanager
 
+import apsw
 import pytest
 import trio
 
-from hermes.errors import ActorStopped, Overloaded, StoreError, StoreFailed
+from hermes.errors import ActorStopped, Overloaded, StoreBusy, StoreError, StoreFailed
 from hermes.messages import Inbound, Message, TurnCommit
 from hermes.store import SessionStore, Store, actor, inline, open_store
 from tests.conftest import open_face
@@ -335,7 +336,7 @@ async def test_the_index_follows_by_itself(path, autojump_clock):
         await store.create_session("a", "x")
         await store.append_messages("a", [Message("user", f"word{n}") for n in range(600)])
         await trio.sleep(60)
-        assert await store.snapshot(lambda tx: tx.all("SELECT * FROM search_pending")) == []
+        assert await store.snapshot(lambda tx: tx.all("SELECT * FROM arrivals")) == []
 
 
 async def test_rows_that_another_process_left_are_indexed_too(path, autojump_clock):
@@ -347,4 +348,48 @@ async def test_rows_that_another_process_left_are_indexed_too(path, autojump_clo
         with SessionStore(path) as other:
             other.append_message("a", "user", "beside")
         await trio.sleep(200)
-        assert await store.snapshot(lambda tx: tx.all("SELECT * FROM search_pending")) == []
+        assert await store.snapshot(lambda tx: tx.all("SELECT * FROM arrivals")) == []
+
+
+async def test_a_lock_held_elsewhere_fails_a_whole_batch_at_once_and_passes(path):
+    """One wait for the lock, not one for each request; and all goes on when it is free."""
+    async with open_store(path) as store:
+        await store.run_alone(lambda db: db.set_busy_timeout(50))
+        outcomes = []
+
+        async def append(n):
+            try:
+                outcomes.append(await store.ensure_session(f"s{n}"))
+            except StoreBusy as error:
+                outcomes.append(error)
+
+        other = apsw.Connection(str(path))
+        other.execute("BEGIN IMMEDIATE")
+        async with trio.open_nursery() as nursery:
+            for n in range(100):
+                nursery.start_soon(append, n)
+        other.execute("ROLLBACK")
+        other.close()
+        assert len(outcomes) == 100
+        assert all(isinstance(outcome, StoreBusy) for outcome in outcomes)
+        assert store.statistics().commits <= 4
+        await store.ensure_session("after")
+        found = await store.snapshot(lambda tx: tx.all("SELECT id FROM sessions"))
+        assert found == [("after",)]
+
+
+def test_a_reader_that_does_not_end_is_told_of_and_the_log_is_emptied_after_it(path, caplog):
+    with SessionStore(path) as store:
+        store.create_session("a", "x")
+        reader = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+        reading = reader.execute("SELECT * FROM sessions")
+        text = "x" * 1_000_000
+        for _ in range(70):
+            store.append_message("a", "user", text)
+        assert "keeps" in caplog.text
+        assert store._db.log_pages > 16_384
+        reading.close()
+        reader.close()
+        for _ in range(12):
+            store.append_message("a", "user", text)
+        assert store._db.log_pages < 4_000
