@@ -248,7 +248,7 @@ class StoreActor:
         try:
             await self._writer.run(Database.checkpoint)
         except apsw.Error as error:  # what is committed stays committed; the next one tries again
-            log.warning("checkpoint failed: %s", error)
+            log.debug("checkpoint failed: %s", error)
 
     def close(self) -> None:
         """Take no more requests; those that wait are still committed."""

@@ -34,7 +34,7 @@ from hermes.store import (
     turns,
     usage,
 )
-from hermes.store.transact import Work, commit_one, read
+from hermes.store.transact import Work, commit_one, read, translate
 from hermes.store.tx import Clock, Tx
 
 log = logging.getLogger(__name__)
@@ -108,12 +108,9 @@ class SessionStore:
         self.path = files.resolve(path)
         self._clock = clock or Clock()
         self._turn = threading.RLock()
-        self._db = database.open_database(self.path, self._clock, vfs)
-        try:
+        with files.opening(self.path):
+            self._db = database.open_database(self.path, self._clock, vfs)
             self._guard = files.FileGuard(self.path)
-        except BaseException:
-            self._db.close()
-            raise
         self._open = True
 
     def __enter__(self) -> Self:
@@ -159,7 +156,7 @@ class SessionStore:
         try:
             self._db.checkpoint()
         except apsw.Error as error:  # what is committed stays committed; the next one tries again
-            log.warning("%s: checkpoint failed: %s", self.path, error)
+            log.debug("%s: checkpoint failed: %s", self.path, error)
 
     create_session = _writes(sessions.create_session)
     ensure_session = _writes(sessions.ensure_session)
@@ -246,10 +243,16 @@ class SessionStore:
         """Give free space back to the disk."""
         with self._turn:
             self._require_open()
-            database.vacuum(self._db)
+            self._run(database.vacuum)
 
     def backup(self, target: str | os.PathLike[str]) -> Path:
         """Copy the database while it is in use; the copy appears whole or not at all."""
         with self._turn:
             self._require_open()
-            return database.backup(self._db, Path(target))
+            return self._run(lambda db: database.backup(db, Path(target)))
+
+    def _run(self, function: Callable[[database.Database], R]) -> R:
+        try:
+            return function(self._db)
+        except apsw.Error as error:
+            raise translate(error) from error

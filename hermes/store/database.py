@@ -5,23 +5,25 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import apsw
 
-from hermes.errors import StoreBusy, StoreRefused
+from hermes.errors import StoreBusy, StoreError, StoreRefused
 from hermes.store import files, maintenance, schema, search
 from hermes.store.tx import Clock, Tx
 
-BUSY_MS = 5000
+BUSY_TRIES = 5000
 CHECKPOINT_PAGES = 1000
 ALARMING_PAGES = 16_384  # 64 MiB
-_OPENING_SECONDS = 10.0
-_R = TypeVar("_R")
 
 log = logging.getLogger(__name__)
+
+
+def _wait_a_little(tries: int) -> bool:
+    """Short waits: SQLite's own grow to 100 ms, in which busier processes pass every time."""
+    time.sleep(0.001)
+    return tries < BUSY_TRIES
 
 
 class Database(apsw.Connection):
@@ -34,7 +36,7 @@ class Database(apsw.Connection):
     def __init__(self, path: Path, *, readonly: bool = False, vfs: str | None = None) -> None:
         flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
         super().__init__(str(path), flags=flags, vfs=vfs, statementcachesize=200)
-        self.set_busy_timeout(BUSY_MS)
+        self.set_busy_handler(_wait_a_little)
         self.execute("PRAGMA foreign_keys = ON")
         self.execute("PRAGMA synchronous = FULL")
         self.execute("PRAGMA journal_size_limit = 16777216")
@@ -60,10 +62,14 @@ class Database(apsw.Connection):
 
 
 def open_database(path: Path, clock: Clock, vfs: str | None = None) -> Database:
-    """A connection to a file that is a current Hermes store, or a refusal that changes nothing."""
+    """A connection to a file that is a current Hermes store, or a refusal that changes nothing.
+
+    Call it inside `files.opening`.
+    """
     files.refuse_old_sqlite(apsw.sqlite_lib_version())
     files.refuse_network_file_system(path)
     fresh = files.create(path)
+    files.refuse_damaged(path)
     # A log that somebody left is read, but not moved into a file that we then refuse.
     leave_log = not fresh and files.has_log(path)
     try:
@@ -72,12 +78,11 @@ def open_database(path: Path, clock: Clock, vfs: str | None = None) -> Database:
         raise _unreadable(path, error) from error
     try:
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(leave_log))
-        version = 0 if fresh else _retried(path, lambda: _version(db, path))
+        version = 0 if fresh else _version(db, path)
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+        _use_log(db, path)
         if version < len(schema.MIGRATIONS):
-            _retried(path, lambda: _migrate(db, path, clock, version))
-        elif db.pragma("journal_mode") != "wal":  # a backup that was put back
-            _retried(path, lambda: _use_log(db, path))
+            _migrate(db, path, clock, version)
         # From the first read on, the log and its index exist.
         db.execute("SELECT 1 FROM sessions LIMIT 1").fetchall()
     except apsw.Error as error:
@@ -89,8 +94,10 @@ def open_database(path: Path, clock: Clock, vfs: str | None = None) -> Database:
     return db
 
 
-def _unreadable(path: Path, error: apsw.Error) -> StoreRefused:
+def _unreadable(path: Path, error: apsw.Error) -> StoreError:
     match error:
+        case apsw.BusyError():
+            return StoreBusy(f"{path} is in use by another process; try again")
         case apsw.FullError():
             return StoreRefused(f"the disk is full: {path} was left as it is")
         case apsw.CantOpenError() | apsw.PermissionsError() | apsw.ReadOnlyError():
@@ -102,30 +109,13 @@ def _unreadable(path: Path, error: apsw.Error) -> StoreRefused:
             )
 
 
-def _retried(path: Path, work: Callable[[], _R]) -> _R:
-    """Changing to WAL and migrating can meet another process that does the same: wait for it."""
-    give_up = time.monotonic() + _OPENING_SECONDS
-    while True:
-        try:
-            return work()
-        except apsw.BusyError as error:
-            if time.monotonic() > give_up:
-                raise StoreBusy(f"{path} is being opened by another process; try again") from error
-            time.sleep(0.01)
-
-
 def _version(db: Database, path: Path) -> int:
     """The schema version of the file, if it is ours and not newer than we are."""
-    version, application_id, pages, page_size = (
-        int(db.pragma(name))
-        for name in ("user_version", "application_id", "page_count", "page_size")
-    )
-    size = os.stat(path).st_size
-    if not files.has_log(path) and (size < pages * page_size or (pages == 0 and size)):
-        raise apsw.CorruptError("the file is shorter than it says")
-    if (application_id, version) == (schema.APPLICATION_ID, len(schema.MIGRATIONS)):
-        return version
-    tables = len(db.execute("SELECT 1 FROM sqlite_schema").fetchall())
+    with db:  # all of it from one moment
+        version, application_id = (int(db.pragma(n)) for n in ("user_version", "application_id"))
+        if (application_id, version) == (schema.APPLICATION_ID, len(schema.MIGRATIONS)):
+            return version
+        tables = len(db.execute("SELECT 1 FROM sqlite_schema").fetchall())
     if (application_id, version, tables) == (0, 0, 0):
         return 0
     if application_id != schema.APPLICATION_ID:
@@ -139,41 +129,35 @@ def _version(db: Database, path: Path) -> int:
 
 
 def _use_log(db: Database, path: Path) -> None:
-    if db.pragma("journal_mode", "wal") != "wal":
+    mode = db.pragma("journal_mode")
+    if mode != "wal" and db.pragma("journal_mode", "wal") != "wal":
         raise StoreRefused(f"{path} lies on a file system without shared memory (no WAL)")
 
 
 def _migrate(db: Database, path: Path, clock: Clock, version: int) -> None:
-    _use_log(db, path)
     if version:
         backup(db, path.with_name(f"{path.name}.schema{version}.backup"), replace=True)
     for number, script in enumerate(schema.MIGRATIONS, start=1):
-        _apply(db, number, script)
-    if version:
-        _tidy(db, clock)
+        if number > version:
+            _apply(db, number, script, clock)
 
 
-def _apply(db: Database, number: int, script: str) -> None:
-    """One migration and its number, in one transaction; nothing where another process was here."""
+def _apply(db: Database, number: int, script: str, clock: Clock) -> None:
+    """One migration and its number, in one transaction; the last one tidies up as well."""
     db.execute("BEGIN IMMEDIATE")
     try:
-        if db.pragma("user_version") < number:
-            db.execute(script)
-            db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-            db.execute(f"PRAGMA user_version = {number}")
+        db.execute(script)
+        if number == len(schema.MIGRATIONS):
+            tx = Tx.begin(db, clock)
+            maintenance.finalize_orphaned_compression_sessions(tx)
+            maintenance.prune_empty_ghost_sessions(tx)
+        db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {number}")
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
-
-
-def _tidy(db: Database, clock: Clock) -> None:
-    """Repair, once, what earlier versions left behind."""
-    with db:
-        tx = Tx.begin(db, clock)
-        maintenance.finalize_orphaned_compression_sessions(tx)
-        maintenance.prune_empty_ghost_sessions(tx)
 
 
 def backup(db: apsw.Connection, target: Path, *, replace: bool = False) -> Path:
@@ -184,8 +168,10 @@ def backup(db: apsw.Connection, target: Path, *, replace: bool = False) -> Path:
     if not target.parent.is_dir():
         raise StoreRefused(f"the folder {target.parent} does not exist; create it first")
     partial = target.with_name(f"{target.name}.partial")
-    partial.unlink(missing_ok=True)
+    for leftover in (partial, partial.with_name(f"{partial.name}-journal")):
+        leftover.unlink(missing_ok=True)
     files.create(partial)
+    ours = os.stat(partial).st_ino
     copy = apsw.Connection(str(partial), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         # One step: in several, every commit of another process would make it begin again.
@@ -195,6 +181,8 @@ def backup(db: apsw.Connection, target: Path, *, replace: bool = False) -> Path:
         copy.execute("PRAGMA journal_mode = DELETE")
     finally:
         copy.close()
+    if os.stat(partial).st_ino != ours:
+        raise StoreBusy(f"another backup to {target} is being made; try again")
     os.replace(partial, target)
     directory = os.open(target.parent, os.O_RDONLY)
     try:

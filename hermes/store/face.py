@@ -229,8 +229,7 @@ async def open_store(  # noqa: PLR0913
     real = files.resolve(path)
     lock = files.RuntimeLock(real)
     try:
-        database.open_database(real, clock, vfs).close()
-        async with _open_workers(real, open_worker, vfs) as (workers, guard):
+        async with _open_workers(real, clock, open_worker, vfs) as (workers, guard):
             store = Store(*workers, guard, clock)
             store.deliver = deliver
             threads = isinstance(workers[0], ThreadWorker)
@@ -243,31 +242,28 @@ async def open_store(  # noqa: PLR0913
 @asynccontextmanager
 @trio.lowlevel.enable_ki_protection
 async def _open_workers(
-    path: Path, open_worker: OpenWorker, vfs: str | None
+    path: Path, clock: Clock, open_worker: OpenWorker, vfs: str | None
 ) -> AsyncIterator[tuple[tuple[Worker, Worker, Worker], files.FileGuard]]:
     workers: list[Worker] = []
-    guard: files.FileGuard | None = None
-    try:
-        for readonly in (False, True, True):
-            worker = await open_worker(path, readonly=readonly, vfs=vfs)
-            workers.append(worker)
-            await worker.run(_first_read)
+    # Without a checkpoint in between: who else here opens the file waits, and would wait for us.
+    with files.opening(path):
+        first = database.open_database(path, clock, vfs)
         guard = files.FileGuard(path)
+    try:
+        try:
+            for readonly in (False, True, True):
+                worker = await open_worker(path, readonly=readonly, vfs=vfs)
+                workers.append(worker)
+        finally:
+            first.close()
         writer, reader, browser = workers
         yield (writer, reader, browser), guard
     finally:
         with trio.CancelScope(shield=True):
-            if guard is not None:
-                guard.leave()
+            guard.leave()
             for worker in reversed(workers):  # the writer last: it may remove the log
                 await worker.aclose()
-            if guard is not None:
-                guard.close()
-
-
-def _first_read(db: database.Database) -> None:
-    """From the first read on, the log and its index exist."""
-    db.execute("SELECT 1 FROM sessions LIMIT 1").fetchall()
+            guard.close()
 
 
 @asynccontextmanager
@@ -302,10 +298,7 @@ async def _running(
             finally:
                 store.close()
     except BaseExceptionGroup as group:
-        failed, _ = group.split(StoreFailed)
-        if failed is None:
-            raise
-        raise _first(failed) from raised
+        raise _plain(group) from raised
     if raised is not None:
         raise raised
 
@@ -317,9 +310,13 @@ async def _shielded(task: Callable[[], Awaitable[None]]) -> None:
         await task()
 
 
-def _first(group: BaseExceptionGroup[StoreFailed]) -> StoreFailed:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, StoreFailed)
-    return error
+def _plain(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one thing that a caller of the block can do something about, out of its group."""
+    for kind in (StoreFailed, KeyboardInterrupt):
+        found, _ = group.split(kind)
+        if found is not None:
+            error: BaseException = found
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            return error
+    return group

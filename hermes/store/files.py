@@ -17,12 +17,15 @@ import stat
 import struct
 import sys
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 import attrs
 
-from hermes.errors import StoreFailed, StoreInUse, StoreRefused
+from hermes.errors import StoreBusy, StoreFailed, StoreInUse, StoreRefused
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -32,6 +35,8 @@ NETWORK_FILE_SYSTEMS = frozenset(
     }
 )  # fmt: skip
 
+_MAGIC = b"SQLite format 3\0"
+_OPENING_SECONDS = 60.0
 _OFD_SETLK = 37  # F_OFD_SETLK of Linux; the fcntl module has no name for it
 _SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # SQLite's shared lock on the database
 _SHM_DEADMAN = 128  # its "somebody is here" byte in the shared memory file
@@ -111,6 +116,44 @@ def create(path: Path) -> bool:
         raise StoreRefused(f"{path} cannot be created: {error.strerror}") from error
     os.close(descriptor)  # nobody can have locked it yet
     return True
+
+
+@contextmanager
+def opening(path: Path) -> Iterator[None]:
+    """One at a time on this machine: open or create the file, until its guard stands."""
+    try:
+        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StoreRefused(f"{path}.lock cannot be opened: {error.strerror}") from error
+    try:
+        give_up = time.monotonic() + _OPENING_SECONDS
+        while not _try_lock(descriptor, fcntl.F_WRLCK, 0, 1):
+            if time.monotonic() > give_up:
+                raise StoreBusy(f"{path} is being opened by another process; try again")
+            time.sleep(0.002)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def refuse_damaged(path: Path) -> None:
+    """Look at the first bytes and the size, before SQLite puts its log beside the file.
+
+    Only while nobody here has the file open: closing it would take that connection's locks away.
+    """
+    status = os.stat(path)
+    if (status.st_dev, status.st_ino) in _guards or status.st_size == 0 or has_log(path):
+        return
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except OSError as error:
+        raise StoreRefused(f"{path} cannot be opened: {error.strerror}") from error
+    magic, page_size, pages = header[:16], header[16:18], header[28:32]
+    size = int.from_bytes(page_size, "big") * int.from_bytes(pages, "big")
+    if magic != _MAGIC or size > status.st_size:
+        what = "no SQLite file" if magic != _MAGIC else "damaged (it is shorter than it says)"
+        raise StoreRefused(f"{path} is {what}; restore a backup, or name another file")
 
 
 class RuntimeLock:
@@ -221,3 +264,11 @@ def _lock(descriptor: int, kind: int, start: int, length: int) -> None:
         return
     request = struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0)
     fcntl.fcntl(descriptor, _OFD_SETLK, request)
+
+
+def _try_lock(descriptor: int, kind: int, start: int, length: int) -> bool:
+    try:
+        _lock(descriptor, kind, start, length)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
