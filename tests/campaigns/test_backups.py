@@ -61,9 +61,9 @@ def write():
     path, counter, writer = sys.argv[1:]
     with SessionStore(path) as store, Path(counter).open("r+b") as file:
         acknowledged = mmap.mmap(file.fileno(), 0)
-        stop = acknowledged[:8]
+        go_on = bytes(8)  # and not what is read first: a late writer would miss the end
         number, worst, busy, head, epoch = 0, 0.0, 0, None, None
-        while acknowledged[:8] == stop:
+        while acknowledged[:8] == go_on:
             began = time.monotonic()
             inbound, turn = one_turn(writer, number, head, epoch)
             once, accepted = until_stored(store.accept, inbound)
