@@ -20,8 +20,8 @@ from hermes.store import boundaries, maintenance, routes, search
 from hermes.store.database import Database
 from hermes.store.files import FileGuard
 from hermes.store.lanes import Lanes
-from hermes.store.transact import Done, Failed, Group, Outcome, Work, commit_group, read, translate
-from hermes.store.tx import Clock, Tx
+from hermes.store.transact import Done, Failed, Group, Outcome, commit_group, read, translate
+from hermes.store.tx import Clock, Tx, Work
 from hermes.store.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -301,7 +301,7 @@ class StoreActor:
     async def sweep_once(self) -> list[str]:
         """One round of `sweep`; returns the sessions that expired."""
         try:
-            self._guard.check()
+            self._guard.check_files()
         except StoreFailed as fatal:
             self._fatal = fatal
             raise

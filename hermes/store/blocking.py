@@ -34,8 +34,8 @@ from hermes.store import (
     turns,
     usage,
 )
-from hermes.store.transact import Work, commit_one, read, translate
-from hermes.store.tx import Clock, Tx
+from hermes.store.transact import commit_one, read, translate
+from hermes.store.tx import Clock, Tx, Work
 
 log = logging.getLogger(__name__)
 

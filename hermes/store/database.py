@@ -32,10 +32,19 @@ class Database(apsw.Connection):
     log_pages = 0
     checkpoint_pages = CHECKPOINT_PAGES
     """The size at which the log is due to be moved into the file."""
+    shaken = False
+    """Whether SQLite rolled a transaction back by itself since the last one began."""
 
     def __init__(self, path: Path, *, readonly: bool = False, vfs: str | None = None) -> None:
         flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
         super().__init__(str(path), flags=flags, vfs=vfs, statementcachesize=200)
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self) -> None:
         self.set_busy_handler(_wait_a_little)
         self.execute("PRAGMA foreign_keys = ON")
         self.execute("PRAGMA synchronous = FULL")
@@ -43,6 +52,29 @@ class Database(apsw.Connection):
         # Checkpoints are ours to start: an error of theirs must not look like one of COMMIT.
         self.set_wal_hook(self._after_commit)
         search.install(self)
+
+    def begin(self) -> None:
+        """Begin to write. After a transaction that SQLite ended by itself, first set FTS5 right.
+
+        FTS5 keeps its number of rows in memory, and does not hear of a rollback inside one of its
+        own statements: the next commit would write a wrong number for good.
+        """
+        if self.shaken:
+            self.execute("BEGIN IMMEDIATE")
+            try:
+                self.execute("INSERT INTO search (search) VALUES ('flush')")
+            finally:
+                if self.in_transaction:
+                    self.execute("ROLLBACK")
+            self.shaken = False
+        self.execute("BEGIN IMMEDIATE")
+
+    def close(self, force: bool = False) -> None:
+        """Close the file. What goes wrong in that changes nothing that was committed."""
+        try:
+            super().close(force)
+        except apsw.Error as error:
+            log.warning("closing the database: %s", error)
 
     def _after_commit(self, _db: apsw.Connection, _name: str, pages: int) -> int:
         self.log_pages = pages
@@ -75,7 +107,7 @@ def open_database(path: Path, clock: Clock, vfs: str | None = None) -> Database:
     try:
         db = Database(path, vfs=vfs)
     except apsw.Error as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     try:
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(leave_log))
         version = 0 if fresh else _version(db, path)
@@ -87,14 +119,15 @@ def open_database(path: Path, clock: Clock, vfs: str | None = None) -> Database:
         db.execute("SELECT 1 FROM sessions LIMIT 1").fetchall()
     except apsw.Error as error:
         db.close()
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     except BaseException:
         db.close()
         raise
     return db
 
 
-def _unreadable(path: Path, error: apsw.Error) -> StoreError:
+def unreadable(path: Path, error: apsw.Error) -> StoreError:
+    """Why the file could not be opened, in one sentence."""
     match error:
         case apsw.BusyError():
             return StoreBusy(f"{path} is in use by another process; try again")
@@ -102,11 +135,13 @@ def _unreadable(path: Path, error: apsw.Error) -> StoreError:
             return StoreRefused(f"the disk is full: {path} was left as it is")
         case apsw.CantOpenError() | apsw.PermissionsError() | apsw.ReadOnlyError():
             return StoreRefused(f"{path} cannot be opened: {error}")
-        case _:
+        case apsw.CorruptError() | apsw.NotADBError():
             return StoreRefused(
                 f"{path} is damaged or no SQLite file ({error}); restore a backup, or name "
                 "another file"
             )
+        case _:
+            return StoreRefused(f"{path} cannot be read now: {type(error).__name__}: {error}")
 
 
 def _version(db: Database, path: Path) -> int:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
+import apsw
 import trio
 
 from hermes.errors import StoreFailed
@@ -35,8 +36,7 @@ from hermes.store import (
     usage,
 )
 from hermes.store.lanes import HOOK_SECONDS, Lanes
-from hermes.store.transact import Work
-from hermes.store.tx import Clock, Tx
+from hermes.store.tx import Clock, Tx, Work
 from hermes.store.worker import OpenWorker, ThreadWorker, Worker, open_in_thread
 
 P = ParamSpec("P")
@@ -254,6 +254,8 @@ async def _open_workers(
             for readonly in (False, True, True):
                 worker = await open_worker(path, readonly=readonly, vfs=vfs)
                 workers.append(worker)
+        except apsw.Error as error:
+            raise database.unreadable(path, error) from error
         finally:
             first.close()
         writer, reader, browser = workers

@@ -37,6 +37,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 _MAGIC = b"SQLite format 3\0"
 _OPENING_SECONDS = 60.0
+_SETTLED_NS = 100_000_000
 _OFD_SETLK = 37  # F_OFD_SETLK of Linux; the fcntl module has no name for it
 _SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # SQLite's shared lock on the database
 _SHM_DEADMAN = 128  # its "somebody is here" byte in the shared memory file
@@ -78,10 +79,10 @@ def _file_system(device: int, mounts: Path) -> str | None:
     return None
 
 
-def has_log(path: Path) -> bool:
+def has_log(path: Path, suffix: str = "-wal") -> bool:
     """Whether a log with something in it lies beside the file."""
     try:
-        return os.stat(f"{path}-wal").st_size > 0
+        return os.stat(f"{path}{suffix}").st_size > 0
     except FileNotFoundError:
         return False
 
@@ -142,7 +143,9 @@ def refuse_damaged(path: Path) -> None:
     Only while nobody here has the file open: closing it would take that connection's locks away.
     """
     status = os.stat(path)
-    if (status.st_dev, status.st_ino) in _guards or status.st_size == 0 or has_log(path):
+    if (status.st_dev, status.st_ino) in _guards or status.st_size == 0:
+        return
+    if has_log(path) or has_log(path, "-journal"):  # SQLite must repair it first
         return
     try:
         with path.open("rb") as file:
@@ -191,9 +194,12 @@ class _Held:
     database: int
     log: int
     shared: int
+    directory: int
     identities: dict[str, tuple[int, int]]
     users: int = 0
     inherited: list[int] = attrs.Factory(list)
+    settled: int = 0
+    """The time of the directory's last change, when the files were seen to be in place since."""
 
 
 _guards: dict[tuple[int, int], _Held] = {}
@@ -217,7 +223,20 @@ class FileGuard:
         self._held = held
 
     def check(self) -> None:
-        """Raise `StoreFailed` where a file is no longer the one that others would open."""
+        """Raise `StoreFailed` where a file is no longer the one that others would open.
+
+        Whoever takes a file away changes its directory. So one look at the directory is enough,
+        unless it changed so lately that a second change could bear the same time.
+        """
+        changed = os.fstat(self._held.directory).st_mtime_ns
+        if changed == self._held.settled:
+            return
+        self.check_files()
+        if time.time_ns() - changed > _SETTLED_NS:
+            self._held.settled = changed
+
+    def check_files(self) -> None:
+        """`check`, by looking at each file."""
         for path, identity in self._held.identities.items():
             try:
                 found = os.stat(path)
@@ -241,7 +260,7 @@ class FileGuard:
         with _guards_lock:
             if held.users:
                 return
-            descriptors = [held.shared, held.log, held.database, *held.inherited]
+            descriptors = [held.shared, held.log, held.database, held.directory, *held.inherited]
             if (successor := _guards.get(self._key)) is not None:
                 successor.inherited.extend(descriptors)
                 return
@@ -256,7 +275,8 @@ def _hold(path: Path) -> _Held:
     identities = [(status.st_dev, status.st_ino) for status in statuses]
     _lock(database, fcntl.F_RDLCK, _SHARED_FIRST, _SHARED_SIZE)
     _lock(shared, fcntl.F_RDLCK, _SHM_DEADMAN, 1)
-    return _Held(database, log, shared, dict(zip(names, identities, strict=True)))
+    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    return _Held(database, log, shared, directory, dict(zip(names, identities, strict=True)))
 
 
 def _lock(descriptor: int, kind: int, start: int, length: int) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Generator
 
 from hermes.messages import Pruned
 from hermes.store import routes, rows, search, sessions
-from hermes.store.transact import Work
-from hermes.store.tx import Tx
+from hermes.store.tx import Tx, Work
 
 DAY = 86400.0
 PRUNE_STEP = 20

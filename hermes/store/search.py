@@ -10,8 +10,7 @@ import msgspec
 
 from hermes.messages import Hit
 from hermes.store import rows
-from hermes.store.transact import Work
-from hermes.store.tx import Row, Tx
+from hermes.store.tx import Row, Tx, Work
 
 STEP = 1000
 """Rows per indexing step: some ten milliseconds of the writer's time."""

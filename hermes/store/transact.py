@@ -14,22 +14,16 @@ them only after COMMIT. What an error means depends on where it came from:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import apsw
 import attrs
 
 from hermes.errors import StoreBusy, StoreError, StoreFailed, StoreFull
-from hermes.store.tx import Clock, Tx
+from hermes.store.database import Database
+from hermes.store.tx import Clock, Tx, Work
 
 R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
-
-
-class Work(Protocol[R_co]):
-    """A store function with its arguments, waiting for a transaction."""
-
-    def __call__(self, tx: Tx, /) -> R_co: ...
 
 
 @attrs.define
@@ -80,7 +74,7 @@ def translate(error: Exception) -> Exception:
 
 
 def commit_group(
-    db: apsw.Connection, clock: Clock, check: Callable[[], None], batch: Sequence[Work[R]]
+    db: Database, clock: Clock, check: Callable[[], None], batch: Sequence[Work[R]]
 ) -> Group[R]:
     """Run the batch in one transaction, or each by itself where that is lost."""
     if len(batch) > 1:
@@ -93,16 +87,16 @@ def commit_group(
     return _one_by_one(db, clock, check, batch)
 
 
-def commit_one(db: apsw.Connection, clock: Clock, check: Callable[[], None], work: Work[R]) -> R:
+def commit_one(db: Database, clock: Clock, check: Callable[[], None], work: Work[R]) -> R:
     """Run one request in its own transaction, or raise."""
     return _commit(db, clock, check, work)[1]
 
 
 def _together(
-    db: apsw.Connection, clock: Clock, check: Callable[[], None], batch: Sequence[Work[R]]
+    db: Database, clock: Clock, check: Callable[[], None], batch: Sequence[Work[R]]
 ) -> Group[R]:
     try:
-        db.execute("BEGIN IMMEDIATE")
+        db.begin()
     except apsw.BusyError as error:
         # Alone each would wait as long again, and all the others behind it.
         return Group([Failed(translate(error))] * len(batch))
@@ -110,7 +104,7 @@ def _together(
         raise _TransactionLost from error
     tx = Tx.begin(db, clock)
     try:
-        outcomes = [_in_savepoint(tx, work) for work in batch]
+        outcomes = [_in_savepoint(db, tx, work) for work in batch]
         check()
     except BaseException:
         _roll_back(db)
@@ -119,14 +113,15 @@ def _together(
     return Group(outcomes, tx.boundaries, tx.unindexed)
 
 
-def _in_savepoint(tx: Tx, work: Work[R]) -> Outcome[R]:
-    db, cursor = tx.db, tx.cursor
+def _in_savepoint(db: Database, tx: Tx, work: Work[R]) -> Outcome[R]:
+    cursor = tx.cursor
     try:
         cursor.execute("SAVEPOINT request")
         value = work(tx)
         cursor.execute("RELEASE request")
     except Exception as error:  # the request's own: whatever it is, it is answered
         if not db.in_transaction:
+            db.shaken = True
             raise _TransactionLost from error
         failure = translate(error)
         if isinstance(failure, StoreFailed):
@@ -135,13 +130,14 @@ def _in_savepoint(tx: Tx, work: Work[R]) -> Outcome[R]:
             cursor.execute("ROLLBACK TO request")
             cursor.execute("RELEASE request")
         except apsw.Error as worse:
+            db.shaken = True
             raise _TransactionLost from worse
         return Failed(failure)
     return Done(value)
 
 
 def _one_by_one(
-    db: apsw.Connection, clock: Clock, check: Callable[[], None], batch: Sequence[Work[R]]
+    db: Database, clock: Clock, check: Callable[[], None], batch: Sequence[Work[R]]
 ) -> Group[R]:
     outcomes: list[Outcome[R]] = []
     boundaries = unindexed = False
@@ -164,11 +160,9 @@ def _one_by_one(
     return Group(outcomes, boundaries, unindexed)
 
 
-def _commit(
-    db: apsw.Connection, clock: Clock, check: Callable[[], None], work: Work[R]
-) -> tuple[Tx, R]:
+def _commit(db: Database, clock: Clock, check: Callable[[], None], work: Work[R]) -> tuple[Tx, R]:
     try:
-        db.execute("BEGIN IMMEDIATE")
+        db.begin()
     except apsw.Error as error:
         raise translate(error) from error
     tx = Tx.begin(db, clock)
@@ -176,6 +170,7 @@ def _commit(
         value = work(tx)
         check()
     except apsw.Error as error:
+        db.shaken = True
         _roll_back(db)
         raise translate(error) from error
     except BaseException:
@@ -185,11 +180,12 @@ def _commit(
     return tx, value
 
 
-def _finish(db: apsw.Connection, *, lost: type[Exception] | None) -> None:
+def _finish(db: Database, *, lost: type[Exception] | None) -> None:
     """COMMIT, and tell errors that surely undid it from those that leave it unknown."""
     try:
         db.execute("COMMIT")
     except (apsw.ConstraintError, apsw.FullError, apsw.BusyError) as error:
+        db.shaken = True
         _roll_back(db)
         raise (translate(error) if lost is None else lost()) from error
     except apsw.Error as error:
@@ -199,7 +195,7 @@ def _finish(db: apsw.Connection, *, lost: type[Exception] | None) -> None:
         ) from error
 
 
-def _roll_back(db: apsw.Connection) -> None:
+def _roll_back(db: Database) -> None:
     if not db.in_transaction:
         return
     try:
@@ -208,7 +204,7 @@ def _roll_back(db: apsw.Connection) -> None:
         raise StoreFailed(f"the database cannot be rolled back: {error}") from error
 
 
-def read(db: apsw.Connection, clock: Clock, work: Work[R]) -> R:
+def read(db: Database, clock: Clock, work: Work[R]) -> R:
     """Run a request that only reads, on one snapshot."""
     try:
         db.execute("BEGIN")

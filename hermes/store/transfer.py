@@ -13,8 +13,7 @@ from msgspec import Meta
 from hermes.errors import BadImport, UnknownSession
 from hermes.messages import Extra, Imported, JsonObject, Kind, Usage
 from hermes.store import lineage, maintenance, rows, search, sessions, titles, usage
-from hermes.store.transact import Work
-from hermes.store.tx import Tx
+from hermes.store.tx import Tx, Work
 
 FORMAT = "hermes-session-1"
 MAX_LINE = 256 * 1024 * 1024

@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import apsw
 import attrs
@@ -24,6 +24,9 @@ class Clock:
     wall: Callable[[], float] = time.time
     steady: Callable[[], float] = time.monotonic
     hex8: Callable[[], str] = lambda: secrets.token_hex(4)
+
+
+R_co = TypeVar("R_co", covariant=True)
 
 
 @attrs.define
@@ -63,3 +66,9 @@ class Tx:
     def new_session_id(self) -> str:
         """`YYYYmmdd_HHMMSS_` and eight hex digits, in UTC."""
         return time.strftime("%Y%m%d_%H%M%S_", time.gmtime(self.now)) + self.hex8()
+
+
+class Work(Protocol[R_co]):
+    """A store function with its arguments, waiting for a transaction."""
+
+    def __call__(self, tx: Tx, /) -> R_co: ...

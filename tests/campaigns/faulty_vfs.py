@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import os
+import tempfile
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import ClassVar
 
 import apsw
 import attrs
 
-OPERATIONS = ("xWrite", "xSync", "xTruncate", "xRead", "xOpen", "xDelete", "xLock")
 ERRORS: dict[str, type[apsw.Error]] = {
     "io": apsw.IOError,
     "full": apsw.FullError,
@@ -20,7 +24,28 @@ ERRORS: dict[str, type[apsw.Error]] = {
     "cantopen": apsw.CantOpenError,
 }
 
+# What can happen. A disk is full when it is written to and not when it is synced (that is an I/O
+# error), and only locks are busy: SQLite takes BUSY from a checkpoint's write or sync for a reader
+# in the way, and then deletes the log on closing, although nothing was copied.
+CAN_FAIL: dict[str, tuple[str, ...]] = {
+    "xWrite": ("io", "full", "readonly", "nomem"),
+    "xSync": ("io", "readonly", "nomem"),
+    "xTruncate": ("io", "full", "readonly", "nomem"),
+    "xRead": ("io", "nomem"),
+    "xOpen": ("cantopen", "io", "readonly", "nomem"),
+    "xDelete": ("io", "readonly", "nomem"),
+    "xLock": ("busy", "io"),
+}
+
 # What SQLite's own VFS says beside SQLITE_IOERR, so that SQLite and the store see the real code.
+_CODES = {
+    "io": apsw.SQLITE_IOERR,
+    "full": apsw.SQLITE_FULL,
+    "busy": apsw.SQLITE_BUSY,
+    "readonly": apsw.SQLITE_READONLY,
+    "nomem": apsw.SQLITE_NOMEM,
+    "cantopen": apsw.SQLITE_CANTOPEN,
+}
 _EXTENDED = {
     "xWrite": apsw.SQLITE_IOERR_WRITE,
     "xSync": apsw.SQLITE_IOERR_FSYNC,
@@ -47,8 +72,9 @@ class Fault:
     def make(self) -> apsw.Error:
         """The error as it is raised into SQLite."""
         error = ERRORS[self.error](f"injected by {self}")
-        if self.error == "io" and self.operation in _EXTENDED:
-            error.extendedresult = _EXTENDED[self.operation]
+        error.result = error.extendedresult = _CODES[self.error]
+        if self.error == "io":
+            error.extendedresult = _EXTENDED.get(self.operation, apsw.SQLITE_IOERR)
         return error
 
 
@@ -86,9 +112,10 @@ class Delete:
 
 @attrs.frozen
 class Mark:
-    """Something the driver noted, such as an acknowledgement."""
+    """Something the driver noted: an acknowledgement, and how to see that it was kept."""
 
     name: str
+    proof: object = None
 
 
 Entry = Write | Truncate | Sync | Delete | Mark
@@ -116,6 +143,16 @@ class FaultyVFS(apsw.VFS):
     def disarm(self) -> None:
         """The disk is well again; `fired` and `calls` stay."""
         self.fault = None
+
+    @contextmanager
+    def well(self) -> Iterator[None]:
+        """For a while nothing fails and nothing is counted: what the harness does for itself."""
+        fault, calls, self.fault = self.fault, self.calls.copy(), None
+        try:
+            yield
+        finally:
+            self.fault = fault
+            self.calls = calls
 
     def note(self, entry: Entry) -> None:
         """Put something into the log, in order."""
@@ -190,6 +227,15 @@ class FaultyFile(apsw.VFSFile):
             if self._readonly and level == apsw.SQLITE_LOCK_EXCLUSIVE:
                 raise apsw.BusyError("a reader cannot lock") from None
             raise
+
+
+@contextmanager
+def quick_folder() -> Iterator[Path]:
+    """A folder in memory where there is one: the faults are ours, so the disk only costs time."""
+    memory = Path("/dev/shm")
+    usable = memory.is_dir() and os.access(memory, os.W_OK)
+    with tempfile.TemporaryDirectory(prefix="hermes-", dir=memory if usable else None) as folder:
+        yield Path(folder)
 
 
 def _kind(name: str) -> str:

@@ -1,0 +1,53 @@
+"""The peers' own environments, made once under `bench/.venv-peers` and by exact versions.
+
+One environment per peer: hermes-agent 0.19.0 and openai-agents 0.24.0 pin different openai packages
+and cannot be installed side by side.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / ".venv-peers"
+PEERS: Mapping[str, tuple[str, ...]] = {
+    "hermes-agent": ("hermes-agent==0.19.0",),
+    "openai-agents": ("openai-agents==0.24.0",),
+    "langgraph": ("langgraph-checkpoint-sqlite==3.1.2", "langgraph==1.2.20"),
+}
+INSTALL_LIMIT = 600.0
+
+
+def interpreter(peer: str) -> Path | None:
+    """The peer's Python, installed first if need be; None, with one sentence, where that fails."""
+    folder = FOLDER / peer
+    python = folder / "bin" / "python"
+    wanted = " ".join(PEERS[peer])
+    receipt = folder / "installed"
+    if receipt.is_file() and receipt.read_text() == wanted:
+        return python
+    print(f"installing {wanted} in {folder} (once)", file=sys.stderr)
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        _run(sys.executable, "-m", "venv", os.fspath(folder))
+        _run(os.fspath(python), "-m", "pip", "install", "--quiet", *PEERS[peer])
+    except (subprocess.SubprocessError, OSError) as error:
+        print(f"{peer} is skipped: it could not be installed ({_reason(error)}).", file=sys.stderr)
+        return None
+    receipt.write_text(wanted)
+    return python
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_LIMIT)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        lines = str(error.stderr).strip().splitlines()
+        return lines[-1] if lines else f"pip ended with {error.returncode}"
+    return str(error)
