@@ -6,6 +6,7 @@ waiting before that changes nothing for the others: his request is whole or abse
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -181,9 +182,11 @@ class StoreActor:
                 if batch[0].alone is not None:
                     await self._run_alone(batch[0], batch[0].alone)
                     continue
-                work = [request.work for request in batch]
-                group = await self._writer.run(commit_group, self._clock, self._guard.check, work)
-                self._settle(batch, group)
+                group = await self._writer.run_then(
+                    functools.partial(self._settle, batch), self._commit(batch)
+                )
+                if group.fatal is not None:
+                    raise group.fatal  # noqa: TRY301 - told to everybody below
                 if self._writer.db.checkpoint_due:
                     await self._checkpoint()
         except BaseException as error:
@@ -192,6 +195,10 @@ class StoreActor:
             raise
         finally:
             self._answer_everyone()
+
+    def _commit(self, batch: list[Request[object]]) -> Callable[[Database], Group[object]]:
+        work = [request.work for request in batch]
+        return lambda db: commit_group(db, self._clock, self._guard.check, work)
 
     async def _take(self) -> list[Request[object]]:
         """Everything that waits, up to a bound; work that must run alone comes alone."""
@@ -231,8 +238,6 @@ class StoreActor:
             self._unindexed.set()
         if group.boundaries and self._lanes is not None:
             self._lanes.nudge()
-        if group.fatal is not None:
-            raise group.fatal
 
     async def _run_alone(
         self, request: Request[object], function: Callable[[Database], object]

@@ -33,6 +33,10 @@ class Worker(Protocol):
         self, function: Callable[Concatenate[Database, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R: ...
 
+    async def run_then(self, then: Callable[[R], None], function: Callable[[Database], R]) -> R:
+        """`run`, and `then` with the result, a scheduling step before the caller goes on."""
+        ...
+
     async def aclose(self) -> None: ...
 
 
@@ -45,10 +49,11 @@ class OpenWorker(Protocol):
 class _Call(Generic[R]):
     """A function on its way through the thread, and the task that waits for it."""
 
-    __slots__ = ("error", "function", "result", "task")
+    __slots__ = ("error", "function", "result", "task", "then")
 
-    def __init__(self, function: Callable[[], R]) -> None:
+    def __init__(self, function: Callable[[], R], then: Callable[[R], None] | None) -> None:
         self.function = function
+        self.then = then
         self.task = trio.lowlevel.current_task()
         self.result: R | None = None
         self.error: BaseException | None = None
@@ -58,6 +63,15 @@ class _Call(Generic[R]):
             self.result = self.function()
         except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
             self.error = error
+
+    def finish(self) -> None:
+        """Back in Trio: hand the result over, and wake who waits for it."""
+        try:
+            if self.then is not None and self.error is None:
+                self.then(self.result)  # type: ignore[arg-type]
+        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+            self.error = error
+        trio.lowlevel.reschedule(self.task)
 
 
 class Thread:
@@ -73,15 +87,15 @@ class Thread:
         while (call := self._calls.get()) is not None:
             call.run()
             try:
-                self._token.run_sync_soon(trio.lowlevel.reschedule, call.task)
+                self._token.run_sync_soon(call.finish)
             except trio.RunFinishedError:
                 return
 
     # Between the two halves of the hand-over there must be no Ctrl-C: the thread would wake a task
     # that does not wait.
     @trio.lowlevel.enable_ki_protection
-    async def run(self, function: Callable[[], R]) -> R:
-        call = _Call(function)
+    async def run(self, function: Callable[[], R], then: Callable[[R], None] | None = None) -> R:
+        call = _Call(function, then)
         self._calls.put(call)  # type: ignore[arg-type]
         await trio.lowlevel.wait_task_rescheduled(_not_now)
         if call.error is not None:
@@ -109,6 +123,9 @@ class ThreadWorker:
         self, function: Callable[Concatenate[Database, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> R:
         return await self._thread.run(lambda: function(self.db, *args, **kwargs))
+
+    async def run_then(self, then: Callable[[R], None], function: Callable[[Database], R]) -> R:
+        return await self._thread.run(lambda: function(self.db), then)
 
     @trio.lowlevel.enable_ki_protection
     async def aclose(self) -> None:
@@ -170,6 +187,11 @@ class InlineWorker:
         with trio.CancelScope(shield=True):
             await trio.lowlevel.checkpoint()  # others run while a thread would work
         return function(self.db, *args, **kwargs)
+
+    async def run_then(self, then: Callable[[R], None], function: Callable[[Database], R]) -> R:
+        result = await self.run(function)
+        then(result)
+        return result
 
     async def aclose(self) -> None:
         self.db.close()
