@@ -1,8 +1,8 @@
 """The values that travel: frozen, and with nothing of ours behind them.
 
-Transcript rows are `msgspec.Struct`s, because ten thousand of them are made at once when a
-conversation is loaded (about as fast as `json.loads`; attrs classes take twice as long). Everything
-else is attrs.
+What is made for every message is a `msgspec.Struct`, because ten thousand are made at once when a
+conversation is loaded (about as fast as `json.loads`; attrs classes take twice as long); those that
+cannot be part of a cycle are none of the garbage collector's business. Everything else is attrs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ OutboxState: TypeAlias = Literal["pending", "sending", "sent", "dead"]
 Event: TypeAlias = Literal["on_session_finalize", "on_session_reset", "on_session_switch"]
 
 
-class ToolCall(msgspec.Struct, frozen=True):
+class ToolCall(msgspec.Struct, frozen=True, gc=False):
     """A tool call as the model asked for it; `arguments` is the model's own JSON text."""
 
     id: str
@@ -51,7 +51,7 @@ class Message(Extra, frozen=True):
     platform_message_id: str | None = None
 
 
-class StoredMessage(Extra, frozen=True):
+class StoredMessage(Extra, frozen=True, gc=False):
     """A message as the store keeps it; `id` orders it among all messages of its session."""
 
     id: int
@@ -87,8 +87,7 @@ class Inbound:
     platform_message_id: str | None = None
 
 
-@attrs.frozen
-class Head:
+class Head(msgspec.Struct, frozen=True, gc=False):
     """What a transcript is at: `revision` grows with every change, so the newest has the most."""
 
     session_id: str
@@ -239,8 +238,7 @@ class Lease:
     token: int
 
 
-@attrs.frozen
-class Appended:
+class Appended(msgspec.Struct, frozen=True, gc=False):
     """Answer of `append_message`."""
 
     message_id: int

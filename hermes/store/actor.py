@@ -21,7 +21,16 @@ from hermes.store import boundaries, maintenance, routes, search
 from hermes.store.database import Database
 from hermes.store.files import FileGuard
 from hermes.store.lanes import Lanes
-from hermes.store.transact import Done, Failed, Group, Outcome, commit_group, read, translate
+from hermes.store.transact import (
+    Done,
+    Failed,
+    Group,
+    Outcome,
+    commit_group,
+    commit_one,
+    read,
+    translate,
+)
 from hermes.store.tx import Clock, Tx, Work
 from hermes.store.worker import Worker
 
@@ -66,7 +75,10 @@ class Request(Generic[R]):
     def settle(self, outcome: Outcome[R]) -> None:
         """Say what became of it. `after` hears of a commit even where nobody waits any more."""
         if isinstance(outcome, Done) and self.after is not None:
-            self.after(outcome.value)
+            try:
+                self.after(outcome.value)
+            except Exception:  # foreign code; the row is on disk and will be found there
+                log.exception("a committed message could not be delivered")
         self.outcome = outcome
         if self.task is not None:
             trio.lowlevel.reschedule(self.task)
@@ -115,6 +127,10 @@ class StoreActor:
         """Commit the work, with whatever else waits; `after` is called as soon as it is on disk."""
         return self._ask(Request(work, after))
 
+    def transact_alone(self, work: Work[R]) -> Coroutine[object, object, R]:
+        """Commit long work in a transaction that nobody else has to wait for."""
+        return self.run_alone(lambda db: commit_one(db, self._clock, self._guard.check, work))
+
     def run_alone(self, function: Callable[[Database], R]) -> Coroutine[object, object, R]:
         """Run a function on the writing connection outside any transaction."""
         return self._ask(Request(_not_in_a_transaction, alone=function))
@@ -122,10 +138,7 @@ class StoreActor:
     # No Ctrl-C between queueing and waiting: the writer would wake a task that does not wait.
     @trio.lowlevel.enable_ki_protection
     async def _ask(self, request: Request[R]) -> R:
-        if self._fatal is not None:
-            raise StoreFailed(f"the store has stopped: {self._fatal}") from self._fatal
-        if self._closing:
-            raise ActorStopped("the store is closed")
+        self._require_open()
         if len(self._queue) >= MAX_WAITING:
             raise Overloaded(f"{len(self._queue)} requests already wait for the store")
         request.task = trio.lowlevel.current_task()
@@ -135,13 +148,22 @@ class StoreActor:
         outcome = request.outcome
         assert outcome is not None
         if isinstance(outcome, Failed):
-            raise outcome.error
+            error = outcome.error
+            try:
+                raise error
+            finally:  # or the error's traceback would hold the error, and all else here
+                del error, outcome, request
         return outcome.value
+
+    def _require_open(self) -> None:
+        if self._fatal is not None:
+            raise StoreFailed(f"the store has stopped: {self._fatal}") from self._fatal
+        if self._closing:
+            raise ActorStopped("the store is closed")
 
     async def snapshot(self, work: Work[R], *, browse: bool = False) -> R:
         """Run work that only reads; what may take long (`browse`) does not delay the rest."""
-        if self._closing:
-            raise ActorStopped("the store is closed")
+        self._require_open()
         # The read itself is shielded; without this a loop of reads could not be cancelled.
         await trio.lowlevel.checkpoint_if_cancelled()
         worker = self._browser if browse else self._reader
@@ -149,11 +171,12 @@ class StoreActor:
 
     async def run_beside(self, function: Callable[[Database], R]) -> R:
         """Run a function on the browsing connection."""
+        self._require_open()
         await trio.lowlevel.checkpoint_if_cancelled()
         try:
             return await self._browser.run(function)
         except apsw.Error as error:
-            raise translate(error) from error
+            raise translate(error, "nothing was done") from error
 
     def statistics(self) -> StoreStatistics:
         """How the store is doing."""
@@ -231,7 +254,7 @@ class StoreActor:
         self._commits += 1
         self._requests += len(batch)
         self._largest = max(self._largest, len(batch))
-        self._fatal = group.fatal
+        self._fatal = self._fatal or group.fatal
         for request, outcome in zip(batch, group.outcomes, strict=True):
             request.settle(outcome)
         if group.unindexed:
@@ -287,10 +310,10 @@ class StoreActor:
                 self._unindexed.set()
 
     async def _index_step(self) -> int:
-        """One step, then a pause: indexing takes at most a fifth of the writer's time."""
+        """One step, then a pause: indexing takes at most a tenth of the writer's time."""
         begun = trio.current_time()
         count = await self.transact(search.index_step)
-        await trio.sleep(4 * (trio.current_time() - begun))
+        await trio.sleep(9 * (trio.current_time() - begun))
         return count
 
     @trio.lowlevel.enable_ki_protection
@@ -310,10 +333,11 @@ class StoreActor:
         except StoreFailed as fatal:
             self._fatal = fatal
             raise
-        ended = []
-        for key, epoch in await self.snapshot(routes.overdue):
-            session_id = await self.transact(lambda tx, k=key, e=epoch: routes.expire(tx, k, e))
-            ended.append(session_id)
+        ended: list[str | None] = []
+        while due := await self.snapshot(routes.overdue):
+            for key, epoch in due:
+                work = functools.partial(routes.expire, session_key=key, epoch=epoch)
+                ended.append(await self.transact(work))
         await self.transact(maintenance.forget_closed)
         if await self.snapshot(search.unindexed):
             self._unindexed.set()

@@ -13,7 +13,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 import apsw
 
-from hermes.errors import StoreFailed
+from hermes.errors import ActorStopped
 from hermes.store import (
     boundaries,
     database,
@@ -34,6 +34,7 @@ from hermes.store import (
     turns,
     usage,
 )
+from hermes.store.steps import Steps
 from hermes.store.transact import commit_one, read, translate
 from hermes.store.tx import Clock, Tx, Work
 
@@ -69,14 +70,11 @@ def _steps(
 ) -> Callable[Concatenate[SessionStore, P], R]:
     @functools.wraps(function)
     def verb(self: SessionStore, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        steps = function(*args, **kwargs)
-        try:
-            work = next(steps)
-            while True:
-                work = steps.send(self.transact(work))
-        except StopIteration as stop:
-            result: R = stop.value
-            return result
+        steps = Steps(function(*args, **kwargs))
+        while (work := steps.next()) is not None:
+            with steps.counted():
+                steps.done(self.transact(work))
+        return steps.result()
 
     return verb
 
@@ -86,7 +84,8 @@ def _searches(
 ) -> Callable[Concatenate[SessionStore, P], R]:
     @functools.wraps(function)
     def verb(self: SessionStore, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        self.index_pending()
+        if self.snapshot(search.unindexed):
+            self.index_pending()
         return self.snapshot(lambda tx: function(tx, *args, **kwargs))
 
     return verb
@@ -108,7 +107,7 @@ class SessionStore:
         self.path = files.resolve(path)
         self._clock = clock or Clock()
         self._turn = threading.RLock()
-        with files.opening(self.path):
+        with files.wait_opening(self.path):
             self._db = database.open_database(self.path, self._clock, vfs)
             self._guard = files.FileGuard(self.path)
         self._open = True
@@ -137,7 +136,11 @@ class SessionStore:
         """Run the work in a transaction of its own."""
         with self._turn:
             self._require_open()
-            value = commit_one(self._db, self._clock, self._guard.check, work)
+            try:
+                value = commit_one(self._db, self._clock, self._guard.check, work)
+            except BaseException:
+                self._db.abandon()
+                raise
             if self._db.checkpoint_due:
                 self._checkpoint()
             return value
@@ -146,11 +149,15 @@ class SessionStore:
         """Run work that only reads."""
         with self._turn:
             self._require_open()
-            return read(self._db, self._clock, work)
+            try:
+                return read(self._db, self._clock, work)
+            except BaseException:
+                self._db.abandon()
+                raise
 
     def _require_open(self) -> None:
         if not self._open:
-            raise StoreFailed(f"{self.path} is closed")
+            raise ActorStopped(f"{self.path} is closed")
 
     def _checkpoint(self) -> None:
         try:
@@ -255,4 +262,4 @@ class SessionStore:
         try:
             return function(self._db)
         except apsw.Error as error:
-            raise translate(error) from error
+            raise translate(error, "nothing was done") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import apsw
 
-from hermes.errors import StoreBusy, StoreError, StoreRefused
+from hermes.errors import StoreBusy, StoreError, StoreFailed, StoreRefused
 from hermes.store import files, maintenance, schema, search
 from hermes.store.tx import Clock, Tx
 
@@ -34,6 +35,8 @@ class Database(apsw.Connection):
     """The size at which the log is due to be moved into the file."""
     shaken = False
     """Whether SQLite rolled a transaction back by itself since the last one began."""
+    fatal: StoreFailed | None = None
+    """Why nothing more may be written: after a failed flush, what follows could be lost as well."""
 
     def __init__(self, path: Path, *, readonly: bool = False, vfs: str | None = None) -> None:
         flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
@@ -59,6 +62,7 @@ class Database(apsw.Connection):
         FTS5 keeps its number of rows in memory, and does not hear of a rollback inside one of its
         own statements: the next commit would write a wrong number for good.
         """
+        self._clear()
         if self.shaken:
             self.execute("BEGIN IMMEDIATE")
             try:
@@ -68,6 +72,21 @@ class Database(apsw.Connection):
                     self.execute("ROLLBACK")
             self.shaken = False
         self.execute("BEGIN IMMEDIATE")
+
+    def begin_reading(self) -> None:
+        """Begin to read; not after a commit of unknown outcome, of which it might tell half."""
+        self._clear()
+        self.execute("BEGIN")
+
+    def _clear(self) -> None:
+        if self.fatal is not None:
+            raise StoreFailed(f"the store has stopped: {self.fatal}") from self.fatal
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Undo what a Ctrl-C left open, which can hit the undoing itself."""
+        if self.in_transaction:
+            self.execute("ROLLBACK")
 
     def close(self, force: bool = False) -> None:
         """Close the file. What goes wrong in that changes nothing that was committed."""
@@ -83,7 +102,7 @@ class Database(apsw.Connection):
     def checkpoint(self) -> None:
         """Move what is in the log into the file, as far as no reader stands in the way."""
         pages, moved = self.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        self.log_pages = pages - moved
+        self.log_pages = 0 if moved == pages else pages
         self.checkpoint_pages = CHECKPOINT_PAGES + self.log_pages
         if self.log_pages >= ALARMING_PAGES:
             log.warning("a reader that does not end keeps %d pages in the log", self.log_pages)
@@ -231,4 +250,5 @@ def vacuum(db: apsw.Connection) -> None:
     """Merge the full text index and give free space back to the disk."""
     db.execute("INSERT INTO search (search) VALUES ('optimize')")
     db.execute("VACUUM")
-    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    with contextlib.suppress(apsw.BusyError):  # a reader: the log is cut later
+        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)

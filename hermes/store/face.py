@@ -12,7 +12,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 import apsw
 import trio
 
-from hermes.errors import StoreFailed
+from hermes.errors import StoreBusy, StoreFailed
 from hermes.messages import Accepted, Delivery, ExpiryPolicy, Hooks, Inbound
 from hermes.store import (
     actor,
@@ -35,7 +35,8 @@ from hermes.store import (
     turns,
     usage,
 )
-from hermes.store.lanes import HOOK_SECONDS, Lanes
+from hermes.store.lanes import HOOK_SECONDS, Lanes, require_hooks
+from hermes.store.steps import Steps
 from hermes.store.tx import Clock, Tx, Work
 from hermes.store.worker import OpenWorker, ThreadWorker, Worker, open_in_thread
 
@@ -70,17 +71,22 @@ def _browses(function: Callable[Concatenate[Tx, P], R]) -> Verb[P, R]:
     return verb
 
 
+def _alone(function: Callable[Concatenate[Tx, P], R]) -> Verb[P, R]:
+    @functools.wraps(function)
+    def verb(self: Store, /, *args: P.args, **kwargs: P.kwargs) -> Awaitable[R]:
+        return self.transact_alone(lambda tx: function(tx, *args, **kwargs))
+
+    return verb
+
+
 def _steps(function: Callable[P, Generator[Work[S], S, R]]) -> Verb[P, R]:
     @functools.wraps(function)
     async def verb(self: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        steps = function(*args, **kwargs)
-        try:
-            work = next(steps)
-            while True:
-                work = steps.send(await self.transact(work))
-        except StopIteration as stop:
-            result: R = stop.value
-            return result
+        steps = Steps(function(*args, **kwargs))
+        while (work := steps.next()) is not None:
+            with steps.counted():
+                steps.done(await self.transact(work))
+        return steps.result()
 
     return verb
 
@@ -88,7 +94,8 @@ def _steps(function: Callable[P, Generator[Work[S], S, R]]) -> Verb[P, R]:
 def _searches(function: Callable[Concatenate[Tx, P], R]) -> Verb[P, R]:
     @functools.wraps(function)
     async def verb(self: Store, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        await self.index_pending()
+        if await self.snapshot(search.unindexed):
+            await self.index_pending()
         return await self.snapshot(lambda tx: function(tx, *args, **kwargs), browse=True)
 
     return verb
@@ -192,8 +199,8 @@ class Store(actor.StoreActor):
     )
     forget_closed = _writes(maintenance.forget_closed)
     integrity_check = _browses(maintenance.integrity_check)
-    check_search = _writes(search.check_search)
-    rebuild_search = _writes(search.rebuild_search)
+    check_search = _alone(search.check_search)
+    rebuild_search = _alone(search.rebuild_search)
     index_pending = _steps(search.index_pending)
     import_sessions = _steps(transfer.import_sessions)
     prune_sessions = _steps(maintenance.prune_sessions)
@@ -225,6 +232,7 @@ async def open_store(  # noqa: PLR0913
 
     Raises `StoreFailed` out of the block when the store cannot go on.
     """
+    require_hooks(hooks or {})
     clock = clock or Clock()
     real = files.resolve(path)
     lock = files.RuntimeLock(real)
@@ -245,10 +253,7 @@ async def _open_workers(
     path: Path, clock: Clock, open_worker: OpenWorker, vfs: str | None
 ) -> AsyncIterator[tuple[tuple[Worker, Worker, Worker], files.FileGuard]]:
     workers: list[Worker] = []
-    # Without a checkpoint in between: who else here opens the file waits, and would wait for us.
-    with files.opening(path):
-        first = database.open_database(path, clock, vfs)
-        guard = files.FileGuard(path)
+    first, guard = await _open_first(path, clock, vfs, threads=open_worker is open_in_thread)
     try:
         try:
             for readonly in (False, True, True):
@@ -266,6 +271,24 @@ async def _open_workers(
             for worker in reversed(workers):  # the writer last: it may remove the log
                 await worker.aclose()
             guard.close()
+
+
+@trio.lowlevel.enable_ki_protection
+async def _open_first(
+    path: Path, clock: Clock, vfs: str | None, *, threads: bool
+) -> tuple[database.Database, files.FileGuard]:
+    """A first connection, and the guard: from here on nobody can take the file's locks away."""
+
+    def open_it() -> tuple[database.Database, files.FileGuard]:
+        return database.open_database(path, clock, vfs), files.FileGuard(path)
+
+    give_up = trio.current_time() + files.OPENING_SECONDS
+    while (turn := files.Opening(path)).waits:
+        if trio.current_time() > give_up:
+            raise StoreBusy(f"{path} is being opened by another process; try again")
+        await trio.sleep(files.OPENING_PAUSE)
+    with turn:
+        return await trio.to_thread.run_sync(open_it) if threads else open_it()
 
 
 @asynccontextmanager

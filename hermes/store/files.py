@@ -18,8 +18,6 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -36,7 +34,8 @@ NETWORK_FILE_SYSTEMS = frozenset(
 )  # fmt: skip
 
 _MAGIC = b"SQLite format 3\0"
-_OPENING_SECONDS = 60.0
+OPENING_SECONDS = 60.0
+OPENING_PAUSE = 0.002
 _SETTLED_NS = 100_000_000
 _OFD_SETLK = 37  # F_OFD_SETLK of Linux; the fcntl module has no name for it
 _SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # SQLite's shared lock on the database
@@ -119,22 +118,37 @@ def create(path: Path) -> bool:
     return True
 
 
-@contextmanager
-def opening(path: Path) -> Iterator[None]:
-    """One at a time on this machine: open or create the file, until its guard stands."""
-    try:
-        descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise StoreRefused(f"{path}.lock cannot be opened: {error.strerror}") from error
-    try:
-        give_up = time.monotonic() + _OPENING_SECONDS
-        while not _try_lock(descriptor, fcntl.F_WRLCK, 0, 1):
-            if time.monotonic() > give_up:
-                raise StoreBusy(f"{path} is being opened by another process; try again")
-            time.sleep(0.002)
-        yield
-    finally:
-        os.close(descriptor)
+class Opening:
+    """A turn to open or create the file, one at a time on this machine, until its guard stands.
+
+    `waits` where it is somebody else's turn.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StoreRefused(f"{path}.lock cannot be opened: {error.strerror}") from error
+        self.waits = not _try_lock(descriptor, fcntl.F_WRLCK, 0, 1)
+        self._descriptor = descriptor
+        if self.waits:
+            os.close(descriptor)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+
+def wait_opening(path: Path) -> Opening:
+    """Wait for a turn to open the file."""
+    give_up = time.monotonic() + OPENING_SECONDS
+    while (turn := Opening(path)).waits:
+        if time.monotonic() > give_up:
+            raise StoreBusy(f"{path} is being opened by another process; try again")
+        time.sleep(OPENING_PAUSE)
+    return turn
 
 
 def refuse_damaged(path: Path) -> None:

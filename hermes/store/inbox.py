@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
 import msgspec
 
 from hermes.errors import Overloaded
-from hermes.messages import Accepted, ExpiryPolicy, Inbound, InboxRow, Receipt, Source
+from hermes.messages import Accepted, ExpiryPolicy, Inbound, InboxRow, Receipt, Route, Source
 from hermes.store import routes, rows, sessions
 from hermes.store.tx import Tx
 
@@ -25,7 +24,8 @@ def accept(
 
     The same event again gets the first receipt. `Overloaded` where too many wait for this key.
     """
-    source, key = inbound.source, routes.require_key(inbound.session_key)
+    inbound, body = _checked(inbound)
+    source, key = inbound.source, inbound.session_key
     row = tx.one(
         f"SELECT {_RECEIPT} FROM inbox WHERE platform = ? AND account = ? AND event_id = ?",
         source.platform,
@@ -42,7 +42,7 @@ def accept(
     route = routes.settle(tx, key)
     _describe(tx, key, source)
     routes.touch(tx, key, policy)
-    inbox_id = _insert(tx, inbound, route.session_id, route.epoch, started=waiting == 0)
+    inbox_id = _insert(tx, inbound, body, route, started=waiting == 0)
     receipt = Receipt(inbox_id, key, route.session_id, route.epoch, tx.now)
     return Accepted(receipt, sessions.head(tx, route.session_id), expired=expired)
 
@@ -62,7 +62,7 @@ def _describe(tx: Tx, session_key: str, source: Source) -> None:
     )
 
 
-def _insert(tx: Tx, inbound: Inbound, session_id: str, epoch: int, *, started: bool) -> int:
+def _insert(tx: Tx, inbound: Inbound, body: str, route: Route, *, started: bool) -> int:
     tx.run(
         "INSERT INTO inbox (platform, account, event_id, session_key, session_id, epoch, body, "
         "accepted_at, attempts) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -70,22 +70,27 @@ def _insert(tx: Tx, inbound: Inbound, session_id: str, epoch: int, *, started: b
         inbound.source.account,
         inbound.event_id,
         inbound.session_key,
-        session_id,
-        epoch,
-        _encode(inbound),
+        route.session_id,
+        route.epoch,
+        body,
         tx.now,
         int(started),
     )
     return tx.db.last_insert_rowid()
 
 
-def _encode(inbound: Inbound) -> str:
+def _checked(inbound: Inbound) -> tuple[Inbound, str]:
+    """The message as it will be read again, and its JSON; ValueError where it cannot be."""
+    routes.require_key(inbound.session_key)
     rows.require_shallow(inbound.parts)
     try:
-        return msgspec.json.encode(inbound).decode()
-    except UnicodeEncodeError:
-        whole = attrs.evolve(inbound, text=rows.whole_text(inbound.text))
-        return msgspec.json.encode(whole).decode()
+        body = rows.encode_whole(inbound)
+        inbound = _DECODE(body)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise ValueError(f"the inbound message has a field of a wrong kind: {error}") from None
+    if not inbound.event_id:
+        raise ValueError("an inbound message needs an event_id: it tells a repetition from news")
+    return inbound, body
 
 
 def open_inbox(
@@ -114,6 +119,12 @@ def all_open(tx: Tx, inbox_ids: Sequence[int], session_key: str) -> bool:
         )
         for inbox_id in inbox_ids
     )
+
+
+def source_of(tx: Tx, inbox_id: int) -> Source:
+    """Where an open message came from."""
+    row = tx.one("SELECT body FROM inbox WHERE id = ? AND body IS NOT NULL", inbox_id)
+    return Source() if row is None else _DECODE(row[0]).source
 
 
 def start_inbox(tx: Tx, inbox_ids: Sequence[int]) -> None:

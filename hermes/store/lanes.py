@@ -5,17 +5,18 @@ No commit and no reply waits for a hook. One that raises or hangs is logged, and
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import attrs
 import trio
 
 from hermes.errors import Overloaded, StoreError
-from hermes.messages import Boundary, Hooks, Transcript
+from hermes.messages import Boundary, Event, Hooks, Transcript
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Lanes:
         self._seconds = seconds
         self._threads = threads
         self._running = trio.Semaphore(LANES_AT_ONCE)
-        self._thread_limit = trio.CapacityLimiter(LANES_AT_ONCE)
+        self._threads_left = trio.CapacityLimiter(LANES_AT_ONCE)
         self._waiting: dict[str, deque[Boundary]] = {}
         self._quiet = trio.Event()
         self._quiet.set()
@@ -85,9 +86,16 @@ class Lanes:
     async def _run_lane(self, session_key: str) -> None:
         lane = self._waiting[session_key]
         while lane:
-            async with self._running:
-                error = await self._tell(lane[0])
-            await self._close_until_done(lane[0], error)
+            try:
+                async with self._running:
+                    error = await self._tell(lane[0])
+            except _NoThread:
+                log.warning(
+                    "%s of %s was not delivered: hooks that do not end hold all %d threads",
+                    lane[0].event, lane[0].session_id, LANES_AT_ONCE,
+                )  # fmt: skip
+            else:
+                await self._close_until_done(lane[0], error)
             lane.popleft()
         del self._waiting[session_key]
         if not self._waiting:
@@ -108,12 +116,13 @@ class Lanes:
         error = None
         for hook in self._hooks.get(boundary.event, ()):
             try:
-                with trio.fail_after(self._seconds):
-                    await self._call(hook, boundary)
+                await self._call(hook, boundary)
             except trio.TooSlowError:
                 error = f"{_name(hook)} did not end within {self._seconds:g} s"
                 log.warning("%s of %s: %s", boundary.event, boundary.session_id, error)
-            except Exception as problem:  # foreign code: its failure is its own
+            except _NoThread:
+                raise
+            except (Exception, SystemExit) as problem:  # foreign code: its failure is its own
                 error = f"{_name(hook)} raised {type(problem).__name__}: {problem}"
                 log.exception("%s of %s: a hook failed", boundary.event, boundary.session_id)
         return error
@@ -121,16 +130,32 @@ class Lanes:
     async def _call(self, hook: Callable[..., Any], boundary: Boundary) -> None:
         wanted = self._arguments(hook, boundary)
         if inspect.iscoroutinefunction(hook) or not self._threads:
-            answer = hook(**wanted)
-            if inspect.isawaitable(answer):
-                await answer
+            with trio.fail_after(self._seconds):
+                await _finished(hook(**wanted))
             return
-        # A plain function may block; its thread is left behind when the deadline passes.
-        answer = await trio.to_thread.run_sync(
-            lambda: hook(**wanted), abandon_on_cancel=True, limiter=self._thread_limit
-        )
-        if inspect.isawaitable(answer):
-            await answer
+        call = await self._get_thread(lambda: hook(**wanted))
+        with trio.fail_after(self._seconds):
+            # A plain function may block; its thread is left behind when the deadline passes.
+            own = trio.CapacityLimiter(1)
+            answer = await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=own)
+            await _finished(answer)
+
+    async def _get_thread(self, hook: Callable[[], object]) -> Callable[[], object]:
+        """The hook with the right to a thread, which it gives back when it really ends."""
+        owner = object()
+        with trio.move_on_after(self._seconds):
+            await self._threads_left.acquire_on_behalf_of(owner)
+            token = trio.lowlevel.current_trio_token()
+
+            def call() -> object:
+                try:
+                    return hook()
+                finally:
+                    with contextlib.suppress(trio.RunFinishedError):
+                        token.run_sync_soon(self._threads_left.release_on_behalf_of, owner)
+
+            return call
+        raise _NoThread
 
     def _arguments(self, hook: Callable[..., Any], boundary: Boundary) -> Mapping[str, object]:
         """What the hook names, of all there is; session_id and platform always."""
@@ -144,6 +169,25 @@ class Lanes:
             return offered
         named = {parameter.name for parameter in parameters} | {"session_id", "platform"}
         return {name: value for name, value in offered.items() if name in named}
+
+
+class _NoThread(Exception):
+    """Every thread is held by a hook that does not end."""
+
+
+async def _finished(answer: object) -> None:
+    if inspect.isawaitable(answer):
+        await answer
+
+
+def require_hooks(hooks: Hooks) -> None:
+    """Refuse what could only be noticed when it is too late."""
+    known = get_args(Event)
+    for event, callables in hooks.items():
+        if event not in known:
+            raise ValueError(f"there is no event {event!r}; there are {', '.join(known)}")
+        if callable(callables) or not all(callable(hook) for hook in callables):
+            raise ValueError(f"the hooks of {event} must be a list of callables")
 
 
 def _name(hook: Callable[..., Any]) -> str:

@@ -10,7 +10,7 @@ from hermes.store.tx import Tx
 
 _DOWN = """
 WITH RECURSIVE line (no, id, depth) AS (
-  SELECT no, id, 0 FROM sessions WHERE {start}
+  SELECT no, id, 0 FROM sessions WHERE id = ?
   UNION ALL
   SELECT s.no, s.id, depth + 1 FROM line JOIN sessions s
   ON s.parent_no = line.no AND s.kind = 'compression'
@@ -38,13 +38,13 @@ def child(tx: Tx, no: int) -> tuple[int, str, str | None] | None:
 def get_compression_lineage(tx: Tx, session_id: str) -> list[str]:
     """The ids from the root to the tip of the line that the session is on."""
     above: list[str] = [row[0] for row in tx.all(_UP, session_id)]
-    below: list[str] = [row[0] for row in tx.all(_DOWN.format(start="id = ?"), session_id)]
+    below: list[str] = [row[0] for row in tx.all(_DOWN, session_id)]
     return above + below[1:]
 
 
 def get_compression_tip(tx: Tx, session_id: str) -> str:
     """The live end of the line; the id itself where nothing continues it."""
-    rows = tx.all(_DOWN.format(start="id = ?"), session_id)
+    rows = tx.all(_DOWN, session_id)
     return str(rows[-1][0]) if rows else session_id
 
 

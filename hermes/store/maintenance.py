@@ -63,9 +63,8 @@ def prune_sessions(
         ids = tuple(i for i, _ in prunable(tx, older_than_days, source, PRUNE_STEP))
         return Pruned(ids, sum(delete_session(tx, i) for i in ids), dry_run=False)
 
-    total = yield preview
     if dry_run:
-        return total
+        return (yield preview)
     total = Pruned((), 0, dry_run=False)
     while (done := (yield step)).session_ids:
         total = Pruned(

@@ -7,6 +7,7 @@ from typing import TypedDict
 
 import attrs
 
+from hermes.errors import StoreError
 from hermes.messages import JsonObject, Lease, Message, Rotated, Session, Skipped
 from hermes.store import leases, lineage, routes, rows, sessions, titles, transcripts
 from hermes.store.tx import Tx
@@ -44,6 +45,8 @@ def rotate(tx: Tx, rotation: Rotation) -> Rotated | Skipped:
         return _already(tx, rotation, child[1], child[2])
     if (refusal := _refusal(tx, rotation, end_reason, rewrites)) is not None:
         return refusal
+    if rotation.upto and rotation.upto // rows.SPAN != no:
+        raise StoreError(f"message {rotation.upto} is not one of {rotation.session_id}")
     carried = [rows.as_message(m) for m in transcripts.messages_after(tx, no, rotation.upto)]
     child_id = continue_in(tx, rotation.session_id, rotation.child_session_id)
     tx.run("UPDATE sessions SET rotation_id = ? WHERE id = ?", rotation.rotation_id, child_id)
@@ -90,6 +93,8 @@ def continue_in(tx: Tx, session_id: str, child_id: str | None = None) -> str:
     """End the session by compression and create its child, which takes over what describes it."""
     parent = sessions.get_session(tx, session_id)
     assert parent is not None
+    if child_id is not None and sessions.number(tx, child_id) is not None:
+        raise StoreError(f"session {child_id} exists; a continuation needs an id of its own")
     sessions.end_session(tx, session_id, "compression")
     child_id = sessions.create_session(
         tx,

@@ -60,19 +60,28 @@ def settle(tx: Tx, session_key: str) -> Route:
 
     A session that ended by accident goes on.
     """
-    route = require_route(tx, session_key)
+    require_route(tx, session_key)
+    route = current(tx, session_key)
+    assert route is not None
     row = tx.one("SELECT end_reason FROM sessions WHERE id = ?", route.session_id)
     if row is None or row[0] is None:
         return route
     if row[0] in sessions.ACCIDENTS:
         sessions.reopen_session(tx, route.session_id)
         return route
+    point(tx, session_key, tx.new_session_id())
+    return require_route(tx, session_key)
+
+
+def current(tx: Tx, session_key: str) -> Route | None:
+    """The route, after it has followed compressions that others did."""
+    route = get_route(tx, session_key)
+    if route is None:
+        return None
     tip = lineage.get_compression_tip(tx, route.session_id)
     if tip != route.session_id:
         point(tx, session_key, tip)
-        return settle(tx, session_key)
-    point(tx, session_key, tx.new_session_id())
-    return require_route(tx, session_key)
+    return get_route(tx, session_key)
 
 
 def new_session(
@@ -85,7 +94,7 @@ def new_session(
 ) -> Route:
     """End the conversation and begin another; its row comes with the first message."""
     pending = titles.sanitize_title(title)
-    route = get_route(tx, session_key)
+    route = current(tx, session_key)
     old = None if route is None else route.session_id
     name = platform or ("embedded" if route is None else route.platform)
     new = tx.new_session_id()
@@ -112,7 +121,7 @@ def new_session(
 
 def close(tx: Tx, session_key: str, *, reason: str = "closed") -> str | None:
     """Finalize and end the session the key leads to now; the next message begins a new one."""
-    route = get_route(tx, session_key)
+    route = current(tx, session_key)
     if route is None:
         return None
     sessions.end_session(tx, route.session_id, reason)
@@ -130,7 +139,7 @@ def close(tx: Tx, session_key: str, *, reason: str = "closed") -> str | None:
 
 def finalize(tx: Tx, session_key: str, *, reason: str = "shutdown") -> str | None:
     """Let hooks finalize the current session without ending it: the conversation goes on later."""
-    route = get_route(tx, session_key)
+    route = current(tx, session_key)
     if route is None:
         return None
     boundaries.record(
@@ -145,27 +154,40 @@ def switch(tx: Tx, session_key: str, target: str) -> Route:
 
     The session that is left neither ends nor is finalized.
     """
-    found = lineage.resolve_session_id(tx, target) or titles.resolve_session_by_title(tx, target)
+    found = _find(tx, target)
     if found is None:
         raise UnknownSession(f"there is no session {target!r}")
     tip = lineage.get_compression_tip(tx, found)
     route = get_route(tx, session_key)
-    if route is not None and route.session_id == tip:
-        return route
     sessions.reopen_session(tx, tip)
-    point(tx, session_key, tip)
-    boundaries.record(
-        tx,
-        "on_session_switch",
+    if route is None or route.session_id != tip:
+        point(tx, session_key, tip)
+        boundaries.record(
+            tx,
+            "on_session_switch",
+            session_key,
+            tip,
+            platform="embedded" if route is None else route.platform,
+            reason="session_switch",
+            old=None if route is None else route.session_id,
+            new=tip,
+        )
+        tx.run("UPDATE routes SET pending_title = NULL WHERE session_key = ?", session_key)
+    # Who resumes a conversation does not want it to expire at the next message.
+    tx.run(
+        "UPDATE routes SET expires_at = NULL, last_active = ? WHERE session_key = ?",
+        tx.now,
         session_key,
-        tip,
-        platform="embedded" if route is None else route.platform,
-        reason="session_switch",
-        old=None if route is None else route.session_id,
-        new=tip,
     )
-    tx.run("UPDATE routes SET pending_title = NULL WHERE session_key = ?", session_key)
     return require_route(tx, session_key)
+
+
+def _find(tx: Tx, target: str) -> str | None:
+    """An exact id, else a title, else the beginning of an id."""
+    if sessions.number(tx, target) is not None:
+        return target
+    by_title = titles.resolve_session_by_title(tx, target)
+    return by_title or lineage.resolve_session_id(tx, target)
 
 
 def open_rows(tx: Tx, session_key: str) -> int:
@@ -178,7 +200,9 @@ def open_rows(tx: Tx, session_key: str) -> int:
 def overdue(tx: Tx, limit: int = 100) -> list[tuple[str, int]]:
     """Keys and epochs of routes whose time is over, by index."""
     rows = tx.all(
-        "SELECT session_key, epoch FROM routes WHERE expires_at <= ? ORDER BY expires_at LIMIT ?",
+        "SELECT session_key, epoch FROM routes r WHERE expires_at <= ? AND NOT EXISTS ("
+        "SELECT 1 FROM inbox i WHERE i.session_key = r.session_key AND i.state = 'open') "
+        "ORDER BY expires_at LIMIT ?",
         tx.now,
         limit,
     )
@@ -192,9 +216,11 @@ def expire(tx: Tx, session_key: str, epoch: int) -> str | None:
         return None
     if route.expires_at is None or route.expires_at > tx.now or open_rows(tx, session_key):
         return None
+    ended = current(tx, session_key)
+    assert ended is not None
     new_session(tx, session_key, reason="session_expired")
     tx.run("UPDATE routes SET notice = 'expired' WHERE session_key = ?", session_key)
-    return route.session_id
+    return ended.session_id
 
 
 def sweep_expired(tx: Tx, limit: int = 100) -> list[str]:

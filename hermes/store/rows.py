@@ -38,9 +38,19 @@ def extra_of(message: Extra) -> str | None:
     require_shallow((message.parts, message.reasoning_details, message.provider_data))
     extra = Extra(**dict(zip(_EXTRA, values, strict=True)))
     try:
-        return _ENCODER.encode(extra).decode()
+        encoded = encode_whole(extra)
+        decode_extra(encoded)  # what cannot be read again must not be stored
+    except (msgspec.ValidationError, TypeError) as error:
+        raise ValueError(f"the message has a field of a wrong kind: {error}") from None
+    return encoded
+
+
+def encode_whole(value: object) -> str:
+    """JSON text, without halves of characters."""
+    try:
+        return _ENCODER.encode(value).decode()
     except UnicodeEncodeError:
-        return whole_text(json.dumps(msgspec.to_builtins(extra), ensure_ascii=False))
+        return whole_text(json.dumps(msgspec.to_builtins(value), ensure_ascii=False))
 
 
 def whole_text(text: str) -> str:
@@ -111,9 +121,4 @@ def as_message(stored: StoredMessage) -> Message:
 
 def tool_calls_in(messages: Sequence[Extra]) -> int:
     """How many tool calls the messages ask for; results are not counted."""
-    return sum(len(message.tool_calls) for message in messages)
-
-
-def encode_json(value: list[str] | dict[str, str]) -> str:
-    """JSON text for a parameter of SQL."""
-    return _ENCODER.encode(value).decode()
+    return sum([len(message.tool_calls) for message in messages])

@@ -49,6 +49,7 @@ CREATE TABLE sessions (
 CREATE UNIQUE INDEX one_title ON sessions (title) WHERE title IS NOT NULL;
 CREATE UNIQUE INDEX one_compression_child ON sessions (parent_no) WHERE kind = 'compression';
 CREATE INDEX children ON sessions (parent_no) WHERE parent_no IS NOT NULL;
+CREATE INDEX sessions_ended ON sessions (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX sessions_of_key ON sessions (session_key, started_at) WHERE session_key IS NOT NULL;
 
 -- Long texts live apart, so that counting a message does not rewrite them.

@@ -46,7 +46,10 @@ def tools(extra: str | None) -> str | None:
     """What a search finds of a message's tools: their names, and the texts in their arguments."""
     if extra is None:
         return None
-    message = rows.decode_extra(extra)
+    try:
+        message = rows.decode_extra(extra)
+    except msgspec.MsgspecError:  # a foreign hand wrote it: the rest of the index must not suffer
+        return None
     found = [message.tool_name] if message.tool_name else []
     for call in message.tool_calls:
         found += [call.name, *_texts_in(call.arguments)]
@@ -209,11 +212,11 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
     }
     given = {sql: value for sql, value in filters.items() if value is not None}
     if session_ids is not None:
-        given["s.id IN (SELECT value FROM json_each(?))"] = rows.encode_json(list(session_ids))
+        given["s.id IN (SELECT value FROM json_each(?))"] = rows.encode_whole(list(session_ids))
     found = tx.all(
-        "SELECT m.id, s.id, m.role, snippet(search, -1, char(2), char(3), '…', 40), m.created_at, "
-        "s.source, s.title FROM search JOIN messages m ON m.id = search.rowid "
-        "JOIN sessions s ON s.no = m.id >> 32 WHERE search MATCH ? AND m.live = 1"
+        "SELECT m.id, s.id, m.role, m.created_at, s.source, s.title FROM search "
+        "JOIN messages m ON m.id = search.rowid JOIN sessions s ON s.no = m.id >> 32 "
+        "WHERE search MATCH ? AND m.live = 1"
         + "".join(f" AND {sql}" for sql in given)
         + f" ORDER BY {'m.created_at DESC, m.id DESC' if newest_first else 'rank, m.id DESC'}"
         " LIMIT ? OFFSET ?",
@@ -222,17 +225,20 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
         limit,
         offset,
     )
-    return [_hit(tx, row) for row in found]
+    return [_hit(tx, expression, row) for row in found]
 
 
-def _hit(tx: Tx, row: Row) -> Hit:
-    message_id, session_id, role, snippet, at, source, title = row
+def _hit(tx: Tx, expression: str, row: Row) -> Hit:
+    message_id, session_id, role, at, source, title = row
+    # Only for what is shown: a snippet of every match would cost ten times the search.
+    sql = "SELECT snippet(search, -1, char(2), char(3), '…', 40) FROM search "
+    snippet = tx.one(sql + "WHERE search MATCH ? AND rowid = ?", expression, message_id)
     low, high = rows.bounds(message_id // rows.SPAN)
     return Hit(
         message_id=message_id,
         session_id=session_id,
         role=role,
-        snippet=_readable(snippet or ""),
+        snippet=_readable("" if snippet is None else snippet[0] or ""),
         timestamp=at,
         source=source,
         title=title,
@@ -253,5 +259,5 @@ def _neighbour(tx: Tx, order: str, low: int, high: int) -> str | None:
 
 def index_pending() -> Generator[Work[int], int, None]:
     """Index every message that the full text index lacks, in bounded steps."""
-    while (yield index_step):
+    while (yield index_step) == STEP:
         pass

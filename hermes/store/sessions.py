@@ -140,6 +140,9 @@ def _refuse_second_continuation(
         return
     if parent_no is None:
         raise StoreError("a compression child needs its parent_session_id")
+    row = tx.one("SELECT end_reason FROM sessions WHERE no = ?", parent_no)
+    if row is None or row[0] != "compression":
+        raise StoreError(f"{parent_session_id} has not ended by compression")
     if (other := lineage.child(tx, parent_no)) is not None:
         raise HasContinuation(f"{parent_session_id} already continues in {other[1]}")
 
@@ -184,7 +187,13 @@ def _fill(
         return
     if parent_no >= no:
         raise StoreError(f"{parent_session_id} is not older than {session_id}, so not its parent")
-    tx.run("UPDATE sessions SET parent_no = coalesce(parent_no, ?) WHERE no = ?", parent_no, no)
+    tx.run(
+        "UPDATE sessions SET parent_no = ?, kind = iif(kind = 'new', ?, kind) "
+        "WHERE no = ? AND parent_no IS NULL",
+        parent_no,
+        _kind_of_child(tx, parent_no),
+        no,
+    )
 
 
 def _keep_texts(

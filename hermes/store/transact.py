@@ -58,19 +58,24 @@ class _TransactionLost(Exception):
     """SQLite rolled everything back: run the requests again, one by one."""
 
 
-def translate(error: Exception) -> Exception:
+def translate(error: Exception, undone: str = "nothing was stored") -> Exception:
     """SQLite's error as one of ours; other errors as they are."""
     match error:
         case apsw.BusyError() | apsw.LockedError():
-            return StoreBusy("another process holds the database; nothing was stored, try again")
+            return StoreBusy(f"another process holds the database; {undone}, try again")
         case apsw.FullError():
-            return StoreFull("the disk is full; nothing was stored, try again when there is room")
+            return StoreFull(f"the disk is full; {undone}, try again when there is room")
         case apsw.CorruptError() | apsw.NotADBError():
             return StoreFailed(f"the database is damaged: {error}")
         case apsw.Error():
-            return StoreError(f"nothing was stored: {type(error).__name__}: {error}")
+            return StoreError(f"{undone}: {type(error).__name__}: {error}")
         case _:
             return error
+
+
+def _each(error: StoreFailed | StoreBusy, number: int) -> list[Failed]:
+    """The same bad news for each, in an exception of its own: raising one adds to its traceback."""
+    return [Failed(type(error)(*error.args)) for _ in range(number)]
 
 
 def commit_group(
@@ -83,7 +88,7 @@ def commit_group(
         except _TransactionLost:
             pass
         except StoreFailed as fatal:
-            return Group([Failed(fatal)] * len(batch), fatal=fatal)
+            return Group([*_each(fatal, len(batch))], fatal=fatal)
     return _one_by_one(db, clock, check, batch)
 
 
@@ -99,17 +104,20 @@ def _together(
         db.begin()
     except apsw.BusyError as error:
         # Alone each would wait as long again, and all the others behind it.
-        return Group([Failed(translate(error))] * len(batch))
+        return Group([*_each(StoreBusy(str(translate(error))), len(batch))])
     except apsw.Error as error:
         raise _TransactionLost from error
-    tx = Tx.begin(db, clock)
     try:
-        outcomes = [_in_savepoint(db, tx, work) for work in batch]
-        check()
+        tx = Tx.begin(db, clock)
+        try:
+            outcomes = [_in_savepoint(db, tx, work) for work in batch]
+            check()
+        finally:
+            tx.close()
+        _finish(db, lost=_TransactionLost)
     except BaseException:
         _roll_back(db)
         raise
-    _finish(db, lost=_TransactionLost)
     return Group(outcomes, tx.boundaries, tx.unindexed)
 
 
@@ -146,10 +154,10 @@ def _one_by_one(
             tx, value = _commit(db, clock, check, work)
         except StoreFailed as fatal:
             # What was committed before this one is on disk, and is answered so.
-            outcomes += [Failed(fatal)] * (len(batch) - len(outcomes))
-            return Group(outcomes, boundaries, unindexed, fatal)
+            outcomes += _each(fatal, len(batch) - len(outcomes))
+            return Group(outcomes, boundaries, unindexed, fatal=fatal)
         except StoreBusy as busy:
-            outcomes += [Failed(busy)] * (len(batch) - len(outcomes))
+            outcomes += _each(busy, len(batch) - len(outcomes))
             break
         except Exception as error:  # noqa: BLE001 - answered to the request it belongs to
             outcomes.append(Failed(error))
@@ -161,14 +169,16 @@ def _one_by_one(
 
 
 def _commit(db: Database, clock: Clock, check: Callable[[], None], work: Work[R]) -> tuple[Tx, R]:
+    # From BEGIN to COMMIT in one `try`: a Ctrl-C at any line must not leave the write lock behind.
     try:
         db.begin()
-    except apsw.Error as error:
-        raise translate(error) from error
-    tx = Tx.begin(db, clock)
-    try:
-        value = work(tx)
-        check()
+        tx = Tx.begin(db, clock)
+        try:
+            value = work(tx)
+            check()
+        finally:
+            tx.close()
+        _finish(db, lost=None)
     except apsw.Error as error:
         db.shaken = True
         _roll_back(db)
@@ -176,7 +186,6 @@ def _commit(db: Database, clock: Clock, check: Callable[[], None], work: Work[R]
     except BaseException:
         _roll_back(db)
         raise
-    _finish(db, lost=None)
     return tx, value
 
 
@@ -189,10 +198,11 @@ def _finish(db: Database, *, lost: type[Exception] | None) -> None:
         _roll_back(db)
         raise (translate(error) if lost is None else lost()) from error
     except apsw.Error as error:
-        _roll_back(db)
-        raise StoreFailed(
+        db.fatal = StoreFailed(
             f"cannot tell whether the last commit is on disk ({error}); open the store again to see"
-        ) from error
+        )
+        _roll_back(db)
+        raise db.fatal from error
 
 
 def _roll_back(db: Database) -> None:
@@ -201,16 +211,20 @@ def _roll_back(db: Database) -> None:
     try:
         db.execute("ROLLBACK")
     except apsw.Error as error:
-        raise StoreFailed(f"the database cannot be rolled back: {error}") from error
+        db.fatal = StoreFailed(f"the database cannot be rolled back: {error}")
+        raise db.fatal from error
 
 
 def read(db: Database, clock: Clock, work: Work[R]) -> R:
     """Run a request that only reads, on one snapshot."""
     try:
-        db.execute("BEGIN")
+        db.begin_reading()
+        tx = Tx.begin(db, clock)
         try:
-            return work(Tx.begin(db, clock))
+            return work(tx)
         finally:
-            _roll_back(db)
+            tx.close()
     except apsw.Error as error:
-        raise translate(error) from error
+        raise translate(error, "nothing was read") from error
+    finally:
+        _roll_back(db)

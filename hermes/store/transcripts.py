@@ -173,14 +173,14 @@ def _live(tx: Tx, no: int, first: int = 0) -> list[StoredMessage]:
     low, high = rows.bounds(no)
     stretch = (max(low, first), high)
     # Two queries and not the view: a merge of ten thousand rows would take as long as reading them.
-    settled = tx.db.execute(
+    settled = tx.all(
         f"SELECT {rows.COLUMNS} FROM messages WHERE id BETWEEN ? AND ? AND live = 1 ORDER BY id",
-        stretch,
+        *stretch,
     )
-    arrived = tx.db.execute(
-        f"SELECT {rows.COLUMNS} FROM arrivals WHERE id BETWEEN ? AND ? ORDER BY id", stretch
+    arrived = tx.all(
+        f"SELECT {rows.COLUMNS} FROM arrivals WHERE id BETWEEN ? AND ? ORDER BY id", *stretch
     )
-    return rows.to_messages(settled) + rows.to_messages(arrived)
+    return rows.to_messages(settled + arrived)
 
 
 def load(tx: Tx, session_id: str) -> Transcript:

@@ -289,7 +289,9 @@ def _kind(tx: Tx, kind: Kind, parent_no: int | None) -> Kind:
         return kind
     if parent_no is None:
         return "import"
-    return "fork" if lineage.child(tx, parent_no) is not None else "compression"
+    row = tx.one("SELECT end_reason FROM sessions WHERE no = ?", parent_no)
+    ended = row is not None and row[0] == "compression"
+    return "compression" if ended and lineage.child(tx, parent_no) is None else "fork"
 
 
 def _free_title(tx: Tx, title: str | None) -> str | None:

@@ -16,6 +16,8 @@ def commit_turn(tx: Tx, turn: TurnCommit) -> Committed | Discarded:
     3. Where the session was compressed meanwhile, the block goes to the tip and the route follows;
        where it ended otherwise, the turn is discarded and its input runs again on the new route.
     """
+    if not turn.inbox_ids:
+        raise ValueError("a turn answers at least one message: its inbox_ids are its fence")
     route = routes.get_route(tx, turn.session_key)
     if route is None or not inbox.all_open(tx, turn.inbox_ids, turn.session_key):
         return _discard(tx, turn, "the messages of this turn are not open any more")
@@ -55,7 +57,7 @@ def _target(tx: Tx, turn: TurnCommit, route: Route) -> str:
 
 
 def _write(tx: Tx, turn: TurnCommit, target: str) -> Head:
-    turn_id = min(turn.inbox_ids, default=0)
+    turn_id = min(turn.inbox_ids)
     if turn.rows or turn.usage:
         _ensure(tx, turn, target)
     if turn.rows:
@@ -78,12 +80,14 @@ def _ensure(tx: Tx, turn: TurnCommit, session_id: str) -> None:
     """The session's row comes with its first message."""
     if sessions.number(tx, session_id) is not None:
         return
-    route = routes.require_route(tx, turn.session_key)
+    source = inbox.source_of(tx, min(turn.inbox_ids))
     sessions.create_session(
         tx,
         session_id,
-        route.platform,
+        source.platform,
         session_key=turn.session_key,
-        chat_type=route.chat_type,
-        user_id=route.user_id,
+        chat_id=source.chat_id,
+        chat_type=source.chat_type,
+        thread_id=source.thread_id,
+        user_id=source.user_id,
     )

@@ -48,6 +48,10 @@ class Tx:
     def begin(cls, db: apsw.Connection, clock: Clock) -> Tx:
         return cls(db, clock.wall(), clock.steady(), clock.hex8, db.cursor())
 
+    def close(self) -> None:
+        """End every statement: an open SELECT would keep the connection at an old moment."""
+        self.cursor.close(True)
+
     def one(self, sql: str, *values: Value) -> Row | None:
         """The first row, or None."""
         row: Row | None = self.cursor.execute(sql, values).fetchone()

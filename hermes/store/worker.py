@@ -16,6 +16,7 @@ from typing import Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias
 import apsw
 import trio
 
+from hermes.errors import ActorStopped
 from hermes.store.database import Database
 
 P = ParamSpec("P")
@@ -80,6 +81,7 @@ class Thread:
     def __init__(self) -> None:
         self._calls: SimpleQueue[_Call[object] | None] = SimpleQueue()
         self._token = trio.lowlevel.current_trio_token()
+        self._ended = False
         # A daemon, so that nothing whatever can keep the process from ending.
         threading.Thread(target=self._work, name="hermes store", daemon=True).start()
 
@@ -90,11 +92,14 @@ class Thread:
                 self._token.run_sync_soon(call.finish)
             except trio.RunFinishedError:
                 return
+            del call  # or a whole transcript would stay with it until the next one
 
     # Between the two halves of the hand-over there must be no Ctrl-C: the thread would wake a task
     # that does not wait.
     @trio.lowlevel.enable_ki_protection
     async def run(self, function: Callable[[], R], then: Callable[[R], None] | None = None) -> R:
+        if self._ended:
+            raise ActorStopped("the connection is closed")
         call = _Call(function, then)
         self._calls.put(call)  # type: ignore[arg-type]
         await trio.lowlevel.wait_task_rescheduled(_not_now)
@@ -104,6 +109,7 @@ class Thread:
 
     def end(self) -> None:
         """Let the thread end after what it has been given."""
+        self._ended = True
         self._calls.put(None)
 
 

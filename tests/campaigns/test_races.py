@@ -20,6 +20,7 @@ from pathlib import Path
 
 import apsw
 import attrs
+import msgspec
 import pytest
 
 from hermes.errors import SessionEnded
@@ -139,7 +140,7 @@ class Racer:
 
     def rotate(self):
         answer = self.store.rotate(self.rotation)
-        return {"rotated": isinstance(answer, Rotated)} | attrs.asdict(answer)
+        return {"rotated": isinstance(answer, Rotated)} | msgspec.to_builtins(answer)
 
     def take(self, session_id, seconds):
         """Ask for the lease until it is ours."""

@@ -399,15 +399,15 @@ def test_a_prune_goes_in_bounded_steps(blocking, world):
     world.pass_time(100 * DAY)
     steps = maintenance.prune_sessions()
     sizes = []
-    answer = blocking.transact(next(steps))
+    work = next(steps)
     while True:
+        answer = blocking.transact(work)
+        sizes.append(len(answer.session_ids))
         try:
             work = steps.send(answer)
         except StopIteration as stop:
             total = stop.value
             break
-        answer = blocking.transact(work)
-        sizes.append(len(answer.session_ids))
     assert sizes == [20, 20, 5, 0]
     assert len(total.session_ids) == 45
 

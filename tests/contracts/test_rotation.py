@@ -241,3 +241,17 @@ async def test_a_branch_can_take_the_key_along(store, talk):
     assert (await store.get_route("k")).session_id == branch
     with pytest.raises(UnknownSession):
         await store.branch("nobody")
+
+
+async def test_a_continuation_needs_an_id_of_its_own_and_a_message_of_its_session(store, talk):
+    from hermes.errors import StoreError
+
+    await store.create_session("taken", "x")
+    mine = await store.append_message("taken", "user", "mine")
+    with pytest.raises(StoreError, match="taken exists"):
+        await store.rotate(attrs.evolve(talk, child_session_id="taken"))
+    with pytest.raises(StoreError, match="not one of p"):
+        await store.rotate(attrs.evolve(talk, upto=mine.message_id))
+    assert (await store.get_session("p")).ended_at is None
+    assert texts(await store.load("taken")) == ["mine"]
+    assert isinstance(await store.rotate(talk), Rotated)

@@ -117,6 +117,21 @@ async def test_a_switch_neither_ends_nor_finalizes_what_it_leaves(store):
     assert len(await told(store)) == 1
 
 
+async def test_a_switch_to_the_session_that_ended_here_opens_it_again(store):
+    session_id = await say(store)
+    await store.end_session(session_id, "user_exit")
+    assert (await store.switch("k", session_id)).session_id == session_id
+    assert (await store.accept(Inbound("k", "next", "hi"))).receipt.session_id == session_id
+
+
+async def test_an_exact_title_comes_before_the_beginning_of_an_id(store):
+    for session_id in ("abc-1", "other"):
+        await store.create_session(session_id, "x")
+    await store.set_session_title("other", "abc")
+    assert (await store.switch("k", "abc")).session_id == "other"
+    assert (await store.switch("k", "abc-")).session_id == "abc-1"
+
+
 async def test_a_waiting_title_is_given_to_the_session_after_its_first_turn(store):
     await store.set_pending_title("k", "Mine")
     assert await store.apply_pending_title("k") is None  # no row yet: it goes on waiting

@@ -67,6 +67,9 @@ async def test_the_kind_of_a_child_follows_from_how_its_parent_ended(store):
 
 async def test_a_second_compression_child_is_refused_naming_the_first(store):
     await store.create_session("a", "tui")
+    with pytest.raises(StoreError, match="a has not ended by compression"):
+        await store.create_session("b", "tui", parent_session_id="a", kind="compression")
+    await store.end_session("a", "compression")
     await store.create_session("b", "tui", parent_session_id="a", kind="compression")
     with pytest.raises(HasContinuation, match="continues in b"):
         await store.create_session("c", "tui", parent_session_id="a", kind="compression")
@@ -76,6 +79,7 @@ async def test_a_second_compression_child_is_refused_naming_the_first(store):
 
 async def test_the_index_refuses_a_fork_that_sql_tries(store, sql):
     await store.create_session("a", "tui")
+    await store.end_session("a", "compression")
     await store.create_session("b", "tui", parent_session_id="a", kind="compression")
     with pytest.raises(Exception, match="returned non-zero"):
         sql(
@@ -156,3 +160,12 @@ async def test_ensure_session_makes_one_where_there_is_none(store):
 async def test_the_head_of_a_session_without_a_row_is_zero(store):
     head = await store.head("later")
     assert (head.session_id, head.message_count, head.revision, head.rewrites) == ("later", 0, 0, 0)
+
+
+async def test_a_parent_that_is_filled_in_later_tells_the_kind(store):
+    await store.create_session("p", "tui")
+    await store.end_session("p", "compression")
+    await store.ensure_session("c")
+    await store.create_session("c", "tui", parent_session_id="p")
+    assert (await store.get_session("c")).kind == "compression"
+    assert await store.get_compression_tip("p") == "c"

@@ -253,8 +253,10 @@ async def test_a_parent_that_nobody_knows_is_dropped(store, kind, kept):
 @pytest.mark.parametrize("kind", ["compression", "branch"])
 @pytest.mark.parametrize("length", [1, 2, 5])
 async def test_parents_in_a_circle_do_no_harm(store, length, kind):
+    ended = {"ended_at": 1.0, "end_reason": "compression"}
     lines = [
-        line(id=f"s{n}", kind=kind, parent_session_id=f"s{(n + 1) % length}") for n in range(length)
+        line(id=f"s{n}", kind=kind, parent_session_id=f"s{(n + 1) % length}", **ended)
+        for n in range(length)
     ]
     assert await store.import_sessions(lines) == Imported(length, 0)
     parents = [(await store.get_session(f"s{n}")).parent_session_id for n in range(length)]
@@ -598,3 +600,10 @@ def test_a_line_with_a_wrong_value_is_imported_or_refused(target, sample, data, 
     else:
         holder[path[-1]] = odd
     outcome(target, json.dumps(value))
+
+
+async def test_a_continuation_of_a_live_parent_is_imported_as_a_fork(store):
+    await store.create_session("p", "x")
+    done = await store.import_sessions([line(id="c", kind="compression", parent_session_id="p")])
+    assert done == Imported(1, 0, forks=("c",))
+    assert await store.get_compression_tip("p") == "p"

@@ -240,7 +240,7 @@ async def test_accept_follows_a_compression_and_begins_anew_after_an_end(store):
             messages=[Message("user", "s")],
             rotation_id="r",
             rewrites=0,
-            upto=2**62,
+            upto=(await store.load(session_id)).messages[-1].id,
             child_session_id="child",
         )
     )
@@ -424,3 +424,84 @@ async def test_json_that_is_nested_too_deeply_is_refused(store):
 async def test_an_id_that_cannot_be_one_is_refused_in_one_sentence(store, session_id):
     with pytest.raises(ValueError, match="a session id is 1 to 200 printable characters"):
         await store.create_session(session_id, "x")
+
+
+OPENAI_CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+async def test_a_message_of_a_wrong_shape_is_refused_and_the_session_stays_readable(store):
+    await store.create_session("a", "x")
+    with pytest.raises(ValueError, match="field of a wrong kind"):
+        await store.append_message("a", "assistant", tool_calls=[OPENAI_CALL])
+    with pytest.raises(ValueError, match="field of a wrong kind"):
+        await store.append_messages("a", [Message("assistant", reasoning=7)])
+    with pytest.raises(ValueError, match="field of a wrong kind"):
+        await store.accept(Inbound("k", 7, "an int for an event id"))
+    with pytest.raises(ValueError, match="needs an event_id"):
+        await store.accept(Inbound("k", "", "which one is it?"))
+    assert (await store.load("a")).messages == []
+    assert await store.open_inbox() == []
+
+
+async def test_a_row_that_a_foreign_hand_spoilt_harms_no_search(store, sql):
+    await store.create_session("a", "x")
+    await store.append_message("a", "assistant", "plum", tool_name="clock")
+    sql("UPDATE arrivals SET extra = '{\"tool_calls\": 7}'")
+    assert [hit.snippet for hit in await store.search_messages("plum")] == [">>>plum<<<"]
+
+
+async def test_half_a_character_in_a_name_does_not_cost_the_message(store):
+    source = Source("telegram", user_id="u\ud800", user_name="\udfff")
+    await store.accept(inbound(source=source))
+    [row] = await store.open_inbox("k")
+    assert (row.inbound.source.user_id, row.inbound.source.user_name) == ("u?", "?")
+
+
+async def test_a_turn_without_messages_has_no_fence_and_is_refused(store):
+    accepted = await store.accept(inbound())
+    with pytest.raises(ValueError, match="at least one message"):
+        await store.commit_turn(turn(accepted, inbox_ids=[]))
+
+
+async def test_where_a_message_came_from_is_kept_with_its_session(store):
+    source = Source("telegram", "bot", "chat-1", "group", "topic-2", "u")
+    accepted = await store.accept(inbound(source=source))
+    await store.commit_turn(turn(accepted))
+    session = await store.get_session(accepted.receipt.session_id)
+    told = (session.source, session.chat_id, session.chat_type, session.thread_id, session.user_id)
+    assert told == ("telegram", "chat-1", "group", "topic-2", "u")
+
+
+async def test_a_conversation_that_was_resumed_does_not_expire_at_the_next_message(store, world):
+    accepted = await store.accept(inbound(), policy=IDLE)
+    await store.commit_turn(turn(accepted))
+    old = accepted.receipt.session_id
+    world.pass_time(5000)
+    await store.switch("k", old)
+    later = await store.accept(inbound("e2"), policy=IDLE)
+    assert (later.receipt.session_id, later.expired) == (old, None)
+
+
+async def test_expiry_ends_the_tip_of_what_another_process_compressed(store, world, path):
+    accepted = await store.accept(inbound(), policy=IDLE)
+    await store.commit_turn(turn(accepted))
+    elsewhere(
+        path,
+        f"s.rotate(Rotation(session_id={accepted.receipt.session_id!r}, messages=[], "
+        "rotation_id='r', rewrites=0, upto=0, child_session_id='child'))",
+    )
+    world.pass_time(601)
+    later = await store.accept(inbound("e2"), policy=IDLE)
+    assert later.expired == "child"
+    assert (await store.get_session("child")).end_reason == "session_expired"
+    assert (await told(store))[0] == ("on_session_finalize", "child", "session_expired")
+
+
+async def test_busy_routes_do_not_keep_the_others_from_expiring(store, world):
+    for n in range(101):
+        await store.accept(inbound(f"busy{n}", key=f"busy{n}"), policy=IDLE)
+    world.pass_time(1)
+    accepted = await store.accept(inbound("quiet", key="quiet"), policy=IDLE)
+    await store.commit_turn(turn(accepted))
+    world.pass_time(601)
+    assert await store.sweep_expired() == [accepted.receipt.session_id]

@@ -10,6 +10,7 @@ import trio
 
 from hermes.messages import ExpiryPolicy, Inbound, Message, TurnCommit
 from hermes.store import Clock, SessionStore, inline, open_store
+from hermes.store.lanes import LANES_AT_ONCE
 from tests.conftest import World
 
 IDLE = ExpiryPolicy(mode="idle", idle_minutes=1)
@@ -258,3 +259,52 @@ async def test_many_boundaries_of_one_key_keep_their_order(path, autojump_clock)
         await store.wait_boundaries()
     assert order == sorted(order)
     assert len(order) == 79
+
+
+@pytest.mark.parametrize(
+    ("hooks", "sentence"),
+    [
+        ({"on_session_finalise": [print]}, "there is no event"),
+        ({"on_session_finalize": print}, "must be a list of callables"),
+        ({"on_session_finalize": ["print"]}, "must be a list of callables"),
+    ],
+)
+async def test_hooks_that_could_never_be_called_are_refused(path, hooks, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        async with open_store(path, hooks=hooks):
+            raise AssertionError
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_a_hook_that_wants_to_end_the_program_does_not(path, plain):
+    async def leave(session_id, platform):
+        raise SystemExit(3)
+
+    def leave_plainly(session_id, platform):
+        raise SystemExit(3)
+
+    hooks = {"on_session_reset": [leave_plainly if plain else leave]}
+    async with open_store(path, hooks=hooks) as store:
+        await store.new_session("k")
+        await store.wait_boundaries()
+        assert await store.pending_boundaries() == []
+
+
+async def test_hooks_that_never_end_take_no_boundary_with_them(path, caplog):
+    """All threads are held: what cannot be told stays open, and is told at the next start."""
+    release = threading.Event()
+
+    def hang(session_id, platform):
+        assert release.wait(60)
+
+    async with open_store(path, hooks={"on_session_reset": [hang]}, hook_seconds=0.05) as store:
+        for n in range(LANES_AT_ONCE + 3):
+            await store.new_session(f"k{n}")
+        await store.wait_boundaries()
+        assert len(await store.pending_boundaries()) == 3
+        assert "was not delivered" in caplog.text
+    release.set()
+    recorder = Recorder()
+    async with open_store(path, hooks=recorder.hooks) as store:
+        await store.wait_boundaries()
+    assert len(recorder.heard) == 3

@@ -11,7 +11,7 @@ import apsw
 import pytest
 import trio
 
-from hermes.errors import StoreFailed
+from hermes.errors import ActorStopped, StoreFailed
 from hermes.store import SessionStore, open_store
 from tests.conftest import foreign
 
@@ -331,7 +331,7 @@ def test_a_second_close_does_nothing(path):
     store.close()
     other.create_session("s")
     other.close()
-    with pytest.raises(StoreFailed):
+    with pytest.raises(ActorStopped):
         other.get_session("s")
 
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import apsw
 import pytest
 import trio
 
-from hermes.errors import ActorStopped, Overloaded, StoreBusy, StoreError, StoreFailed
+from hermes.errors import (
+    ActorStopped,
+    Overloaded,
+    StoreBusy,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+)
 from hermes.messages import Inbound, Message, TurnCommit
 from hermes.store import SessionStore, Store, actor, inline, open_store
+from hermes.store.files import Opening
 from tests.conftest import open_face
 
 
@@ -62,7 +72,7 @@ def test_both_faces_have_the_same_verbs():
 
     only_the_actor = {
         "attach", "close", "deliver", "deliver_boundaries", "index", "run_alone", "run_beside",
-        "statistics", "sweep", "sweep_once", "wait_boundaries", "write",
+        "statistics", "sweep", "sweep_once", "transact_alone", "wait_boundaries", "write",
     }  # fmt: skip
     assert verbs(Store) - only_the_actor == verbs(SessionStore) - {"close"}
 
@@ -393,3 +403,152 @@ def test_a_reader_that_does_not_end_is_told_of_and_the_log_is_emptied_after_it(p
         for _ in range(12):
             store.append_message("a", "user", text)
         assert store._db.log_pages < 4_000
+
+
+def test_a_refused_request_leaves_no_old_snapshot_behind(path):
+    with SessionStore(path) as store, SessionStore(path) as other:
+        store.create_session("ended", "x")
+        store.create_session("a", "x")
+        store.end_session("ended", "done")
+        with pytest.raises(StoreError) as kept:
+            store.append_message("ended", "user", "too late")
+        other.append_message("a", "user", "theirs")
+        assert store.head("a").message_count == 1
+        store.append_message("a", "user", "ours")
+        assert kept.value.args
+
+        def fail(tx):
+            tx.one("SELECT 1 FROM sessions")
+            raise ValueError("no")
+
+        with pytest.raises(ValueError, match="no") as kept:
+            store.snapshot(fail)
+        other.append_message("a", "user", "theirs again")
+        assert store.head("a").message_count == 3
+
+
+async def test_a_refusal_that_nobody_keeps_does_not_hold_up_the_actor(path):
+    async with open_store(path) as store:
+        await store.create_session("ended", "x")
+        await store.end_session("ended", "done")
+        for n in range(20):
+            with pytest.raises(StoreError):
+                await store.append_message("ended", "user", "too late")
+            with SessionStore(path) as other:
+                other.ensure_session(f"theirs{n}")
+            await store.ensure_session(f"ours{n}")
+
+
+async def test_a_backup_of_a_closed_store_is_answered(path, tmp_path):
+    async with open_store(path) as store:
+        pass
+    with trio.fail_after(10), pytest.raises(ActorStopped, match="closed"):
+        await store.backup(tmp_path / "copy.db")
+
+
+async def test_a_delivery_that_fails_stops_nothing(path, caplog):
+    def deliver(delivery):
+        raise ValueError("boom")
+
+    async with open_store(path, deliver=deliver) as store:
+        accepted = await store.accept(Inbound("k", "e1", "hi"))
+        assert [row.inbox_id for row in await store.open_inbox()] == [accepted.receipt.inbox_id]
+    assert "could not be delivered" in caplog.text
+
+
+async def test_a_search_with_nothing_to_index_needs_no_lock(path):
+    async with open_store(path) as store:
+        await store.create_session("a", "x")
+        await store.append_message("a", "user", "plum")
+        await store.index_pending()
+        other = apsw.Connection(str(path))
+        other.execute("BEGIN IMMEDIATE")
+        with trio.fail_after(20):
+            assert len(await store.search_messages("plum")) == 1
+        other.close()
+
+
+async def test_waiting_for_another_opener_can_be_cancelled_and_blocks_nobody(path):
+    SessionStore(path).close()
+    with Opening(path):
+        beats = 0
+
+        async def beat():
+            nonlocal beats
+            while True:
+                beats += 1
+                await trio.sleep(0.001)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(beat)
+            with trio.move_on_after(0.2) as scope:
+                async with open_store(path):
+                    raise AssertionError
+            nursery.cancel_scope.cancel()
+    assert scope.cancelled_caught
+    assert beats > 5
+    async with open_store(path):
+        pass
+
+
+def test_a_long_verb_that_is_cut_short_says_what_stays(path, tmp_path):
+    with SessionStore(tmp_path / "source.db") as source:
+        for n in range(3):
+            source.create_session(f"s{n}", "x")
+        lines = [source.export_session(f"s{n}") for n in range(3)]
+    calls = []
+
+    class Full(SessionStore):
+        """A store whose disk is full at the second transaction, and has room again after it."""
+
+        def transact(self, work):
+            calls.append(work)
+            if len(calls) == 2:
+                raise StoreFull("the disk is full")
+            return super().transact(work)
+
+    with Full(path) as store:
+        with pytest.raises(StoreFull, match="stopped after 1 steps, which stay"):
+            store.import_sessions(lines)
+        done = store.import_sessions(lines)
+        assert (done.sessions, done.skipped) == (2, ("s0",))
+
+
+class InterruptAt:
+    """Raises KeyboardInterrupt at the n-th line of the store's code."""
+
+    def __init__(self, number):
+        self.left = number
+
+    def __call__(self, frame, event, _):
+        if not frame.f_code.co_filename.startswith(str(Path(actor.__file__).parent)):
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+def interrupted(number, function):
+    sys.settrace(InterruptAt(number))
+    try:
+        function()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+def test_a_ctrl_c_at_any_line_leaves_no_lock_behind(path):
+    with SessionStore(path) as store, SessionStore(path) as other:
+        store.create_session("a", "x")
+        for verb in (lambda: store.append_message("a", "user", "x"), lambda: store.head("a")):
+            number = 1
+            while interrupted(number, verb):
+                other.append_message("a", "user", "theirs")
+                store.append_message("a", "user", "ours")
+                number += 1
+            assert number > 10
+        assert store.integrity_check() == []
