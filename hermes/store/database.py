@@ -49,9 +49,8 @@ class Database(apsw.Connection):
 
     def _prepare(self) -> None:
         self.set_busy_handler(_wait_a_little)
-        self.execute("PRAGMA foreign_keys = ON")
-        self.execute("PRAGMA synchronous = FULL")
-        self.execute("PRAGMA journal_size_limit = 16777216")
+        self.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
+        self.execute("PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 16777216")
         # Checkpoints are ours to start: an error of theirs must not look like one of COMMIT.
         self.set_wal_hook(self._after_commit)
         search.install(self)
@@ -120,22 +119,22 @@ def open_database(path: Path, clock: Clock, vfs: str | None = None) -> Database:
     files.refuse_old_sqlite(apsw.sqlite_lib_version())
     files.refuse_network_file_system(path)
     fresh = files.create(path)
-    files.refuse_damaged(path)
     # A log that somebody left is read, but not moved into a file that we then refuse.
     leave_log = not fresh and files.has_log(path)
+    if not fresh and not leave_log:
+        files.refuse_damaged(path)
     try:
         db = Database(path, vfs=vfs)
     except apsw.Error as error:
         raise unreadable(path, error) from error
     try:
-        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, int(leave_log))
+        if leave_log:
+            db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         version = 0 if fresh else _version(db, path)
         db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
         _use_log(db, path)
         if version < len(schema.MIGRATIONS):
             _migrate(db, path, clock, version)
-        # From the first read on, the log and its index exist.
-        db.execute("SELECT 1 FROM sessions LIMIT 1").fetchall()
     except apsw.Error as error:
         db.close()
         raise unreadable(path, error) from error
@@ -165,11 +164,10 @@ def unreadable(path: Path, error: apsw.Error) -> StoreError:
 
 def _version(db: Database, path: Path) -> int:
     """The schema version of the file, if it is ours and not newer than we are."""
-    with db:  # all of it from one moment
-        version, application_id = (int(db.pragma(n)) for n in ("user_version", "application_id"))
-        if (application_id, version) == (schema.APPLICATION_ID, len(schema.MIGRATIONS)):
-            return version
-        tables = len(db.execute("SELECT 1 FROM sqlite_schema").fetchall())
+    version, application_id = (int(db.pragma(n)) for n in ("user_version", "application_id"))
+    if (application_id, version) == (schema.APPLICATION_ID, len(schema.MIGRATIONS)):
+        return version
+    tables = len(db.execute("SELECT 1 FROM sqlite_schema").fetchall())
     if (application_id, version, tables) == (0, 0, 0):
         return 0
     if application_id != schema.APPLICATION_ID:
@@ -183,9 +181,12 @@ def _version(db: Database, path: Path) -> int:
 
 
 def _use_log(db: Database, path: Path) -> None:
-    mode = db.pragma("journal_mode")
-    if mode != "wal" and db.pragma("journal_mode", "wal") != "wal":
+    if db.pragma("journal_mode") == "wal":
+        return
+    if db.pragma("journal_mode", "wal") != "wal":
         raise StoreRefused(f"{path} lies on a file system without shared memory (no WAL)")
+    # From the first read on, the log and its index exist.
+    db.execute("SELECT 1 FROM sqlite_schema").fetchall()
 
 
 def _migrate(db: Database, path: Path, clock: Clock, version: int) -> None:

@@ -152,20 +152,23 @@ def wait_opening(path: Path) -> Opening:
 
 
 def refuse_damaged(path: Path) -> None:
-    """Look at the first bytes and the size, before SQLite puts its log beside the file.
+    """Look at the first bytes and the size of a file without a log, before SQLite adds one.
 
     Only while nobody here has the file open: closing it would take that connection's locks away.
     """
     status = os.stat(path)
     if (status.st_dev, status.st_ino) in _guards or status.st_size == 0:
         return
-    if has_log(path) or has_log(path, "-journal"):  # SQLite must repair it first
+    if has_log(path, "-journal"):  # SQLite must repair it first
         return
     try:
-        with path.open("rb") as file:
-            header = file.read(100)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise StoreRefused(f"{path} cannot be opened: {error.strerror}") from error
+    try:
+        header = os.read(descriptor, 100)
+    finally:
+        os.close(descriptor)
     magic, page_size, pages = header[:16], header[16:18], header[28:32]
     size = int.from_bytes(page_size, "big") * int.from_bytes(pages, "big")
     if magic != _MAGIC or size > status.st_size:
