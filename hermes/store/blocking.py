@@ -107,7 +107,8 @@ class SessionStore:
         self.path = files.resolve(path)
         self._clock = clock or Clock()
         self._turn = threading.RLock()
-        with files.wait_opening(self.path):
+        had_lock = files.has_lock(self.path)
+        with files.no_trace(self.path, had_lock=had_lock), files.wait_opening(self.path):
             self._db = database.open_database(self.path, self._clock, vfs)
             self._guard = files.FileGuard(self.path)
         self._open = True

@@ -235,9 +235,11 @@ async def open_store(  # noqa: PLR0913
     require_hooks(hooks or {})
     clock = clock or Clock()
     real = files.resolve(path)
+    had_lock = files.has_lock(real)
     lock = files.RuntimeLock(real)
     try:
-        async with _open_workers(real, clock, open_worker, vfs) as (workers, guard):
+        opened = _open_workers(real, clock, open_worker, vfs, had_lock=had_lock)
+        async with opened as (workers, guard):
             store = Store(*workers, guard, clock)
             store.deliver = deliver
             threads = isinstance(workers[0], ThreadWorker)
@@ -250,10 +252,12 @@ async def open_store(  # noqa: PLR0913
 @asynccontextmanager
 @trio.lowlevel.enable_ki_protection
 async def _open_workers(
-    path: Path, clock: Clock, open_worker: OpenWorker, vfs: str | None
+    path: Path, clock: Clock, open_worker: OpenWorker, vfs: str | None, *, had_lock: bool
 ) -> AsyncIterator[tuple[tuple[Worker, Worker, Worker], files.FileGuard]]:
     workers: list[Worker] = []
-    first, guard = await _open_first(path, clock, vfs, threads=open_worker is open_in_thread)
+    with files.no_trace(path, had_lock=had_lock):
+        threads = open_worker is open_in_thread
+        first, guard = await _open_first(path, clock, vfs, threads=threads)
     try:
         try:
             for readonly in (False, True, True):

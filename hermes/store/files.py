@@ -18,6 +18,8 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -116,6 +118,23 @@ def create(path: Path) -> bool:
         raise StoreRefused(f"{path} cannot be created: {error.strerror}") from error
     os.close(descriptor)  # nobody can have locked it yet
     return True
+
+
+def has_lock(path: Path) -> bool:
+    """Whether somebody has opened this file as a store before."""
+    return os.path.exists(f"{path}.lock")
+
+
+@contextmanager
+def no_trace(path: Path, *, had_lock: bool) -> Iterator[None]:
+    """Leave no lock file beside a file that is refused: it belongs to another program."""
+    try:
+        yield
+    except StoreRefused:
+        if not had_lock:
+            with suppress(OSError):
+                os.unlink(f"{path}.lock")
+        raise
 
 
 class Opening:

@@ -491,3 +491,13 @@ async def test_a_session_store_opens_before_and_after_a_runtime(path):
         early.create_session("late")
     async with open_store(path) as store:
         assert await store.get_session("late") is not None
+
+
+@pytest.mark.parametrize("make", UNFIT.values(), ids=UNFIT.keys())
+def test_no_lock_file_is_left_beside_what_is_not_ours(path, open_file, make):
+    """A lock beside somebody else's file may mean something to him."""
+    make(path)
+    lock = path.with_name(f"{path.name}.lock")
+    lock.unlink(missing_ok=True)  # of the store that some of these files once were
+    refused(open_file, path)
+    assert not lock.exists()
