@@ -26,7 +26,7 @@ bench: $(VENV)/ready
 	$(BIN)/python -m bench store
 
 prove: $(VENV)/ready
-	$(BIN)/python -m pytest tests/campaigns --prove -v
+	$(BIN)/python -m pytest tests --prove -v
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from contextlib import asynccontextmanager
 
+import hypothesis
 import pytest
 
 from hermes.store import Clock, SessionStore, inline, open_store
@@ -12,6 +13,15 @@ from hermes.store import Clock, SessionStore, inline, open_store
 
 def pytest_addoption(parser):
     parser.addoption("--prove", action="store_true", help="run campaigns in their long form")
+
+
+def pytest_configure(config):
+    # The same examples in every `make test`, so that it does not fail by chance for somebody else's
+    # change; `make prove` looks for new ones.
+    hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
+    hypothesis.settings.register_profile("exploring", deadline=None)
+    prove = config.getoption("--prove")
+    hypothesis.settings.load_profile("exploring" if prove else "repeatable")
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 """From requests to commits: each request whole or absent, an error that says which.
 
-`commit_group` runs many requests in one transaction, each in a savepoint, and answers for all of
-them only after COMMIT. What an error means depends on where it came from:
+`commit_group` runs many requests in one transaction, and answers for all of them only after COMMIT.
+Most batches need no savepoints: who is refused is refused before he has written anything, and
+leaves nothing to undo. An error that may leave something ends the attempt, and the batch is run
+again with each request in a savepoint. What an error means depends on where it came from:
 
 - inside a request, with the transaction still open: that request alone is undone;
 - inside a request, with the transaction gone (disk full, I/O error, interrupt): all are undone, and
@@ -58,6 +60,10 @@ class _TransactionLost(Exception):
     """SQLite rolled everything back: run the requests again, one by one."""
 
 
+class _SavepointsNeeded(Exception):
+    """A request failed half done: undo everything, and run the requests again in savepoints."""
+
+
 def translate(error: Exception, undone: str = "nothing was stored") -> Exception:
     """SQLite's error as one of ours; other errors as they are."""
     match error:
@@ -84,7 +90,10 @@ def commit_group(
     """Run the batch in one transaction, or each by itself where that is lost."""
     if len(batch) > 1:
         try:
-            return _together(db, clock, check, batch)
+            try:
+                return _together(db, clock, check, batch, _unguarded)
+            except _SavepointsNeeded:
+                return _together(db, clock, check, batch, _in_savepoint)
         except _TransactionLost:
             pass
         except StoreFailed as fatal:
@@ -98,7 +107,11 @@ def commit_one(db: Database, clock: Clock, check: Callable[[], None], work: Work
 
 
 def _together(
-    db: Database, clock: Clock, check: Callable[[], None], batch: Sequence[Work[R]]
+    db: Database,
+    clock: Clock,
+    check: Callable[[], None],
+    batch: Sequence[Work[R]],
+    run: Callable[[Database, Tx, Work[R]], Outcome[R]],
 ) -> Group[R]:
     try:
         db.begin()
@@ -110,7 +123,7 @@ def _together(
     try:
         tx = Tx.begin(db, clock)
         try:
-            outcomes = [_in_savepoint(db, tx, work) for work in batch]
+            outcomes = [run(db, tx, work) for work in batch]
             check()
         finally:
             tx.close()
@@ -119,6 +132,19 @@ def _together(
         _roll_back(db)
         raise
     return Group(outcomes, tx.boundaries, tx.unindexed)
+
+
+def _unguarded(db: Database, tx: Tx, work: Work[R]) -> Outcome[R]:
+    before = db.total_changes()
+    try:
+        return Done(work(tx))
+    except apsw.Error as error:
+        db.shaken = True
+        raise (_SavepointsNeeded if db.in_transaction else _TransactionLost) from error
+    except Exception as error:  # the request's own: whatever it is, it is answered
+        if db.total_changes() != before:
+            raise _SavepointsNeeded from error
+        return Failed(error)
 
 
 def _in_savepoint(db: Database, tx: Tx, work: Work[R]) -> Outcome[R]:

@@ -17,23 +17,29 @@ from hermes.messages import (
     Transcript,
 )
 from hermes.store import rows, search, sessions
-from hermes.store.tx import Tx, Value
+from hermes.store.tx import Row, Tx, Value
 
 _INSERT = (
     "INSERT INTO arrivals (id, role, content, created_at, platform_message_id, extra) "
     "VALUES (?, ?, ?, ?, ?, ?)"
 )
+_STATE = "no, id, seq, message_count, revision, rewrites"
+# One statement and not two: an append is two of them, and they are most of what it costs.
+_COUNT = (
+    "UPDATE sessions SET seq = seq + ?, message_count = message_count + ?, "
+    "tool_call_count = tool_call_count + ?, rewrites = rewrites + ?, revision = revision + 1, "
+    f"last_active = max(last_active, ?) WHERE id = ? AND end_reason IS NULL RETURNING {_STATE}"
+)
 
 
 @attrs.define
 class _State:
-    """A session's counters while a change is made; one UPDATE writes them all."""
+    """A session's counters, after a change or before one."""
 
     no: int
     session_id: str
     seq: int
     message_count: int
-    tool_call_count: int
     revision: int
     rewrites: int
 
@@ -41,35 +47,38 @@ class _State:
     def head(self) -> Head:
         return Head(self.session_id, self.message_count, self.revision, self.rewrites)
 
-    def save(self, tx: Tx) -> Head:
-        tx.cursor.execute(
-            "UPDATE sessions SET seq = ?, message_count = ?, tool_call_count = ?, revision = ?, "
-            "rewrites = ?, last_active = max(last_active, ?) WHERE no = ?",
-            (
-                self.seq,
-                self.message_count,
-                self.tool_call_count,
-                self.revision,
-                self.rewrites,
-                tx.now,
-                self.no,
-            ),
-        )
-        return self.head
-
 
 def _open(tx: Tx, session_id: str) -> _State:
     """The counters of a session that may still be written to."""
-    row = tx.one(
-        "SELECT no, id, seq, message_count, tool_call_count, revision, rewrites, end_reason "
-        "FROM sessions WHERE id = ?",
-        session_id,
-    )
+    row = tx.one(f"SELECT {_STATE}, end_reason FROM sessions WHERE id = ?", session_id)
     if row is None:
         raise UnknownSession(f"there is no session {session_id!r}")
-    if row[7] is not None:
-        raise SessionEnded(f"{session_id} has ended ({row[7]}) and takes no more messages")
-    return _State(*row[:7])
+    if row[-1] is not None:
+        raise SessionEnded(f"{session_id} has ended ({row[-1]}) and takes no more messages")
+    return _State(*row[:-1])
+
+
+def _count(
+    tx: Tx, session_id: str, added: int, shown: int, calls: int, rewrites: int = 0
+) -> _State:
+    """Change the counters of a session that may still be written to; returns what they are now."""
+    values = (added, shown, calls, rewrites, tx.now, session_id)
+    row: Row | None = tx.cursor.execute(_COUNT, values).fetchone()
+    if row is None:
+        return _open(tx, session_id)  # which says why not
+    if row[2] >= rows.SPAN:
+        raise StoreError(f"{session_id} is full")
+    return _State(*row)
+
+
+def _values(tx: Tx, message: Message) -> tuple[Value, ...]:
+    return (
+        message.role,
+        rows.text_of(message),
+        tx.now if message.timestamp is None else message.timestamp,
+        message.platform_message_id,
+        rows.extra_of(message),
+    )
 
 
 def append_message(  # noqa: PLR0913 - the fields of a message
@@ -106,19 +115,25 @@ def append_message(  # noqa: PLR0913 - the fields of a message
         token_count=token_count,
         provider_data=provider_data,
     )
-    state = _open(tx, session_id)
     if platform_message_id is not None:
+        state = _open(tx, session_id)
         twin = _find_platform_message(tx, state.no, platform_message_id)
         if twin is not None:
             return Appended(twin, state.head, duplicate=True)
-    head = _add(tx, state, [message])
-    return Appended(state.no * rows.SPAN + state.seq, head)
+    # First what can be refused, then what is written: then nothing has to be undone.
+    values = _values(tx, message)
+    state = _count(tx, session_id, 1, 1, len(message.tool_calls))
+    place = state.no * rows.SPAN + state.seq
+    tx.cursor.execute(_INSERT, (place, *values))
+    tx.unindexed = True
+    return Appended(place, state.head)
 
 
 def append_messages(tx: Tx, session_id: str, messages: Sequence[Message]) -> Head:
     """Add the messages as one block; those whose platform message id is there are left out."""
     state = _open(tx, session_id)
-    return _add(tx, state, fresh) if (fresh := _new(tx, state, messages)) else state.head
+    fresh = _new(tx, state, messages)
+    return _add(tx, session_id, fresh).head if fresh else state.head
 
 
 def _new(tx: Tx, state: _State, messages: Sequence[Message]) -> list[Message]:
@@ -144,29 +159,16 @@ def _find_platform_message(tx: Tx, no: int, platform_message_id: str) -> int | N
     return None
 
 
-def _add(tx: Tx, state: _State, messages: Sequence[Message]) -> Head:
-    if state.seq + len(messages) >= rows.SPAN:
-        raise StoreError(f"{state.session_id} is full")
-    first = state.no * rows.SPAN + state.seq + 1
-    values: list[tuple[Value, ...]] = [
-        (
-            first + place,
-            message.role,
-            rows.text_of(message),
-            tx.now if message.timestamp is None else message.timestamp,
-            message.platform_message_id,
-            rows.extra_of(message),
-        )
-        for place, message in enumerate(messages)
-    ]
-    for row in values:
-        tx.cursor.execute(_INSERT, row)
+def _add(tx: Tx, session_id: str, messages: Sequence[Message]) -> _State:
+    """Add many: `append_message` once more, with one count for all."""
+    values = [_values(tx, message) for message in messages]
+    number = len(values)
+    state = _count(tx, session_id, number, number, rows.tool_calls_in(messages))
+    first = state.no * rows.SPAN + state.seq - number + 1
+    for place, row in enumerate(values, first):
+        tx.cursor.execute(_INSERT, (place, *row))
     tx.unindexed = True
-    state.seq += len(values)
-    state.message_count += len(values)
-    state.tool_call_count += rows.tool_calls_in(messages)
-    state.revision += 1
-    return state.save(tx)
+    return state
 
 
 def _live(tx: Tx, no: int, first: int = 0) -> list[StoredMessage]:
@@ -224,10 +226,8 @@ def _hide_from(tx: Tx, state: _State, first: int) -> list[StoredMessage]:
     hidden = _live(tx, state.no, first)
     _, high = rows.bounds(state.no)
     tx.run("UPDATE messages SET live = 0 WHERE id BETWEEN ? AND ? AND live = 1", first, high)
-    state.message_count -= len(hidden)
-    state.tool_call_count -= rows.tool_calls_in(hidden)
-    state.revision += 1
-    state.rewrites += 1
+    calls = rows.tool_calls_in(hidden)
+    _count(tx, state.session_id, 0, -len(hidden), -calls, rewrites=1)
     return hidden
 
 
@@ -235,16 +235,15 @@ def replace_messages(tx: Tx, session_id: str, messages: Sequence[Message]) -> He
     """Show these messages instead of the ones that are there; those stay in the file."""
     state = _open(tx, session_id)
     _hide_from(tx, state, rows.bounds(state.no)[0])
-    return _add(tx, state, fresh) if (fresh := _new(tx, state, messages)) else state.save(tx)
+    fresh = _new(tx, state, messages)
+    return (_add(tx, session_id, fresh) if fresh else _open(tx, session_id)).head
 
 
 def rewind(tx: Tx, session_id: str, message_id: int) -> list[StoredMessage]:
     """Take back the message and all after it; returns what was taken back."""
     state = _open(tx, session_id)
     _require_live(tx, state, message_id)
-    hidden = _hide_from(tx, state, message_id)
-    state.save(tx)
-    return hidden
+    return _hide_from(tx, state, message_id)
 
 
 def edit_message(tx: Tx, session_id: str, message_id: int, content: str) -> Head:
@@ -259,7 +258,7 @@ def edit_message(tx: Tx, session_id: str, message_id: int, content: str) -> Head
         edited.platform_message_id,
         **{name: getattr(edited, name) for name in _KEPT_BY_AN_EDIT},
     )
-    return _add(tx, state, [changed, *rest])
+    return _add(tx, session_id, [changed, *rest]).head
 
 
 _KEPT_BY_AN_EDIT = ("tool_calls", "tool_call_id", "tool_name", "finish_reason")

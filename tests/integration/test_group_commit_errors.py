@@ -112,6 +112,41 @@ def told(outcome):
     return outcome.value if isinstance(outcome, Done) else type(outcome.error)
 
 
+# Without savepoints, as long as nothing has to be undone
+
+
+def refuse(tx):
+    """Says no before anything is written."""
+    raise KeyError(tx.one("SELECT count(*) FROM meta"))
+
+
+def index_something(tx):
+    """Writes to the index alone, and fails."""
+    tx.run("INSERT INTO search (rowid, content, tools) VALUES (1 << 40, 'half', NULL)")
+    raise KeyError
+
+
+@pytest.mark.parametrize(
+    ("bad", "runs"),
+    [(refuse, 1), (fail(KeyError()), 2), (index_something, 2), (violate, 2)],
+    ids=["wrote nothing", "wrote a row", "wrote to the index", "met a constraint"],
+)
+def test_a_batch_runs_again_only_for_a_request_that_failed_half_done(commit, names, db, bad, runs):
+    tries = []
+
+    def counted(tx):
+        tries.append(1)
+        return put("a")(tx)
+
+    answers, _ = commit(counted, bad, put("b"))
+    assert answers[0] == "a"
+    assert issubclass(answers[1], KeyError | StoreError)
+    assert answers[2] == "b"
+    assert len(tries) == runs
+    assert names() == ["a", "b"]
+    assert db.execute("SELECT count(*) FROM search ('half')").fetchone() == (0,)
+
+
 # Inside a request, the transaction still open: it alone is undone
 
 
