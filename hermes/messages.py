@@ -7,6 +7,8 @@ cannot be part of a cycle are none of the garbage collector's business. Everythi
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -18,6 +20,9 @@ Kind: TypeAlias = Literal["new", "compression", "branch", "fork", "import"]
 InboxState: TypeAlias = Literal["open", "done", "parked"]
 OutboxState: TypeAlias = Literal["pending", "sending", "sent", "dead"]
 Event: TypeAlias = Literal["on_session_finalize", "on_session_reset", "on_session_switch"]
+Busy: TypeAlias = Literal["queue", "interrupt", "steer", "reject"]
+Rebuilt: TypeAlias = Literal["cold", "signature", "foreign-write", "evicted", "abandoned"]
+ReplyStatus: TypeAlias = Literal["complete", "failed", "interrupted", "refused", "command"]
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
@@ -76,7 +81,10 @@ class Source:
 
 @attrs.frozen
 class Inbound:
-    """A message or command as it arrives; (platform, account, event_id) names it for ever."""
+    """A message or command as it arrives; (platform, account, event_id) names it for ever.
+
+    `busy` says what to do with it while a turn runs; without it the configuration does.
+    """
 
     session_key: str
     event_id: str
@@ -85,6 +93,11 @@ class Inbound:
     command: bool = False
     parts: tuple[JsonObject, ...] | None = None
     platform_message_id: str | None = None
+    busy: Busy | None = None
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        return self.source.platform, self.source.account, self.event_id
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -105,25 +118,6 @@ class Receipt:
     session_id: str
     epoch: int
     accepted_at: float
-
-
-@attrs.frozen
-class Accepted:
-    """Answer of `accept`; `expired` is the session that was over when the message came."""
-
-    receipt: Receipt
-    head: Head
-    duplicate: bool = False
-    expired: str | None = None
-
-
-@attrs.frozen
-class Delivery:
-    """What the runtime gets for each new message, in inbox order, after COMMIT."""
-
-    receipt: Receipt
-    inbound: Inbound
-    head: Head
 
 
 @attrs.frozen
@@ -187,7 +181,10 @@ class TurnCommit:
     usage: Sequence[Usage] = ()
     next_inbox_ids: Sequence[int] = ()
     rotated_to: str | None = None
-    expires_at: float | None = None
+    rewind_to: int | None = None
+    """A message that is taken back, with all after it, before the rows are added."""
+    policy: ExpiryPolicy | None = None
+    """When the conversation is over by itself, counted from now on."""
 
 
 @attrs.frozen
@@ -200,6 +197,15 @@ class Committed:
     moved: bool = False
 
 
+@attrs.frozen(kw_only=True)
+class Answer:
+    """The end of inbox rows that need no turn: what is said to them, in the same transaction."""
+
+    session_key: str
+    inbox_ids: Sequence[int]
+    outbox: Sequence[Outbound] = ()
+
+
 @attrs.frozen
 class Discarded:
     """Nothing was written: the fence had moved. The inbox rows that are open run again here."""
@@ -207,6 +213,25 @@ class Discarded:
     reason: str
     session_id: str | None
     epoch: int
+
+
+@attrs.frozen(kw_only=True)
+class Rotation:
+    """A finished compression: what to show instead of the rows up to `upto`.
+
+    `rewrites` is the session's when the summary was begun, `rotation_id` makes a retry safe.
+    """
+
+    session_id: str
+    messages: Sequence[Message]
+    rotation_id: str
+    rewrites: int
+    upto: int
+    session_key: str | None = None
+    epoch: int | None = None
+    lease: Lease | None = None
+    child_session_id: str | None = None
+    system_prompt: str | None = None
 
 
 @attrs.frozen
@@ -335,6 +360,32 @@ class Route:
     last_active: float
 
 
+@attrs.frozen
+class Accepted:
+    """Answer of `accept`; `expired` is the session that was over when the message came.
+
+    `waiting` messages of the same key were open before it; `route` is where the key leads now.
+    """
+
+    receipt: Receipt
+    head: Head
+    duplicate: bool = False
+    expired: str | None = None
+    waiting: int = 0
+    route: Route | None = None
+
+
+@attrs.frozen
+class Delivery:
+    """What the runtime gets for each new message, in inbox order, after COMMIT."""
+
+    receipt: Receipt
+    inbound: Inbound
+    head: Head
+    waiting: int = 0
+    route: Route | None = None
+
+
 @attrs.frozen(kw_only=True)
 class Boundary:
     """A session is finalized, begun or left, and hooks hear of it; `boundary_id` is its name."""
@@ -378,3 +429,88 @@ class Pruned:
 
 
 Hooks: TypeAlias = Mapping[Event, Sequence[Any]]
+
+
+@attrs.frozen(kw_only=True)
+class AgentSpec:
+    """What an agent is built from. Two agents with one signature are interchangeable."""
+
+    session_key: str
+    platform: str = "embedded"
+    user_id: str | None = None
+    model: str | None = None
+    endpoint: str | None = None
+    credential: str | None = attrs.field(default=None, repr=False)
+    toolset: tuple[str, ...] = ()
+    system_prompt: str | None = None
+    settings: tuple[tuple[str, str], ...] = ()
+    """What else an agent cannot change once it is built, such as compression settings."""
+
+    @functools.cached_property
+    def signature(self) -> str:
+        """A fingerprint of all that a rebuild is needed for; the credential only as a hash."""
+        secret = hashlib.sha256((self.credential or "").encode()).hexdigest()
+        parts = (
+            self.model, self.endpoint, secret, sorted(self.toolset), self.system_prompt,
+            sorted(self.settings), self.user_id,
+        )  # fmt: skip
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+@attrs.frozen(kw_only=True)
+class TurnResult:
+    """What an agent answers. Without `rows` they are made of what it emitted and its text.
+
+    `session_id` is for agents that compress by themselves: the id they go on in.
+    """
+
+    text: str | None = None
+    rows: Sequence[Message] | None = None
+    session_id: str | None = None
+    usage: Sequence[Usage] = ()
+    api_calls: int = 1
+    failed: bool = False
+    partial: bool = False
+    interrupted: bool = False
+    error: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Reply:
+    """What became of a message, and what was said to it."""
+
+    text: str
+    session_id: str
+    turn_id: int
+    status: ReplyStatus = "complete"
+    usage: tuple[Usage, ...] = ()
+    error: str | None = None
+    rebuilt: Rebuilt | None = None
+    """Why the agent was built for this turn; None where the cached one answered."""
+
+
+@attrs.frozen
+class Snapshot:
+    """What is known of a cached agent; None where the count or the session is not yet known."""
+
+    agent: Any
+    signature: str
+    message_count: int | None = None
+    session_id: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Status:
+    """How a conversation is doing."""
+
+    session_key: str
+    session_id: str | None
+    title: str | None
+    message_count: int
+    busy: bool
+    waiting: int
+    context_tokens: int
+    compress_at: int
+    window: int
+    builds: Mapping[Rebuilt, int]
+    compression_note: str | None = None

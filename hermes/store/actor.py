@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Generic, NoReturn, TypeVar
 
 import apsw
@@ -17,6 +17,7 @@ import attrs
 import trio
 
 from hermes.errors import ActorStopped, Overloaded, StoreError, StoreFailed
+from hermes.messages import OutboxRow
 from hermes.store import boundaries, maintenance, routes, search
 from hermes.store.database import Database
 from hermes.store.files import FileGuard
@@ -115,6 +116,7 @@ class StoreActor:
         self._unindexed = trio.Event()
         self._unindexed.set()  # what an earlier process left
         self._lanes: Lanes | None = None
+        self.send: Callable[[Sequence[OutboxRow]], None] | None = None
         self._commits = self._requests = self._largest = 0
 
     # Callers
@@ -255,6 +257,8 @@ class StoreActor:
         self._requests += len(batch)
         self._largest = max(self._largest, len(batch))
         self._fatal = self._fatal or group.fatal
+        if group.outbox and self.send is not None:
+            self.send(group.outbox)
         for request, outcome in zip(batch, group.outcomes, strict=True):
             request.settle(outcome)
         if group.unindexed:

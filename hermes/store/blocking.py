@@ -16,6 +16,7 @@ import apsw
 from hermes.errors import ActorStopped
 from hermes.store import (
     boundaries,
+    closing,
     database,
     files,
     inbox,
@@ -23,6 +24,7 @@ from hermes.store import (
     lineage,
     listing,
     maintenance,
+    meta,
     outbox,
     rotation,
     routes,
@@ -207,7 +209,8 @@ class SessionStore:
     accept = _writes(inbox.accept)
     open_inbox = _reads(inbox.open_inbox)
     start_inbox = _writes(inbox.start_inbox)
-    park_inbox = _writes(inbox.park_inbox)
+    park_inbox = _writes(closing.park_inbox)
+    answer = _writes(closing.close)
     commit_turn = _writes(turns.commit_turn)
 
     pending_outbox = _reads(outbox.pending_outbox)
@@ -230,6 +233,8 @@ class SessionStore:
 
     update_token_counts = _writes(usage.update_token_counts)
     get_usage = _reads(usage.get_usage)
+    get_meta = _reads(meta.get_meta)
+    set_meta = _writes(meta.set_meta)
 
     list_sessions = _reads(listing.list_sessions)
     export_session = _reads(transfer.export_session)

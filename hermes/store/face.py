@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -13,10 +13,11 @@ import apsw
 import trio
 
 from hermes.errors import StoreBusy, StoreFailed
-from hermes.messages import Accepted, Delivery, ExpiryPolicy, Hooks, Inbound
+from hermes.messages import Accepted, Delivery, ExpiryPolicy, Hooks, Inbound, OutboxRow
 from hermes.store import (
     actor,
     boundaries,
+    closing,
     database,
     files,
     inbox,
@@ -24,6 +25,7 @@ from hermes.store import (
     lineage,
     listing,
     maintenance,
+    meta,
     outbox,
     rotation,
     routes,
@@ -120,7 +122,11 @@ class Store(actor.StoreActor):
 
         def after(accepted: Accepted) -> None:
             if self.deliver is not None and not accepted.duplicate:
-                self.deliver(Delivery(accepted.receipt, inbound, accepted.head))
+                self.deliver(
+                    Delivery(
+                        accepted.receipt, inbound, accepted.head, accepted.waiting, accepted.route
+                    )
+                )
 
         return await self.transact(
             lambda tx: inbox.accept(tx, inbound, policy=policy, max_open=max_open), after
@@ -166,7 +172,8 @@ class Store(actor.StoreActor):
 
     open_inbox = _reads(inbox.open_inbox)
     start_inbox = _writes(inbox.start_inbox)
-    park_inbox = _writes(inbox.park_inbox)
+    park_inbox = _writes(closing.park_inbox)
+    answer = _writes(closing.close)
     commit_turn = _writes(turns.commit_turn)
 
     pending_outbox = _reads(outbox.pending_outbox)
@@ -189,6 +196,8 @@ class Store(actor.StoreActor):
 
     update_token_counts = _writes(usage.update_token_counts)
     get_usage = _reads(usage.get_usage)
+    get_meta = _reads(meta.get_meta)
+    set_meta = _writes(meta.set_meta)
 
     list_sessions = _browses(listing.list_sessions)
     export_session = _browses(transfer.export_session)
@@ -221,6 +230,7 @@ async def open_store(  # noqa: PLR0913
     path: str | os.PathLike[str],
     *,
     deliver: Callable[[Delivery], None] | None = None,
+    send: Callable[[Sequence[OutboxRow]], None] | None = None,
     hooks: Hooks | None = None,
     hook_seconds: float = HOOK_SECONDS,
     sweep_seconds: float = actor.SWEEP_SECONDS,
@@ -242,6 +252,7 @@ async def open_store(  # noqa: PLR0913
         async with opened as (workers, guard):
             store = Store(*workers, guard, clock)
             store.deliver = deliver
+            store.send = send
             threads = isinstance(workers[0], ThreadWorker)
             async with _running(store, hooks or {}, hook_seconds, sweep_seconds, threads=threads):
                 yield store

@@ -44,7 +44,8 @@ def accept(
     routes.touch(tx, key, policy)
     inbox_id = _insert(tx, inbound, body, route, started=waiting == 0)
     receipt = Receipt(inbox_id, key, route.session_id, route.epoch, tx.now)
-    return Accepted(receipt, sessions.head(tx, route.session_id), expired=expired)
+    head = sessions.head(tx, route.session_id)
+    return Accepted(receipt, head, expired=expired, waiting=waiting, route=route)
 
 
 def _expire_overdue(tx: Tx, session_key: str) -> str | None:
@@ -131,27 +132,3 @@ def start_inbox(tx: Tx, inbox_ids: Sequence[int]) -> None:
     """Count one more attempt for each of these rows."""
     for inbox_id in inbox_ids:
         tx.run("UPDATE inbox SET attempts = attempts + 1 WHERE id = ?", inbox_id)
-
-
-def finish(tx: Tx, inbox_ids: Sequence[int]) -> None:
-    """The rows had their turn. Their text is in the transcript now, so only the receipt stays."""
-    for inbox_id in inbox_ids:
-        tx.run(
-            "UPDATE inbox SET state = 'done', closed_at = ?, body = NULL WHERE id = ?",
-            tx.now,
-            inbox_id,
-        )
-
-
-def park_inbox(tx: Tx, inbox_ids: Sequence[int], note: str) -> int:
-    """Set open rows aside that cannot be finished; they keep their text. Returns how many."""
-    return sum(
-        tx.run(
-            "UPDATE inbox SET state = 'parked', closed_at = ?, note = ? "
-            "WHERE id = ? AND state = 'open'",
-            tx.now,
-            note,
-            inbox_id,
-        )
-        for inbox_id in inbox_ids
-    )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from hermes.messages import Outbound, OutboxRow
+from hermes.store import rows
 from hermes.store.tx import Tx
 
 _COLUMNS = "id, session_key, turn_id, lane, body, state, attempts, recovered"
@@ -21,24 +22,32 @@ def enqueue(tx: Tx, session_key: str, turn_id: int, replies: Sequence[Outbound])
             session_key,
             turn_id,
             reply.lane,
-            msgspec.json.encode(reply.body).decode(),
+            rows.encode_whole(reply.body),
             tx.now,
         )
+        outbox_id = tx.db.last_insert_rowid()
+        row = OutboxRow(
+            outbox_id, session_key, turn_id, reply.lane, reply.body, "pending", 0, recovered=False
+        )
+        tx.outbox.append(row)
 
 
-def pending_outbox(tx: Tx, lane: str | None = None, *, limit: int = 1000) -> list[OutboxRow]:
+def pending_outbox(
+    tx: Tx, lane: str | None = None, *, after: int = 0, limit: int = 1000
+) -> list[OutboxRow]:
     """Replies not known to be sent, oldest first; of one lane or of all."""
     only, values = ("AND lane = ?", (lane,)) if lane else ("", ())
-    rows = tx.all(
+    found = tx.all(
         f"SELECT {_COLUMNS} FROM outbox INDEXED BY outbox_open "
-        f"WHERE state IN ('pending', 'sending') {only} "
+        f"WHERE state IN ('pending', 'sending') AND id > ? {only} "
         "ORDER BY id LIMIT ?",
+        after,
         *values,
         limit,
     )
     return [
         OutboxRow(id_, key, turn_id, lane_, msgspec.json.decode(body), state, tries, bool(again))
-        for id_, key, turn_id, lane_, body, state, tries, again in rows
+        for id_, key, turn_id, lane_, body, state, tries, again in found
     ]
 
 

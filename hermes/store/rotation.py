@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypedDict
 
-import attrs
-
 from hermes.errors import StoreError
-from hermes.messages import JsonObject, Lease, Message, Rotated, Session, Skipped
-from hermes.store import leases, lineage, routes, rows, sessions, titles, transcripts
+from hermes.messages import Answer, JsonObject, Rotated, Rotation, Session, Skipped
+from hermes.store import closing, leases, lineage, routes, rows, sessions, titles, transcripts
 from hermes.store.tx import Tx
-
-
-@attrs.frozen(kw_only=True)
-class Rotation:
-    """A finished compression: what to show instead of the rows up to `upto`.
-
-    `rewrites` is the session's when the summary was begun, `rotation_id` makes a retry safe.
-    """
-
-    session_id: str
-    messages: Sequence[Message]
-    rotation_id: str
-    rewrites: int
-    upto: int
-    session_key: str | None = None
-    epoch: int | None = None
-    lease: Lease | None = None
-    child_session_id: str | None = None
-    system_prompt: str | None = None
 
 
 def rotate(tx: Tx, rotation: Rotation) -> Rotated | Skipped:
@@ -138,7 +116,12 @@ def _described(parent: Session) -> _Described:
 
 
 def branch(
-    tx: Tx, session_id: str, *, title: str | None = None, session_key: str | None = None
+    tx: Tx,
+    session_id: str,
+    *,
+    title: str | None = None,
+    session_key: str | None = None,
+    answer: Answer | None = None,
 ) -> str:
     """Copy the whole live transcript into a new session, at once; lead the key there if given."""
     parent_no = sessions.require(tx, session_id)
@@ -154,4 +137,5 @@ def branch(
         tx.run("UPDATE sessions SET title = ? WHERE id = ?", name, child_id)
     if session_key is not None:
         routes.switch(tx, session_key, child_id)
+    closing.close(tx, answer)
     return child_id

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hermes.errors import UnknownSession
-from hermes.messages import ExpiryPolicy, Head, Route
-from hermes.store import boundaries, lineage, sessions, titles
+from hermes.messages import Answer, ExpiryPolicy, Head, Route
+from hermes.store import boundaries, closing, lineage, sessions, titles
 from hermes.store.expiry import next_expiry
 from hermes.store.tx import Tx
 
@@ -91,6 +91,7 @@ def new_session(
     reason: str = "session_reset",
     title: str | None = None,
     platform: str | None = None,
+    answer: Answer | None = None,
 ) -> Route:
     """End the conversation and begin another; its row comes with the first message."""
     pending = titles.sanitize_title(title)
@@ -116,6 +117,7 @@ def new_session(
         tx.now,
         session_key,
     )
+    closing.close(tx, answer)
     return require_route(tx, session_key)
 
 
@@ -149,7 +151,7 @@ def finalize(tx: Tx, session_key: str, *, reason: str = "shutdown") -> str | Non
     return route.session_id
 
 
-def switch(tx: Tx, session_key: str, target: str) -> Route:
+def switch(tx: Tx, session_key: str, target: str, *, answer: Answer | None = None) -> Route:
     """Lead the key to another session, given by id, unique prefix or title; its tip is taken.
 
     The session that is left neither ends nor is finalized.
@@ -179,6 +181,7 @@ def switch(tx: Tx, session_key: str, target: str) -> Route:
         tx.now,
         session_key,
     )
+    closing.close(tx, answer)
     return require_route(tx, session_key)
 
 

@@ -22,6 +22,7 @@ import apsw
 import attrs
 
 from hermes.errors import StoreBusy, StoreError, StoreFailed, StoreFull
+from hermes.messages import OutboxRow
 from hermes.store.database import Database
 from hermes.store.tx import Clock, Tx, Work
 
@@ -52,6 +53,7 @@ class Group(Generic[R]):
     outcomes: list[Outcome[R]]
     boundaries: bool = False
     unindexed: bool = False
+    outbox: Sequence[OutboxRow] = ()
     fatal: StoreFailed | None = None
     """Set when the store must stop; the requests it hit have it as their outcome."""
 
@@ -131,7 +133,7 @@ def _together(
     except BaseException:
         _roll_back(db)
         raise
-    return Group(outcomes, tx.boundaries, tx.unindexed)
+    return Group(outcomes, tx.boundaries, tx.unindexed, tx.outbox)
 
 
 def _unguarded(db: Database, tx: Tx, work: Work[R]) -> Outcome[R]:
@@ -148,7 +150,7 @@ def _unguarded(db: Database, tx: Tx, work: Work[R]) -> Outcome[R]:
 
 
 def _in_savepoint(db: Database, tx: Tx, work: Work[R]) -> Outcome[R]:
-    cursor = tx.cursor
+    cursor, written = tx.cursor, len(tx.outbox)
     try:
         cursor.execute("SAVEPOINT request")
         value = work(tx)
@@ -166,6 +168,7 @@ def _in_savepoint(db: Database, tx: Tx, work: Work[R]) -> Outcome[R]:
         except apsw.Error as worse:
             db.shaken = True
             raise _TransactionLost from worse
+        del tx.outbox[written:]
         return Failed(failure)
     return Done(value)
 
@@ -175,13 +178,14 @@ def _one_by_one(
 ) -> Group[R]:
     outcomes: list[Outcome[R]] = []
     boundaries = unindexed = False
+    outbox: list[OutboxRow] = []
     for work in batch:
         try:
             tx, value = _commit(db, clock, check, work)
         except StoreFailed as fatal:
             # What was committed before this one is on disk, and is answered so.
             outcomes += _each(fatal, len(batch) - len(outcomes))
-            return Group(outcomes, boundaries, unindexed, fatal=fatal)
+            return Group(outcomes, boundaries, unindexed, outbox, fatal=fatal)
         except StoreBusy as busy:
             outcomes += _each(busy, len(batch) - len(outcomes))
             break
@@ -191,7 +195,8 @@ def _one_by_one(
             outcomes.append(Done(value))
             boundaries |= tx.boundaries
             unindexed |= tx.unindexed
-    return Group(outcomes, boundaries, unindexed)
+            outbox += tx.outbox
+    return Group(outcomes, boundaries, unindexed, outbox)
 
 
 def _commit(db: Database, clock: Clock, check: Callable[[], None], work: Work[R]) -> tuple[Tx, R]:

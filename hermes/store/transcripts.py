@@ -8,6 +8,7 @@ import attrs
 
 from hermes.errors import SessionEnded, StoreError, UnknownSession
 from hermes.messages import (
+    Answer,
     Appended,
     Head,
     JsonObject,
@@ -16,7 +17,7 @@ from hermes.messages import (
     ToolCall,
     Transcript,
 )
-from hermes.store import rows, search, sessions
+from hermes.store import closing, rows, search, sessions
 from hermes.store.tx import Row, Tx, Value
 
 _INSERT = (
@@ -239,11 +240,15 @@ def replace_messages(tx: Tx, session_id: str, messages: Sequence[Message]) -> He
     return (_add(tx, session_id, fresh) if fresh else _open(tx, session_id)).head
 
 
-def rewind(tx: Tx, session_id: str, message_id: int) -> list[StoredMessage]:
+def rewind(
+    tx: Tx, session_id: str, message_id: int, *, answer: Answer | None = None
+) -> list[StoredMessage]:
     """Take back the message and all after it; returns what was taken back."""
     state = _open(tx, session_id)
     _require_live(tx, state, message_id)
-    return _hide_from(tx, state, message_id)
+    hidden = _hide_from(tx, state, message_id)
+    closing.close(tx, answer)
+    return hidden
 
 
 def edit_message(tx: Tx, session_id: str, message_id: int, content: str) -> Head:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from hermes.errors import NotInLineage
 from hermes.messages import Committed, Discarded, Head, Route, TurnCommit
-from hermes.store import inbox, lineage, outbox, rotation, routes, sessions, transcripts, usage
+from hermes.store import (
+    closing,
+    inbox,
+    lineage,
+    outbox,
+    rotation,
+    routes,
+    sessions,
+    transcripts,
+    usage,
+)
+from hermes.store.expiry import next_expiry
 from hermes.store.tx import Tx
 
 
@@ -60,17 +71,20 @@ def _write(tx: Tx, turn: TurnCommit, target: str) -> Head:
     turn_id = min(turn.inbox_ids)
     if turn.rows or turn.usage:
         _ensure(tx, turn, target)
+    if turn.rewind_to is not None:
+        transcripts.rewind(tx, target, turn.rewind_to)
     if turn.rows:
         transcripts.append_messages(tx, target, turn.rows)
     usage.record_all(tx, target, turn.usage, turn_id)
     outbox.enqueue(tx, turn.session_key, turn_id, turn.outbox)
-    inbox.finish(tx, turn.inbox_ids)
+    closing.finish(tx, turn.inbox_ids)
     inbox.start_inbox(tx, turn.next_inbox_ids)
+    expires_at = None if turn.policy is None else next_expiry(turn.policy, tx.now)
     tx.run(
-        "UPDATE routes SET last_active = ?, expires_at = coalesce(?, expires_at) "
+        "UPDATE routes SET last_active = ?, expires_at = coalesce(?, expires_at), notice = NULL "
         "WHERE session_key = ?",
         tx.now,
-        turn.expires_at,
+        expires_at,
         turn.session_key,
     )
     return sessions.head(tx, target)

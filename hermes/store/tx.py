@@ -13,6 +13,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import apsw
 import attrs
 
+from hermes.messages import OutboxRow
+
 Row: TypeAlias = tuple[Any, ...]
 Value: TypeAlias = int | float | str | bytes | None
 
@@ -43,6 +45,8 @@ class Tx:
     """Set when the transaction wrote a boundary row: a hint for the delivery lanes."""
     unindexed: bool = False
     """Set when the transaction wrote rows that the search index lacks."""
+    outbox: list[OutboxRow] = attrs.Factory(list)
+    """The replies it wrote, in order: they may be sent once it is committed."""
 
     @classmethod
     def begin(cls, db: apsw.Connection, clock: Clock) -> Tx:

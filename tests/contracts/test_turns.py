@@ -71,7 +71,8 @@ async def test_accepting_makes_a_route_and_an_inbox_row_but_no_session(store, wo
     receipt = accepted.receipt
     assert (receipt.session_id, receipt.epoch) == (route.session_id, 1)
     assert (route.platform, route.chat_type, route.user_id) == ("telegram", "dm", "u1")
-    assert accepted == Accepted(receipt, Head(route.session_id))
+    assert accepted == Accepted(receipt, Head(route.session_id), route=accepted.route)
+    assert accepted.route.session_id == route.session_id
     assert await store.get_session(route.session_id) is None
     [row] = await store.open_inbox("k")
     assert (row.inbox_id, row.inbound, row.attempts) == (
@@ -365,7 +366,7 @@ async def test_activity_moves_the_moment_of_expiry(store, world):
         world.pass_time(599)
         accepted = await store.accept(inbound(f"more{n}"), policy=IDLE)
         assert accepted.expired is None
-        await store.commit_turn(turn(accepted, expires_at=world.now + 600))
+        await store.commit_turn(turn(accepted, policy=IDLE))
     assert (await store.get_route("k")).expires_at == world.now + 600
 
 
