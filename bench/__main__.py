@@ -1,13 +1,17 @@
-"""`python -m bench store [--quick]`: one word picks what is measured."""
+"""`python -m bench store|runtime|switch [--quick]`: one word picks what is measured."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from bench import store
+from bench import runtime, store, switch
 
-BENCHMARKS: Mapping[str, Callable[[Sequence[str]], int]] = {"store": store.main}
+BENCHMARKS: Mapping[str, Callable[[Sequence[str]], int]] = {
+    "store": store.main,
+    "runtime": runtime.main,
+    "switch": switch.main,
+}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -67,7 +67,7 @@ class Driver:
 
 
 @contextmanager
-def driver(name: str, python: Path, folder: Path) -> Iterator[Driver]:
+def driver(name: str, python: Path, folder: Path, module: str | None = None) -> Iterator[Driver]:
     """Start a driver in a folder of its own; it ends with the block."""
     home = folder / f"home-{name}"
     home.mkdir()
@@ -80,7 +80,7 @@ def driver(name: str, python: Path, folder: Path) -> Iterator[Driver]:
     }
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [python, "-m", MODULES[name]],
+            [python, "-m", module or MODULES[name]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,

@@ -19,6 +19,13 @@ PEERS: Mapping[str, tuple[str, ...]] = {
     "openai-agents": ("openai-agents==0.24.0",),
     "langgraph": ("langgraph-checkpoint-sqlite==3.1.2", "langgraph==1.2.20"),
 }
+MESSAGING: Mapping[str, tuple[str, ...]] = {
+    "pykka": ("pykka==4.5.0",),
+    "xoscar": ("xoscar==0.12.2",),
+    "autogen-core": ("autogen-core==0.7.5",),
+}
+"""Peers that pass messages and store nothing: the store benchmark has no use for them."""
+PACKAGES: Mapping[str, tuple[str, ...]] = {**PEERS, **MESSAGING}
 INSTALL_LIMIT = 600.0
 
 
@@ -26,7 +33,7 @@ def interpreter(peer: str) -> Path | None:
     """The peer's Python, installed first if need be; None, with one sentence, where that fails."""
     folder = FOLDER / peer
     python = folder / "bin" / "python"
-    wanted = " ".join(PEERS[peer])
+    wanted = " ".join(PACKAGES[peer])
     receipt = folder / "installed"
     if receipt.is_file() and receipt.read_text() == wanted:
         return python
@@ -34,7 +41,7 @@ def interpreter(peer: str) -> Path | None:
     shutil.rmtree(folder, ignore_errors=True)
     try:
         _run(sys.executable, "-m", "venv", os.fspath(folder))
-        _run(os.fspath(python), "-m", "pip", "install", "--quiet", *PEERS[peer])
+        _run(os.fspath(python), "-m", "pip", "install", "--quiet", *PACKAGES[peer])
     except (subprocess.SubprocessError, OSError) as error:
         print(f"{peer} is skipped: it could not be installed ({_reason(error)}).", file=sys.stderr)
         return None

@@ -1,5 +1,31 @@
-"""Hermes keeps conversations whole. Read: messages, errors, store."""
+"""Hermes keeps conversations whole.
+
+Read: messages, events, protocols, actors.mailbox, actors.session, actors.answering, actors.runtime,
+store, embed.
+"""
 
 from __future__ import annotations
+
+from hermes.config import CompressionConfig as CompressionConfig, Config as Config
+from hermes.context import (
+    current_session_id as current_session_id,
+    current_session_key as current_session_key,
+    current_turn_id as current_turn_id,
+    set_current_session_id as set_current_session_id,
+)
+from hermes.embed import open_runtime as open_runtime
+from hermes.errors import HermesError as HermesError
+from hermes.messages import (
+    AgentSpec as AgentSpec,
+    ExpiryPolicy as ExpiryPolicy,
+    Inbound as Inbound,
+    Message as Message,
+    Receipt as Receipt,
+    Reply as Reply,
+    Source as Source,
+    ToolCall as ToolCall,
+    TurnResult as TurnResult,
+    Usage as Usage,
+)
 
 __version__ = "0.1.0.dev0"

@@ -57,3 +57,35 @@ class Overloaded(HermesError):
 
 class ActorStopped(HermesError):
     """The actor ended before it could answer."""
+
+
+class Draining(HermesError):
+    """The runtime is about to end and takes no new work; what it has taken is safe."""
+
+
+class TurnClosed(HermesError):
+    """The turn is over: what its agent still wants to say or do is refused."""
+
+
+class ContextOverflow(HermesError):
+    """The conversation does not fit into the model's context window."""
+
+
+class AlreadyAnswered(HermesError):
+    """This event had its turn before; the transcript has what was said."""
+
+
+class Unsendable(HermesError):
+    """The chat is gone for good: nothing can be sent there any more."""
+
+
+def plain(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one thing that a caller of a block can do something about, out of its group."""
+    for kind in (StoreFailed, KeyboardInterrupt, HermesError):
+        found, _ = group.split(kind)
+        if found is not None:
+            error: BaseException = found
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            return error
+    return group

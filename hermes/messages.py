@@ -25,6 +25,12 @@ Rebuilt: TypeAlias = Literal["cold", "signature", "foreign-write", "evicted", "a
 ReplyStatus: TypeAlias = Literal["complete", "failed", "interrupted", "refused", "command"]
 
 
+def _whole(text: str) -> str:
+    if not isinstance(text, str):
+        raise ValueError(f"the name of a message is made of texts, not {text!r}")  # noqa: TRY004
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
     """A tool call as the model asked for it; `arguments` is the model's own JSON text."""
 
@@ -97,7 +103,9 @@ class Inbound:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        return self.source.platform, self.source.account, self.event_id
+        """Its name, as the store can hold it."""
+        source = self.source
+        return _whole(source.platform), _whole(source.account), _whole(self.event_id)
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
@@ -181,8 +189,10 @@ class TurnCommit:
     usage: Sequence[Usage] = ()
     next_inbox_ids: Sequence[int] = ()
     rotated_to: str | None = None
+    upto: int | None = None
+    """The last message that was known when the turn began; what came after it is foreign."""
     rewind_to: int | None = None
-    """A message that is taken back, with all after it, before the rows are added."""
+    """A message that is taken back, with all after it up to `upto`, before the rows are added."""
     policy: ExpiryPolicy | None = None
     """When the conversation is over by itself, counted from now on."""
 
@@ -195,6 +205,8 @@ class Committed:
     epoch: int
     foreign: bool = False
     moved: bool = False
+    rows: Sequence[StoredMessage] = ()
+    """What was added, as it is stored."""
 
 
 @attrs.frozen(kw_only=True)
@@ -373,6 +385,8 @@ class Accepted:
     expired: str | None = None
     waiting: int = 0
     route: Route | None = None
+    inbound: Inbound | None = None
+    """The message as it was stored."""
 
 
 @attrs.frozen

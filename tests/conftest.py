@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 import hypothesis
 import pytest
 
+from hermes import open_runtime
 from hermes.store import Clock, SessionStore, inline, open_store
+from hermes.testing import CountingBuilder
 
 
 def pytest_addoption(parser):
@@ -139,3 +141,44 @@ def foreign(path, statement, *values):
         timeout=60,
     )
     return json.loads(done.stdout)
+
+
+def foreign_store(path, verb, *args):
+    """One verb of `SessionStore` on the file, from a process of its own."""
+    import json
+    import subprocess
+    import sys
+
+    code = (
+        "import json, sys\n"
+        "from hermes.store import SessionStore\n"
+        "with SessionStore(sys.argv[1]) as store:\n"
+        "    getattr(store, sys.argv[2])(*json.loads(sys.argv[3]))\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code, str(path), verb, json.dumps(args)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture(params=["threads", "inline"])
+def workers(request):
+    """How a runtime's store runs: in threads, or inline as simulations do."""
+    return request.param
+
+
+@pytest.fixture
+def start(path, world, workers):
+    """Open a runtime on the test's file: `async with start(agent=…) as runtime`."""
+
+    def opened(**options):
+        options.setdefault("agent", CountingBuilder())
+        options.setdefault("clock", world.clock)
+        if workers == "inline":
+            options.setdefault("open_worker", inline())
+        return open_runtime(path, **options)
+
+    return opened

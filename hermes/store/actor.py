@@ -180,6 +180,11 @@ class StoreActor:
         except apsw.Error as error:
             raise translate(error, "nothing was done") from error
 
+    @property
+    def failure(self) -> StoreFailed | None:
+        """Why the store has stopped, if it has."""
+        return self._fatal
+
     def statistics(self) -> StoreStatistics:
         """How the store is doing."""
         return StoreStatistics(

@@ -208,6 +208,7 @@ class SessionStore:
 
     accept = _writes(inbox.accept)
     open_inbox = _reads(inbox.open_inbox)
+    waiting_keys = _reads(inbox.waiting_keys)
     start_inbox = _writes(inbox.start_inbox)
     park_inbox = _writes(closing.park_inbox)
     answer = _writes(closing.close)

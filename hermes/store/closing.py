@@ -9,15 +9,20 @@ from hermes.store import outbox
 from hermes.store.tx import Tx
 
 
-def finish(tx: Tx, inbox_ids: Sequence[int]) -> None:
-    """The rows had their turn. Their text is in the transcript now, so only the receipt stays."""
-    for inbox_id in inbox_ids:
+def finish(tx: Tx, inbox_ids: Sequence[int]) -> int:
+    """The rows had their turn, and only the receipt of each stays; says how many were open.
+
+    Their text is in the transcript now.
+    """
+    return sum(
         tx.run(
             "UPDATE inbox SET state = 'done', closed_at = ?, body = NULL "
             "WHERE id = ? AND state = 'open'",
             tx.now,
             inbox_id,
         )
+        for inbox_id in inbox_ids
+    )
 
 
 def park_inbox(tx: Tx, inbox_ids: Sequence[int], note: str, *, answer: Answer | None = None) -> int:
@@ -32,12 +37,18 @@ def park_inbox(tx: Tx, inbox_ids: Sequence[int], note: str, *, answer: Answer | 
         )
         for inbox_id in inbox_ids
     )
-    close(tx, answer)
+    if answer is not None and parked:
+        outbox.enqueue(tx, answer.session_key, min(inbox_ids), answer.outbox)
     return parked
 
 
 def close(tx: Tx, answer: Answer | None) -> None:
-    """End the rows of an answer and write what is said to them, with whatever else is done."""
-    if answer is not None:
-        finish(tx, answer.inbox_ids)
-        outbox.enqueue(tx, answer.session_key, min(answer.inbox_ids), answer.outbox)
+    """End the rows of an answer and write what is said to them, with whatever else is done.
+
+    Nothing is said to rows that were answered before.
+    """
+    if answer is None:
+        return
+    if finish(tx, answer.inbox_ids) or not answer.inbox_ids:
+        turn_id = min(answer.inbox_ids, default=0)
+        outbox.enqueue(tx, answer.session_key, turn_id, answer.outbox)

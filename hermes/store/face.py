@@ -12,7 +12,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 import apsw
 import trio
 
-from hermes.errors import StoreBusy, StoreFailed
+from hermes.errors import StoreBusy, plain
 from hermes.messages import Accepted, Delivery, ExpiryPolicy, Hooks, Inbound, OutboxRow
 from hermes.store import (
     actor,
@@ -121,10 +121,11 @@ class Store(actor.StoreActor):
         """
 
         def after(accepted: Accepted) -> None:
-            if self.deliver is not None and not accepted.duplicate:
+            stored = accepted.inbound
+            if self.deliver is not None and stored is not None:
                 self.deliver(
                     Delivery(
-                        accepted.receipt, inbound, accepted.head, accepted.waiting, accepted.route
+                        accepted.receipt, stored, accepted.head, accepted.waiting, accepted.route
                     )
                 )
 
@@ -171,6 +172,7 @@ class Store(actor.StoreActor):
     sweep_expired = _writes(routes.sweep_expired)
 
     open_inbox = _reads(inbox.open_inbox)
+    waiting_keys = _reads(inbox.waiting_keys)
     start_inbox = _writes(inbox.start_inbox)
     park_inbox = _writes(closing.park_inbox)
     answer = _writes(closing.close)
@@ -338,7 +340,7 @@ async def _running(
             finally:
                 store.close()
     except BaseExceptionGroup as group:
-        raise _plain(group) from raised
+        raise plain(group) from raised
     if raised is not None:
         raise raised
 
@@ -348,15 +350,3 @@ async def _shielded(task: Callable[[], Awaitable[None]]) -> None:
     """A last commit must find its writer, however its caller came to end."""
     with trio.CancelScope(shield=True):
         await task()
-
-
-def _plain(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one thing that a caller of the block can do something about, out of its group."""
-    for kind in (StoreFailed, KeyboardInterrupt):
-        found, _ = group.split(kind)
-        if found is not None:
-            error: BaseException = found
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
-            return error
-    return group

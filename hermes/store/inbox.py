@@ -13,6 +13,8 @@ from hermes.store.tx import Tx
 
 NEVER = ExpiryPolicy()
 MAX_OPEN = 100
+MAX_BODY = 1_000_000
+"""Characters of an inbound message as JSON; more is refused before it is acknowledged."""
 _DECODE = msgspec.json.Decoder(Inbound).decode
 _RECEIPT = "id, session_key, session_id, epoch, accepted_at"
 
@@ -45,7 +47,7 @@ def accept(
     inbox_id = _insert(tx, inbound, body, route, started=waiting == 0)
     receipt = Receipt(inbox_id, key, route.session_id, route.epoch, tx.now)
     head = sessions.head(tx, route.session_id)
-    return Accepted(receipt, head, expired=expired, waiting=waiting, route=route)
+    return Accepted(receipt, head, expired=expired, waiting=waiting, route=route, inbound=inbound)
 
 
 def _expire_overdue(tx: Tx, session_key: str) -> str | None:
@@ -89,6 +91,8 @@ def _checked(inbound: Inbound) -> tuple[Inbound, str]:
         inbound = _DECODE(body)
     except (msgspec.ValidationError, TypeError) as error:
         raise ValueError(f"the inbound message has a field of a wrong kind: {error}") from None
+    if len(body) > MAX_BODY:
+        raise ValueError(f"the message has {len(body)} characters; at most {MAX_BODY} are taken")
     if not inbound.event_id:
         raise ValueError("an inbound message needs an event_id: it tells a repetition from news")
     return inbound, body
@@ -108,6 +112,17 @@ def open_inbox(
         limit,
     )
     return [InboxRow(row[0], _DECODE(row[1]), row[2], row[3]) for row in found]
+
+
+def waiting_keys(tx: Tx, after: int = 0, limit: int = 1000) -> list[tuple[str, int]]:
+    """The keys that messages wait for, by the first of these messages, which is named too."""
+    found = tx.all(
+        "SELECT session_key, min(id) AS first FROM inbox INDEXED BY inbox_open "
+        "WHERE state = 'open' GROUP BY session_key HAVING first > ? ORDER BY first LIMIT ?",
+        after,
+        limit,
+    )
+    return [(row[0], row[1]) for row in found]
 
 
 def all_open(tx: Tx, inbox_ids: Sequence[int], session_key: str) -> bool:

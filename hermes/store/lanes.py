@@ -15,6 +15,8 @@ from typing import Any, get_args
 import attrs
 import trio
 
+from hermes import foreign
+from hermes.context import Cell, within
 from hermes.errors import Overloaded, StoreError
 from hermes.messages import Boundary, Event, Hooks, Transcript
 
@@ -116,14 +118,17 @@ class Lanes:
         error = None
         for hook in self._hooks.get(boundary.event, ()):
             try:
-                await self._call(hook, boundary)
+                with within(Cell(boundary.session_key, boundary.session_id)):
+                    await self._call(hook, boundary)
             except trio.TooSlowError:
                 error = f"{_name(hook)} did not end within {self._seconds:g} s"
                 log.warning("%s of %s: %s", boundary.event, boundary.session_id, error)
             except _NoThread:
                 raise
-            except (Exception, SystemExit) as problem:  # foreign code: its failure is its own
-                error = f"{_name(hook)} raised {type(problem).__name__}: {problem}"
+            except BaseException as problem:  # foreign code: its failure is its own
+                if (through := foreign.passing(problem)) is not None:
+                    raise through from None
+                error = f"{_name(hook)} raised {foreign.told(problem)}"
                 log.exception("%s of %s: a hook failed", boundary.event, boundary.session_id)
         return error
 
@@ -138,18 +143,18 @@ class Lanes:
             # A plain function may block; its thread is left behind when the deadline passes.
             own = trio.CapacityLimiter(1)
             answer = await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=own)
-            await _finished(answer)
+            await _finished(answer[0])
 
-    async def _get_thread(self, hook: Callable[[], object]) -> Callable[[], object]:
+    async def _get_thread(self, hook: Callable[[], object]) -> Callable[[], tuple[object]]:
         """The hook with the right to a thread, which it gives back when it really ends."""
         owner = object()
         with trio.move_on_after(self._seconds):
             await self._threads_left.acquire_on_behalf_of(owner)
             token = trio.lowlevel.current_trio_token()
 
-            def call() -> object:
+            def call() -> tuple[object]:  # Trio would take a coroutine itself for a mistake
                 try:
-                    return hook()
+                    return (hook(),)
                 finally:
                     with contextlib.suppress(trio.RunFinishedError):
                         token.run_sync_soon(self._threads_left.release_on_behalf_of, owner)

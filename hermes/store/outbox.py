@@ -16,18 +16,20 @@ _COLUMNS = "id, session_key, turn_id, lane, body, state, attempts, recovered"
 def enqueue(tx: Tx, session_key: str, turn_id: int, replies: Sequence[Outbound]) -> None:
     """Write the replies of a turn."""
     for reply in replies:
+        body = rows.encode_whole(reply.body)
         tx.run(
             "INSERT INTO outbox (session_key, turn_id, lane, body, created_at) "
             "VALUES (?, ?, ?, ?, ?)",
             session_key,
             turn_id,
             reply.lane,
-            rows.encode_whole(reply.body),
+            body,
             tx.now,
         )
         outbox_id = tx.db.last_insert_rowid()
+        said = msgspec.json.decode(body)  # as a later process would read it
         row = OutboxRow(
-            outbox_id, session_key, turn_id, reply.lane, reply.body, "pending", 0, recovered=False
+            outbox_id, session_key, turn_id, reply.lane, said, "pending", 0, recovered=False
         )
         tx.outbox.append(row)
 

@@ -140,9 +140,12 @@ def close(tx: Tx, session_key: str, *, reason: str = "closed") -> str | None:
 
 
 def finalize(tx: Tx, session_key: str, *, reason: str = "shutdown") -> str | None:
-    """Let hooks finalize the current session without ending it: the conversation goes on later."""
+    """Let hooks finalize the current session without ending it: the conversation goes on later.
+
+    A session that nothing was said in yet has nothing to finalize.
+    """
     route = current(tx, session_key)
-    if route is None:
+    if route is None or sessions.number(tx, route.session_id) is None:
         return None
     boundaries.record(
         tx, "on_session_finalize", session_key, route.session_id,
@@ -221,6 +224,9 @@ def expire(tx: Tx, session_key: str, epoch: int) -> str | None:
         return None
     ended = current(tx, session_key)
     assert ended is not None
+    if sessions.number(tx, ended.session_id) is None:  # nothing was said that could be over
+        tx.run("UPDATE routes SET expires_at = NULL WHERE session_key = ?", session_key)
+        return None
     new_session(tx, session_key, reason="session_expired")
     tx.run("UPDATE routes SET notice = 'expired' WHERE session_key = ?", session_key)
     return ended.session_id

@@ -160,6 +160,18 @@ def _find_platform_message(tx: Tx, no: int, platform_message_id: str) -> int | N
     return None
 
 
+def append_rows(tx: Tx, session_id: str, messages: Sequence[Message]) -> list[StoredMessage]:
+    """`append_messages`, and the rows as they are stored."""
+    fresh = _new(tx, _open(tx, session_id), messages)
+    if not fresh:
+        return []
+    state = _add(tx, session_id, fresh)
+    first = state.no * rows.SPAN + state.seq - len(fresh) + 1
+    return rows.to_messages(
+        (place, *_values(tx, message)) for place, message in enumerate(fresh, first)
+    )
+
+
 def _add(tx: Tx, session_id: str, messages: Sequence[Message]) -> _State:
     """Add many: `append_message` once more, with one count for all."""
     values = [_values(tx, message) for message in messages]
@@ -221,12 +233,12 @@ def messages_after(tx: Tx, no: int, message_id: int) -> list[StoredMessage]:
     return _live(tx, no, message_id + 1)
 
 
-def _hide_from(tx: Tx, state: _State, first: int) -> list[StoredMessage]:
+def _hide_from(tx: Tx, state: _State, first: int, last: int | None = None) -> list[StoredMessage]:
     """Take the live rows from `first` on out of view; the counters follow."""
     search.settle(tx, state.no)
-    hidden = _live(tx, state.no, first)
-    _, high = rows.bounds(state.no)
-    tx.run("UPDATE messages SET live = 0 WHERE id BETWEEN ? AND ? AND live = 1", first, high)
+    end = rows.bounds(state.no)[1] if last is None else last
+    hidden = [message for message in _live(tx, state.no, first) if message.id <= end]
+    tx.run("UPDATE messages SET live = 0 WHERE id BETWEEN ? AND ? AND live = 1", first, end)
     calls = rows.tool_calls_in(hidden)
     _count(tx, state.session_id, 0, -len(hidden), -calls, rewrites=1)
     return hidden
@@ -241,12 +253,17 @@ def replace_messages(tx: Tx, session_id: str, messages: Sequence[Message]) -> He
 
 
 def rewind(
-    tx: Tx, session_id: str, message_id: int, *, answer: Answer | None = None
+    tx: Tx,
+    session_id: str,
+    message_id: int,
+    *,
+    upto: int | None = None,
+    answer: Answer | None = None,
 ) -> list[StoredMessage]:
-    """Take back the message and all after it; returns what was taken back."""
+    """Take back the message and all after it, or up to another; returns what was taken back."""
     state = _open(tx, session_id)
     _require_live(tx, state, message_id)
-    hidden = _hide_from(tx, state, message_id)
+    hidden = _hide_from(tx, state, message_id, upto)
     closing.close(tx, answer)
     return hidden
 

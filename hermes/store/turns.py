@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hermes.errors import NotInLineage
-from hermes.messages import Committed, Discarded, Head, Route, TurnCommit
+from hermes.messages import Committed, Discarded, Outbound, Route, StoredMessage, TurnCommit
 from hermes.store import (
     closing,
     inbox,
@@ -11,6 +11,7 @@ from hermes.store import (
     outbox,
     rotation,
     routes,
+    rows,
     sessions,
     transcripts,
     usage,
@@ -39,10 +40,13 @@ def commit_turn(tx: Tx, turn: TurnCommit) -> Committed | Discarded:
     moved = settled.session_id != turn.session_id
     if moved and sessions.number(tx, settled.session_id) is None:
         return _discard(tx, turn, "the session has ended")
-    target = _target(tx, turn, settled)
-    head = _write(tx, turn, target)
+    if moved and turn.rewind_to is not None:
+        return _discard(tx, turn, "what this turn takes back was compressed meanwhile")
+    target = _target(tx, turn, settled, foreign=foreign)
+    added = _write(tx, turn, target)
     epoch = routes.require_route(tx, turn.session_key).epoch
-    return Committed(head, epoch, foreign=foreign, moved=target != turn.session_id)
+    moved = target != turn.session_id
+    return Committed(sessions.head(tx, target), epoch, foreign, moved, added)
 
 
 def _discard(tx: Tx, turn: TurnCommit, reason: str) -> Discarded:
@@ -52,7 +56,7 @@ def _discard(tx: Tx, turn: TurnCommit, reason: str) -> Discarded:
     return Discarded(reason, route.session_id, route.epoch)
 
 
-def _target(tx: Tx, turn: TurnCommit, route: Route) -> str:
+def _target(tx: Tx, turn: TurnCommit, route: Route, *, foreign: bool) -> str:
     """The session the rows go to, after following a rotation the agent did by itself."""
     wanted = turn.rotated_to
     if not wanted or wanted in {turn.session_id, route.session_id}:
@@ -61,22 +65,29 @@ def _target(tx: Tx, turn: TurnCommit, route: Route) -> str:
         if wanted not in lineage.get_compression_lineage(tx, route.session_id):
             raise NotInLineage(f"session {wanted} belongs to another conversation")
         return route.session_id
+    taken = "SELECT 1 FROM routes WHERE session_id = ? AND session_key <> ?"
+    if tx.one(taken, wanted, turn.session_key) is not None:
+        raise NotInLineage(f"session {wanted} belongs to another conversation")
     _ensure(tx, turn, route.session_id)
+    parent_no = sessions.require(tx, route.session_id)
     rotation.continue_in(tx, route.session_id, wanted)
     routes.point(tx, turn.session_key, wanted)
+    if foreign and turn.upto is not None:
+        carried = transcripts.messages_after(tx, parent_no, turn.upto)
+        transcripts.append_messages(tx, wanted, [rows.as_message(row) for row in carried])
     return wanted
 
 
-def _write(tx: Tx, turn: TurnCommit, target: str) -> Head:
+def _write(tx: Tx, turn: TurnCommit, target: str) -> list[StoredMessage]:
     turn_id = min(turn.inbox_ids)
     if turn.rows or turn.usage:
         _ensure(tx, turn, target)
-    if turn.rewind_to is not None:
-        transcripts.rewind(tx, target, turn.rewind_to)
-    if turn.rows:
-        transcripts.append_messages(tx, target, turn.rows)
+    if turn.rewind_to is not None and turn.rewind_to // rows.SPAN == sessions.number(tx, target):
+        transcripts.rewind(tx, target, turn.rewind_to, upto=turn.upto)
+    added = transcripts.append_rows(tx, target, turn.rows) if turn.rows else []
     usage.record_all(tx, target, turn.usage, turn_id)
-    outbox.enqueue(tx, turn.session_key, turn_id, turn.outbox)
+    said = [_addressed(reply, target) for reply in turn.outbox]
+    outbox.enqueue(tx, turn.session_key, turn_id, said)
     closing.finish(tx, turn.inbox_ids)
     inbox.start_inbox(tx, turn.next_inbox_ids)
     expires_at = None if turn.policy is None else next_expiry(turn.policy, tx.now)
@@ -87,7 +98,14 @@ def _write(tx: Tx, turn: TurnCommit, target: str) -> Head:
         expires_at,
         turn.session_key,
     )
-    return sessions.head(tx, target)
+    return added
+
+
+def _addressed(reply: Outbound, session_id: str) -> Outbound:
+    """The reply with the session it belongs to, which only now is certain."""
+    if "session_id" not in reply.body:
+        return reply
+    return Outbound(reply.lane, {**reply.body, "session_id": session_id})
 
 
 def _ensure(tx: Tx, turn: TurnCommit, session_id: str) -> None:

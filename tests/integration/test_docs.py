@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -45,11 +46,19 @@ def test_every_command_exists(target):
     subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
 
 
-def test_make_run_says_honestly_that_there_is_no_bot_yet():
+def test_make_run_starts_a_chat(tmp_path):
     done = subprocess.run(
-        ["make", "--silent", "run"], cwd=ROOT, check=True, capture_output=True, text=True
+        ["make", "--silent", "run"],
+        cwd=ROOT,
+        env={**os.environ, "XDG_DATA_HOME": str(tmp_path)},
+        input="hello\n/new\n",
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
-    assert "no bot to run yet" in done.stdout
+    assert done.stdout == "You said: hello\nNew session.\n"
+    assert (tmp_path / "hermes" / "state.db").exists()
 
 
 def test_every_page_that_is_linked_is_there():

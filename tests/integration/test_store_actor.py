@@ -71,8 +71,9 @@ def test_both_faces_have_the_same_verbs():
         return {name for name in dir(cls) if not name.startswith("_")}
 
     only_the_actor = {
-        "attach", "close", "deliver", "deliver_boundaries", "index", "run_alone", "run_beside",
-        "statistics", "sweep", "sweep_once", "transact_alone", "wait_boundaries", "write",
+        "attach", "close", "deliver", "deliver_boundaries", "failure", "index", "run_alone",
+        "run_beside", "statistics", "sweep", "sweep_once", "transact_alone", "wait_boundaries",
+        "write",
     }  # fmt: skip
     assert verbs(Store) - only_the_actor == verbs(SessionStore) - {"close"}
 

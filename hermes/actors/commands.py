@@ -1,0 +1,358 @@
+"""What a user can say that is not for the agent: `/new`, `/resume`, `/compress` and the rest.
+
+Commands are accepted like messages, and end with the change they ask for, in its transaction. They
+see the conversations of their own session_key and no others.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from hermes.actors import cutting
+from hermes.actors.compression import Compressed, Failed
+from hermes.actors.house import answer_to
+from hermes.actors.policy import Manner
+from hermes.actors.turn import Mail
+from hermes.errors import HermesError
+from hermes.messages import Answer, Busy, Inbound, Listed, StoredMessage, Transcript
+
+if TYPE_CHECKING:
+    from hermes.actors.session import SessionActor
+
+SHOWN = 10
+SEARCHED = 200
+MAX_KEPT = 100
+LINE = 80
+_COMMAND = re.compile(r"/([a-z]+)(?:@\S+)?(?:\s+(.*))?", re.DOTALL | re.IGNORECASE)
+_HERE = re.compile(r"(?:up to )?here(?:\s+(\d+))?|(?:--keep[= ]|-k )(\d+)", re.IGNORECASE)
+
+
+@attrs.frozen
+class Command:
+    """A command: how it treats a running turn, and how it is explained."""
+
+    manner: Manner
+    usage: str
+    summary: str
+
+
+COMMANDS: Mapping[str, Command] = {
+    "new": Command("stops", "/new [title]", "begin a new conversation (also /reset)"),
+    "resume": Command("waits", "/resume [number, id or title]", "go back to a conversation"),
+    "sessions": Command("now", "/sessions", "list your conversations"),
+    "title": Command("now", "/title [title]", "show or set the title"),
+    "branch": Command("waits", "/branch [title]", "go on in a copy of this conversation"),
+    "compress": Command(
+        "waits", "/compress [here N | focus]", "sum up the older part (also /compact)"
+    ),
+    "retry": Command("waits", "/retry", "answer your last message again"),
+    "undo": Command("waits", "/undo [number]", "take back your last messages and their answers"),
+    "stop": Command("stops", "/stop", "stop the running answer, and drop what waits"),
+    "queue": Command("message", "/queue <text>", "say something after the running answer"),
+    "steer": Command("steers", "/steer <text>", "say something into the running answer"),
+    "background": Command("now", "/background <text>", "have something done beside"),
+    "status": Command("now", "/status", "show where this conversation stands"),
+    "usage": Command("now", "/usage", "show what it has cost so far"),
+    "help": Command("now", "/help", "show the commands"),
+    "whoami": Command("now", "/whoami", "show who you are here"),
+}
+ALIASES = {"reset": "new", "compact": "compress"}
+
+
+@attrs.frozen
+class Parsed:
+    """A command as it was typed."""
+
+    name: str
+    argument: str
+
+
+def parse(text: str) -> Parsed | None:
+    """The command that a text is; None where it is none that we know."""
+    found = _COMMAND.fullmatch(text.strip())
+    if found is None:
+        return None
+    name = found.group(1).lower()
+    name = ALIASES.get(name, name)
+    return Parsed(name, (found.group(2) or "").strip()) if name in COMMANDS else None
+
+
+def manner_of(inbound: Inbound) -> Manner:
+    """How a message or command treats a running turn."""
+    parsed = parse(inbound.text) if inbound.command else None
+    if parsed is None:
+        return "now" if inbound.command else "message"
+    if COMMANDS[parsed.name].manner in {"message", "steers"} and not parsed.argument:
+        return "now"  # nothing to say: it is told how to use the command
+    return COMMANDS[parsed.name].manner
+
+
+def unwrapped(inbound: Inbound) -> Inbound:
+    """The message inside `/queue` and `/steer`; anything else as it is."""
+    parsed = parse(inbound.text) if inbound.command else None
+    if parsed is None or not parsed.argument or parsed.name not in {"queue", "steer"}:
+        return inbound
+    busy: Busy = "queue" if parsed.name == "queue" else "steer"
+    return attrs.evolve(inbound, text=parsed.argument, command=False, busy=busy)
+
+
+class Commands:
+    """Runs the commands of one actor."""
+
+    def __init__(self, actor: SessionActor) -> None:
+        self._actor = actor
+        self._store = actor.house.store
+
+    async def run(self, mail: Mail, dropped: Sequence[Mail]) -> str | None:
+        """Do what the command says and answer it; None where it became a turn.
+
+        `dropped` are messages that it ended before they had their turn.
+        """
+        parsed = parse(mail.inbound.text)
+        mails = [*dropped, mail]
+        if parsed is None:
+            return await self._say(mails, f"There is no command {_first_word(mail)}; see /help.")
+        try:
+            verb = _VERBS[parsed.name]
+            return await verb(self, mails, parsed.argument)
+        except (HermesError, ValueError) as error:
+            return await self._say(mails, f"That did not work: {error}")
+
+    async def _say(self, mails: Sequence[Mail], text: str) -> str:
+        await self._store.answer(self._answer(mails, text))
+        return text
+
+    def _answer(self, mails: Sequence[Mail], text: str) -> Answer:
+        return answer_to(mails, self._actor.place.session_id or "", text, "command")
+
+    # Conversations
+
+    async def new(self, mails: Sequence[Mail], title: str) -> str:
+        text = "New session" + (f": {title}" if title else "") + "." + _dropped(mails)
+        await self._actor.new_session(
+            title or None,
+            platform=mails[-1].inbound.source.platform,
+            answer=self._answer(mails, text),
+        )
+        return text
+
+    async def stop(self, mails: Sequence[Mail], _: str) -> str:
+        stopped = self._actor.has_stopped(mails[-1]) or len(mails) > 1
+        text = "Stopped." if stopped else "Nothing is running."
+        return await self._say(mails, text + _dropped(mails))
+
+    async def _own(self) -> list[Listed]:
+        return await self._store.list_sessions(session_key=self._actor.key, limit=SEARCHED)
+
+    async def sessions(self, mails: Sequence[Mail], _: str) -> str:
+        found = await self._own()
+        if not found:
+            return await self._say(mails, "There are no conversations yet.")
+        lines = [_line(number, each) for number, each in enumerate(found[:SHOWN], 1)]
+        more = [f"… and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
+        return await self._say(mails, "\n".join([*lines, *more, "Go to one with /resume."]))
+
+    async def resume(self, mails: Sequence[Mail], wanted: str) -> str:
+        if not wanted:
+            return await self.sessions(mails, "")
+        found = pick(await self._own(), wanted)
+        if isinstance(found, str):
+            return await self._say(mails, found)
+        text = f"Back in {found.session.title or found.session.id}."
+        await self._actor.switch(found.session.id, answer=self._answer(mails, text))
+        return text
+
+    async def branch(self, mails: Sequence[Mail], title: str) -> str:
+        head = await self._actor.answering.locate(look=True)
+        if not head.message_count:
+            return await self._say(mails, "There is nothing to branch from yet.")
+        text = "This is a copy now; /resume goes back to the original."
+        await self._actor.branch(title or None, answer=self._answer(mails, text))
+        return text
+
+    async def title(self, mails: Sequence[Mail], title: str) -> str:
+        if not title:
+            shown = await self._actor.title()
+            text = f"The title is: {shown}" if shown else "There is no title yet; /title sets one."
+            return await self._say(mails, text)
+        await self._actor.set_title(title)
+        return await self._say(mails, f"The title is now: {title}")
+
+    # The transcript
+
+    async def undo(self, mails: Sequence[Mail], argument: str) -> str:
+        number = int(argument) if argument.isascii() and argument.isdigit() else 1
+        transcript = await self._load()
+        asked = _asked(transcript)[-number:] if number else []
+        if not asked:
+            return await self._say(mails, "There is nothing to take back.")
+        text = f"Taken back: {_short(asked[0].content)}"
+        text += f" and {len(asked) - 1} more." if len(asked) > 1 else ""
+        await self._actor.rewind(transcript.head, asked[0].id, answer=self._answer(mails, text))
+        return text
+
+    async def retry(self, mails: Sequence[Mail], _: str) -> str | None:
+        transcript = await self._load()
+        asked = _asked(transcript)
+        if not asked:
+            return await self._say(mails, "There is nothing to try again.")
+        await self._actor.turn(mails, retry=True)
+        return None
+
+    async def _load(self) -> Transcript:
+        head = await self._actor.answering.locate(look=True)
+        return await self._store.load(head.session_id)
+
+    async def compress(self, mails: Sequence[Mail], argument: str) -> str:
+        here = _HERE.fullmatch(argument)
+        keep = None
+        if here is not None:
+            keep = min(int(here.group(1) or here.group(2) or 2), MAX_KEPT)
+        outcome = await self._actor.answering.compress(
+            f"{mails[-1].inbox_id}:command",
+            focus=None if here is not None else argument or None,
+            keep_exchanges=keep,
+            forced=True,
+        )
+        match outcome:
+            case Compressed():
+                text = f"Compressed from about {outcome.before} to {outcome.after} tokens."
+            case Failed(reason):
+                text = reason
+            case skipped:
+                by = f" ({skipped.holder})" if skipped.holder else ""
+                text = f"Not compressed: {skipped.reason}{by}."
+        return await self._say(mails, text)
+
+    # Beside
+
+    async def background(self, mails: Sequence[Mail], text: str) -> str:
+        if not text:
+            return await self._explain(mails, "background")
+        mail = mails[-1]
+        await self._actor.house.submit(background(mail, text))
+        return await self._say(mails, "It is being done in the background.")
+
+    async def _explain(self, mails: Sequence[Mail], name: str) -> str:
+        return await self._say(mails, f"Use it like this: {COMMANDS[name].usage}")
+
+    async def queue(self, mails: Sequence[Mail], _: str) -> str:
+        return await self._explain(mails, "queue")
+
+    async def steer(self, mails: Sequence[Mail], _: str) -> str:
+        return await self._explain(mails, "steer")
+
+    async def status(self, mails: Sequence[Mail], _: str) -> str:
+        status = await self._actor.status()
+        builds = ", ".join(f"{reason} {n}" for reason, n in status.builds.items()) or "none"
+        lines = [
+            f"Session {status.session_id}" + (f": {status.title}" if status.title else ""),
+            f"{status.message_count} messages, {status.waiting} waiting, "
+            + ("an answer is running" if status.busy else "nothing is running"),
+            f"Context: about {status.context_tokens} of {status.window} tokens; "
+            f"it is compressed at {status.compress_at}"
+            + (f" ({status.compression_note})" if status.compression_note else ""),
+            f"Agents built: {builds}",
+        ]
+        return await self._say(mails, "\n".join(lines))
+
+    async def usage(self, mails: Sequence[Mail], _: str) -> str:
+        head = await self._actor.answering.locate(look=True)
+        calls = await self._store.get_usage(head.session_id)
+        cost = sum(call.cost or 0.0 for call in calls)
+        text = (
+            f"{len(calls)} calls, {sum(c.input_tokens for c in calls)} tokens in "
+            f"({sum(c.cache_read_tokens for c in calls)} more from the cache), "
+            f"{sum(c.output_tokens for c in calls)} out"
+        )
+        return await self._say(mails, text + (f", {cost:.4f} in cost." if cost else "."))
+
+    async def help(self, mails: Sequence[Mail], _: str) -> str:
+        lines = [f"{each.usage}: {each.summary}" for each in COMMANDS.values()]
+        return await self._say(mails, "\n".join(lines))
+
+    async def whoami(self, mails: Sequence[Mail], _: str) -> str:
+        source = mails[-1].inbound.source
+        who = source.user_id or "unnamed"
+        return await self._say(
+            mails, f"You are {who} on {source.platform}; this chat is {self._actor.key}."
+        )
+
+
+_VERBS: Mapping[str, Callable[[Commands, Sequence[Mail], str], Awaitable[str | None]]] = {
+    "new": Commands.new,
+    "resume": Commands.resume,
+    "sessions": Commands.sessions,
+    "title": Commands.title,
+    "branch": Commands.branch,
+    "compress": Commands.compress,
+    "retry": Commands.retry,
+    "undo": Commands.undo,
+    "stop": Commands.stop,
+    "queue": Commands.queue,
+    "steer": Commands.steer,
+    "background": Commands.background,
+    "status": Commands.status,
+    "usage": Commands.usage,
+    "help": Commands.help,
+    "whoami": Commands.whoami,
+}
+
+
+def background(mail: Mail, text: str) -> Inbound:
+    """The message of a `/background`: a conversation of its own, whose answer goes to this chat."""
+    inbound = mail.inbound
+    return attrs.evolve(
+        inbound,
+        session_key=f"{inbound.session_key}:background:{mail.inbox_id}",
+        event_id=f"background:{mail.inbox_id}",
+        text=text,
+        command=False,
+        busy=None,
+    )
+
+
+def pick(found: Sequence[Listed], wanted: str) -> Listed | str:
+    """The conversation that was meant: by number, id, title, or the beginning of an id."""
+    if wanted.isascii() and wanted.isdigit() and 0 < int(wanted) <= len(found):
+        return found[int(wanted) - 1]
+    titled = [each for each in found if (each.session.title or "").lower() == wanted.lower()]
+    for each in found:
+        if wanted in {each.session.id, each.root_session_id}:
+            return each
+    if titled:
+        return titled[0]
+    begun = [each for each in found if each.session.id.startswith(wanted)]
+    if len(begun) == 1:
+        return begun[0]
+    many = "several conversations" if begun else "no conversation"
+    return f"There is {many} of yours called {wanted!r}; /sessions lists them."
+
+
+def _asked(transcript: Transcript) -> list[StoredMessage]:
+    return [row for row in transcript.messages if cutting.is_question(row)]
+
+
+def _line(number: int, listed: Listed) -> str:
+    name = listed.session.title or listed.preview or listed.session.id
+    return f"{number}. {name} ({listed.session.message_count} messages)"
+
+
+def _short(text: str | None) -> str:
+    line = " ".join((text or "").split())
+    return line if len(line) <= LINE else line[: LINE - 1] + "…"
+
+
+def _first_word(mail: Mail) -> str:
+    return (mail.inbound.text.split() or ["/"])[0][:50]
+
+
+def _dropped(mails: Sequence[Mail]) -> str:
+    number = len(mails) - 1
+    if not number:
+        return ""
+    return f" {number} waiting message{'s were' if number > 1 else ' was'} not answered."

@@ -1,0 +1,316 @@
+"""Compression: sum up the middle of a conversation, and go on in a child session.
+
+The lease saves paying for two summaries. What protects is `rotate`, which compares before it swaps:
+so lease verbs that are missing or fail do not stop a compression. Nothing is deleted, and a summary
+that fails or does not shrink the conversation changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import attrs
+import msgspec
+import trio
+
+from hermes import foreign
+from hermes.actors import cutting
+from hermes.config import CompressionConfig
+from hermes.errors import StoreFailed
+from hermes.messages import Lease, Message, Rotated, Rotation, Skipped, Transcript, Usage
+from hermes.protocols import Compressor, Store, Summary, SummaryRequest
+
+log = logging.getLogger(__name__)
+
+
+@attrs.frozen
+class Compressed:
+    """The conversation goes on in a child."""
+
+    rotated: Rotated
+    before: int
+    after: int
+
+
+@attrs.frozen
+class Failed:
+    """The summary failed; nothing was changed. `text` is for the user."""
+
+    text: str
+
+
+Outcome = Compressed | Skipped | Failed
+
+
+@attrs.frozen(kw_only=True)
+class Job:
+    """What to compress: the session as the actor knows it, and how."""
+
+    session_key: str
+    session_id: str
+    epoch: int
+    rotation_id: str
+    focus: str | None = None
+    keep_exchanges: int | None = None
+    forced: bool = False
+
+
+class Standing(msgspec.Struct, omit_defaults=True):
+    """What a session's earlier compressions came to; kept in the store, so that a restart knows."""
+
+    useless: int = 0
+    failures: int = 0
+    not_before: float = 0.0
+    fresh: bool = False
+    """Whether it was made by a compression, of which is not known yet whether it helped."""
+    error: str | None = None
+
+
+class Compression:
+    """Compresses sessions, one call each; it keeps nothing between calls."""
+
+    def __init__(
+        self,
+        store: Store,
+        compressor: Compressor | None,
+        config: CompressionConfig,
+        wall: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._compressor = compressor
+        self._config = config
+        self._wall = wall
+        self._holder = f"runtime:{secrets.token_hex(8)}"
+        self.limits = cutting.limits(
+            config.window,
+            max_output=config.max_output,
+            share=config.share,
+            tail_share=config.tail_share,
+        )
+
+    @property
+    def possible(self) -> bool:
+        """Whether conversations are compressed without being asked for it."""
+        return self._compressor is not None and self._config.enabled
+
+    async def standing(self, session_id: str) -> Standing:
+        """What earlier compressions of this session came to."""
+        noted = await self._store.get_meta(_note(session_id))
+        return Standing() if noted is None else msgspec.json.decode(noted, type=Standing)
+
+    def blocked(self, standing: Standing) -> str | None:
+        """Why this session is not compressed by itself now; None where it is."""
+        if standing.useless >= self._config.max_useless:
+            return f"{standing.useless} compressions in a row did not make it smaller"
+        if standing.not_before > self._wall():
+            return f"the last compression failed ({standing.error}), and is tried again later"
+        return None
+
+    async def run(self, job: Job) -> Outcome:
+        """Compress, or say why not; nothing is changed unless the answer is `Compressed`."""
+        if self._compressor is None:
+            return Skipped("there is no compressor")
+        standing = await self.standing(job.session_id)
+        reason = None if job.forced else self.blocked(standing)
+        if reason is not None:
+            return Skipped(reason)
+        with trio.CancelScope(shield=True):  # a lease that nobody knows of would block for its time
+            lease = await self._lease(job)
+        if isinstance(lease, Skipped):
+            return lease
+        try:
+            hindrance = await self._hindrance(job, standing)
+            return hindrance or await self._under_lease(job, lease, standing)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._release(lease)
+
+    async def _hindrance(self, job: Job, standing: Standing) -> Outcome | None:
+        """Why no summary should be paid for, if there is a reason."""
+        tip = await self._store.get_compression_tip(job.session_id)
+        if tip != job.session_id:
+            return await self._already(job, tip)
+        if not standing.fresh or job.forced:
+            return None
+        # The last compression helped if any turn since was short enough, or nobody has counted.
+        calls = await self._store.get_usage(job.session_id)
+        counts = [prompt_tokens(call) for call in calls if call.purpose != "summary"]
+        helped = not counts or min(counts) < self.limits.compress_at
+        standing.useless = 0 if helped else standing.useless + 1
+        standing.fresh = False
+        await self._note(job.session_id, standing)
+        reason = self.blocked(standing)
+        return None if reason is None else Skipped(reason)
+
+    async def _under_lease(self, job: Job, lease: Lease | None, standing: Standing) -> Outcome:
+        transcript = await self._store.load(job.session_id)
+        cut = cutting.cut(
+            transcript.messages,
+            tail_tokens=self.limits.tail_tokens,
+            protect_first=self._config.protect_first,
+            keep_exchanges=job.keep_exchanges,
+        )
+        if cut is None:
+            return Skipped("there is nothing to sum up yet")
+        try:
+            async with self._kept(lease):
+                summary = await self._summarize(job, cut)
+        except BaseException as error:  # foreign code, or a deadline
+            if (through := foreign.passing(error)) is not None:
+                raise through from None
+            if isinstance(foreign.leaf(error), StoreFailed):
+                raise
+            log.exception("%s was not compressed", job.session_id)
+            return await self._failed(job, standing, _why(error))
+        messages = cutting.compacted(cut, summary.text)
+        before = cutting.estimate_tokens(transcript.messages)
+        after = cutting.estimate_tokens(messages)
+        if not summary.text.strip() or not cutting.shrank(before, after, self._config.margin):
+            return await self._useless(job, standing, "the summary would not make it smaller")
+        answer = await self._store.rotate(self._rotation(job, lease, transcript, messages))
+        if isinstance(answer, Skipped):
+            return answer
+        await self._write_down(job, standing, answer.session_id, summary)
+        return Compressed(answer, before, after)
+
+    async def _write_down(self, job: Job, standing: Standing, child: str, summary: Summary) -> None:
+        """What it cost and what it came to; it has happened, whether this can be stored or not."""
+        try:
+            for call in summary.usage:
+                usage: Usage = attrs.evolve(call, purpose="summary")
+                await self._store.update_token_counts(child, usage)
+            await self._note(job.session_id, None)
+            if not job.forced:
+                await self._note(child, Standing(useless=standing.useless, fresh=True))
+        except StoreFailed:
+            raise
+        except Exception:
+            log.exception("the compression of %s could not be accounted for", job.session_id)
+
+    async def _already(self, job: Job, tip: str) -> Outcome:
+        """The session goes on elsewhere; by our own earlier try, that is a success."""
+        empty = Transcript(await self._store.head(job.session_id), [])
+        answer = await self._store.rotate(self._rotation(job, None, empty, []))
+        if isinstance(answer, Rotated):
+            return Compressed(answer, 0, 0)
+        return Skipped("it was compressed already", winner=tip)
+
+    def _rotation(
+        self, job: Job, lease: Lease | None, transcript: Transcript, messages: list[Message]
+    ) -> Rotation:
+        return Rotation(
+            session_id=job.session_id,
+            messages=messages,
+            rotation_id=job.rotation_id,
+            rewrites=transcript.head.rewrites,
+            upto=transcript.messages[-1].id if transcript.messages else 0,
+            session_key=job.session_key,
+            epoch=job.epoch,
+            lease=lease,
+        )
+
+    async def _summarize(self, job: Job, cut: cutting.Cut) -> Summary:
+        assert self._compressor is not None
+        request = SummaryRequest(
+            session_id=job.session_id,
+            messages=cut.middle,
+            previous=cut.previous,
+            focus=job.focus,
+            max_tokens=self.limits.summary_tokens,
+        )
+        with trio.fail_after(self._config.summary_seconds):
+            summary: object = await self._compressor.summarize(request)
+        if not isinstance(summary, Summary) or not isinstance(summary.text, str):
+            raise TypeError(f"a compressor answers with a Summary, not {summary!r:.100}")
+        return summary
+
+    async def _lease(self, job: Job) -> Lease | Skipped | None:
+        """The lease; Skipped while another holds it; None where leases do not work."""
+        session_id = job.session_id
+        holder = f"{self._holder}:{job.rotation_id}"
+        try:
+            lease = await self._store.acquire_lease(session_id, holder, self._config.lease_seconds)
+            if lease is not None:
+                return lease
+            other = await self._store.get_compression_lock_holder(session_id)
+        except StoreFailed:
+            raise
+        except Exception as error:  # noqa: BLE001 - an older store, a damaged table: `rotate` protects
+            log.warning("compressing %s without a lease: %s", session_id, error)
+            return None
+        return Skipped("another compression of it runs", holder=other)
+
+    @asynccontextmanager
+    async def _kept(self, lease: Lease | None) -> AsyncIterator[None]:
+        """Keep the lease alive during the block."""
+        if lease is None:
+            yield
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._refresh, lease)
+            try:
+                yield
+            finally:
+                nursery.cancel_scope.cancel()
+
+    async def _refresh(self, lease: Lease) -> None:
+        while True:
+            await trio.sleep(self._config.lease_seconds / 3)
+            try:
+                await self._store.refresh_compression_lock(
+                    lease.session_id, lease.holder, self._config.lease_seconds
+                )
+            except StoreFailed:
+                raise
+            except Exception as error:  # noqa: BLE001 - it ends by itself, and `rotate` protects
+                log.warning("the lease of %s was not renewed: %s", lease.session_id, error)
+
+    async def _release(self, lease: Lease | None) -> None:
+        if lease is None:
+            return
+        try:
+            await self._store.release_compression_lock(lease.session_id, lease.holder)
+        except StoreFailed:
+            raise
+        except Exception as error:  # noqa: BLE001 - it ends by itself
+            log.warning("the lease of %s was not released: %s", lease.session_id, error)
+
+    async def _useless(self, job: Job, standing: Standing, reason: str) -> Skipped:
+        if not job.forced:
+            standing.useless += 1
+            await self._note(job.session_id, standing)
+        return Skipped(reason)
+
+    async def _failed(self, job: Job, standing: Standing, error: str) -> Failed:
+        pauses = self._config.cooldowns
+        standing.failures += 1
+        pause = pauses[min(standing.failures, len(pauses)) - 1] if pauses else 0.0
+        standing.not_before = self._wall() + pause
+        standing.error = error
+        await self._note(job.session_id, standing)
+        return Failed(
+            f"The conversation could not be compressed: {error}. Nothing was changed; "
+            "/compress tries again."
+        )
+
+    async def _note(self, session_id: str, standing: Standing | None) -> None:
+        value = None if standing is None else msgspec.json.encode(standing).decode()
+        await self._store.set_meta(_note(session_id), value)
+
+
+def prompt_tokens(call: Usage) -> int:
+    """How much of the window a call took, as its provider counted it."""
+    return call.input_tokens + call.cache_read_tokens + call.cache_write_tokens
+
+
+def _note(session_id: str) -> str:
+    return f"compression:{session_id}"
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(foreign.leaf(error), trio.TooSlowError):
+        return "the summary took too long"
+    return foreign.told(error)[:300]

@@ -1,0 +1,105 @@
+"""What all session actors share."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+
+import attrs
+import trio
+
+from hermes import foreign
+from hermes.actors.compression import Compression
+from hermes.actors.listening import Askers, Listeners
+from hermes.actors.sending import lane_of
+from hermes.actors.turn import Mail
+from hermes.config import Config
+from hermes.errors import ActorStopped
+from hermes.events import RuntimeEvent, TurnEnded
+from hermes.messages import AgentSpec, Answer, Inbound, Outbound, Rebuilt, Reply
+from hermes.protocols import Agent, Build, Describe, Store
+
+log = logging.getLogger(__name__)
+
+
+@attrs.define(eq=False)
+class House:
+    """The store, the settings, and who builds, listens and asks."""
+
+    store: Store
+    config: Config
+    build: Build
+    describe: Describe
+    compression: Compression
+    nursery: trio.Nursery
+    """For what outlives a step of an actor: answers beside a turn, agents that are closed."""
+    submit: Callable[[Inbound], Awaitable[object]]
+    listeners: Listeners = attrs.Factory(Listeners)
+    askers: Askers = attrs.Factory(Askers)
+    builds: Counter[Rebuilt] = attrs.Factory(Counter)
+
+    def farewell(self) -> Exception:
+        """Why nobody will be answered any more."""
+        return self.store.failure or ActorStopped("the runtime ended before it could answer")
+
+    def publish(self, session_key: str, turn_id: int | None, event: RuntimeEvent) -> None:
+        """Tell the listeners."""
+        self.listeners.publish(session_key, turn_id, event)
+
+    def tell(self, mails: Sequence[Mail], reply: Reply) -> None:
+        """Tell the askers of these messages, and the listeners, what became of them."""
+        for mail in mails:
+            self.askers.reply(mail.inbound.identity, reply)
+        ids = tuple(mail.inbox_id for mail in mails)
+        self.publish(mails[0].inbound.session_key, reply.turn_id, TurnEnded(reply, ids))
+
+    async def build_agent(self, spec: AgentSpec) -> Agent:
+        """Build an agent; the builder may be a coroutine function or a plain one."""
+        built = self.build(spec)
+        return await built if inspect.isawaitable(built) else built
+
+    async def close_agent(self, agent: Agent) -> None:
+        """Close an agent that nobody uses any more, within its time."""
+        aclose = getattr(agent, "aclose", None)  # optional by contract
+        if aclose is None:
+            return
+        with trio.move_on_after(self.config.close_seconds, shield=True) as scope:
+            try:
+                await aclose()
+            except BaseException as error:  # foreign code: its failure is its own
+                if (through := foreign.passing(error)) is not None:
+                    raise through from None
+                log.exception("an agent failed while it was closed")
+        if scope.cancelled_caught:
+            log.warning("an agent was not closed within %g s", self.config.close_seconds)
+
+
+def outbound(mail: Mail, session_id: str, text: str, kind: str = "reply") -> list[Outbound]:
+    """The outbox rows of a text said to a message; none for an empty one."""
+    if not text:
+        return []
+    inbound = mail.inbound
+    source = inbound.source
+    body = {
+        "kind": kind,
+        "text": text,
+        "platform": source.platform,
+        "account": source.account,
+        "chat_id": source.chat_id,
+        "thread_id": source.thread_id,
+        "user_id": source.user_id,
+        "session_id": session_id,
+        "reply_to": inbound.platform_message_id,
+    }
+    return [Outbound(lane_of(source, inbound.session_key), body)]
+
+
+def answer_to(mails: Sequence[Mail], session_id: str, text: str, kind: str = "reply") -> Answer:
+    """The end of messages that have no turn of their own; the last one is spoken to."""
+    return Answer(
+        session_key=mails[-1].inbound.session_key,
+        inbox_ids=[mail.inbox_id for mail in mails],
+        outbox=outbound(mails[-1], session_id, text, kind),
+    )

@@ -1,0 +1,59 @@
+"""What an actor knows of its route: where the key leads, and how far that transcript is."""
+
+from __future__ import annotations
+
+from hermes.messages import Delivery, Head, Route
+
+
+class Place:
+    """The newest of all that the store has told; the epoch decides between two tales."""
+
+    __slots__ = ("epoch", "head", "notice", "pending_title")
+
+    def __init__(self) -> None:
+        self.head: Head | None = None
+        self.epoch = 0
+        self.pending_title = False
+        self.notice: str | None = None
+
+    @property
+    def session_id(self) -> str | None:
+        return None if self.head is None else self.head.session_id
+
+    def learn(self, delivery: Delivery) -> None:
+        """A message was accepted; its head may be older than our own last commit."""
+        self._learn(delivery.receipt.epoch, delivery.head)
+        route = delivery.route
+        if route is not None and route.epoch == self.epoch:
+            self.pending_title = route.pending_title is not None
+            self.notice = route.notice
+
+    def adopt(self, route: Route, head: Head) -> None:
+        """The store has answered with the route itself; our own last commit may be newer."""
+        self._learn(route.epoch, head)
+        if route.epoch == self.epoch:
+            self.pending_title = route.pending_title is not None
+            self.notice = route.notice
+
+    def moved(self, epoch: int, head: Head) -> None:
+        """Our own commit or rotation has answered."""
+        self.epoch, self.head = epoch, head
+
+    def seen(self, head: Head) -> None:
+        """A newer head of the session we are at."""
+        self._learn(self.epoch, head)
+
+    def forget(self) -> None:
+        """What we know is wrong: ask the store."""
+        self.head = None
+        self.epoch = 0
+
+    def _learn(self, epoch: int, head: Head) -> None:
+        if self.head is None or epoch > self.epoch:
+            self.epoch, self.head = epoch, head
+        elif (epoch, head.session_id) == (self.epoch, self.head.session_id):
+            self.head = max(self.head, head, key=_revision)
+
+
+def _revision(head: Head) -> int:
+    return head.revision

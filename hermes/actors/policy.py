@@ -1,0 +1,57 @@
+"""Decisions without a wait: reuse or rebuild the agent, and what to do with input meanwhile."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import attrs
+
+from hermes.messages import Busy, Head, Rebuilt, Snapshot
+
+Manner: TypeAlias = Literal["message", "now", "stops", "waits", "steers"]
+"""How a command treats a running turn: answers beside it, stops it, or waits for its end."""
+Action: TypeAlias = Literal["queue", "interrupt", "steer", "reject", "beside"]
+
+
+@attrs.frozen
+class Baseline:
+    """Where a transcript stood after our own last turn on it."""
+
+    message_count: int
+    revision: int
+
+    @classmethod
+    def of(cls, head: Head) -> Baseline:
+        return cls(head.message_count, head.revision)
+
+
+def guard(
+    snapshot: Snapshot | None, signature: str, head: Head, baseline: Baseline | None
+) -> Rebuilt | None:
+    """Why the agent must be built anew for a turn on `head`'s session; None to reuse it.
+
+    `baseline` is that session's. Counts of different sessions are never compared, and what is not
+    known is not guarded.
+    """
+    if snapshot is None:
+        return "cold"
+    if snapshot.signature != signature:
+        return "signature"
+    if snapshot.session_id not in {None, head.session_id} or snapshot.message_count is None:
+        return None
+    if baseline is not None:
+        return "foreign-write" if head.revision > baseline.revision else None
+    return None if snapshot.message_count == head.message_count else "foreign-write"
+
+
+def decide(busy: Busy, manner: Manner, *, running: bool) -> Action:
+    """What becomes of input: every message ends in a turn or in a visible refusal."""
+    if manner == "now":
+        return "beside"
+    if not running or manner == "waits":
+        return "queue"
+    if manner == "stops":
+        return "interrupt"
+    if manner == "steers":
+        return "steer"
+    return busy

@@ -1,0 +1,467 @@
+"""The actor of one session_key: it alone runs turns, compresses, switches and resets.
+
+Mail and requests wait in its mailbox and are worked on one after the other, in this actor's own
+task. What must not wait for a running turn (an interrupt, input that steers, a question about the
+status) is decided on at once, by `deliver`, without a checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import trio
+
+from hermes.actors.answering import Answering
+from hermes.actors.cache import AgentCache
+from hermes.actors.commands import Commands, manner_of, unwrapped
+from hermes.actors.house import House, answer_to
+from hermes.actors.mailbox import Mailbox, Request, refuse
+from hermes.actors.place import Place
+from hermes.actors.policy import decide
+from hermes.actors.turn import Mail
+from hermes.errors import ActorStopped, AlreadyAnswered, HermesError, Overloaded, StoreFailed
+from hermes.events import SessionMoved
+from hermes.messages import (
+    Answer,
+    Delivery,
+    Head,
+    InboxRow,
+    Reply,
+    ReplyStatus,
+    Route,
+    Snapshot,
+    Status,
+)
+
+log = logging.getLogger(__name__)
+
+R = TypeVar("R")
+MAILS = 64
+REFUSED = "An answer is still running, so this was not taken; send it again later."
+
+
+class SessionActor:
+    """One conversation partner. `deliver` and `request` never wait; `run` is its task."""
+
+    __slots__ = (
+        "_behind", "_calm", "_commands", "_held", "_queue", "_stopping", "_urgent", "answering",
+        "cache", "house", "key", "last_used", "mailbox", "place",
+    )  # fmt: skip
+
+    def __init__(self, session_key: str, house: House) -> None:
+        self.key = session_key
+        self.house = house
+        self.mailbox: Mailbox[Mail | Request[Any] | None] = Mailbox(MAILS)
+        self.place = Place()
+        self.cache = AgentCache(house)
+        self.answering = Answering(session_key, house, self.place, self.cache)
+        self.last_used = 0.0
+        self._commands: Commands | None = None
+        self._queue: deque[Mail | Request[Any] | None] = deque()
+        self._held: set[int] = set()
+        self._behind = False
+        self._urgent: Mail | None = None
+        self._stopping: int | None = None
+        self._calm: trio.Event | None = None
+
+    # What arrives, decided without a wait
+
+    def deliver(self, delivery: Delivery) -> None:
+        """Take a message that is on disk."""
+        self.place.learn(delivery)
+        if delivery.waiting and not self._held:
+            self._behind = True  # others wait that this actor has never seen
+        receipt = delivery.receipt
+        self._take(Mail(receipt.inbox_id, delivery.inbound, receipt.accepted_at))
+
+    def wake(self, *, behind: bool = True) -> None:
+        """There is something to do: messages in the store that nobody has worked on."""
+        self._behind = self._behind or behind
+        with contextlib.suppress(ActorStopped, Overloaded):
+            self.mailbox.send_nowait(None)
+
+    def _take(self, mail: Mail) -> None:
+        if mail.inbox_id in self._held:
+            return
+        manner = manner_of(mail.inbound)
+        mail = Mail(mail.inbox_id, unwrapped(mail.inbound), mail.accepted_at)
+        busy = mail.inbound.busy or self.house.config.busy_on(mail.inbound.source.platform)
+        turn = self.answering.turn
+        action = decide(busy, manner, running=turn is not None)
+        self._held.add(mail.inbox_id)
+        if action == "steer" and turn is not None and turn.steer(mail):
+            return
+        if action in {"beside", "reject"}:
+            work = self._command if action == "beside" else self._reject
+            self.house.nursery.start_soon(self._beside, work, mail)
+            return
+        if manner == "stops":
+            self._hurry(mail)
+            self.wake(behind=False)
+        else:
+            self._put(mail)
+        if action == "interrupt" and self.answering.interrupt() and manner == "stops":
+            self._stopping = mail.inbox_id
+
+    def _hurry(self, mail: Mail) -> None:
+        """Note a command that ends what waits; of two the later one, which ends the other too."""
+        first, last = sorted([mail, self._urgent or mail], key=_inbox_id)
+        if first is not last:
+            self._queue.append(first)
+        self._urgent = last
+
+    def _put(self, mail: Mail) -> None:
+        try:
+            self.mailbox.send_nowait(mail)
+        except Overloaded:  # it is in the store, and will be fetched from there
+            self._held.discard(mail.inbox_id)
+            self._behind = True
+
+    async def request(self, work: Callable[[], Awaitable[R]]) -> R:
+        """Have something done between two turns, and wait for it."""
+        request: Request[R] = Request(work)
+        self.mailbox.send_nowait(request)
+        return await request.wait()
+
+    def has_stopped(self, mail: Mail) -> bool:
+        """Whether a turn was stopped for this command."""
+        return self._stopping == mail.inbox_id
+
+    async def wait_idle(self) -> None:
+        """Wait until it has nothing to do, or has ended."""
+        while not self.idle and not self.mailbox.closed:
+            self._calm = self._calm or trio.Event()
+            await self._calm.wait()
+
+    def _note_calm(self) -> None:
+        if self._calm is not None:
+            self._calm.set()
+            self._calm = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether it could end now without anybody noticing."""
+        return self.mailbox.parked and not self._held and not self._behind
+
+    @property
+    def has_session(self) -> bool:
+        """Whether there is a conversation that hooks could finalize."""
+        return self.place.head is not None and self.place.head.message_count > 0
+
+    # The task
+
+    async def run(self) -> None:
+        """Work until the mailbox is closed."""
+        try:
+            while True:
+                self._queue.extend(self.mailbox.take_nowait())
+                if self._behind:  # first: what is behind may be older than what is here
+                    await self._refill()
+                elif self._urgent is not None:
+                    await self._run_urgent(self._urgent)
+                elif self._queue:
+                    await self._step()
+                elif not await self._take_mail():
+                    return
+        finally:
+            self.mailbox.close()
+            self._note_calm()
+            refuse([*self._queue, *self.mailbox.take_nowait()], self.house.farewell())
+
+    async def _take_mail(self) -> bool:
+        """Wait for mail; False once there will be none."""
+        self._note_calm()
+        mail = await self.mailbox.take()
+        self._queue.extend(mail)
+        return bool(mail)
+
+    async def _run_urgent(self, command: Mail) -> None:
+        """A command that ends all that waits, itself included what the mailbox could not hold."""
+        self._urgent = None
+        dropped = [item for item in self._queue if isinstance(item, Mail)]
+        before = [mail for mail in dropped if mail.inbox_id < command.inbox_id]
+        kept = [item for item in self._queue if item not in before]
+        self._queue = deque(kept)
+        await self._run_command(command, before)
+
+    async def _step(self) -> None:
+        """The next request, command or turn."""
+        first = self._queue[0]
+        if first is None:
+            self._queue.popleft()
+        elif isinstance(first, Request):
+            self._queue.popleft()
+            await self._work(first)
+        elif first.inbound.command:
+            self._queue.popleft()
+            await self._run_command(first, ())
+        else:
+            await self.turn(self._next_turn())
+
+    async def _work(self, request: Request[Any]) -> None:
+        assert request.work is not None
+        try:
+            request.answer(await request.work())
+        except (HermesError, ValueError) as error:
+            request.fail(error)
+        except BaseException:
+            refuse([request], self.house.farewell())
+            raise
+
+    def _next_turn(self) -> list[Mail]:
+        mails: list[Mail] = []
+        while self._queue:
+            item = self._queue[0]
+            if not isinstance(item, Mail) or item.inbound.command:
+                break
+            mails.append(item)
+            self._queue.popleft()
+        return mails
+
+    async def turn(self, mails: Sequence[Mail], *, retry: bool = False) -> None:
+        """Answer these messages; what was discarded waits again."""
+        ran = await self.answering.run(mails, self._following, retry=retry)
+        self.last_used = trio.current_time()
+        self._put_back(ran.left)
+        if ran.discarded:
+            await self._discarded(ran.mails)
+        else:
+            self._held.difference_update(mail.inbox_id for mail in ran.mails)
+
+    def _put_back(self, mails: Sequence[Mail]) -> None:
+        """Queue mail again, in its place among the others."""
+        for mail in reversed(mails):
+            place = 0
+            for number, item in enumerate(self._queue, 1):
+                if isinstance(item, Mail) and item.inbox_id < mail.inbox_id:
+                    place = number
+            self._queue.insert(place, mail)
+
+    def _following(self) -> list[int]:
+        """The messages that the next turn will take."""
+        self._queue.extend(self.mailbox.take_nowait())
+        ids: list[int] = []
+        for item in self._queue:
+            if not isinstance(item, Mail) or item.inbound.command:
+                break
+            ids.append(item.inbox_id)
+        return ids
+
+    async def _discarded(self, mails: Sequence[Mail]) -> None:
+        """The fence had moved: what is still open runs again where the key leads now."""
+        self.place.forget()
+        still_open = {row.inbox_id for row in await self.house.store.open_inbox(self.key)}
+        self._put_back([mail for mail in mails if mail.inbox_id in still_open])
+        for mail in mails:
+            if mail.inbox_id not in still_open:
+                self._held.discard(mail.inbox_id)
+                gone = AlreadyAnswered(f"message {mail.inbox_id} was answered elsewhere")
+                self.house.askers.fail(mail.inbound.identity, gone)
+
+    async def _refill(self) -> None:
+        """Fetch messages that an earlier process left, or that found the mailbox full."""
+        self._behind = False
+        rows = await self.house.store.open_inbox(self.key)
+        fresh = [row for row in rows if row.inbox_id not in self._held]
+        spent = [row for row in fresh if row.attempts >= self.house.config.max_attempts]
+        if spent:
+            await self._park(spent)
+        left = [row for row in fresh if row.attempts < self.house.config.max_attempts]
+        if left:
+            await self.house.store.start_inbox(_first_turn(left))
+        self._queue.extend(self.mailbox.take_nowait())
+        few = left if self._urgent is not None else left[:MAILS]
+        found = [row for row in few if row.inbox_id not in self._held]  # delivered while we read
+        self._held.update(row.inbox_id for row in found)
+        self._put_back([_mail(row) for row in found if not self._is_urgent(row)])
+        if len(left) > len(few):
+            self._behind = True
+
+    def _is_urgent(self, row: InboxRow) -> bool:
+        """Take a command out that ends what waits; an earlier process may have left it."""
+        if row.inbound.command and manner_of(row.inbound) == "stops":
+            self._hurry(_mail(row))
+            return True
+        return False
+
+    async def _park(self, rows: Sequence[InboxRow]) -> None:
+        """Set work aside that was begun too often, and say so."""
+        for row in rows:
+            mail = Mail(row.inbox_id, row.inbound)
+            log.error("message %d of %s was begun %d times", row.inbox_id, self.key, row.attempts)
+            text = (
+                f"I tried {row.attempts} times to answer this and never got to the end, so I "
+                "stopped trying. Your message is kept; send it again to have another try."
+            )
+            answer = answer_to([mail], self.place.session_id or "", text, "notice")
+            await self.house.store.park_inbox([row.inbox_id], "begun too often", answer=answer)
+            self._reply([mail], text, "refused")
+
+    # Commands
+
+    async def _run_command(self, mail: Mail, dropped: Sequence[Mail]) -> None:
+        text = await self._command_text(mail, dropped)
+        if text is not None:
+            self._reply([mail], text, "command")
+            if dropped:
+                self._reply(dropped, text, "refused")
+
+    async def _command(self, mail: Mail) -> None:
+        await self._run_command(mail, ())
+
+    async def _command_text(self, mail: Mail, dropped: Sequence[Mail]) -> str | None:
+        if self._commands is None:
+            self._commands = Commands(self)
+        return await self._commands.run(mail, dropped)
+
+    async def _reject(self, mail: Mail) -> None:
+        session_id = self.place.session_id or ""
+        await self.house.store.answer(answer_to([mail], session_id, REFUSED, "notice"))
+        self._reply([mail], REFUSED, "refused")
+
+    async def _beside(self, work: Callable[[Mail], Awaitable[None]], mail: Mail) -> None:
+        """Answer something while a turn runs; its row stays open where that fails."""
+        try:
+            await work(mail)
+        except StoreFailed:
+            raise
+        except Exception:  # what fails here must harm nobody else
+            log.exception("message %d of %s waits", mail.inbox_id, self.key)
+            self._held.discard(mail.inbox_id)
+            self.wake()
+
+    def _reply(self, mails: Sequence[Mail], text: str, status: ReplyStatus) -> None:
+        self._held.difference_update(mail.inbox_id for mail in mails)
+        self._note_calm()
+        reply = Reply(
+            text=text,
+            session_id=self.place.session_id or "",
+            turn_id=mails[0].inbox_id,
+            status=status,
+        )
+        self.house.tell(mails, reply)
+
+    # Verbs, in the actor's own task
+
+    async def new_session(
+        self,
+        title: str | None = None,
+        *,
+        platform: str | None = None,
+        answer: Answer | None = None,
+    ) -> Route:
+        """End the conversation and begin another."""
+        route = await self.house.store.new_session(
+            self.key, title=title, platform=platform, answer=answer
+        )
+        return self._led_to(route, Head(route.session_id), "session_reset")
+
+    async def switch(self, target: str, *, answer: Answer | None = None) -> Route:
+        """Go on with another session."""
+        route = await self.house.store.switch(self.key, target, answer=answer)
+        return self._led_to(route, await self.house.store.head(route.session_id), "session_switch")
+
+    async def branch(self, title: str | None = None, *, answer: Answer | None = None) -> str:
+        """Go on in a copy of the conversation."""
+        head = await self.answering.locate(look=True)
+        child = await self.house.store.branch(
+            head.session_id, title=title, session_key=self.key, answer=answer
+        )
+        self.place.forget()
+        await self.answering.locate()
+        self.house.publish(self.key, None, SessionMoved(head.session_id, child, "branch"))
+        return child
+
+    async def close(self, reason: str) -> str | None:
+        """Finalize and end the session; the next message begins a new one."""
+        ended = await self.house.store.close_session(self.key, reason=reason)
+        self.place.forget()
+        return ended
+
+    async def rewind(self, head: Head, message_id: int, *, answer: Answer | None = None) -> int:
+        """Take back a message and all after it; returns how many."""
+        hidden = await self.house.store.rewind(head.session_id, message_id, answer=answer)
+        now = await self.house.store.head(head.session_id)
+        self.cache.release(head.session_id)
+        if now.revision == head.revision + 1:
+            self.cache.changed(head, now)
+        self.place.seen(now)
+        return len(hidden)
+
+    def _led_to(self, route: Route, head: Head, reason: str) -> Route:
+        old = self.place.session_id
+        self.place.adopt(route, head)
+        if old != route.session_id:
+            self.house.publish(self.key, None, SessionMoved(old, route.session_id, reason))
+        return route
+
+    async def title(self) -> str | None:
+        """The title of the current session, or the one that waits for its row."""
+        route = await self.house.store.get_route(self.key)
+        if route is None:
+            return None
+        session = await self.house.store.get_session(route.session_id)
+        return route.pending_title if session is None else session.title
+
+    async def set_title(self, title: str) -> None:
+        """Give the current session a title; it waits where there is no row yet."""
+        route = await self.house.store.get_route(self.key)
+        if route is None or not await self.house.store.set_session_title(route.session_id, title):
+            await self.house.store.set_pending_title(self.key, title)
+            self.place.pending_title = True
+        elif route.pending_title is not None:
+            await self.house.store.set_pending_title(self.key, None)
+            self.place.pending_title = False
+
+    async def adopt(self, snapshot: Snapshot) -> None:
+        """Take an agent that the host has built."""
+        self.cache.adopt(snapshot)
+
+    async def status(self) -> Status:
+        """How the conversation is doing."""
+        limits = self.house.compression.limits
+        if await self.house.store.get_route(self.key) is None:
+            return Status(
+                session_key=self.key, session_id=None, title=None, message_count=0, busy=False,
+                waiting=0, context_tokens=0, compress_at=limits.compress_at, window=limits.window,
+                builds=dict(self.house.builds),
+            )  # fmt: skip
+        head = await self.answering.locate(look=True)
+        held = await self.cache.transcript(head)
+        standing = await self.house.compression.standing(head.session_id)
+        return Status(
+            session_key=self.key,
+            session_id=head.session_id,
+            title=await self.title(),
+            message_count=head.message_count,
+            busy=self.answering.turn is not None,
+            waiting=sum(isinstance(item, Mail) for item in self._queue) + len(self.mailbox),
+            context_tokens=self.answering.context_tokens(held),
+            compress_at=limits.compress_at,
+            window=limits.window,
+            builds=dict(self.house.builds),
+            compression_note=self.house.compression.blocked(standing),
+        )
+
+
+def _first_turn(rows: Sequence[InboxRow]) -> list[int]:
+    """The rows that are begun with next."""
+    ids = [row.inbox_id for row in itertools.takewhile(_is_message, rows)]
+    return ids or [rows[0].inbox_id]
+
+
+def _is_message(row: InboxRow) -> bool:
+    return not row.inbound.command
+
+
+def _mail(row: InboxRow) -> Mail:
+    return Mail(row.inbox_id, unwrapped(row.inbound), row.accepted_at)
+
+
+def _inbox_id(mail: Mail) -> int:
+    return mail.inbox_id

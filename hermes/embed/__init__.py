@@ -1,0 +1,16 @@
+"""Composition roots for hosts: a runtime inside a Trio, a synchronous or an asyncio program.
+
+Read: trio_host, blocking_host, asyncio_host. None of them imports trio_asyncio.
+"""
+
+from __future__ import annotations
+
+from hermes.embed.asyncio_host import (
+    AsyncioRuntime as AsyncioRuntime,
+    open_runtime_asyncio as open_runtime_asyncio,
+)
+from hermes.embed.blocking_host import (
+    BlockingRuntime as BlockingRuntime,
+    start_runtime as start_runtime,
+)
+from hermes.embed.trio_host import ReplyAgent as ReplyAgent, open_runtime as open_runtime

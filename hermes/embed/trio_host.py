@@ -1,0 +1,93 @@
+"""A runtime inside a Trio program."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import attrs
+
+from hermes.actors.runtime import Runtime, running
+from hermes.config import Config
+from hermes.messages import AgentSpec, Hooks, Source, TurnResult
+from hermes.protocols import Adapter, Build, Compressor, Describe, Turn
+from hermes.store import Clock, open_store
+from hermes.store.actor import SWEEP_SECONDS
+from hermes.store.lanes import HOOK_SECONDS
+from hermes.store.worker import OpenWorker, open_in_thread
+
+Reply: TypeAlias = Callable[[Turn], Awaitable[str | TurnResult]]
+
+
+@attrs.frozen
+class ReplyAgent:
+    """The simplest agent: a coroutine function from a turn to a text."""
+
+    reply: Reply
+
+    async def run(self, turn: Turn, /) -> TurnResult:
+        """Answer with what the function returns."""
+        answer = await self.reply(turn)
+        return TurnResult(text=answer) if isinstance(answer, str) else answer
+
+
+def builder_of(agent: Build | Reply) -> Build:
+    """A builder, whichever of the two it is: `build(spec)` makes agents, `reply(turn)` is one."""
+    if not callable(agent):
+        raise TypeError("agent must be a function: build(spec) -> Agent, or async reply(turn)")
+    if not inspect.iscoroutinefunction(agent):
+        return agent  # type: ignore[return-value]
+    first = next(iter(inspect.signature(agent).parameters.values()), None)
+    if first is not None and (first.name == "spec" or first.annotation in {AgentSpec, "AgentSpec"}):
+        return agent  # type: ignore[return-value]
+    return lambda _: ReplyAgent(agent)  # type: ignore[arg-type]
+
+
+def plain_description(session_key: str, source: Source) -> AgentSpec:
+    """An agent that is told who it speaks with, and nothing else."""
+    return AgentSpec(session_key=session_key, platform=source.platform, user_id=source.user_id)
+
+
+@asynccontextmanager
+async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
+    path: str | os.PathLike[str],
+    *,
+    agent: Build | Reply,
+    describe: Describe = plain_description,
+    hooks: Hooks | None = None,
+    config: Config | None = None,
+    compressor: Compressor | None = None,
+    adapters: Iterable[Adapter] = (),
+    clock: Clock | None = None,
+    hook_seconds: float = HOOK_SECONDS,
+    sweep_seconds: float = SWEEP_SECONDS,
+    open_worker: OpenWorker = open_in_thread,
+    **store_options: Any,
+) -> AsyncIterator[Runtime]:
+    """A runtime on the file at `path`, in a Trio program; leaving the block drains it."""
+    build = builder_of(agent)
+    clock = clock or Clock()
+    async with (
+        open_store(
+            path,
+            hooks=hooks,
+            clock=clock,
+            hook_seconds=hook_seconds,
+            sweep_seconds=sweep_seconds,
+            open_worker=open_worker,
+            **store_options,
+        ) as store,
+        running(
+            store,
+            build=build,
+            describe=describe,
+            config=config or Config(),
+            compressor=compressor,
+            adapters=adapters,
+            wall=clock.wall,
+        ) as runtime,
+    ):
+        yield runtime

@@ -1,0 +1,93 @@
+"""`python -m hermes.run`, as a person starts it."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+
+import pytest
+
+
+def run(*arguments, text="", path=None, home=None):
+    environment = {**os.environ, "XDG_DATA_HOME": str(home)} if home else None
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "hermes.run", *arguments],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment,
+    )
+
+
+def test_piped_lines_are_answered_and_remembered(tmp_path):
+    path = str(tmp_path / "chat.db")
+    done = run("--db", path, text="hello\n\n/title A talk\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "You said: hello\nThe title is now: A talk\n"
+    done = run("--db", path, text="/sessions\n")
+    assert done.stdout == "1. A talk (2 messages)\nGo to one with /resume.\n"
+
+
+def test_without_a_file_the_data_lies_in_the_users_folder_for_the_user_alone(tmp_path):
+    assert run(text="hello\n", home=tmp_path).stdout == "You said: hello\n"
+    assert (tmp_path / "hermes").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "hermes" / "state.db").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("path", ["/no/such/folder/chat.db", "/", "/dev/null"])
+def test_a_file_that_cannot_be_used_is_refused_in_one_sentence(path):
+    done = run("--db", path)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.count("\n") == 1
+    assert path.rsplit("/", 1)[0] in done.stderr
+
+
+def test_a_second_start_on_the_same_data_ends_in_one_sentence(tmp_path):
+    path = str(tmp_path / "chat.db")
+    first = subprocess.Popen(
+        [sys.executable, "-m", "hermes.run", "--db", path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        first.stdin.write("hello\n")
+        first.stdin.flush()
+        assert first.stdout.readline() == "You said: hello\n"
+        second = run("--db", path)
+        assert second.returncode == 3
+        assert "already in use" in second.stderr
+        assert second.stderr.count("\n") == 1
+    finally:
+        first.stdin.close()
+        first.stdout.close()
+        assert first.wait(30) == 0
+
+
+def test_at_a_terminal_it_says_who_answers_and_where_the_data_lies(tmp_path):
+    path = str(tmp_path / "chat.db")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "hermes.run", "--db", path], stdin=theirs, stdout=theirs
+    )
+    os.close(theirs)
+    shown = read_until(ours, b"> ")
+    assert b"echo agent" in shown
+    assert path.encode() in shown
+    os.write(ours, b"hello\n")
+    assert b"You said: hello" in read_until(ours, b"You said: hello")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    os.close(ours)
+
+
+def read_until(descriptor, wanted):
+    shown = b""
+    while wanted not in shown:
+        shown += os.read(descriptor, 4096)
+    return shown
