@@ -1,0 +1,107 @@
+"""C5: many conversations through one process; memory stays bounded and flat.
+
+In a process of its own, so that what is measured is the runtime and not the tests. Many sessions
+are spoken to, a hundred at a time; actors end when they are idle, agents and transcripts are
+bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+GROWTH = 10.0
+PROGRAM = """
+import gc, json, os, sys
+from pathlib import Path
+import trio
+from hermes import Config, open_runtime
+
+path, bounded = sys.argv[1], sys.argv[2]
+sessions, messages, words = map(int, sys.argv[3:])
+closed = built = 0
+WORDS = "word " * words
+
+
+class Agent:
+    def __init__(self, spec):
+        global built
+        built += 1
+        self.open = True
+
+    async def run(self, turn):
+        from hermes import TurnResult
+        return TurnResult(text=f"{turn.turn_id} {WORDS}")
+
+    async def aclose(self):
+        global closed
+        assert self.open, "closed twice"
+        self.open = False
+        closed += 1
+
+
+def resident():
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+async def speak(runtime, keys):
+    for key in keys:
+        for number in range(messages // 2):
+            await runtime.ask(key, f"{key} {number} {WORDS}")
+
+
+async def main():
+    limits = Config(max_agents=50, transcript_bytes=2**20, passivate_seconds=0.5)
+    config = limits if bounded == "bounded" else Config(max_agents=10**6, transcript_bytes=2**40)
+    marks = []
+    async with open_runtime(path, agent=Agent, config=config) as runtime:
+        for tenth in range(10):
+            keys = [f"k{n}" for n in range(tenth, sessions, 10)]
+            async with trio.open_nursery() as nursery:
+                for first in range(100):
+                    nursery.start_soon(speak, runtime, keys[first::100])
+            marks.append(resident())
+        statistics = runtime.statistics()
+    print(json.dumps({"marks": marks, "actors": statistics.actors, "built": built,
+                      "closed": closed}))
+
+
+trio.run(main)
+"""
+
+
+def soak(path, sessions, messages, words, bounded="bounded"):
+    numbers = map(str, (sessions, messages, words))
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(path), bounded, *numbers],
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def growth(figures):
+    """Megabytes that were added in the second half."""
+    marks = figures["marks"]
+    return max(marks[5:]) - max(marks[:5])
+
+
+def test_memory_stays_bounded_and_flat(path, prove):
+    sessions, messages, words = (10_000, 20, 80) if prove else (1_000, 10, 800)
+    figures = soak(path, sessions, messages, words)
+    report = f"\n{sessions} sessions, {sessions * messages} messages: {figures}\n"
+    sys.stdout.write(report)
+    assert max(figures["marks"]) < 300
+    assert growth(figures) < GROWTH
+    assert figures["built"] == figures["closed"] >= sessions
+    assert figures["actors"] < sessions
+
+
+def test_the_measure_notices_what_is_never_let_go(path):
+    """The mutant: without bounds memory grows with every conversation."""
+    assert growth(soak(path, 1_000, 10, 800, "unbounded")) > GROWTH
