@@ -18,7 +18,7 @@ from hermes import AgentSpec, CompressionConfig, Config, Inbound, Source
 from hermes.actors.runtime import running
 from hermes.errors import AlreadyAnswered, Draining, HermesError, StoreBusy, Unsendable
 from hermes.events import TextDelta, TurnEnded
-from hermes.messages import TurnResult
+from hermes.messages import Outbound, TurnCommit, TurnResult
 from hermes.store import SessionStore, inline, open_store
 from hermes.testing import (
     CountingBuilder,
@@ -274,13 +274,12 @@ async def test_a_message_that_comes_at_once_after_the_restart_waits_for_those_be
     killed(path, WAITING, "three wait")
     agent, gate = ScriptedAgent(), trio.Event()
 
-    async def slow(real, *args, **kwargs):
-        if not args:  # the look for conversations that were left unfinished
-            await gate.wait()
+    async def slow(real, *args, **kwargs):  # the look for what was left unfinished
+        await gate.wait()
         return await real(*args, **kwargs)
 
     with trio.fail_after(SECONDS):
-        async with start_proxy(lambda _: agent, open_inbox=slow) as runtime:
+        async with start_proxy(lambda _: agent, waiting_keys=slow) as runtime:
             await runtime.ask("k", "4")
             gate.set()
             await runtime.ask("k", "5")
@@ -470,6 +469,29 @@ async def test_replies_beyond_what_a_lane_holds_are_sent_in_order_too(start):
             gate.set()
             await adapter.wait_sent(130)
     assert adapter.texts == [f"echo: {n}" for n in range(130)]
+
+
+async def test_very_many_replies_that_an_earlier_process_left_are_sent_in_order(start, path):
+    """More than twice of what a lane holds, so that it is fetched in several pieces."""
+    bodies = [{"platform": "memory", "text": str(n)} for n in range(350)]
+    with SessionStore(path) as store:
+        accepted = store.accept(Inbound("k", "e", "one"))
+        store.commit_turn(
+            TurnCommit(
+                session_key="k",
+                session_id=accepted.receipt.session_id,
+                epoch=accepted.receipt.epoch,
+                revision=0,
+                inbox_ids=[accepted.receipt.inbox_id],
+                outbox=[Outbound("lane", body) for body in bodies],
+            )
+        )
+    adapter = MemoryAdapter()
+    with trio.fail_after(60):
+        async with start(adapters=[adapter]):
+            await adapter.wait_sent(350)
+    assert adapter.texts == [str(n) for n in range(350)]
+    assert set(rows(path, "state", "outbox")) == {("sent",)}
 
 
 class Leaving(MemoryAdapter):

@@ -269,6 +269,7 @@ async def test_a_new_message_does_not_cut_the_rest_short_and_is_answered_after_i
             await runtime.new_session("k")
         reply = await runtime.ask("k", "second", source=source)
         assert trio.current_time() >= 60
+        await first.done.wait()
         assert first.reply == reply
         said = [text for role, text in await history(runtime) if role == "user"]
         assert said == ["before", "mine", "second"]
@@ -797,15 +798,17 @@ async def test_an_agent_that_does_not_want_to_be_closed_holds_nobody_up(start, a
             closed.append(1)
             raise ValueError("my own")
 
-    agents = iter([Clinging(), Failing(), ScriptedAgent()])
+    agents = iter([Clinging(), Failing(), Clinging()])
     config = Config(passivate_seconds=100, close_seconds=5)
     async with start(agent=lambda _: next(agents), config=config) as runtime:
         for n in range(3):
+            await trio.sleep(200)
             began = trio.current_time()
             assert (await runtime.ask("k", str(n))).text == f"echo: {n}"
             assert trio.current_time() - began < 10
-            await trio.sleep(200)
-    assert closed == [1, 1]
+        left = trio.current_time()
+    assert 5 <= trio.current_time() - left < 10
+    assert closed == [1, 1, 1]
 
 
 @inline_only
