@@ -95,9 +95,10 @@ async def _idle(path: str, count: int) -> Figures:
     async with open_runtime(Path(path), agent=_echo) as runtime:
         await runtime.new_session("warm up")
         before = _resident()
-        async with trio.open_nursery() as nursery:
-            for number in range(count):
-                nursery.start_soon(runtime.new_session, f"key {number}")
+        for first in range(0, count, 1000):  # the store takes no more than ten thousand at once
+            async with trio.open_nursery() as nursery:
+                for number in range(first, min(first + 1000, count)):
+                    nursery.start_soon(runtime.new_session, f"key {number}")
         actors = runtime.statistics().actors - 1
         if actors != count:
             raise AssertionError(f"there are {actors} actors instead of {count}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import functools
 import logging
 import time
 from collections import Counter, deque
@@ -64,6 +65,7 @@ RESTING = (
 FAILURE_SECONDS = 60.0
 FINALIZE_AGAIN = 0.5
 PAGE = 1000
+TASK = "hermes session"
 LOOK_SECONDS = 30.0
 
 
@@ -315,7 +317,8 @@ class Runtime:
             actor = SessionActor(session_key, self._house)
             assert self._acting is not None
             # Not in the caller's context: it may be inside of another conversation.
-            self._context.copy().run(self._acting.start_soon, self._supervise, actor)
+            start = functools.partial(self._acting.start_soon, name=TASK)
+            self._context.copy().run(start, self._supervise, actor)
         self._actors[session_key] = actor  # last: the least used come first
         actor.last_used = trio.current_time()
         return actor

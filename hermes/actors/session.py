@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -62,7 +61,7 @@ class SessionActor:
         self.answering = Answering(session_key, house, self.place, self.cache)
         self.last_used = 0.0
         self._commands: Commands | None = None
-        self._queue: deque[Mail | Request[Any] | None] = deque()
+        self._queue: list[Mail | Request[Any] | None] = []  # a deque takes ten times as much
         self._held: set[int] = set()
         self._behind = False
         self._urgent: Mail | None = None
@@ -166,19 +165,15 @@ class SessionActor:
                     await self._run_urgent(self._urgent)
                 elif self._queue:
                     await self._step()
-                elif not await self._take_mail():
-                    return
+                else:
+                    self._note_calm()
+                    if not (mail := await self.mailbox.take()):
+                        return
+                    self._queue.extend(mail)
         finally:
             self.mailbox.close()
             self._note_calm()
             refuse([*self._queue, *self.mailbox.take_nowait()], self.house.farewell())
-
-    async def _take_mail(self) -> bool:
-        """Wait for mail; False once there will be none."""
-        self._note_calm()
-        mail = await self.mailbox.take()
-        self._queue.extend(mail)
-        return bool(mail)
 
     async def _run_urgent(self, command: Mail) -> None:
         """A command that ends all that waits, itself included what the mailbox could not hold."""
@@ -186,19 +181,19 @@ class SessionActor:
         dropped = [item for item in self._queue if isinstance(item, Mail)]
         before = [mail for mail in dropped if mail.inbox_id < command.inbox_id]
         kept = [item for item in self._queue if item not in before]
-        self._queue = deque(kept)
+        self._queue = kept
         await self._run_command(command, before)
 
     async def _step(self) -> None:
         """The next request, command or turn."""
         first = self._queue[0]
         if first is None:
-            self._queue.popleft()
+            self._queue.pop(0)
         elif isinstance(first, Request):
-            self._queue.popleft()
+            self._queue.pop(0)
             await self._work(first)
         elif first.inbound.command:
-            self._queue.popleft()
+            self._queue.pop(0)
             await self._run_command(first, ())
         else:
             await self.turn(self._next_turn())
@@ -220,7 +215,7 @@ class SessionActor:
             if not isinstance(item, Mail) or item.inbound.command:
                 break
             mails.append(item)
-            self._queue.popleft()
+            self._queue.pop(0)
         return mails
 
     async def turn(self, mails: Sequence[Mail], *, retry: bool = False) -> None:

@@ -64,6 +64,12 @@ async def texts(store, session_id):
     return [message.content for message in (await store.load(session_id)).messages]
 
 
+async def written(store, done):
+    """Whether the answer shows the last rows as they are stored."""
+    stored = (await store.load(done.head.session_id)).messages
+    return done.rows and stored[-len(done.rows) :] == list(done.rows)
+
+
 async def test_accepting_makes_a_route_and_an_inbox_row_but_no_session(store, world):
     source = Source("telegram", "bot", "c1", user_id="u1")
     accepted = await store.accept(inbound(source=source))
@@ -71,7 +77,9 @@ async def test_accepting_makes_a_route_and_an_inbox_row_but_no_session(store, wo
     receipt = accepted.receipt
     assert (receipt.session_id, receipt.epoch) == (route.session_id, 1)
     assert (route.platform, route.chat_type, route.user_id) == ("telegram", "dm", "u1")
-    assert accepted == Accepted(receipt, Head(route.session_id), route=accepted.route)
+    assert accepted == Accepted(
+        receipt, Head(route.session_id), route=accepted.route, inbound=inbound(source=source)
+    )
     assert accepted.route.session_id == route.session_id
     assert await store.get_session(route.session_id) is None
     [row] = await store.open_inbox("k")
@@ -120,7 +128,8 @@ async def test_a_turn_is_written_as_one_fact(store, world):
     call = Usage(model="m", input_tokens=10, output_tokens=2, cost=0.5)
     done = await store.commit_turn(turn(accepted, usage=[call]))
     session_id = accepted.receipt.session_id
-    assert done == Committed(Head(session_id, 2, 1, 0), 1)
+    assert done == Committed(Head(session_id, 2, 1, 0), 1, rows=done.rows)
+    assert await written(store, done)
     session = await store.get_session(session_id)
     assert (session.source, session.session_key, session.user_id) == ("telegram", "k", "u")
     assert (session.api_call_count, session.input_tokens, session.cost) == (1, 10, 0.5)
@@ -178,7 +187,8 @@ async def test_foreign_rows_stand_before_ours_and_the_answer_says_so(store, path
     session_id = accepted.receipt.session_id
     elsewhere(path, f"s.append_message({session_id!r}, 'user', 'theirs')")
     done = await store.commit_turn(turn(accepted))
-    assert done == Committed(Head(session_id, 5, 3, 0), 1, foreign=True)
+    assert done == Committed(Head(session_id, 5, 3, 0), 1, foreign=True, rows=done.rows)
+    assert await written(store, done)
     assert await texts(store, session_id) == ["hi", "yo", "theirs", "hi", "yo"]
 
 
@@ -193,7 +203,8 @@ async def test_a_session_compressed_elsewhere_takes_the_turn_at_its_tip(store, p
         "upto=0, child_session_id='child'))",
     )
     done = await store.commit_turn(turn(accepted))
-    assert done == Committed(Head("child", 4, 2, 0), 2, foreign=False, moved=True)
+    assert done == Committed(Head("child", 4, 2, 0), 2, foreign=False, moved=True, rows=done.rows)
+    assert await written(store, done)
     route = await store.get_route("k")
     assert (route.session_id, route.epoch) == ("child", 2)
     assert await texts(store, "child") == ["hi", "yo", "hi", "yo"]
@@ -259,7 +270,8 @@ async def test_an_agent_that_rotates_by_itself_is_followed(store):
     accepted = await store.accept(inbound("e2"))
     old = accepted.receipt.session_id
     done = await store.commit_turn(turn(accepted, rotated_to="own-child"))
-    assert done == Committed(Head("own-child", 2, 1, 0), 2, moved=True)
+    assert done == Committed(Head("own-child", 2, 1, 0), 2, moved=True, rows=done.rows)
+    assert await written(store, done)
     assert (await store.get_session(old)).end_reason == "compression"
     child = await store.get_session("own-child")
     assert (child.kind, child.parent_session_id) == ("compression", old)

@@ -203,32 +203,31 @@ def calls(*ids):
 
 
 async def test_all_that_waits_becomes_one_next_turn_in_inbox_order(start):
-    """Trio shuffles tasks, so the order is that of the receipts and of nothing else."""
-    receipts, replies = {}, []
+    """Trio shuffles tasks, so the order is that of the rows and of nothing else."""
+    replies = []
     async with room(start) as here:
-        agent, runtime = here.agent, here.runtime
 
         async def tell(n):
-            receipts[n] = (await runtime.submit(Inbound("k", f"e{n}", f"text {n}"))).inbox_id
-            replies.append(await runtime.ask("k", "again", event_id=f"e{n}"))
+            replies.append(await here.runtime.ask("k", f"text {n}", event_id=f"text {n}"))
 
         first = await here.say("first")
-        await agent.wait_begun()
+        await here.agent.wait_begun()
         for n in range(40):
             here.nursery.start_soon(tell, n)
-        while len(receipts) < 40:
-            await here.settle()
-        agent.let_go(0)
-        second = await agent.wait_begun(1)
-        in_order = sorted(receipts, key=receipts.__getitem__)
-        assert agent.inputs() == [["first"], [f"text {n}" for n in in_order]]
-        assert second.turn_id == min(receipts.values())
-        agent.let_go(1)
+        while len(await here.inbox()) < 41:
+            pass
+        await here.settle()
+        order = await here.store.snapshot(
+            lambda tx: tx.all("SELECT event_id FROM inbox WHERE id > 1 ORDER BY id")
+        )
+        here.agent.let_go(0)
+        second = await here.agent.wait_begun(1)
+        assert here.agent.inputs() == [["first"], [text for (text,) in order]]
+        assert second.turn_id == 2
+        here.agent.let_go(1)
         assert (await first.wait()).text == "answer 0"
-        while len(replies) < 40:
-            await here.settle()
-    assert {reply.text for reply in replies} == {"answer 1"}
-    assert {reply.turn_id for reply in replies} == {min(receipts.values())}
+    assert len(replies) == 40
+    assert {(reply.text, reply.turn_id) for reply in replies} == {("answer 1", 2)}
 
 
 async def test_a_second_turn_sees_the_first_in_its_history(start):
