@@ -727,6 +727,30 @@ async def test_a_drain_does_not_fail_because_an_actor_does(start_proxy, path):
     assert rows(path, "state")[-1] == ("open",)
 
 
+async def test_a_drain_waits_for_a_command_that_is_answered_beside(start_proxy):
+    gate, entered, outcomes = trio.Event(), trio.Event(), []
+
+    async def slow(real, *args):
+        entered.set()
+        await gate.wait()
+        return await real(*args)
+
+    with trio.fail_after(SECONDS):
+        async with trio.open_nursery() as nursery, start_proxy(get_usage=slow) as runtime:
+
+            async def ask():
+                outcomes.append(await outcome(lambda: runtime.ask("k", "/usage")))
+
+            async def open_gate():
+                await wait_all_tasks_blocked()
+                gate.set()
+
+            nursery.start_soon(ask)
+            await entered.wait()
+            nursery.start_soon(open_gate)
+    assert outcomes[0].status == "command"
+
+
 @inline_only
 async def test_a_drain_waits_for_a_compression_that_runs(start, autojump_clock):
     config = Config(compression=CompressionConfig(window=2000, max_output=100, share=0.99))

@@ -12,8 +12,8 @@ from trio.testing import wait_all_tasks_blocked
 from hermes import AgentSpec, CompressionConfig, Config, Inbound, Source
 from hermes.actors.runtime import running
 from hermes.errors import ActorStopped, HermesError, StoreBusy, StoreFailed
-from hermes.messages import TurnResult
-from hermes.store import inline, open_store
+from hermes.messages import Delivery, TurnResult
+from hermes.store import SessionStore, inline, open_store
 from hermes.testing import (
     CountingBuilder,
     DeterministicCompressor,
@@ -717,6 +717,59 @@ async def test_whenever_an_actor_ends_no_message_is_lost_and_each_agent_is_close
                 assert said == [str(n) for n in range(12)]
     assert len(builder) > 6
     assert {agent.closed for agent in builder.agents} == {1}
+
+
+@inline_only
+async def test_what_comes_in_the_step_in_which_an_actor_was_ended_wakes_a_new_one(start, path):
+    """A message or a request: whoever looks the actor up after that finds none."""
+    builder = CountingBuilder()
+    with trio.fail_after(SECONDS):
+        async with start(agent=builder, config=Config(passivate_seconds=0)) as runtime:
+            await runtime.ask("k", "one")
+            inbound = Inbound("k", "e", "two")
+            with SessionStore(path) as other:
+                accepted = other.accept(inbound)
+            await end_idle(runtime)
+            runtime.deliver(Delivery(accepted.receipt, inbound, accepted.head))
+            with runtime.events("k") as events:
+                await anext(events)
+                ended = await anext(events)
+                assert ended.event.reply.text == "echo: two"
+            await end_idle(runtime)
+            await runtime.set_title("k", "mine")
+            assert len(await runtime.history("k")) == 4
+    assert [agent.closed for agent in builder.agents] == [1, 1]
+
+
+async def end_idle(runtime):
+    """End the actors that are idle; there is no checkpoint after that."""
+    await wait_all_tasks_blocked()
+    runtime.passivate()
+
+
+async def test_no_actor_ends_while_a_command_is_answered_beside_it(start_proxy):
+    gate, entered, asked = trio.Event(), trio.Event(), Asked()
+
+    async def slow(real, *args):
+        entered.set()
+        await gate.wait()
+        return await real(*args)
+
+    with trio.fail_after(SECONDS):
+        async with (
+            start_proxy(config=Config(passivate_seconds=0), get_usage=slow) as runtime,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(asked.run, lambda: runtime.ask("k", "/usage"))
+            await entered.wait()
+            await wait_all_tasks_blocked()
+            runtime.passivate()
+            assert runtime.statistics().actors == 1
+            gate.set()
+            await asked.done.wait()
+            await end_idle(runtime)
+            assert runtime.statistics().actors == 0
+    assert asked.reply.status == "command"
 
 
 async def test_more_agents_than_allowed_are_closed_least_used_first(start):
