@@ -317,22 +317,27 @@ async def test_same_session_turns_reuse_whatever_else_changes_about_the_session(
 
 async def test_turns_that_fail_or_are_interrupted_rebuild_nothing(start):
     running = trio.Event()
+    shown = []
 
-    async def hang(turn):
-        running.set()
-        await trio.sleep_forever()
+    async def reply(turn):
+        shown.append(texts_of(turn.history))
+        if turn.text == "fail":
+            raise RuntimeError("no")
+        if turn.text == "hang":
+            running.set()
+            await trio.sleep_forever()
+        return "fine"
 
-    builder = witnesses("one", RuntimeError("no"), hang, "four")
-    async with start(agent=builder) as runtime:
-        await runtime.ask("k", "1")
-        assert (await runtime.ask("k", "2")).status == "failed"
+    async with start(agent=reply) as runtime:
+        await runtime.ask("k", "begin")
+        assert (await runtime.ask("k", "fail")).status == "failed"
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(runtime.ask, "k", "3")
+            nursery.start_soon(runtime.ask, "k", "hang")
             await running.wait()
             await runtime.interrupt("k")
-        assert (await runtime.ask("k", "4")).rebuilt is None
-        assert builder.agents[0].shown[-1] == [
-            ("user", "1"), ("assistant", "one"), ("user", "2"), ("user", "3"),
+        assert (await runtime.ask("k", "end")).rebuilt is None
+        assert shown[-1] == [
+            ("user", "begin"), ("assistant", "fine"), ("user", "fail"), ("user", "hang"),
         ]  # fmt: skip
         assert builds(runtime) == {"cold": 1}
 
@@ -1367,6 +1372,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 5)), min_
 @given(steps=STEPS)
 @example(steps=[("new", 0), ("turn", 0), ("append", 0), ("switch", 0), ("turn", 0), ("turn", 0)])
 @example(steps=[("branch", 0), ("meanwhile", 0), ("turn", 0)])
+@example(steps=[("rotate", 0), ("append", 0), ("turn", 0)])
 @example(steps=[("retry_meanwhile", 0), ("turn", 0)])
 @example(steps=[("turn", 0), ("edit", 0), ("undo", 0), ("turn", 0)])
 def test_any_walk_is_shown_the_right_history_and_rebuilt_for_the_right_reasons(
