@@ -532,13 +532,14 @@ class InterruptAt:
 
 
 def interrupted(number, function):
+    before = sys.gettrace()  # coverage's, which must see what comes after
     sys.settrace(InterruptAt(number))
     try:
         function()
     except KeyboardInterrupt:
         return True
     finally:
-        sys.settrace(None)
+        sys.settrace(before)
     return False
 
 
