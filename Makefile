@@ -14,7 +14,7 @@ test: lint
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest
 	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report --fail-under=85
+	$(BIN)/coverage report --fail-under=95
 
 lint: $(VENV)/ready
 	$(BIN)/ruff format --check

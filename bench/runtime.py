@@ -5,24 +5,19 @@ Read: peers/ours_runtime for our side, peers/messaging for what every driver doe
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import attrs
 
-from bench import peers_env, report
+from bench import command, peers_env, report
 from bench.board import Board, Goal, Ref
-from bench.drivers import Driver, DriverFailed, driver
+from bench.drivers import Driver, driver
 from bench.report import Column, Table
 
-HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "runtime.json"
 OURS = "ours"
 CHANNEL = "trio channel"
 FLOOR = "bare reschedule"
@@ -113,22 +108,7 @@ def cells(plan: Plan) -> tuple[str, str, str, str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, print the tables and the goals, write the file."""
-    parser = argparse.ArgumentParser(prog="python -m bench runtime", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two minutes, smaller files")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="file of results (JSON)")
-    parser.add_argument("--dir", type=Path, default=HERE, help="where the databases are made")
-    options = parser.parse_args(arguments)
-    plan = QUICK if options.quick else FULL
-    started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix=".run-", dir=options.dir) as folder:
-        try:
-            results = _measure(plan, Path(folder), quick=options.quick)
-        except DriverFailed as failure:
-            print(f"The benchmark stopped: {failure}", file=sys.stderr)
-            return 1
-    report.write(options.out, {**results, "seconds": round(time.monotonic() - started)})
-    print(f"\n{time.monotonic() - started:.0f} s; written to {options.out}")
-    return 0
+    return command.run("runtime", __doc__ or "", arguments, _measure)
 
 
 @contextmanager
@@ -145,7 +125,8 @@ def _fleet(folder: Path) -> Iterator[dict[str, Driver]]:
         }
 
 
-def _measure(plan: Plan, folder: Path, *, quick: bool) -> dict[str, report.Json]:
+def _measure(folder: Path, *, quick: bool) -> dict[str, report.Json]:
+    plan = QUICK if quick else FULL
     board = Board()
     machine = report.machine(folder)
     with _fleet(folder) as fleet:

@@ -5,51 +5,25 @@ Read: store_goals for the promises, store_cells for the work, peers/ for what ea
 
 from __future__ import annotations
 
-import argparse
-import sys
-import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
 
-from bench import report
+from bench import command, report
 from bench.board import Board
-from bench.drivers import DriverFailed, fleet
+from bench.drivers import fleet
 from bench.store_cells import FULL, QUICK, Cells, Plan
 from bench.store_goals import GOALS, tables
-
-HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "store.json"
 
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, print the tables and the goals, write the file."""
-    options = _options(arguments)
-    plan = QUICK if options.quick else FULL
-    started = time.monotonic()
-    # Not in /tmp, which is memory on many machines: a flush to memory would measure nothing.
-    with tempfile.TemporaryDirectory(prefix=".run-", dir=options.dir) as folder:
-        try:
-            results = _measure(plan, Path(folder), quick=options.quick)
-        except DriverFailed as failure:
-            print(f"The benchmark stopped: {failure}", file=sys.stderr)
-            return 1
-    report.write(options.out, {**results, "seconds": round(time.monotonic() - started)})
-    print(f"\n{time.monotonic() - started:.0f} s; written to {options.out}")
-    return 0
+    return command.run("store", __doc__ or "", arguments, _measure)
 
 
-def _options(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m bench store", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two minutes, smaller files")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="file of results (JSON)")
-    parser.add_argument("--dir", type=Path, default=HERE, help="where the databases are made")
-    return parser.parse_args(arguments)
-
-
-def _measure(plan: Plan, folder: Path, *, quick: bool) -> dict[str, report.Json]:
+def _measure(folder: Path, *, quick: bool) -> dict[str, report.Json]:
+    plan = QUICK if quick else FULL
     board = Board()
     machine = report.machine(folder)
     with fleet(folder) as drivers:

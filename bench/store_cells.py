@@ -15,6 +15,7 @@ from bench.drivers import Driver
 ACTOR = "ours, actor"
 BLOCKING = "ours, blocking"
 BARE = "bare APSW loop"
+BARE_OPEN = "bare APSW connection, same file and query"
 DISK = "fdatasync"
 SESSION_DB = "hermes-agent SessionDB"
 ASYNC_DB = "hermes-agent AsyncSessionDB"
@@ -197,6 +198,7 @@ class Cells:
         variants = [
             Variant(BLOCKING, "ours", "open_file", times, ours),
             Variant(SESSION_DB, "hermes-agent", "open_file", times, theirs),
+            Variant(BARE_OPEN, "floors", "open_file", times, ours),
         ]
         self.interleave("opening", variants, self.plan.repetitions)
         remove(ours)

@@ -53,6 +53,12 @@ def inside_turn_of(session_key: str) -> bool:
     return cell.session_key == session_key
 
 
+def inside_hook() -> bool:
+    """Whether the running code is a hook, or belongs to one."""
+    cell = _cell.get()
+    return cell is not None and cell.turn_id is None
+
+
 def set_current_session_id(session_id: str) -> None:
     """For agents that compress by themselves: say that the turn goes on in another session."""
     cell = _cell.get()

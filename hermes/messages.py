@@ -244,6 +244,8 @@ class Rotation:
     lease: Lease | None = None
     child_session_id: str | None = None
     system_prompt: str | None = None
+    answer: Answer | None = None
+    """What is said to the command that asked for it, in the same transaction."""
 
 
 @attrs.frozen

@@ -7,7 +7,7 @@ of the session at hand. After a turn on B, what is known of A stays as it was.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -19,6 +19,8 @@ from hermes.protocols import Agent
 
 MAX_SESSIONS = 16
 _ROW_BYTES = 200
+_UNCOUNTED = ("", 0)
+_NONE: Mapping[Rebuilt, int] = {}
 
 
 @attrs.define
@@ -45,16 +47,21 @@ class Held:
 class AgentCache:
     """One agent, and for each session it was used on where that stood afterwards."""
 
-    __slots__ = ("_agent", "_baselines", "_held", "_house", "_lost", "_snapshot", "_spec")
+    __slots__ = (
+        "_agent", "_baselines", "_held", "_house", "_lost", "_snapshot", "builds", "counted",
+    )  # fmt: skip
 
     def __init__(self, house: House) -> None:
         self._house = house
         self._agent: Agent | None = None
-        self._spec: AgentSpec | None = None
         self._snapshot: Snapshot | None = None
         self._lost: Rebuilt = "cold"
         self._baselines: OrderedDict[str, Baseline] | None = None
         self._held: OrderedDict[str, Held] | None = None
+        self.counted = _UNCOUNTED
+        """The session of the last turn, and how many tokens of prompt its provider counted."""
+        self.builds = _NONE
+        """How often an agent was built, and why."""
 
     # The agent
 
@@ -90,6 +97,7 @@ class AgentCache:
         self._agent = agent
         self._snapshot = Snapshot(agent, spec.signature, head.message_count, head.session_id)
         self._house.builds[reason] += 1
+        self.builds = {**self.builds, reason: self.builds.get(reason, 0) + 1}
         return agent, reason
 
     def begin(self, head: Head) -> None:

@@ -6,6 +6,7 @@ see the conversations of their own session_key and no others.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -133,7 +134,7 @@ class Commands:
 
     async def new(self, mails: Sequence[Mail], title: str) -> str:
         text = "New session" + (f": {title}" if title else "") + "." + _dropped(mails)
-        await self._actor.new_session(
+        await self._actor.verbs.new_session(
             title or None,
             platform=mails[-1].inbound.source.platform,
             answer=self._answer(mails, text),
@@ -163,23 +164,23 @@ class Commands:
         if isinstance(found, str):
             return await self._say(mails, found)
         text = f"Back in {found.session.title or found.session.id}."
-        await self._actor.switch(found.session.id, answer=self._answer(mails, text))
+        await self._actor.verbs.switch(found.session.id, answer=self._answer(mails, text))
         return text
 
     async def branch(self, mails: Sequence[Mail], title: str) -> str:
-        head = await self._actor.answering.locate(look=True)
+        head = await self._actor.place.locate(look=True)
         if not head.message_count:
             return await self._say(mails, "There is nothing to branch from yet.")
         text = "This is a copy now; /resume goes back to the original."
-        await self._actor.branch(title or None, answer=self._answer(mails, text))
+        await self._actor.verbs.branch(title or None, answer=self._answer(mails, text))
         return text
 
     async def title(self, mails: Sequence[Mail], title: str) -> str:
         if not title:
-            shown = await self._actor.title()
+            shown = await self._actor.verbs.title()
             text = f"The title is: {shown}" if shown else "There is no title yet; /title sets one."
             return await self._say(mails, text)
-        await self._actor.set_title(title)
+        await self._actor.verbs.set_title(title)
         return await self._say(mails, f"The title is now: {title}")
 
     # The transcript
@@ -192,7 +193,9 @@ class Commands:
             return await self._say(mails, "There is nothing to take back.")
         text = f"Taken back: {_short(asked[0].content)}"
         text += f" and {len(asked) - 1} more." if len(asked) > 1 else ""
-        await self._actor.rewind(transcript.head, asked[0].id, answer=self._answer(mails, text))
+        await self._actor.verbs.rewind(
+            transcript.head, asked[0].id, answer=self._answer(mails, text)
+        )
         return text
 
     async def retry(self, mails: Sequence[Mail], _: str) -> str | None:
@@ -204,7 +207,7 @@ class Commands:
         return None
 
     async def _load(self) -> Transcript:
-        head = await self._actor.answering.locate(look=True)
+        head = await self._actor.place.locate(look=True)
         return await self._store.load(head.session_id)
 
     async def compress(self, mails: Sequence[Mail], argument: str) -> str:
@@ -212,17 +215,15 @@ class Commands:
         keep = None
         if here is not None:
             keep = min(int(here.group(1) or here.group(2) or 2), MAX_KEPT)
-        outcome = await self._actor.answering.compress(
+        outcome = await self._actor.answering.room.compress(
             f"{mails[-1].inbox_id}:command",
             focus=None if here is not None else argument or None,
             keep_exchanges=keep,
-            forced=True,
+            answer=functools.partial(self._answer, mails),
         )
         match outcome:
-            case Compressed():
-                text = f"Compressed from about {outcome.before} to {outcome.after} tokens."
-            case Failed(reason):
-                text = reason
+            case Compressed() | Failed():
+                text = outcome.text
             case skipped:
                 by = f" ({skipped.holder})" if skipped.holder else ""
                 text = f"Not compressed: {skipped.reason}{by}."
@@ -261,7 +262,7 @@ class Commands:
         return await self._say(mails, "\n".join(lines))
 
     async def usage(self, mails: Sequence[Mail], _: str) -> str:
-        head = await self._actor.answering.locate(look=True)
+        head = await self._actor.place.locate(look=True)
         calls = await self._store.get_usage(head.session_id)
         cost = sum(call.cost or 0.0 for call in calls)
         text = (

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import Literal
 
 import attrs
 import msgspec
@@ -20,10 +21,12 @@ from hermes import foreign
 from hermes.actors import cutting
 from hermes.config import CompressionConfig
 from hermes.errors import StoreFailed
-from hermes.messages import Lease, Message, Rotated, Rotation, Skipped, Transcript, Usage
+from hermes.messages import Answer, Lease, Message, Rotated, Rotation, Skipped, Transcript, Usage
 from hermes.protocols import Compressor, Store, Summary, SummaryRequest
 
 log = logging.getLogger(__name__)
+
+RUNTIME = "runtime:"
 
 
 @attrs.frozen
@@ -34,6 +37,11 @@ class Compressed:
     before: int
     after: int
 
+    @property
+    def text(self) -> str:
+        """For the user."""
+        return _told(self.before, self.after)
+
 
 @attrs.frozen
 class Failed:
@@ -43,6 +51,7 @@ class Failed:
 
 
 Outcome = Compressed | Skipped | Failed
+Occasion = Literal["size", "overflow", "asked"]
 
 
 @attrs.frozen(kw_only=True)
@@ -53,9 +62,13 @@ class Job:
     session_id: str
     epoch: int
     rotation_id: str
+    occasion: Occasion = "size"
     focus: str | None = None
     keep_exchanges: int | None = None
-    forced: bool = False
+    waiting: Sequence[Message] = ()
+    """What will be said next, and is not stored yet: all that is stored may be summed up."""
+    answer: Callable[[str], Answer] | None = None
+    """Makes the answer to the command that asked for it, of what is said to the user."""
 
 
 class Standing(msgspec.Struct, omit_defaults=True):
@@ -83,7 +96,7 @@ class Compression:
         self._compressor = compressor
         self._config = config
         self._wall = wall
-        self._holder = f"runtime:{secrets.token_hex(8)}"
+        self._holder = f"{RUNTIME}{secrets.token_hex(8)}"
         self.limits = cutting.limits(
             config.window,
             max_output=config.max_output,
@@ -101,9 +114,15 @@ class Compression:
         noted = await self._store.get_meta(_note(session_id))
         return Standing() if noted is None else msgspec.json.decode(noted, type=Standing)
 
-    def blocked(self, standing: Standing) -> str | None:
-        """Why this session is not compressed by itself now; None where it is."""
-        if standing.useless >= self._config.max_useless:
+    def blocked(self, standing: Standing, occasion: Occasion = "size") -> str | None:
+        """Why this session is not compressed on this occasion; None where it is.
+
+        Whoever asks for it always has it tried. Where the model refuses the conversation as too
+        long, it is tried unless the compressor itself has failed lately.
+        """
+        if occasion == "asked":
+            return None
+        if occasion == "size" and standing.useless >= self._config.max_useless:
             return f"{standing.useless} compressions in a row did not make it smaller"
         if standing.not_before > self._wall():
             return f"the last compression failed ({standing.error}), and is tried again later"
@@ -114,7 +133,7 @@ class Compression:
         if self._compressor is None:
             return Skipped("there is no compressor")
         standing = await self.standing(job.session_id)
-        reason = None if job.forced else self.blocked(standing)
+        reason = self.blocked(standing, job.occasion)
         if reason is not None:
             return Skipped(reason)
         with trio.CancelScope(shield=True):  # a lease that nobody knows of would block for its time
@@ -133,7 +152,7 @@ class Compression:
         tip = await self._store.get_compression_tip(job.session_id)
         if tip != job.session_id:
             return await self._already(job, tip)
-        if not standing.fresh or job.forced:
+        if not standing.fresh or job.occasion != "size":
             return None
         # The last compression helped if any turn since was short enough, or nobody has counted.
         calls = await self._store.get_usage(job.session_id)
@@ -147,12 +166,7 @@ class Compression:
 
     async def _under_lease(self, job: Job, lease: Lease | None, standing: Standing) -> Outcome:
         transcript = await self._store.load(job.session_id)
-        cut = cutting.cut(
-            transcript.messages,
-            tail_tokens=self.limits.tail_tokens,
-            protect_first=self._config.protect_first,
-            keep_exchanges=job.keep_exchanges,
-        )
+        cut = self._cut(job, transcript)
         if cut is None:
             return Skipped("there is nothing to sum up yet")
         try:
@@ -170,11 +184,36 @@ class Compression:
         after = cutting.estimate_tokens(messages)
         if not summary.text.strip() or not cutting.shrank(before, after, self._config.margin):
             return await self._useless(job, standing, "the summary would not make it smaller")
-        answer = await self._store.rotate(self._rotation(job, lease, transcript, messages))
+        rotation = self._rotation(job, lease, transcript, messages)
+        if job.answer is not None:
+            rotation = attrs.evolve(rotation, answer=job.answer(_told(before, after)))
+        answer = await self._store.rotate(rotation)
         if isinstance(answer, Skipped):
             return answer
         await self._write_down(job, standing, answer.session_id, summary)
         return Compressed(answer, before, after)
+
+    def _cut(self, job: Job, transcript: Transcript) -> cutting.Cut | None:
+        """Keep the last exchange; where that alone is too long, only the reply of it."""
+        cut = self._cut_at(job, transcript.messages)
+        if not job.waiting or (cut is not None and self._fits(cut, job.waiting)):
+            return cut
+        # One is enough to be the last message, which always stays.
+        wider = self._cut_at(job, [*transcript.messages, job.waiting[0]])
+        return cut if wider is None else attrs.evolve(wider, tail=wider.tail[:-1])
+
+    def _cut_at(self, job: Job, messages: Sequence[cutting.AnyMessage]) -> cutting.Cut | None:
+        return cutting.cut(
+            messages,
+            tail_tokens=self.limits.tail_tokens,
+            protect_first=self._config.protect_first,
+            keep_exchanges=job.keep_exchanges,
+            head_tokens=self.limits.tail_tokens,
+        )
+
+    def _fits(self, cut: cutting.Cut, waiting: Sequence[Message]) -> bool:
+        left = cutting.estimate_tokens([*cut.head, *cut.tail, *waiting])
+        return left + self.limits.summary_tokens < self.limits.compress_at
 
     async def _write_down(self, job: Job, standing: Standing, child: str, summary: Summary) -> None:
         """What it cost and what it came to; it has happened, whether this can be stored or not."""
@@ -183,7 +222,7 @@ class Compression:
                 usage: Usage = attrs.evolve(call, purpose="summary")
                 await self._store.update_token_counts(child, usage)
             await self._note(job.session_id, None)
-            if not job.forced:
+            if job.occasion == "size":
                 await self._note(child, Standing(useless=standing.useless, fresh=True))
         except StoreFailed:
             raise
@@ -233,15 +272,26 @@ class Compression:
         holder = f"{self._holder}:{job.rotation_id}"
         try:
             lease = await self._store.acquire_lease(session_id, holder, self._config.lease_seconds)
+            other = None
+            if lease is None:
+                other = await self._store.get_compression_lock_holder(session_id)
+            if other is not None and self._is_dead(other):
+                await self._store.release_compression_lock(session_id, other)
+                lease = await self._store.acquire_lease(
+                    session_id, holder, self._config.lease_seconds
+                )
             if lease is not None:
                 return lease
-            other = await self._store.get_compression_lock_holder(session_id)
         except StoreFailed:
             raise
         except Exception as error:  # noqa: BLE001 - an older store, a damaged table: `rotate` protects
             log.warning("compressing %s without a lease: %s", session_id, error)
             return None
         return Skipped("another compression of it runs", holder=other)
+
+    def _is_dead(self, holder: str) -> bool:
+        """Whether it was a runtime before this one: a file has one at a time."""
+        return holder.startswith(RUNTIME) and not holder.startswith(self._holder)
 
     @asynccontextmanager
     async def _kept(self, lease: Lease | None) -> AsyncIterator[None]:
@@ -279,7 +329,7 @@ class Compression:
             log.warning("the lease of %s was not released: %s", lease.session_id, error)
 
     async def _useless(self, job: Job, standing: Standing, reason: str) -> Skipped:
-        if not job.forced:
+        if job.occasion == "size":
             standing.useless += 1
             await self._note(job.session_id, standing)
         return Skipped(reason)
@@ -304,6 +354,10 @@ class Compression:
 def prompt_tokens(call: Usage) -> int:
     """How much of the window a call took, as its provider counted it."""
     return call.input_tokens + call.cache_read_tokens + call.cache_write_tokens
+
+
+def _told(before: int, after: int) -> str:
+    return f"Compressed from about {before} to {after} tokens."
 
 
 def _note(session_id: str) -> str:

@@ -146,12 +146,13 @@ def cut(
     tail_tokens: int,
     protect_first: int,
     keep_exchanges: int | None = None,
+    head_tokens: int | None = None,
 ) -> Cut | None:
     """Where to cut; None where nothing worth a summary lies between head and tail.
 
     The tail has at most `tail_tokens`, but always the last user message with all after it and the
     last reply before it; or it is the last `keep_exchanges` exchanges, whatever they weigh. The
-    head has at most `protect_first` messages, and none once there is a summary.
+    head has at most `protect_first` messages and `head_tokens`, and none once there is a summary.
     """
     old = _find_summary(messages)
     body = [message for index, message in enumerate(messages) if index != old]
@@ -162,11 +163,19 @@ def cut(
         start = _widened(body, seams, earliest, start, tail_tokens)
     else:
         start = _seam_before(seams, _exchange(body, earliest, keep_exchanges))
-    first = 0 if old is not None else _seam_before(seams, max(0, protect_first))
+    first = 0 if old is not None else _head(body, seams, protect_first, head_tokens)
     if not _is_worth_it(body[first:start]):
         return None
     previous = None if old is None else summary_text(messages[old])
     return Cut(body[:first], body[first:start], body[start:], previous)
+
+
+def _head(body: Sequence[AnyMessage], seams: Sequence[int], most: int, tokens: int | None) -> int:
+    """The last seam in front of which stand at most so many messages, of at most this weight."""
+    first = _seam_before(seams, max(0, most))
+    while first and tokens is not None and sum(map(_weight, body[:first])) > tokens * _TOKEN:
+        first = _seam_before(seams, first - 1)
+    return first
 
 
 def _find_summary(messages: Sequence[AnyMessage]) -> int | None:

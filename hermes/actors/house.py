@@ -21,6 +21,8 @@ from hermes.events import RuntimeEvent, TurnEnded
 from hermes.messages import AgentSpec, Answer, Inbound, Outbound, Rebuilt, Reply
 from hermes.protocols import Agent, Build, Describe, Store
 
+Submit = Callable[[Inbound], Awaitable[object]]
+
 log = logging.getLogger(__name__)
 
 
@@ -35,14 +37,20 @@ class House:
     compression: Compression
     nursery: trio.Nursery
     """For what outlives a step of an actor: answers beside a turn, agents that are closed."""
-    submit: Callable[[Inbound], Awaitable[object]]
     listeners: Listeners = attrs.Factory(Listeners)
     askers: Askers = attrs.Factory(Askers)
     builds: Counter[Rebuilt] = attrs.Factory(Counter)
+    submit: Submit = attrs.field(init=False)
+    """Accepts a message; the runtime's own."""
 
     def farewell(self) -> Exception:
         """Why nobody will be answered any more."""
         return self.store.failure or ActorStopped("the runtime ended before it could answer")
+
+    def end(self) -> None:
+        """Nobody will be answered or told any more."""
+        self.askers.fail_all(self.farewell())
+        self.listeners.close()
 
     def publish(self, session_key: str, turn_id: int | None, event: RuntimeEvent) -> None:
         """Tell the listeners."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from hermes.errors import StoreError
 from hermes.messages import Delivery, Head, Route
+from hermes.protocols import Store
 
 
 class Place:
     """The newest of all that the store has told; the epoch decides between two tales."""
 
-    __slots__ = ("epoch", "head", "notice", "pending_title")
+    __slots__ = ("_key", "_store", "epoch", "head", "notice", "pending_title")
 
-    def __init__(self) -> None:
+    def __init__(self, session_key: str, store: Store) -> None:
+        self._key = session_key
+        self._store = store
         self.head: Head | None = None
         self.epoch = 0
         self.pending_title = False
@@ -19,6 +23,16 @@ class Place:
     @property
     def session_id(self) -> str | None:
         return None if self.head is None else self.head.session_id
+
+    async def locate(self, *, look: bool = False) -> Head:
+        """Where the key leads; asked of the store where that is not known, or to be sure."""
+        if look or self.head is None:
+            found = await self._store.route_head(self._key)
+            if found is not None:
+                self.adopt(*found)
+        if self.head is None:
+            raise StoreError(f"there is no route for {self._key}")
+        return self.head
 
     def learn(self, delivery: Delivery) -> None:
         """A message was accepted; its head may be older than our own last commit."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextvars
-import functools
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar
@@ -17,32 +15,28 @@ import trio
 
 from hermes.actors.commands import parse
 from hermes.actors.compression import Compression, Outcome
-from hermes.actors.house import House, outbound
+from hermes.actors.house import House
 from hermes.actors.listening import Subscription
 from hermes.actors.mailbox import Request
 from hermes.actors.sending import Sender
 from hermes.actors.session import SessionActor
 from hermes.actors.streaming import Stream
-from hermes.actors.turn import Mail
+from hermes.actors.supervision import Supervisor
 from hermes.config import Config
-from hermes.context import inside_turn_of
+from hermes.context import inside_hook, inside_turn_of
 from hermes.errors import (
     AlreadyAnswered,
     Draining,
     HermesError,
     Overloaded,
-    StoreFailed,
     plain,
 )
 from hermes.messages import (
     Accepted,
-    Answer,
     Busy,
-    Delivery,
     Inbound,
     JsonObject,
     Listed,
-    OutboxRow,
     Rebuilt,
     Receipt,
     Reply,
@@ -57,16 +51,6 @@ from hermes.protocols import Adapter, Build, Compressor, Describe, Store
 log = logging.getLogger(__name__)
 
 R = TypeVar("R")
-FAILURES = 3
-RESTING = (
-    "Something in here failed several times, so this conversation rests for a moment. "
-    "Your messages are kept and will be answered."
-)
-FAILURE_SECONDS = 60.0
-FINALIZE_AGAIN = 0.5
-PAGE = 1000
-TASK = "hermes session"
-LOOK_SECONDS = 30.0
 
 
 @attrs.frozen
@@ -83,36 +67,10 @@ class RuntimeStatistics:
 class Runtime:
     """Conversations, each with an actor of its own. Every verb can be called at any time."""
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the parts of a runtime
-        self,
-        beside: trio.Nursery,
-        sender: Sender,
-        store: Store,
-        config: Config,
-        build: Build,
-        describe: Describe,
-        compression: Compression,
-    ) -> None:
-        self._house = House(
-            store=store,
-            config=config,
-            build=build,
-            describe=describe,
-            compression=compression,
-            nursery=beside,
-            submit=self.submit,
-        )
-        self._sender = sender
-        self._actors: dict[str, SessionActor] = {}
-        self._active: dict[str, SessionActor] = {}
-        """Actors that were at work when everything was cancelled."""
-        self._failures: dict[str, deque[float]] = {}
-        self._resting: set[str] = set()
-        self._context = contextvars.copy_context()
-        self._draining = False
-        self._acting: trio.Nursery | None = None
-        self._recovered = trio.Event()
-        self._ended = trio.Event()
+    def __init__(self, house: House, supervisor: Supervisor) -> None:
+        self._house = house
+        self._supervisor = supervisor
+        house.submit = self.submit
 
     # Input
 
@@ -121,7 +79,7 @@ class Runtime:
         return (await self._accept(inbound)).receipt
 
     async def _accept(self, inbound: Inbound) -> Accepted:
-        if self._draining:
+        if self._supervisor.draining:
             raise Draining("the runtime is ending and takes no new messages")
         source, config = inbound.source, self._house.config
         return await self._house.store.accept(
@@ -180,33 +138,23 @@ class Runtime:
         stop = self._interrupt_turn_of if interrupt_on_exit else None
         return Stream(inbound, self._accept_new, self._house.listeners, self._house.askers, stop)
 
-    def deliver(self, delivery: Delivery) -> None:
-        """Hand an accepted message to its actor; the store calls this, in inbox order."""
-        if delivery.receipt.session_key in self._resting:
-            return  # it will be found in the store
-        self._actor(delivery.receipt.session_key).deliver(delivery)
-
-    def send(self, rows: Sequence[OutboxRow]) -> None:
-        """Hand committed replies to their lanes; the store calls this, in commit order."""
-        self._sender.offer(rows)
-
     # Verbs
 
     async def new_session(self, session_key: str, title: str | None = None) -> Route:
         """End the conversation and begin another; its row comes with the first message."""
-        return await self._request(session_key, lambda actor: actor.new_session(title))
+        return await self._request(session_key, lambda actor: actor.verbs.new_session(title))
 
     async def switch(self, session_key: str, target: str) -> Route:
         """Go on with another session, given by id, unique prefix or title."""
-        return await self._request(session_key, lambda actor: actor.switch(target))
+        return await self._request(session_key, lambda actor: actor.verbs.switch(target))
 
     async def close(self, session_key: str, *, reason: str = "closed") -> str | None:
         """Finalize and end the current session; says which."""
-        return await self._request(session_key, lambda actor: actor.close(reason))
+        return await self._request(session_key, lambda actor: actor.verbs.close(reason))
 
     async def branch(self, session_key: str, title: str | None = None) -> str:
         """Go on in a copy of the conversation; returns its id."""
-        return await self._request(session_key, lambda actor: actor.branch(title))
+        return await self._request(session_key, lambda actor: actor.verbs.branch(title))
 
     async def compress(
         self, session_key: str, focus: str | None = None, *, keep_exchanges: int | None = None
@@ -215,8 +163,8 @@ class Runtime:
         rotation_id = uuid4().hex
         return await self._request(
             session_key,
-            lambda actor: actor.answering.compress(
-                rotation_id, focus=focus, keep_exchanges=keep_exchanges, forced=True
+            lambda actor: actor.answering.room.compress(
+                rotation_id, focus=focus, keep_exchanges=keep_exchanges
             ),
         )
 
@@ -230,7 +178,7 @@ class Runtime:
 
     async def set_title(self, session_key: str, title: str) -> None:
         """Give the conversation a title; it waits where there is no session row yet."""
-        await self._request(session_key, lambda actor: actor.set_title(title))
+        await self._request(session_key, lambda actor: actor.verbs.set_title(title))
 
     async def steer(self, session_key: str, text: str) -> Receipt:
         """Say something into the running answer; without one it is a message like others."""
@@ -239,23 +187,23 @@ class Runtime:
     async def interrupt(self, session_key: str) -> bool:
         """Stop the running turn; what it has said so far is kept. False where none runs."""
         await trio.lowlevel.checkpoint()
-        actor = self._actors.get(session_key)
+        actor = self._supervisor.find(session_key)
         return actor is not None and actor.answering.interrupt()
 
     async def _interrupt_turn_of(self, session_key: str, inbox_id: int) -> bool:
         """Stop the running turn if it is the one of this message."""
-        actor = self._actors.get(session_key)
+        actor = self._supervisor.find(session_key)
         turn = None if actor is None else actor.answering.turn
         mine = turn is not None and any(mail.inbox_id == inbox_id for mail in turn.mails)
         return mine and await self.interrupt(session_key)
 
     async def adopt(self, session_key: str, snapshot: Snapshot) -> None:
         """Use an agent that the host has built."""
-        await self._request(session_key, lambda actor: actor.adopt(snapshot))
+        await self._request(session_key, lambda actor: actor.verbs.adopt(snapshot))
 
     async def status(self, session_key: str) -> Status:
         """How a conversation is doing; also while a turn runs."""
-        return await self._actor(session_key).status()
+        return await self._supervisor.actor(session_key).status()
 
     async def history(
         self, session_key: str, *, include_rewound: bool = False
@@ -280,207 +228,42 @@ class Runtime:
 
     async def wait_boundaries(self) -> None:
         """Wait until the hooks have heard of every boundary there is."""
+        if inside_hook():
+            raise HermesError("a hook cannot wait for the hooks: it would wait for itself")
         await self._house.store.wait_boundaries()
 
     def snapshot(self, session_key: str) -> Snapshot | None:
         """The cached agent of a conversation and what is known of it."""
-        actor = self._actors.get(session_key)
+        actor = self._supervisor.find(session_key)
         return None if actor is None else actor.cache.snapshot
 
     def statistics(self) -> RuntimeStatistics:
         """How the runtime is doing."""
-        actors = self._actors.values()
+        actors = self._supervisor.actors
         return RuntimeStatistics(
             actors=len(actors),
             agents=sum(actor.cache.has_agent for actor in actors),
             transcript_bytes=sum(actor.cache.size for actor in actors),
             builds=Counter(self._house.builds),
-            draining=self._draining,
+            draining=self._supervisor.draining,
         )
 
-    async def _request(self, session_key: str, verb: Callable[[SessionActor], Awaitable[R]]) -> R:
-        if self._draining:
-            raise Draining("the runtime is ending")
-        _refuse_itself(session_key)
-        if session_key in self._resting:
-            raise Overloaded(f"{session_key} rests after failures; try again in a minute")
-        actor = self._actor(session_key)
-        return await actor.request(lambda: verb(actor))
-
-    # Actors
-
-    def _actor(self, session_key: str) -> SessionActor:
-        actor = self._actors.pop(session_key, None)
-        if actor is None:
-            if self._ended.is_set():
-                raise self._house.farewell()
-            actor = SessionActor(session_key, self._house)
-            assert self._acting is not None
-            # Not in the caller's context: it may be inside of another conversation.
-            start = functools.partial(self._acting.start_soon, name=TASK)
-            self._context.copy().run(start, self._supervise, actor)
-        self._actors[session_key] = actor  # last: the least used come first
-        actor.last_used = trio.current_time()
-        return actor
-
-    async def _supervise(self, actor: SessionActor) -> None:
-        """Run an actor; its failure harms nobody else, and its mail wakes a new one."""
-        try:
-            await actor.run()
-        except trio.Cancelled:
-            self._active[actor.key] = actor
-            raise
-        except StoreFailed:
-            raise
-        except Exception:  # the one place where a session's failure is contained
-            log.exception("the actor of %s failed", actor.key)
-            self._forget(actor)
-            await self._start_again(actor)
-        finally:
-            self._forget(actor)
-            with trio.CancelScope(shield=True):
-                await actor.cache.aclose()
-
-    def _forget(self, actor: SessionActor) -> None:
-        if self._actors.get(actor.key) is actor:
-            del self._actors[actor.key]
-
-    async def _start_again(self, actor: SessionActor) -> None:
-        """Wake a new actor for what is left; one that fails too often only after a while."""
-        failures = self._failures.setdefault(actor.key, deque(maxlen=FAILURES))
-        failures.append(trio.current_time())
-        if len(failures) == FAILURES and failures[-1] - failures[0] < FAILURE_SECONDS:
-            pause = self._house.config.quarantine_seconds
-            log.error("%s failed %d times and rests for %g s", actor.key, FAILURES, pause)
-            self._resting.add(actor.key)
-            try:
-                await self._apologize(actor.key)
-                await trio.sleep(pause)
-            finally:
-                self._resting.discard(actor.key)
-        if not self._draining:
-            self._actor(actor.key).wake()
-
-    async def _apologize(self, session_key: str) -> None:
-        """Tell the user that the conversation rests; best effort, since the store may be ill."""
-        try:
-            rows = await self._house.store.open_inbox(session_key, limit=1)
-            for row in rows:
-                mail = Mail(row.inbox_id, row.inbound)
-                said = outbound(mail, "", RESTING, "notice")
-                answer = Answer(session_key=session_key, inbox_ids=(), outbox=said)
-                await self._house.store.answer(answer)
-        except StoreFailed:
-            raise
-        except Exception:  # whatever ails the conversation may ail this too
-            log.exception("%s could not be told that it rests", session_key)
-
-    async def look_after(self) -> None:
-        """End idle actors and keep the bounds, for ever."""
-        seconds = min(LOOK_SECONDS, max(self._house.config.passivate_seconds / 4, 0.05))
-        while True:
-            await trio.sleep(seconds)
-            self.passivate()
-
     def passivate(self) -> None:
-        """End what was idle for too long, then what exceeds a bound, least used first."""
-        config = self._house.config
-        long_ago = trio.current_time() - config.passivate_seconds
-        agents = sum(actor.cache.has_agent for actor in self._actors.values())
-        size = sum(actor.cache.size for actor in self._actors.values())
-        for actor in list(self._actors.values()):
-            if not actor.idle:
-                continue
-            if actor.last_used <= long_ago:
-                agents -= actor.cache.has_agent
-                size -= actor.cache.size
-                self._forget(actor)  # no checkpoint since it was seen to be idle
-                actor.mailbox.close()
-                continue
-            if agents > config.max_agents and actor.cache.has_agent:
-                actor.cache.drop("evicted")
-                agents -= 1
-            if size > config.transcript_bytes:
-                size -= actor.cache.size
-                actor.cache.release()
-
-    # Beginning and end
-
-    async def act(self, task_status: trio.TaskStatus[None]) -> None:
-        """Hold the actors, until they are ended."""
-        try:
-            async with trio.open_nursery() as self._acting:
-                await self._sender.recover()
-                self._acting.start_soon(self._recover)
-                task_status.started()
-                await trio.sleep_forever()
-        finally:
-            self._ended.set()
-
-    def end(self) -> None:
-        """Nobody will be answered or told any more."""
-        self._house.askers.fail_all(self._house.farewell())
-        self._house.listeners.close()
-
-    async def _recover(self) -> None:
-        """Wake the conversations that an earlier process left unfinished; nobody waits for it."""
-        after = 0
-        while found := await self._house.store.waiting_keys(after, limit=PAGE):
-            for key, _ in found:
-                self._actor(key).wake()
-            if len(found) < PAGE:
-                break
-            after = found[-1][1]
-        self._recovered.set()
+        """End idle actors and keep the bounds now; the runtime does so by itself as well."""
+        self._supervisor.passivate()
 
     async def drain(self, seconds: float | None = None) -> None:
-        """Take no new work, let what was accepted end, stop what does not; then tell the hooks.
+        """Take no new work, let what was accepted end, stop what does not; then tell the hooks."""
+        await self._supervisor.drain(seconds)
 
-        What was accepted and is not done stays in the store for the next start.
-        """
-        self._draining = True
-        wait = self._house.config.drain_seconds if seconds is None else seconds
-        give_up = trio.current_time() + wait
-        try:
-            with trio.move_on_at(give_up):
-                await self._recovered.wait()
-                while busy := [actor for actor in self._actors.values() if not actor.idle]:
-                    await busy[0].wait_idle()
-        finally:
-            with trio.CancelScope(shield=True):
-                await self._end()
-        with trio.move_on_at(give_up):
-            await self._sender.wait_sent()
-            await self._house.store.wait_boundaries()
-        with trio.move_on_after(self._house.config.close_seconds, shield=True):
-            await self._sender.flush()
-
-    async def _end(self) -> None:
-        """End the actors, then let hooks finalize their sessions; no session is ended by it."""
-        assert self._acting is not None
-        active = {**self._actors}
-        self._acting.cancel_scope.cancel()
-        await self._ended.wait()
-        active |= self._active
-        self._active = {}
-        with trio.move_on_after(self._house.config.close_seconds):
-            async with trio.open_nursery() as nursery:
-                for actor in active.values():
-                    if actor.has_session:
-                        nursery.start_soon(self._finalize, actor.key)
-            await self._sender.flush()
-
-    async def _finalize(self, session_key: str) -> None:
-        while True:
-            try:
-                await self._house.store.finalize(session_key, reason="shutdown")
-            except StoreFailed:
-                raise
-            except HermesError as error:
-                log.warning("%s is not finalized yet: %s", session_key, error)
-                await trio.sleep(FINALIZE_AGAIN)
-            else:
-                return
+    async def _request(self, session_key: str, verb: Callable[[SessionActor], Awaitable[R]]) -> R:
+        if self._supervisor.draining:
+            raise Draining("the runtime is ending")
+        _refuse_itself(session_key)
+        if self._supervisor.rests(session_key):
+            raise Overloaded(f"{session_key} rests after failures; try again in a minute")
+        actor = self._supervisor.actor(session_key)
+        return await actor.request(lambda: verb(actor))
 
 
 def _refuse_itself(session_key: str) -> None:
@@ -527,12 +310,21 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
         async with trio.open_nursery() as beside:
             sender = Sender(beside, adapters, store)
             compression = Compression(store, compressor, config.compression, wall)
-            runtime = Runtime(beside, sender, store, config, build, describe, compression)
-            store.deliver, store.send = runtime.deliver, runtime.send
+            house = House(
+                store=store,
+                config=config,
+                build=build,
+                describe=describe,
+                compression=compression,
+                nursery=beside,
+            )
+            supervisor = Supervisor(house, sender)
+            runtime = Runtime(house, supervisor)
+            store.deliver, store.send = supervisor.deliver, sender.offer
             beside.start_soon(sender.mark)
-            beside.start_soon(runtime.look_after)
+            beside.start_soon(supervisor.look_after)
             try:
-                await beside.start(runtime.act)
+                await beside.start(supervisor.act)
                 try:
                     yield runtime
                 except BaseException as error:  # noqa: BLE001 - raised below, not in a group
@@ -540,7 +332,7 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
                 # Where the block failed or was cancelled, without waiting for anybody.
                 await runtime.drain(None if raised is None else 0)
             finally:
-                runtime.end()
+                house.end()
             beside.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise plain(group) from raised

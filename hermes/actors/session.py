@@ -23,17 +23,13 @@ from hermes.actors.mailbox import Mailbox, Request, refuse
 from hermes.actors.place import Place
 from hermes.actors.policy import decide
 from hermes.actors.turn import Mail
+from hermes.actors.verbs import Verbs
 from hermes.errors import ActorStopped, AlreadyAnswered, HermesError, Overloaded, StoreFailed
-from hermes.events import SessionMoved
 from hermes.messages import (
-    Answer,
     Delivery,
-    Head,
     InboxRow,
     Reply,
     ReplyStatus,
-    Route,
-    Snapshot,
     Status,
 )
 
@@ -56,13 +52,13 @@ class SessionActor:
         self.key = session_key
         self.house = house
         self.mailbox: Mailbox[Mail | Request[Any] | None] = Mailbox(MAILS)
-        self.place = Place()
+        self.place = Place(session_key, house.store)
         self.cache = AgentCache(house)
         self.answering = Answering(session_key, house, self.place, self.cache)
         self.last_used = 0.0
         self._commands: Commands | None = None
         self._queue: list[Mail | Request[Any] | None] = []  # a deque takes ten times as much
-        self._held: set[int] = set()
+        self._held: set[int] | None = None  # made when needed: idle actors are many
         self._behind = False
         self._urgent: Mail | None = None
         self._stopping: int | None = None
@@ -85,14 +81,14 @@ class SessionActor:
             self.mailbox.send_nowait(None)
 
     def _take(self, mail: Mail) -> None:
-        if mail.inbox_id in self._held:
+        if self._holds(mail.inbox_id):
             return
         manner = manner_of(mail.inbound)
         mail = Mail(mail.inbox_id, unwrapped(mail.inbound), mail.accepted_at)
         busy = mail.inbound.busy or self.house.config.busy_on(mail.inbound.source.platform)
         turn = self.answering.turn
         action = decide(busy, manner, running=turn is not None)
-        self._held.add(mail.inbox_id)
+        self._hold([mail.inbox_id])
         if action == "steer" and turn is not None and turn.steer(mail):
             return
         if action in {"beside", "reject"}:
@@ -107,6 +103,18 @@ class SessionActor:
         if action == "interrupt" and self.answering.interrupt() and manner == "stops":
             self._stopping = mail.inbox_id
 
+    def _hold(self, inbox_ids: Sequence[int]) -> None:
+        self._held = self._held or set()
+        self._held.update(inbox_ids)
+
+    def _holds(self, inbox_id: int) -> bool:
+        return self._held is not None and inbox_id in self._held
+
+    def _let_go(self, mails: Sequence[Mail]) -> None:
+        if self._held is not None:
+            self._held.difference_update(mail.inbox_id for mail in mails)
+            self._held = self._held or None
+
     def _hurry(self, mail: Mail) -> None:
         """Note a command that ends what waits; of two the later one, which ends the other too."""
         first, last = sorted([mail, self._urgent or mail], key=_inbox_id)
@@ -118,7 +126,7 @@ class SessionActor:
         try:
             self.mailbox.send_nowait(mail)
         except Overloaded:  # it is in the store, and will be fetched from there
-            self._held.discard(mail.inbox_id)
+            self._let_go([mail])
             self._behind = True
 
     async def request(self, work: Callable[[], Awaitable[R]]) -> R:
@@ -141,6 +149,11 @@ class SessionActor:
         if self._calm is not None:
             self._calm.set()
             self._calm = None
+
+    @property
+    def verbs(self) -> Verbs:
+        """What can be done between two turns."""
+        return Verbs(self.key, self.house, self.place, self.cache)
 
     @property
     def idle(self) -> bool:
@@ -226,7 +239,7 @@ class SessionActor:
         if ran.discarded:
             await self._discarded(ran.mails)
         else:
-            self._held.difference_update(mail.inbox_id for mail in ran.mails)
+            self._let_go(ran.mails)
 
     def _put_back(self, mails: Sequence[Mail]) -> None:
         """Queue mail again, in its place among the others."""
@@ -254,7 +267,7 @@ class SessionActor:
         self._put_back([mail for mail in mails if mail.inbox_id in still_open])
         for mail in mails:
             if mail.inbox_id not in still_open:
-                self._held.discard(mail.inbox_id)
+                self._let_go([mail])
                 gone = AlreadyAnswered(f"message {mail.inbox_id} was answered elsewhere")
                 self.house.askers.fail(mail.inbound.identity, gone)
 
@@ -262,7 +275,7 @@ class SessionActor:
         """Fetch messages that an earlier process left, or that found the mailbox full."""
         self._behind = False
         rows = await self.house.store.open_inbox(self.key)
-        fresh = [row for row in rows if row.inbox_id not in self._held]
+        fresh = [row for row in rows if not self._holds(row.inbox_id)]
         spent = [row for row in fresh if row.attempts >= self.house.config.max_attempts]
         if spent:
             await self._park(spent)
@@ -271,8 +284,8 @@ class SessionActor:
             await self.house.store.start_inbox(_first_turn(left))
         self._queue.extend(self.mailbox.take_nowait())
         few = left if self._urgent is not None else left[:MAILS]
-        found = [row for row in few if row.inbox_id not in self._held]  # delivered while we read
-        self._held.update(row.inbox_id for row in found)
+        found = [row for row in few if not self._holds(row.inbox_id)]  # delivered while we read
+        self._hold([row.inbox_id for row in found])
         self._put_back([_mail(row) for row in found if not self._is_urgent(row)])
         if len(left) > len(few):
             self._behind = True
@@ -327,11 +340,11 @@ class SessionActor:
             raise
         except Exception:  # what fails here must harm nobody else
             log.exception("message %d of %s waits", mail.inbox_id, self.key)
-            self._held.discard(mail.inbox_id)
+            self._let_go([mail])
             self.wake()
 
     def _reply(self, mails: Sequence[Mail], text: str, status: ReplyStatus) -> None:
-        self._held.difference_update(mail.inbox_id for mail in mails)
+        self._let_go(mails)
         self._note_calm()
         reply = Reply(
             text=text,
@@ -341,82 +354,6 @@ class SessionActor:
         )
         self.house.tell(mails, reply)
 
-    # Verbs, in the actor's own task
-
-    async def new_session(
-        self,
-        title: str | None = None,
-        *,
-        platform: str | None = None,
-        answer: Answer | None = None,
-    ) -> Route:
-        """End the conversation and begin another."""
-        route = await self.house.store.new_session(
-            self.key, title=title, platform=platform, answer=answer
-        )
-        return self._led_to(route, Head(route.session_id), "session_reset")
-
-    async def switch(self, target: str, *, answer: Answer | None = None) -> Route:
-        """Go on with another session."""
-        route = await self.house.store.switch(self.key, target, answer=answer)
-        return self._led_to(route, await self.house.store.head(route.session_id), "session_switch")
-
-    async def branch(self, title: str | None = None, *, answer: Answer | None = None) -> str:
-        """Go on in a copy of the conversation."""
-        head = await self.answering.locate(look=True)
-        child = await self.house.store.branch(
-            head.session_id, title=title, session_key=self.key, answer=answer
-        )
-        self.place.forget()
-        await self.answering.locate()
-        self.house.publish(self.key, None, SessionMoved(head.session_id, child, "branch"))
-        return child
-
-    async def close(self, reason: str) -> str | None:
-        """Finalize and end the session; the next message begins a new one."""
-        ended = await self.house.store.close_session(self.key, reason=reason)
-        self.place.forget()
-        return ended
-
-    async def rewind(self, head: Head, message_id: int, *, answer: Answer | None = None) -> int:
-        """Take back a message and all after it; returns how many."""
-        hidden = await self.house.store.rewind(head.session_id, message_id, answer=answer)
-        now = await self.house.store.head(head.session_id)
-        self.cache.release(head.session_id)
-        if now.revision == head.revision + 1:
-            self.cache.changed(head, now)
-        self.place.seen(now)
-        return len(hidden)
-
-    def _led_to(self, route: Route, head: Head, reason: str) -> Route:
-        old = self.place.session_id
-        self.place.adopt(route, head)
-        if old != route.session_id:
-            self.house.publish(self.key, None, SessionMoved(old, route.session_id, reason))
-        return route
-
-    async def title(self) -> str | None:
-        """The title of the current session, or the one that waits for its row."""
-        route = await self.house.store.get_route(self.key)
-        if route is None:
-            return None
-        session = await self.house.store.get_session(route.session_id)
-        return route.pending_title if session is None else session.title
-
-    async def set_title(self, title: str) -> None:
-        """Give the current session a title; it waits where there is no row yet."""
-        route = await self.house.store.get_route(self.key)
-        if route is None or not await self.house.store.set_session_title(route.session_id, title):
-            await self.house.store.set_pending_title(self.key, title)
-            self.place.pending_title = True
-        elif route.pending_title is not None:
-            await self.house.store.set_pending_title(self.key, None)
-            self.place.pending_title = False
-
-    async def adopt(self, snapshot: Snapshot) -> None:
-        """Take an agent that the host has built."""
-        self.cache.adopt(snapshot)
-
     async def status(self) -> Status:
         """How the conversation is doing."""
         limits = self.house.compression.limits
@@ -424,22 +361,22 @@ class SessionActor:
             return Status(
                 session_key=self.key, session_id=None, title=None, message_count=0, busy=False,
                 waiting=0, context_tokens=0, compress_at=limits.compress_at, window=limits.window,
-                builds=dict(self.house.builds),
+                builds=self.cache.builds,
             )  # fmt: skip
-        head = await self.answering.locate(look=True)
+        head = await self.place.locate(look=True)
         held = await self.cache.transcript(head)
         standing = await self.house.compression.standing(head.session_id)
         return Status(
             session_key=self.key,
             session_id=head.session_id,
-            title=await self.title(),
+            title=await self.verbs.title(),
             message_count=head.message_count,
             busy=self.answering.turn is not None,
             waiting=sum(isinstance(item, Mail) for item in self._queue) + len(self.mailbox),
-            context_tokens=self.answering.context_tokens(held),
+            context_tokens=self.answering.room.taken(held),
             compress_at=limits.compress_at,
             window=limits.window,
-            builds=dict(self.house.builds),
+            builds=self.cache.builds,
             compression_note=self.house.compression.blocked(standing),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hermes.messages import Answer
+from hermes.messages import Answer, Outbound
 from hermes.store import outbox
 from hermes.store.tx import Tx
 
@@ -42,13 +42,24 @@ def park_inbox(tx: Tx, inbox_ids: Sequence[int], note: str, *, answer: Answer | 
     return parked
 
 
-def close(tx: Tx, answer: Answer | None) -> None:
+def close(tx: Tx, answer: Answer | None, session_id: str | None = None) -> None:
     """End the rows of an answer and write what is said to them, with whatever else is done.
 
-    Nothing is said to rows that were answered before.
+    `session_id` is where the conversation goes on, if that is elsewhere. Nothing is said to rows
+    that were answered before.
     """
     if answer is None:
         return
     if finish(tx, answer.inbox_ids) or not answer.inbox_ids:
         turn_id = min(answer.inbox_ids, default=0)
-        outbox.enqueue(tx, answer.session_key, turn_id, answer.outbox)
+        said = answer.outbox
+        if session_id is not None:
+            said = [addressed(reply, session_id) for reply in said]
+        outbox.enqueue(tx, answer.session_key, turn_id, said)
+
+
+def addressed(reply: Outbound, session_id: str) -> Outbound:
+    """The reply with the session it belongs to, which only the transaction knows for certain."""
+    if "session_id" not in reply.body:
+        return reply
+    return Outbound(reply.lane, {**reply.body, "session_id": session_id})

@@ -89,8 +89,13 @@ def has_log(path: Path, suffix: str = "-wal") -> bool:
 
 
 def resolve(path: str | os.PathLike[str]) -> Path:
-    """The real path of the file, or one sentence about why it cannot be one."""
-    real = Path(os.path.realpath(os.path.expanduser(path)))
+    """The file behind links, by an absolute path, or one sentence about why it cannot be one.
+
+    A folder may be a link: the log and the lock lie in the same folder by either name.
+    """
+    name = os.path.expanduser(path)
+    linked = os.path.islink(name) or os.pardir in os.fspath(name)
+    real = Path(os.path.realpath(name) if linked else os.path.abspath(name))
     try:
         mode = os.stat(real).st_mode
     except FileNotFoundError:

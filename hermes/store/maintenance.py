@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from hermes.messages import Pruned
-from hermes.store import routes, rows, search, sessions
+from hermes.store import meta, routes, rows, search, sessions
 from hermes.store.tx import Tx, Work
 
 DAY = 86400.0
@@ -32,6 +32,7 @@ def delete_session(tx: Tx, session_id: str) -> int:
     # A child whose parent is gone begins its own line.
     tx.run("UPDATE sessions SET kind = 'import' WHERE parent_no = ? AND kind = 'compression'", no)
     tx.run("DELETE FROM leases WHERE session_id = ?", session_id)
+    meta.forget(tx, session_id)
     tx.run("DELETE FROM sessions WHERE no = ?", no)
     return deleted
 

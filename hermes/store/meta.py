@@ -11,6 +11,11 @@ def get_meta(tx: Tx, name: str) -> str | None:
     return None if row is None else str(row[0])
 
 
+def forget(tx: Tx, session_id: str) -> None:
+    """Forget what was noted about a session."""
+    tx.run("DELETE FROM meta WHERE key = 'compression:' || ?", session_id)
+
+
 def set_meta(tx: Tx, name: str, value: str | None) -> None:
     """Write the note, or forget it."""
     if value is None:

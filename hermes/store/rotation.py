@@ -34,6 +34,7 @@ def rotate(tx: Tx, rotation: Rotation) -> Rotated | Skipped:
     key = rotation.session_key
     epoch = None if key is None else routes.point(tx, key, child_id)
     leases.drop(tx, rotation.session_id)
+    closing.close(tx, rotation.answer, child_id)
     return Rotated(child_id, head, epoch, carried=len(carried))
 
 
@@ -137,5 +138,5 @@ def branch(
         tx.run("UPDATE sessions SET title = ? WHERE id = ?", name, child_id)
     if session_key is not None:
         routes.switch(tx, session_key, child_id)
-    closing.close(tx, answer)
+    closing.close(tx, answer, child_id)
     return child_id

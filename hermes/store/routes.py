@@ -117,7 +117,7 @@ def new_session(
         tx.now,
         session_key,
     )
-    closing.close(tx, answer)
+    closing.close(tx, answer, new)
     return require_route(tx, session_key)
 
 
@@ -184,7 +184,7 @@ def switch(tx: Tx, session_key: str, target: str, *, answer: Answer | None = Non
         tx.now,
         session_key,
     )
-    closing.close(tx, answer)
+    closing.close(tx, answer, tip)
     return require_route(tx, session_key)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hermes.errors import NotInLineage
-from hermes.messages import Committed, Discarded, Outbound, Route, StoredMessage, TurnCommit
+from hermes.messages import Committed, Discarded, Route, StoredMessage, TurnCommit
 from hermes.store import (
     closing,
     inbox,
@@ -86,7 +86,7 @@ def _write(tx: Tx, turn: TurnCommit, target: str) -> list[StoredMessage]:
         transcripts.rewind(tx, target, turn.rewind_to, upto=turn.upto)
     added = transcripts.append_rows(tx, target, turn.rows) if turn.rows else []
     usage.record_all(tx, target, turn.usage, turn_id)
-    said = [_addressed(reply, target) for reply in turn.outbox]
+    said = [closing.addressed(reply, target) for reply in turn.outbox]
     outbox.enqueue(tx, turn.session_key, turn_id, said)
     closing.finish(tx, turn.inbox_ids)
     inbox.start_inbox(tx, turn.next_inbox_ids)
@@ -99,13 +99,6 @@ def _write(tx: Tx, turn: TurnCommit, target: str) -> list[StoredMessage]:
         turn.session_key,
     )
     return added
-
-
-def _addressed(reply: Outbound, session_id: str) -> Outbound:
-    """The reply with the session it belongs to, which only now is certain."""
-    if "session_id" not in reply.body:
-        return reply
-    return Outbound(reply.lane, {**reply.body, "session_id": session_id})
 
 
 def _ensure(tx: Tx, turn: TurnCommit, session_id: str) -> None:

@@ -9,18 +9,24 @@ opened once more without faults, and the file must tell a story in which each pr
 from __future__ import annotations
 
 import contextlib
+import json
 import random
+import re
 import sys
 from collections import Counter
+from collections.abc import Callable
 
 import attrs
 import pytest
 import trio
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from trio.testing import MockClock
 
-from hermes import CompressionConfig, Config, ExpiryPolicy, Inbound, Source, open_runtime
+from hermes import CompressionConfig, Config, ExpiryPolicy, Inbound, Source
 from hermes.actors.render import is_valid, render
+from hermes.actors.runtime import running
+from hermes.actors.session import REFUSED
+from hermes.embed.trio_host import plain_description
 from hermes.errors import (
     ContextOverflow,
     HermesError,
@@ -28,10 +34,11 @@ from hermes.errors import (
     StoreFailed,
 )
 from hermes.events import TextDelta, ToolFinished, ToolStarted
-from hermes.messages import ToolCall, TurnResult, Usage
-from hermes.store import SessionStore, inline
+from hermes.messages import Committed, ToolCall, TurnResult, Usage
+from hermes.store import SessionStore, inline, open_store
 from hermes.testing import DeterministicCompressor, MemoryAdapter
 from tests.conftest import World
+from tests.runtime.conftest import Through
 
 KEYS = ("k0", "k1")
 COMMANDS = (
@@ -39,8 +46,22 @@ COMMANDS = (
     "/branch", "/resume 1", "/resume 2", "/sessions", "/title x", "/status", "/background look",
     "/steer left", "/queue later", "/usage", "/nonsense",
 )  # fmt: skip
-PATIENCE = 100_000.0
+PATIENCE = 10_000.0
+DROPPED = re.compile(r"(\d+) waiting messages? w")
+ANSWERS = "SELECT content FROM all_messages WHERE role = 'assistant' AND content LIKE 'well, _%'"
+REPLIES = "SELECT turn_id FROM outbox WHERE json_extract(body, '$.kind') = 'reply'"
 EXAMPLES = 5000 if "--prove" in sys.argv else 100
+
+CONFIG = Config(
+    expiry=ExpiryPolicy(mode="idle", idle_minutes=10),
+    turn_seconds=60,
+    commit_seconds=2,
+    passivate_seconds=300,
+    max_agents=1,
+    drain_seconds=0,
+    max_attempts=1000,
+    compression=CompressionConfig(window=1000, max_output=100, protect_first=1),
+)
 
 key = st.sampled_from(KEYS)
 OPERATIONS = st.one_of(
@@ -120,32 +141,34 @@ class Story:
     faults: list[str] = attrs.Factory(list)
     heard: list[tuple[str, str, int]] = attrs.Factory(list)
     starts: int = 0
+    behind: Callable[[object], object] = lambda store: store
+    """Puts something between the runtime and its store."""
 
-    def open(self):
+    @contextlib.asynccontextmanager
+    async def open(self):
         """A start of the runtime."""
         self.starts += 1
-        return open_runtime(
-            self.path,
-            agent=self.build,
-            clock=self.world.clock,
-            compressor=DeterministicCompressor(delay=0.5),
-            adapters=[self.adapter],
-            hooks={
-                "on_session_finalize": [self._hook("finalize")],
-                "on_session_reset": [self._hook("reset")],
-            },
-            open_worker=inline(lambda: self.faults.pop(0) if self.faults else None),
-            config=Config(
-                expiry=ExpiryPolicy(mode="idle", idle_minutes=10),
-                turn_seconds=60,
-                commit_seconds=2,
-                passivate_seconds=300,
-                max_agents=1,
-                drain_seconds=0,
-                max_attempts=1000,
-                compression=CompressionConfig(window=1000, max_output=100, protect_first=1),
-            ),
-        )
+        async with (
+            open_store(
+                self.path,
+                clock=self.world.clock,
+                hooks={
+                    "on_session_finalize": [self._hook("finalize")],
+                    "on_session_reset": [self._hook("reset")],
+                },
+                open_worker=inline(lambda: self.faults.pop(0) if self.faults else None),
+            ) as store,
+            running(
+                self.behind(store),
+                build=self.build,
+                describe=plain_description,
+                compressor=DeterministicCompressor(delay=0.5),
+                adapters=[self.adapter],
+                wall=self.world.clock.wall,
+                config=CONFIG,
+            ) as runtime,
+        ):
+            yield runtime
 
     def build(self, spec):
         agent = Agent(self)
@@ -299,7 +322,7 @@ def check(story):
         states = dict(db.execute("SELECT event_id, state FROM inbox"))
         order = dict(db.execute("SELECT event_id, id FROM inbox"))
         for event_id in story.receipts:
-            assert states[event_id] == "done", f"{event_id} is {states[event_id]}"
+            assert states.get(event_id) == "done", f"{event_id} is {states.get(event_id)}"
         sessions = [row[0] for row in db.execute("SELECT id FROM sessions")]
         for session_id in sessions:
             session = store.get_session(session_id)
@@ -310,6 +333,8 @@ def check(story):
             ours = [row for row in every if row.content and row.content[:4].isdigit()]
             assert [r.id for r in every] == sorted(r.id for r in every)
             check_order(ours, order)
+            live = [row.content[:4] for row in rows if row in ours and row.role == "user"]
+            assert len(live) == len(set(live)), f"twice in {session_id}: {live}"
             if session.end_reason == "compression":
                 assert store.get_compression_tip(session_id) != session_id
         for (session_id,) in db.execute("SELECT session_id FROM routes").fetchall():
@@ -320,6 +345,7 @@ def check(story):
         assert not db.execute("SELECT 1 FROM leases WHERE holder IS NOT NULL").fetchall()
         assert store.integrity_check() == []
         assert store.check_search() is None
+        check_telling(story, db)
     check_sending(story)
     assert all(agent.closed == 1 for agent in story.agents)
 
@@ -330,8 +356,28 @@ def check_order(rows, order):
     A retry, an edit and a compression write old messages anew; the first time counts.
     """
     seen = dict.fromkeys(row.content[:4] for row in rows if row.role == "user")
-    places = [order[f"e{int(number)}"] for number in seen]
+    events = [f"e{int(number)}" for number in seen]
+    assert set(events) <= set(order), "a message that nobody has accepted"
+    places = [order[event] for event in events]
     assert places == sorted(places), list(seen)
+
+
+def check_telling(story, db):
+    """Each accepted message is in a transcript, or somebody was told that it is not."""
+    bodies = [json.loads(body) for (body,) in db.execute("SELECT body FROM outbox")]
+    texts = [body["text"] for body in bodies]
+    dropped = sum(int(found[1]) for text in texts if (found := DROPPED.search(text)))
+    dropped += texts.count(REFUSED)
+    stored = {row[0] for row in db.execute("SELECT substr(content, 1, 4) FROM all_messages")}
+    spoken = {f"e{n}": said for n, said in enumerate(story.said) if not said.command}
+    lost = [
+        event for event in story.receipts if event in spoken and event[1:].zfill(4) not in stored
+    ]
+    assert len(lost) <= dropped, f"nobody was told of {lost}"
+    turns = Counter(turn for (turn,) in db.execute(REPLIES))
+    assert all(times == 1 for times in turns.values()), "one turn, two replies"
+    for (answer,) in db.execute(ANSWERS):
+        assert answer in texts, f"nobody was told {answer!r}"
 
 
 def check_sending(story):
@@ -351,8 +397,8 @@ def check_sending(story):
             times[row.outbox_id] = 1
 
 
-def simulate(path, script):
-    story = Story(path)
+def simulate(path, script, behind=lambda store: store):
+    story = Story(path, behind=behind)
 
     async def run():
         await Player(story).play(script)
@@ -373,3 +419,100 @@ def fresh(tmp_path):
 @given(script=st.lists(OPERATIONS, max_size=40))
 def test_every_promise_holds_whatever_happens(fresh, script):
     simulate(fresh(), script)
+
+
+# A simulation that notices nothing proves nothing: stores with one fault each, which it must find.
+
+
+class Forgetful(Through):
+    """It does not keep what the user said."""
+
+    async def commit_turn(self, turn):
+        return await self.store.commit_turn(attrs.evolve(turn, rows=turn.rows[1:]))
+
+
+class Mute(Through):
+    """It keeps no replies."""
+
+    async def commit_turn(self, turn):
+        return await self.store.commit_turn(attrs.evolve(turn, outbox=()))
+
+
+class Repeating(Through):
+    """It writes a turn twice, as one that is run again after it was committed would be."""
+
+    async def commit_turn(self, turn):
+        done = await self.store.commit_turn(turn)
+        if isinstance(done, Committed):
+            await self.store.append_messages(done.head.session_id, turn.rows)
+        return done
+
+
+class Gullible(Through):
+    """It takes an event that comes again for another one."""
+
+    async def accept(self, inbound, **options):
+        times = self.seen[inbound.event_id]
+        self.seen[inbound.event_id] += 1
+        again = attrs.evolve(inbound, event_id=f"{inbound.event_id}{'x' * times}")
+        return await self.store.accept(again, **options)
+
+
+class Lingering(Through):
+    """It does not give leases back."""
+
+    async def release_compression_lock(self, session_id, holder):
+        await trio.lowlevel.checkpoint()
+
+
+class Shuffling(Through):
+    """It hands the second of two messages over first."""
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, self._shuffled(value) if name == "deliver" else value)
+
+    def _shuffled(self, deliver):
+        kept = []
+
+        def shuffled(delivery):
+            kept.append(attrs.evolve(delivery, waiting=0))
+            if len(kept) == 2:
+                deliver(kept.pop())
+                deliver(kept.pop())
+
+        return shuffled
+
+
+class Unsettled(Through):
+    """It leaves messages open that were answered beside a turn."""
+
+    async def answer(self, answer):
+        await self.store.answer(attrs.evolve(answer, inbox_ids=()))
+
+
+MUTANTS = {
+    "forgetful": Forgetful,
+    "mute": Mute,
+    "repeating": Repeating,
+    "gullible": lambda store: Gullible(store, seen=Counter()),
+    "lingering": Lingering,
+    "shuffling": Shuffling,
+    "unsettled": Unsettled,
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_simulation_finds(fresh, name):
+    @settings(
+        max_examples=300,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        deadline=None,
+        database=None,
+    )
+    @given(script=st.lists(OPERATIONS, max_size=40))
+    def attempt(script):
+        simulate(fresh(), script, MUTANTS[name])
+
+    with pytest.raises((AssertionError, trio.TooSlowError, BaseExceptionGroup)):
+        attempt()

@@ -13,7 +13,6 @@ from trio.testing import wait_all_tasks_blocked
 
 from hermes import AgentSpec, CompressionConfig, Config, Inbound, Message, Source, ToolCall
 from hermes.actors.render import is_valid, render
-from hermes.actors.runtime import running
 from hermes.actors.turn import rows_of
 from hermes.errors import AlreadyAnswered, HermesError, Overloaded, StoreBusy, TurnClosed
 from hermes.events import (
@@ -139,45 +138,6 @@ async def room(start, agent=None, **options):
             trio.open_nursery() as nursery,
         ):
             yield Room(runtime, agent, nursery)
-
-
-def describe(session_key, source):
-    return AgentSpec(session_key=session_key, platform=source.platform, user_id=source.user_id)
-
-
-class Proxy:
-    """The real store, with some of its verbs in the hands of a test."""
-
-    def __init__(self, store, **verbs):
-        self.__dict__.update(_store=store, _verbs=verbs)
-
-    def __getattr__(self, name):
-        real, verb = getattr(self._store, name), self._verbs.get(name)
-        return real if verb is None else functools.partial(verb, real)
-
-    def __setattr__(self, name, value):
-        setattr(self._store, name, value)
-
-
-@pytest.fixture
-def start_proxy(path, world):
-    """`start`, with verbs of the store replaced by functions that are given the real one."""
-
-    @asynccontextmanager
-    async def opened(agent, config=None, **verbs):
-        async with (
-            open_store(path, clock=world.clock, open_worker=inline()) as store,
-            running(
-                Proxy(store, **verbs),
-                build=agent,
-                describe=describe,
-                config=config or Config(),
-                wall=world.clock.wall,
-            ) as runtime,
-        ):
-            yield runtime
-
-    return opened
 
 
 def held_first(gate):

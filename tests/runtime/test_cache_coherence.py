@@ -35,6 +35,7 @@ from hermes.messages import (
 from hermes.store import SessionStore, inline, open_store
 from hermes.testing import CountingBuilder, DeterministicCompressor, ScriptedAgent, texts_of
 from tests.conftest import World
+from tests.runtime.conftest import Through
 
 LONG = "a sentence that is long enough to be worth a summary, " * 3
 SMALL = Config(compression=CompressionConfig(window=1000, max_output=0, share=0.5))
@@ -191,13 +192,13 @@ def delivered(epoch, head):
 
 @given(st.lists(st.tuples(st.integers(1, 3), NUMBERS), min_size=1), st.randoms())
 def test_an_actor_keeps_the_newest_head_in_whatever_order_they_arrive(tales, random):
-    place = Place()
+    place = Place("k", None)
     for epoch, revision in tales:
         place.learn(delivered(epoch, Head(f"session {epoch}", revision, revision)))
     expected = max(tales)
     assert (place.epoch, place.head.revision) == expected
     random.shuffle(tales)
-    again = Place()
+    again = Place("k", None)
     for epoch, revision in tales:
         again.learn(delivered(epoch, Head(f"session {epoch}", revision, revision)))
     assert (again.epoch, again.head) == (place.epoch, place.head)
@@ -287,7 +288,7 @@ async def test_a_turn_on_b_leaves_what_is_known_of_a_as_it_was(start):
     async with start() as runtime:
         a = (await runtime.ask("k", "on A")).session_id
         await runtime.new_session("k")
-        cache = runtime._actors["k"].cache
+        cache = runtime._supervisor.find("k").cache
         known = cache.baseline(a)
         assert known == Baseline(2, 1)
         b = (await runtime.ask("k", "on B")).session_id
@@ -414,17 +415,11 @@ async def test_a_foreign_change_to_the_current_session_costs_exactly_one_rebuild
     assert (old.closed, new.closed) == (1, 1)
 
 
-class CountingStore:
+class CountingStore(Through):
     """The real store, which transcripts were loaded from it, and what happens just before."""
 
     def __init__(self, store):
-        self.__dict__.update(store=store, loads=[], before_load=[])
-
-    def __getattr__(self, name):
-        return getattr(self.store, name)
-
-    def __setattr__(self, name, value):
-        setattr(self.store, name, value)
+        super().__init__(store, loads=[], before_load=[])
 
     def load(self, session_id):
         self.loads.append(session_id)
@@ -446,6 +441,7 @@ async def counted(path, world, workers):
             describe=lambda key, source: AgentSpec(session_key=key),
             config=Config(transcript_bytes=0),
         ) as runtime:
+            await runtime._supervisor._recovered.wait()
             yield runtime, builder, counting
 
 
@@ -902,7 +898,7 @@ async def test_an_actor_that_works_on_a_request_is_not_passivated(start):
     ) as runtime:
         for _ in range(5):
             await runtime.ask("k", LONG)
-        actor = runtime._actors["k"]
+        actor = runtime._supervisor.find("k")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: runtime.compress("k", keep_exchanges=1))
             await begun.wait()
@@ -1054,11 +1050,11 @@ async def test_an_agent_that_is_still_being_built_is_left_alone(start):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)
             await builder.begun.wait()
-            actor = runtime._actors["k"]
+            actor = runtime._supervisor.find("k")
             runtime.passivate()
             status = await runtime.status("k")
             receipt = await runtime.submit(Inbound("k", "e", "2"))
-            assert runtime._actors["k"] is actor
+            assert runtime._supervisor.find("k") is actor
             assert runtime.snapshot("k") is None
             assert actor.cache.baseline(status.session_id) is None
             assert builds(runtime) == {}

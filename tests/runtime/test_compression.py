@@ -13,7 +13,6 @@ import random
 import subprocess
 import sys
 import textwrap
-import time
 from contextlib import asynccontextmanager
 
 import attrs
@@ -28,7 +27,15 @@ from hermes.actors.runtime import running
 from hermes.config import CompressionConfig, Config
 from hermes.context import current_session_id
 from hermes.errors import ContextOverflow, StoreBusy
-from hermes.events import Notice, SessionMoved, TextDelta, ToolStarted, TurnEnded, TurnStarted
+from hermes.events import (
+    Notice,
+    SessionMoved,
+    TextDelta,
+    ToolFinished,
+    ToolStarted,
+    TurnEnded,
+    TurnStarted,
+)
 from hermes.messages import (
     AgentSpec,
     Inbound,
@@ -43,6 +50,7 @@ from hermes.protocols import Summary
 from hermes.store import Clock, SessionStore, inline, open_store
 from hermes.testing import CountingBuilder, MemoryAdapter, texts_of
 from tests.campaigns.test_races import ROOT, racing
+from tests.runtime.conftest import Through
 
 SMALL = CompressionConfig(window=1000, max_output=0, share=0.5, tail_share=0.2, protect_first=0)
 FULL = 10
@@ -476,7 +484,7 @@ async def test_a_turn_whose_session_was_rotated_elsewhere_is_answered_in_the_win
     assert numbers(contents(path, parent)) == list(range(10))
     assert numbers(contents(path, winner)) == [10, 11]
     assert agent.shown[-1][0] == ("user", "the summary of another")
-    assert len(set(agent.turn_ids[10:-1])) == 1
+    assert len(agent.turn_ids[10:-1]) == 1
     assert len(builder) == 1
     assert sound(path) == []
 
@@ -637,19 +645,16 @@ async def test_a_lease_table_that_goes_during_the_summary_does_not_stop_it(small
     assert len(lineage(path)) == 2
 
 
-class Through:
-    """A store that hands everything on to the real one; some of its verbs can be missing."""
+class Without(Through):
+    """A store that lacks some verbs."""
 
     def __init__(self, store, *missing):
-        self.__dict__.update(_store=store, _missing=missing)
+        super().__init__(store, _missing=missing)
 
     def __getattr__(self, name):
         if name in self._missing:
             raise AttributeError(f"'Store' object has no attribute '{name}'")
-        return getattr(self._store, name)
-
-    def __setattr__(self, name, value):
-        setattr(self._store, name, value)
+        return super().__getattr__(name)
 
 
 LEASE_VERBS = (
@@ -677,7 +682,7 @@ async def over(path, world, workers, wrap, *, compression=SMALL, **options):
 async def test_a_store_without_lease_verbs_is_compressed_all_the_same(path, world, workers):
     compressor = Sums()
     builder = CountingBuilder(lambda _: Recorder())
-    wrap = lambda store: Through(store, *LEASE_VERBS)  # noqa: E731
+    wrap = lambda store: Without(store, *LEASE_VERBS)  # noqa: E731
     async with over(path, world, workers, wrap, compressor=compressor, build=builder) as runtime:
         parent = (await talk(runtime))[-1].session_id
         before = await runtime.history("k")
@@ -707,7 +712,7 @@ async def test_a_store_without_one_lease_verb_is_compressed_all_the_same(
         await trio.sleep(100)
 
     compressor = Sums(slowly)
-    wrap = lambda store: Through(store, missing)  # noqa: E731
+    wrap = lambda store: Without(store, missing)  # noqa: E731
     async with over(path, world, workers, wrap, compressor=compressor) as runtime:
         await talk(runtime)
         assert isinstance(await runtime.compress("k"), Compressed)
@@ -924,25 +929,22 @@ def kill_while_it_sums_up(path):
 
 
 @threads_only
-async def test_a_process_killed_during_the_summary_delays_the_next_one_by_a_lease(small, path):
+async def test_a_process_killed_during_the_summary_leaves_no_lease_that_anybody_waits_for(
+    small, path
+):
     kill_while_it_sums_up(path)
+    with SessionStore(path) as store:
+        parent = store.get_route("k").session_id
+        assert store.get_compression_lock_holder(parent) is not None
     compressor, agent = Sums(), Recorder()
-    late = 0.0
-    clock = Clock(steady=lambda: time.monotonic() + late)
-    compression = {"lease_seconds": 300.0}
-    async with small(
-        compressor=compressor, agent=lambda _: agent, clock=clock, compression=compression
-    ) as runtime:
+    async with small(compressor=compressor, agent=lambda _: agent, clock=Clock()) as runtime:
         await runtime.ask("k", asked(11))
         assert numbers(agent.asked[0].split("\n\n"))[0] == 10
-        parent = agent.sessions[0][0]
-        assert len(compressor) == 0
-        late = 31.0
-        await runtime.ask("k", asked(12))
         assert len(compressor) == 1
     line = lineage(path)
     assert line[0] == parent
-    assert numbers(contents(path, parent)) == [*range(12)]
+    assert numbers(contents(path, parent)) == [*range(10)]
+    assert numbers(contents(path, line[1]))[-2:] == [10, 11]
     assert sound(path) == []
 
 
@@ -952,7 +954,7 @@ def job(runtime_key, session_id, epoch):
         session_id=session_id,
         epoch=epoch,
         rotation_id="the same",
-        forced=True,
+        occasion="asked",
     )
 
 
@@ -977,9 +979,9 @@ class Stuttering(Through):
     """A store whose answers get lost: each rotation is asked for a second time."""
 
     async def rotate(self, rotation):
-        await self._store.append_message(rotation.session_id, "user", "question 060")
-        await self._store.rotate(rotation)
-        return await self._store.rotate(rotation)
+        await self.store.append_message(rotation.session_id, "user", "question 060")
+        await self.store.rotate(rotation)
+        return await self.store.rotate(rotation)
 
 
 async def test_a_rotation_that_had_to_be_asked_for_twice_shows_all_rows(path, world, workers):
@@ -1005,7 +1007,7 @@ class Busy(Through):
     async def rotate(self, rotation):
         if next(self._times) is not None:
             raise StoreBusy("another process holds the write lock")
-        return await self._store.rotate(rotation)
+        return await self.store.rotate(rotation)
 
 
 @pytest.mark.parametrize("trigger", ["before", "after"])
@@ -2151,3 +2153,104 @@ def assert_nothing_is_lost(path, expected, *, rotations):
         assert newer == list(range(newer[0], newer[-1] + 1))
         assert newer[0] <= older[-1] <= newer[-1]
     assert said[-1][-1] == expected[-1]
+
+
+# What is too long at the ends
+
+
+def tool_turn(text, size):
+    """A turn whose tool says very much."""
+
+    async def run(turn):
+        turn.emit(ToolStarted(ToolCall("1", "read", "{}")))
+        turn.emit(ToolFinished("1", "word " * size))
+        return TurnResult(text=text)
+
+    return run
+
+
+async def test_a_last_turn_that_is_too_long_is_compressed_before_the_next_one(small, path):
+    """Its own reply stays; what its tool said does not have to wait for another exchange."""
+    agent = Recorder(None, tool_turn("read", 2000))
+    compressor = Sums()
+    async with small(agent=lambda _: agent, compressor=compressor) as runtime:
+        await talk(runtime, 2)
+        await runtime.ask("k", asked(2))
+    assert len(compressor) == 1
+    assert agent.sizes[-1] < OVER
+    kept = contents(path, lineage(path)[-1])
+    assert kept[1:] == ["read", asked(2), f"echo: {asked(2)}"]
+    assert sound(path) == []
+
+
+async def test_an_overflow_by_the_last_turn_is_compressed_and_tried_again(small, path):
+    agent = Recorder(tool_turn("read", 50), ContextOverflow("too long"))
+    async with small(agent=lambda _: agent) as runtime:
+        await runtime.ask("k", asked(0))
+        reply = await runtime.ask("k", asked(1))
+    assert (reply.status, reply.text) == ("complete", f"echo: {asked(1)}")
+    assert len(lineage(path)) == 2
+
+
+async def test_a_protected_head_that_is_too_long_is_summed_up_all_the_same(small, path):
+    agent = Recorder(tool_turn("read", 2000))
+    async with small(agent=lambda _: agent, compression={"protect_first": 4}) as runtime:
+        await talk(runtime, 3)
+    assert len(lineage(path)) == 2
+    assert agent.sizes[-1] < OVER
+
+
+@pytest.mark.parametrize(("later", "calls"), [(0, 1), (7200, 2)])
+async def test_an_overflow_does_not_ask_a_compressor_that_has_just_failed(
+    small, path, world, later, calls
+):
+    compressor = Sums(failing(RuntimeError("no")))
+    overflow = ContextOverflow("too long")
+    agent = Recorder(*[None] * 7, overflow, overflow)
+    async with small(agent=lambda _: agent, compressor=compressor) as runtime:
+        await talk(runtime, 8)
+        assert len(compressor) == 1
+        world.pass_time(later)
+        reply = await runtime.ask("k", asked(8))
+    assert reply.status == "failed"
+    assert len(compressor) == calls
+    assert len(lineage(path)) == 1
+
+
+async def test_an_overflow_that_is_dealt_with_is_no_error_in_the_log(small, caplog):
+    agent = Recorder(*[None] * 7, ContextOverflow("too long"))
+    async with small(agent=lambda _: agent) as runtime:
+        await talk(runtime, 7)
+        assert (await runtime.ask("k", asked(7))).status == "complete"
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_the_answer_to_the_command_is_written_with_the_rotation(path, world, workers):
+    """A process that is killed right after it leaves nothing to be asked again."""
+    seen = []
+
+    class Watching(Through):
+        async def rotate(self, rotation):
+            done = await self.store.rotate(rotation)
+            seen.append(await self.store.open_inbox())
+            return done
+
+    async with over(path, world, workers, Watching, compressor=Sums()) as runtime:
+        await talk(runtime)
+        reply = await runtime.ask("k", "/compress")
+    assert seen == [[]]
+    assert told(path)[-1] == ("command", reply.text)
+    assert [kind for kind, _ in told(path)].count("command") == 1
+    with SessionStore(path) as store:
+        body = store.snapshot(lambda tx: tx.one("SELECT body FROM outbox ORDER BY id DESC"))[0]
+    assert json.loads(body)["session_id"] == lineage(path)[-1]
+
+
+async def test_notes_about_a_session_are_forgotten_with_it(small, path):
+    async with small(compressor=Sums(failing(RuntimeError("no")))) as runtime:
+        session_id = (await talk(runtime, FULL + 1))[-1].session_id
+    with SessionStore(path) as store:
+        noted = "SELECT count(*) FROM meta WHERE key LIKE 'compression:%'"
+        assert store.snapshot(lambda tx: tx.one(noted))[0] == 1
+        store.delete_session(session_id)
+        assert store.snapshot(lambda tx: tx.one(noted))[0] == 0

@@ -30,6 +30,7 @@ from hermes.testing import (
     forever,
     texts_of,
 )
+from tests.runtime.conftest import Through
 
 ROOT = Path(__file__).parents[2]
 LONG = 2_000.0
@@ -202,22 +203,7 @@ async def made_up_for(runtime):
     await settled(runtime)
 
 
-class Between:
-    """A store with something in front of it."""
-
-    def __init__(self, store, **parts):
-        object.__setattr__(self, "store", store)
-        for name, value in parts.items():
-            object.__setattr__(self, name, value)
-
-    def __getattr__(self, name):
-        return getattr(self.store, name)
-
-    def __setattr__(self, name, value):
-        setattr(self.store, name, value)
-
-
-class SlowToRecover(Between):
+class SlowToRecover(Through):
     """It takes long to find out what an earlier process left, as it does where that is much."""
 
     async def open_inbox(self, session_key=None, **options):
@@ -324,7 +310,7 @@ async def test_a_title_that_cannot_be_one_is_refused_at_once(both):
         assert await titles_in(store) == {reply.session_id: None}
 
 
-class Forgetful(Between):
+class Forgetful(Through):
     """A store that cannot give a title, as often as there are errors."""
 
     async def apply_pending_title(self, session_key):
@@ -849,6 +835,15 @@ async def test_an_answer_that_cannot_be_stored_fails_its_turn_and_nothing_else(b
     await fails_alone(both(build=lambda _: agent), agent)
 
 
+async def test_what_an_answer_cost_is_on_the_bill_though_it_cannot_be_stored(both):
+    agent = Returning(answer(said(tool_calls=None), usage=[Usage(input_tokens=7)]))
+    async with both(build=lambda _: agent) as (store, runtime):
+        reply = await runtime.ask("k", "hello")
+        calls = await store.get_usage(reply.session_id)
+    assert reply.status == "failed"
+    assert [call.input_tokens for call in calls] == [7]
+
+
 UNFORESEEN = {
     "a number for a text": TurnResult(text=5),
     "an error for its text": TurnResult(failed=True, error=ValueError("boom")),
@@ -1003,7 +998,7 @@ async def test_a_command_that_met_a_full_disk_is_answered_once_there_is_room(
         replies.append(await runtime.ask("k", command))
         answered.set()
 
-    class Filling(Between):
+    class Filling(Through):
         """Once the command is accepted, the disk is full."""
 
         async def accept(self, inbound, **options):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import signal
 import subprocess
 import sys
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from hermes import AgentSpec, CompressionConfig, Config, Inbound, Source
+from hermes import CompressionConfig, Config, Inbound, Source
 from hermes.actors.runtime import running
+from hermes.embed.trio_host import plain_description
 from hermes.errors import AlreadyAnswered, Draining, HermesError, StoreBusy, Unsendable
 from hermes.events import TextDelta, TurnEnded
 from hermes.messages import Outbound, TurnCommit, TurnResult
@@ -93,46 +92,6 @@ def killed(path, body, last):
 
 def rows(path, columns, table="inbox"):
     return [tuple(row) for row in foreign(path, f"SELECT {columns} FROM {table} ORDER BY id")]
-
-
-def describe(session_key, source):
-    return AgentSpec(session_key=session_key, platform=source.platform, user_id=source.user_id)
-
-
-class Proxy:
-    """The real store, with some of its verbs in the hands of a test."""
-
-    def __init__(self, store, **verbs):
-        self.__dict__.update(_store=store, _verbs=verbs)
-
-    def __getattr__(self, name):
-        real, verb = getattr(self._store, name), self._verbs.get(name)
-        return real if verb is None else functools.partial(verb, real)
-
-    def __setattr__(self, name, value):
-        setattr(self._store, name, value)
-
-
-@pytest.fixture
-def start_proxy(path, world):
-    """`start`, with verbs of the store replaced by functions that are given the real one."""
-
-    @asynccontextmanager
-    async def opened(agent=None, config=None, adapters=(), **verbs):
-        async with (
-            open_store(path, clock=world.clock, open_worker=inline()) as store,
-            running(
-                Proxy(store, **verbs),
-                build=CountingBuilder() if agent is None else agent,
-                describe=describe,
-                config=config or Config(),
-                adapters=adapters,
-                wall=world.clock.wall,
-            ) as runtime,
-        ):
-            yield runtime
-
-    return opened
 
 
 async def history(runtime, key="k"):
@@ -703,7 +662,7 @@ async def test_a_drain_does_not_fail_because_much_waits(start):
 async def test_a_drain_does_not_fail_because_an_actor_does(start_proxy, path):
     async with open_store(path, open_worker=inline()) as store:
         async with running(
-            store, build=CountingBuilder(), describe=describe, config=Config()
+            store, build=CountingBuilder(), describe=plain_description, config=Config()
         ) as runtime:
             await runtime.ask("k", "before")
     gate, entered = trio.Event(), trio.Event()

@@ -23,7 +23,7 @@ from hermes.actors.compression import Compressed
 from hermes.actors.runtime import running
 from hermes.config import Config
 from hermes.context import current_session_id, set_current_session_id
-from hermes.errors import Draining
+from hermes.errors import Draining, HermesError
 from hermes.events import Notice
 from hermes.messages import AgentSpec, Event, ExpiryPolicy, Inbound, Source, TurnResult
 from hermes.store import SessionStore, inline, open_store
@@ -1181,3 +1181,41 @@ async def test_eviction_fires_nothing_and_the_conversation_goes_on(start, heard)
         assert heard.calls == []
     assert (again.session_id, again.rebuilt) == (first.session_id, "evicted")
     assert heard.calls == [(FINALIZE, first.session_id)]
+
+
+async def test_a_hook_that_waits_for_the_hooks_is_told_that_it_would_wait_for_itself(start):
+    said = []
+
+    async def hook(event, **_):
+        try:
+            await runtime.wait_boundaries()
+        except HermesError as error:
+            said.append(str(error))
+
+    async with start(hooks={RESET: [hook]}) as runtime:
+        await runtime.new_session("k")
+        with trio.fail_after(PATIENCE):
+            await runtime.wait_boundaries()
+    assert len(said) == 1
+    assert "wait for itself" in said[0]
+
+
+@pytest.mark.parametrize("command", ["/new", "/branch", "/resume 1"])
+async def test_the_answer_to_a_command_names_the_session_that_is_gone_on_in(start, path, command):
+    adapter = MemoryAdapter("telegram")
+    async with start(adapters=[adapter]) as runtime:
+        await runtime.ask("k", "hello", source=TELEGRAM)
+        await runtime.ask("k", "/new", source=TELEGRAM)
+        await runtime.ask("k", "hello again", source=TELEGRAM)
+        await runtime.ask("k", command, source=TELEGRAM)
+        status = await runtime.status("k")
+    assert adapter.sent[-1].body["kind"] == "command"
+    assert adapter.sent[-1].body["session_id"] == status.session_id
+
+
+async def test_the_status_counts_the_agents_of_its_own_conversation(start):
+    async with start() as runtime:
+        await runtime.ask("k", "hello")
+        await runtime.ask("other", "hello")
+        assert (await runtime.status("k")).builds == {"cold": 1}
+        assert (await runtime.status("third")).builds == {}

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from contextlib import asynccontextmanager
-
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from hermes import AgentSpec, CompressionConfig, Config, Inbound, Source
+from hermes import CompressionConfig, Config, Inbound, Source
 from hermes.actors.runtime import running
+from hermes.embed.trio_host import plain_description
 from hermes.errors import ActorStopped, HermesError, StoreBusy, StoreFailed
 from hermes.messages import Delivery, TurnResult
 from hermes.store import SessionStore, inline, open_store
@@ -25,46 +23,6 @@ from tests.conftest import foreign
 
 SECONDS = 30
 inline_only = pytest.mark.parametrize("workers", ["inline"])
-
-
-def describe(session_key, source):
-    return AgentSpec(session_key=session_key, platform=source.platform, user_id=source.user_id)
-
-
-class Proxy:
-    """The real store, with some of its verbs in the hands of a test."""
-
-    def __init__(self, store, **verbs):
-        self.__dict__.update(_store=store, _verbs=verbs)
-
-    def __getattr__(self, name):
-        real, verb = getattr(self._store, name), self._verbs.get(name)
-        return real if verb is None else functools.partial(verb, real)
-
-    def __setattr__(self, name, value):
-        setattr(self._store, name, value)
-
-
-@pytest.fixture
-def start_proxy(path, world):
-    """`start`, with verbs of the store replaced by functions that are given the real one."""
-
-    @asynccontextmanager
-    async def opened(agent=None, config=None, adapters=(), **verbs):
-        async with (
-            open_store(path, clock=world.clock, open_worker=inline()) as store,
-            running(
-                Proxy(store, **verbs),
-                build=CountingBuilder() if agent is None else agent,
-                describe=describe,
-                config=config or Config(),
-                adapters=adapters,
-                wall=world.clock.wall,
-            ) as runtime,
-        ):
-            yield runtime
-
-    return opened
 
 
 class Failing:
@@ -135,7 +93,7 @@ async def told(path, world):
     """A file with one conversation in it, whose transcript no actor holds."""
     async with open_store(path, clock=world.clock, open_worker=inline()) as store:
         async with running(
-            store, build=CountingBuilder(), describe=describe, config=Config()
+            store, build=CountingBuilder(), describe=plain_description, config=Config()
         ) as runtime:
             for key in ("k", "other"):
                 await runtime.ask(key, "before")
@@ -378,7 +336,7 @@ async def test_who_cannot_describe_or_build_an_agent_fails_that_turn_only(start,
     def described(key, source):
         if what == "describe":
             fail()
-        return describe(key, source)
+        return plain_description(key, source)
 
     async with start(agent=build, describe=described) as runtime:
         reply = await runtime.ask("k", "one")
@@ -730,7 +688,7 @@ async def test_what_comes_in_the_step_in_which_an_actor_was_ended_wakes_a_new_on
             with SessionStore(path) as other:
                 accepted = other.accept(inbound)
             await end_idle(runtime)
-            runtime.deliver(Delivery(accepted.receipt, inbound, accepted.head))
+            runtime._supervisor.deliver(Delivery(accepted.receipt, inbound, accepted.head))
             with runtime.events("k") as events:
                 await anext(events)
                 ended = await anext(events)

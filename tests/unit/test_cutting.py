@@ -319,6 +319,21 @@ def test_a_conversation_is_cut_into_head_middle_and_tail():
     assert cut(rows, tail_tokens=0, protect_first=-1) == Cut([], rows[:7], rows[7:], None)
 
 
+def test_the_head_keeps_within_its_budget_and_never_parts_a_call_from_its_result():
+    exchanges = [user(), reply()] * 3
+    rows = stored([user(), calls("a"), result("a"), reply(), *exchanges])
+    sizes = [estimate_tokens(rows[:end]) for end in range(5)]
+    heads = {
+        budget: len(cut(rows, tail_tokens=0, protect_first=4, head_tokens=budget).head)
+        for budget in (0, *sizes, sizes[-1] + 1)
+    }
+    assert heads[0] == 0
+    assert heads[sizes[1]] == 1
+    assert heads[sizes[2]] == 1
+    assert heads[sizes[3]] == 3
+    assert heads[sizes[4]] == heads[sizes[4] + 1] == 4
+
+
 def test_the_tail_grows_with_its_budget_until_nothing_is_left_to_summarise():
     rows = stored([user() for _ in range(5)])  # 6.5 tokens each
     sizes = [cut(rows, tail_tokens=budget, protect_first=0) for budget in (0, 12, 13, 19, 20, 26)]

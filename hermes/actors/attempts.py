@@ -1,0 +1,116 @@
+"""What a turn is made of, and what is made of an agent's answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from hermes import foreign
+from hermes.actors.answers import OVERFLOW, normalize
+from hermes.actors.cache import Held
+from hermes.actors.cutting import as_message, is_question
+from hermes.actors.house import outbound
+from hermes.actors.turn import Mail, RunningTurn, rows_of
+from hermes.errors import ContextOverflow
+from hermes.events import Steered
+from hermes.messages import Message, Outbound, Rebuilt, ReplyStatus, StoredMessage, TurnResult
+
+
+@attrs.frozen(kw_only=True)
+class Retry:
+    """A turn that is run again: what was asked then, and the message it takes back."""
+
+    messages: Sequence[Message]
+    rewind_to: int
+    history: Sequence[StoredMessage]
+
+    @classmethod
+    def of(cls, rows: Sequence[StoredMessage]) -> Retry | None:
+        """The last thing that was asked, with everything before it as history."""
+        asked = [place for place, row in enumerate(rows) if is_question(row)]
+        if not asked:
+            return None
+        first = asked[-1]
+        while first > 0 and is_question(rows[first - 1]):
+            first -= 1
+        return cls(
+            messages=[as_message(row) for row in rows[first : asked[-1] + 1]],
+            rewind_to=rows[first].id,
+            history=rows[:first],
+        )
+
+
+@attrs.frozen
+class Ran:
+    """How a turn went: the messages it was for, and input that its agent never took."""
+
+    mails: Sequence[Mail]
+    left: Sequence[Mail]
+    discarded: bool = False
+
+
+@attrs.frozen
+class Answered:
+    """What the agent made of a turn."""
+
+    result: TurnResult
+    status: ReplyStatus
+    rebuilt: Rebuilt | None = None
+    overflow: bool = False
+
+
+@attrs.define
+class Attempt:
+    """A turn on its way: where it began, and what it will take back."""
+
+    held: Held
+    epoch: int
+    rewind_to: int | None
+    answered: Answered
+
+    @property
+    def text(self) -> str:
+        """What the user is told."""
+        if self.answered.overflow:
+            return OVERFLOW
+        return normalize(self.answered.result, len(self.held.rows))
+
+
+def checked(result: object) -> TurnResult:
+    if isinstance(result, str):
+        return TurnResult(text=result)
+    if not isinstance(result, TurnResult):
+        raise TypeError(
+            f"an agent answers with a TurnResult or a text, not {type(result).__name__}"
+        )
+    for name in ("text", "error", "session_id"):
+        value = getattr(result, name)
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"the {name} of a TurnResult is a text, not {type(value).__name__}")
+    return result
+
+
+def rows(turn: RunningTurn, result: TurnResult) -> list[Message]:
+    if result.rows is None:
+        return [*turn.input, *rows_of(turn.log, result.text or None)]
+    steered = [event.message for event in turn.log if isinstance(event, Steered)]
+    return [*turn.input, *steered, *result.rows]
+
+
+def replies(
+    turn: RunningTurn, session_id: str, notices: Sequence[str], text: str
+) -> list[Outbound]:
+    said = [row for n in notices for row in outbound(turn.mails[0], session_id, n, "notice")]
+    return [*said, *outbound(turn.mails[-1], session_id, text)]
+
+
+def status(result: TurnResult) -> ReplyStatus:
+    if result.failed:
+        return "failed"
+    return "interrupted" if result.interrupted else "complete"
+
+
+def failed(error: BaseException, rebuilt: Rebuilt | None) -> Answered:
+    overflow = isinstance(foreign.leaf(error), ContextOverflow)
+    return Answered(TurnResult(failed=True, error=foreign.told(error)), "failed", rebuilt, overflow)

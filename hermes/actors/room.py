@@ -1,0 +1,135 @@
+"""Room for one conversation in the window of its model: when it is compressed, and what then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from hermes.actors.cache import AgentCache, Held
+from hermes.actors.compression import Compressed, Failed, Job, Occasion, Outcome
+from hermes.actors.cutting import estimate_tokens
+from hermes.actors.house import House, outbound
+from hermes.actors.place import Place
+from hermes.actors.turn import RunningTurn
+from hermes.errors import HermesError, StoreFailed
+from hermes.events import Notice, SessionMoved
+from hermes.messages import Answer, Message, Skipped
+
+log = logging.getLogger(__name__)
+
+
+class Room:
+    """Compresses the session an actor is at, and leads the actor to where it goes on.
+
+    It keeps nothing: made where it is needed, since idle actors are many.
+    """
+
+    __slots__ = ("_cache", "_house", "_key", "_place")
+
+    def __init__(self, session_key: str, house: House, place: Place, cache: AgentCache) -> None:
+        self._key = session_key
+        self._house = house
+        self._place = place
+        self._cache = cache
+
+    async def make(self, turn: RunningTurn) -> list[str]:
+        """Compress where the conversation has become too long; returns what the user must know."""
+        if not self._house.compression.possible:
+            return []
+        held = await self._cache.transcript(await self._place.locate())
+        self._place.seen(held.head)
+        if self.taken(held) + estimate_tokens(turn.input) < self._limit:
+            return []
+        outcome = await self.compress_for(turn, "size")
+        return [outcome.text] if isinstance(outcome, Failed) else []
+
+    @property
+    def _limit(self) -> int:
+        return self._house.compression.limits.compress_at
+
+    def taken(self, held: Held) -> int:
+        """How much of the window the conversation takes: counted by the provider, or estimated."""
+        session_id, counted = self._cache.counted
+        return max(held.tokens, counted if session_id == held.head.session_id else 0)
+
+    async def compress_for(self, turn: RunningTurn, occasion: Occasion) -> Outcome | None:
+        """Compress before a turn, or before it is tried again."""
+        rotation_id = f"{turn.turn_id}:{occasion}"
+        return await self._unasked(rotation_id, occasion, waiting=turn.input, turn=turn)
+
+    async def keep(self, session_id: str, counted: int, turn: RunningTurn) -> None:
+        """Note what the provider counted for a finished turn, and compress where it was much."""
+        self._cache.counted = (session_id, counted)
+        if counted < self._limit or not self._house.compression.possible:
+            return
+        outcome = await self._unasked(f"{turn.turn_id}:after", "size")
+        if not isinstance(outcome, Failed):
+            return
+        self._house.publish(self._key, turn.turn_id, Notice(outcome.text))
+        said = outbound(turn.mails[-1], session_id, outcome.text, "notice")
+        try:
+            await self._house.store.answer(Answer(session_key=self._key, inbox_ids=(), outbox=said))
+        except StoreFailed:
+            raise
+        except HermesError as error:
+            log.warning("after a turn of %s: %s", self._key, error)
+
+    async def _unasked(
+        self,
+        rotation_id: str,
+        occasion: Occasion,
+        *,
+        waiting: Sequence[Message] = (),
+        turn: RunningTurn | None = None,
+    ) -> Outcome | None:
+        """Compress where nobody asked for it: what hinders it must not hinder the turn."""
+        try:
+            return await self.compress(rotation_id, occasion=occasion, waiting=waiting, turn=turn)
+        except StoreFailed:
+            raise
+        except (HermesError, ValueError) as error:
+            log.warning("%s was not compressed: %s", self._key, error)
+            return None
+
+    async def compress(  # noqa: PLR0913 - what a compression can be told
+        self,
+        rotation_id: str,
+        *,
+        occasion: Occasion = "asked",
+        focus: str | None = None,
+        keep_exchanges: int | None = None,
+        waiting: Sequence[Message] = (),
+        answer: Callable[[str], Answer] | None = None,
+        turn: RunningTurn | None = None,
+    ) -> Outcome:
+        """Compress the current session, and go on in its child; `turn` is what runs meanwhile."""
+        head = await self._place.locate(look=turn is None)
+        outcome = await self._house.compression.run(
+            Job(
+                session_key=self._key,
+                session_id=head.session_id,
+                epoch=self._place.epoch,
+                rotation_id=rotation_id,
+                occasion=occasion,
+                focus=focus,
+                keep_exchanges=keep_exchanges,
+                waiting=waiting,
+                answer=answer,
+            )
+        )
+        if isinstance(outcome, Compressed):
+            rotated = outcome.rotated
+            self._place.moved(rotated.epoch or self._place.epoch, rotated.head)
+            self.left(head.session_id, rotated.session_id, turn)
+        elif isinstance(outcome, Skipped) and outcome.winner is not None:
+            self._place.forget()  # another process was quicker, and may have moved the key
+            await self._place.locate()
+        return outcome
+
+    def left(self, old: str, new: str, turn: RunningTurn | None) -> None:
+        """The conversation goes on in another session of its lineage."""
+        self._cache.release(old)
+        if turn is not None:
+            turn.cell.session_id = new
+        turn_id = None if turn is None else turn.turn_id
+        self._house.publish(self._key, turn_id, SessionMoved(old, new, "compression"))

@@ -1,0 +1,98 @@
+"""What can be done to a conversation besides a turn; all of it in its actor's own task."""
+
+from __future__ import annotations
+
+from hermes.actors.cache import AgentCache
+from hermes.actors.house import House
+from hermes.actors.place import Place
+from hermes.events import SessionMoved
+from hermes.messages import Answer, Head, Route, Snapshot
+
+
+class Verbs:
+    """Resets, switches, branches, closes and names the conversation of one actor.
+
+    An `answer` is written in the transaction of the change. It keeps nothing: made where needed.
+    """
+
+    __slots__ = ("_cache", "_house", "_key", "_place")
+
+    def __init__(self, session_key: str, house: House, place: Place, cache: AgentCache) -> None:
+        self._key = session_key
+        self._house = house
+        self._place = place
+        self._cache = cache
+
+    async def new_session(
+        self,
+        title: str | None = None,
+        *,
+        platform: str | None = None,
+        answer: Answer | None = None,
+    ) -> Route:
+        """End the conversation and begin another."""
+        route = await self._house.store.new_session(
+            self._key, title=title, platform=platform, answer=answer
+        )
+        return self._led_to(route, Head(route.session_id), "session_reset")
+
+    async def switch(self, target: str, *, answer: Answer | None = None) -> Route:
+        """Go on with another session."""
+        route = await self._house.store.switch(self._key, target, answer=answer)
+        return self._led_to(route, await self._house.store.head(route.session_id), "session_switch")
+
+    async def branch(self, title: str | None = None, *, answer: Answer | None = None) -> str:
+        """Go on in a copy of the conversation."""
+        head = await self._place.locate(look=True)
+        child = await self._house.store.branch(
+            head.session_id, title=title, session_key=self._key, answer=answer
+        )
+        self._place.forget()
+        await self._place.locate()
+        self._house.publish(self._key, None, SessionMoved(head.session_id, child, "branch"))
+        return child
+
+    async def close(self, reason: str) -> str | None:
+        """Finalize and end the session; the next message begins a new one."""
+        ended = await self._house.store.close_session(self._key, reason=reason)
+        self._place.forget()
+        return ended
+
+    async def rewind(self, head: Head, message_id: int, *, answer: Answer | None = None) -> int:
+        """Take back a message and all after it; returns how many."""
+        hidden = await self._house.store.rewind(head.session_id, message_id, answer=answer)
+        now = await self._house.store.head(head.session_id)
+        self._cache.release(head.session_id)
+        if now.revision == head.revision + 1:
+            self._cache.changed(head, now)
+        self._place.seen(now)
+        return len(hidden)
+
+    def _led_to(self, route: Route, head: Head, reason: str) -> Route:
+        old = self._place.session_id
+        self._place.adopt(route, head)
+        if old != route.session_id:
+            self._house.publish(self._key, None, SessionMoved(old, route.session_id, reason))
+        return route
+
+    async def title(self) -> str | None:
+        """The title of the current session, or the one that waits for its row."""
+        route = await self._house.store.get_route(self._key)
+        if route is None:
+            return None
+        session = await self._house.store.get_session(route.session_id)
+        return route.pending_title if session is None else session.title
+
+    async def set_title(self, title: str) -> None:
+        """Give the current session a title; it waits where there is no row yet."""
+        route = await self._house.store.get_route(self._key)
+        if route is None or not await self._house.store.set_session_title(route.session_id, title):
+            await self._house.store.set_pending_title(self._key, title)
+            self._place.pending_title = True
+        elif route.pending_title is not None:
+            await self._house.store.set_pending_title(self._key, None)
+            self._place.pending_title = False
+
+    async def adopt(self, snapshot: Snapshot) -> None:
+        """Take an agent that the host has built."""
+        self._cache.adopt(snapshot)
