@@ -17,6 +17,7 @@ from bench import command, peers_env, report
 from bench.board import Board, Goal, Ref
 from bench.drivers import Driver, driver
 from bench.report import Column, Table
+from bench.store_cells import progress
 
 OURS = "ours"
 CHANNEL = "trio channel"
@@ -51,7 +52,7 @@ class Plan:
 
 FULL = Plan(
     repetitions=15, asks=20_000, tells=100_000, peer_asks=3_000, idle=10_000, turns=300,
-    peer_turns=20, turn_repetitions=5, many=10_000, seconds=3.0,
+    peer_turns=20, turn_repetitions=3, many=10_000, seconds=3.0,
 )  # fmt: skip
 QUICK = Plan(
     repetitions=3, asks=5_000, tells=20_000, peer_asks=500, idle=2_000, turns=100,
@@ -159,6 +160,7 @@ def _messages(plan: Plan, fleet: Mapping[str, Driver], board: Board) -> None:
     ]
     tells = [(OURS, "ours", "tell", plan.tells), (CHANNEL, "floors", "tell", plan.tells)]
     for repetition in range(plan.repetitions):
+        progress(f"messages: repetition {repetition + 1} of {plan.repetitions}")
         for cell, contenders in (("ask", asks), ("tell", tells)):
             present = [each for each in contenders if each[1] in fleet]
             first = repetition % len(present)
@@ -175,6 +177,7 @@ def _turns(plan: Plan, fleet: Mapping[str, Driver], board: Board, folder: Path) 
         board.add("idle", OURS, fleet["ours"].ask("idle", path=str(fresh), count=plan.idle))
         _remove(fresh)
         for cell, (history, sessions) in sizes.items():
+            progress(f"{cell}: repetition {repetition + 1} of {plan.turn_repetitions}")
             for who, name, count in sides[repetition % 2 :] + sides[: repetition % 2]:
                 if name in fleet:
                     size = {"history": history, "sessions": sessions, "count": count}
