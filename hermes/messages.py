@@ -358,9 +358,9 @@ class Hit:
     after: str | None
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class Route:
-    """Where a session_key leads."""
+    """Where a session_key leads; the fields are in the order of the columns."""
 
     session_key: str
     session_id: str

@@ -42,8 +42,7 @@ def accept(
         raise Overloaded(f"{waiting} messages already wait for {key}; try again later")
     expired = _expire_overdue(tx, key)
     route = routes.settle(tx, key)
-    _describe(tx, key, source)
-    routes.touch(tx, key, policy)
+    routes.touch(tx, key, source, policy)
     inbox_id = _insert(tx, inbound, body, route, started=waiting == 0)
     receipt = Receipt(inbox_id, key, route.session_id, route.epoch, tx.now)
     head = sessions.head(tx, route.session_id)
@@ -51,18 +50,9 @@ def accept(
 
 
 def _expire_overdue(tx: Tx, session_key: str) -> str | None:
-    route = routes.get_route(tx, session_key)
-    return None if route is None else routes.expire(tx, session_key, route.epoch)
-
-
-def _describe(tx: Tx, session_key: str, source: Source) -> None:
-    tx.run(
-        "UPDATE routes SET platform = ?, chat_type = ?, user_id = ? WHERE session_key = ?",
-        source.platform,
-        source.chat_type,
-        source.user_id,
-        session_key,
-    )
+    due = "SELECT epoch FROM routes WHERE session_key = ? AND expires_at <= ?"
+    row = tx.one(due, session_key, tx.now)
+    return None if row is None else routes.expire(tx, session_key, row[0])
 
 
 def _insert(tx: Tx, inbound: Inbound, body: str, route: Route, *, started: bool) -> int:

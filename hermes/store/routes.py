@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hermes.errors import UnknownSession
-from hermes.messages import Answer, ExpiryPolicy, Head, Route
+from hermes.messages import Answer, ExpiryPolicy, Head, Route, Source
 from hermes.store import boundaries, closing, lineage, sessions, titles
 from hermes.store.expiry import next_expiry
 from hermes.store.tx import Tx
@@ -13,13 +13,12 @@ _COLUMNS = (
     "session_key, session_id, epoch, platform, chat_type, user_id, pending_title, notice, "
     "expires_at, last_active"
 )
-_NAMES = tuple(_COLUMNS.replace(",", "").split())
 
 
 def get_route(tx: Tx, session_key: str) -> Route | None:
     """The route of this key."""
     row = tx.one(f"SELECT {_COLUMNS} FROM routes WHERE session_key = ?", session_key)
-    return None if row is None else Route(**dict(zip(_NAMES, row, strict=True)))
+    return None if row is None else Route(*row)
 
 
 def require_key(session_key: str) -> str:
@@ -60,13 +59,11 @@ def settle(tx: Tx, session_key: str) -> Route:
 
     A session that ended by accident goes on.
     """
-    require_route(tx, session_key)
-    route = current(tx, session_key)
-    assert route is not None
-    row = tx.one("SELECT end_reason FROM sessions WHERE id = ?", route.session_id)
-    if row is None or row[0] is None:
+    route = _followed(tx, require_route(tx, session_key))
+    reason = _end_reason(tx, route.session_id)
+    if reason is None:
         return route
-    if row[0] in sessions.ACCIDENTS:
+    if reason in sessions.ACCIDENTS:
         sessions.reopen_session(tx, route.session_id)
         return route
     point(tx, session_key, tx.new_session_id())
@@ -76,12 +73,23 @@ def settle(tx: Tx, session_key: str) -> Route:
 def current(tx: Tx, session_key: str) -> Route | None:
     """The route, after it has followed compressions that others did."""
     route = get_route(tx, session_key)
-    if route is None:
-        return None
+    return None if route is None else _followed(tx, route)
+
+
+def _followed(tx: Tx, route: Route) -> Route:
+    """The route at the tip; only an ended session can have one elsewhere, and most have not."""
+    if _end_reason(tx, route.session_id) is None:
+        return route
     tip = lineage.get_compression_tip(tx, route.session_id)
-    if tip != route.session_id:
-        point(tx, session_key, tip)
-    return get_route(tx, session_key)
+    if tip == route.session_id:
+        return route
+    point(tx, route.session_key, tip)
+    return require_route(tx, route.session_key)
+
+
+def _end_reason(tx: Tx, session_id: str) -> str | None:
+    row = tx.one("SELECT end_reason FROM sessions WHERE id = ?", session_id)
+    return None if row is None else row[0]
 
 
 def new_session(
@@ -238,12 +246,16 @@ def sweep_expired(tx: Tx, limit: int = 100) -> list[str]:
     return [session_id for session_id in ended if session_id is not None]
 
 
-def touch(tx: Tx, session_key: str, policy: ExpiryPolicy) -> None:
-    """The conversation is alive: move the time at which it would be over."""
+def touch(tx: Tx, session_key: str, source: Source, policy: ExpiryPolicy) -> None:
+    """The conversation is alive: move the time at which it would be over; note who speaks."""
     tx.run(
-        "UPDATE routes SET last_active = ?, expires_at = ? WHERE session_key = ?",
+        "UPDATE routes SET last_active = ?, expires_at = ?, platform = ?, chat_type = ?, "
+        "user_id = ? WHERE session_key = ?",
         tx.now,
         next_expiry(policy, tx.now),
+        source.platform,
+        source.chat_type,
+        source.user_id,
         session_key,
     )
 

@@ -44,7 +44,9 @@ def commit_turn(tx: Tx, turn: TurnCommit) -> Committed | Discarded:
         return _discard(tx, turn, "what this turn takes back was compressed meanwhile")
     target = _target(tx, turn, settled, foreign=foreign)
     added = _write(tx, turn, target)
-    epoch = routes.require_route(tx, turn.session_key).epoch
+    epoch = settled.epoch
+    if target != settled.session_id:
+        epoch = routes.require_route(tx, turn.session_key).epoch
     moved = target != turn.session_id
     return Committed(sessions.head(tx, target), epoch, foreign, moved, added)
 
