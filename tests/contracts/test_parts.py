@@ -1,0 +1,297 @@
+"""What the runtime asks of the parts it is given: one suite for the fakes and for the real ones."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from hermes import AgentSpec, Message, TurnResult
+from hermes.embed.trio_host import ReplyAgent, builder_of
+from hermes.errors import Unsendable
+from hermes.events import TextDelta, ToolFinished, ToolStarted, TurnStarted
+from hermes.messages import OutboxRow, ToolCall
+from hermes.protocols import Summary, SummaryRequest
+from hermes.run import echo
+from hermes.testing import (
+    CountingBuilder,
+    DeterministicCompressor,
+    MemoryAdapter,
+    RecordingHook,
+    ScriptedAgent,
+    forever,
+    texts_of,
+)
+
+CALL = ToolCall("c1", "look", "{}")
+
+
+# Agents: each maker makes one that does a thing, as its users would.
+
+
+class Scripted:
+    """The fake."""
+
+    def saying(self, text):
+        return ScriptedAgent([text])
+
+    def waiting(self):
+        return ScriptedAgent([forever()])
+
+    def failing(self, error):
+        return ScriptedAgent([error])
+
+    def working(self):
+        return ScriptedAgent(
+            [[TextDelta("let me "), ToolStarted(CALL), ToolFinished("c1", "seen"), "done"]]
+        )
+
+    def listening(self, gate):
+        return ScriptedAgent([listen(gate)])
+
+
+class Functions:
+    """A plain function, as in a first bot."""
+
+    def saying(self, text):
+        async def reply(turn):
+            return text
+
+        return ReplyAgent(reply)
+
+    def waiting(self):
+        async def reply(turn):
+            await trio.sleep_forever()
+
+        return ReplyAgent(reply)
+
+    def failing(self, error):
+        async def reply(turn):
+            raise error
+
+        return ReplyAgent(reply)
+
+    def working(self):
+        async def reply(turn):
+            turn.emit(TextDelta("let me "))
+            turn.emit(ToolStarted(CALL))
+            turn.emit(ToolFinished("c1", "seen"))
+            return "done"
+
+        return ReplyAgent(reply)
+
+    def listening(self, gate):
+        return ReplyAgent(listen(gate))
+
+
+def listen(gate):
+    async def run(turn):
+        await gate.wait()
+        heard = [message.content for message in turn.steered()]
+        return TurnResult(text=f"heard {heard}")
+
+    return run
+
+
+@pytest.fixture(params=[Scripted, Functions])
+def maker(request):
+    return request.param()
+
+
+async def begun(events):
+    async for envelope in events:
+        if isinstance(envelope.event, TurnStarted):
+            return
+
+
+async def test_an_agent_answers_and_its_answer_is_kept(start, maker):
+    agent = maker.saying("well")
+    async with start(agent=lambda _: agent) as runtime:
+        reply = await runtime.ask("k", "hello")
+        assert (reply.text, reply.status) == ("well", "complete")
+        assert texts_of(await runtime.history("k")) == [("user", "hello"), ("assistant", "well")]
+
+
+async def test_an_agent_that_waits_ends_when_it_is_interrupted(start, maker):
+    agent = maker.waiting()
+    async with start(agent=lambda _: agent) as runtime, trio.open_nursery() as nursery:
+        with runtime.events("k") as events:
+            replies = []
+
+            async def ask():
+                replies.append(await runtime.ask("k", "hello"))
+
+            nursery.start_soon(ask)
+            await begun(events)
+        assert await runtime.interrupt("k")
+    assert [reply.status for reply in replies] == ["interrupted"]
+
+
+async def test_what_an_agent_raises_fails_its_turn_only(start, maker):
+    agent = maker.failing(RuntimeError("no luck"))
+    async with start(agent=lambda _: agent) as runtime:
+        reply = await runtime.ask("k", "hello")
+        assert (reply.status, "no luck" in reply.text) == ("failed", True)
+        assert texts_of(await runtime.history("k")) == [("user", "hello")]
+
+
+async def test_what_an_agent_emits_is_heard_and_kept(start, maker):
+    agent = maker.working()
+    heard = []
+    async with start(agent=lambda _: agent) as runtime:
+        async with runtime.stream("k", "hello") as stream:
+            heard = [type(event).__name__ async for event in stream]
+        rows = await runtime.history("k")
+    assert heard[-4:] == ["TextDelta", "ToolStarted", "ToolFinished", "TurnEnded"]
+    assert [row.role for row in rows] == ["user", "assistant", "tool", "assistant"]
+    assert (rows[1].tool_calls, rows[2].content, rows[3].content) == ((CALL,), "seen", "done")
+
+
+async def test_an_agent_hears_what_is_said_into_its_turn(start, maker):
+    gate = trio.Event()
+    agent = maker.listening(gate)
+    async with start(agent=lambda _: agent) as runtime, trio.open_nursery() as nursery:
+        replies = []
+
+        async def ask():
+            replies.append(await runtime.ask("k", "hello"))
+
+        with runtime.events("k") as events:
+            nursery.start_soon(ask)
+            await begun(events)
+        await runtime.steer("k", "and this")
+        gate.set()
+    assert [reply.text for reply in replies] == ["heard ['and this']"]
+
+
+async def test_the_agent_of_the_console_keeps_the_same_contract(start):
+    async with start(agent=echo) as runtime:
+        assert (await runtime.ask("k", "hello")).text == "You said: hello"
+
+
+async def test_an_agent_is_closed_once(start):
+    agent = ScriptedAgent()
+    async with start(agent=lambda _: agent) as runtime:
+        await runtime.ask("k", "hello")
+    assert agent.closed == 1
+
+
+# Builders
+
+
+async def build(spec: AgentSpec):
+    return ScriptedAgent()
+
+
+async def reply(turn):
+    return f"echo: {turn.text}"
+
+
+@pytest.mark.parametrize(
+    "builder",
+    [CountingBuilder(), builder_of(build), builder_of(reply)],
+    ids=["fake", "async", "fn"],
+)
+async def test_a_builder_is_asked_once_for_two_turns(start, builder):
+    async with start(agent=builder) as runtime:
+        rebuilt = [(await runtime.ask("k", text)).rebuilt for text in ("one", "two")]
+    assert rebuilt == ["cold", None]
+
+
+# Compressors
+
+LONG = [Message("user", f"{number} " + "word " * 100) for number in range(20)]
+
+
+def request(**options):
+    options = {"previous": None, "focus": None, "max_tokens": 500, **options}
+    return SummaryRequest(session_id="s", messages=LONG, **options)
+
+
+@pytest.fixture(params=[DeterministicCompressor])
+def compressor(request):
+    return request.param()
+
+
+async def test_a_summary_is_shorter_and_says_what_it_cost(compressor):
+    summary = await compressor.summarize(request())
+    assert isinstance(summary, Summary)
+    assert 0 < len(summary.text) < sum(len(message.content) for message in LONG) // 2
+    assert [call.purpose for call in summary.usage] == ["summary"]
+
+
+async def test_an_earlier_summary_is_taken_up(compressor):
+    summary = await compressor.summarize(request(previous="they spoke of bees"))
+    assert "they spoke of bees" in summary.text
+
+
+async def test_a_compressor_can_be_cancelled(compressor):
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await compressor.summarize(request())
+    assert scope.cancelled_caught
+
+
+# Adapters
+
+ROW = OutboxRow(1, "k", 1, "memory:c", {"text": "hello"}, "pending", 0, recovered=False)
+
+
+@pytest.fixture(params=[MemoryAdapter])
+def adapter(request):
+    return request.param()
+
+
+async def test_an_adapter_has_sent_a_row_when_send_returns(adapter):
+    await adapter.send(ROW)
+    assert adapter.sent == [ROW]
+
+
+async def test_an_adapter_says_when_a_chat_is_gone_for_good(adapter):
+    adapter.errors.append(Unsendable("they left"))
+    with pytest.raises(Unsendable):
+        await adapter.send(ROW)
+    assert adapter.sent == []
+
+
+# Hooks
+
+
+def plain(heard):
+    def hook(session_id, platform):
+        heard.append(session_id)
+
+    return hook
+
+
+def awaited(heard):
+    async def hook(session_id, platform):
+        heard.append(session_id)
+
+    return hook
+
+
+def open_handed(heard):
+    async def hook(**told):
+        heard.append(told["session_id"])
+
+    return hook
+
+
+def recording(heard):
+    recorder = RecordingHook()
+
+    async def then():
+        heard.append(recorder.calls[-1][1])
+
+    recorder.then = then
+    return recorder.named("finalize")
+
+
+@pytest.mark.parametrize("make", [plain, awaited, open_handed, recording])
+async def test_a_hook_hears_of_each_boundary_once(start, make):
+    heard = []
+    async with start(hooks={"on_session_finalize": [make(heard)]}) as runtime:
+        old = (await runtime.ask("k", "hello")).session_id
+        await runtime.new_session("k")
+        await runtime.wait_boundaries()
+        assert heard == [old]
