@@ -24,6 +24,8 @@ lint: $(VENV)/ready
 
 bench: $(VENV)/ready
 	$(BIN)/python -m bench store
+	$(BIN)/python -m bench runtime
+	$(BIN)/python -m bench switch
 
 prove: $(VENV)/ready
 	$(BIN)/python -m pytest tests --prove -v
