@@ -20,13 +20,14 @@ import trio
 from hermes import foreign
 from hermes.actors import cutting
 from hermes.config import CompressionConfig
-from hermes.errors import StoreFailed
+from hermes.errors import Overloaded, StoreBusy, StoreFailed, StoreFull
 from hermes.messages import Answer, Lease, Message, Rotated, Rotation, Skipped, Transcript, Usage
 from hermes.protocols import Compressor, Store, Summary, SummaryRequest
 
 log = logging.getLogger(__name__)
 
 RUNTIME = "runtime:"
+RELEASE_PAUSES = (0.05, 0.2, 0.5)
 
 
 @attrs.frozen
@@ -321,12 +322,19 @@ class Compression:
     async def _release(self, lease: Lease | None) -> None:
         if lease is None:
             return
-        try:
-            await self._store.release_compression_lock(lease.session_id, lease.holder)
-        except StoreFailed:
-            raise
-        except Exception as error:  # noqa: BLE001 - it ends by itself
-            log.warning("the lease of %s was not released: %s", lease.session_id, error)
+        for pause in RELEASE_PAUSES:
+            try:
+                await self._store.release_compression_lock(lease.session_id, lease.holder)
+            except StoreFailed:
+                raise
+            except (StoreBusy, StoreFull, Overloaded):
+                await trio.sleep(pause)
+            except Exception as error:  # noqa: BLE001 - an older store, a damaged table
+                log.warning("the lease of %s was not released: %s", lease.session_id, error)
+                return
+            else:
+                return
+        log.warning("the lease of %s ends by itself", lease.session_id)
 
     async def _useless(self, job: Job, standing: Standing, reason: str) -> Skipped:
         if job.occasion == "size":

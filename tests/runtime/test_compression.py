@@ -2254,3 +2254,22 @@ async def test_notes_about_a_session_are_forgotten_with_it(small, path):
         assert store.snapshot(lambda tx: tx.one(noted))[0] == 1
         store.delete_session(session_id)
         assert store.snapshot(lambda tx: tx.one(noted))[0] == 0
+
+
+@inline_only
+async def test_a_lease_is_given_back_though_the_store_is_busy_at_first(
+    path, world, workers, autojump_clock
+):
+    class BusyOnce(Through):
+        async def release_compression_lock(self, session_id, holder):
+            if self.busy:
+                raise self.busy.pop()
+            return await self.store.release_compression_lock(session_id, holder)
+
+    errors = [StoreBusy("another process holds the write lock")]
+    wrap = lambda store: BusyOnce(store, busy=errors)  # noqa: E731
+    async with over(path, world, workers, wrap, compressor=Sums(at_length)) as runtime:
+        await talk(runtime)
+        assert isinstance(await runtime.compress("k"), Skipped)
+    assert errors == []
+    assert sound(path) == []
