@@ -268,6 +268,10 @@ class Skipped:
     holder: str | None = None
 
 
+RUNTIME_HOLDER = "runtime:"
+"""How the names of runtimes begin that hold leases. A file has one at a time."""
+
+
 @attrs.frozen
 class Lease:
     """The right to try a compression; `token` grows with every new holder."""

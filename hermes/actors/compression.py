@@ -21,12 +21,21 @@ from hermes import foreign
 from hermes.actors import cutting
 from hermes.config import CompressionConfig
 from hermes.errors import Overloaded, StoreBusy, StoreFailed, StoreFull
-from hermes.messages import Answer, Lease, Message, Rotated, Rotation, Skipped, Transcript, Usage
+from hermes.messages import (
+    RUNTIME_HOLDER,
+    Answer,
+    Lease,
+    Message,
+    Rotated,
+    Rotation,
+    Skipped,
+    Transcript,
+    Usage,
+)
 from hermes.protocols import Compressor, Store, Summary, SummaryRequest
 
 log = logging.getLogger(__name__)
 
-RUNTIME = "runtime:"
 RELEASE_PAUSES = (0.05, 0.2, 0.5)
 
 
@@ -97,7 +106,7 @@ class Compression:
         self._compressor = compressor
         self._config = config
         self._wall = wall
-        self._holder = f"{RUNTIME}{secrets.token_hex(8)}"
+        self._holder = f"{RUNTIME_HOLDER}{secrets.token_hex(8)}"
         self.limits = cutting.limits(
             config.window,
             max_output=config.max_output,
@@ -109,6 +118,15 @@ class Compression:
     def possible(self) -> bool:
         """Whether conversations are compressed without being asked for it."""
         return self._compressor is not None and self._config.enabled
+
+    async def begin(self) -> None:
+        """This runtime begins: a compression that the last one died in hinders nobody."""
+        try:
+            await self._store.forget_runtimes()
+        except (StoreFailed, StoreBusy, StoreFull):
+            raise
+        except Exception as error:  # noqa: BLE001 - an older store; leases end by themselves
+            log.warning("leases of earlier runtimes were left: %s", error)
 
     async def standing(self, session_id: str) -> Standing:
         """What earlier compressions of this session came to."""
@@ -273,26 +291,15 @@ class Compression:
         holder = f"{self._holder}:{job.rotation_id}"
         try:
             lease = await self._store.acquire_lease(session_id, holder, self._config.lease_seconds)
-            other = None
-            if lease is None:
-                other = await self._store.get_compression_lock_holder(session_id)
-            if other is not None and self._is_dead(other):
-                await self._store.release_compression_lock(session_id, other)
-                lease = await self._store.acquire_lease(
-                    session_id, holder, self._config.lease_seconds
-                )
             if lease is not None:
                 return lease
+            other = await self._store.get_compression_lock_holder(session_id)
         except StoreFailed:
             raise
         except Exception as error:  # noqa: BLE001 - an older store, a damaged table: `rotate` protects
             log.warning("compressing %s without a lease: %s", session_id, error)
             return None
         return Skipped("another compression of it runs", holder=other)
-
-    def _is_dead(self, holder: str) -> bool:
-        """Whether it was a runtime before this one: a file has one at a time."""
-        return holder.startswith(RUNTIME) and not holder.startswith(self._holder)
 
     @asynccontextmanager
     async def _kept(self, lease: Lease | None) -> AsyncIterator[None]:

@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 MAILS = 64
+PAGE = 1000
 REFUSED = "An answer is still running, so this was not taken; send it again later."
 
 
@@ -242,13 +243,13 @@ class SessionActor:
             self._let_go(ran.mails)
 
     def _put_back(self, mails: Sequence[Mail]) -> None:
-        """Queue mail again, in its place among the others."""
+        """Queue mail again, in its place among the others: right behind all that came before it."""
+        behind: list[Mail | Request[Any] | None] = []
         for mail in reversed(mails):
-            place = 0
-            for number, item in enumerate(self._queue, 1):
-                if isinstance(item, Mail) and item.inbox_id < mail.inbox_id:
-                    place = number
-            self._queue.insert(place, mail)
+            while self._queue and not _is_before(self._queue[-1], mail):
+                behind.append(self._queue.pop())
+            behind.append(mail)
+        self._queue.extend(reversed(behind))
 
     def _following(self) -> list[int]:
         """The messages that the next turn will take."""
@@ -263,7 +264,7 @@ class SessionActor:
     async def _discarded(self, mails: Sequence[Mail]) -> None:
         """The fence had moved: what is still open runs again where the key leads now."""
         self.place.forget()
-        still_open = {row.inbox_id for row in await self.house.store.open_inbox(self.key)}
+        still_open = {row.inbox_id for row in await self._open_rows()}
         self._put_back([mail for mail in mails if mail.inbox_id in still_open])
         for mail in mails:
             if mail.inbox_id not in still_open:
@@ -274,8 +275,7 @@ class SessionActor:
     async def _refill(self) -> None:
         """Fetch messages that an earlier process left, or that found the mailbox full."""
         self._behind = False
-        rows = await self.house.store.open_inbox(self.key)
-        fresh = [row for row in rows if not self._holds(row.inbox_id)]
+        fresh = [row for row in await self._open_rows() if not self._holds(row.inbox_id)]
         spent = [row for row in fresh if row.attempts >= self.house.config.max_attempts]
         if spent:
             await self._park(spent)
@@ -283,12 +283,20 @@ class SessionActor:
         if left:
             await self.house.store.start_inbox(_first_turn(left))
         self._queue.extend(self.mailbox.take_nowait())
-        few = left if self._urgent is not None else left[:MAILS]
-        found = [row for row in few if not self._holds(row.inbox_id)]  # delivered while we read
+        found = [row for row in left if not self._holds(row.inbox_id)]  # delivered while we read
         self._hold([row.inbox_id for row in found])
         self._put_back([_mail(row) for row in found if not self._is_urgent(row)])
-        if len(left) > len(few):
-            self._behind = True
+
+    async def _open_rows(self) -> list[InboxRow]:
+        """All that waits for this key; how much that can be is bounded when it is accepted."""
+        rows: list[InboxRow] = []
+        after = 0
+        while page := await self.house.store.open_inbox(self.key, after=after, limit=PAGE):
+            rows += page
+            if len(page) < PAGE:
+                break
+            after = page[-1].inbox_id
+        return rows
 
     def _is_urgent(self, row: InboxRow) -> bool:
         """Take a command out that ends what waits; an earlier process may have left it."""
@@ -385,6 +393,10 @@ def _first_turn(rows: Sequence[InboxRow]) -> list[int]:
     """The rows that are begun with next."""
     ids = [row.inbox_id for row in itertools.takewhile(_is_message, rows)]
     return ids or [rows[0].inbox_id]
+
+
+def _is_before(item: Mail | Request[Any] | None, mail: Mail) -> bool:
+    return isinstance(item, Mail) and item.inbox_id < mail.inbox_id
 
 
 def _is_message(row: InboxRow) -> bool:

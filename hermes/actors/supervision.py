@@ -173,6 +173,7 @@ class Supervisor:
         """Hold the actors, until they are ended."""
         try:
             async with trio.open_nursery() as self._acting:
+                await self._house.compression.begin()
                 await self._sender.recover()
                 self._acting.start_soon(self._recover)
                 task_status.started()

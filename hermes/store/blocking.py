@@ -227,6 +227,7 @@ class SessionStore:
     rotate = _writes(rotation.rotate)
     branch = _writes(rotation.branch)
     acquire_lease = _writes(leases.acquire_lease)
+    forget_runtimes = _writes(leases.forget_runtimes)
     try_acquire_compression_lock = _writes(leases.try_acquire_compression_lock)
     refresh_compression_lock = _writes(leases.refresh_compression_lock)
     release_compression_lock = _writes(leases.release_compression_lock)

@@ -7,7 +7,7 @@ begins anew, so a left-over lease is void at once or at the latest after one ttl
 
 from __future__ import annotations
 
-from hermes.messages import Lease
+from hermes.messages import RUNTIME_HOLDER, Lease
 from hermes.store.tx import Row, Tx
 
 DEFAULT_TTL = 30.0
@@ -90,6 +90,13 @@ def drop(tx: Tx, session_id: str) -> None:
     """The session was rotated: nobody needs its lease."""
     if not _is_missing(tx):
         tx.run(_RELEASE, session_id)
+
+
+def forget_runtimes(tx: Tx) -> int:
+    """A runtime begins: leases of those before it are nobody's. Returns how many there were."""
+    if _is_missing(tx):
+        return 0
+    return tx.run("UPDATE leases SET holder = NULL WHERE holder LIKE ? || '%'", RUNTIME_HOLDER)
 
 
 def _is_missing(tx: Tx) -> bool:

@@ -255,3 +255,12 @@ async def test_a_continuation_needs_an_id_of_its_own_and_a_message_of_its_sessio
     assert (await store.get_session("p")).ended_at is None
     assert texts(await store.load("taken")) == ["mine"]
     assert isinstance(await store.rotate(talk), Rotated)
+
+
+async def test_a_runtime_that_begins_ends_the_leases_of_those_before_it(store):
+    for session_id, holder in (("a", "runtime:1:2"), ("b", "a script")):
+        await store.create_session(session_id, "cli")
+        assert await store.try_acquire_compression_lock(session_id, holder)
+    assert await store.forget_runtimes() == 1
+    assert await store.get_compression_lock_holder("a") is None
+    assert await store.get_compression_lock_holder("b") == "a script"

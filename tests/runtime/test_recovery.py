@@ -892,3 +892,26 @@ def test_ctrl_c_in_mid_turn_ends_the_process_and_the_message_stays(path):
     assert "TrioInternalError" not in complaint
     assert child.returncode in {-signal.SIGINT, 1}
     assert rows(path, "state") == [("open",)]
+
+
+@inline_only
+async def test_however_much_an_earlier_process_left_is_answered_in_order(start, path, world):
+    """More than one page of the inbox, which was once all that an actor looked at."""
+    count = 2500
+    with SessionStore(path, clock=world.clock) as store:
+        for number in range(count):
+            store.accept(Inbound("k", f"e{number}", f"{number}"), max_open=count)
+    agent = ScriptedAgent()
+    async with start(agent=lambda _: agent, config=Config(max_open=count)) as runtime:
+        await wait_ended_all(runtime)
+        rows = [text for role, text in await history(runtime) if role == "user"]
+        await runtime.ask("k", "and one more")
+    assert rows == [f"{number}" for number in range(count)]
+    with SessionStore(path, clock=world.clock) as store:
+        assert not store.open_inbox()
+
+
+async def wait_ended_all(runtime):
+    with trio.fail_after(SECONDS):
+        while await runtime._house.store.open_inbox("k"):
+            await trio.lowlevel.checkpoint()
