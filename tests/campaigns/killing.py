@@ -46,7 +46,7 @@ CONFIG = Config(
 
 async def echo(turn):
     await trio.sleep(random.random() * 0.004)
-    return TurnResult(text=f"echo: {turn.text[:4]}")
+    return TurnResult(text=f"echo: {turn.text[:6]}")
 
 
 @attrs.define
@@ -151,7 +151,7 @@ class Platform:
         if self.said and self.dice.random() < 0.1:
             return self.dice.choice(self.said)
         number = len(self.said)
-        text = f"{number:04} " + "word " * self.dice.randint(1, 30)
+        text = f"{number:06} " + "word " * self.dice.randint(1, 30)
         if self.dice.random() < 0.05:
             text = "/compress"
         self.said.append((number, f"k{self.dice.randrange(KEYS)}", text))
@@ -214,7 +214,7 @@ def wrong(platform):
         stored = Counter()
         for (session_id,) in ask("SELECT id FROM sessions"):
             rows = store.get_messages(session_id)
-            begun = [row.content[:4] for row in rows if row.role == "user"]
+            begun = [row.content[:6] for row in rows if row.role == "user"]
             said = [number for number in begun if number.isdigit()]
             stored.update(set(said))
             if len(said) != len(set(said)):
@@ -223,8 +223,8 @@ def wrong(platform):
             if places != sorted(places):
                 yield f"{session_id} is out of order"
         for number, _, text in platform.said:
-            if text != "/compress" and f"e{number}" in platform.acked and text[:4] not in stored:
-                yield f"{text[:4]} is in no transcript"
+            if text != "/compress" and f"e{number}" in platform.acked and text[:6] not in stored:
+                yield f"{text[:6]} is in no transcript"
         turns = ask("SELECT turn_id, count(*) FROM outbox GROUP BY 1 HAVING count(*) > 1")
         kinds = 'SELECT count(*) FROM outbox WHERE turn_id = ? AND body LIKE \'%"kind":"reply"%\''
         yield from (f"turn {t} has two replies" for t, _ in turns if ask(kinds, t)[0][0] > 1)

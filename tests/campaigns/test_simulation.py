@@ -278,8 +278,8 @@ class Player:
                         store.edit_message(route.session_id, rows[-1].id, "edited elsewhere")
                     case "title":
                         store.set_session_title(route.session_id, f"t{len(self.story.said)}")
-            except HermesError:
-                pass  # it ended a moment ago
+            except (HermesError, ValueError):
+                pass  # it ended a moment ago, or the title is taken
 
     async def wait(self, runtime, nursery, seconds):
         self.story.world.pass_time(seconds)
