@@ -12,6 +12,8 @@ from contextvars import ContextVar
 
 import attrs
 
+from hermes.errors import TurnClosed
+
 
 @attrs.define
 class Cell:
@@ -60,10 +62,15 @@ def inside_hook() -> bool:
 
 
 def set_current_session_id(session_id: str) -> None:
-    """For agents that compress by themselves: say that the turn goes on in another session."""
+    """For agents that compress by themselves: say that the turn goes on in another session.
+
+    `TurnClosed` once the turn is over.
+    """
     cell = _cell.get()
     if cell is None or cell.turn_id is None:
         raise LookupError("set_current_session_id works inside a turn only")
+    if cell.over:  # perhaps not committed yet: what is left of it must not move it any more
+        raise TurnClosed(f"turn {cell.turn_id} is over")
     cell.session_id = session_id
 
 

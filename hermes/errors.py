@@ -67,8 +67,23 @@ class TurnClosed(HermesError):
     """The turn is over: what its agent still wants to say or do is refused."""
 
 
+class NotApproved(HermesError):
+    """The call needs an approval that nobody has given; nothing was recorded."""
+
+
 class ContextOverflow(HermesError):
     """The conversation does not fit into the model's context window."""
+
+
+class CompressorFailed(HermesError):
+    """There is no summary. `lasting`: trying again soon is in vain; `retry_after`: in seconds."""
+
+    def __init__(
+        self, text: str, *, lasting: bool = False, retry_after: float | None = None
+    ) -> None:
+        super().__init__(text)
+        self.lasting = lasting
+        self.retry_after = retry_after
 
 
 class AlreadyAnswered(HermesError):

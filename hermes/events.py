@@ -24,6 +24,13 @@ class ReasoningDelta:
 
 
 @attrs.frozen
+class Spoken:
+    """A message that calls tools is whole: so it is kept, whatever becomes of the turn."""
+
+    message: Message
+
+
+@attrs.frozen
 class ToolStarted:
     """The model asked for a tool, and it runs."""
 
@@ -81,7 +88,7 @@ class TurnEnded:
     inbox_ids: tuple[int, ...] = ()
 
 
-AgentEvent: TypeAlias = TextDelta | ReasoningDelta | ToolStarted | ToolFinished
+AgentEvent: TypeAlias = TextDelta | ReasoningDelta | Spoken | ToolStarted | ToolFinished
 RuntimeEvent: TypeAlias = AgentEvent | TurnStarted | Steered | Notice | SessionMoved | TurnEnded
 
 

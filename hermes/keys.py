@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from urllib.parse import quote
 
 from hermes.messages import Source
 
 MAX_LENGTH = 1000
 """As long as the store takes a key."""
+
+_BACKGROUND = re.compile(r"(.+):background:([0-9]{1,18})", re.DOTALL)
 
 # Visible ASCII, but for the separator and the sign of an escape. Not all that Python calls
 # printable: that grows with Unicode, and a key must outlive an upgrade of Python.
@@ -42,6 +45,17 @@ def session_key(
         alone = not shared and (threads_per_user or not source.thread_id)
         partner = _grouped(source, source.user_id if alone else None)
     return _bounded(":".join(["agent", *(_escaped(part or "") for part in (*place, *partner))]))
+
+
+def background_key(key: str, inbox_id: int) -> str:
+    """The conversation that a message has begun in the background."""
+    return f"{key}:background:{inbox_id}"
+
+
+def begun_by(key: str) -> tuple[str, int] | None:
+    """The conversation and the message that may have begun this one; only the inbox can tell."""
+    found = _BACKGROUND.fullmatch(key)
+    return None if found is None else (found[1], int(found[2]))
 
 
 def _direct(source: Source) -> list[str | None]:

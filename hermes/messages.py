@@ -22,6 +22,7 @@ OutboxState: TypeAlias = Literal["pending", "sending", "sent", "dead"]
 Event: TypeAlias = Literal["on_session_finalize", "on_session_reset", "on_session_switch"]
 Busy: TypeAlias = Literal["queue", "interrupt", "steer", "reject"]
 Rebuilt: TypeAlias = Literal["cold", "signature", "foreign-write", "evicted", "abandoned"]
+ApprovalState: TypeAlias = Literal["pending", "approved", "denied", "used", "expired"]
 ReplyStatus: TypeAlias = Literal["complete", "failed", "interrupted", "refused", "command"]
 
 
@@ -175,6 +176,15 @@ class Usage:
     cost: float | None = None
 
 
+@attrs.frozen
+class Spent:
+    """What was spent: in a conversation, and since midnight by its principal and by everybody."""
+
+    session: float = 0.0
+    principal: float = 0.0
+    day: float = 0.0
+
+
 @attrs.frozen(kw_only=True)
 class TurnCommit:
     """A finished turn: what `commit_turn` makes durable at once, or not at all."""
@@ -216,6 +226,38 @@ class Answer:
     session_key: str
     inbox_ids: Sequence[int]
     outbox: Sequence[Outbound] = ()
+
+
+@attrs.frozen
+class OnceCall:
+    """A call that must not be made twice; `result` is None where its end was never recorded.
+
+    `arguments` is canonical JSON, `ordinal` counts the same calls within one run of the turn.
+    """
+
+    turn_id: int
+    tool: str
+    arguments: str
+    ordinal: int = 0
+    result: str | None = None
+    failed: bool = False
+
+
+@attrs.frozen
+class Approval:
+    """A call that a user is asked to allow: good for exactly these arguments, and for one run.
+
+    `asked_of` is the conversation whose user decides: that of the call, or the one that began it.
+    """
+
+    approval_id: int
+    asked_of: str
+    session_key: str
+    tool: str
+    arguments: str
+    state: ApprovalState
+    asked_at: float
+    expires_at: float
 
 
 @attrs.frozen
@@ -481,6 +523,7 @@ class AgentSpec:
 class TurnResult:
     """What an agent answers. Without `rows` they are made of what it emitted and its text.
 
+    Input that it took by `steered` stands where the agent has put it among the rows, else first.
     `session_id` is for agents that compress by themselves: the id they go on in.
     """
 

@@ -13,16 +13,20 @@ from hermes.messages import (
     Accepted,
     AgentSpec,
     Answer,
+    Approval,
     Committed,
     Delivery,
     Discarded,
     ExpiryPolicy,
     Head,
+    Hit,
     Inbound,
     InboxRow,
     Lease,
     Listed,
     Message,
+    OnceCall,
+    Outbound,
     OutboxRow,
     Rotated,
     Rotation,
@@ -30,12 +34,78 @@ from hermes.messages import (
     Session,
     Skipped,
     Source,
+    Spent,
     StoredMessage,
     Transcript,
     TurnCommit,
     TurnResult,
     Usage,
 )
+
+
+class ToolRecords(Protocol):
+    """What tools leave on disk. Each call is one transaction; arguments are canonical JSON."""
+
+    def begin_once(
+        self,
+        turn_id: int,
+        tool: str,
+        arguments: str,
+        ordinal: int = 0,
+        *,
+        approved_for: str | None = None,
+    ) -> Awaitable[OnceCall | None]:
+        """Record a call before it is made; None where it may be made now, else the earlier one.
+
+        With `approved_for`, a session_key, it takes an approval as well, or raises `NotApproved`.
+        `TurnClosed` where the turn is over.
+        """
+        ...
+
+    def end_once(self, call: OnceCall) -> Awaitable[None]:
+        """Record what came of a call; the first result stays."""
+        ...
+
+    def ask_approval(
+        self,
+        session_key: str,
+        tool: str,
+        arguments: str,
+        *,
+        seconds: float = ...,
+        say: Callable[[Approval], Sequence[Outbound]] | None = None,
+    ) -> Awaitable[Approval]:
+        """Ask a user to allow a call, and say so in the same transaction.
+
+        Where the same question waits already, it is that one, and nothing is said again.
+        """
+        ...
+
+    def take_approval(self, session_key: str, tool: str, arguments: str) -> Awaitable[bool]:
+        """Use up an approval of exactly this call; False where there is none."""
+        ...
+
+    def get_approval(self, session_key: str, approval_id: int) -> Awaitable[Approval | None]: ...
+    def pending_approvals(self, session_key: str) -> Awaitable[list[Approval]]:
+        """What this conversation's user is asked to decide, oldest first."""
+        ...
+
+    def decide_approval(
+        self,
+        session_key: str,
+        approval_id: int | None,
+        *,
+        approve: bool,
+        answer: Answer | None = None,
+        then: Inbound | None = None,
+        policy: ExpiryPolicy = ...,
+    ) -> Awaitable[Approval | None]:
+        """Allow or refuse a call; without a number the latest that waits.
+
+        The answer is written and the message `then` accepted in the same transaction. None, and
+        nothing is written, where no such question waits.
+        """
+        ...
 
 
 class Turn(Protocol):
@@ -69,6 +139,18 @@ class Turn(Protocol):
         """On Trio's clock."""
         ...
 
+    @property
+    def records(self) -> ToolRecords | None:
+        """Where tools leave what must outlive a crash; None where nothing is kept."""
+        ...
+
+    def ordinal(self, tool: str, arguments: str) -> int:
+        """How often the same call came before in this run; counts this one.
+
+        Raises `TurnClosed` once the turn is over.
+        """
+        ...
+
     def messages(self) -> list[Message]:
         """History and input as a model may be shown them; the whole is rendered at each call."""
         ...
@@ -77,13 +159,21 @@ class Turn(Protocol):
         """Tell what happens. Raises `TurnClosed` once the turn is over."""
         ...
 
+    async def spent(self) -> Spent:
+        """What this conversation has cost, and this day; without the turn itself."""
+        ...
+
     def steered(self) -> list[Message]:
         """Input that came meanwhile and asks to be heard now; call it between tool calls."""
         ...
 
 
 class Agent(Protocol):
-    """What answers. `aclose()`, where there is one, is called exactly once, never under a turn."""
+    """What answers. `aclose()`, where there is one, is called exactly once, never under a turn.
+
+    Where it has `abandoned`, and that is true after a turn, something of it still runs and it is
+    not used again. Where it has `on_trio`, it runs on Trio in a host on asyncio too.
+    """
 
     async def run(self, turn: Turn, /) -> TurnResult: ...
 
@@ -129,7 +219,7 @@ class Adapter(Protocol):
     async def send(self, row: OutboxRow, /) -> None: ...
 
 
-class Store(Protocol):
+class Store(ToolRecords, Protocol):
     """Durable conversations. Each call is one transaction, on disk when it returns."""
 
     deliver: Callable[[Delivery], None] | None
@@ -212,10 +302,19 @@ class Store(Protocol):
     def get_compression_tip(self, session_id: str) -> Awaitable[str]: ...
     def rotate(self, rotation: Rotation) -> Awaitable[Rotated | Skipped]: ...
 
+    def search_messages(
+        self,
+        query: str,
+        *,
+        session_key: str | None = None,
+        role: str | None = None,
+        limit: int = 20,
+    ) -> Awaitable[list[Hit]]: ...
     def update_token_counts(
         self, session_id: str, usage: Usage, *, turn_id: int | None = None
     ) -> Awaitable[None]: ...
     def get_usage(self, session_id: str) -> Awaitable[list[Usage]]: ...
+    def spent(self, session_id: str, platform: str, user_id: str | None) -> Awaitable[Spent]: ...
     def get_meta(self, name: str) -> Awaitable[str | None]: ...
     def set_meta(self, name: str, value: str | None) -> Awaitable[None]: ...
 

@@ -15,7 +15,6 @@ from hermes.actors.attempts import Answered, Attempt, Ran, Retry
 from hermes.actors.cache import AgentCache, Held
 from hermes.actors.compression import (
     Compressed,
-    prompt_tokens,
 )
 from hermes.actors.house import House
 from hermes.actors.place import Place
@@ -44,6 +43,10 @@ from hermes.messages import (
 log = logging.getLogger(__name__)
 
 EXPIRED = "The last conversation was over, so this is a new one; /resume goes back to it."
+ABANDONED = (
+    "The agent did not stop when it was told to, and was left behind: what it still does has no "
+    "effect on this conversation. The next message gets a new one."
+)
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
 
@@ -87,7 +90,7 @@ class Answering:
         """Answer the messages, or what was asked before them, and commit what came of it."""
         cell = Cell(self._key, self._place.session_id or "", mails[0].inbox_id)
         messages = [mail.message for mail in mails]
-        turn = self.turn = RunningTurn(cell, mails, messages, self._publish)
+        turn = self.turn = RunningTurn(cell, mails, messages, self._publish, self._house.store)
         try:
             await self._place.locate()
             notices = [EXPIRED] if self._place.notice == "expired" else []
@@ -99,6 +102,8 @@ class Answering:
             left = turn.close()
             self.turn = self._scope = None
             self._stopped = False
+        if self._cache.drop_abandoned():
+            notices.append(ABANDONED)
         done = await self._finish(turn, attempt, following, notices)
         return Ran(turn.mails, left, discarded=isinstance(done, Discarded))
 
@@ -304,4 +309,4 @@ class Answering:
             except (HermesError, RuntimeError) as error:
                 log.warning("the title of %s waits: %s", self._key, error)
         if usage:
-            await self.room.keep(done.head.session_id, prompt_tokens(usage[-1]), turn)
+            await self.room.keep(done.head.session_id, usage[-1], turn)

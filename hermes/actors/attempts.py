@@ -94,8 +94,9 @@ def checked(result: object) -> TurnResult:
 def rows(turn: RunningTurn, result: TurnResult) -> list[Message]:
     if result.rows is None:
         return [*turn.input, *rows_of(turn.log, result.text or None)]
+    known = {id(row) for row in result.rows}
     steered = [event.message for event in turn.log if isinstance(event, Steered)]
-    return [*turn.input, *steered, *result.rows]
+    return [*turn.input, *(each for each in steered if id(each) not in known), *result.rows]
 
 
 def replies(

@@ -19,7 +19,7 @@ from hermes.protocols import Agent
 
 MAX_SESSIONS = 16
 _ROW_BYTES = 200
-_UNCOUNTED = ("", 0)
+_UNCOUNTED = ("", 0, 0)
 _NONE: Mapping[Rebuilt, int] = {}
 
 
@@ -59,7 +59,8 @@ class AgentCache:
         self._baselines: OrderedDict[str, Baseline] | None = None
         self._held: OrderedDict[str, Held] | None = None
         self.counted = _UNCOUNTED
-        """The session of the last turn, and how many tokens of prompt its provider counted."""
+        """The session of the last turn, the tokens its provider counted, and how many of them an
+        estimate of the transcript does not see."""
         self.builds = _NONE
         """How often an agent was built, and why."""
 
@@ -137,6 +138,13 @@ class AgentCache:
         if agent is not None:
             self._house.nursery.start_soon(self._house.close_agent, agent)
 
+    def drop_abandoned(self) -> bool:
+        """Give the agent up if it says that something of it still runs; says whether it did."""
+        abandoned = bool(getattr(self._agent, "abandoned", False))  # optional by contract
+        if abandoned:
+            self.drop("abandoned")
+        return abandoned
+
     @property
     def has_agent(self) -> bool:
         return self._agent is not None
@@ -169,6 +177,11 @@ class AgentCache:
         while len(every) > MAX_SESSIONS:
             every.popitem(last=False)
         return held
+
+    def estimate(self, session_id: str) -> int:
+        """About how many tokens the transcript has; 0 where it is not held."""
+        held = None if self._held is None else self._held.get(session_id)
+        return 0 if held is None else held.tokens
 
     def release(self, session_id: str | None = None) -> None:
         """Forget one transcript, or all of them."""

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hermes.actors import cutting
+from hermes.actors import approvals, cutting
 from hermes.actors.compression import Compressed, Failed
 from hermes.actors.house import answer_to
 from hermes.actors.policy import Manner
 from hermes.actors.turn import Mail
 from hermes.errors import HermesError
+from hermes.keys import background_key
 from hermes.messages import Answer, Busy, Inbound, Listed, StoredMessage, Transcript
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ COMMANDS: Mapping[str, Command] = {
     "queue": Command("message", "/queue <text>", "say something after the running answer"),
     "steer": Command("steers", "/steer <text>", "say something into the running answer"),
     "background": Command("now", "/background <text>", "have something done beside"),
+    "approve": Command("waits", "/approve [number]", "allow a tool what it has asked for, once"),
+    "deny": Command("waits", "/deny [number]", "refuse a tool what it has asked for"),
     "status": Command("now", "/status", "show where this conversation stands"),
     "usage": Command("now", "/usage", "show what it has cost so far"),
     "help": Command("now", "/help", "show the commands"),
@@ -238,6 +241,23 @@ class Commands:
         await self._actor.house.submit(background(mail, text))
         return await self._say(mails, "It is being done in the background.")
 
+    async def approve(self, mails: Sequence[Mail], argument: str) -> str:
+        return await self._decide(mails, "approve", argument)
+
+    async def deny(self, mails: Sequence[Mail], argument: str) -> str:
+        return await self._decide(mails, "deny", argument)
+
+    async def _decide(self, mails: Sequence[Mail], name: str, argument: str) -> str:
+        if argument and not (argument.isascii() and argument.isdigit()):
+            return await self._explain(mails, name)
+        answer = functools.partial(self._answer, mails)
+        if name == "approve":
+            policy = self._actor.house.config.expiry_of
+            done = await approvals.approve(self._store, mails[-1], argument, answer, policy)
+        else:
+            done = await approvals.deny(self._store, mails[-1], argument, answer)
+        return done.text if done.answered else await self._say(mails, done.text)
+
     async def _explain(self, mails: Sequence[Mail], name: str) -> str:
         return await self._say(mails, f"Use it like this: {COMMANDS[name].usage}")
 
@@ -297,6 +317,8 @@ _VERBS: Mapping[str, Callable[[Commands, Sequence[Mail], str], Awaitable[str | N
     "queue": Commands.queue,
     "steer": Commands.steer,
     "background": Commands.background,
+    "approve": Commands.approve,
+    "deny": Commands.deny,
     "status": Commands.status,
     "usage": Commands.usage,
     "help": Commands.help,
@@ -309,7 +331,7 @@ def background(mail: Mail, text: str) -> Inbound:
     inbound = mail.inbound
     return attrs.evolve(
         inbound,
-        session_key=f"{inbound.session_key}:background:{mail.inbox_id}",
+        session_key=background_key(inbound.session_key, mail.inbox_id),
         event_id=f"background:{mail.inbox_id}",
         text=text,
         command=False,

@@ -20,7 +20,7 @@ import trio
 from hermes import foreign
 from hermes.actors import cutting
 from hermes.config import CompressionConfig
-from hermes.errors import Overloaded, StoreBusy, StoreFailed, StoreFull
+from hermes.errors import CompressorFailed, Overloaded, StoreBusy, StoreFailed, StoreFull
 from hermes.messages import (
     RUNTIME_HOLDER,
     Answer,
@@ -197,7 +197,7 @@ class Compression:
             if isinstance(foreign.leaf(error), StoreFailed):
                 raise
             log.exception("%s was not compressed", job.session_id)
-            return await self._failed(job, standing, _why(error))
+            return await self._failed(job, standing, foreign.leaf(error))
         messages = cutting.compacted(cut, summary.text)
         before = cutting.estimate_tokens(transcript.messages)
         after = cutting.estimate_tokens(messages)
@@ -349,17 +349,23 @@ class Compression:
             await self._note(job.session_id, standing)
         return Skipped(reason)
 
-    async def _failed(self, job: Job, standing: Standing, error: str) -> Failed:
-        pauses = self._config.cooldowns
+    async def _failed(self, job: Job, standing: Standing, error: BaseException) -> Failed:
         standing.failures += 1
-        pause = pauses[min(standing.failures, len(pauses)) - 1] if pauses else 0.0
-        standing.not_before = self._wall() + pause
-        standing.error = error
+        standing.not_before = self._wall() + self._pause(standing.failures, error)
+        standing.error = _why(error)
         await self._note(job.session_id, standing)
         return Failed(
-            f"The conversation could not be compressed: {error}. Nothing was changed; "
+            f"The conversation could not be compressed: {standing.error}. Nothing was changed; "
             "/compress tries again."
         )
+
+    def _pause(self, failures: int, error: BaseException) -> float:
+        """How long not to try again: longer with each failure, and as long as it takes."""
+        pauses = self._config.cooldowns or (0.0,)
+        pause = pauses[min(failures, len(pauses)) - 1]
+        if isinstance(error, CompressorFailed):
+            pause = max(pauses) if error.lasting else max(pause, error.retry_after or 0.0)
+        return pause
 
     async def _note(self, session_id: str, standing: Standing | None) -> None:
         value = None if standing is None else msgspec.json.encode(standing).decode()
@@ -380,6 +386,8 @@ def _note(session_id: str) -> str:
 
 
 def _why(error: BaseException) -> str:
-    if isinstance(foreign.leaf(error), trio.TooSlowError):
+    if isinstance(error, trio.TooSlowError):
         return "the summary took too long"
+    if isinstance(error, CompressorFailed):
+        return str(error)[:300]
     return foreign.told(error)[:300]

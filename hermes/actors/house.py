@@ -18,7 +18,7 @@ from hermes.actors.turn import Mail
 from hermes.config import Config
 from hermes.errors import ActorStopped
 from hermes.events import RuntimeEvent, TurnEnded
-from hermes.messages import AgentSpec, Answer, Inbound, Outbound, Rebuilt, Reply
+from hermes.messages import AgentSpec, Answer, Inbound, Outbound, Rebuilt, Reply, Source
 from hermes.protocols import Agent, Build, Describe, Store
 
 Submit = Callable[[Inbound], Awaitable[object]]
@@ -89,7 +89,19 @@ def outbound(mail: Mail, session_id: str, text: str, kind: str = "reply") -> lis
     if not text:
         return []
     inbound = mail.inbound
-    source = inbound.source
+    reply_to = inbound.platform_message_id
+    return said_to(inbound.source, inbound.session_key, session_id, text, kind, reply_to)
+
+
+def said_to(
+    source: Source,
+    session_key: str,
+    session_id: str,
+    text: str,
+    kind: str,
+    reply_to: str | None = None,
+) -> list[Outbound]:
+    """The outbox rows of a text said in a chat."""
     body = {
         "kind": kind,
         "text": text,
@@ -99,9 +111,9 @@ def outbound(mail: Mail, session_id: str, text: str, kind: str = "reply") -> lis
         "thread_id": source.thread_id,
         "user_id": source.user_id,
         "session_id": session_id,
-        "reply_to": inbound.platform_message_id,
+        "reply_to": reply_to,
     }
-    return [Outbound(lane_of(source, inbound.session_key), body)]
+    return [Outbound(lane_of(source, session_key), body)]
 
 
 def answer_to(mails: Sequence[Mail], session_id: str, text: str, kind: str = "reply") -> Answer:

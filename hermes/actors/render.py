@@ -63,6 +63,51 @@ def render(rows: Sequence[Message | StoredMessage]) -> list[Message]:
     return shown
 
 
+class Unfolding:
+    """Rows shown as they come: what was shown once is never shown otherwise.
+
+    Providers keep what they have read, as long as not a byte of it changes. So nothing is merged
+    here, and a result that comes later than the next message has no place any more.
+    """
+
+    def __init__(self) -> None:
+        self._calls = _Calls()
+        self._begun = False
+
+    def copy(self) -> Unfolding:
+        """One that goes on from here, and leaves this one as it is."""
+        other = Unfolding()
+        other._calls = self._calls.copy()
+        other._begun = self._begun
+        return other
+
+    def add(self, rows: Iterable[Message | StoredMessage]) -> list[Message]:
+        """What a model sees of these rows, behind all that it was shown before."""
+        shown: list[Message] = []
+        step: _Step | None = None
+        for row in rows:
+            if row.role == "tool":
+                self._calls.answer(row)
+            elif row.role in {"user", "assistant"}:
+                shown += self._shown(step)
+                step = self._step(_cleaned(row))
+        shown += self._shown(step)
+        if shown and not self._begun:
+            self._begun = True
+            if shown[0].role != "user":
+                shown.insert(0, Message("user", OPENING))
+        return shown
+
+    def _step(self, message: Message) -> _Step | None:
+        if not _says_something(message):
+            return None
+        return self._calls.ask(message) if message.tool_calls else _Step(message)
+
+    def _shown(self, step: _Step | None) -> list[Message]:
+        self._calls.forget()
+        return [] if step is None else [step.message, *_answered(step)]
+
+
 def _steps(rows: Iterable[Message | StoredMessage]) -> list[_Step]:
     steps: list[_Step] = []
     calls = _Calls()
@@ -111,6 +156,17 @@ class _Calls:
         if not _says_something(result):
             result = replace(result, content=NO_OUTPUT, parts=None)
         step.results[place] = result
+
+    def copy(self) -> _Calls:
+        """The ids that were used; nothing waits."""
+        other = _Calls()
+        other._ids = set(self._ids)
+        other._counts = dict(self._counts)
+        return other
+
+    def forget(self) -> None:
+        """What has no result by now will have none."""
+        self._waiting = {}
 
     def _unique(self, call: ToolCall) -> ToolCall:
         id_ = base = call.id or "call"

@@ -6,14 +6,21 @@ import logging
 from collections.abc import Callable, Sequence
 
 from hermes.actors.cache import AgentCache, Held
-from hermes.actors.compression import Compressed, Failed, Job, Occasion, Outcome
+from hermes.actors.compression import (
+    Compressed,
+    Failed,
+    Job,
+    Occasion,
+    Outcome,
+    prompt_tokens,
+)
 from hermes.actors.cutting import estimate_tokens
 from hermes.actors.house import House, outbound
 from hermes.actors.place import Place
 from hermes.actors.turn import RunningTurn
 from hermes.errors import HermesError, StoreFailed
 from hermes.events import Notice, SessionMoved
-from hermes.messages import Answer, Message, Skipped
+from hermes.messages import Answer, Message, Skipped, Usage
 
 log = logging.getLogger(__name__)
 
@@ -48,18 +55,29 @@ class Room:
         return self._house.compression.limits.compress_at
 
     def taken(self, held: Held) -> int:
-        """How much of the window the conversation takes: counted by the provider, or estimated."""
-        session_id, counted = self._cache.counted
-        return max(held.tokens, counted if session_id == held.head.session_id else 0)
+        """How much of the window the conversation takes: counted by the provider, or estimated.
+
+        An estimate knows nothing of the system prompt and the tools, and may be wrong about words:
+        by how much it was too low at the last count, it is taken to be too low now.
+        """
+        session_id, counted, unseen = self._cache.counted
+        if session_id == held.head.session_id:
+            return max(held.tokens, counted)
+        return held.tokens + unseen
 
     async def compress_for(self, turn: RunningTurn, occasion: Occasion) -> Outcome | None:
         """Compress before a turn, or before it is tried again."""
         rotation_id = f"{turn.turn_id}:{occasion}"
         return await self._unasked(rotation_id, occasion, waiting=turn.input, turn=turn)
 
-    async def keep(self, session_id: str, counted: int, turn: RunningTurn) -> None:
+    async def keep(self, session_id: str, call: Usage, turn: RunningTurn) -> None:
         """Note what the provider counted for a finished turn, and compress where it was much."""
-        self._cache.counted = (session_id, counted)
+        counted = prompt_tokens(call) + call.output_tokens
+        unseen = self._cache.counted[2]
+        if estimate := self._cache.estimate(session_id):
+            # At most half: or a child would count as too long from its first message on.
+            unseen = min(max(0, counted - estimate), self._limit // 2)
+        self._cache.counted = (session_id, counted, unseen)
         if counted < self._limit or not self._house.compression.possible:
             return
         outcome = await self._unasked(f"{turn.turn_id}:after", "size")

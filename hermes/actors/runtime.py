@@ -34,6 +34,7 @@ from hermes.errors import (
 from hermes.messages import (
     Accepted,
     Busy,
+    Hit,
     Inbound,
     JsonObject,
     Listed,
@@ -220,6 +221,14 @@ class Runtime:
         """The conversations of a key, latest activity first."""
         return await self._house.store.list_sessions(
             session_key=session_key, limit=limit, offset=offset
+        )
+
+    async def search(
+        self, session_key: str, words: str, *, role: str | None = None, limit: int = 20
+    ) -> list[Hit]:
+        """Messages with these words in the conversations of a key, and in no others; best first."""
+        return await self._house.store.search_messages(
+            words, session_key=session_key, role=role, limit=limit
         )
 
     def events(self, session_key: str | None = None) -> Subscription:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -14,12 +15,14 @@ from hermes.events import (
     AgentEvent,
     ReasoningDelta,
     RuntimeEvent,
+    Spoken,
     Steered,
     TextDelta,
     ToolFinished,
     ToolStarted,
 )
-from hermes.messages import Inbound, Message, Source, StoredMessage, ToolCall
+from hermes.messages import Inbound, Message, Source, Spent, StoredMessage, ToolCall
+from hermes.protocols import Store, ToolRecords
 
 INTERRUPTED = "[interrupted before it answered]"
 Rows = Sequence[Message | StoredMessage]
@@ -52,16 +55,20 @@ class RunningTurn:
         mails: Sequence[Mail],
         messages: Sequence[Message],
         publish: Callable[[RuntimeEvent], None],
+        store: Store | None = None,
     ) -> None:
         self.cell = cell
         self.mails = list(mails)
         self.input = messages
         self.history: Rows = ()
         self.deadline = math.inf
+        self.records: ToolRecords | None = store
         self.log: list[AgentEvent | Steered] = []
         self._publish = publish
+        self._store = store
         self._steering: list[Mail] = []
         self._closed = False
+        self._calls: Counter[tuple[str, str]] = Counter()
 
     @property
     def session_key(self) -> str:
@@ -88,6 +95,21 @@ class RunningTurn:
         """History and input as a model may be shown them."""
         return render([*self.history, *self.input])
 
+    async def spent(self) -> Spent:
+        """What this conversation has cost, and this day; without the turn itself."""
+        source = self.source
+        if self._store is None:
+            return Spent()
+        return await self._store.spent(self.session_id, source.platform, source.user_id)
+
+    def ordinal(self, tool: str, arguments: str) -> int:
+        """How often the same call came before in this run; counts this one."""
+        if self._closed:
+            raise TurnClosed(f"turn {self.turn_id} is over")
+        before = self._calls[tool, arguments]
+        self._calls[tool, arguments] += 1
+        return before
+
     def emit(self, event: AgentEvent) -> None:
         """Tell what happens. Raises `TurnClosed` once the turn is over."""
         if self._closed:
@@ -107,12 +129,13 @@ class RunningTurn:
         if self._closed:
             raise TurnClosed(f"turn {self.turn_id} is over")
         taken, self._steering = self._steering, []
-        for mail in taken:
+        events = [Steered(mail.message, (mail.inbox_id,)) for mail in taken]
+        for mail, event in zip(taken, events, strict=True):
             self.mails.append(mail)
-            event = Steered(mail.message, (mail.inbox_id,))
             self.log.append(event)
             self._publish(event)
-        return [mail.message for mail in taken]
+        # The messages of the log themselves: by them it is known which the agent has kept.
+        return [event.message for event in events]
 
     def close(self) -> list[Mail]:
         """End the turn; returns the input that the agent never asked for."""
@@ -125,6 +148,7 @@ class RunningTurn:
         steered = [event.message for event in self.log if isinstance(event, Steered)]
         self.input = [*self.input, *steered]
         self.log = []
+        self._calls.clear()
 
 
 @attrs.define
@@ -133,6 +157,8 @@ class _Said:
 
     text: str = ""
     reasoning: str = ""
+    message: Message | None = None
+    """The message itself, where the agent has told it whole."""
     calls: list[ToolCall] = attrs.Factory(list)
     results: dict[str, str] = attrs.Factory(dict)
     later: list[Message] = attrs.Factory(list)
@@ -147,7 +173,7 @@ class _Said:
         """The message and the results of its calls; those that are missing were interrupted."""
         if not self.text and not self.calls:
             return self.later
-        said = Message(
+        said = self.message or Message(
             "assistant",
             self.text or None,
             tool_calls=tuple(self.calls),
@@ -191,6 +217,8 @@ def _add(said: _Said, event: AgentEvent | Steered) -> None:
             said.text += text
         case ReasoningDelta(text):
             said.reasoning += text
+        case Spoken(message):
+            said.message = message
         case ToolStarted(call):
             said.calls.append(call)
         case ToolFinished(call_id, content, _):

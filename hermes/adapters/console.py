@@ -57,10 +57,15 @@ class Console:
                     self._say(event.text)
                 elif isinstance(event, TurnEnded):
                     self.failed = self.failed or event.reply.status == "failed"
-                    rest = event.reply.text.removeprefix(begun)
-                    whole = rest if event.reply.text.startswith(begun) else f"\n{rest}"
-                    self._say(f"{whole}\n")
+                    self._say(f"{_rest(event.reply.text, begun)}\n")
 
     def _say(self, text: str) -> None:
         self.answers.write(text)
         self.answers.flush()
+
+
+def _rest(text: str, begun: str) -> str:
+    """What of a reply was not shown while it came."""
+    if begun.endswith(text):  # its last part, after what was said before a tool
+        return ""
+    return text.removeprefix(begun) if text.startswith(begun) else f"\n{text}"

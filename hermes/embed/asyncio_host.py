@@ -10,33 +10,27 @@ import asyncio
 import functools
 import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import attrs
-import trio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from hermes.actors.runtime import Runtime
 from hermes.actors.streaming import Stream
+from hermes.agents.crossing import Away, LoopTask, LoopTurn
 from hermes.embed.trio_host import Reply, builder_of, open_runtime
-from hermes.errors import TurnClosed
-from hermes.events import AgentEvent, RuntimeEvent
-from hermes.messages import (
-    AgentSpec,
-    Hooks,
-    Message,
-    OutboxRow,
-    Source,
-    StoredMessage,
-    TurnResult,
-)
+from hermes.events import RuntimeEvent
+from hermes.messages import AgentSpec, Hooks, OutboxRow, TurnResult
 from hermes.protocols import Adapter, Agent, Build, Compressor, Summary, SummaryRequest, Turn
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+GRACE_SECONDS = 10.0
+"""How long what was cancelled on the host's loop is waited for."""
 
 
 async def call(portal: BlockingPortal, function: Callable[[], Awaitable[R]]) -> R:
@@ -50,96 +44,10 @@ class HostLoop:
 
     loop: asyncio.AbstractEventLoop
 
-    async def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine of the host's on its loop; cancelled here, it is cancelled there."""
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        ended = trio.Event()
-        token = trio.lowlevel.current_trio_token()
-        future.add_done_callback(lambda _: _wake(token, ended))
-        try:
-            await ended.wait()
-        except trio.Cancelled:
-            future.cancel()
-            with trio.CancelScope(shield=True):
-                await ended.wait()
-            raise
-        if future.cancelled():
-            raise RuntimeError("the host's loop cancelled it")
-        return future.result()
-
-
-def _wake(token: trio.lowlevel.TrioToken, ended: trio.Event) -> None:
-    try:
-        token.run_sync_soon(ended.set)
-    except trio.RunFinishedError:
-        return  # nobody waits any more
-
-
-class HostTurn:
-    """A turn for an agent on the host's loop: what it says crosses to the runtime's thread."""
-
-    def __init__(self, turn: Turn, token: trio.lowlevel.TrioToken) -> None:
-        self._turn = turn
-        self._token = token
-        self._over = False
-
-    @property
-    def session_key(self) -> str:
-        return self._turn.session_key
-
-    @property
-    def session_id(self) -> str:
-        return self._turn.session_id
-
-    @property
-    def turn_id(self) -> int:
-        return self._turn.turn_id
-
-    @property
-    def source(self) -> Source:
-        return self._turn.source
-
-    @property
-    def input(self) -> Sequence[Message]:
-        return self._turn.input
-
-    @property
-    def text(self) -> str:
-        return self._turn.text
-
-    @property
-    def history(self) -> Sequence[Message | StoredMessage]:
-        return self._turn.history
-
-    @property
-    def deadline(self) -> float:
-        return self._turn.deadline
-
-    def messages(self) -> list[Message]:
-        """History and input as a model may be shown them."""
-        return self._turn.messages()
-
-    def emit(self, event: AgentEvent) -> None:
-        """Tell what happens; in order, and without a wait."""
-        if self._over:
-            raise TurnClosed(f"turn {self.turn_id} is over")
-        self._token.run_sync_soon(self._emit, event)
-
-    def _emit(self, event: AgentEvent) -> None:
-        try:
-            self._turn.emit(event)
-        except TurnClosed:
-            self._over = True
-
-    def steered(self) -> list[Message]:
-        """Input that came meanwhile and asks to be heard now."""
-        if self._over:
-            raise TurnClosed(f"turn {self.turn_id} is over")
-        return trio.from_thread.run_sync(self._turn.steered, trio_token=self._token)
-
-    def end(self) -> None:
-        """The agent has answered or was cancelled."""
-        self._over = True
+    async def run(self, work: Callable[[], Awaitable[R]]) -> R:
+        """Run something of the host's on its loop; cancelled here, it is cancelled there."""
+        away: Away[R] = Away()
+        return await away.wait(LoopTask(self.loop, away, work).stop, GRACE_SECONDS)
 
 
 @attrs.frozen
@@ -151,9 +59,9 @@ class HostAgent:
 
     async def run(self, turn: Turn, /) -> TurnResult:
         """Answer on the host's loop."""
-        theirs = HostTurn(turn, trio.lowlevel.current_trio_token())
+        theirs = LoopTurn(turn)
         try:
-            return await self.host.run(_coroutine(self.agent.run(theirs)))
+            return await self.host.run(lambda: self.agent.run(theirs))
         finally:
             theirs.end()
 
@@ -161,7 +69,7 @@ class HostAgent:
         """Close it, on the host's loop."""
         aclose = getattr(self.agent, "aclose", None)  # optional by contract
         if aclose is not None:
-            await self.host.run(_coroutine(aclose()))
+            await self.host.run(aclose)
 
 
 @attrs.frozen
@@ -173,7 +81,7 @@ class HostCompressor:
 
     async def summarize(self, request: SummaryRequest, /) -> Summary:
         """Sum up on the host's loop."""
-        return await self.host.run(_coroutine(self.compressor.summarize(request)))
+        return await self.host.run(lambda: self.compressor.summarize(request))
 
 
 @attrs.frozen
@@ -189,11 +97,7 @@ class HostAdapter:
 
     async def send(self, row: OutboxRow, /) -> None:
         """Send on the host's loop."""
-        await self.host.run(_coroutine(self.adapter.send(row)))
-
-
-async def _coroutine(work: Awaitable[R]) -> R:
-    return await work
+        await self.host.run(lambda: self.adapter.send(row))
 
 
 def _hosted_builder(agent: Build | Reply, host: HostLoop) -> Build:
@@ -202,8 +106,9 @@ def _hosted_builder(agent: Build | Reply, host: HostLoop) -> Build:
     async def hosted(spec: AgentSpec) -> Agent:
         built = build(spec)
         if inspect.isawaitable(built):
-            built = await host.run(_coroutine(built))
-        return HostAgent(built, host)
+            waited = built
+            built = await host.run(lambda: waited)
+        return built if getattr(built, "on_trio", False) else HostAgent(built, host)
 
     return hosted
 
@@ -218,7 +123,7 @@ def _hosted_hook(hook: Callable[..., Any], host: HostLoop) -> Callable[..., Any]
 
     @functools.wraps(hook)  # its signature says which arguments it takes
     async def hosted(**arguments: Any) -> None:
-        await host.run(hook(**arguments))
+        await host.run(lambda: hook(**arguments))
 
     return hosted
 
@@ -310,6 +215,7 @@ class AsyncioRuntime:
     status = _awaits(Runtime.status)
     history = _awaits(Runtime.history)
     sessions = _awaits(Runtime.sessions)
+    search = _awaits(Runtime.search)
     wait_boundaries = _awaits(Runtime.wait_boundaries)
     drain = _awaits(Runtime.drain)
     snapshot = _looks(Runtime.snapshot)

@@ -113,6 +113,7 @@ class BlockingRuntime:
     status = _waits(Runtime.status)
     history = _waits(Runtime.history)
     sessions = _waits(Runtime.sessions)
+    search = _waits(Runtime.search)
     wait_boundaries = _waits(Runtime.wait_boundaries)
     drain = _waits(Runtime.drain)
     snapshot = _looks(Runtime.snapshot)

@@ -31,6 +31,7 @@ from hermes.store import (
     search,
     sessions,
     titles,
+    tool_records,
     transcripts,
     transfer,
     turns,
@@ -214,6 +215,14 @@ class SessionStore:
     answer = _writes(closing.close)
     commit_turn = _writes(turns.commit_turn)
 
+    begin_once = _writes(tool_records.begin_once)
+    end_once = _writes(tool_records.end_once)
+    ask_approval = _writes(tool_records.ask_approval)
+    take_approval = _writes(tool_records.take_approval)
+    get_approval = _reads(tool_records.get_approval)
+    pending_approvals = _reads(tool_records.pending_approvals)
+    decide_approval = _writes(tool_records.decide_approval)
+
     pending_outbox = _reads(outbox.pending_outbox)
     mark_sending = _writes(outbox.mark_sending)
     mark_sent = _writes(outbox.mark_sent)
@@ -235,6 +244,7 @@ class SessionStore:
 
     update_token_counts = _writes(usage.update_token_counts)
     get_usage = _reads(usage.get_usage)
+    spent = _reads(usage.spent)
     get_meta = _reads(meta.get_meta)
     set_meta = _writes(meta.set_meta)
 

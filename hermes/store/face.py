@@ -13,7 +13,16 @@ import apsw
 import trio
 
 from hermes.errors import StoreBusy, plain
-from hermes.messages import Accepted, Delivery, ExpiryPolicy, Hooks, Inbound, OutboxRow
+from hermes.messages import (
+    Accepted,
+    Answer,
+    Approval,
+    Delivery,
+    ExpiryPolicy,
+    Hooks,
+    Inbound,
+    OutboxRow,
+)
 from hermes.store import (
     actor,
     boundaries,
@@ -32,6 +41,7 @@ from hermes.store import (
     search,
     sessions,
     titles,
+    tool_records,
     transcripts,
     transfer,
     turns,
@@ -120,18 +130,40 @@ class Store(actor.StoreActor):
         `deliver` hears of new messages in inbox order, whether or not the caller still waits.
         """
 
-        def after(accepted: Accepted) -> None:
-            stored = accepted.inbound
-            if self.deliver is not None and stored is not None:
-                self.deliver(
-                    Delivery(
-                        accepted.receipt, stored, accepted.head, accepted.waiting, accepted.route
-                    )
-                )
-
         return await self.transact(
-            lambda tx: inbox.accept(tx, inbound, policy=policy, max_open=max_open), after
+            lambda tx: inbox.accept(tx, inbound, policy=policy, max_open=max_open), self._delivered
         )
+
+    def _delivered(self, accepted: Accepted) -> None:
+        stored = accepted.inbound
+        if self.deliver is not None and stored is not None:
+            self.deliver(
+                Delivery(accepted.receipt, stored, accepted.head, accepted.waiting, accepted.route)
+            )
+
+    async def decide_approval(
+        self,
+        session_key: str,
+        approval_id: int | None,
+        *,
+        approve: bool,
+        answer: Answer | None = None,
+        then: Inbound | None = None,
+        policy: ExpiryPolicy = inbox.NEVER,
+    ) -> Approval | None:
+        """Allow or refuse a call that waits; the message `then` is delivered like any other."""
+
+        def decide(tx: Tx) -> tool_records.Decided:
+            return tool_records.decide(
+                tx, session_key, approval_id,
+                approve=approve, answer=answer, then=then, policy=policy,
+            )  # fmt: skip
+
+        def after(decided: tool_records.Decided) -> None:
+            if decided.accepted is not None:
+                self._delivered(decided.accepted)
+
+        return (await self.transact(decide, after)).approval
 
     create_session = _writes(sessions.create_session)
     ensure_session = _writes(sessions.ensure_session)
@@ -178,6 +210,13 @@ class Store(actor.StoreActor):
     answer = _writes(closing.close)
     commit_turn = _writes(turns.commit_turn)
 
+    begin_once = _writes(tool_records.begin_once)
+    end_once = _writes(tool_records.end_once)
+    ask_approval = _writes(tool_records.ask_approval)
+    take_approval = _writes(tool_records.take_approval)
+    get_approval = _reads(tool_records.get_approval)
+    pending_approvals = _reads(tool_records.pending_approvals)
+
     pending_outbox = _reads(outbox.pending_outbox)
     mark_sending = _writes(outbox.mark_sending)
     mark_sent = _writes(outbox.mark_sent)
@@ -199,6 +238,7 @@ class Store(actor.StoreActor):
 
     update_token_counts = _writes(usage.update_token_counts)
     get_usage = _reads(usage.get_usage)
+    spent = _reads(usage.spent)
     get_meta = _reads(meta.get_meta)
     set_meta = _writes(meta.set_meta)
 

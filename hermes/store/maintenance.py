@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from hermes.messages import Pruned
-from hermes.store import meta, routes, rows, search, sessions
+from hermes.store import meta, routes, rows, search, sessions, tool_records
 from hermes.store.tx import Tx, Work
 
 DAY = 86400.0
@@ -33,6 +33,7 @@ def delete_session(tx: Tx, session_id: str) -> int:
     tx.run("UPDATE sessions SET kind = 'import' WHERE parent_no = ? AND kind = 'compression'", no)
     tx.run("DELETE FROM leases WHERE session_id = ?", session_id)
     meta.forget(tx, session_id)
+    tool_records.forget_session(tx, session_id)
     tx.run("DELETE FROM sessions WHERE no = ?", no)
     return deleted
 
@@ -99,9 +100,12 @@ def finalize_orphaned_compression_sessions(tx: Tx) -> int:
 
 
 def forget_closed(tx: Tx, older_than_days: float = 30, limit: int = 500) -> int:
-    """Drop receipts, sent replies and heard boundaries of long ago, a bounded number at a time."""
+    """Drop receipts, sent replies, heard boundaries and approvals of long ago.
+
+    A bounded number of each at a time.
+    """
     before = tx.now - older_than_days * DAY
-    return sum(
+    return tool_records.forget_approvals(tx, before, limit) + sum(
         tx.run(
             f"DELETE FROM {table} WHERE id IN "
             f"(SELECT id FROM {table} WHERE closed_at < ? ORDER BY closed_at LIMIT ?)",

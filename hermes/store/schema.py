@@ -202,4 +202,44 @@ CREATE VIRTUAL TABLE search USING fts5 (
 INSERT INTO search (search) VALUES ('rebuild');
 """
 
-MIGRATIONS: tuple[str, ...] = (CONVERSATIONS, RUNTIME, SEARCH)
+# A turn that was committed or set aside never runs again, so nothing asks for its calls any more.
+# An approval is over by its time, whatever became of it; 'expired' is therefore no state.
+TOOLS = """
+CREATE TABLE once_calls (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  turn_id INTEGER NOT NULL,
+  tool TEXT NOT NULL,
+  arguments TEXT NOT NULL,
+  ordinal INTEGER NOT NULL,
+  result TEXT,
+  failed INTEGER NOT NULL DEFAULT 0 CHECK (failed IN (0, 1)),
+  begun_at REAL NOT NULL,
+  UNIQUE (turn_id, tool, arguments, ordinal)
+) STRICT;
+CREATE TRIGGER finished_turns_need_no_calls AFTER UPDATE OF state ON inbox
+WHEN NEW.state <> 'open'
+BEGIN DELETE FROM once_calls WHERE turn_id = NEW.id; END;
+
+CREATE TABLE approvals (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  asked_of TEXT NOT NULL,
+  session_key TEXT NOT NULL,
+  session_id TEXT,
+  tool TEXT NOT NULL,
+  arguments TEXT NOT NULL,
+  state TEXT NOT NULL DEFAULT 'pending'
+    CHECK (state IN ('pending', 'approved', 'denied', 'used')),
+  asked_at REAL NOT NULL,
+  expires_at REAL NOT NULL
+) STRICT;
+CREATE INDEX approvals_open ON approvals (asked_of, id) WHERE state IN ('pending', 'approved');
+CREATE INDEX approvals_due ON approvals (expires_at);
+CREATE INDEX approvals_of_session ON approvals (session_id) WHERE session_id IS NOT NULL;
+"""
+
+# Budgets ask for what this day has cost, before each call.
+LEDGER = """
+CREATE INDEX usage_by_time ON usage (created_at);
+"""
+
+MIGRATIONS: tuple[str, ...] = (CONVERSATIONS, RUNTIME, SEARCH, TOOLS, LEDGER)

@@ -193,6 +193,7 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
     *,
     source: str | None = None,
     role: str | None = None,
+    session_key: str | None = None,
     session_ids: Sequence[str] | None = None,
     after: float | None = None,
     before: float | None = None,
@@ -207,6 +208,7 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
     filters = {
         "s.source = ?": source,
         "m.role = ?": role,
+        "s.session_key = ?": session_key,
         "m.created_at >= ?": after,
         "m.created_at < ?": before,
     }

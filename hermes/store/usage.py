@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 
-from hermes.messages import Usage
-from hermes.store import sessions
-from hermes.store.tx import Tx
+from hermes.messages import Spent, Usage
+from hermes.store import lineage, sessions
+from hermes.store.tx import Tx, Value
 
 
 def update_token_counts(
@@ -56,6 +57,36 @@ def get_usage(tx: Tx, session_id: str) -> list[Usage]:
         session_id,
     )
     return [Usage(*row) for row in rows]
+
+
+def spent(tx: Tx, session_id: str, platform: str, user_id: str | None) -> Spent:
+    """The cost of a conversation with all it was compressed from, and of this day so far."""
+    line = lineage.get_compression_lineage(tx, session_id)
+    marks = ",".join("?" * len(line))
+    whole = f"SELECT total(cost) FROM sessions WHERE id IN ({marks})"
+    day = "SELECT total(cost) FROM usage WHERE created_at >= ?"
+    midnight = _midnight(tx.now)
+    own = (
+        "SELECT total(u.cost) FROM usage u JOIN sessions s ON s.no = u.session_no "
+        "WHERE u.created_at >= ? AND s.source = ? AND s.user_id IS ?"
+    )
+    return Spent(
+        _total(tx, whole, *line),
+        _total(tx, own, midnight, platform, user_id),
+        _total(tx, day, midnight),
+    )
+
+
+def _total(tx: Tx, sql: str, *values: Value) -> float:
+    row = tx.one(sql, *values)
+    return 0.0 if row is None else float(row[0])
+
+
+def _midnight(now: float) -> float:
+    """The beginning of the day in local time."""
+    return (
+        datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
+    )
 
 
 def record_all(tx: Tx, session_id: str, calls: Sequence[Usage], turn_id: int | None) -> None:

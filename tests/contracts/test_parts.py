@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 import trio
 
 from hermes import AgentSpec, Message, TurnResult
+from hermes.agents.bridges import asyncio_agent, blocking_agent
+from hermes.agents.offline import WHO, OfflineAgent
 from hermes.embed.trio_host import ReplyAgent, builder_of
 from hermes.errors import Unsendable
 from hermes.events import TextDelta, ToolFinished, ToolStarted, TurnStarted
 from hermes.messages import OutboxRow, ToolCall
 from hermes.protocols import Summary, SummaryRequest
-from hermes.run import echo
 from hermes.testing import (
     CountingBuilder,
     DeterministicCompressor,
@@ -23,6 +26,7 @@ from hermes.testing import (
 )
 
 CALL = ToolCall("c1", "look", "{}")
+SPEC = AgentSpec(session_key="k")
 
 
 # Agents: each maker makes one that does a thing, as its users would.
@@ -83,6 +87,73 @@ class Functions:
         return ReplyAgent(listen(gate))
 
 
+class Threads:
+    """A plain function in a thread."""
+
+    def saying(self, text):
+        return self.built(lambda turn: text)
+
+    def waiting(self):
+        return self.built(lambda turn: str(turn.wait_cancelled()))
+
+    def failing(self, error):
+        def reply(turn):
+            raise error
+
+        return self.built(reply)
+
+    def working(self):
+        def reply(turn):
+            turn.emit(TextDelta("let me "))
+            turn.emit(ToolStarted(CALL))
+            turn.emit(ToolFinished("c1", "seen"))
+            return "done"
+
+        return self.built(reply)
+
+    def listening(self, gate):
+        token = trio.lowlevel.current_trio_token()
+
+        def reply(turn):
+            trio.from_thread.run(gate.wait, trio_token=token)
+            return f"heard {[message.content for message in turn.steered()]}"
+
+        return self.built(reply)
+
+    def built(self, reply):
+        return blocking_agent(reply)(SPEC)
+
+    def close(self):
+        pass
+
+
+class OnAsyncio(Threads):
+    """A coroutine on asyncio; it may wait in threads of asyncio's."""
+
+    def __init__(self):
+        self.bridges = []
+
+    def waiting(self):
+        async def reply(turn):
+            await asyncio.Event().wait()
+
+        return self.awaited(reply)
+
+    def built(self, reply):
+        async def on_asyncio(turn):
+            return await asyncio.to_thread(reply, turn)
+
+        return self.awaited(on_asyncio)
+
+    def awaited(self, reply):
+        self.bridges.append(asyncio_agent(reply))
+        return self.bridges[-1](SPEC)
+
+    def close(self):
+        for bridge in self.bridges:
+            bridge.close()
+
+
 def listen(gate):
     async def run(turn):
         await gate.wait()
@@ -92,9 +163,12 @@ def listen(gate):
     return run
 
 
-@pytest.fixture(params=[Scripted, Functions])
+@pytest.fixture(params=[Scripted, Functions, Threads, OnAsyncio])
 def maker(request):
-    return request.param()
+    made = request.param()
+    yield made
+    if isinstance(made, Threads):
+        made.close()
 
 
 async def begun(events):
@@ -164,8 +238,8 @@ async def test_an_agent_hears_what_is_said_into_its_turn(start, maker):
 
 
 async def test_the_agent_of_the_console_keeps_the_same_contract(start):
-    async with start(agent=echo) as runtime:
-        assert (await runtime.ask("k", "hello")).text == "You said: hello"
+    async with start(agent=lambda _: OfflineAgent()) as runtime:
+        assert (await runtime.ask("k", "hello")).text.startswith(f"You said: hello\n{WHO}")
 
 
 async def test_an_agent_is_closed_once(start):

@@ -57,7 +57,8 @@ def test_make_run_starts_a_chat(tmp_path):
         text=True,
         timeout=120,
     )
-    assert done.stdout == "You said: hello\nNew session.\n"
+    assert done.stdout.startswith("You said: hello\nI am the offline agent")
+    assert done.stdout.endswith("\nNew session.\n")
     assert (tmp_path / "hermes" / "state.db").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import signal
@@ -9,6 +10,16 @@ import subprocess
 import sys
 
 import pytest
+import trio
+
+from hermes.adapters.console import Console
+from hermes.agents.offline import CONNECT, WHO
+from hermes.events import TextDelta, ToolFinished, ToolStarted
+from hermes.messages import ToolCall
+from hermes.testing import ScriptedAgent, open_model
+
+LOOKING = [ToolStarted(ToolCall("c1", "look")), ToolFinished("c1", "seen")]
+HELLO = f"You said: hello\n{WHO} Say help to see what I can do. {CONNECT}\n"
 
 
 def run(*arguments, text="", path=None, home=None):
@@ -24,17 +35,57 @@ def run(*arguments, text="", path=None, home=None):
     )
 
 
+async def test_a_model_answers_where_one_is_named(tmp_path):
+    async with open_model(["good evening"]) as model:
+        done = await trio.run_process(
+            [sys.executable, "-W", "error", "-m", "hermes.run", "--db", str(tmp_path / "chat.db")],
+            stdin=b"hello\n",
+            capture_stdout=True,
+            env={**os.environ, "OPENAI_BASE_URL": model.openai_url, "OPENAI_API_KEY": "sk-secret"},
+        )
+        [asked] = model.requests
+    assert done.stdout == b"good evening\n"
+    assert asked.headers["authorization"] == "Bearer sk-secret"
+    assert b"sk-secret" not in (tmp_path / "chat.db").read_bytes()
+
+
+async def test_a_model_that_is_not_there_is_told_of_in_a_sentence(tmp_path):
+    done = await trio.run_process(
+        [sys.executable, "-W", "error", "-m", "hermes.run", "--db", str(tmp_path / "chat.db")],
+        stdin=b"hello\n",
+        capture_stdout=True,
+        capture_stderr=True,
+        check=False,
+        env={
+            **os.environ,
+            "OPENAI_BASE_URL": "nonsense://127.0.0.1",
+            "OPENAI_API_KEY": "sk-secret",
+        },
+    )
+    assert done.returncode == 1
+    assert b"the address of the model cannot be used" in done.stdout
+    assert b"Traceback" not in done.stdout + done.stderr
+
+
 def test_piped_lines_are_answered_and_remembered(tmp_path):
     path = str(tmp_path / "chat.db")
     done = run("--db", path, text="hello\n\n/title A talk\n")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "You said: hello\nThe title is now: A talk\n"
+    assert done.stdout == f"{HELLO}The title is now: A talk\n"
     done = run("--db", path, text="/sessions\n")
     assert done.stdout == "1. A talk (2 messages)\nGo to one with /resume.\n"
 
 
+def test_what_was_said_before_a_restart_and_a_new_session_is_recalled(tmp_path):
+    path = str(tmp_path / "chat.db")
+    run("--db", path, text="bees sleep at night\n/new\n")
+    done = run("--db", path, text="what did I say about bees?\nwhat is 2 + 3*4?\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == ("You said about bees:\n- bees sleep at night\n2 + 3*4 = 14\n")
+
+
 def test_without_a_file_the_data_lies_in_the_users_folder_for_the_user_alone(tmp_path):
-    assert run(text="hello\n", home=tmp_path).stdout == "You said: hello\n"
+    assert run(text="hello\n", home=tmp_path).stdout == HELLO
     assert (tmp_path / "hermes").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "hermes" / "state.db").stat().st_mode & 0o777 == 0o600
 
@@ -77,13 +128,29 @@ def test_at_a_terminal_it_says_who_answers_and_where_the_data_lies(tmp_path):
     )
     os.close(theirs)
     shown = read_until(ours, b"> ")
-    assert b"echo agent" in shown
+    assert b"The offline agent answers" in shown
     assert path.encode() in shown
     os.write(ours, b"hello\n")
     assert b"You said: hello" in read_until(ours, b"You said: hello")
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 130
     os.close(ours)
+
+
+@pytest.mark.parametrize(
+    ("steps", "shown"),
+    [
+        (["done"], "done"),
+        ([TextDelta("do"), "done"], "done"),
+        ([TextDelta("let me see; "), *LOOKING, TextDelta("done"), "done"], "let me see; done"),
+        ([TextDelta("do"), "something else"], "do\nsomething else"),
+    ],
+)
+async def test_an_answer_is_shown_once_however_it_comes(start, steps, shown):
+    said = io.StringIO()
+    async with start(agent=lambda _: ScriptedAgent([steps])) as runtime:
+        assert await Console(runtime, "k", "", io.StringIO("hello\n"), said).run()
+    assert said.getvalue() == f"{shown}\n"
 
 
 def read_until(descriptor, wanted):

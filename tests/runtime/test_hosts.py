@@ -248,6 +248,45 @@ def test_an_agent_of_an_asyncio_host_can_be_steered_and_is_refused_after_its_tur
     asyncio.run(main())
 
 
+def test_a_turn_begins_when_the_cancelled_one_before_has_cleaned_up(path):
+    order = []
+
+    async def main():
+        begun = asyncio.Event()
+
+        async def reply(turn):
+            order.append(turn.text)
+            if turn.text != "slow":
+                return "quick"
+            begun.set()
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                await asyncio.sleep(0.01)
+                order.append("cleaned up")
+
+        async with open_runtime_asyncio(path, agent=reply) as runtime:
+            asker = asyncio.create_task(runtime.ask("k", "slow"))
+            await begun.wait()
+            assert await runtime.interrupt("k")
+            assert (await runtime.ask("k", "next")).text == "quick"
+            assert (await asker).status == "interrupted"
+
+    asyncio.run(main())
+    assert order == ["slow", "cleaned up", "next"]
+
+
+def test_every_host_searches_the_conversations_of_a_key(path):
+    with start_runtime(path, agent=echo) as runtime:
+        runtime.ask("k", "bees sleep at night")
+        runtime.ask("other", "bees are mine alone")
+        assert [hit.role for hit in runtime.search("k", "bees")] == ["user", "assistant"]
+        assert [hit.snippet for hit in runtime.search("k", "bees", role="user")] == [
+            ">>>bees<<< sleep at night"
+        ]
+        assert runtime.search("k", "mine") == []
+
+
 def test_embedding_never_imports_trio_asyncio():
     code = "import hermes, hermes.embed, hermes.run, sys; sys.exit('trio_asyncio' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

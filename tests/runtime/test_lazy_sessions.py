@@ -113,6 +113,7 @@ COMMANDS = [
     "/status", "/title", "/title Plans", "/new", "/new Plans", "/reset", "/help", "/whoami",
     "/usage", "/sessions", "/resume", "/resume 1", "/resume Plans", "/undo", "/undo 3", "/retry",
     "/stop", "/branch", "/compress", "/compress here 2", "/queue", "/steer", "/background",
+    "/approve", "/approve 1", "/deny", "/deny 1",
 ]  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from hermes import (
     open_runtime,
     set_current_session_id,
 )
-from hermes.errors import AlreadyAnswered, ContextOverflow
+from hermes.errors import AlreadyAnswered, ContextOverflow, TurnClosed
 from hermes.events import SessionMoved
 from hermes.messages import Inbound, Message, Rotation, TurnResult, Usage
 from hermes.store import Clock, SessionStore
@@ -700,7 +700,8 @@ async def test_what_is_left_of_a_turn_cannot_move_the_conversation_later(start, 
 
     async def late():
         await go_on.wait()
-        set_current_session_id("late")
+        with pytest.raises(TurnClosed):
+            set_current_session_id("late")
         wrote.set()
 
     async def reply(turn):

@@ -14,7 +14,7 @@ COMMANDS = set(
     re.findall(
         r"/\w+",
         "/new /reset /resume /sessions /title /branch /compress /compact /retry /undo /stop /queue "
-        "/steer /background /status /usage /help /whoami",
+        "/steer /background /status /usage /help /whoami /approve /deny",
     )
 )
 

@@ -1,8 +1,4 @@
-"""Fakes for tests, ours and yours: they keep the contracts of the real parts, without a network.
-
-`ScriptedAgent` and `CountingBuilder` stand for a model, `DeterministicCompressor` for one that sums
-up, `RecordingHook` for a plugin, `MemoryAdapter` for a platform.
-"""
+"""Fakes: they keep the contracts of the real parts, without a network."""
 
 from __future__ import annotations
 

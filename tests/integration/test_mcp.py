@@ -1,0 +1,146 @@
+"""MCP servers, real ones in processes of their own: over stdio and over HTTP."""
+
+from __future__ import annotations
+
+import functools
+import socket
+import sys
+from subprocess import DEVNULL
+
+import pytest
+import trio
+
+from hermes.agents.mcp_servers import McpServer, ServerDown, open_servers, tools_of
+from hermes.agents.tools import Toolbox
+from hermes.messages import ToolCall
+
+SECONDS = 60
+SERVER = """
+import os, sys
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("test", log_level="ERROR")
+
+@server.tool()
+def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+
+@server.tool()
+def fail() -> str:
+    raise ValueError("no luck")
+
+@server.tool()
+def die() -> str:
+    os._exit(3)
+
+if len(sys.argv) > 1:
+    server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[1]))
+else:
+    server.run()
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "server.py"
+    path.write_text(SERVER)
+    return [sys.executable, str(path)]
+
+
+async def test_a_server_over_stdio_offers_tools_and_answers(program):
+    with trio.fail_after(SECONDS):
+        async with open_servers([McpServer(name="test", command=program)]) as [server]:
+            assert sorted(server.offered) == ["add", "die", "fail"]
+            assert server.offered["add"].description == "Add two numbers."
+            assert await server.call("add", {"a": 1, "b": 2}) == ("3", False)
+
+
+async def test_what_a_tool_refuses_is_told_and_harms_nobody(program):
+    with trio.fail_after(SECONDS):
+        async with open_servers([McpServer(name="test", command=program)]) as [server]:
+            text, failed = await server.call("fail", {})
+            assert (failed, "fail" in text) == (True, True)
+            text, failed = await server.call("add", {"a": "x"})
+            assert failed
+            text, failed = await server.call("nobody", {})
+            assert failed
+            assert await server.call("add", {"a": 1, "b": 2}) == ("3", False)
+            assert server.starts == 1
+
+
+async def test_a_server_that_dies_is_reported_and_started_again(program, caplog):
+    with trio.fail_after(SECONDS):
+        async with open_servers([McpServer(name="test", command=program)]) as [server]:
+            with pytest.raises(ServerDown, match="broke off"):
+                await server.call("die", {})
+            with pytest.raises(ServerDown, match="being started again"):
+                await server.call("add", {"a": 1, "b": 2})
+            await server.wait_up()
+            assert await server.call("add", {"a": 1, "b": 2}) == ("3", False)
+            assert server.starts == 2
+    assert any("MCP server test" in record.message for record in caplog.records)
+
+
+async def test_a_server_that_cannot_be_started_hinders_no_other(program):
+    absent = McpServer(name="absent", command=["/nonexistent/program"])
+    with trio.fail_after(SECONDS):
+        async with open_servers([absent, McpServer(name="test", command=program)]) as servers:
+            assert "FileNotFoundError" in servers[0].problem
+            with pytest.raises(ServerDown, match="absent"):
+                await servers[0].call("add", {})
+            assert await servers[1].call("add", {"a": 1, "b": 2}) == ("3", False)
+
+
+async def test_a_server_over_http_answers(program):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}/mcp"
+    with trio.fail_after(SECONDS):
+        async with trio.open_nursery() as nursery:
+            serve = functools.partial(trio.run_process, stdout=DEVNULL, stderr=DEVNULL)
+            nursery.start_soon(serve, [*program, str(port)])
+            async with open_servers([McpServer(name="test", url=url)]) as [server]:
+                await server.wait_up()
+                assert await server.call("add", {"a": 1, "b": 2}) == ("3", False)
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("workers", ["threads"], indirect=True)
+async def test_an_agent_uses_the_tools_of_a_server_and_outlives_it(program, start):
+    """The agent plays a model: it calls what it is told to, and says what came of it."""
+
+    async def reply(turn):
+        name, arguments = turn.text.split(" ", 1)
+        ran = await toolbox.run(ToolCall("1", name, arguments), turn)
+        return f"{ran.failed}: {ran.content}"
+
+    with trio.fail_after(SECONDS):
+        async with open_servers([McpServer(name="my server", command=program)]) as servers:
+            toolbox = Toolbox(tools_of(servers))
+            names = [schema["name"] for schema in toolbox.schemas]
+            assert names == ["my_server_add", "my_server_die", "my_server_fail"]
+            assert toolbox.schemas[0]["parameters"]["required"] == ["a", "b"]
+            async with start(agent=reply) as runtime:
+                said = [
+                    (await runtime.ask("k", text)).text
+                    for text in (
+                        'my_server_add {"a": 1, "b": 2}',
+                        "my_server_fail {}",
+                        "my_server_add no JSON",
+                        "my_server_die {}",
+                        'my_server_add {"a": 1, "b": 2}',
+                    )
+                ]
+                await servers[0].wait_up()
+                again = await runtime.ask("k", 'my_server_add {"a": 3, "b": 4}')
+    assert said[0] == "False: 3"
+    assert [text.startswith("True: ") for text in said[1:]] == [True] * 4
+    assert "being started again" in said[4]
+    assert again.text == "False: 7"
+
+
+def test_a_server_needs_a_command_or_a_url():
+    with pytest.raises(ValueError, match="either a command or a url"):
+        McpServer(name="test")

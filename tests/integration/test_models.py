@@ -1,0 +1,235 @@
+"""Agents with a model behind a real socket: what they say, do, keep, cost and sum up."""
+
+from __future__ import annotations
+
+import pytest
+
+from hermes import CompressionConfig, Config, Message, Source
+from hermes.actors.compression import Compressed, Failed
+from hermes.agents import Budgets, Endpoint, Price, Secret, Spending, chat_agents, tool
+from hermes.agents.summaries import INSTRUCTIONS
+from hermes.messages import ToolCall
+from hermes.protocols import SummaryRequest
+from hermes.store import SessionStore
+from hermes.testing import ModelAnswer, Refuse, open_model
+
+pytestmark = pytest.mark.parametrize("workers", ["threads"], indirect=True)
+KEY = "sk-test-0123456789abcdef"
+PRICES = {"m": Price(input=1_000_000.0, output=0.0)}
+"""A token of input costs one."""
+SECONDS = 60
+
+
+def endpoint(model, protocol="openai", **options):
+    url = model.openai_url if protocol == "openai" else model.anthropic_url
+    return Endpoint(base_url=url, model="m", name="the model", key=Secret(KEY), **options)
+
+
+def brief(request):
+    """A model that says little, whatever it is asked."""
+    return "## Goal\nto talk" if "<conversation>" in request.text else "fine"
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@pytest.fixture(params=["openai", "anthropic"])
+def protocol(request):
+    return request.param
+
+
+async def test_a_model_answers_with_the_help_of_tools(start, protocol):
+    script = [
+        ModelAnswer("let me see", calls=[ToolCall("c1", "add", '{"a": 2, "b": 3}')]),
+        "it is 5",
+    ]
+    async with (
+        open_model(script) as model,
+        chat_agents(endpoint(model, protocol), protocol=protocol, tools=[add]) as agents,
+        start(agent=agents.build, describe=agents.describe) as runtime,
+    ):
+        reply = await runtime.ask("k", "what is 2 + 3?")
+        rows = await runtime.history("k")
+        again = await runtime.ask("k", "and now?")
+    assert (reply.text, reply.status, len(reply.usage)) == ("it is 5", "complete", 2)
+    assert [row.role for row in rows] == ["user", "assistant", "tool", "assistant"]
+    assert rows[2].content == "5"
+    assert again.rebuilt is None
+
+
+async def test_what_was_read_before_is_read_from_the_cache(start, protocol):
+    system = "You are kind. " * 500
+    async with (
+        open_model() as model,
+        chat_agents(endpoint(model, protocol), protocol=protocol, system=system) as agents,
+        start(agent=agents.build, describe=agents.describe) as runtime,
+    ):
+        replies = [await runtime.ask("k", f"hello {n} " + "word " * 200) for n in range(4)]
+        usage = await runtime.ask("k", "/usage")
+    cached = [reply.usage[-1].cache_read_tokens for reply in replies]
+    assert cached[0] == 0
+    assert cached[1:] == sorted(set(cached[1:]))
+    assert cached[1] >= 1024
+    assert f"({sum(cached)} more from the cache)" in usage.text
+
+
+async def test_the_facts_of_the_moment_come_last_and_are_not_kept(start):
+    async with (
+        open_model(brief) as model,
+        chat_agents(endpoint(model), facts=lambda turn: f"It is turn {turn.turn_id}.") as agents,
+        start(agent=agents.build, describe=agents.describe) as runtime,
+    ):
+        await runtime.ask("k", "hello")
+        await runtime.ask("k", "again")
+        rows = await runtime.history("k")
+        shown = [request.json["messages"] for request in model.requests]
+    assert shown[0][-1]["content"] == "It is turn 1."
+    assert shown[1][: len(shown[0]) - 1] == shown[0][:-1]
+    assert shown[1][-1]["content"] == "It is turn 2."
+    assert not [row for row in rows if "It is turn" in row.content]
+
+
+# What it costs
+
+
+def spending(**budgets):
+    return Spending(PRICES, Budgets(**budgets))
+
+
+@pytest.mark.parametrize(
+    ("budget", "word"), [("session", "conversation"), ("principal", "your budget"), ("day", "day")]
+)
+async def test_a_budget_that_is_used_up_refuses_the_next_call_visibly(start, budget, word):
+    source = Source("telegram", chat_id="c", user_id="u")
+    async with (
+        open_model() as model,
+        chat_agents(endpoint(model), spending=spending(**{budget: 5.0})) as agents,
+        start(agent=agents.build, describe=agents.describe) as runtime,
+    ):
+        first = await runtime.ask("k", "a long enough question " * 5, source=source)
+        second = await runtime.ask("k", "another", source=source)
+        elsewhere = await runtime.ask("other", "hi", source=Source("telegram", user_id="v"))
+    assert first.status == "complete"
+    assert second.status == "failed"
+    assert word in second.text
+    assert model.answered == (1 if budget == "day" else 2)
+    assert elsewhere.status == ("failed" if budget == "day" else "complete")
+
+
+async def test_a_budget_of_yesterday_is_that_of_yesterday(start, world):
+    async with (
+        open_model() as model,
+        chat_agents(endpoint(model), spending=spending(day=5.0)) as agents,
+        start(agent=agents.build, describe=agents.describe) as runtime,
+    ):
+        await runtime.ask("k", "a long enough question " * 5)
+        assert (await runtime.ask("k", "another")).status == "failed"
+        world.pass_time(86400)
+        assert (await runtime.ask("k", "another")).status == "complete"
+
+
+async def test_every_call_is_on_the_bill_by_its_purpose(start, path):
+    config = Config(compression=CompressionConfig(window=1200, max_output=0, protect_first=0))
+    async with (
+        open_model(brief) as model,
+        chat_agents(endpoint(model), spending=Spending(PRICES)) as agents,
+        start(
+            agent=agents.build, describe=agents.describe, compressor=agents.compressor(),
+            config=config,
+        ) as runtime,
+    ):  # fmt: skip
+        for number in range(8):
+            await runtime.ask("k", f"question {number} " + "word " * 60)
+        outcome = await runtime.compress("k")
+        calls = []
+        with SessionStore(path) as store:
+            for session_id in store.get_compression_lineage(store.get_route("k").session_id):
+                calls += store.get_usage(session_id)
+    assert isinstance(outcome, Compressed)
+    assert [call.purpose for call in calls].count("summary") == 1
+    assert [call.purpose for call in calls].count("turn") == 8
+    assert all(call.cost is not None for call in calls)
+
+
+# What it sums up
+
+
+def request(messages, **options):
+    options = {"previous": None, "focus": None, "max_tokens": 500, **options}
+    return SummaryRequest(session_id="s", messages=messages, **options)
+
+
+async def test_a_summary_is_asked_for_with_the_record_so_far_and_the_focus(workers):
+    script = [f"## Goal\nto see the sea; the key is {KEY}"]
+    async with (
+        open_model(script) as model,
+        chat_agents(endpoint(model), spending=Spending(PRICES)) as agents,
+    ):
+        messages = [Message("user", "I want to see the sea"), Message("assistant", "go south")]
+        summary = await agents.compressor().summarize(
+            request(messages, previous="they met", focus="the sea")
+        )
+        [asked] = model.requests
+    assert "to see the sea" in summary.text
+    assert KEY not in summary.text
+    assert [call.purpose for call in summary.usage] == ["summary"]
+    assert summary.usage[0].cost > 0
+    system, material = (message["content"] for message in asked.json["messages"])
+    assert system == INSTRUCTIONS
+    for part in ("they met", "I want to see the sea", "go south", "concerns: the sea"):
+        assert part in material
+
+
+async def test_what_does_not_fit_is_summed_up_piece_by_piece(workers):
+    count = 0
+
+    def answer(_):
+        nonlocal count
+        count += 1
+        return f"record {count}"
+
+    async with open_model(answer) as model, chat_agents(endpoint(model)) as agents:
+        messages = [Message("user", f"{n} " + "word " * 400) for n in range(20)]
+        summary = await agents.compressor(window=6000).summarize(request(messages))
+        materials = [asked.json["messages"][-1]["content"] for asked in model.requests]
+    assert len(materials) > 1
+    assert summary.text == f"record {len(materials)}"
+    assert [f"record {n}" in text for n, text in enumerate(materials)] == [False] + [True] * (
+        len(materials) - 1
+    )
+    for number in range(20):
+        assert sum(f"user: {number} word" in text for text in materials) == 1
+
+
+@pytest.mark.parametrize(
+    ("why", "lasting"), [("bad_key", True), ("no_quota", True), ("server_error", False)]
+)
+async def test_a_summary_that_fails_is_put_off_for_as_long_as_it_takes(
+    start, path, world, why, lasting
+):
+    config = Config(compression=CompressionConfig(window=1200, max_output=0, protect_first=0))
+    faults = [None] * 8 + [Refuse(why)] * 3
+    async with (
+        open_model(faults=faults) as model,
+        chat_agents(endpoint(model)) as agents,
+    ):
+        compressor = agents.compressor()
+        quick = type(compressor)(provider=compressor.provider, pause=0.01)
+        async with start(
+            agent=agents.build, describe=agents.describe, compressor=quick, config=config
+        ) as runtime:
+            for number in range(8):
+                await runtime.ask("k", f"question {number} " + "word " * 5)
+            outcome = await runtime.compress("k")
+            note = await runtime._house.store.get_meta(
+                f"compression:{(await runtime.status('k')).session_id}"
+            )
+    assert isinstance(outcome, Failed)
+    assert KEY not in outcome.text
+    pauses = CompressionConfig().cooldowns
+    wait = 900.0 if lasting else 60.0
+    assert wait in pauses
+    assert f'"not_before":{world.now + wait}' in note

@@ -1,0 +1,578 @@
+"""Our clients and the chat agent against the loopback model: real sockets, real runtime."""
+
+from __future__ import annotations
+
+import itertools
+
+import httpx2
+import pytest
+import trio
+
+from hermes.actors.answers import OVERFLOW
+from hermes.agents.anthropic_messages import AnthropicMessages
+from hermes.agents.chat import ONCE_MORE, ChatAgent, Retries
+from hermes.agents.http import retry_after
+from hermes.agents.openai_chat import OpenAIChat
+from hermes.agents.provider import (
+    Endpoint,
+    NotAllowed,
+    OutOfQuota,
+    Reasoning,
+    RequestRefused,
+    Secret,
+    Text,
+    Unavailable,
+)
+from hermes.agents.tools import Ran, Toolbox
+from hermes.errors import ContextOverflow
+from hermes.events import ReasoningDelta, TextDelta, ToolFinished, ToolStarted
+from hermes.messages import Message, ToolCall
+from hermes.testing import (
+    CutOff,
+    Disconnect,
+    Drip,
+    ErrorEvent,
+    Garbage,
+    HangUp,
+    ModelAnswer,
+    OnlyGarbage,
+    Refuse,
+    open_model,
+    texts_of,
+)
+
+KEY = "not-a-usual-key-9f8e7d6c5b4a"
+SYSTEM = "You keep a lighthouse. " * 300
+TOOLS = ({"name": "look", "description": "Look.", "parameters": {"type": "object"}},)
+CALLS = (ToolCall("c1", "look", '{"at":"the sea"}'), ToolCall("c2", "look", "{}"))
+WORK = ModelAnswer("let me see", reasoning="a look, then", calls=CALLS, piece=3)
+SPEECH = ModelAnswer("hello there, how are you?", piece=2)
+QUICK = Retries(tries=3, first_pause=0.0)
+
+
+@pytest.fixture
+def workers():
+    """Sockets are real, and so are the store's threads."""
+    return "threads"
+
+
+@pytest.fixture(params=[OpenAIChat, AnthropicMessages])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+async def client():
+    async with httpx2.AsyncClient() as opened:
+        yield opened
+
+
+@pytest.fixture
+def provider(kind, client):
+    """Make a client of a model: `provider(model)`."""
+
+    def make(model, **options):
+        url = model.openai_url if kind is OpenAIChat else model.anthropic_url
+        options = {"base_url": url, "key": Secret(KEY), "name": "lamp", **options}
+        return kind(client, Endpoint(model="m", **options), SYSTEM, TOOLS)
+
+    return make
+
+
+@pytest.fixture
+def talk(start, provider):
+    """Open a runtime whose agents speak to a model: `async with talk(model) as runtime`."""
+
+    def opened(model, *, toolbox=None, endpoint=None, **options):
+        speaks = provider(model, **(endpoint or {}))
+        options = {"retries": QUICK, **options}
+        return start(agent=lambda _: ChatAgent(speaks, toolbox, **options))
+
+    return opened
+
+
+async def ask(speaks, *texts):
+    """What is said to these messages, and the pieces that were heard."""
+    pieces = []
+    encoded = speaks.encode([Message("user", text) for text in texts])
+    said = await speaks.ask(speaks.body(b"", encoded, []), pieces.append)
+    return said, pieces
+
+
+# One call
+
+
+async def test_an_answer_is_heard_in_pieces_and_said_whole(provider):
+    async with open_model([SPEECH]) as model:
+        said, pieces = await ask(provider(model), "hi")
+    assert said.message.content == SPEECH.text
+    assert pieces[:2] == [Text("he"), Text("ll")]
+    assert "".join(piece.text for piece in pieces) == SPEECH.text
+    assert not said.cut
+
+
+async def test_tool_calls_come_whole_with_what_was_thought_before_them(provider, kind):
+    async with open_model([WORK]) as model:
+        said, pieces = await ask(provider(model), "hi")
+    message = said.message
+    assert (message.content, message.reasoning) == ("let me see", "a look, then")
+    assert message.tool_calls == CALLS
+    assert "".join(p.text for p in pieces if isinstance(p, Reasoning)) == "a look, then"
+    signed = [each["thinking"] for each in message.reasoning_details]
+    assert signed == (["a look, then"] if kind is AnthropicMessages else [])
+
+
+async def test_an_answer_that_a_limit_ended_is_known_as_cut(provider):
+    async with open_model([ModelAnswer("and so", finish="length")]) as model:
+        said, _ = await ask(provider(model), "hi")
+    assert (said.message.content, said.cut) == ("and so", True)
+
+
+async def test_all_tokens_are_accounted_for(provider, kind):
+    async with open_model([SPEECH, WORK]) as model:
+        speaks = provider(model)
+        first, second = [(await ask(speaks, "hi"))[0].usage for _ in range(2)]
+        for usage, request in zip((first, second), model.requests, strict=True):
+            read, written = usage.cache_read_tokens, usage.cache_write_tokens
+            assert usage.input_tokens + read + written == request.prompt_tokens
+            assert read == request.cached_tokens
+    assert (first.cache_read_tokens, second.cache_read_tokens) == (0, 1664)
+    assert first.cache_write_tokens == (1664 if kind is AnthropicMessages else 0)
+    assert first.output_tokens == 7
+    if kind is OpenAIChat:
+        assert second.reasoning_tokens == 3
+
+
+async def test_garbage_between_good_events_does_no_harm(provider):
+    async with open_model([SPEECH], [Garbage(5)]) as model:
+        said, _ = await ask(provider(model), "hi")
+        assert said.message.content == SPEECH.text
+
+
+async def test_a_slow_answer_is_an_answer(provider):
+    async with open_model(["hello"], [Drip(0.001)]) as model:
+        said, _ = await ask(provider(model), "hi")
+        assert said.message.content == "hello"
+
+
+FAULTS = [
+    (Refuse("rate_limit", retry_after=3), Unavailable, "lamp is busy"),
+    (Refuse("server_error"), Unavailable, "lamp has a problem (500"),
+    (Refuse("overloaded"), Unavailable, "lamp has a problem (5"),
+    (Refuse("bad_key"), NotAllowed, "lamp does not accept the key"),
+    (Refuse("no_quota"), OutOfQuota, "the account at lamp has no quota left"),
+    (Refuse("payment"), OutOfQuota, "the account at lamp has no quota left"),
+    (Refuse("too_long"), ContextOverflow, "lamp: "),
+    (HangUp(), Unavailable, "the connection to lamp failed"),
+    (Disconnect(2), Unavailable, "the connection to lamp failed"),
+    (CutOff(2), Unavailable, "lamp broke off in the middle"),
+    (ErrorEvent(2), Unavailable, "lamp has a problem"),
+    (ErrorEvent(2, "no_quota"), OutOfQuota, "the account at lamp has no quota left"),
+    (ErrorEvent(2, "too_long"), ContextOverflow, "lamp: "),
+    (ErrorEvent(0, "bad_key"), NotAllowed, "lamp does not accept the key"),
+    (OnlyGarbage(4), Unavailable, "lamp broke off in the middle"),
+    (OnlyGarbage(60), Unavailable, "lamp sends garbage"),
+    (Drip(60), Unavailable, "lamp does not answer"),
+]
+
+
+@pytest.mark.parametrize(("fault", "error", "sentence"), FAULTS, ids=repr)
+async def test_each_fault_is_told_in_one_sentence_without_the_key(provider, fault, error, sentence):
+    async with open_model([SPEECH], [fault]) as model:
+        with pytest.raises(error) as caught:
+            await ask(provider(model, silence_seconds=0.2), "hi")
+    told = str(caught.value)
+    assert told.startswith(sentence)
+    assert KEY not in told
+    assert "\n" not in told
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+async def test_a_key_is_hidden_before_the_text_around_it_is_cut(provider):
+    # Half a key at the end of what is shown would be half a key too much.
+    for before in range(240, 300, 7):
+        long = KEY * 3 + "x" * before
+        async with open_model([], [Refuse("bad_key")]) as model:
+            with pytest.raises(NotAllowed) as caught:
+                await ask(provider(model, key=Secret(long)), "hi")
+            assert KEY[:8] not in str(caught.value)
+
+
+async def test_a_call_that_takes_too_long_is_given_up(provider):
+    async with open_model([SPEECH], [Drip(0.05)]) as model:
+        with pytest.raises(Unavailable, match=r"did not finish within 0\.2 seconds"):
+            await ask(provider(model, call_seconds=0.2), "hi")
+
+
+async def test_a_wrong_address_is_told_as_one(provider, kind):
+    async with open_model() as model:
+        with pytest.raises(RequestRefused, match="check both"):
+            await ask(provider(model, base_url=model.url + "/elsewhere"), "hi")
+    with pytest.raises(Unavailable, match="connection to lamp failed"):
+        await ask(provider(model), "hi")
+    with pytest.raises(RequestRefused, match="cannot be used"):
+        await ask(provider(model, base_url="lamp"), "hi")
+
+
+async def test_an_answer_in_raw_lines_is_understood_to_its_last_byte(kind, client):
+    """Some end the last event with the answer, some put carriage returns before line ends."""
+    line = {
+        OpenAIChat: b'{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}',
+        AnthropicMessages: b'{"type":"message_delta","delta":{"stop_reason":"end_turn"}}',
+    }[kind]
+    async with raw_server(b"data:" + line) as url:
+        said, _ = await ask(kind(client, Endpoint(base_url=url, model="m")), "hi")
+        assert said.message.finish_reason in {"stop", "end_turn"}
+
+
+@pytest.mark.parametrize("status", [301, 400, 404, 418])
+async def test_an_answer_of_another_kind_is_a_refusal(kind, client, status):
+    async with raw_server(b"[" * 4000, status) as url:
+        with pytest.raises(RequestRefused):
+            await ask(kind(client, Endpoint(base_url=url, model="m")), "hi")
+
+
+async def test_an_event_without_end_is_given_up(kind, client):
+    async with raw_server((b"data: " + b"more" * 500 + b"\r\n") * 10_000) as url:
+        with pytest.raises(Unavailable, match="without end"):
+            await ask(kind(client, Endpoint(base_url=url, model="m")), "hi")
+
+
+def chunk(*calls, finish="null"):
+    """An event with these pieces of tool calls."""
+    delta = f'{{"tool_calls":[{",".join(calls)}]}}'
+    return f'data: {{"choices":[{{"delta":{delta},"finish_reason":{finish}}}]}}\n\n'.encode()
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [
+            chunk('{"id":"c1","function":{"name":"look","arguments":"{\\"a\\":"}}'),
+            chunk('{"function":{"arguments":"1}"}}'),
+            chunk('{"id":"c2","function":{"name":"wait","arguments":{}}}'),
+        ],
+        [
+            chunk('{"id":"c1","function":{"name":"look","arguments":{"a":1}}}', '{"id":"c2"}'),
+            chunk('{"id":"c2","function":{"name":"wait"}}'),
+        ],
+        [
+            chunk('{"index":0,"id":"c1","function":{"name":"look","arguments":"{\\"a\\""}}'),
+            chunk('{"index":1,"id":"c2","function":{"name":"wait","arguments":""}}'),
+            chunk('{"index":0,"id":"c1","function":{"name":"look","arguments":":1}"}}'),
+        ],
+    ],
+)
+async def test_pieces_of_tool_calls_are_put_together_however_they_are_numbered(client, chunks):
+    async with raw_server(b"".join([*chunks, chunk(finish='"tool_calls"')])) as url:
+        said, _ = await ask(OpenAIChat(client, Endpoint(base_url=url, model="m")), "hi")
+    assert said.message.tool_calls == (
+        ToolCall("c1", "look", '{"a":1}'),
+        ToolCall("c2", "wait", "{}"),
+    )
+
+
+class raw_server:  # noqa: N801
+    """Answers one request with these bytes."""
+
+    def __init__(self, body, status=200):
+        head = f"HTTP/1.1 {status} -\r\nlocation: /\r\nconnection: close\r\n\r\n"
+        self.answer = head.encode() + body
+
+    async def handle(self, stream):
+        async with stream:
+            with trio.move_on_after(5):
+                read = b""
+                while not read.endswith(b"]}"):  # a request that is not read to its end is reset
+                    read += await stream.receive_some()
+                try:
+                    await stream.send_all(self.answer)
+                except trio.BrokenResourceError:
+                    return
+
+    async def __aenter__(self):
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        self.manager = trio.open_nursery()
+        nursery = await self.manager.__aenter__()
+        nursery.start_soon(trio.serve_listeners, self.handle, listeners)
+        self.scope = nursery.cancel_scope
+        return f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+
+    async def __aexit__(self, *error):
+        self.scope.cancel()
+        return await self.manager.__aexit__(*error)
+
+
+def test_how_long_to_wait_is_read_in_all_its_forms():
+    assert retry_after({"retry-after": "2"}) == 2.0
+    assert retry_after({"retry-after": "7", "retry-after-ms": "1500"}) == 1.5
+    assert retry_after({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
+    for nothing in ("soon", "-1", "nan", "inf", ""):
+        assert retry_after({"retry-after": nothing}) is None
+    assert retry_after({}) is None
+
+
+# Turns
+
+
+class Looking(Toolbox):
+    """A tool that says what it sees; it can be told to do something first."""
+
+    def __init__(self, first=None):
+        self.first = first
+
+    async def run(self, call, turn):
+        if self.first is not None:
+            await self.first()
+        return Ran(f"{call.id} sees waves")
+
+
+async def events_of(runtime, text):
+    """The events of one message, and its reply."""
+    async with runtime.stream("k", text) as stream:
+        events = [event async for event in stream]
+    return events, stream.reply
+
+
+def heard(events):
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+async def test_a_turn_streams_and_is_kept(talk):
+    async with open_model([SPEECH]) as model, talk(model) as runtime:
+        events, reply = await events_of(runtime, "hi")
+        rows = await runtime.history("k")
+    assert heard(events) == reply.text == SPEECH.text
+    assert len(events) > 5
+    assert texts_of(rows) == [("user", "hi"), ("assistant", SPEECH.text)]
+
+
+async def test_a_tool_that_does_not_exist_is_answered_as_such(talk):
+    async with open_model([WORK, "nothing there"]) as model, talk(model) as runtime:
+        events, reply = await events_of(runtime, "hi")
+        rows = await runtime.history("k")
+    assert (reply.text, len(reply.usage)) == ("nothing there", 2)
+    assert [event.call for event in events if isinstance(event, ToolStarted)] == list(CALLS)
+    assert sorted(event.call_id for event in events if isinstance(event, ToolFinished)) == [
+        "c1", "c2",
+    ]  # fmt: skip
+    assert [e.text for e in events if isinstance(e, ReasoningDelta)][:2] == ["a l", "ook"]
+    assert [row.role for row in rows] == ["user", "assistant", "tool", "tool", "assistant"]
+    assert rows[1].tool_calls == CALLS
+    told = "There is no tool 'look'; the tools are: none."
+    assert [row.content for row in rows[2:4]] == [told] * 2
+    assert rows[1].reasoning == "a look, then"
+
+
+async def test_the_model_is_shown_what_its_tools_said(talk, kind):
+    async with open_model([WORK, "done"]) as model:
+        async with talk(model, toolbox=Looking()) as runtime:
+            await runtime.ask("k", "hi")
+    shown = model.requests[-1].json["messages"]
+    if kind is OpenAIChat:
+        assert [each["role"] for each in shown] == ["system", "user", "assistant", "tool", "tool"]
+        assert [each["content"] for each in shown[3:]] == ["c1 sees waves", "c2 sees waves"]
+    else:
+        assert [each["role"] for each in shown] == ["user", "assistant", "user"]
+        assert shown[1]["content"][0]["thinking"] == "a look, then"
+        assert [each["tool_use_id"] for each in shown[2]["content"]] == ["c1", "c2"]
+
+
+async def test_more_is_cached_from_turn_to_turn(talk):
+    answers = [ModelAnswer("wave after wave " * 60) for _ in range(5)]
+    async with open_model(answers) as model, talk(model) as runtime:
+        replies = [await runtime.ask("k", f"message {n} " * 30) for n in range(5)]
+        prompts = [request.prompt_tokens for request in model.requests]
+    cached = [reply.usage[0].cache_read_tokens for reply in replies]
+    assert cached[0] == 0
+    assert cached == sorted(set(cached))
+    # All that was sent before is read from the cache, up to what does not fill a step.
+    for before, read in zip(prompts, cached[1:], strict=False):
+        assert before - 128 <= read <= before
+
+
+async def test_a_restart_and_a_switch_to_and_fro_leave_the_cache_warm(talk):
+    answers = [ModelAnswer("wave after wave " * 60) for _ in range(9)]
+    async with open_model(answers) as model:
+        async with talk(model) as runtime:
+            for text in ("one", "two"):
+                first = await runtime.ask("k", text)
+            await runtime.new_session("k")
+            await runtime.ask("k", "elsewhere")
+            await runtime.switch("k", first.session_id)
+            await runtime.ask("k", "three")
+        async with talk(model) as runtime:
+            await runtime.ask("k", "four")
+    sent = [request for request in model.requests if b"elsewhere" not in request.body]
+    for before, after in itertools.pairwise(sent):
+        assert after.cached_tokens >= before.prompt_tokens - 128
+
+
+async def test_a_busy_provider_is_asked_again_when_it_said(talk):
+    faults = [Refuse("rate_limit", retry_after=0.2), Refuse("overloaded", retry_after=0.1)]
+    async with open_model(["hello"], faults) as model, talk(model) as runtime:
+        reply = await runtime.ask("k", "hi")
+        assert (reply.text, reply.status) == ("hello", "complete")
+    first, second, third = [request.at for request in model.requests]
+    assert second - first >= 0.2
+    assert third - second >= 0.1
+    assert model.requests[0].body == model.requests[2].body
+
+
+async def test_who_asks_for_too_long_a_wait_is_not_waited_for(talk):
+    faults = [Refuse("rate_limit", retry_after=3600)]
+    async with open_model(["hello"], faults) as model, talk(model) as runtime:
+        reply = await runtime.ask("k", "hi")
+        assert (reply.status, len(model.requests)) == ("failed", 1)
+        assert "lamp is busy" in reply.text
+        assert (await runtime.ask("k", "hi?")).text == "hello"
+
+
+BROKEN = [HangUp(), Disconnect(4), CutOff(4), ErrorEvent(4), OnlyGarbage(60), Disconnect(0)]
+
+
+@pytest.mark.parametrize("fault", BROKEN, ids=repr)
+async def test_an_answer_that_breaks_off_is_asked_for_again_and_repeats_nothing(talk, fault):
+    async with open_model([SPEECH], [fault, fault]) as model, talk(model) as runtime:
+        events, reply = await events_of(runtime, "hi")
+        rows = await runtime.history("k")
+    assert heard(events) == reply.text == SPEECH.text
+    assert texts_of(rows)[1:] == [("assistant", SPEECH.text)]
+    assert len(model.requests) == 3
+
+
+async def test_what_was_thought_is_not_repeated_either(talk):
+    thinking = ModelAnswer("yes", reasoning="let me think", piece=4)
+    async with open_model([thinking], [Disconnect(2)]) as model, talk(model) as runtime:
+        events, _ = await events_of(runtime, "hi")
+    assert [e.text for e in events if isinstance(e, ReasoningDelta)] == ["let ", "me t"]
+
+
+async def test_another_answer_than_the_one_that_broke_off_begins_anew(talk):
+    said = iter(["hello there, sailor", "hello you and me", "hello you and me, sailor"])
+    async with open_model(lambda _: ModelAnswer(next(said), piece=5)) as model:
+        model.fail(Disconnect(3), Disconnect(3))
+        async with talk(model) as runtime:
+            events, reply = await events_of(runtime, "hi")
+    assert reply.text == "hello you and me, sailor"
+    assert heard(events) == f"hello there, sa{ONCE_MORE}hello you and me, sailor"
+
+
+async def test_a_model_that_never_gets_to_an_end_fails_the_turn(talk):
+    async with open_model([SPEECH], [Disconnect(3)] * 3) as model, talk(model) as runtime:
+        events, reply = await events_of(runtime, "hi")
+        assert reply.status == "failed"
+        assert "the connection to lamp failed" in reply.text
+        assert heard(events) == "hello "
+        assert texts_of(await runtime.history("k")) == [("user", "hi"), ("assistant", "hello ")]
+        assert (await runtime.ask("k", "and?")).text == SPEECH.text
+
+
+@pytest.mark.parametrize(
+    ("why", "sentence"), [("bad_key", "does not accept the key"), ("no_quota", "no quota left")]
+)
+async def test_what_cannot_work_is_told_at_once(talk, why, sentence):
+    async with open_model(["hello"], [Refuse(why)]) as model, talk(model) as runtime:
+        reply = await runtime.ask("k", "hi")
+        assert (reply.status, len(model.requests)) == ("failed", 1)
+    assert sentence in reply.text
+    assert KEY not in reply.text + (reply.error or "")
+
+
+async def test_a_conversation_that_is_too_long_is_told_as_such(talk):
+    async with open_model(window=1000) as model, talk(model) as runtime:
+        reply = await runtime.ask("k", "hi")
+    assert (reply.status, reply.text) == ("failed", OVERFLOW)
+
+
+async def test_a_failure_after_tools_keeps_what_they_did(talk, kind):
+    async with open_model([WORK, "done"], [None, Refuse("bad_key")]) as model:
+        async with talk(model, toolbox=Looking()) as runtime:
+            assert (await runtime.ask("k", "hi")).status == "failed"
+            rows = await runtime.history("k")
+            assert (await runtime.ask("k", "and?")).text == "done"
+    assert [row.role for row in rows] == ["user", "assistant", "tool", "tool"]
+    assert bool(rows[1].reasoning_details) == (kind is AnthropicMessages)
+    before, after = [stable(model.requests[place]) for place in (1, 2)]
+    assert after[: len(before)] == before
+
+
+async def test_an_interruption_after_tools_keeps_what_was_sent(talk):
+    async with open_model([WORK, SPEECH, "done"], [None, Drip(60)]) as model:
+        toolbox = Looking()
+        async with talk(model, toolbox=toolbox) as runtime, trio.open_nursery() as nursery:
+            replies = []
+
+            async def first():
+                replies.append(await runtime.ask("k", "hi"))
+
+            with runtime.events("k") as events:
+                nursery.start_soon(first)
+                left = 2
+                async for envelope in events:
+                    left -= isinstance(envelope.event, ToolFinished)
+                    if not left:
+                        break
+            while len(model.requests) < 2:
+                await trio.lowlevel.checkpoint()
+            assert await runtime.interrupt("k")
+            while not replies:
+                await trio.lowlevel.checkpoint()
+            assert (await runtime.ask("k", "and?")).text == "done"
+    assert replies[0].status == "interrupted"
+    before, after = [stable(model.requests[place]) for place in (1, 2)]
+    assert after[: len(before)] == before
+
+
+async def test_what_users_say_meanwhile_stands_behind_the_tools_once(talk):
+    async with open_model([WORK, "done"]) as model:
+        toolbox = Looking()
+        async with talk(model, toolbox=toolbox) as runtime, trio.open_nursery() as nursery:
+            begun, steered = trio.Event(), trio.Event()
+
+            async def first():
+                begun.set()
+                await steered.wait()
+
+            toolbox.first = first
+            nursery.start_soon(runtime.ask, "k", "hi")
+            await begun.wait()
+            await runtime.steer("k", "hurry")
+            steered.set()
+        async with talk(model) as runtime:
+            rows = await runtime.history("k")
+    assert [row.role for row in rows] == ["user", "assistant", "tool", "tool", "user", "assistant"]
+    assert rows[4].content == "hurry"
+    assert "hurry" in str(model.requests[-1].json["messages"][-1])
+
+
+async def test_a_model_that_only_calls_tools_comes_to_an_end(talk):
+    async with open_model(lambda _: WORK) as model:
+        async with talk(model, max_steps=3) as runtime:
+            reply = await runtime.ask("k", "hi")
+    assert (reply.status, len(model.requests)) == ("failed", 3)
+    assert "3 times" in reply.text
+
+
+async def test_a_turn_without_time_for_another_try_says_so(start, provider, world):
+    from hermes.config import Config
+
+    faults = [Refuse("overloaded", retry_after=50)]
+    async with open_model(["hello"], faults) as model:
+        agent = ChatAgent(provider(model))
+        options = {"agent": lambda _: agent, "config": Config(turn_seconds=10)}
+        async with start(**options) as runtime:
+            reply = await runtime.ask("k", "hi")
+    assert "no time left" in reply.text
+
+
+def stable(request):
+    """What a request shows of a conversation, without markers."""
+    body = request.json
+    return [without_marks(message) for message in body["messages"]]
+
+
+def without_marks(value):
+    if isinstance(value, dict):
+        return {k: without_marks(v) for k, v in value.items() if k != "cache_control"}
+    return [without_marks(each) for each in value] if isinstance(value, list) else value
