@@ -1,15 +1,16 @@
-"""`python -m bench store|runtime|switch [--quick]`: one word picks what is measured."""
+"""`python -m bench store|runtime|agents|switch [--quick]`: one word picks what is measured."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from bench import runtime, store, switch
+from bench import agents, runtime, store, switch
 
 BENCHMARKS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "store": store.main,
     "runtime": runtime.main,
+    "agents": agents.main,
     "switch": switch.main,
 }
 

@@ -175,22 +175,23 @@ def _turns(plan: Plan, fleet: Mapping[str, Driver], board: Board, folder: Path) 
     fresh = folder / "fresh"
     for repetition in range(plan.turn_repetitions):
         board.add("idle", OURS, fleet["ours"].ask("idle", path=str(fresh), count=plan.idle))
-        _remove(fresh)
+        remove(fresh)
         for cell, (history, sessions) in sizes.items():
             progress(f"{cell}: repetition {repetition + 1} of {plan.turn_repetitions}")
             for who, name, count in sides[repetition % 2 :] + sides[: repetition % 2]:
                 if name in fleet:
                     size = {"history": history, "sessions": sessions, "count": count}
                     board.add(cell, who, fleet[name].ask("turns", path=str(fresh), **size))
-                    _remove(fresh)
+                    remove(fresh)
         for who, name, _ in sides:
             if name in fleet:
                 size = {"callers": 100, "seconds": plan.seconds}
                 board.add(crowd, who, fleet[name].ask("turns_at_once", path=str(fresh), **size))
-                _remove(fresh)
+                remove(fresh)
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove what a measurement has left."""
     shutil.rmtree(path, ignore_errors=True)
     for each in path.parent.glob(f"{path.name}*"):
         if each.is_file():

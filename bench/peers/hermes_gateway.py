@@ -20,11 +20,13 @@ from bench.peers.wire import Figures, serve
 
 LIMIT = 600.0
 HISTORY = 10
+NOBODY = "http://127.0.0.1:9/v1"
+"""Nobody is there, and nobody is asked: an agent that answers by itself stands in for a model."""
 CONFIG = """\
 model:
   default: stub
   provider: custom
-  base_url: http://127.0.0.1:9/v1  # nobody is there, and nobody is asked
+  base_url: http://127.0.0.1:9/v1
   api_key: none
   context_length: 100000000
 compression:
@@ -59,16 +61,23 @@ def turns_at_once(
     return in_home(Path(path), {"sessions": callers, "count": 0, **request})
 
 
-def in_home(home: Path, request: dict[str, float]) -> Figures:
+def model_turns(path: str, url: str, history: int, count: int) -> Figures:
+    """One chat, turn after turn, with the real agent and a model at this address."""
+    request = {"history": history, "sessions": 1, "count": count, "adapter": 0, "real": 1}
+    return in_home(Path(path), {"callers": 1, "seconds": 0.0, **request}, url)
+
+
+def in_home(home: Path, request: dict[str, float], url: str | None = None) -> Figures:
     """Make the home, have a gateway run in it, check what is stored there, remove it."""
     if request["history"] < 2 or request["history"] % 2:
         raise ValueError("a history is pairs of a question and an answer")
     home.mkdir()
     try:
-        (home / "config.yaml").write_text(CONFIG)
+        (home / "config.yaml").write_text(CONFIG.replace(NOBODY, url or NOBODY))
         run(home, request)
         result = json.loads((home / "result.json").read_text())
-        check(home / "state.db", request, result["turns"])
+        if url is None:
+            check(home / "state.db", request, result["turns"])
         figures: Figures = result["figures"]
         return figures
     finally:
@@ -111,5 +120,5 @@ def check(file: Path, request: dict[str, float], turns_of: list[int]) -> None:
 if __name__ == "__main__":
     serve(
         {"hermes-agent": version("hermes-agent"), "sqlite": sqlite3.sqlite_version},
-        {"turns": turns, "turns_at_once": turns_at_once},
+        {"turns": turns, "turns_at_once": turns_at_once, "model_turns": model_turns},
     )

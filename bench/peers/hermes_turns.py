@@ -149,9 +149,12 @@ def start(*, adapter: bool) -> GatewayRunner:
 class Chats:
     """Callers of a gateway, each awaiting the answer of a turn before its next."""
 
-    def __init__(self, runner: GatewayRunner, callers: int, history: int) -> None:
+    def __init__(
+        self, runner: GatewayRunner, callers: int, history: int, *, real: bool = False
+    ) -> None:
         self.runner = runner
         self.history = history
+        self.real = real
         self.turns = [0] * callers
 
     async def turn(self, caller: int) -> None:
@@ -163,7 +166,7 @@ class Chats:
             message_id=str(said),
         )
         reply = await self.runner._handle_message(event)
-        if reply != texts.text(caller, said + 1):
+        if reply != texts.text(caller, 0 if self.real else said + 1):
             raise AssertionError(f"chat {caller} was answered {reply!r}")
         self.turns[caller] += 1
 
@@ -191,14 +194,16 @@ class Chats:
 async def chat(request: dict[str, float]) -> dict[str, Figures | list[int]]:
     """The figures, and how many turns each chat had altogether."""
     runner = start(adapter=bool(request["adapter"]))
-    chats = Chats(runner, int(request["callers"]), int(request["history"]))
+    real = bool(request.get("real"))
+    chats = Chats(runner, int(request["callers"]), int(request["history"]), real=real)
     figures = await chats.measure(request["seconds"], int(request["count"]))
     await runner.stop()
     return {"figures": figures, "turns": chats.turns}
 
 
 def main(request: dict[str, float]) -> None:
-    run_agent.AIAgent = Agent
+    if not request.get("real"):
+        run_agent.AIAgent = Agent
     fill(int(request["sessions"]), int(request["callers"]), int(request["history"]))
     result = asyncio.run(chat(request))
     (Path(os.environ["HERMES_HOME"]) / "result.json").write_text(json.dumps(result))

@@ -127,11 +127,11 @@ async def _echo(_: object) -> str:
 
 def turns(path: str, history: int, sessions: int, count: int) -> Figures:
     """One chat, turn after turn, in a file that knows so many sessions."""
-    _fill(Path(path), history, sessions)
+    fill(Path(path), history, sessions)
     return trio.run(_turns, path, history, count)
 
 
-def _fill(path: Path, history: int, sessions: int) -> None:
+def fill(path: Path, history: int, sessions: int) -> None:
     rows = [Message(texts.role(turn), texts.text(0, turn)) for turn in range(history)]
     with SessionStore(path) as store:
         for number in range(sessions):
@@ -153,10 +153,12 @@ async def _turns(path: str, history: int, count: int) -> Figures:
         rows = len(await runtime.history("key 0"))
         if rows != history + 2 * (WARM_UP + count):
             raise AssertionError(f"{rows} rows were stored")
-    return _figures(latencies, sum(latencies))
+    return latency_figures(latencies)
 
 
-def _figures(latencies: list[float], seconds: float) -> Figures:
+def latency_figures(latencies: list[float], seconds: float | None = None) -> Figures:
+    """How long turns took, and how many there were per second."""
+    seconds = sum(latencies) if seconds is None else seconds
     return {
         "count": float(len(latencies)),
         "rate": len(latencies) / seconds,
@@ -168,7 +170,7 @@ def _figures(latencies: list[float], seconds: float) -> Figures:
 
 def turns_at_once(path: str, callers: int, seconds: float, history: int = HISTORY) -> Figures:
     """Many chats, each awaiting the answer before its next message."""
-    _fill(Path(path), history, callers)
+    fill(Path(path), history, callers)
     return trio.run(_turns_at_once, path, callers, seconds)
 
 
@@ -189,7 +191,7 @@ async def _turns_at_once(path: str, callers: int, seconds: float) -> Figures:
                 for number in range(callers):
                     nursery.start_soon(call, runtime, number, until or begun + seconds)
         elapsed = perf_counter() - begun
-    return _figures(latencies, elapsed)
+    return latency_figures(latencies, elapsed)
 
 
 if __name__ == "__main__":
