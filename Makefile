@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CACHE_DIR=$(CURDIR)/$(VENV)/cache PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
 
-.PHONY: run test lint bench prove clean
+.PHONY: run test test-of-the-store test-of-the-rest lint bench prove clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/ready
@@ -12,9 +12,16 @@ run: $(VENV)/ready
 
 test: lint
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest
+	$(MAKE) --no-print-directory --output-sync --jobs 2 test-of-the-store test-of-the-rest
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=95
+
+# Two at once: most of the time the disk is waited for.
+test-of-the-store:
+	$(BIN)/coverage run -m pytest tests/campaigns tests/contracts
+
+test-of-the-rest:
+	$(BIN)/coverage run -m pytest tests/integration tests/runtime tests/unit
 
 lint: $(VENV)/ready
 	$(BIN)/ruff format --check
@@ -25,6 +32,7 @@ lint: $(VENV)/ready
 bench: $(VENV)/ready
 	$(BIN)/python -m bench store
 	$(BIN)/python -m bench runtime
+	$(BIN)/python -m bench agents
 	$(BIN)/python -m bench switch
 
 prove: $(VENV)/ready
