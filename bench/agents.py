@@ -107,20 +107,12 @@ def _measure(folder: Path, *, quick: bool) -> dict[str, report.Json]:
                 if name in pythons:
                     board.add("importing", who, weigh(pythons[name], IMPORTS[who], folder))
     machine["load_after"] = report.load()
-    print("\n".join(f"{name}: {value}" for name, value in {**machine, **versions}.items()))
-    if quick:
-        print("\nQUICK: fewer repetitions and smaller files than the goals are stated for.")
-    print("\nmedian [lowest..highest] of interleaved repetitions\n")
-    print(report.tables(board, _tables(plan)))
-    print(f"\n{report.goals(board, goals(plan))}")
-    return {
-        "benchmark": "agents",
-        "quick": quick,
+    about: dict[str, report.Json] = {
         "machine": machine,
         "versions": versions,
         "plan": attrs.asdict(plan),
-        **report.document(board, goals(plan)),
     }
+    return report.finish("agents", board, _tables(plan), goals(plan), about=about, quick=quick)
 
 
 def _turns(plan: Plan, fleet: Mapping[str, Driver], board: Board, folder: Path, url: str) -> None:

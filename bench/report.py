@@ -135,6 +135,26 @@ def document(board: Board, wanted: Iterable[Goal]) -> dict[str, Json]:
     return {"goals": outcomes, "figures": figures}
 
 
+def finish(
+    name: str,
+    board: Board,
+    shown: Sequence[Table],
+    wanted: Sequence[Goal],
+    *,
+    about: Mapping[str, Json],
+    quick: bool,
+) -> dict[str, Json]:
+    """Print what was measured, and return it for a file."""
+    described = {**about["machine"], **about["versions"]}  # type: ignore[dict-item]
+    print("\n".join(f"{key}: {value}" for key, value in described.items()))
+    if quick:
+        print("\nQUICK: fewer repetitions and smaller files than the goals are stated for.")
+    print("\nmedian [lowest..highest] of interleaved repetitions\n")
+    print(tables(board, shown))
+    print(f"\n{goals(board, wanted)}")
+    return {"benchmark": name, "quick": quick, **about, **document(board, wanted)}
+
+
 def write(path: Path, content: Mapping[str, Json]) -> None:
     """The results as JSON, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)

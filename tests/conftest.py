@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 
 from hermes import open_runtime
+from hermes.agents import asyncio_agent
 from hermes.store import Clock, SessionStore, inline, open_store
 from hermes.testing import CountingBuilder
 
@@ -182,3 +183,17 @@ def start(path, world, workers):
         return open_runtime(path, **options)
 
     return opened
+
+
+@pytest.fixture
+def bridge():
+    """`asyncio_agent`, with a loop that ends with the test."""
+    made = []
+
+    def make(fn, **options):
+        made.append(asyncio_agent(fn, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()

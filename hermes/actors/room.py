@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from hermes.actors.cache import AgentCache, Held
+from hermes.actors.cache import Held
 from hermes.actors.compression import (
     Compressed,
     Failed,
@@ -15,8 +15,8 @@ from hermes.actors.compression import (
     prompt_tokens,
 )
 from hermes.actors.cutting import estimate_tokens
-from hermes.actors.house import House, outbound
-from hermes.actors.place import Place
+from hermes.actors.house import outbound
+from hermes.actors.part import Part
 from hermes.actors.turn import RunningTurn
 from hermes.errors import HermesError, StoreFailed
 from hermes.events import Notice, SessionMoved
@@ -25,19 +25,10 @@ from hermes.messages import Answer, Message, Skipped, Usage
 log = logging.getLogger(__name__)
 
 
-class Room:
-    """Compresses the session an actor is at, and leads the actor to where it goes on.
+class Room(Part):
+    """Compresses the session an actor is at, and leads the actor to where it goes on."""
 
-    It keeps nothing: made where it is needed, since idle actors are many.
-    """
-
-    __slots__ = ("_cache", "_house", "_key", "_place")
-
-    def __init__(self, session_key: str, house: House, place: Place, cache: AgentCache) -> None:
-        self._key = session_key
-        self._house = house
-        self._place = place
-        self._cache = cache
+    __slots__ = ()
 
     async def make(self, turn: RunningTurn) -> list[str]:
         """Compress where the conversation has become too long; returns what the user must know."""

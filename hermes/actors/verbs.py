@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from hermes.actors.cache import AgentCache
-from hermes.actors.house import House
-from hermes.actors.place import Place
+from hermes.actors.part import Part
 from hermes.events import SessionMoved
 from hermes.messages import Answer, Head, Route, Snapshot
 
 
-class Verbs:
+class Verbs(Part):
     """Resets, switches, branches, closes and names the conversation of one actor.
 
-    An `answer` is written in the transaction of the change. It keeps nothing: made where needed.
+    An `answer` is written in the transaction of the change.
     """
 
-    __slots__ = ("_cache", "_house", "_key", "_place")
-
-    def __init__(self, session_key: str, house: House, place: Place, cache: AgentCache) -> None:
-        self._key = session_key
-        self._house = house
-        self._place = place
-        self._cache = cache
+    __slots__ = ()
 
     async def new_session(
         self,

@@ -6,7 +6,6 @@ import asyncio
 import threading
 
 import agents
-import pytest
 import trio
 from agents.items import ModelResponse
 from agents.models.interface import Model
@@ -28,23 +27,9 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from hermes import TurnResult, Usage, current_session_id
-from hermes.agents.bridges import BridgeStatistics, asyncio_agent
+from hermes.agents.bridges import BridgeStatistics
 from hermes.events import TextDelta
 from hermes.testing import texts_of
-
-
-@pytest.fixture
-def bridge():
-    made = []
-
-    def make(fn, **options):
-        made.append(asyncio_agent(fn, **options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
 
 # pydantic-ai
 

@@ -27,20 +27,6 @@ from hermes.store import SessionStore
 from hermes.testing import texts_of
 
 
-@pytest.fixture
-def bridge():
-    """`asyncio_agent`, with a loop that ends with the test."""
-    made = []
-
-    def make(fn, **options):
-        made.append(asyncio_agent(fn, **options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
-
 class Hanging:
     """A function that hangs until it is released, deaf to all cancelling, and then tries things."""
 

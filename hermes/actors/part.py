@@ -1,0 +1,19 @@
+"""What an actor does besides waiting."""
+
+from __future__ import annotations
+
+from hermes.actors.cache import AgentCache
+from hermes.actors.house import House
+from hermes.actors.place import Place
+
+
+class Part:
+    """A part of an actor that keeps nothing; made where it is needed: idle actors are many."""
+
+    __slots__ = ("_cache", "_house", "_key", "_place")
+
+    def __init__(self, session_key: str, house: House, place: Place, cache: AgentCache) -> None:
+        self._key = session_key
+        self._house = house
+        self._place = place
+        self._cache = cache
