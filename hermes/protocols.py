@@ -159,6 +159,13 @@ class Turn(Protocol):
         """Tell what happens. Raises `TurnClosed` once the turn is over."""
         ...
 
+    def charge(self, usage: Usage) -> None:
+        """A provider was called: this is on the bill, whatever becomes of the turn.
+
+        What is charged is not to be told once more as the usage of a `TurnResult`.
+        """
+        ...
+
     async def spent(self) -> Spent:
         """What this conversation has cost, and this day; without the turn itself."""
         ...

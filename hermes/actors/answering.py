@@ -200,7 +200,7 @@ class Answering:
             session_id=done.head.session_id,
             turn_id=turn.turn_id,
             status=answered.status,
-            usage=tuple(answered.result.usage),
+            usage=tuple(commit.usage),
             error=answered.result.error,
             rebuilt=answered.rebuilt,
         )
@@ -208,7 +208,7 @@ class Answering:
             self._house.publish(self._key, turn.turn_id, Notice(notice))
         self._house.tell(turn.mails, reply)  # before all that could fail: the reply is on disk
         self._settle(done, commit, attempt.held)
-        await self._after(done, answered.result.usage, turn)
+        await self._after(done, commit.usage, turn)
         return done
 
     async def _store(
@@ -231,6 +231,8 @@ class Answering:
                     raise
                 log.exception("turn %d of %s cannot be stored as it is", turn.turn_id, self._key)
                 told = TurnResult(failed=True, error=foreign.told(error), usage=costs.pop())
+                if not costs:
+                    turn.charged.clear()
                 answered = Answered(told, "failed", attempt.answered.rebuilt)
                 attempt = attrs.evolve(attempt, answered=answered, rewind_to=None)
                 turn.cell.session_id = attempt.held.head.session_id
@@ -256,7 +258,7 @@ class Answering:
             outbox=attempts.replies(
                 turn, rotated_to or held.head.session_id, notices, attempt.text
             ),
-            usage=result.usage,
+            usage=[*turn.charged, *result.usage],
             next_inbox_ids=following,
             rotated_to=rotated_to,
             upto=held.last_id,

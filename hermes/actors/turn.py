@@ -21,7 +21,7 @@ from hermes.events import (
     ToolFinished,
     ToolStarted,
 )
-from hermes.messages import Inbound, Message, Source, Spent, StoredMessage, ToolCall
+from hermes.messages import Inbound, Message, Source, Spent, StoredMessage, ToolCall, Usage
 from hermes.protocols import Store, ToolRecords
 
 INTERRUPTED = "[interrupted before it answered]"
@@ -64,6 +64,7 @@ class RunningTurn:
         self.deadline = math.inf
         self.records: ToolRecords | None = store
         self.log: list[AgentEvent | Steered] = []
+        self.charged: list[Usage] = []
         self._publish = publish
         self._store = store
         self._steering: list[Mail] = []
@@ -94,6 +95,12 @@ class RunningTurn:
     def messages(self) -> list[Message]:
         """History and input as a model may be shown them."""
         return render([*self.history, *self.input])
+
+    def charge(self, usage: Usage) -> None:
+        """A provider was called: this is on the bill, whatever becomes of the turn."""
+        if self._closed:
+            raise TurnClosed(f"turn {self.turn_id} is over")
+        self.charged.append(usage)
 
     async def spent(self) -> Spent:
         """What this conversation has cost, and this day; without the turn itself."""

@@ -101,8 +101,7 @@ class _Work:
         self.fresh.add(rows)
 
     def result(self, **fields: object) -> TurnResult:
-        usage = tuple(self.usage)
-        return TurnResult(usage=usage, api_calls=self.calls, **fields)  # type: ignore[arg-type]
+        return TurnResult(api_calls=self.calls, **fields)  # type: ignore[arg-type]
 
 
 class ChatAgent:
@@ -170,7 +169,9 @@ class ChatAgent:
                 await trio.sleep(pause)
             else:
                 if said.usage is not None:
-                    work.usage.append(self._spending.priced(said.usage))
+                    usage = self._spending.priced(said.usage)
+                    turn.charge(usage)
+                    work.usage.append(usage)
                 return said
 
     async def _do(self, turn: Turn, message: Message, work: _Work) -> None:

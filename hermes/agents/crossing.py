@@ -16,7 +16,7 @@ from sniffio import current_async_library_cvar
 from hermes import foreign
 from hermes.errors import TurnClosed
 from hermes.events import AgentEvent
-from hermes.messages import Message, Source, Spent, StoredMessage
+from hermes.messages import Message, Source, Spent, StoredMessage, Usage
 from hermes.protocols import Turn
 
 R = TypeVar("R")
@@ -163,6 +163,10 @@ class AwayTurn:
     def messages(self) -> list[Message]:
         """History and input as a model may be shown them."""
         return self._turn.messages()
+
+    def charge(self, usage: Usage) -> None:
+        """A provider was called: this is on the bill, whatever becomes of the turn."""
+        self._there(lambda: self._turn.charge(usage))
 
     def steered(self) -> list[Message]:
         """Input that came meanwhile and asks to be heard now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 from hermes import CompressionConfig, Config, Message, Source
 from hermes.actors.compression import Compressed, Failed
@@ -152,6 +153,36 @@ async def test_every_call_is_on_the_bill_by_its_purpose(start, path):
     assert [call.purpose for call in calls].count("summary") == 1
     assert [call.purpose for call in calls].count("turn") == 8
     assert all(call.cost is not None for call in calls)
+
+
+async def test_a_turn_that_is_stopped_is_on_the_bill_with_what_it_has_cost(start):
+    begun = trio.Event()
+
+    @tool
+    async def wait() -> None:
+        """Wait for ever."""
+        begun.set()
+        await trio.sleep_forever()
+
+    script = [ModelAnswer(calls=[ToolCall("c1", "wait", "{}")])]
+    async with (
+        open_model(script) as model,
+        chat_agents(endpoint(model), tools=[wait], spending=Spending(PRICES)) as agents,
+        start(agent=agents.build, describe=agents.describe) as runtime,
+    ):
+        replies = []
+
+        async def ask():
+            replies.append(await runtime.ask("k", "hello"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            with trio.fail_after(SECONDS):
+                await begun.wait()
+            await runtime.interrupt("k")
+        usage = await runtime.ask("k", "/usage")
+    assert [(reply.status, len(reply.usage)) for reply in replies] == [("interrupted", 1)]
+    assert usage.text.startswith("1 calls")
 
 
 # What it sums up
