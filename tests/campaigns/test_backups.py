@@ -138,7 +138,9 @@ def check(path, acknowledged):
         for writer, least in enumerate(acknowledged):
             route = store.get_route(f"writer {writer}")
             turns = defaultdict(list)
-            for message in store.get_messages(route.session_id) if route else []:
+            # A writer that has not finished its first turn has a route, and no session yet.
+            begun = route is not None and store.get_session(route.session_id) is not None
+            for message in store.get_messages(route.session_id) if begun else []:
                 number, part, _ = message.content.split()
                 turns[int(number)].append(int(part))
             assert list(turns) == list(range(len(turns)))
