@@ -189,7 +189,9 @@ class Commands:
     # The transcript
 
     async def undo(self, mails: Sequence[Mail], argument: str) -> str:
-        number = int(argument) if argument.isascii() and argument.isdigit() else 1
+        if argument and not (argument.isascii() and argument.isdigit()):
+            return await self._explain(mails, "undo")  # a slip must not take anything back
+        number = int(argument or 1)
         transcript = await self._load()
         asked = _asked(transcript)[-number:] if number else []
         if not asked:

@@ -1473,3 +1473,14 @@ async def test_a_message_is_not_changed_by_what_its_sender_does_to_it_afterwards
         here.agent.let_go(0, 1)
         second = await here.agent.wait_begun(1)
         assert second.input[0].parts == ({"type": "text", "text": "before"},)
+
+
+@pytest.mark.parametrize("argument", ["x", "-1", "1.5", "all", "²"])
+async def test_an_undo_of_nonsense_takes_nothing_back(start, argument):
+    async with start() as runtime:
+        await runtime.ask("k", "hello")
+        before = await runtime.history("k")
+        reply = await runtime.ask("k", f"/undo {argument}")
+        assert reply.text == "Use it like this: /undo [number]"
+        assert await runtime.history("k") == before
+        assert (await runtime.ask("k", "/undo")).text == "Taken back: hello"
