@@ -90,8 +90,24 @@ class AlreadyAnswered(HermesError):
     """This event had its turn before; the transcript has what was said."""
 
 
+class NotAdmitted(HermesError):
+    """Who wrote is not allowed to; nothing was taken, and what there is to say was said."""
+
+
 class Unsendable(HermesError):
     """The chat is gone for good: nothing can be sent there any more."""
+
+
+class RetryAfter(HermesError):
+    """The platform took nothing and asks to be left alone for so many `seconds`."""
+
+    def __init__(self, text: str, seconds: float) -> None:
+        super().__init__(text)
+        self.seconds = seconds
+
+
+class OutcomeUnknown(HermesError):
+    """The platform may have taken the message or not: the connection ended before its answer."""
 
 
 def plain(group: BaseExceptionGroup[BaseException]) -> BaseException:
