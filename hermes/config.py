@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import attrs
+import msgspec
 
 from hermes.messages import Busy, ExpiryPolicy
 
@@ -17,8 +17,7 @@ def data_path() -> Path:
     return Path(base).expanduser() / "hermes" / "state.db"
 
 
-@attrs.frozen(kw_only=True)
-class CompressionConfig:
+class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """When and how far a conversation is compressed; sizes are in tokens, times in seconds."""
 
     enabled: bool = True
@@ -37,14 +36,13 @@ class CompressionConfig:
     max_useless: int = 2
 
 
-@attrs.frozen(kw_only=True)
-class Config:
+class Config(msgspec.Struct, frozen=True, kw_only=True):
     """How a runtime behaves; every bound is one of these."""
 
     busy: Busy = "queue"
-    busy_by_platform: Mapping[str, Busy] = attrs.Factory(dict)
-    expiry: ExpiryPolicy = attrs.Factory(ExpiryPolicy)
-    expiry_by: Mapping[str, ExpiryPolicy] = attrs.Factory(dict)
+    busy_by_platform: Mapping[str, Busy] = msgspec.field(default_factory=dict)
+    expiry: ExpiryPolicy = msgspec.field(default_factory=ExpiryPolicy)
+    expiry_by: Mapping[str, ExpiryPolicy] = msgspec.field(default_factory=dict)
     """By platform, by chat type, or by both as `platform/chat_type`; the closest one counts."""
     max_open: int = 100
     turn_seconds: float = 1800.0
@@ -56,7 +54,7 @@ class Config:
     transcript_bytes: int = 64 * 1024 * 1024
     max_attempts: int = 3
     quarantine_seconds: float = 60.0
-    compression: CompressionConfig = attrs.Factory(CompressionConfig)
+    compression: CompressionConfig = msgspec.field(default_factory=CompressionConfig)
 
     def busy_on(self, platform: str) -> Busy:
         """What to do with input while a turn runs."""

@@ -4,41 +4,36 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-import attrs
+import msgspec
 
 from hermes.messages import Message, Rebuilt, Reply, ToolCall
 
 
-@attrs.frozen
-class TextDelta:
+class TextDelta(msgspec.Struct, frozen=True):
     """A piece of the answer."""
 
     text: str
 
 
-@attrs.frozen
-class ReasoningDelta:
+class ReasoningDelta(msgspec.Struct, frozen=True):
     """A piece of what the model thinks before it answers."""
 
     text: str
 
 
-@attrs.frozen
-class Spoken:
+class Spoken(msgspec.Struct, frozen=True):
     """A message that calls tools is whole: so it is kept, whatever becomes of the turn."""
 
     message: Message
 
 
-@attrs.frozen
-class ToolStarted:
+class ToolStarted(msgspec.Struct, frozen=True):
     """The model asked for a tool, and it runs."""
 
     call: ToolCall
 
 
-@attrs.frozen
-class ToolFinished:
+class ToolFinished(msgspec.Struct, frozen=True):
     """A tool has answered."""
 
     call_id: str
@@ -46,8 +41,7 @@ class ToolFinished:
     failed: bool = False
 
 
-@attrs.frozen
-class TurnStarted:
+class TurnStarted(msgspec.Struct, frozen=True):
     """The agent begins; `rebuilt` says why it had to be built, None that the cached one runs."""
 
     turn_id: int
@@ -56,23 +50,20 @@ class TurnStarted:
     inbox_ids: tuple[int, ...] = ()
 
 
-@attrs.frozen
-class Steered:
+class Steered(msgspec.Struct, frozen=True):
     """Input that came during the turn was handed to the agent."""
 
     message: Message
     inbox_ids: tuple[int, ...] = ()
 
 
-@attrs.frozen
-class Notice:
+class Notice(msgspec.Struct, frozen=True):
     """Something the user should know that is not part of the answer."""
 
     text: str
 
 
-@attrs.frozen
-class SessionMoved:
+class SessionMoved(msgspec.Struct, frozen=True):
     """The key leads to another session now."""
 
     old: str | None
@@ -80,8 +71,14 @@ class SessionMoved:
     reason: str
 
 
-@attrs.frozen
-class TurnEnded:
+class Titled(msgspec.Struct, frozen=True):
+    """The conversation has got a title by itself."""
+
+    session_id: str
+    title: str
+
+
+class TurnEnded(msgspec.Struct, frozen=True):
     """The turn is on disk, or was refused."""
 
     reply: Reply
@@ -89,11 +86,12 @@ class TurnEnded:
 
 
 AgentEvent: TypeAlias = TextDelta | ReasoningDelta | Spoken | ToolStarted | ToolFinished
-RuntimeEvent: TypeAlias = AgentEvent | TurnStarted | Steered | Notice | SessionMoved | TurnEnded
+RuntimeEvent: TypeAlias = (
+    AgentEvent | TurnStarted | Steered | Notice | SessionMoved | Titled | TurnEnded
+)
 
 
-@attrs.frozen
-class Envelope:
+class Envelope(msgspec.Struct, frozen=True):
     """An event with its address; `seq` counts within one run of the runtime, without gaps."""
 
     seq: int

@@ -1,8 +1,9 @@
 """The values that travel: frozen, and with nothing of ours behind them.
 
-What is made for every message is a `msgspec.Struct`, because ten thousand are made at once when a
-conversation is loaded (about as fast as `json.loads`; attrs classes take twice as long); those that
-cannot be part of a cycle are none of the garbage collector's business. Everything else is attrs.
+They are `msgspec.Struct`s, because ten thousand are made at once when a conversation is loaded
+(about as fast as `json.loads`; attrs classes take twice as long), and because forty attrs classes
+cost a program that imports Hermes forty milliseconds. Those of which many are made, and which
+cannot be part of a cycle, are none of the garbage collector's business.
 """
 
 from __future__ import annotations
@@ -73,8 +74,7 @@ class StoredMessage(Extra, frozen=True, gc=False):
     platform_message_id: str | None = None
 
 
-@attrs.frozen
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """Where an inbound message comes from."""
 
     platform: str = "embedded"
@@ -86,8 +86,7 @@ class Source:
     user_name: str | None = None
 
 
-@attrs.frozen
-class Inbound:
+class Inbound(msgspec.Struct, frozen=True):
     """A message or command as it arrives; (platform, account, event_id) names it for ever.
 
     `busy` says what to do with it while a turn runs; without it the configuration does.
@@ -96,7 +95,7 @@ class Inbound:
     session_key: str
     event_id: str
     text: str
-    source: Source = attrs.Factory(Source)
+    source: Source = msgspec.field(default_factory=Source)
     command: bool = False
     parts: tuple[JsonObject, ...] | None = None
     platform_message_id: str | None = None
@@ -118,8 +117,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     rewrites: int = 0
 
 
-@attrs.frozen
-class Receipt:
+class Receipt(msgspec.Struct, frozen=True):
     """Proof that an inbound message is on disk; the same event gets the same receipt again."""
 
     inbox_id: int
@@ -129,8 +127,7 @@ class Receipt:
     accepted_at: float
 
 
-@attrs.frozen
-class InboxRow:
+class InboxRow(msgspec.Struct, frozen=True):
     """An accepted message that no turn has finished yet."""
 
     inbox_id: int
@@ -139,16 +136,14 @@ class InboxRow:
     accepted_at: float
 
 
-@attrs.frozen
-class Outbound:
+class Outbound(msgspec.Struct, frozen=True):
     """A reply on its way out; `lane` is the chat whose order is kept."""
 
     lane: str
     body: JsonObject
 
 
-@attrs.frozen
-class OutboxRow:
+class OutboxRow(msgspec.Struct, frozen=True):
     """A reply that is not yet known to be sent; `recovered` when a send may have been lost."""
 
     outbox_id: int
@@ -161,8 +156,7 @@ class OutboxRow:
     recovered: bool
 
 
-@attrs.frozen
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """One provider call."""
 
     purpose: str = "turn"
@@ -176,8 +170,7 @@ class Usage:
     cost: float | None = None
 
 
-@attrs.frozen
-class Spent:
+class Spent(msgspec.Struct, frozen=True):
     """What was spent: in a conversation, and since midnight by its principal and by everybody."""
 
     session: float = 0.0
@@ -185,8 +178,7 @@ class Spent:
     day: float = 0.0
 
 
-@attrs.frozen(kw_only=True)
-class TurnCommit:
+class TurnCommit(msgspec.Struct, frozen=True, kw_only=True):
     """A finished turn: what `commit_turn` makes durable at once, or not at all."""
 
     session_key: str
@@ -207,8 +199,7 @@ class TurnCommit:
     """When the conversation is over by itself, counted from now on."""
 
 
-@attrs.frozen
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """The turn is on disk. `foreign`: rows of somebody else stand before ours."""
 
     head: Head
@@ -219,8 +210,7 @@ class Committed:
     """What was added, as it is stored."""
 
 
-@attrs.frozen(kw_only=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The end of inbox rows that need no turn: what is said to them, in the same transaction."""
 
     session_key: str
@@ -228,8 +218,7 @@ class Answer:
     outbox: Sequence[Outbound] = ()
 
 
-@attrs.frozen
-class OnceCall:
+class OnceCall(msgspec.Struct, frozen=True):
     """A call that must not be made twice; `result` is None where its end was never recorded.
 
     `arguments` is canonical JSON, `ordinal` counts the same calls within one run of the turn.
@@ -243,8 +232,7 @@ class OnceCall:
     failed: bool = False
 
 
-@attrs.frozen
-class Approval:
+class Approval(msgspec.Struct, frozen=True):
     """A call that a user is asked to allow: good for exactly these arguments, and for one run.
 
     `asked_of` is the conversation whose user decides: that of the call, or the one that began it.
@@ -260,8 +248,7 @@ class Approval:
     expires_at: float
 
 
-@attrs.frozen
-class Discarded:
+class Discarded(msgspec.Struct, frozen=True):
     """Nothing was written: the fence had moved. The inbox rows that are open run again here."""
 
     reason: str
@@ -269,8 +256,7 @@ class Discarded:
     epoch: int
 
 
-@attrs.frozen(kw_only=True)
-class Rotation:
+class Rotation(msgspec.Struct, frozen=True, kw_only=True):
     """A finished compression: what to show instead of the rows up to `upto`.
 
     `rewrites` is the session's when the summary was begun, `rotation_id` makes a retry safe.
@@ -290,8 +276,7 @@ class Rotation:
     """What is said to the command that asked for it, in the same transaction."""
 
 
-@attrs.frozen
-class Rotated:
+class Rotated(msgspec.Struct, frozen=True):
     """The session goes on in `session_id`; `repeated`: an earlier try had already done it."""
 
     session_id: str
@@ -301,8 +286,7 @@ class Rotated:
     repeated: bool = False
 
 
-@attrs.frozen
-class Skipped:
+class Skipped(msgspec.Struct, frozen=True):
     """Nothing was rotated; `winner` or `holder` says who was quicker."""
 
     reason: str
@@ -314,8 +298,7 @@ RUNTIME_HOLDER = "runtime:"
 """How the names of runtimes begin that hold leases. A file has one at a time."""
 
 
-@attrs.frozen
-class Lease:
+class Lease(msgspec.Struct, frozen=True):
     """The right to try a compression; `token` grows with every new holder."""
 
     session_id: str
@@ -331,16 +314,14 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     duplicate: bool = False
 
 
-@attrs.frozen
-class Transcript:
+class Transcript(msgspec.Struct, frozen=True):
     """A session's live rows and the head they belong to, from one read transaction."""
 
     head: Head
     messages: list[StoredMessage]
 
 
-@attrs.frozen(kw_only=True)
-class Session:
+class Session(msgspec.Struct, frozen=True, kw_only=True):
     """A session row."""
 
     id: str
@@ -379,8 +360,7 @@ class Session:
         return Head(self.id, self.message_count, self.revision, self.rewrites)
 
 
-@attrs.frozen
-class Listed:
+class Listed(msgspec.Struct, frozen=True):
     """A line of `list_sessions`: a conversation at its tip."""
 
     session: Session
@@ -389,8 +369,7 @@ class Listed:
     preview: str
 
 
-@attrs.frozen
-class Hit:
+class Hit(msgspec.Struct, frozen=True):
     """A message that a search found, with the messages around it."""
 
     message_id: int
@@ -404,8 +383,7 @@ class Hit:
     after: str | None
 
 
-@attrs.frozen
-class Route:
+class Route(msgspec.Struct, frozen=True):
     """Where a session_key leads; the fields are in the order of the columns."""
 
     session_key: str
@@ -420,8 +398,7 @@ class Route:
     last_active: float
 
 
-@attrs.frozen
-class Accepted:
+class Accepted(msgspec.Struct, frozen=True):
     """Answer of `accept`; `expired` is the session that was over when the message came.
 
     `waiting` messages of the same key were open before it; `route` is where the key leads now.
@@ -437,8 +414,7 @@ class Accepted:
     """The message as it was stored."""
 
 
-@attrs.frozen
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """What the runtime gets for each new message, in inbox order, after COMMIT."""
 
     receipt: Receipt
@@ -448,8 +424,7 @@ class Delivery:
     route: Route | None = None
 
 
-@attrs.frozen(kw_only=True)
-class Boundary:
+class Boundary(msgspec.Struct, frozen=True, kw_only=True):
     """A session is finalized, begun or left, and hooks hear of it; `boundary_id` is its name."""
 
     boundary_id: int
@@ -462,8 +437,7 @@ class Boundary:
     new_session_id: str | None
 
 
-@attrs.frozen(kw_only=True)
-class ExpiryPolicy:
+class ExpiryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """When a conversation is over by itself; hours are local time."""
 
     mode: Literal["none", "idle", "daily", "both"] = "none"
@@ -471,8 +445,7 @@ class ExpiryPolicy:
     at_hour: int = 4
 
 
-@attrs.frozen
-class Imported:
+class Imported(msgspec.Struct, frozen=True):
     """What `import_sessions` did."""
 
     sessions: int
@@ -481,8 +454,7 @@ class Imported:
     forks: tuple[str, ...] = ()
 
 
-@attrs.frozen
-class Pruned:
+class Pruned(msgspec.Struct, frozen=True):
     """What `prune_sessions` deleted, or would delete in a dry run."""
 
     session_ids: tuple[str, ...]
@@ -519,8 +491,7 @@ class AgentSpec:
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
-@attrs.frozen(kw_only=True)
-class TurnResult:
+class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent answers. Without `rows` they are made of what it emitted and its text.
 
     Input that it took by `steered` stands where the agent has put it among the rows, else first.
@@ -538,8 +509,7 @@ class TurnResult:
     error: str | None = None
 
 
-@attrs.frozen(kw_only=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a message, and what was said to it."""
 
     text: str
@@ -552,8 +522,7 @@ class Reply:
     """Why the agent was built for this turn; None where the cached one answered."""
 
 
-@attrs.frozen
-class Snapshot:
+class Snapshot(msgspec.Struct, frozen=True):
     """What is known of a cached agent; None where the count or the session is not yet known."""
 
     agent: Any
@@ -562,8 +531,7 @@ class Snapshot:
     session_id: str | None = None
 
 
-@attrs.frozen(kw_only=True)
-class Status:
+class Status(msgspec.Struct, frozen=True, kw_only=True):
     """How a conversation is doing."""
 
     session_key: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-import attrs
+import msgspec
 
 from hermes.errors import StoreFailed
 from hermes.events import AgentEvent
@@ -189,8 +189,11 @@ Build: TypeAlias = Callable[[AgentSpec], Agent | Awaitable[Agent]]
 Describe: TypeAlias = Callable[[str, Source], AgentSpec]
 
 
-@attrs.frozen(kw_only=True)
-class SummaryRequest:
+SpentSoFar: TypeAlias = Callable[[], Awaitable[Spent]]
+"""Asks what a conversation, its principal and the day have cost; for budgets, before each call."""
+
+
+class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a compressor is given: the messages to sum up, and an earlier summary to update."""
 
     session_id: str
@@ -198,20 +201,40 @@ class SummaryRequest:
     previous: str | None
     focus: str | None
     max_tokens: int
+    spent: SpentSoFar | None = None
 
 
-@attrs.frozen
-class Summary:
-    """What a compressor answers."""
+class Summary(msgspec.Struct, frozen=True):
+    """A text that was written about a conversation, and what the calls for it cost."""
 
     text: str
     usage: Sequence[Usage] = ()
 
 
 class Compressor(Protocol):
-    """Sums messages up. What is kept beside the summary is not its business."""
+    """Sums messages up. What is kept beside the summary is not its business.
+
+    Where it has `on_trio`, it runs on Trio in a host on asyncio too.
+    """
 
     async def summarize(self, request: SummaryRequest, /) -> Summary: ...
+
+
+class TitleRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a titler is given: an exchange from the beginning of a conversation."""
+
+    session_id: str
+    messages: Sequence[Message | StoredMessage]
+    spent: SpentSoFar
+
+
+class Titler(Protocol):
+    """Names conversations. Whether and where the name is used is not its business.
+
+    Where it has `on_trio`, it runs on Trio in a host on asyncio too.
+    """
+
+    async def title(self, request: TitleRequest, /) -> Summary: ...
 
 
 class Adapter(Protocol):
@@ -294,6 +317,7 @@ class Store(ToolRecords, Protocol):
         self, *, session_key: str | None = None, limit: int = 20, offset: int = 0
     ) -> Awaitable[list[Listed]]: ...
     def set_session_title(self, session_id: str, title: str | None) -> Awaitable[bool]: ...
+    def set_auto_title_if_empty(self, session_id: str, title: str) -> Awaitable[bool]: ...
     def set_pending_title(self, session_key: str, title: str | None) -> Awaitable[None]: ...
     def apply_pending_title(self, session_key: str) -> Awaitable[str | None]: ...
 

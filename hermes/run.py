@@ -81,7 +81,11 @@ async def _chat_with_a_model(path: Path) -> bool:
     async with (
         chat_agents(endpoint, system=SYSTEM) as agents,
         open_runtime(
-            path, agent=agents.build, describe=agents.describe, compressor=agents.compressor()
+            path,
+            agent=agents.build,
+            describe=agents.describe,
+            compressor=agents.compressor(),
+            titler=agents.titler(),
         ) as runtime,
     ):
         return await _console(runtime, f"{endpoint.model} answers.", path)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 import trio
+from msgspec.structs import replace
 
 from hermes import foreign
 from hermes.actors import attempts
@@ -30,10 +31,12 @@ from hermes.errors import (
     StoreFull,
 )
 from hermes.events import Notice, TurnStarted
+from hermes.keys import begun_by
 from hermes.messages import (
     Committed,
     Discarded,
     Head,
+    Message,
     Reply,
     TurnCommit,
     TurnResult,
@@ -209,6 +212,9 @@ class Answering:
         self._house.tell(turn.mails, reply)  # before all that could fail: the reply is on disk
         self._settle(done, commit, attempt.held)
         await self._after(done, commit.usage, turn)
+        titling = self._house.titling
+        if titling is not None and answered.status == "complete" and begun_by(self._key) is None:
+            titling.offer(self._key, self._place, [*turn.input, Message("assistant", reply.text)])
         return done
 
     async def _store(
@@ -258,13 +264,22 @@ class Answering:
             outbox=attempts.replies(
                 turn, rotated_to or held.head.session_id, notices, attempt.text
             ),
-            usage=[*turn.charged, *result.usage],
+            usage=self._billed([*turn.charged, *result.usage]),
             next_inbox_ids=following,
             rotated_to=rotated_to,
             upto=held.last_id,
             rewind_to=attempt.rewind_to,
             policy=self._house.config.expiry_of(turn.source.platform, turn.source.chat_type),
         )
+
+    def _billed(self, calls: Sequence[Usage]) -> Sequence[Usage]:
+        """The calls, with what they were made for."""
+        if begun_by(self._key) is None:
+            return calls
+        return [
+            replace(call, purpose="background") if call.purpose == "turn" else call
+            for call in calls
+        ]
 
     async def _commit(self, commit: TurnCommit) -> Committed | Discarded:
         """Commit, again and again while the disk is full or another process holds the file."""

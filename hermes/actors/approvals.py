@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import attrs
+from msgspec.structs import replace
 
 from hermes.actors.turn import Mail
 from hermes.messages import Answer, Approval, ApprovalState, ExpiryPolicy, Inbound
@@ -74,7 +75,7 @@ async def deny(records: ToolRecords, mail: Mail, number: str, answer: Answering)
 def approved(mail: Mail, approval: Approval) -> Inbound:
     """What an agent is told of a call that it may make now."""
     text = APPROVED.format(tool=approval.tool, arguments=approval.arguments)
-    return attrs.evolve(
+    return replace(
         mail.inbound,
         session_key=approval.session_key,
         event_id=f"approval:{approval.approval_id}",

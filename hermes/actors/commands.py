@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
+from msgspec.structs import replace
 
 from hermes.actors import approvals, cutting
 from hermes.actors.compression import Compressed, Failed
@@ -101,7 +102,7 @@ def unwrapped(inbound: Inbound) -> Inbound:
     if parsed is None or not parsed.argument or parsed.name not in {"queue", "steer"}:
         return inbound
     busy: Busy = "queue" if parsed.name == "queue" else "steer"
-    return attrs.evolve(inbound, text=parsed.argument, command=False, busy=busy)
+    return replace(inbound, text=parsed.argument, command=False, busy=busy)
 
 
 class Commands:
@@ -331,7 +332,7 @@ _VERBS: Mapping[str, Callable[[Commands, Sequence[Mail], str], Awaitable[str | N
 def background(mail: Mail, text: str) -> Inbound:
     """The message of a `/background`: a conversation of its own, whose answer goes to this chat."""
     inbound = mail.inbound
-    return attrs.evolve(
+    return replace(
         inbound,
         session_key=background_key(inbound.session_key, mail.inbox_id),
         event_id=f"background:{mail.inbox_id}",

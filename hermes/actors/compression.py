@@ -7,6 +7,7 @@ that fails or does not shrink the conversation changes nothing.
 
 from __future__ import annotations
 
+import functools
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -16,9 +17,11 @@ from typing import Literal
 import attrs
 import msgspec
 import trio
+from msgspec.structs import replace
 
 from hermes import foreign
 from hermes.actors import cutting
+from hermes.actors.ledger import spent_by
 from hermes.config import CompressionConfig
 from hermes.errors import CompressorFailed, Overloaded, StoreBusy, StoreFailed, StoreFull
 from hermes.messages import (
@@ -36,6 +39,7 @@ from hermes.protocols import Compressor, Store, Summary, SummaryRequest
 
 log = logging.getLogger(__name__)
 
+TURNS = frozenset({"turn", "background"})
 RELEASE_PAUSES = (0.05, 0.2, 0.5)
 
 
@@ -175,7 +179,7 @@ class Compression:
             return None
         # The last compression helped if any turn since was short enough, or nobody has counted.
         calls = await self._store.get_usage(job.session_id)
-        counts = [prompt_tokens(call) for call in calls if call.purpose != "summary"]
+        counts = [prompt_tokens(call) for call in calls if call.purpose in TURNS]
         helped = not counts or min(counts) < self.limits.compress_at
         standing.useless = 0 if helped else standing.useless + 1
         standing.fresh = False
@@ -205,7 +209,7 @@ class Compression:
             return await self._useless(job, standing, "the summary would not make it smaller")
         rotation = self._rotation(job, lease, transcript, messages)
         if job.answer is not None:
-            rotation = attrs.evolve(rotation, answer=job.answer(_told(before, after)))
+            rotation = replace(rotation, answer=job.answer(_told(before, after)))
         answer = await self._store.rotate(rotation)
         if isinstance(answer, Skipped):
             return answer
@@ -238,7 +242,7 @@ class Compression:
         """What it cost and what it came to; it has happened, whether this can be stored or not."""
         try:
             for call in summary.usage:
-                usage: Usage = attrs.evolve(call, purpose="summary")
+                usage: Usage = replace(call, purpose="summary")
                 await self._store.update_token_counts(child, usage)
             await self._note(job.session_id, None)
             if job.occasion == "size":
@@ -278,6 +282,7 @@ class Compression:
             previous=cut.previous,
             focus=job.focus,
             max_tokens=self.limits.summary_tokens,
+            spent=functools.partial(spent_by, self._store, job.session_id),
         )
         with trio.fail_after(self._config.summary_seconds):
             summary: object = await self._compressor.summarize(request)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import attrs
-import msgspec
+from msgspec.structs import asdict
 
 from hermes.messages import JsonObject, Message, StoredMessage
 
@@ -323,7 +323,7 @@ def as_message(message: AnyMessage) -> Message:
     """The message without its place, ready to be appended elsewhere."""
     if isinstance(message, Message):
         return message
-    fields = msgspec.structs.asdict(message)
+    fields = asdict(message)
     del fields["id"]
     return Message(**fields)
 

@@ -14,6 +14,7 @@ from hermes import foreign
 from hermes.actors.compression import Compression
 from hermes.actors.listening import Askers, Listeners
 from hermes.actors.sending import lane_of
+from hermes.actors.titling import Titling
 from hermes.actors.turn import Mail
 from hermes.config import Config
 from hermes.errors import ActorStopped
@@ -37,6 +38,7 @@ class House:
     compression: Compression
     nursery: trio.Nursery
     """For what outlives a step of an actor: answers beside a turn, agents that are closed."""
+    titling: Titling | None = None
     listeners: Listeners = attrs.Factory(Listeners)
     askers: Askers = attrs.Factory(Askers)
     builds: Counter[Rebuilt] = attrs.Factory(Counter)

@@ -10,7 +10,7 @@ from hermes.protocols import Store
 class Place:
     """The newest of all that the store has told; the epoch decides between two tales."""
 
-    __slots__ = ("_key", "_store", "epoch", "head", "notice", "pending_title")
+    __slots__ = ("_key", "_store", "epoch", "head", "notice", "pending_title", "titled")
 
     def __init__(self, session_key: str, store: Store) -> None:
         self._key = session_key
@@ -19,6 +19,8 @@ class Place:
         self.epoch = 0
         self.pending_title = False
         self.notice: str | None = None
+        self.titled: str | None = None
+        """The session that needs no automatic title any more."""
 
     @property
     def session_id(self) -> str | None:

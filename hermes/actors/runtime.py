@@ -22,6 +22,7 @@ from hermes.actors.sending import Sender
 from hermes.actors.session import SessionActor
 from hermes.actors.streaming import Stream
 from hermes.actors.supervision import Supervisor
+from hermes.actors.titling import Titling
 from hermes.config import Config
 from hermes.context import inside_hook, inside_turn_of
 from hermes.errors import (
@@ -47,7 +48,7 @@ from hermes.messages import (
     Status,
     StoredMessage,
 )
-from hermes.protocols import Adapter, Build, Compressor, Describe, Store
+from hermes.protocols import Adapter, Build, Compressor, Describe, Store, Titler
 
 log = logging.getLogger(__name__)
 
@@ -310,6 +311,7 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
     describe: Describe,
     config: Config,
     compressor: Compressor | None = None,
+    titler: Titler | None = None,
     adapters: Iterable[Adapter] = (),
     wall: Callable[[], float] = time.time,
 ) -> AsyncIterator[Runtime]:
@@ -327,6 +329,8 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
                 compression=compression,
                 nursery=beside,
             )
+            if titler is not None:
+                house.titling = Titling(beside, store, titler, house.publish)
             supervisor = Supervisor(house, sender)
             runtime = Runtime(house, supervisor)
             store.deliver, store.send = supervisor.deliver, sender.offer

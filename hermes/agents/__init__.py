@@ -1,6 +1,6 @@
 """What answers: an offline agent, models over HTTP, and bridges to agents of other kinds.
 
-Read: provider, http, openai_chat, anthropic_messages, prompts, chat, models, tools, bridges.
+Read: provider, http, openai_chat, anthropic_messages, prompts, chat, models, summaries, titles, tools, bridges.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hermes.agents.provider import Endpoint as Endpoint, Secret as Secret
     from hermes.agents.spending import Budgets as Budgets, Price as Price, Spending as Spending
     from hermes.agents.summaries import ModelCompressor as ModelCompressor
+    from hermes.agents.titles import ModelTitler as ModelTitler
     from hermes.agents.tools import Tool as Tool, Toolbox as Toolbox, tool as tool
 
 # Loaded when they are asked for: who needs no model does not wait for an HTTP client.
@@ -36,6 +37,7 @@ _WHERE = {
     "Price": "spending",
     "Spending": "spending",
     "ModelCompressor": "summaries",
+    "ModelTitler": "titles",
     "Tool": "tools",
     "Toolbox": "tools",
     "tool": "tools",

@@ -154,7 +154,7 @@ class ChatAgent:
         hearing = _Hearing(turn)
         failures = 0
         while True:
-            await self._spending.check(turn, work.usage)
+            await self._spending.check(turn.spent, work.usage)
             hearing.start()
             work.calls += 1
             try:

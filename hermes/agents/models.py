@@ -16,6 +16,7 @@ from hermes.agents.openai_chat import OpenAIChat
 from hermes.agents.provider import Endpoint, Provider
 from hermes.agents.spending import Spending
 from hermes.agents.summaries import INSTRUCTIONS, ModelCompressor
+from hermes.agents.titles import NAMING, ModelTitler
 from hermes.agents.tools import Tool, Toolbox
 from hermes.messages import AgentSpec, JsonObject, Source
 
@@ -63,7 +64,12 @@ class ChatAgents:
     ) -> ModelCompressor:
         """A compressor, with the same model or with another one."""
         provider = self._provider(endpoint or self.endpoint, INSTRUCTIONS, ())
-        return ModelCompressor(provider=provider, window=window, price=self.spending.priced)
+        return ModelCompressor(provider=provider, window=window, spending=self.spending)
+
+    def titler(self, endpoint: Endpoint | None = None) -> ModelTitler:
+        """What names conversations, with the same model or with another one."""
+        provider = self._provider(endpoint or self.endpoint, NAMING, ())
+        return ModelTitler(provider=provider, spending=self.spending)
 
     def _toolbox(self, platform: str) -> Toolbox:
         return Toolbox(self.tools).on(platform)

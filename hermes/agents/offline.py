@@ -14,6 +14,7 @@ from typing import ClassVar, Protocol
 import attrs
 import msgspec
 import trio
+from msgspec.structs import replace
 
 from hermes.actors.cutting import is_question
 from hermes.actors.turn import rows_of
@@ -145,7 +146,7 @@ class _Talk:
 def _stripped(row: Message) -> Message:
     if row.role != "assistant" or row.content is None:
         return row
-    return msgspec.structs.replace(row, content=row.content.strip())
+    return replace(row, content=row.content.strip())
 
 
 @attrs.define(eq=False)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import attrs
+from msgspec.structs import replace
 
 from hermes.agents.provider import ProviderError
 from hermes.messages import Spent, Usage
-from hermes.protocols import Turn
+from hermes.protocols import SpentSoFar
 
 MILLION = 1_000_000
 
@@ -69,13 +70,13 @@ class Spending:
         price = self._prices.get(usage.model or "")
         if price is None or usage.cost is not None:
             return usage
-        return attrs.evolve(usage, cost=price.of(usage))
+        return replace(usage, cost=price.of(usage))
 
-    async def check(self, turn: Turn, running: Sequence[Usage]) -> None:
+    async def check(self, spent_so_far: SpentSoFar, running: Sequence[Usage]) -> None:
         """Refuse another call where a budget is used up; `running` is not in the ledger yet."""
         if self._budgets == Budgets():
             return
-        spent: Spent = await turn.spent()
+        spent: Spent = await spent_so_far()
         more = sum(usage.cost or 0.0 for usage in running)
         for name, sentence in _SENTENCES.items():
             limit = getattr(self._budgets, name)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import attrs
 import trio
+from msgspec.structs import replace
 
 from hermes.actors.cutting import estimate_tokens
 from hermes.agents.provider import (
@@ -19,6 +21,7 @@ from hermes.agents.provider import (
     Unavailable,
     hide_keys,
 )
+from hermes.agents.spending import BudgetSpent, Spending
 from hermes.errors import CompressorFailed, ContextOverflow
 from hermes.messages import Message, StoredMessage, Usage
 from hermes.protocols import Summary, SummaryRequest
@@ -62,24 +65,35 @@ class ModelCompressor:
     record of those before it.
     """
 
+    on_trio: ClassVar[bool] = True
+
     provider: Provider
     window: int = 100_000
     tries: int = 3
     pause: float = 2.0
-    price: Callable[[Usage], Usage] = lambda usage: usage
+    spending: Spending = attrs.Factory(Spending)
 
     async def summarize(self, request: SummaryRequest, /) -> Summary:
         """The record of these messages."""
         record = request.previous
         usage: list[Usage] = []
         for rows in _pieces(request.messages, self._room(request)):
+            await self._check(request, usage)
             said = await self._ask(_material(rows, record, request.focus))
             if said.usage is not None:
-                usage.append(self.price(attrs.evolve(said.usage, purpose="summary")))
+                usage.append(self.spending.priced(replace(said.usage, purpose="summary")))
             record = hide_keys((said.message.content or "").strip())
             if not record:
                 raise CompressorFailed("the model said nothing")
         return Summary(record or "", usage)
+
+    async def _check(self, request: SummaryRequest, usage: Sequence[Usage]) -> None:
+        if request.spent is None:
+            return
+        try:
+            await self.spending.check(request.spent, usage)
+        except BudgetSpent as error:
+            raise CompressorFailed(str(error), lasting=True) from error
 
     def _room(self, request: SummaryRequest) -> int:
         """How many tokens of messages fit into one call, beside record, instructions and answer."""

@@ -16,6 +16,7 @@ from typing import Any, overload
 import attrs
 import msgspec
 import trio
+from msgspec.structs import replace
 
 from hermes import foreign
 from hermes.actors.house import said_to
@@ -224,7 +225,7 @@ class Toolbox:
             return _unrecorded(found, error)
         if earlier is None:
             ran = await self._call(found, arguments, turn)
-            await _end(records, attrs.evolve(once, result=ran.content, failed=ran.failed))
+            await _end(records, replace(once, result=ran.content, failed=ran.failed))
             return ran
         if earlier.result is None:
             return Ran(UNKNOWN_END.format(name=found.name), failed=True)

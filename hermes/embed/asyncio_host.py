@@ -16,15 +16,28 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import attrs
+import trio
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from msgspec.structs import replace
 
 from hermes.actors.runtime import Runtime
 from hermes.actors.streaming import Stream
 from hermes.agents.crossing import Away, LoopTask, LoopTurn
 from hermes.embed.trio_host import Reply, builder_of, open_runtime
 from hermes.events import RuntimeEvent
-from hermes.messages import AgentSpec, Hooks, OutboxRow, TurnResult
-from hermes.protocols import Adapter, Agent, Build, Compressor, Summary, SummaryRequest, Turn
+from hermes.messages import AgentSpec, Hooks, OutboxRow, Spent, TurnResult
+from hermes.protocols import (
+    Adapter,
+    Agent,
+    Build,
+    Compressor,
+    SpentSoFar,
+    Summary,
+    SummaryRequest,
+    Titler,
+    TitleRequest,
+    Turn,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,7 +94,22 @@ class HostCompressor:
 
     async def summarize(self, request: SummaryRequest, /) -> Summary:
         """Sum up on the host's loop."""
+        if request.spent is not None:
+            request = replace(request, spent=_crossing(request.spent))
         return await self.host.run(lambda: self.compressor.summarize(request))
+
+
+@attrs.frozen
+class HostTitler:
+    """A titler on the host's loop."""
+
+    titler: Titler
+    host: HostLoop
+
+    async def title(self, request: TitleRequest, /) -> Summary:
+        """Name a conversation on the host's loop."""
+        request = replace(request, spent=_crossing(request.spent))
+        return await self.host.run(lambda: self.titler.title(request))
 
 
 @attrs.frozen
@@ -100,6 +128,21 @@ class HostAdapter:
         await self.host.run(lambda: self.adapter.send(row))
 
 
+def _crossing(question: SpentSoFar) -> SpentSoFar:
+    """A question to the runtime that a coroutine on another loop can wait for."""
+    token = trio.lowlevel.current_trio_token()
+
+    async def ask() -> Spent:
+        return await asyncio.to_thread(lambda: trio.from_thread.run(question, trio_token=token))
+
+    return ask
+
+
+def _on_trio(part: object) -> bool:
+    """Whether a part says of itself that it runs on Trio, also in a host on asyncio."""
+    return bool(getattr(part, "on_trio", False))
+
+
 def _hosted_builder(agent: Build | Reply, host: HostLoop) -> Build:
     build = builder_of(agent)
 
@@ -108,7 +151,7 @@ def _hosted_builder(agent: Build | Reply, host: HostLoop) -> Build:
         if inspect.isawaitable(built):
             waited = built
             built = await host.run(lambda: waited)
-        return built if getattr(built, "on_trio", False) else HostAgent(built, host)
+        return built if _on_trio(built) else HostAgent(built, host)
 
     return hosted
 
@@ -233,6 +276,7 @@ async def open_runtime_asyncio(
     agent: Build | Reply,
     hooks: Hooks | None = None,
     compressor: Compressor | None = None,
+    titler: Titler | None = None,
     adapters: Iterable[Adapter] = (),
     **options: Any,
 ) -> AsyncIterator[AsyncioRuntime]:
@@ -242,7 +286,8 @@ async def open_runtime_asyncio(
         path,
         agent=_hosted_builder(agent, host),
         hooks=_hosted_hooks(hooks or {}, host),
-        compressor=None if compressor is None else HostCompressor(compressor, host),
+        compressor=_hosted_compressor(compressor, host),
+        titler=_hosted_titler(titler, host),
         adapters=[HostAdapter(each, host) for each in adapters],
         **options,
     )
@@ -256,6 +301,16 @@ async def open_runtime_asyncio(
         raise
     finally:
         await _uncancelled(asyncio.to_thread(opened.leave, error))
+
+
+def _hosted_compressor(compressor: Compressor | None, host: HostLoop) -> Compressor | None:
+    if compressor is None or _on_trio(compressor):
+        return compressor
+    return HostCompressor(compressor, host)
+
+
+def _hosted_titler(titler: Titler | None, host: HostLoop) -> Titler | None:
+    return titler if titler is None or _on_trio(titler) else HostTitler(titler, host)
 
 
 async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:

@@ -13,7 +13,7 @@ import attrs
 from hermes.actors.runtime import Runtime, running
 from hermes.config import Config
 from hermes.messages import AgentSpec, Hooks, Source, TurnResult
-from hermes.protocols import Adapter, Build, Compressor, Describe, Turn
+from hermes.protocols import Adapter, Build, Compressor, Describe, Titler, Turn
 from hermes.store import Clock, open_store
 from hermes.store.actor import SWEEP_SECONDS
 from hermes.store.lanes import HOOK_SECONDS
@@ -60,6 +60,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     hooks: Hooks | None = None,
     config: Config | None = None,
     compressor: Compressor | None = None,
+    titler: Titler | None = None,
     adapters: Iterable[Adapter] = (),
     clock: Clock | None = None,
     hook_seconds: float = HOOK_SECONDS,
@@ -86,6 +87,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
             describe=describe,
             config=config or Config(),
             compressor=compressor,
+            titler=titler,
             adapters=adapters,
             wall=clock.wall,
         ) as runtime,

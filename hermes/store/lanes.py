@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, get_args
 
-import attrs
 import trio
+from msgspec.structs import asdict
 
 from hermes import foreign
 from hermes.context import Cell, within
@@ -168,7 +168,7 @@ class Lanes:
         async def transcript() -> Transcript:
             return await self._load(boundary.session_id)
 
-        offered: dict[str, object] = {**attrs.asdict(boundary), "transcript": transcript}
+        offered: dict[str, object] = {**asdict(boundary), "transcript": transcript}
         parameters = inspect.signature(hook).parameters.values()
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             return offered

@@ -37,7 +37,7 @@ def from_row(row: Row) -> Session:
     return Session(**dict(zip(names, plain, strict=True)), model_config=config)
 
 
-_FIELDS = tuple(a.name for a in Session.__attrs_attrs__)
+_FIELDS = Session.__struct_fields__
 
 
 def number(tx: Tx, session_id: str) -> int | None:

@@ -38,11 +38,18 @@ def set_session_title(tx: Tx, session_id: str, title: str | None) -> bool:
 
 
 def set_auto_title_if_empty(tx: Tx, session_id: str, title: str) -> bool:
-    """Set a title that nobody asked for: only where there is none yet."""
-    row = tx.one("SELECT title FROM sessions WHERE id = ?", session_id)
-    if row is None or row[0] is not None:
+    """Set a title that nobody asked for: where the conversation goes on, if it has none yet.
+
+    One that another session holds gets a number.
+    """
+    tip = lineage.get_compression_tip(tx, session_id)
+    row = tx.one("SELECT title FROM sessions WHERE id = ?", tip)
+    clean = sanitize_title(title)
+    if row is None or row[0] is not None or clean is None:
         return False
-    return set_session_title(tx, session_id, title)
+    if tx.one("SELECT 1 FROM sessions WHERE title = ?", clean) is not None:
+        clean = free_title(tx, clean)
+    return set_session_title(tx, tip, clean)
 
 
 def _free(tx: Tx, session_id: str, title: str) -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import attrs
+from msgspec.structs import replace
 
 from hermes import keys
 from hermes.errors import NotApproved, Overloaded, TurnClosed
@@ -186,7 +187,7 @@ def decide(  # noqa: PLR0913 - what is decided, and what follows from it
     if then is not None:
         # It takes the place of the command that has just ended, so it needs no room of its own.
         accepted = inbox.accept(tx, then, policy=policy, max_open=sys.maxsize)
-    decided = attrs.evolve(asked, state=state, expires_at=expires_at)
+    decided = replace(asked, state=state, expires_at=expires_at)
     return Decided(decided, accepted)
 
 
@@ -217,5 +218,5 @@ def _asked_of(tx: Tx, session_key: str) -> str:
 def _approval(tx: Tx, row: Row) -> Approval:
     approval = Approval(*row)
     if approval.state in {"pending", "approved"} and approval.expires_at <= tx.now:
-        return attrs.evolve(approval, state="expired")
+        return replace(approval, state="expired")
     return approval

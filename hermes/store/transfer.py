@@ -6,9 +6,9 @@ from collections.abc import Generator, Iterable
 from itertools import pairwise
 from typing import Annotated
 
-import attrs
 import msgspec
 from msgspec import Meta
+from msgspec.structs import astuple
 
 from hermes.errors import BadImport, UnknownSession
 from hermes.messages import Extra, Imported, JsonObject, Kind, Usage
@@ -88,7 +88,7 @@ def export_session(tx: Tx, session_id: str) -> str:
     exported = _Session(
         format=FORMAT,
         messages=tuple(_messages(tx, sessions.require(tx, session_id))),
-        usage=tuple(_Usage(*attrs.astuple(call)) for call in usage.get_usage(tx, session_id)),
+        usage=tuple(_Usage(*astuple(call)) for call in usage.get_usage(tx, session_id)),
         **fields,
     )
     return msgspec.json.encode(exported).decode()
@@ -219,7 +219,7 @@ class _Import:
         no = self._insert_session(tx, kind, parent_no)
         self._insert_rows(tx, no)
         for call in session.usage:
-            usage.update_token_counts(tx, session.id, Usage(*msgspec.structs.astuple(call)))
+            usage.update_token_counts(tx, session.id, Usage(*astuple(call)))
         self._finish(tx, no)
         forks = (session.id,) if kind == "fork" else ()
         return Imported(1, len(session.messages), forks=forks)

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import attrs
 import trio
+from msgspec.structs import replace
 
 from hermes import CompressionConfig, Config, Inbound, Source, TurnResult
 from hermes.actors.runtime import running
@@ -68,14 +69,14 @@ class TwoTransactions(Through):
         await self.store.ensure_session(turn.session_id, "wire")
         await self.store.append_messages(turn.session_id, turn.rows)
         revision = (await self.store.head(turn.session_id)).revision
-        return await self.store.commit_turn(attrs.evolve(turn, rows=(), revision=revision))
+        return await self.store.commit_turn(replace(turn, rows=(), revision=revision))
 
 
 class BesideTheTurn(Through):
     """M15: replies in a transaction of their own."""
 
     async def commit_turn(self, turn):
-        done = await self.store.commit_turn(attrs.evolve(turn, outbox=()))
+        done = await self.store.commit_turn(replace(turn, outbox=()))
         late = Answer(session_key=turn.session_key, inbox_ids=(), outbox=turn.outbox)
         await self.store.answer(late)
         return done
@@ -85,7 +86,7 @@ class Forgetting(Through):
     """M4: an event that comes again is known only to the process that has accepted it."""
 
     async def accept(self, inbound, **options):
-        known = attrs.evolve(inbound, event_id=f"{inbound.event_id}@{os.getpid()}")
+        known = replace(inbound, event_id=f"{inbound.event_id}@{os.getpid()}")
         return await self.store.accept(known, **options)
 
 

@@ -19,9 +19,9 @@ import time
 from pathlib import Path
 
 import apsw
-import attrs
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from hermes.errors import SessionEnded
 from hermes.messages import Message, Rotated
@@ -72,7 +72,7 @@ class Tokenless(SessionStore):
     """M7: who once had the lease believes in it."""
 
     def rotate(self, rotation):
-        return super().rotate(attrs.evolve(rotation, lease=None))
+        return super().rotate(replace(rotation, lease=None))
 
 
 class Deferred(SessionStore):

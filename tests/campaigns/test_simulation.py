@@ -20,6 +20,7 @@ import attrs
 import pytest
 import trio
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 from hermes import CompressionConfig, Config, ExpiryPolicy, Inbound, Source
@@ -430,14 +431,14 @@ class Forgetful(Through):
     """It does not keep what the user said."""
 
     async def commit_turn(self, turn):
-        return await self.store.commit_turn(attrs.evolve(turn, rows=turn.rows[1:]))
+        return await self.store.commit_turn(replace(turn, rows=turn.rows[1:]))
 
 
 class Mute(Through):
     """It keeps no replies."""
 
     async def commit_turn(self, turn):
-        return await self.store.commit_turn(attrs.evolve(turn, outbox=()))
+        return await self.store.commit_turn(replace(turn, outbox=()))
 
 
 class Repeating(Through):
@@ -456,7 +457,7 @@ class Gullible(Through):
     async def accept(self, inbound, **options):
         times = self.seen[inbound.event_id]
         self.seen[inbound.event_id] += 1
-        again = attrs.evolve(inbound, event_id=f"{inbound.event_id}{'x' * times}")
+        again = replace(inbound, event_id=f"{inbound.event_id}{'x' * times}")
         return await self.store.accept(again, **options)
 
 
@@ -477,7 +478,7 @@ class Shuffling(Through):
         kept = []
 
         def shuffled(delivery):
-            kept.append(attrs.evolve(delivery, waiting=0))
+            kept.append(replace(delivery, waiting=0))
             if len(kept) == 2:
                 deliver(kept.pop())
                 deliver(kept.pop())
@@ -489,7 +490,7 @@ class Unsettled(Through):
     """It leaves messages open that were answered beside a turn."""
 
     async def answer(self, answer):
-        await self.store.answer(attrs.evolve(answer, inbox_ids=()))
+        await self.store.answer(replace(answer, inbox_ids=()))
 
 
 MUTANTS = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from hermes.errors import StoreError
 from hermes.messages import (
@@ -53,7 +53,7 @@ async def test_an_old_continuation_that_no_model_answered_is_ended(store, world)
     await orphan(store, world, texts=("hello", "anybody?"))
     before = await store.get_session("orphan")
     assert await store.finalize_orphaned_compression_sessions() == 1
-    assert await store.get_session("orphan") == attrs.evolve(
+    assert await store.get_session("orphan") == replace(
         before, ended_at=world.now, end_reason="orphaned_compression"
     )
 
@@ -360,7 +360,7 @@ async def test_a_dry_run_says_what_the_prune_then_deletes(store, world):
         tuple(f"s{n}" for n in range(11, 45)), sum(n % 3 for n in range(11, 45)), dry_run=True
     )
     assert await rows_and_kinds(store) == before
-    assert await store.prune_sessions() == attrs.evolve(preview, dry_run=False)
+    assert await store.prune_sessions() == replace(preview, dry_run=False)
     assert sorted(await rows_and_kinds(store)) == sorted(f"s{n}" for n in range(11))
     assert await store.prune_sessions() == Pruned((), 0, dry_run=False)
     assert await store.integrity_check() == []
@@ -374,7 +374,7 @@ async def test_a_dry_run_counts_messages_as_the_prune_does(store, world):
     await store.end_session("a", "done")
     world.pass_time(100 * DAY)
     preview = await store.prune_sessions(dry_run=True)
-    assert attrs.evolve(preview, dry_run=False) == await store.prune_sessions()
+    assert replace(preview, dry_run=False) == await store.prune_sessions()
 
 
 async def test_a_pruned_parent_leaves_its_children(store, world):

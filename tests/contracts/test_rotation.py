@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from hermes.errors import UnknownSession
 from hermes.messages import Head, Lease, Message, Rotated, Skipped, ToolCall
@@ -33,7 +33,7 @@ async def talk(store):
 
 
 def other(rotation, **changes):
-    return attrs.evolve(rotation, **{"rotation_id": "r2", "child_session_id": "c2", **changes})
+    return replace(rotation, **{"rotation_id": "r2", "child_session_id": "c2", **changes})
 
 
 def texts(transcript):
@@ -58,7 +58,7 @@ async def test_a_rotation_ends_the_parent_and_continues_in_one_child(store, talk
 
 
 async def test_a_new_prompt_may_come_with_the_rotation(store, talk):
-    await store.rotate(attrs.evolve(talk, system_prompt="be brief"))
+    await store.rotate(replace(talk, system_prompt="be brief"))
     assert (await store.get_session("c1")).system_prompt == "be brief"
     assert (await store.get_session("p")).system_prompt == "be kind"
 
@@ -67,9 +67,7 @@ async def test_the_loser_learns_who_won_and_nothing_changes(store, talk, sql):
     await store.rotate(talk)
     assert await store.rotate(other(talk)) == Skipped("already compressed", winner="c1")
     await store.rotate(
-        attrs.evolve(
-            talk, session_id="c1", rotation_id="r3", child_session_id="c3", rewrites=0, upto=0
-        )
+        replace(talk, session_id="c1", rotation_id="r3", child_session_id="c3", rewrites=0, upto=0)
     )
     assert await store.rotate(other(talk)) == Skipped("already compressed", winner="c3")
     assert await children(store, sql) == [["c1"], ["c3"]]
@@ -78,7 +76,7 @@ async def test_the_loser_learns_who_won_and_nothing_changes(store, talk, sql):
 async def test_a_retry_finds_its_own_child(store, talk, sql):
     first = await store.rotate(talk)
     again = await store.rotate(talk)
-    assert again == attrs.evolve(first, repeated=True)
+    assert again == replace(first, repeated=True)
     assert await children(store, sql) == [["c1"]]
 
 
@@ -103,22 +101,22 @@ async def test_a_rewritten_transcript_stops_the_rotation(store, talk):
 async def test_an_ended_or_unknown_session_is_not_rotated(store, talk):
     await store.end_session("p", "user_exit")
     assert await store.rotate(talk) == Skipped("the session has ended (user_exit)")
-    gone = attrs.evolve(talk, session_id="nobody")
+    gone = replace(talk, session_id="nobody")
     assert await store.rotate(gone) == Skipped("unknown session")
 
 
 async def test_the_route_moves_with_the_rotation_and_guards_it(store, talk):
     before = await store.switch("k", "p")
-    routed = attrs.evolve(talk, session_key="k", epoch=before.epoch)
-    stale = attrs.evolve(routed, epoch=before.epoch - 1)
+    routed = replace(talk, session_key="k", epoch=before.epoch)
+    stale = replace(routed, epoch=before.epoch - 1)
     assert await store.rotate(stale) == Skipped("the route has moved", winner="p")
     done = await store.rotate(routed)
     after = await store.get_route("k")
     assert (
         (after.session_id, after.epoch) == ("c1", before.epoch + 1) == (done.session_id, done.epoch)
     )
-    assert await store.rotate(routed) == attrs.evolve(done, repeated=True)
-    unrouted = attrs.evolve(routed, session_id="c1", session_key="nobody")
+    assert await store.rotate(routed) == replace(done, repeated=True)
+    unrouted = replace(routed, session_id="c1", session_key="nobody")
     assert await store.rotate(unrouted) == Skipped("the route has moved")
 
 
@@ -184,7 +182,7 @@ async def test_who_slept_past_his_lease_cannot_rotate_once_another_took_it(store
     lease = await store.acquire_lease("p", "sleeper")
     world.pass_time(40)
     taken = await store.acquire_lease("p", "other")
-    mine = attrs.evolve(talk, lease=lease)
+    mine = replace(talk, lease=lease)
     assert await store.rotate(mine) == Skipped("the lease was lost", holder="other")
     await store.release_compression_lock("p", "other")
     assert await store.rotate(mine) == Skipped("the lease was lost", holder="a later holder")
@@ -194,7 +192,7 @@ async def test_who_slept_past_his_lease_cannot_rotate_once_another_took_it(store
 async def test_who_slept_but_lost_nothing_may_rotate(store, talk, world):
     lease = await store.acquire_lease("p", "sleeper")
     world.pass_time(40)
-    assert isinstance(await store.rotate(attrs.evolve(talk, lease=lease)), Rotated)
+    assert isinstance(await store.rotate(replace(talk, lease=lease)), Rotated)
     assert await store.get_compression_lock_holder("p") is None
 
 
@@ -205,7 +203,7 @@ async def test_without_a_lease_table_compression_still_works(store, talk, sql):
 
     with pytest.raises(StoreError, match="no such table"):
         await store.try_acquire_compression_lock("p", "me")
-    assert isinstance(await store.rotate(attrs.evolve(talk, lease=lease)), Rotated)
+    assert isinstance(await store.rotate(replace(talk, lease=lease)), Rotated)
     assert lease == Lease("p", "me", 1)
 
 
@@ -249,9 +247,9 @@ async def test_a_continuation_needs_an_id_of_its_own_and_a_message_of_its_sessio
     await store.create_session("taken", "x")
     mine = await store.append_message("taken", "user", "mine")
     with pytest.raises(StoreError, match="taken exists"):
-        await store.rotate(attrs.evolve(talk, child_session_id="taken"))
+        await store.rotate(replace(talk, child_session_id="taken"))
     with pytest.raises(StoreError, match="not one of p"):
-        await store.rotate(attrs.evolve(talk, upto=mine.message_id))
+        await store.rotate(replace(talk, upto=mine.message_id))
     assert (await store.get_session("p")).ended_at is None
     assert texts(await store.load("taken")) == ["mine"]
     assert isinstance(await store.rotate(talk), Rotated)

@@ -98,9 +98,17 @@ async def test_an_automatic_title_never_overwrites(store):
     assert await store.set_auto_title_if_empty("a", "Auto") is True
     assert await store.set_auto_title_if_empty("a", "Other") is False
     assert await store.set_auto_title_if_empty("nobody", "Other") is False
-    with pytest.raises(ValueError, match="in use by session a"):
-        await store.set_auto_title_if_empty("b", "Auto")
-    assert (await store.get_session("b")).title is None
+    assert await store.set_auto_title_if_empty("b", " \u200b") is False
+    assert await store.set_auto_title_if_empty("b", "Auto") is True
+    assert (await store.get_session("a")).title == "Auto"
+    assert (await store.get_session("b")).title == "Auto #2"
+
+
+async def test_an_automatic_title_is_for_where_the_conversation_goes_on(store):
+    await store.create_session("a", "tui")
+    await rotate(store, "a", "b")
+    assert await store.set_auto_title_if_empty("a", "Auto") is True
+    assert [(await store.get_session(i)).title for i in ("a", "b")] == [None, "Auto"]
 
 
 async def test_numbers_go_on_above_the_highest_in_use(store):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from hermes.errors import NotApproved, Overloaded, TurnClosed
 from hermes.keys import background_key
@@ -61,7 +61,7 @@ async def test_a_call_is_recorded_once_and_then_found_with_its_result(store):
     assert await store.begin_once(turn, "mail", '{"to":"a"}', 0) is None
     begun = OnceCall(turn, "mail", '{"to":"a"}', 0)
     assert await store.begin_once(turn, "mail", '{"to":"a"}', 0) == begun
-    ended = attrs.evolve(begun, result="sent", failed=False)
+    ended = replace(begun, result="sent", failed=False)
     await store.end_once(ended)
     assert await store.begin_once(turn, "mail", '{"to":"a"}', 0) == ended
 
@@ -132,7 +132,7 @@ async def test_a_question_waits_is_allowed_and_used_exactly_once(store, world):
     assert await store.pending_approvals("k") == [asked]
     assert not await store.take_approval("k", "mail", '{"to":"a"}')
     decided = await store.decide_approval("k", 1, approve=True)
-    assert decided == attrs.evolve(asked, state="approved")
+    assert decided == replace(asked, state="approved")
     assert await store.pending_approvals("k") == []
     assert await store.take_approval("k", "mail", '{"to":"a"}')
     assert not await store.take_approval("k", "mail", '{"to":"a"}')

@@ -6,8 +6,8 @@ import json
 import subprocess
 import sys
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from hermes.errors import NotInLineage, Overloaded
 from hermes.messages import (
@@ -45,7 +45,7 @@ def turn(accepted, *more, **changes):
         rows=PAIR,
         outbox=[Outbound("chat", {"text": "yo"})],
     )
-    return attrs.evolve(finished, **changes)
+    return replace(finished, **changes)
 
 
 def elsewhere(path, code):
@@ -97,7 +97,7 @@ async def test_the_same_event_gets_the_first_receipt_for_ever(store, world):
     assert (again.receipt, again.duplicate) == (first.receipt, True)
     await store.commit_turn(turn(first))
     await store.new_session("k")
-    later = await store.accept(attrs.evolve(inbound(), text="changed", session_key="other"))
+    later = await store.accept(replace(inbound(), text="changed", session_key="other"))
     assert (later.receipt, later.duplicate) == (first.receipt, True)
     assert await open_ids(store) == []
     other_account = inbound(source=Source("embedded", "second account"))
@@ -148,7 +148,7 @@ async def test_a_turn_without_rotation_leaves_the_route_and_moves_its_activity(s
     before = await store.get_route("k")
     world.pass_time(7)
     await store.commit_turn(turn(accepted))
-    assert await store.get_route("k") == attrs.evolve(before, last_active=world.now)
+    assert await store.get_route("k") == replace(before, last_active=world.now)
 
 
 async def test_committing_twice_discards_the_second(store):
@@ -411,7 +411,7 @@ async def test_a_key_that_cannot_be_one_is_refused_in_one_sentence(store, key):
 
 
 async def test_half_a_character_does_not_cost_the_message(store):
-    broken = attrs.evolve(inbound(), text="half \ud83d here")
+    broken = replace(inbound(), text="half \ud83d here")
     accepted = await store.accept(broken)
     [row] = await store.open_inbox("k")
     assert row.inbound.text == "half ? here"

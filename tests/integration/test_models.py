@@ -8,9 +8,12 @@ import trio
 from hermes import CompressionConfig, Config, Message, Source
 from hermes.actors.compression import Compressed, Failed
 from hermes.agents import Budgets, Endpoint, Price, Secret, Spending, chat_agents, tool
+from hermes.agents.spending import BudgetSpent
 from hermes.agents.summaries import INSTRUCTIONS
-from hermes.messages import ToolCall
-from hermes.protocols import SummaryRequest
+from hermes.errors import CompressorFailed
+from hermes.events import Titled
+from hermes.messages import Spent, ToolCall
+from hermes.protocols import SummaryRequest, TitleRequest
 from hermes.store import SessionStore
 from hermes.testing import ModelAnswer, Refuse, open_model
 
@@ -264,3 +267,44 @@ async def test_a_summary_that_fails_is_put_off_for_as_long_as_it_takes(
     wait = 900.0 if lasting else 60.0
     assert wait in pauses
     assert f'"not_before":{world.now + wait}' in note
+
+
+async def test_a_summary_and_a_title_are_calls_that_a_budget_refuses_too(start):
+    async def spent():
+        return Spent(session=9.0)
+
+    async with (
+        open_model(["never asked"]) as model,
+        chat_agents(endpoint(model), spending=spending(session=5.0)) as agents,
+    ):
+        messages = [Message("user", "hello")]
+        with pytest.raises(CompressorFailed, match="used up its budget") as refused:
+            await agents.compressor().summarize(request(messages, spent=spent))
+        with pytest.raises(BudgetSpent, match="used up its budget"):
+            await agents.titler().title(
+                TitleRequest(session_id="s", messages=messages, spent=spent)
+            )
+    assert refused.value.lasting
+    assert model.answered == 0
+
+
+async def test_a_model_names_the_conversation_and_that_is_on_the_bill(start, path):
+    def answer(request):
+        return "Of the sea" if "Name it." in request.text else "the sea is wide"
+
+    async with (
+        open_model(answer) as model,
+        chat_agents(endpoint(model), spending=Spending(PRICES)) as agents,
+        start(agent=agents.build, describe=agents.describe, titler=agents.titler()) as runtime,
+    ):
+        with runtime.events("k") as heard, trio.fail_after(SECONDS):
+            reply = await runtime.ask("k", f"tell me of the sea, by {KEY}")
+            async for envelope in heard:
+                if isinstance(envelope.event, Titled):
+                    break
+        status = await runtime.status("k")
+    assert status.title == "Of the sea"
+    with SessionStore(path) as store:
+        calls = store.get_usage(reply.session_id)
+    assert [call.purpose for call in calls] == ["turn", "title"]
+    assert all(call.cost for call in calls)

@@ -14,6 +14,7 @@ import attrs
 import pytest
 import trio
 from hypothesis import HealthCheck, example, given, settings, strategies as st
+from msgspec.structs import replace
 
 from hermes import open_runtime
 from hermes.actors.compression import Compressed
@@ -154,13 +155,13 @@ def test_another_signature_rebuilds_whatever_else_is_known(snapshot, head, basel
 
 @given(SNAPSHOTS, HEADS, BASELINES)
 def test_a_snapshot_of_another_session_is_always_reused(snapshot, head, baseline):
-    snapshot = attrs.evolve(snapshot, session_id="the other")
+    snapshot = replace(snapshot, session_id="the other")
     assert guard(snapshot, snapshot.signature, head, baseline) is None
 
 
 @given(SNAPSHOTS, HEADS, BASELINES)
 def test_an_unknown_count_is_not_guarded(snapshot, head, baseline):
-    snapshot = attrs.evolve(snapshot, message_count=None)
+    snapshot = replace(snapshot, message_count=None)
     assert guard(snapshot, snapshot.signature, head, baseline) is None
 
 
@@ -1016,7 +1017,7 @@ async def test_adopting_the_agent_that_is_there_does_not_close_it(start):
     builder = witnesses()
     async with start(agent=builder) as runtime:
         await runtime.ask("k", "one")
-        await runtime.adopt("k", attrs.evolve(runtime.snapshot("k"), message_count=None))
+        await runtime.adopt("k", replace(runtime.snapshot("k"), message_count=None))
         assert (await runtime.ask("k", "two")).rebuilt is None
         assert builder.agents[0].closed == 0
 
@@ -1150,7 +1151,7 @@ class Shared(Witness):
         reply = await super().run(turn)
         if self.desk.meanwhile is not None:
             self.desk.meanwhile(turn.session_id)
-        return attrs.evolve(reply, session_id=self.desk.goes_on_in)
+        return replace(reply, session_id=self.desk.goes_on_in)
 
 
 class Walk:

@@ -15,10 +15,9 @@ import sys
 import textwrap
 from contextlib import asynccontextmanager
 
-import attrs
-import msgspec
 import pytest
 import trio
+from msgspec.structs import asdict, replace
 from trio.testing import wait_all_tasks_blocked
 
 from hermes.actors.compression import Compressed, Compression, Failed, Job
@@ -165,7 +164,7 @@ def small(start):
     """Open a runtime with the small window."""
 
     def opened(**options):
-        compression = attrs.evolve(SMALL, **options.pop("compression", {}))
+        compression = replace(SMALL, **options.pop("compression", {}))
         options.setdefault("config", Config(compression=compression))
         options.setdefault("compressor", Sums())
         return start(**options)
@@ -258,7 +257,7 @@ def same(left, right):
 
 
 def _placeless(row):
-    return {name: value for name, value in msgspec.structs.asdict(row).items() if name != "id"}
+    return {name: value for name, value in asdict(row).items() if name != "id"}
 
 
 # Other processes
@@ -2101,7 +2100,7 @@ class Chatty(Recorder):
         prompt = 40
         usage = [Usage(input_tokens=self.sizes[-1] + prompt)] if self.counts else []
         if self.chance.random() < 0.2:
-            return attrs.evolve(rich(len(self.turn_ids) % 50), usage=usage)
+            return replace(rich(len(self.turn_ids) % 50), usage=usage)
         return TurnResult(text="y" * self.chance.choice((1, 50, 300)), usage=usage)
 
 

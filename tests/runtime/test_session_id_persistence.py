@@ -19,6 +19,7 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
+from msgspec.structs import replace
 
 from hermes import (
     CompressionConfig,
@@ -434,7 +435,7 @@ async def test_a_retry_is_answered_although_the_conversation_rotates(start, stor
         wanted = "child-1" if len(answered) == 13 and first is by_result else None
         return TurnResult(text="again" if len(answered) > 12 else "first", session_id=wanted)
 
-    wide = Config(compression=attrs.evolve(SMALL.compression, window=100_000, tail_share=0.001))
+    wide = Config(compression=replace(SMALL.compression, window=100_000, tail_share=0.001))
     options = {"agent": reply, "compressor": DeterministicCompressor()}
     async with start(config=wide, **options) as runtime:
         await speak(runtime, 12)
