@@ -24,6 +24,10 @@ APPROVED = (
     "[The user has approved one call of {tool}, with exactly these arguments: {arguments}\n"
     "Make it now. Any other call needs an approval of its own.]"
 )
+DENIED = (
+    "[The user has refused one call of {tool}, with exactly these arguments: {arguments}\n"
+    "It was not made. Do not ask for it again unless the user does; say how you go on without it.]"
+)
 
 Answering = Callable[[str], Answer]
 
@@ -36,50 +40,42 @@ class Done:
     answered: bool = False
 
 
-async def approve(
+async def decide(
     records: ToolRecords,
     mail: Mail,
     number: str,
     answer: Answering,
     expiry_of: Callable[[str, str], ExpiryPolicy],
+    *,
+    approve: bool,
 ) -> Done:
-    """Allow a call, and tell its agent, in one transaction: a crash finds both or neither."""
+    """Decide about a call, and tell its agent, in one transaction: a crash finds both or neither.
+
+    An agent that was not told of a refusal would ask again, or go on as if the call were made.
+    """
     found = await _find(records, mail, number)
     if isinstance(found, str):
         return Done(found)
-    text = f"Approved: {_shown(found)}"
+    text = f"{'Approved' if approve else 'Denied'}: {_shown(found)}"
     source = mail.inbound.source
     decided = await records.decide_approval(
         found.asked_of,
         found.approval_id,
-        approve=True,
+        approve=approve,
         answer=answer(text),
-        then=approved(mail, found),
+        then=_told(mail, found, APPROVED if approve else DENIED),
         policy=expiry_of(source.platform, source.chat_type),
     )
     return Done(text, answered=True) if decided else await _too_late(records, found)
 
 
-async def deny(records: ToolRecords, mail: Mail, number: str, answer: Answering) -> Done:
-    """Refuse a call."""
-    found = await _find(records, mail, number)
-    if isinstance(found, str):
-        return Done(found)
-    text = f"Denied: {_shown(found)}"
-    decided = await records.decide_approval(
-        found.asked_of, found.approval_id, approve=False, answer=answer(text)
-    )
-    return Done(text, answered=True) if decided else await _too_late(records, found)
-
-
-def approved(mail: Mail, approval: Approval) -> Inbound:
-    """What an agent is told of a call that it may make now."""
-    text = APPROVED.format(tool=approval.tool, arguments=approval.arguments)
+def _told(mail: Mail, approval: Approval, words: str) -> Inbound:
+    """What the agent of the call is told."""
     return replace(
         mail.inbound,
         session_key=approval.session_key,
         event_id=f"approval:{approval.approval_id}",
-        text=text,
+        text=words.format(tool=approval.tool, arguments=approval.arguments),
         command=False,
         parts=None,
         busy="queue",

@@ -254,11 +254,10 @@ class Commands:
         if argument and not (argument.isascii() and argument.isdigit()):
             return await self._explain(mails, name)
         answer = functools.partial(self._answer, mails)
-        if name == "approve":
-            policy = self._actor.house.config.expiry_of
-            done = await approvals.approve(self._store, mails[-1], argument, answer, policy)
-        else:
-            done = await approvals.deny(self._store, mails[-1], argument, answer)
+        policy = self._actor.house.config.expiry_of
+        done = await approvals.decide(
+            self._store, mails[-1], argument, answer, policy, approve=name == "approve"
+        )
         return done.text if done.answered else await self._say(mails, done.text)
 
     async def _explain(self, mails: Sequence[Mail], name: str) -> str:

@@ -55,6 +55,8 @@ class _Event(msgspec.Struct):
     delta: _Delta | None = None
     usage: _Usage | None = None
     error: Any = None
+    content: list[JsonObject] = []
+    stop_reason: str | None = None
 
 
 _decode = msgspec.json.Decoder(_Event, strict=False).decode
@@ -99,6 +101,11 @@ class _Answer:
 
     def _follow(self, event: _Event) -> None:
         match event.type:
+            case "message":  # all at once, from an endpoint that does not stream
+                self._count(event.usage)
+                for index, block in enumerate(event.content):
+                    self._begin(index, block)
+                self.finish = event.stop_reason
             case "message_start" if event.message is not None:
                 self._count(event.message.usage)
             case "content_block_start":
@@ -117,7 +124,7 @@ class _Answer:
                     setattr(self.usage, name, value)
 
     def _begin(self, index: int, block: JsonObject) -> None:
-        self.blocks[index] = _Block(block)
+        self.blocks[index] = _Block(block, signature=block.get("signature") or None)
         for name in ("text", "thinking"):
             if isinstance(block.get(name), str) and block[name]:
                 self._hear(self.blocks[index], name, block[name])

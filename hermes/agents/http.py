@@ -55,9 +55,12 @@ async def post(
                 "POST", url, content=body, headers=every, timeout=timeout
             ) as response:
                 if not response.is_success:
-                    text = await _beginning(response)
+                    text = (await _beginning(response, MAX_ERROR)).decode(errors="replace")
                     raise error_of(endpoint, response.status_code, text, response.headers)
-                await _hear_events(response, hear)
+                if _is_whole(response):
+                    hear(await _beginning(response, MAX_EVENT))
+                else:
+                    await _hear_events(response, hear)
     except trio.TooSlowError:
         raise Unavailable(
             f"{endpoint.name} did not finish within {endpoint.call_seconds:g} seconds"
@@ -65,23 +68,29 @@ async def post(
     except httpx2.TimeoutException:
         raise Unavailable(f"{endpoint.name} does not answer") from None
     except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
-        why = endpoint.key.hide(str(error))
+        why = endpoint.hide(str(error))
         raise RequestRefused(f"the address of {endpoint.name} cannot be used: {why}") from None
     except (httpx2.TransportError, httpx2.DecodingError) as error:
-        why = endpoint.key.hide(str(error)) or type(error).__name__
+        why = endpoint.hide(str(error)) or type(error).__name__
         raise Unavailable(f"the connection to {endpoint.name} failed: {why}") from None
 
 
-async def _beginning(response: httpx2.Response) -> str:
-    """The first bytes of an error's body: more of it helps nobody, and some never end."""
+def _is_whole(response: httpx2.Response) -> bool:
+    """Whether an endpoint that cannot stream has answered with all at once."""
+    kind: str = response.headers.get("content-type", "")
+    return kind.split(";", maxsplit=1)[0].strip().lower() == "application/json"
+
+
+async def _beginning(response: httpx2.Response, most: int) -> bytes:
+    """The body up to this length: more of an error helps nobody, and some bodies never end."""
     read = bytearray()
 
     def take(piece: bytes) -> bool:
         read.extend(piece)
-        return len(read) < MAX_ERROR
+        return len(read) < most
 
     await _read(response, take)
-    return read[:MAX_ERROR].decode(errors="replace")
+    return bytes(read[:most])
 
 
 async def _hear_events(response: httpx2.Response, hear: Callable[[bytes], None]) -> None:
@@ -146,7 +155,7 @@ def error_of(
 ) -> ProviderError | ContextOverflow:
     """What an answer that is none means, in one sentence without secrets."""
     # Hidden before it is cut: half a key is too much.
-    said = endpoint.key.hide(_message(text))[:_SHOWN] or "no reason given"
+    said = endpoint.hide(_message(text))[:_SHOWN] or "no reason given"
     name = endpoint.name
     if _is_about_money(status, said.lower()):
         return OutOfQuota(f"the account at {name} has no quota left ({said}); top it up")

@@ -15,6 +15,7 @@ from hermes.messages import Message, Usage
 _KEYS = re.compile(
     r"\b(?:sk|pk|rk|xai|gsk|key|AIza)[-_][\w-]{8,}|\bBearer\s+\S+|\bAIza[\w-]{20,}", re.IGNORECASE
 )
+SHORTEST_SECRET = 6
 HIDDEN = "[hidden]"
 
 
@@ -79,7 +80,7 @@ class Endpoint:
     model: str
     key: Secret = Secret()
     name: str = "model"
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=False)
     max_tokens: int | None = None
     parameters: tuple[tuple[str, object], ...] = ()
     """What else goes into each request, such as a temperature."""
@@ -87,6 +88,13 @@ class Endpoint:
     silence_seconds: float = 120.0
     """How long the provider may say nothing before it counts as gone."""
     call_seconds: float = 600.0
+
+    def hide(self, text: str) -> str:
+        """The text without the key, the values of the headers, and what looks like a key."""
+        for _, value in self.headers:
+            if len(value) >= SHORTEST_SECRET:
+                text = text.replace(value, HIDDEN)
+        return self.key.hide(text)
 
 
 @attrs.frozen

@@ -225,6 +225,25 @@ async def test_an_answer_in_raw_lines_is_understood_to_its_last_byte(kind, clien
         assert said.message.finish_reason in {"stop", "end_turn"}
 
 
+async def test_an_endpoint_that_answers_with_all_at_once_is_understood(provider):
+    calls = [ToolCall("c1", "look", '{"at":"it"}')]
+    script = [ModelAnswer("good evening", reasoning="polite", calls=calls)]
+    async with open_model(script) as model:
+        said, pieces = await ask(provider(model, parameters=(("stream", False),)), "hi")
+    assert pieces == [Reasoning("polite"), Text("good evening")]
+    assert (said.message.content, said.message.tool_calls) == ("good evening", tuple(calls))
+    assert said.usage.input_tokens > 0
+
+
+async def test_what_headers_hold_is_hidden_like_the_key(kind, client):
+    headers = (("x-gateway-token", "opensesame"), ("x-short", "a"))
+    async with raw_server(b"opensesame is not a good word", 400) as url:
+        speaks = kind(client, Endpoint(base_url=url, model="m", headers=headers))
+        with pytest.raises(RequestRefused, match=r"\[hidden\] is not a good word"):
+            await ask(speaks, "hi")
+    assert "opensesame" not in repr(speaks)
+
+
 @pytest.mark.parametrize("status", [301, 400, 404, 418])
 async def test_an_answer_of_another_kind_is_a_refusal(kind, client, status):
     async with raw_server(b"[" * 4000, status) as url:

@@ -56,6 +56,8 @@ class Caller:
         self.turns.append(turn)
         contents = []
         for number, message in enumerate(turn.input):
+            if "has refused" in message.content:
+                return TurnResult(text="what a pity")
             found = _APPROVED.search(message.content) or _PLAIN.fullmatch(message.content)
             call = ToolCall(f"c{number}", found[1], found[2])
             turn.emit(ToolStarted(call))
@@ -513,11 +515,17 @@ async def test_a_denied_call_is_not_made(start):
     post = Post()
     async with start(agent=post.build) as runtime:
         await say(runtime, 'ask {"to": "a"}')
-        assert await say(runtime, "/deny") == 'Denied: ask with {"to":"a"}'
+        told = await approve(runtime, "/deny")
+        assert told == ('Denied: ask with {"to":"a"}', "what a pity")
         assert await say(runtime, "/deny 1") == "You have already denied call 1."
         assert await say(runtime, "/approve 1") == "You have already denied call 1."
         assert await say(runtime, 'ask {"to": "a"}') == asked(2)
-        assert len(await runtime.history("k")) == 8
+        assert [row.content for row in await runtime.history("k")][4:6] == [
+            '[The user has refused one call of ask, with exactly these arguments: {"to":"a"}\n'
+            "It was not made. Do not ask for it again unless the user does; "
+            "say how you go on without it.]",
+            "what a pity",
+        ]
     assert post.sent == []
 
 
