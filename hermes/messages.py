@@ -294,6 +294,9 @@ class Skipped(msgspec.Struct, frozen=True):
     holder: str | None = None
 
 
+SUMMARY = "summary"
+"""What `provider_data["hermes"]` says of a message that stands for others since a compression."""
+
 RUNTIME_HOLDER = "runtime:"
 """How the names of runtimes begin that hold leases. A file has one at a time."""
 

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import attrs
 from msgspec.structs import asdict
 
-from hermes.messages import JsonObject, Message, StoredMessage
+from hermes.messages import SUMMARY, JsonObject, Message, StoredMessage
 
 AnyMessage: TypeAlias = Message | StoredMessage
 
@@ -290,7 +290,7 @@ def summary_message(text: str) -> Message:
     return Message(
         role="user",
         content=f"{SUMMARY_MARK}\n{fenced}\n{SUMMARY_END}",
-        provider_data={"hermes": "summary"},
+        provider_data={"hermes": SUMMARY},
     )
 
 
@@ -300,7 +300,7 @@ def is_summary(message: AnyMessage) -> bool:
     provider_data = message.provider_data
     if message.role != "user" or provider_data is None:
         return False
-    return bool(provider_data.get("hermes") == "summary")
+    return bool(provider_data.get("hermes") == SUMMARY)
 
 
 def summary_text(message: AnyMessage) -> str:

@@ -19,14 +19,16 @@ What providers refuse, and what is done about it:
   system prompt is not part of a transcript.
 
 A user message right behind a tool result stays: it is what follows an interrupted turn, and only
-Mistral refuses it. A client of such an endpoint puts an assistant message between.
+Mistral refuses it. `Alternating` puts an assistant message between.
 """
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Self
 
 import attrs
 from msgspec.structs import replace
@@ -36,6 +38,8 @@ from hermes.messages import Extra, JsonObject, Message, StoredMessage, ToolCall
 OPENING = "(The assistant speaks first.)"
 INTERRUPTED = "The call was interrupted and has no result."
 NO_OUTPUT = "(no output)"
+NO_ANSWER = "(no answer)"
+GO_ON = "(go on)"
 
 _EXTRA = Extra.__struct_fields__
 _extra_values = operator.attrgetter(*_EXTRA)
@@ -71,14 +75,13 @@ class Unfolding:
     """
 
     def __init__(self) -> None:
-        self._calls = _Calls()
+        self.calls = _Calls()
         self._begun = False
 
-    def copy(self) -> Unfolding:
+    def copy(self) -> Self:
         """One that goes on from here, and leaves this one as it is."""
-        other = Unfolding()
-        other._calls = self._calls.copy()
-        other._begun = self._begun
+        other = copy.copy(self)
+        other.calls = self.calls.copy()
         return other
 
     def add(self, rows: Iterable[Message | StoredMessage]) -> list[Message]:
@@ -87,7 +90,7 @@ class Unfolding:
         step: _Step | None = None
         for row in rows:
             if row.role == "tool":
-                self._calls.answer(row)
+                self.calls.answer(row)
             elif row.role in {"user", "assistant"}:
                 shown += self._shown(step)
                 step = self._step(_cleaned(row))
@@ -101,11 +104,34 @@ class Unfolding:
     def _step(self, message: Message) -> _Step | None:
         if not _says_something(message):
             return None
-        return self._calls.ask(message) if message.tool_calls else _Step(message)
+        return self.calls.ask(message) if message.tool_calls else _Step(message)
 
     def _shown(self, step: _Step | None) -> list[Message]:
-        self._calls.forget()
+        self.calls.forget()
         return [] if step is None else [step.message, *_answered(step)]
+
+
+class Alternating(Unfolding):
+    """For models that insist on taking turns with the user: what is missing between is filled in.
+
+    What is filled in depends on what stands before it only, so that nothing shown changes later.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last = ""
+
+    def add(self, rows: Iterable[Message | StoredMessage]) -> list[Message]:
+        """What a model sees of these rows, behind all that it was shown before."""
+        shown: list[Message] = []
+        for message in super().add(rows):
+            if message.role == "user" and self._last in {"user", "tool"}:
+                shown.append(Message("assistant", NO_ANSWER))
+            elif message.role == self._last == "assistant":
+                shown.append(Message("user", GO_ON))
+            shown.append(message)
+            self._last = message.role
+        return shown
 
 
 def _steps(rows: Iterable[Message | StoredMessage]) -> list[_Step]:

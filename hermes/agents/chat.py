@@ -136,7 +136,9 @@ class ChatAgent:
         tail = [Message("user", said)] if said else []
         try:
             for _ in range(self._max_steps):
-                body = self._provider.body(bytes(history), work.fresh.encoded, tail)
+                body = self._provider.body(
+                    bytes(history), work.fresh.encoded, work.fresh.behind(tail)
+                )
                 answer = await self._ask(turn, body, work)
                 if not answer.message.tool_calls:
                     work.rows.append(answer.message)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from hermes.actors.render import Unfolding
+from hermes.actors.render import Alternating, Unfolding
 from hermes.agents.provider import Provider
 from hermes.messages import Message, StoredMessage
 
@@ -19,7 +19,7 @@ Rows = Sequence[Message | StoredMessage]
 class _Shown:
     """A conversation up to one of its rows."""
 
-    unfolding: Unfolding = attrs.Factory(Unfolding)
+    unfolding: Unfolding
     body: bytearray = attrs.Factory(bytearray)
     count: int = 0
     last_id: int | None = None
@@ -48,6 +48,12 @@ class Fresh:
         """Say more: a message, or one with all the results of its calls."""
         self.encoded += self._provider.encode(self._unfolding.add(rows))
 
+    def behind(self, tail: Sequence[Message]) -> Sequence[Message]:
+        """What is said last and not kept, as it may stand behind what was said so far."""
+        if not tail or not self._provider.endpoint.alternate:
+            return tail
+        return self._unfolding.copy().add(tail)
+
 
 class Prompts:
     """The histories of the sessions that an agent speaks in, least used first."""
@@ -60,7 +66,7 @@ class Prompts:
         """The rows as bytes. What was sent once is sent again as it was."""
         shown = self._shown.pop(session_id, None)
         if shown is None or not shown.is_part_of(rows):
-            shown = _Shown()
+            shown = _Shown(self._unfolding())
         self._extend(shown, rows)
         self._shown[session_id] = shown
         while len(self._shown) > MAX_SESSIONS:
@@ -70,7 +76,10 @@ class Prompts:
     def fresh(self, session_id: str) -> Fresh:
         """The messages of a turn that is not stored yet, behind the history."""
         shown = self._shown.get(session_id)
-        return Fresh(self._provider, Unfolding() if shown is None else shown.unfolding.copy())
+        return Fresh(self._provider, self._unfolding() if shown is None else shown.unfolding.copy())
+
+    def _unfolding(self) -> Unfolding:
+        return Alternating() if self._provider.endpoint.alternate else Unfolding()
 
     def _extend(self, shown: _Shown, rows: Rows) -> None:
         new = rows[shown.count :]

@@ -84,6 +84,8 @@ class Endpoint:
     max_tokens: int | None = None
     parameters: tuple[tuple[str, object], ...] = ()
     """What else goes into each request, such as a temperature."""
+    alternate: bool = False
+    """Whether user and assistant must take turns, as the templates of some local models insist."""
     connect_seconds: float = 10.0
     silence_seconds: float = 120.0
     """How long the provider may say nothing before it counts as gone."""

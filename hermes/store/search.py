@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 import apsw
 import msgspec
 
-from hermes.messages import Hit
+from hermes.messages import SUMMARY, Hit
 from hermes.store import rows
 from hermes.store.tx import Row, Tx, Work
 
@@ -25,6 +25,10 @@ _OPEN, _SHUT = "\x02", "\x03"
 _APART = re.compile(f" ?({_OPEN}?{_CJK.pattern}{_SHUT}?) ?")
 MAX_TERMS = 60
 _TERM = re.compile(r'"([^"]*)"|([^\s"()]+)')
+# A foreign hand may have written what is no JSON.
+_NO_SUMMARY = (
+    "(m.extra IS NULL OR NOT json_valid(m.extra) OR m.extra ->> '$.provider_data.hermes' IS NOT ?)"
+)
 _OPERATORS = {"AND", "OR", "NOT"}
 
 
@@ -201,7 +205,10 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
     limit: int = 20,
     offset: int = 0,
 ) -> list[Hit]:
-    """Live messages that match, best first, with a snippet and their neighbours."""
+    """Live messages that match, best first, with a snippet and their neighbours.
+
+    The summary of a compression is no user's, though it is kept as such: not with `role="user"`.
+    """
     expression = to_fts(query)
     if expression is None:
         return []
@@ -213,6 +220,8 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
         "m.created_at < ?": before,
     }
     given = {sql: value for sql, value in filters.items() if value is not None}
+    if role == "user":
+        given[_NO_SUMMARY] = SUMMARY
     if session_ids is not None:
         given["s.id IN (SELECT value FROM json_each(?))"] = rows.encode_whole(list(session_ids))
     found = tx.all(

@@ -8,11 +8,14 @@ import pytest
 import trio
 from hypothesis import given, strategies as st
 
+from hermes import CompressionConfig, Config
+from hermes.actors.compression import Compressed
+from hermes.actors.cutting import is_summary
 from hermes.agents.arithmetic import MAX_BITS, calculate
 from hermes.agents.offline import ABILITIES, CONNECT, MAX_COUNT, WHO, OfflineAgent
 from hermes.events import Steered, TextDelta, ToolFinished, ToolStarted, TurnEnded
 from hermes.messages import ToolCall
-from hermes.testing import texts_of
+from hermes.testing import DeterministicCompressor, texts_of
 
 
 def noon():
@@ -143,6 +146,23 @@ async def test_a_recall_finds_earlier_conversations_of_the_same_person_and_nobod
         sessions = {key: {hit.session_id for hit in hits} for key, hits in found.items()}
         assert not sessions["anna"] & sessions["berta"]
         assert (len(sessions["anna"]), len(sessions["berta"]), found["nobody"]) == (2, 1, [])
+
+
+@pytest.mark.parametrize("searching", [False, True])
+async def test_what_a_summary_says_is_not_recalled_as_the_users_words(start, offline, searching):
+    config = Config(compression=CompressionConfig(protect_first=0))
+    parts = {"compressor": DeterministicCompressor(), "config": config}
+    async with start(agent=lambda _: offline, **parts) as runtime:
+        offline.search = runtime.search if searching else None
+        for text in ("bees dance " * 300, "herons " * 300, "one", "two", "three"):
+            await runtime.ask("k", text)
+        assert isinstance(await runtime.compress("k", keep_exchanges=1), Compressed)
+        [summary] = [row for row in await runtime.history("k") if is_summary(row)]
+        assert "bees dance" in summary.content
+        reply = await runtime.ask("k", "what did I say about bees")
+        hits = await runtime.search("k", "messages from bees")
+    assert "CONTEXT SUMMARY" not in reply.text
+    assert hits  # a search for anything finds it
 
 
 async def test_only_the_latest_few_are_recalled(start, offline):
