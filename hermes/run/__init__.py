@@ -1,0 +1,4 @@
+"""The standalone bot, `python -m hermes.run`: where settings become parts.
+
+Read: command, parts, watching.
+"""
