@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 import attrs
 import msgspec
@@ -15,6 +15,8 @@ import msgspec
 from hermes.settings.lines import Path, lines_of
 from hermes.settings.rules import broken_rules
 from hermes.settings.schema import Reference, Settings, Table
+
+Told: TypeAlias = Mapping[str, Any]
 
 _AT = re.compile(r"\(at line (\d+), column \d+\)")
 _WHERE = re.compile(r" - at `\$[^`]*`$")
@@ -41,7 +43,7 @@ class BadSettings(ValueError):
         self.problems = problems
 
 
-def read_file(path: FilePath) -> Settings:
+def read_file(path: FilePath, also: Told | None = None) -> Settings:
     """The settings of a file. Raises `BadSettings` with all that is wrong."""
     try:
         text = path.read_bytes().decode()
@@ -50,17 +52,21 @@ def read_file(path: FilePath) -> Settings:
         raise BadSettings([Problem(0, "", f"{path} cannot be read: {why}")]) from None
     except UnicodeDecodeError:
         raise BadSettings([Problem(0, "", f"{path} is not UTF-8 text")]) from None
-    return read(text)
+    return read(text, also)
 
 
-def read(text: str) -> Settings:
-    """The settings of a text. Raises `BadSettings` with all that is wrong."""
+def read(text: str, also: Told | None = None) -> Settings:
+    """The settings of a text. Raises `BadSettings` with all that is wrong.
+
+    `also` was said elsewhere, as on the command line, and counts more.
+    """
     try:
         told = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadSettings([_syntax(error)]) from None
     except RecursionError:
         raise BadSettings([Problem(0, "", "it is nested too deeply")]) from None
+    told = _merged(told, also or {})
     problems = list(_check(told, Settings, ()))
     if not problems:
         settings = msgspec.convert(told, Settings, dec_hook=_convert)
@@ -71,6 +77,15 @@ def read(text: str) -> Settings:
     raise BadSettings(
         sorted(Problem(_line(lines, path), _shown(path), why) for path, why in problems)
     )
+
+
+def _merged(told: Told, also: Told) -> dict[str, Any]:
+    merged = dict(told)
+    for name, value in also.items():
+        before = merged.get(name)
+        both = isinstance(before, dict) and isinstance(value, dict)
+        merged[name] = _merged(before, value) if both else value  # type: ignore[arg-type]
+    return merged
 
 
 def _syntax(error: tomllib.TOMLDecodeError) -> Problem:
