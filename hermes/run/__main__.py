@@ -1,51 +1,120 @@
-"""`python -m hermes.run`: the standalone bot. So far: a console, and an agent.
+"""`python -m hermes.run`: the standalone bot.
 
-A model answers where OPENAI_API_KEY or OPENAI_BASE_URL is set (OPENAI_MODEL names it), else the
-offline agent.
+Without a configuration: a chat in the terminal, with a model where OPENAI_API_KEY or
+OPENAI_BASE_URL is set (OPENAI_MODEL names it), else with the offline agent.
 
-Exit codes: 0 all was answered, 1 a turn failed, 2 wrong usage, 3 the data cannot be used, 4 the
-store failed while running, 130 interrupted.
+Exit codes: 0 it ended as it was told to, and all was answered; 1 a turn failed; 2 wrong usage or
+settings; 3 the data cannot be used; 4 the store failed while running; 130 ended at once by a
+second signal, or left by Ctrl-C.
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import trio
 
-from hermes.actors.runtime import Runtime
-from hermes.adapters.console import SOURCE, Console
-from hermes.agents.offline import OfflineAgent
-from hermes.config import data_path
-from hermes.embed import open_runtime
 from hermes.errors import StoreFailed, StoreRefused
-from hermes.keys import session_key
+from hermes.run.bot import Front, Stopped, run_bot
+from hermes.run.resolving import unresolved
+from hermes.settings import EXAMPLE, BadSettings, Problem, Settings, located, read
+from hermes.settings.environment import agent_of
 
-GREETING = """\
-Hermes. {agent}
-Your conversations are kept in {path}
-/help shows the commands; Ctrl-D ends.
-"""
-OFFLINE = "The offline agent answers, since no model is connected: say help to see what it can do."
-OPENAI = "https://api.openai.com/v1"
-MODEL = "gpt-4.1-mini"
-SYSTEM = "You are a helpful assistant in a terminal. Answer briefly, in plain text."
+KINDS = ("offline", "openai", "anthropic")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the bot; returns its exit code."""
-    parser = argparse.ArgumentParser("hermes.run", description="A chat bot in the terminal.")
-    parser.add_argument("--db", type=Path, help="the file of the conversations")
-    options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    path = options.db or data_path()
+    options = _parser().parse_args(arguments)
+    if options.example_config:
+        sys.stdout.write(EXAMPLE)
+        return 0
     try:
-        return 0 if trio.run(_chat, path) else 1
+        settings = _settings(options)
+    except BadSettings as bad:
+        return _complain(bad.problems, options)
+    if options.check_config:
+        sys.stdout.write(f"{options.config or 'What is set'} is in order.\n")
+        return 0
+    return _run(settings, _front(options))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("hermes.run", description="A chat bot that keeps every word.")
+    add = parser.add_argument
+    add("--config", type=Path, metavar="FILE", help="the settings, in TOML")
+    add("--db", type=Path, metavar="FILE", help="where the conversations are kept")
+    add("--agent", choices=KINDS, help="what answers")
+    add("--model", metavar="NAME", help="which model answers")
+    add("--no-console", action="store_true", help="without a chat in the terminal")
+    add("--stdio", action="store_true", help="speak JSON-RPC over standard input and output")
+    add("--log", choices=("text", "json"), help="the form of the log, on standard error")
+    add("--status", action="store_true", help="how the bot on this data is doing")
+    add("--json", action="store_true", help="with --status: as JSON")
+    add("--check-config", action="store_true", help="explain what is wrong with the settings")
+    add("--example-config", action="store_true", help="print settings with every key, explained")
+    return parser
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    """The settings, with what was said on the command line. Raises `BadSettings`."""
+    text = "" if options.config is None else _text(options.config)
+    settings = read(text, _said(options))
+    if settings.agent.kind is None:
+        settings = read(text, {**_said(options), "agent": agent_of(os.environ)})
+    if problems := located(unresolved(settings), text):
+        raise BadSettings(problems)
+    return settings
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise BadSettings([Problem(0, "", f"it cannot be read: {why}")]) from None
+    except UnicodeDecodeError:
+        raise BadSettings([Problem(0, "", "it is not UTF-8 text")]) from None
+
+
+def _said(options: argparse.Namespace) -> dict[str, Any]:
+    said: dict[str, Any] = {}
+    agent = {"kind": options.agent, "model": options.model}
+    if options.model and not options.agent:
+        agent["kind"] = "openai"
+    for name, table in (("agent", agent), ("log", {"form": options.log})):
+        if kept := {key: value for key, value in table.items() if value is not None}:
+            said[name] = kept
+    if options.db is not None:
+        said["data"] = str(options.db)
+    return said
+
+
+def _front(options: argparse.Namespace) -> Front:
+    if options.stdio:
+        return "stdio"
+    return "none" if options.no_console else "console"
+
+
+def _complain(problems: Sequence[Problem], options: argparse.Namespace) -> int:
+    for each in problems:
+        sys.stderr.write(f"{options.config or 'settings'}: {each}\n")
+    return 2
+
+
+def _run(settings: Settings, front: Front) -> int:
+    try:
+        return 0 if trio.run(run_bot, settings, front) else 1
+    except Stopped:
+        return 130
+    except BadSettings as bad:
+        sys.stderr.write(f"{bad}\n")
+        return 2
     except StoreRefused as refusal:
         sys.stderr.write(f"{refusal}\n")
         return 3
@@ -55,48 +124,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         return 130
-
-
-async def _chat(path: Path) -> bool:
-    if path == data_path():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if any(name in os.environ for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL")):
-        return await _chat_with_a_model(path)
-    agent = OfflineAgent()
-    async with open_runtime(path, agent=lambda _: agent) as runtime:
-        agent.search = runtime.search
-        return await _console(runtime, OFFLINE, path)
-
-
-async def _chat_with_a_model(path: Path) -> bool:
-    from hermes.agents.models import chat_agents  # noqa: PLC0415 - it brings an HTTP client
-    from hermes.agents.provider import Endpoint, Secret  # noqa: PLC0415
-
-    endpoint = Endpoint(
-        base_url=os.environ.get("OPENAI_BASE_URL", OPENAI),
-        model=os.environ.get("OPENAI_MODEL", MODEL),
-        name="the model",
-        key=Secret.env("OPENAI_API_KEY"),
-    )
-    async with (
-        chat_agents(endpoint, system=SYSTEM) as agents,
-        open_runtime(
-            path,
-            agent=agents.build,
-            describe=agents.describe,
-            compressor=agents.compressor(),
-            titler=agents.titler(),
-        ) as runtime,
-    ):
-        return await _console(runtime, f"{endpoint.model} answers.", path)
-
-
-async def _console(runtime: Runtime, agent: str, path: Path) -> bool:
-    at_terminal = sys.stdin.isatty()
-    if at_terminal:
-        sys.stdout.write(GREETING.format(agent=agent, path=path))
-    prompt = "> " if at_terminal else ""
-    return await Console(runtime, session_key(SOURCE), prompt, sys.stdin, sys.stdout).run()
 
 
 if __name__ == "__main__":

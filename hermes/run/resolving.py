@@ -38,7 +38,7 @@ def named(key: str, place: str) -> Any:
         return getattr(importlib.import_module(module), name)
     except AttributeError:
         raise BadSettings([Problem(0, key, f"{module} has no {name}")]) from None
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - foreign code, which may do anything
         why = f"{type(error).__name__}: {error}"
         raise BadSettings([Problem(0, key, f"{module} cannot be imported: {why}")]) from None
 
@@ -52,9 +52,8 @@ def unresolved(settings: Settings) -> Iterator[Problem]:
         if reference is not None:
             yield from _problems(secret, key, reference)
     places = [("agent.tools", place) for place in agent.tools]
-    places += [
-        (f"hooks.{event}", hook) for event, hooks in settings.hooks.items() for hook in hooks
-    ]
+    for event, hooks in settings.hooks.items():
+        places += [(f"hooks.{event}", hook) for hook in hooks]
     for key, place in places:
         yield from _problems(named, key, place)
 

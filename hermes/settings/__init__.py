@@ -9,7 +9,7 @@ from hermes.settings.example import EXAMPLE as EXAMPLE
 from hermes.settings.reading import (
     BadSettings as BadSettings,
     Problem as Problem,
+    located as located,
     read as read,
-    read_file as read_file,
 )
 from hermes.settings.schema import Reference as Reference, Settings as Settings

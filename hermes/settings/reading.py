@@ -5,8 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path as FilePath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 import attrs
@@ -43,18 +42,6 @@ class BadSettings(ValueError):
         self.problems = problems
 
 
-def read_file(path: FilePath, also: Told | None = None) -> Settings:
-    """The settings of a file. Raises `BadSettings` with all that is wrong."""
-    try:
-        text = path.read_bytes().decode()
-    except OSError as error:
-        why = error.strerror or type(error).__name__
-        raise BadSettings([Problem(0, "", f"{path} cannot be read: {why}")]) from None
-    except UnicodeDecodeError:
-        raise BadSettings([Problem(0, "", f"{path} is not UTF-8 text")]) from None
-    return read(text, also)
-
-
 def read(text: str, also: Told | None = None) -> Settings:
     """The settings of a text. Raises `BadSettings` with all that is wrong.
 
@@ -76,6 +63,14 @@ def read(text: str, also: Told | None = None) -> Settings:
     lines = lines_of(text)
     raise BadSettings(
         sorted(Problem(_line(lines, path), _shown(path), why) for path, why in problems)
+    )
+
+
+def located(problems: Iterable[Problem], text: str) -> list[Problem]:
+    """The problems, with the lines of their keys where they had none."""
+    lines = {_shown(path): line for path, line in lines_of(text).items()}
+    return sorted(
+        Problem(each.line or lines.get(each.key, 0), each.key, each.sentence) for each in problems
     )
 
 

@@ -8,7 +8,7 @@ import tomllib
 import pytest
 from hypothesis import given, strategies as st
 
-from hermes.settings import EXAMPLE, BadSettings, Settings, read, read_file
+from hermes.settings import EXAMPLE, BadSettings, Settings, read
 from hermes.settings.lines import lines_of
 
 
@@ -107,14 +107,6 @@ def test_a_key_itself_is_refused_and_not_repeated(key):
     with pytest.raises(BadSettings, match=r"line 4: agent\.key: ") as refused:
         read(f"[agent]\nkind = 'openai'\nmodel = 'm'\nkey = '{key}'")
     assert not key or key not in str(refused.value).replace("env:NAME", "").replace("file:PATH", "")
-
-
-def test_a_file_that_cannot_be_read_is_told_in_a_sentence(tmp_path):
-    with pytest.raises(BadSettings, match="cannot be read: No such file"):
-        read_file(tmp_path / "nothing.toml")
-    (tmp_path / "odd.toml").write_bytes(b"data = '\xff'")
-    with pytest.raises(BadSettings, match="not UTF-8"):
-        read_file(tmp_path / "odd.toml")
 
 
 # Lines
