@@ -35,7 +35,9 @@ class Stopped(Exception):
 
 async def run_bot(settings: Settings, front: Front) -> bool:
     """Run until the front ends, or a signal ends it; says whether every turn was answered."""
-    async with ended_by_signals() as ending:
+    # At a console Ctrl-C stops a turn, and is the console's own.
+    numbers = [signal.SIGTERM] if front == "console" else [signal.SIGTERM, signal.SIGINT]
+    async with ended_by_signals(*numbers) as ending:
         return await _run(settings, place_of(settings), front, ending)
 
 
@@ -81,7 +83,7 @@ async def _talk(runtime: Runtime, front: Front, says: str, path: Path) -> bool:
 
 
 @asynccontextmanager
-async def ended_by_signals() -> AsyncIterator[trio.CancelScope]:
+async def ended_by_signals(*numbers: signal.Signals) -> AsyncIterator[trio.CancelScope]:
     """A scope that the first signal cancels, so that the bot drains; a second one ends it all."""
     ending = trio.CancelScope()
     stopped = False
@@ -89,7 +91,7 @@ async def ended_by_signals() -> AsyncIterator[trio.CancelScope]:
 
     async def listen(task_status: trio.TaskStatus[None]) -> None:
         nonlocal stopped
-        with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        with trio.open_signal_receiver(*numbers) as signals:
             task_status.started()
             async for _ in signals:
                 if ending.cancel_called:

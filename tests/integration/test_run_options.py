@@ -1,0 +1,171 @@
+"""`python -m hermes.run` with its options and settings, as a person or a service starts it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from hermes.settings import EXAMPLE
+from hermes.testing import open_model
+
+RUN = [sys.executable, "-W", "error", "-m", "hermes.run"]
+ROOT = Path(__file__).parents[2]
+QUIET = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+
+
+def run(*arguments, text="", env=None, cwd=None):
+    return subprocess.run(
+        [*RUN, *map(str, arguments)], input=text, capture_output=True, text=True, timeout=60,
+        check=False, env={**QUIET, "PYTHONPATH": str(ROOT), **(env or {})}, cwd=cwd,
+    )  # fmt: skip
+
+
+def test_the_example_is_printed_and_loads(tmp_path):
+    done = run("--example-config")
+    assert (done.returncode, done.stdout, done.stderr) == (0, EXAMPLE, "")
+    path = tmp_path / "hermes.toml"
+    path.write_text(done.stdout)
+    done = run("--config", path, "--check-config")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{path} is in order.\n", "")
+    done = run("--config", path, "--db", tmp_path / "chat.db", text="hello\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("You said: hello\n")
+
+
+def test_every_problem_is_told_with_its_line_and_nothing_is_begun(tmp_path):
+    path = tmp_path / "hermes.toml"
+    path.write_text(
+        f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
+        "key = 'env:NOT_SET'\ntools = ['json:dumps', 'nothing_here:x', 'json:nothing', 'json']\n"
+        "[telegram]\ntoken = 'file:/no/such/file'\nusers = [1]\n"
+        "[hooks]\non_session_finalize = ['json:none']\n"
+    )
+    for check in (["--check-config"], []):
+        done = run("--config", path, *check, text="hello\n")
+        assert (done.returncode, done.stdout) == (2, "")
+        told = [line.removeprefix(f"{path}: ") for line in done.stderr.splitlines()]
+        assert told == [
+            "line 5: agent.key: the environment has no NOT_SET; set it",
+            "line 6: agent.tools: 'json' is not of the form module:name",
+            "line 6: agent.tools: json has no nothing",
+            "line 6: agent.tools: nothing_here cannot be imported: ModuleNotFoundError: "
+            "No module named 'nothing_here'",
+            "line 8: telegram.token: /no/such/file cannot be read: No such file or directory",
+            "line 11: hooks.on_session_finalize: json has no none",
+        ]
+    assert not (tmp_path / "chat.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["--config", "/no/such.toml"],
+            "/no/such.toml: it cannot be read: No such file",
+        ),
+        (["--agent", "openai"], "settings: agent: kind = 'openai' needs a model"),
+        (["--agent", "offline", "--model", "m"], "settings: agent.model: it has no effect"),
+    ],
+)
+def test_wrong_options_are_told_in_one_sentence(tmp_path, arguments, told):
+    done = run(*arguments, "--db", tmp_path / "chat.db")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(told)
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_unknown_option_is_told_in_one_sentence():
+    done = run("--nonsense")
+    assert done.returncode == 2
+    assert "unrecognized arguments: --nonsense" in done.stderr
+
+
+async def test_a_model_is_named_in_the_settings_or_on_the_command_line(tmp_path):
+    (tmp_path / "key").write_text("sk-from-a-file\n")
+    async with open_model(lambda _: "good evening") as model:
+        path = tmp_path / "hermes.toml"
+        path.write_text(
+            f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'openai'\nmodel = 'little'\n"
+            f"base_url = '{model.openai_url}'\nkey = 'file:{tmp_path / 'key'}'\n"
+            "system = 'Be kind.'\nparameters = { temperature = 0.5 }\n[titles]\nenabled = false\n"
+        )
+        for arguments in ([], ["--model", "large"]):
+            done = await trio.run_process(
+                [*RUN, "--config", str(path), *arguments], stdin=b"hello\n", capture_stdout=True,
+                env=QUIET,
+            )  # fmt: skip
+            assert done.stdout == b"good evening\n"
+        little, large = model.requests
+    assert [each.json["model"] for each in (little, large)] == ["little", "large"]
+    assert little.json["temperature"] == 0.5
+    assert little.json["messages"][0]["content"] == "Be kind."
+    assert little.headers["authorization"] == "Bearer sk-from-a-file"
+
+
+def test_tools_and_hooks_are_named_in_the_settings(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from pathlib import Path\n\ndef left(session_id, platform):\n"
+        "    with Path('left').open('a') as told:\n        told.write(platform)\n"
+    )
+    path = tmp_path / "hermes.toml"
+    path.write_text("data = 'chat.db'\n[hooks]\non_session_finalize = ['mine:left']\n")
+    done = run("--config", path, text="hello\n/new\n", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "left").read_text() == "console" * 2  # at /new, and at the end
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_drains_a_bot_without_a_console(tmp_path, number):
+    async with await open_bot("--no-console", "--db", str(tmp_path / "chat.db")) as bot:
+        with trio.fail_after(60):
+            await wait_for(tmp_path / "chat.db-wal")
+        bot.send_signal(number)
+        with trio.fail_after(60):
+            assert await bot.wait() == 0
+
+
+def test_the_unit_and_the_container_start_it_with_options_that_exist():
+    unit = (ROOT / "deploy/hermes.service").read_text()
+    command = re.search(r"^ExecStart=\S+ (.+)$", unit, re.MULTILINE)[1]
+    container = (ROOT / "deploy/Containerfile").read_text()
+    shown = re.findall(r"hermes (--no-console .+)$", container, re.MULTILINE)
+    for words in (shlex.split(command)[2:], *map(shlex.split, shown)):
+        options = {word for word in words if word.startswith("--")}
+        usage = run("--help").stdout
+        assert options
+        assert all(option in usage for option in options)
+
+
+class open_bot:  # noqa: N801 - used like a function
+    """A bot that is killed at the end if it still runs."""
+
+    def __init__(self, *arguments):
+        self.arguments = arguments
+
+    def __await__(self):
+        async def begin():
+            self.process = await trio.lowlevel.open_process([*RUN, *self.arguments], env=QUIET)
+            return self
+
+        return begin().__await__()
+
+    async def __aenter__(self):
+        return self.process
+
+    async def __aexit__(self, *_):
+        if self.process.returncode is None:
+            self.process.kill()
+            await self.process.wait()
+
+
+async def wait_for(path):
+    while not path.exists():  # noqa: ASYNC110 - another process makes it
+        await trio.sleep(0.02)
