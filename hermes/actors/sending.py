@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 import trio
 
 from hermes.actors.lane import Lane, until_stored
+from hermes.actors.splitting import SMALLEST
+from hermes.errors import HermesError
 from hermes.messages import OutboxRow, Source
 from hermes.protocols import Adapter, Store
 
@@ -28,6 +30,12 @@ def lane_of(source: Source, session_key: str) -> str:
     return "/".join((source.platform, source.account, place, source.thread_id or ""))
 
 
+def _require_room(adapter: Adapter) -> None:
+    limit: int | None = getattr(adapter, "limit", None)  # optional by contract
+    if limit is not None and limit < SMALLEST:
+        raise HermesError(f"the adapter for {adapter.platform} has a limit of {limit}: too little")
+
+
 class Sender:
     """Sends what the store has committed, through the adapter of its platform and account."""
 
@@ -36,8 +44,12 @@ class Sender:
         self._store = store
         self._adapters: dict[str, dict[str | None, Adapter]] = {}
         for each in adapters:
-            account = getattr(each, "account", None)  # optional by contract
-            self._adapters.setdefault(each.platform, {})[account] = each
+            _require_room(each)
+            account: str | None = getattr(each, "account", None)  # optional by contract
+            ours = self._adapters.setdefault(each.platform, {})
+            if account in ours:
+                raise HermesError(f"there are two adapters for {each.platform}, account {account}")
+            ours[account] = each
         self._missed: set[str] = set()
         self._lanes: dict[str, Lane] = {}
         self._told: list[int] = []

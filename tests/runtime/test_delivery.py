@@ -18,6 +18,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from hermes import Config, Inbound, Source, open_runtime
 from hermes.actors import lane as lanes
 from hermes.errors import (
+    HermesError,
     MessageRefused,
     OutcomeUnknown,
     RetryAfter,
@@ -544,6 +545,20 @@ async def test_a_reply_for_an_account_that_is_not_there_today_waits_for_it(start
     assert first.texts == ["echo: 3"]
 
 
+@pytest.mark.parametrize(
+    ("adapters", "complaint"),
+    [
+        ([MemoryAdapter(), MemoryAdapter()], "two adapters for memory, account None"),
+        ([MemoryAdapter(account="a"), MemoryAdapter(account="a")], "two adapters for memory"),
+        ([MemoryAdapter(limit=1)], "adapter for memory has a limit of 1"),
+    ],
+)
+async def test_adapters_that_cannot_work_are_refused_at_the_start(start, adapters, complaint):
+    with trio.fail_after(SECONDS), pytest.raises(HermesError, match=complaint):
+        async with start(adapters=adapters):
+            pytest.fail("it has started")
+
+
 # The end
 
 
@@ -642,7 +657,7 @@ stories = st.tuples(
 
 
 @given(stories)
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_people_see_each_reply_once_and_in_order_but_for_what_is_marked(story):
     """With the process ending at any moment: what was in flight then is marked as well."""
     with tempfile.TemporaryDirectory() as folder:

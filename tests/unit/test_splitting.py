@@ -163,9 +163,17 @@ def test_a_tag_for_which_there_is_no_room_is_left_out():
     assert not any(ends_open(part) for part in parts)
 
 
-def test_no_part_ends_with_an_empty_block_of_code():
-    text = "word " * 9 + "\n```python\n" + "code line\n" * 5 + "```"
-    assert split(text, 60)[0] == "word " * 8 + "word"
+@pytest.mark.parametrize("limit", range(30, 90))
+def test_no_part_has_an_empty_block_of_code(limit):
+    for code in ("code line\n" * 12, "x" * 200 + "\n", "a b c d e f " * 10 + "\n"):
+        text = "word " * 9 + "\n```python\n" + code + "```\nand more of it"
+        assert not [part for part in split(text, limit) if "```python\n```" in part]
+
+
+def test_the_line_that_opens_a_fence_is_not_cut():
+    parts = split("```python title=x\n" + "y" * 100 + "\n```", 60)
+    assert parts[0].startswith("```python title=x\nyyyy")
+    assert not any(ends_open(part) for part in parts)
 
 
 def test_characters_of_several_code_points_stay_whole():
