@@ -1,8 +1,8 @@
 """Replies on their way out: one lane per chat, in order, sent at least once.
 
-Replies for which no adapter is registered were for the host itself, who heard them as answers or
-events: they are marked as sent, many at once. Those for an account that no adapter of the platform
-has today are kept for the day it is back.
+Replies to a platform that never had an adapter were for the host itself, who heard them as answers
+or events: they are marked as sent, many at once. Where it had one in an earlier process, or has one
+for another account only, they are kept for the day when there is one again.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 
+import msgspec
 import trio
 
 from hermes.actors.lane import Lane, until_stored
@@ -22,6 +23,7 @@ from hermes.protocols import Adapter, Store
 log = logging.getLogger(__name__)
 
 MARK_DELAY = 0.05
+SERVED = "outbox:platforms"
 
 
 def lane_of(source: Source, session_key: str) -> str:
@@ -50,7 +52,9 @@ class Sender:
             if account in ours:
                 raise HermesError(f"there are two adapters for {each.platform}, account {account}")
             ours[account] = each
-        self._missed: set[str] = set()
+        self._served = set(self._adapters)
+        """Platforms that have an adapter, or had one."""
+        self._missed: set[tuple[str, str]] = set()
         self._lanes: dict[str, Lane] = {}
         self._told: list[int] = []
         self._some_told = trio.Event()
@@ -58,17 +62,16 @@ class Sender:
     def offer(self, rows: Sequence[OutboxRow]) -> None:
         """Take committed rows, in the order of their commits; never waits."""
         for row in rows:
-            ours = self._adapters.get(str(row.body.get("platform")))
-            if ours is None:
-                self._sent(row.outbox_id)
-                continue
-            account = str(row.body.get("account") or "")
+            platform, account = str(row.body.get("platform")), str(row.body.get("account") or "")
+            ours = self._adapters.get(platform, {})
             adapter = ours.get(account) or ours.get(None)
             if adapter is not None:
                 self._lane(row.lane, adapter).offer(row)
-            elif account not in self._missed:
-                self._missed.add(account)
-                log.warning("replies wait: no adapter has the account %r", account)
+            elif platform not in self._served:
+                self._sent(row.outbox_id)
+            elif (platform, account) not in self._missed:
+                self._missed.add((platform, account))
+                log.warning("replies wait for an adapter: %s, account %r", platform, account)
 
     def _lane(self, name: str, adapter: Adapter) -> Lane:
         lane = self._lanes.get(name)
@@ -89,10 +92,18 @@ class Sender:
     async def recover(self) -> None:
         """Offer what an earlier process left; what was in flight then is marked so."""
         await self._store.recover_outbox()
+        await self._remember_platforms()
         after = 0
         while rows := await self._store.pending_outbox(after=after):
             self.offer(rows)
             after = rows[-1].outbox_id
+
+    async def _remember_platforms(self) -> None:
+        noted = await self._store.get_meta(SERVED)
+        earlier = set() if noted is None else set(msgspec.json.decode(noted, type=list[str]))
+        self._served |= earlier
+        if self._served != earlier:
+            await self._store.set_meta(SERVED, msgspec.json.encode(sorted(self._served)).decode())
 
     async def mark(self) -> None:
         """Mark what was sent, many at once, for ever; nobody waits for it."""

@@ -171,9 +171,8 @@ class _Cutter:
             line, after = self._lines[place : place + 2]
             if line.end > high:
                 break
-            if not line.blank:
-                rank = (line.fence is not None, not after.blank, -line.end)
-                found.append((rank, line.end))
+            rank = (line.fence is not None, not after.blank, -line.end)
+            found.append((rank, line.end))
         return [end for _, end in sorted(found)]
 
     def _sentence_ends(self, low: int, high: int) -> Iterator[int]:

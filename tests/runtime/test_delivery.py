@@ -538,11 +538,29 @@ async def test_a_reply_for_an_account_that_is_not_there_today_waits_for_it(start
             await runtime.ask("l", "3", source=at("first"))
             await first.wait_sent(1)
         assert outbox(path) == ["pending", "pending", "sent"]
-        assert caplog.text.count("no adapter has the account 'second'") == 1
+        assert caplog.text.count("wait for an adapter: memory, account 'second'") == 1
         async with start(adapters=[first, second]) as runtime:
             await second.wait_sent(2)
     assert second.texts == ["echo: 1", "echo: 2"]
     assert first.texts == ["echo: 3"]
+
+
+async def test_a_reply_to_a_platform_that_is_not_there_today_waits_for_it(start, path):
+    """A start without a token must not lose what waits for it."""
+    seed(path, *[Outbound("memory//c/", {"platform": "memory", "text": str(n)}) for n in range(3)])
+    down = MemoryAdapter(errors=[OSError("down")])
+    with trio.fail_after(SECONDS):
+        async with start(adapters=[down], config=Config(drain_seconds=0)):
+            pass
+        assert "sent" not in outbox(path)
+        async with start() as runtime:
+            await runtime.ask("k", "3", source=CHAT)
+            await runtime.ask("host", "by the way")  # of a platform that never had one
+        assert outbox(path) == [*["pending"] * 4, "sent"]
+        adapter = MemoryAdapter()
+        async with start(adapters=[adapter]):
+            await adapter.wait_sent(4)
+    assert adapter.texts == ["0", "1", "2", "echo: 3"]
 
 
 @pytest.mark.parametrize(
