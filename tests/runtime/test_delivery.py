@@ -638,7 +638,7 @@ class Live(MemoryAdapter):
     def __init__(self):
         super().__init__("embedded")
         self.seen = []
-        self.governor = Governor(per_token=Rate(30, 1), per_chat=Rate(1, 1))
+        self.governor = Governor(per_token=Rate(30, 1), per_chat=Rate(10, 1))
         self.previews = Previews(self.show, busy=self.typing, every=0.7)
 
     async def show(self, key, turn_id, text):
