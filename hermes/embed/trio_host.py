@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from hermes.actors.admission import Access
 from hermes.actors.runtime import Runtime, running
 from hermes.config import Config
 from hermes.messages import AgentSpec, Hooks, Source, TurnResult
@@ -61,6 +62,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     config: Config | None = None,
     compressor: Compressor | None = None,
     adapters: Iterable[Adapter] = (),
+    admission: Access | None = None,
     clock: Clock | None = None,
     hook_seconds: float = HOOK_SECONDS,
     sweep_seconds: float = SWEEP_SECONDS,
@@ -87,6 +89,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
             config=config or Config(),
             compressor=compressor,
             adapters=adapters,
+            admission=admission,
             wall=clock.wall,
         ) as runtime,
     ):

@@ -242,4 +242,40 @@ LEDGER = """
 CREATE INDEX usage_by_time ON usage (created_at);
 """
 
-MIGRATIONS: tuple[str, ...] = (CONVERSATIONS, RUNTIME, SEARCH, TOOLS, LEDGER)
+# Who was let in by an operator, who asks to be, and which operators have guessed codes wrong. The
+# code itself is not kept. `name` is what somebody calls himself, and is only shown.
+ADMISSION = """
+CREATE TABLE principals (
+  platform TEXT NOT NULL,
+  account TEXT NOT NULL,
+  user_id TEXT NOT NULL CHECK (length(user_id) > 0),
+  role TEXT NOT NULL CHECK (role IN ('user', 'operator')),
+  name TEXT,
+  paired_at REAL NOT NULL,
+  PRIMARY KEY (platform, account, user_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE pairings (
+  platform TEXT NOT NULL,
+  account TEXT NOT NULL,
+  user_id TEXT NOT NULL CHECK (length(user_id) > 0),
+  session_key TEXT NOT NULL,
+  source TEXT NOT NULL,
+  salt TEXT NOT NULL,
+  digest TEXT NOT NULL,
+  asked_at REAL NOT NULL,
+  expires_at REAL NOT NULL,
+  PRIMARY KEY (platform, account, user_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE wrong_codes (
+  platform TEXT NOT NULL,
+  account TEXT NOT NULL,
+  user_id TEXT NOT NULL,
+  number INTEGER NOT NULL,
+  latest REAL NOT NULL,
+  PRIMARY KEY (platform, account, user_id)
+) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[str, ...] = (CONVERSATIONS, RUNTIME, SEARCH, TOOLS, LEDGER, ADMISSION)
