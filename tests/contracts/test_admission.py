@@ -84,6 +84,7 @@ async def test_a_guest_cannot_be_made_and_nothing_is_left_of_the_try(store):
         ("telegram", "bot", "４２"),
         ("telegram", "bot", " 42"),
         ("telegram", "bot", "Alice"),
+        ("telegram", "bot", "U"),
         ("telegram", "bot", ""),
         ("telegram", "bot", "42\x00"),
     ],
@@ -91,6 +92,8 @@ async def test_a_guest_cannot_be_made_and_nothing_is_left_of_the_try(store):
 async def test_only_the_same_platform_account_and_id_are_the_same_principal(store, other):
     await ask(store)
     await store.approve_pairing("AAAA-0001", "user", CONSOLE)
+    await ask(store, attrs.evolve(ALICE, user_id="u"), "AAAA-0002")
+    await store.approve_pairing("AAAA-0002", "user", CONSOLE)
     assert await store.find_principal(*other) is None
 
 
