@@ -14,7 +14,7 @@ from typing import NoReturn, TypeAlias
 import attrs
 
 from hermes.actors import pairing
-from hermes.actors.buckets import Bucket, Buckets, Rates
+from hermes.actors.buckets import Bucket, Buckets, Rates as Rates
 from hermes.actors.commands import COMMANDS, command_name
 from hermes.actors.house import said_to
 from hermes.errors import NotAdmitted
@@ -122,6 +122,8 @@ class Admission:
         self._store = store
         self._access = access
         self._buckets = Buckets(access.rates) if buckets is None else buckets
+        self._strangers = Bucket(0, 0)
+        """For the log: how many were turned away is told once a minute, however many they are."""
 
     async def role_of(self, source: Source) -> Role | None:
         """What somebody may do now; None for a stranger."""
@@ -148,7 +150,7 @@ class Admission:
         role = await self.role_of(source)
         bucket.known = role is not None
         if role is None:
-            await self._turn_away(inbound, bucket)
+            await self._turn_away(inbound)
         if command is not None and not may(role, COMMANDS[command].role):
             await self._refuse(inbound, ABOVE.format(command=f"/{command}", role=role))
         return role
@@ -159,9 +161,12 @@ class Admission:
         return self._buckets.of((source.platform, source.account, user_of(source), place, stops))
 
     async def _slow_down(self, inbound: Inbound, bucket: Bucket) -> NoReturn:
-        if bucket.known and self._buckets.may_tell(bucket):
+        if not bucket.known:
+            self._note_stranger(inbound.source)
+            raise NotAdmitted(STRANGER)
+        if self._buckets.may_tell(bucket):
             await self._refuse(inbound, TOO_MUCH)
-        raise NotAdmitted(TOO_MUCH if bucket.known else STRANGER)
+        raise NotAdmitted(TOO_MUCH)
 
     async def _refuse(self, inbound: Inbound, text: str) -> NoReturn:
         said = said_to(
@@ -171,11 +176,17 @@ class Admission:
         await self._store.answer(answer)
         raise NotAdmitted(text)
 
-    async def _turn_away(self, inbound: Inbound, bucket: Bucket) -> NoReturn:
+    def _note_stranger(self, source: Source) -> None:
+        self._strangers.left += 1
+        if self._buckets.may_tell(self._strangers):
+            who = pairing.describe(attrs.evolve(source, user_name=None))
+            log.info("turned away: %d messages, the latest of %s", self._strangers.left, who)
+            self._strangers.left = 0
+
+    async def _turn_away(self, inbound: Inbound) -> NoReturn:
         """Give a stranger who writes directly a code, where that is allowed; else say nothing."""
         source = inbound.source
-        if self._buckets.may_tell(bucket):
-            log.info("a stranger was turned away: %s", _nameless(source))
+        self._note_stranger(source)
         rules = self._access.rules_of(source)
         offered = rules is not None and rules.pairing is not False
         if offered and source.chat_type == "dm" and principal_of(source) is not None:
@@ -216,10 +227,6 @@ def principal_of(source: Source) -> Who | None:
 
 def _is_whole(text: str) -> bool:
     return text.isascii() or text == text.encode(errors="replace").decode()
-
-
-def _nameless(source: Source) -> str:
-    return pairing.describe(attrs.evolve(source, user_name=None))
 
 
 def _named(source: Source) -> str | None:

@@ -374,6 +374,10 @@ async def test_the_names_of_strangers_are_shown_as_unverified_and_cannot_harm(ch
     with caplog.at_level(logging.INFO):
         async with chat() as here:
             code = await here.code(evil)
+            for _ in range(5):
+                await here.refused(evil)
+            [waiting] = await here.store.pairings()
+            assert len(waiting.source.user_name) == 60
             shown = await here.say(CONSOLE, "/pair")
             assert shown.startswith("waits since 1 minute: 666 on telegram/bot (says to be '?[2J")
             assert "unverified" in shown
@@ -384,7 +388,23 @@ async def test_the_names_of_strangers_are_shown_as_unverified_and_cannot_harm(ch
             assert shown.startswith("user: 666 on telegram/bot (says to be '?[2J")
             assert shown.isprintable()
     turned_away = [each for each in caplog.messages if "turned away" in each]
-    assert turned_away == ["a stranger was turned away: 666 on telegram/bot"]
+    assert turned_away == ["turned away: 1 messages, the latest of 666 on telegram/bot"]
+
+
+@inline_only
+async def test_strangers_cannot_flood_the_log(chat, mock_clock, caplog):
+    door = Access(rules={"telegram": Rules()}, rates=Rates(per_minute=6, burst=2))
+    with caplog.at_level(logging.INFO):
+        async with chat(door) as here:
+            for n in range(50):
+                await flood(here, person(f"s{n}"), 10)
+            mock_clock.jump(60)
+            await flood(here, MALLORY, 1)
+    turned_away = [each for each in caplog.messages if "turned away" in each]
+    assert turned_away == [
+        "turned away: 1 messages, the latest of s0 on telegram/bot",
+        "turned away: 500 messages, the latest of 666 on telegram/bot",
+    ]
 
 
 @inline_only
@@ -518,6 +538,15 @@ async def test_a_command_within_another_is_a_text_and_nothing_else(chat, wrapped
 
 
 @inline_only
+@pytest.mark.parametrize("guests", [{"open": True}, {"chats": ["666"]}])
+async def test_who_was_let_in_stays_more_than_a_guest_where_everybody_may_talk(chat, guests):
+    async with chat() as here:
+        await here.paired()
+    async with chat(rules(**guests)) as here:
+        assert ", user;" in await here.say(MALLORY, "/whoami")
+
+
+@inline_only
 async def test_a_guest_in_a_chat_may_talk_there_and_nowhere_else(chat):
     here_too = person("666", chat_id="-5", chat_type="group")
     post = person(None, chat_id="-5", chat_type="channel")
@@ -572,6 +601,9 @@ async def test_a_flood_of_one_stranger_is_not_even_looked_up(chat, mock_clock):
         before = here.store.statistics().requests
         assert await flood(here, MALLORY, 10_000) == 0
         assert here.store.statistics().requests - before < 30
+        mock_clock.jump(61)
+        assert await flood(here, MALLORY, 100) == 0
+        await here.runtime._supervisor._sender.wait_sent()
         assert len(here.adapter.sent) == 1
         assert CODE.search(here.adapter.texts[0])
 
