@@ -6,6 +6,7 @@ store, embed.
 
 from __future__ import annotations
 
+from hermes.actors.admission import Access as Access, Rates as Rates, Rules as Rules
 from hermes.config import CompressionConfig as CompressionConfig, Config as Config
 from hermes.context import (
     current_session_id as current_session_id,

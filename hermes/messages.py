@@ -25,6 +25,14 @@ Busy: TypeAlias = Literal["queue", "interrupt", "steer", "reject"]
 Rebuilt: TypeAlias = Literal["cold", "signature", "foreign-write", "evicted", "abandoned"]
 ApprovalState: TypeAlias = Literal["pending", "approved", "denied", "used", "expired"]
 ReplyStatus: TypeAlias = Literal["complete", "failed", "interrupted", "refused", "command"]
+Role: TypeAlias = Literal["guest", "user", "operator"]
+ROLES: tuple[Role, ...] = ("guest", "user", "operator")
+"""Each may do what those before it may."""
+
+
+def may(role: Role, needed: Role) -> bool:
+    """Whether a role is enough."""
+    return ROLES.index(role) >= ROLES.index(needed)
 
 
 def _whole(text: str) -> str:
@@ -266,6 +274,33 @@ class Approval(msgspec.Struct, frozen=True):
     state: ApprovalState
     asked_at: float
     expires_at: float
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """Somebody an operator has let in; what he calls himself proves nothing."""
+
+    platform: str
+    account: str
+    user_id: str
+    role: Role
+    name: str | None
+    paired_at: float
+
+
+class Pairing(msgspec.Struct, frozen=True):
+    """A stranger who was given a code, and waits for an operator to let him in."""
+
+    source: Source
+    session_key: str
+    asked_at: float
+    expires_at: float
+
+
+class WrongCode(msgspec.Struct, frozen=True):
+    """Nobody waits with this code; `left` more may be tried, or none for so many `seconds`."""
+
+    left: int
+    seconds: float = 0.0
 
 
 class Discarded(msgspec.Struct, frozen=True):

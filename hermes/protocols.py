@@ -29,6 +29,9 @@ from hermes.messages import (
     Outbound,
     OutboxFacts,
     OutboxRow,
+    Pairing,
+    Principal,
+    Role,
     Rotated,
     Rotation,
     Route,
@@ -41,6 +44,7 @@ from hermes.messages import (
     TurnCommit,
     TurnResult,
     Usage,
+    WrongCode,
 )
 
 
@@ -106,6 +110,45 @@ class ToolRecords(Protocol):
         The answer is written and the message `then` accepted in the same transaction. None, and
         nothing is written, where no such question waits.
         """
+        ...
+
+
+class Principals(Protocol):
+    """Who was let in, and who asks to be. Each call is one transaction."""
+
+    def find_principal(
+        self, platform: str, account: str, user_id: str
+    ) -> Awaitable[Role | None]: ...
+    def principals(self, limit: int = ...) -> Awaitable[list[Principal]]: ...
+    def pairings(self) -> Awaitable[list[Pairing]]: ...
+    def request_pairing(
+        self,
+        source: Source,
+        session_key: str,
+        code: str,
+        *,
+        salt: str,
+        say: Sequence[Outbound] = (),
+    ) -> Awaitable[bool]:
+        """Let a stranger wait with a code, and tell it to him; False where he may not wait now."""
+        ...
+
+    def approve_pairing(
+        self,
+        code: str,
+        role: Role,
+        by: Source,
+        *,
+        answer: Callable[[Pairing | WrongCode], Answer] | None = None,
+        welcome: Callable[[Pairing], Sequence[Outbound]] | None = None,
+    ) -> Awaitable[Pairing | WrongCode]:
+        """Let the stranger in who waits with this code; answer and tell him at once with it."""
+        ...
+
+    def unpair(
+        self, platform: str, user_id: str, *, answer: Callable[[int], Answer] | None = None
+    ) -> Awaitable[int]:
+        """Take back what somebody was let in by, and his request; says how many rows."""
         ...
 
 
@@ -257,7 +300,7 @@ class Adapter(Protocol):
     async def send(self, row: OutboxRow, /) -> None: ...
 
 
-class Store(ToolRecords, Protocol):
+class Store(ToolRecords, Principals, Protocol):
     """Durable conversations. Each call is one transaction, on disk when it returns."""
 
     deliver: Callable[[Delivery], None] | None

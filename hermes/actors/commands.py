@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import attrs
 from msgspec.structs import replace
 
-from hermes.actors import approvals, cutting
+from hermes.actors import approvals, cutting, pairing
 from hermes.actors.compression import Compressed, Failed
 from hermes.actors.house import answer_to
 from hermes.actors.policy import Manner
 from hermes.actors.turn import Mail
 from hermes.errors import HermesError
 from hermes.keys import background_key
-from hermes.messages import Answer, Busy, Inbound, Listed, StoredMessage, Transcript
+from hermes.messages import Answer, Busy, Inbound, Listed, Role, StoredMessage, Transcript, may
 
 if TYPE_CHECKING:
     from hermes.actors.session import SessionActor
@@ -41,10 +41,12 @@ class Command:
     manner: Manner
     usage: str
     summary: str
+    role: Role = "user"
+    """Who may use it, where an admission tells people apart."""
 
 
 COMMANDS: Mapping[str, Command] = {
-    "new": Command("stops", "/new [title]", "begin a new conversation (also /reset)"),
+    "new": Command("stops", "/new [title]", "begin a new conversation (also /reset)", "guest"),
     "resume": Command("waits", "/resume [number, id or title]", "go back to a conversation"),
     "sessions": Command("now", "/sessions", "list your conversations"),
     "title": Command("now", "/title [title]", "show or set the title"),
@@ -52,18 +54,24 @@ COMMANDS: Mapping[str, Command] = {
     "compress": Command(
         "waits", "/compress [here N | focus]", "sum up the older part (also /compact)"
     ),
-    "retry": Command("waits", "/retry", "answer your last message again"),
-    "undo": Command("waits", "/undo [number]", "take back your last messages and their answers"),
-    "stop": Command("stops", "/stop", "stop the running answer, and drop what waits"),
-    "queue": Command("message", "/queue <text>", "say something after the running answer"),
-    "steer": Command("steers", "/steer <text>", "say something into the running answer"),
+    "retry": Command("waits", "/retry", "answer your last message again", "guest"),
+    "undo": Command(
+        "waits", "/undo [number]", "take back your last messages and their answers", "guest"
+    ),
+    "stop": Command("stops", "/stop", "stop the running answer, and drop what waits", "guest"),
+    "queue": Command("message", "/queue <text>", "say something after the running answer", "guest"),
+    "steer": Command("steers", "/steer <text>", "say something into the running answer", "guest"),
     "background": Command("now", "/background <text>", "have something done beside"),
     "approve": Command("waits", "/approve [number]", "allow a tool what it has asked for, once"),
     "deny": Command("waits", "/deny [number]", "refuse a tool what it has asked for"),
     "status": Command("now", "/status", "show where this conversation stands"),
     "usage": Command("now", "/usage", "show what it has cost so far"),
-    "help": Command("now", "/help", "show the commands"),
-    "whoami": Command("now", "/whoami", "show who you are here"),
+    "help": Command("now", "/help", "show the commands", "guest"),
+    "whoami": Command("now", "/whoami", "show who you are here", "guest"),
+    "pair": Command(
+        "waits", "/pair [code [role]]", "let somebody in, or show who waits", "operator"
+    ),
+    "unpair": Command("waits", "/unpair <platform> <user id>", "take that back", "operator"),
 }
 ALIASES = {"reset": "new", "compact": "compress"}
 
@@ -84,6 +92,12 @@ def parse(text: str) -> Parsed | None:
     name = found.group(1).lower()
     name = ALIASES.get(name, name)
     return Parsed(name, (found.group(2) or "").strip()) if name in COMMANDS else None
+
+
+def command_name(inbound: Inbound) -> str | None:
+    """The command that a message is, if it is one that we know."""
+    parsed = parse(inbound.text) if inbound.command else None
+    return None if parsed is None else parsed.name
 
 
 def manner_of(inbound: Inbound) -> Manner:
@@ -295,15 +309,47 @@ class Commands:
         return await self._say(mails, text + (f", {cost:.4f} in cost." if cost else "."))
 
     async def help(self, mails: Sequence[Mail], _: str) -> str:
-        lines = [f"{each.usage}: {each.summary}" for each in COMMANDS.values()]
-        return await self._say(mails, "\n".join(lines))
+        role = await self._role(mails)
+        shown = [each for each in COMMANDS.values() if may(role, each.role)]
+        return await self._say(mails, "\n".join(f"{each.usage}: {each.summary}" for each in shown))
 
     async def whoami(self, mails: Sequence[Mail], _: str) -> str:
         source = mails[-1].inbound.source
         who = source.user_id or "unnamed"
+        role = "" if self._actor.house.admission is None else f", {await self._role(mails)}"
         return await self._say(
-            mails, f"You are {who} on {source.platform}; this chat is {self._actor.key}."
+            mails, f"You are {who} on {source.platform}{role}; this chat is {self._actor.key}."
         )
+
+    # Who may speak
+
+    async def _role(self, mails: Sequence[Mail]) -> Role:
+        """What who wrote may do now; he may have been more, or less, when it was accepted."""
+        admission = self._actor.house.admission
+        if admission is None:
+            return "user"
+        return await admission.role_of(mails[-1].inbound.source) or "guest"
+
+    async def pair(self, mails: Sequence[Mail], argument: str) -> str:
+        if (refusal := await self._not_operator(mails)) is not None:
+            return await self._say(mails, refusal)
+        if not argument:
+            now = mails[-1].accepted_at or 0.0
+            return await self._say(mails, await pairing.listing(self._store, now))
+        by, answer = mails[-1].inbound.source, functools.partial(self._answer, mails)
+        said = await pairing.pair(self._store, by, argument, answer)
+        return await self._explain(mails, "pair") if said is None else said
+
+    async def unpair(self, mails: Sequence[Mail], argument: str) -> str:
+        if (refusal := await self._not_operator(mails)) is not None:
+            return await self._say(mails, refusal)
+        said = await pairing.unpair(self._store, argument, functools.partial(self._answer, mails))
+        return await self._explain(mails, "unpair") if said is None else said
+
+    async def _not_operator(self, mails: Sequence[Mail]) -> str | None:
+        if self._actor.house.admission is None:
+            return pairing.NO_DOOR
+        return None if await self._role(mails) == "operator" else pairing.NOT_OPERATOR
 
 
 _VERBS: Mapping[str, Callable[[Commands, Sequence[Mail], str], Awaitable[str | None]]] = {
@@ -325,6 +371,8 @@ _VERBS: Mapping[str, Callable[[Commands, Sequence[Mail], str], Awaitable[str | N
     "usage": Commands.usage,
     "help": Commands.help,
     "whoami": Commands.whoami,
+    "pair": Commands.pair,
+    "unpair": Commands.unpair,
 }
 
 

@@ -6,6 +6,7 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -21,6 +22,9 @@ from hermes.errors import ActorStopped
 from hermes.events import RuntimeEvent, TurnEnded
 from hermes.messages import AgentSpec, Answer, Inbound, Outbound, Rebuilt, Reply, Source
 from hermes.protocols import Agent, Build, Describe, Store
+
+if TYPE_CHECKING:
+    from hermes.actors.admission import Admission
 
 Submit = Callable[[Inbound], Awaitable[object]]
 
@@ -39,11 +43,13 @@ class House:
     nursery: trio.Nursery
     """For what outlives a step of an actor: answers beside a turn, agents that are closed."""
     titling: Titling | None = None
+    admission: Admission | None = None
+    """Who may speak; without one the host program has seen to it."""
     listeners: Listeners = attrs.Factory(Listeners)
     askers: Askers = attrs.Factory(Askers)
     builds: Counter[Rebuilt] = attrs.Factory(Counter)
     submit: Submit = attrs.field(init=False)
-    """Accepts a message; the runtime's own."""
+    """Accepts a message that follows from one which was admitted."""
 
     def farewell(self) -> Exception:
         """Why nobody will be answered any more."""

@@ -13,6 +13,7 @@ from uuid import uuid4
 import attrs
 import trio
 
+from hermes.actors.admission import Access, Admission
 from hermes.actors.commands import parse
 from hermes.actors.compression import Compression, Outcome
 from hermes.actors.house import House
@@ -72,7 +73,7 @@ class Runtime:
     def __init__(self, house: House, supervisor: Supervisor) -> None:
         self._house = house
         self._supervisor = supervisor
-        house.submit = self.submit
+        house.submit = self._take
 
     # Input
 
@@ -81,6 +82,12 @@ class Runtime:
         return (await self._accept(inbound)).receipt
 
     async def _accept(self, inbound: Inbound) -> Accepted:
+        """The one door: whatever somebody says, by any verb, comes through here."""
+        if self._house.admission is not None:
+            await self._house.admission.admit(inbound)
+        return await self._take(inbound)
+
+    async def _take(self, inbound: Inbound) -> Accepted:
         if self._supervisor.draining:
             raise Draining("the runtime is ending and takes no new messages")
         source, config = inbound.source, self._house.config
@@ -170,21 +177,23 @@ class Runtime:
             ),
         )
 
-    async def undo(self, session_key: str, exchanges: int = 1) -> Reply:
+    async def undo(
+        self, session_key: str, exchanges: int = 1, *, source: Source | None = None
+    ) -> Reply:
         """Take back the last messages and their answers."""
-        return await self.ask(session_key, f"/undo {exchanges}")
+        return await self.ask(session_key, f"/undo {exchanges}", source=source)
 
-    async def retry(self, session_key: str) -> Reply:
+    async def retry(self, session_key: str, *, source: Source | None = None) -> Reply:
         """Answer the last message again."""
-        return await self.ask(session_key, "/retry")
+        return await self.ask(session_key, "/retry", source=source)
 
     async def set_title(self, session_key: str, title: str) -> None:
         """Give the conversation a title; it waits where there is no session row yet."""
         await self._request(session_key, lambda actor: actor.verbs.set_title(title))
 
-    async def steer(self, session_key: str, text: str) -> Receipt:
+    async def steer(self, session_key: str, text: str, *, source: Source | None = None) -> Receipt:
         """Say something into the running answer; without one it is a message like others."""
-        return await self.submit(_inbound(session_key, text, None, None, "steer", None))
+        return await self.submit(_inbound(session_key, text, source, None, "steer", None))
 
     async def interrupt(self, session_key: str) -> bool:
         """Stop the running turn; what it has said so far is kept. False where none runs."""
@@ -313,9 +322,13 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
     compressor: Compressor | None = None,
     titler: Titler | None = None,
     adapters: Iterable[Adapter] = (),
+    admission: Access | None = None,
     wall: Callable[[], float] = time.time,
 ) -> AsyncIterator[Runtime]:
-    """Actors on a store, around a block of the caller's; leaving it drains."""
+    """Actors on a store, around a block of the caller's; leaving it drains.
+
+    Without an `admission` the host is its own doorkeeper, and everybody it speaks for is admitted.
+    """
     raised: BaseException | None = None
     try:
         async with trio.open_nursery() as beside:
@@ -328,6 +341,7 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
                 describe=describe,
                 compression=compression,
                 nursery=beside,
+                admission=None if admission is None else Admission(store, admission),
             )
             if titler is not None:
                 house.titling = Titling(beside, store, titler, house.publish)

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
+from hermes.actors.admission import Access
 from hermes.actors.runtime import Runtime, running
 from hermes.config import Config
 from hermes.messages import AgentSpec, Hooks, Source, TurnResult
@@ -62,6 +63,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     compressor: Compressor | None = None,
     titler: Titler | None = None,
     adapters: Iterable[Adapter] = (),
+    admission: Access | None = None,
     clock: Clock | None = None,
     hook_seconds: float = HOOK_SECONDS,
     sweep_seconds: float = SWEEP_SECONDS,
@@ -89,6 +91,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
             compressor=compressor,
             titler=titler,
             adapters=adapters,
+            admission=admission,
             wall=clock.wall,
         ) as runtime,
     ):

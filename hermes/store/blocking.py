@@ -15,6 +15,7 @@ import apsw
 
 from hermes.errors import ActorStopped
 from hermes.store import (
+    admissions,
     boundaries,
     closing,
     database,
@@ -222,6 +223,13 @@ class SessionStore:
     get_approval = _reads(tool_records.get_approval)
     pending_approvals = _reads(tool_records.pending_approvals)
     decide_approval = _writes(tool_records.decide_approval)
+
+    find_principal = _reads(admissions.find_principal)
+    principals = _reads(admissions.principals)
+    pairings = _reads(admissions.pairings)
+    request_pairing = _writes(admissions.request_pairing)
+    approve_pairing = _writes(admissions.approve_pairing)
+    unpair = _writes(admissions.unpair)
 
     pending_outbox = _reads(outbox.pending_outbox)
     mark_sending = _writes(outbox.mark_sending)

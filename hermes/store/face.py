@@ -25,6 +25,7 @@ from hermes.messages import (
 )
 from hermes.store import (
     actor,
+    admissions,
     boundaries,
     closing,
     database,
@@ -216,6 +217,13 @@ class Store(actor.StoreActor):
     take_approval = _writes(tool_records.take_approval)
     get_approval = _reads(tool_records.get_approval)
     pending_approvals = _reads(tool_records.pending_approvals)
+
+    find_principal = _reads(admissions.find_principal)
+    principals = _reads(admissions.principals)
+    pairings = _reads(admissions.pairings)
+    request_pairing = _writes(admissions.request_pairing)
+    approve_pairing = _writes(admissions.approve_pairing)
+    unpair = _writes(admissions.unpair)
 
     pending_outbox = _reads(outbox.pending_outbox)
     mark_sending = _writes(outbox.mark_sending)

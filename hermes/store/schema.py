@@ -249,4 +249,42 @@ ALTER TABLE outbox ADD COLUMN parts_sent INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX outbox_dead ON outbox (closed_at) WHERE state = 'dead';
 """
 
-MIGRATIONS: tuple[str, ...] = (CONVERSATIONS, RUNTIME, SEARCH, TOOLS, LEDGER, DELIVERY)
+# Who was let in by an operator, who asks to be, and which operators have guessed codes wrong. The
+# code itself is not kept. `name` is what somebody calls himself, and is only shown.
+ADMISSION = """
+CREATE TABLE principals (
+  platform TEXT NOT NULL,
+  account TEXT NOT NULL,
+  user_id TEXT NOT NULL CHECK (length(user_id) > 0),
+  role TEXT NOT NULL CHECK (role IN ('user', 'operator')),
+  name TEXT,
+  paired_at REAL NOT NULL,
+  PRIMARY KEY (platform, account, user_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE pairings (
+  platform TEXT NOT NULL,
+  account TEXT NOT NULL,
+  user_id TEXT NOT NULL CHECK (length(user_id) > 0),
+  session_key TEXT NOT NULL,
+  source TEXT NOT NULL,
+  salt TEXT NOT NULL,
+  digest TEXT NOT NULL,
+  asked_at REAL NOT NULL,
+  expires_at REAL NOT NULL,
+  PRIMARY KEY (platform, account, user_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE wrong_codes (
+  platform TEXT NOT NULL,
+  account TEXT NOT NULL,
+  user_id TEXT NOT NULL,
+  number INTEGER NOT NULL,
+  latest REAL NOT NULL,
+  PRIMARY KEY (platform, account, user_id)
+) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS: tuple[str, ...] = (
+    CONVERSATIONS, RUNTIME, SEARCH, TOOLS, LEDGER, DELIVERY, ADMISSION,
+)  # fmt: skip

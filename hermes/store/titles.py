@@ -53,12 +53,16 @@ def set_auto_title_if_empty(tx: Tx, session_id: str, title: str) -> bool:
 
 
 def _free(tx: Tx, session_id: str, title: str) -> None:
-    row = tx.one("SELECT id FROM sessions WHERE title = ? AND id <> ?", title, session_id)
+    held = "SELECT id, session_key FROM sessions WHERE title = ? AND id <> ?"
+    row = tx.one(held, title, session_id)
     if row is None:
         return
     line = lineage.get_compression_lineage(tx, session_id)
     if row[0] not in line[: line.index(session_id)]:
-        raise ValueError(f"Title '{title}' is already in use by session {row[0]}")
+        mine = tx.one("SELECT session_key FROM sessions WHERE id = ?", session_id)
+        # Another user's session is not named to this one.
+        by = f" by session {row[0]}" if mine == (row[1],) else ""
+        raise ValueError(f"Title '{title}' is already in use{by}")
     tx.run("UPDATE sessions SET title = NULL WHERE id = ?", row[0])
 
 

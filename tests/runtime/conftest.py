@@ -43,7 +43,7 @@ def start_proxy(path, world):
     """`start`, with verbs of the store replaced by functions that are given the real one."""
 
     @asynccontextmanager
-    async def opened(agent=None, config=None, adapters=(), **verbs):
+    async def opened(agent=None, config=None, adapters=(), admission=None, **verbs):
         async with (
             open_store(path, clock=world.clock, open_worker=inline()) as store,
             running(
@@ -52,6 +52,7 @@ def start_proxy(path, world):
                 describe=plain_description,
                 config=config or Config(),
                 adapters=adapters,
+                admission=admission,
                 wall=world.clock.wall,
             ) as runtime,
         ):
