@@ -90,7 +90,8 @@ class Source:
 class Inbound:
     """A message or command as it arrives; (platform, account, event_id) names it for ever.
 
-    `busy` says what to do with it while a turn runs; without it the configuration does.
+    `busy` says what to do with it while a turn runs; without it the configuration does. `linger` is
+    how many seconds its turn waits for more, where a platform sends in pieces what is said at once.
     """
 
     session_key: str
@@ -101,6 +102,7 @@ class Inbound:
     parts: tuple[JsonObject, ...] | None = None
     platform_message_id: str | None = None
     busy: Busy | None = None
+    linger: float = 0.0
 
     @property
     def identity(self) -> tuple[str, str, str]:
