@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def length(text: str) -> int:
-    """How long Telegram takes a text to be."""
-    return len(text) + sum(char > "\uffff" for char in text)
-
-
 def cut_out(text: str, spans: Iterable[tuple[int, int]]) -> str:
-    """The text without these pieces, given as offset and length; one that is not there is ignored."""
+    """The text without these pieces, given as offset and length; what is not there stays so."""
     units = text.encode("utf-16-le", "surrogatepass")
     for offset, size in sorted(spans, reverse=True):
-        if 0 <= offset and 0 < size and 2 * (offset + size) <= len(units):
+        if offset >= 0 and size > 0 and 2 * (offset + size) <= len(units):
             units = units[: 2 * offset] + units[2 * (offset + size) :]
     return units.decode("utf-16-le", "replace")
 

@@ -59,6 +59,12 @@ class Quote(msgspec.Struct, frozen=True):
     text: str = ""
 
 
+class Topic(msgspec.Struct, frozen=True):
+    """The beginning of a topic."""
+
+    name: str = ""
+
+
 class Replied(msgspec.Struct, frozen=True):
     """A message that is replied to."""
 
@@ -66,7 +72,7 @@ class Replied(msgspec.Struct, frozen=True):
     sender: User | None = msgspec.field(default=None, name="from")
     text: str | None = None
     caption: str | None = None
-    forum_topic_created: msgspec.Raw = msgspec.Raw()
+    forum_topic_created: Topic | None = None
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -141,7 +147,7 @@ _read = msgspec.json.Decoder(Update).decode
 
 
 def read_updates(result: bytes | msgspec.Raw) -> list[Update | Unread]:
-    """The updates of an answer, each for itself; an answer that is no list raises one of `MALFORMED`.
+    """The updates of an answer, each for itself. One that is no list raises one of `MALFORMED`.
 
     What has not even a number is left out: there is nothing to confirm about it.
     """
