@@ -54,18 +54,30 @@ class Ignored:
     why: str
 
 
-def inbound_of(
-    update: Update, me: User, manners: Manners, albums: set[str] | None = None
-) -> Inbound | Ignored:
-    """The message that an update is to us. `albums` are those that we were already addressed by."""
+def post_of(update: Update) -> tuple[Post | None, bool]:
+    """The message of an update, and whether it is one that was edited."""
     post = update.message or update.channel_post
     edited = update.edited_message or update.edited_channel_post
-    if post is None and edited is not None:
-        if not manners.edits:
-            return Ignored("an edit")
-        post = edited
+    return (post, False) if post is not None else (edited, edited is not None)
+
+
+def inbound_of(
+    update: Update,
+    me: User,
+    manners: Manners,
+    albums: set[str] | None = None,
+    home: str | None = None,
+) -> Inbound | Ignored:
+    """The message that an update is to us.
+
+    `albums` are those that we were already addressed by, `home` the number that a group had when
+    its conversations began, where that is another.
+    """
+    post, edited = post_of(update)
     if post is None:
         return Ignored("of a kind that is not answered")
+    if edited and not manners.edits:
+        return Ignored("an edit")
     who = _principal(post, me)
     if isinstance(who, Ignored):
         return who
@@ -83,7 +95,8 @@ def inbound_of(
         user_id=str(who[0]),
         user_name=who[1] or None,
     )
-    return _inbound(update.update_id, post, said, source, manners, edited=post is edited)
+    found = _inbound(update.update_id, post, said, source, manners, edited=edited)
+    return found if home is None else attrs.evolve(found, session_key=_key(source, manners, home))
 
 
 def _inbound(
@@ -93,7 +106,7 @@ def _inbound(
     text = said.text if command else _told(post, said.text, source, manners, edited=edited)
     pieces = post.media_group_id or len(said.text) >= CLIENTS_CUT_AT
     return Inbound(
-        session_key(source, shared=manners.shared, threads_per_user=manners.threads_per_user),
+        _key(source, manners, source.chat_id),
         # A number alone is not unique for ever: after an idle week Telegram chooses a new one.
         f"{update_id}:{post.chat.id}:{post.message_id}",
         text,
@@ -103,6 +116,11 @@ def _inbound(
         platform_message_id=str(post.message_id),
         linger=0.0 if command else manners.album_seconds if pieces else manners.burst_seconds,
     )
+
+
+def _key(source: Source, manners: Manners, chat_id: str | None) -> str:
+    place = attrs.evolve(source, chat_id=chat_id)
+    return session_key(place, shared=manners.shared, threads_per_user=manners.threads_per_user)
 
 
 def _principal(post: Post, me: User) -> tuple[int, str] | Ignored:
