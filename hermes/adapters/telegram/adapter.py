@@ -31,7 +31,7 @@ class Telegram:
     platform = "telegram"
     limit = LONGEST - len(RECOVERED)
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what can be set
         self,
         token: Secret,
         *,
@@ -40,6 +40,7 @@ class Telegram:
         base_url: str = BASE,
         poll_seconds: int = POLL_SECONDS,
         preview_seconds: float | None = 1.5,
+        pause_seconds: float = 1.0,
     ) -> None:
         self.manners = manners or Manners()
         self.trouble: str | None = None
@@ -47,6 +48,7 @@ class Telegram:
         self._api = BotApi(token, base_url)
         self._outgoing = Outgoing(self._api, governor or default_governor())
         self._poll_seconds = poll_seconds
+        self._pause_seconds = pause_seconds
         self._shows = preview_seconds is not None
         self._previews = Previews(self._show, busy=self._busy, every=preview_seconds or 1.5)
         self._spots: dict[str, Spot] = {}
@@ -97,6 +99,7 @@ class Telegram:
                 self._expect,
                 self._tell,
                 self._poll_seconds,
+                self._pause_seconds,
             )
             nursery.start_soon(self._previews.run, runtime.events())
             await receiver.run()

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 50
 BATCH = 100
 ALBUMS = 1000
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+LONGEST_PAUSE = 60.0
 KEPT_SECONDS = 86400.0
 """Telegram keeps nothing longer, so there is nothing left to confirm."""
 KINDS = ("message", "edited_message", "channel_post", "edited_channel_post")
@@ -68,10 +68,12 @@ class Receiver:
     tell: Callable[[str | None], None] = lambda _: None
     """Hears in one sentence why nothing comes, and None once something does."""
     poll_seconds: int = POLL_SECONDS
+    pause_seconds: float = 1.0
+    """How long to wait after a failure; after the next one twice as long, and so on."""
     _offset: int | None = None
     _taken_at: float = 0.0
     _limit: int = BATCH
-    _pause: float = FIRST_PAUSE
+    _failures: int = 0
     _trouble: str | None = None
     _albums: set[str] = attrs.Factory(set)
     _homes: dict[str, str | None] = attrs.Factory(dict)
@@ -99,8 +101,8 @@ class Receiver:
             await trio.sleep(error.seconds)
             return
         self._note(str(error))
-        await trio.sleep(self._pause)
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        await trio.sleep(min(self.pause_seconds * 2.0**self._failures, LONGEST_PAUSE))
+        self._failures = min(self._failures + 1, 20)
 
     def _note(self, trouble: str | None) -> None:
         """Say once what is wrong, and once that it is over."""
@@ -122,7 +124,7 @@ class Receiver:
         for update in updates:
             await self._take(update, me)
             self._offset, self._taken_at = update.update_id + 1, trio.current_time()
-        self._pause = FIRST_PAUSE
+        self._failures = 0
 
     async def _poll(self) -> list[Update | Unread]:
         if trio.current_time() > self._taken_at + KEPT_SECONDS:
