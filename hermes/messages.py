@@ -151,7 +151,10 @@ class Outbound:
 
 @attrs.frozen
 class OutboxRow:
-    """A reply that is not yet known to be sent; `recovered` when a send may have been lost."""
+    """A reply that is not yet known to be sent; `recovered` when a send may have been lost.
+
+    A long one is sent in `parts`; an adapter is given one of them as the text of the body.
+    """
 
     outbox_id: int
     session_key: str
@@ -161,6 +164,24 @@ class OutboxRow:
     state: OutboxState
     attempts: int
     recovered: bool
+    part: int = 0
+    """How many parts the platform has; so this is the one to be sent, counted from 0."""
+    parts: int = 1
+
+
+@attrs.frozen(kw_only=True)
+class OutboxFacts:
+    """How the replies to one platform are doing."""
+
+    platform: str
+    pending: int = 0
+    sending: int = 0
+    recovered: int = 0
+    """Those of them that will be sent again although the platform may have them."""
+    oldest_seconds: float = 0.0
+    """How long the first of them has waited."""
+    dead: int = 0
+    """Given up within the last day."""
 
 
 @attrs.frozen
