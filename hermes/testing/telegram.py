@@ -139,7 +139,7 @@ class LoopbackTelegram:
         self._news = trio.Event()
         self._changed = trio.Event()
         self._switched = trio.Event()
-        self._answered = trio.Event()
+        self._stirred = trio.Event()
 
     # Time
 
@@ -261,10 +261,13 @@ class LoopbackTelegram:
             self._changed = trio.Event()
 
     async def wait_until(self, condition: Callable[[], object]) -> None:
-        """Wait until something is so; looked at whenever a call was answered."""
+        """Wait until something is so; looked at whenever a call comes or is answered."""
         while not condition():
-            self._answered = trio.Event()
-            await self._answered.wait()
+            await self._stirred.wait()
+
+    def _stir(self) -> None:
+        self._stirred.set()
+        self._stirred = trio.Event()
 
     # Calls
 
@@ -273,7 +276,7 @@ class LoopbackTelegram:
         try:
             return await self._respond(request)
         finally:
-            self._answered.set()
+            self._stir()
 
     async def _respond(self, request: Request) -> Response:
         await trio.lowlevel.checkpoint()
@@ -326,6 +329,7 @@ class LoopbackTelegram:
         ended = self._poller = trio.Event()
         self._confirm(params.get("offset") or 0)
         self._allowed = params.get("allowed_updates", self._allowed)
+        self._stir()
         try:
             with trio.move_on_after(params.get("timeout", 0)):
                 while not ended.is_set() and not self.pending:

@@ -95,8 +95,7 @@ async def test_a_poll_waits_for_what_comes_and_only_so_long(server, call):
             found.extend(await numbers(call, timeout=60))
 
         nursery.start_soon(poll)
-        while server.counts["getUpdates"] < 4:  # noqa: ASYNC110 - the call is on its way
-            await trio.sleep(0.001)
+        await server.wait_until(lambda: server.counts["getUpdates"] == 3)
         server.say(7, "now")
     assert len(found) == 1
 
@@ -109,8 +108,7 @@ async def test_of_two_polls_the_older_one_is_ended(server, call):
                 await call("getUpdates", timeout=60)
 
         nursery.start_soon(older)
-        while not server.counts["getUpdates"]:  # noqa: ASYNC110
-            await trio.sleep(0.001)
+        await server.wait_until(lambda: server.counts["getUpdates"])
         assert await numbers(call, timeout=0) == []
     assert server.conflicts == 1
 

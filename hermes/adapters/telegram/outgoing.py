@@ -13,11 +13,11 @@ import attrs
 import msgspec
 
 from hermes.adapters.governor import Governor
-from hermes.adapters.telegram.api import BotApi, Refused, Revoked
+from hermes.adapters.telegram.api import BotApi, Refused, Revoked, Unreachable
 from hermes.adapters.telegram.inbound import GENERAL
 from hermes.adapters.telegram.markdown import markdown_v2, shown
 from hermes.adapters.telegram.updates import Int
-from hermes.errors import HermesError, RetryAfter, Unsendable
+from hermes.errors import HermesError, MessageRefused, RetryAfter, Unsendable
 from hermes.messages import JsonObject, OutboxRow
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,12 @@ RECOVERED = "_You may have seen this before:_\n"
 UNFINISHED = " ▌"
 REMEMBERED = 10_000
 REVOKED_SECONDS = 3600.0
+FORBIDDEN = 403
+GONE = (
+    "chat not found", "thread not found", "topic_closed", "topic_deleted", "no rights to send",
+    "not enough rights", "chat_write_forbidden",
+)  # fmt: skip
+"""What Telegram says, besides 403, where nothing can be sent to a chat or topic."""
 
 
 class _Sent(msgspec.Struct):
@@ -58,6 +64,7 @@ class Outgoing:
         self._moved: dict[str, str] = {}
         self._previews: dict[int, int | None] = {}
         self._noticed: set[str] = set()
+        self._failures = 0
 
     def move(self, old: str, new: str) -> bool:
         """A group has another number now; says whether that is news."""
@@ -74,17 +81,23 @@ class Outgoing:
         spot = Spot(str(row.body["chat_id"]), _text_or_none(row.body.get("thread_id")))
         text = str(row.body["text"])
         if not shown(text).strip():
-            raise Unsendable("there is nothing in it that Telegram could show")
-        preview = self._previews.get(row.turn_id) if row.body.get("kind") == "reply" else None
+            return  # there is nothing in it that Telegram could show
+        is_final = row.body.get("kind") == "reply" and not row.part
+        preview = self._previews.get(row.turn_id) if is_final else None
         try:
             if preview is None or not await self._finish(spot, preview, text):
                 await self._say(spot, (RECOVERED if row.recovered else "") + text, row)
         except Revoked as revoked:
             # It may be sent when there is a new token: nothing is lost, and nobody tries in vain.
             raise RetryAfter(str(revoked), REVOKED_SECONDS) from None
+        except Unreachable as unreachable:
+            self._failures = min(self._failures + 1, 6)
+            raise RetryAfter(str(unreachable), 2.0**self._failures) from None
         except Refused as refusal:
-            raise Unsendable(str(refusal)) from None
-        if row.body.get("kind") == "reply":
+            gone = refusal.code == FORBIDDEN or any(word in refusal.why for word in GONE)
+            raise (Unsendable if gone else MessageRefused)(str(refusal)) from None
+        self._failures = 0
+        if is_final:
             self._previews.pop(row.turn_id, None)
 
     async def _finish(self, spot: Spot, message_id: int, text: str) -> bool:
@@ -101,7 +114,7 @@ class Outgoing:
 
     async def _say(self, spot: Spot, text: str, row: OutboxRow) -> None:
         extra: JsonObject = {}
-        if spot.is_group and (answered := _text_or_none(row.body.get("reply_to"))):
+        if spot.is_group and not row.part and (answered := _text_or_none(row.body.get("reply_to"))):
             extra["reply_parameters"] = {
                 "message_id": int(answered),
                 "allow_sending_without_reply": True,
