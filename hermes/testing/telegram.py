@@ -24,6 +24,8 @@ from hermes.testing.markdown_v2 import CannotParse, parse
 
 DAY, WEEK = 86400.0, 604800.0
 LONGEST = 4096
+ON_ITS_WAY = 0.25
+"""A call that comes so soon after a refusal was probably sent before it was heard."""
 TOKEN = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"
 """The one of the Bot API's own documentation; it opens nothing."""
 ChatType: TypeAlias = Literal["private", "group", "supergroup", "channel"]
@@ -121,7 +123,11 @@ class LoopbackTelegram:
         self.rooms: dict[int, Room] = {}
         self.calls: list[tuple[str, JsonObject]] = []
         self.counts: Counter[str] = Counter()
+        self.broken: Counter[str] = Counter()
+        """How many calls of a method went wrong on purpose."""
         self.floods = 0
+        self.impatient = 0
+        """How many calls came before the time that an earlier one was told to wait for."""
         self.conflicts = 0
         self.limits = limits
         self.skew = 0.0
@@ -135,6 +141,7 @@ class LoopbackTelegram:
         self._allowed: Sequence[str] = ()
         self._faults: list[Fault] = []
         self._sent: dict[object, deque[float]] = {}
+        self._told: dict[int, tuple[float, float]] = {}
         self._poller: trio.Event | None = None
         self._news = trio.Event()
         self._changed = trio.Event()
@@ -214,6 +221,11 @@ class LoopbackTelegram:
         return room
 
     @property
+    def polled(self) -> bool:
+        """Whether somebody waits for updates now."""
+        return self._poller is not None
+
+    @property
     def pending(self) -> int:
         """How many updates are not confirmed."""
         self._forget_old()
@@ -224,6 +236,14 @@ class LoopbackTelegram:
     def fail(self, *faults: Fault) -> None:
         """Let the next calls go wrong, one each."""
         self._faults += faults
+
+    def cut_faults(self) -> None:
+        """Nothing more goes wrong."""
+        self._faults.clear()
+
+    def forget_floods(self) -> None:
+        """Nobody remembers who was told to wait: it may be another who calls now."""
+        self._told.clear()
 
     def revoke(self) -> None:
         """The token is good no more."""
@@ -282,16 +302,21 @@ class LoopbackTelegram:
         await trio.lowlevel.checkpoint()
         _, bot, method = [*request.path.split("/"), "", ""][:3]
         fault = self._fault(method)
-        if fault is not None and not fault.taken and fault.kind != "slow":
-            return _broken(fault)
-        if fault is not None:
+        if fault is not None and not fault.taken:
+            self.broken[method] += 1
             await trio.sleep(fault.seconds)
+            if fault.kind != "slow":
+                return _broken(fault)
         try:
             result = await self._call(bot, method, request.body)
         except Refusal as refusal:
             return _refused(refusal)
-        if fault is not None and fault.kind != "slow":
-            return _broken(fault)
+        if fault is not None and fault.taken:
+            self.broken[method] += 1
+            self._stir()
+            await trio.sleep(fault.seconds)
+            if fault.kind != "slow":
+                return _broken(fault)
         return _answer(200, b'{"ok":true,"result":%s}' % result)
 
     def _fault(self, method: str) -> Fault | None:
@@ -436,10 +461,13 @@ class LoopbackTelegram:
         ]  # fmt: skip
         if room.type != "private":
             limits.append((("group", room.id), self.limits.per_group))
+        told, until = self._told.get(room.id, (math.inf, -math.inf))
+        self.impatient += told + ON_ITS_WAY < self.now < until
         wait = max(self._wait_for(name, count, per) for name, (count, per) in limits)
         if wait > 0:
             self.floods += 1
             wait = math.ceil(wait) if wait > 1 else wait
+            self._told[room.id] = (self.now, self.now + wait)
             raise Refusal(429, f"Too Many Requests: retry after {wait:g}", {"retry_after": wait})
         for name, (count, _) in limits:
             self._sent.setdefault(name, deque(maxlen=count)).append(self.now)

@@ -9,6 +9,7 @@ was not confirmed, and the store knows what it has.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 
 import attrs
@@ -45,8 +46,8 @@ POLL_SECONDS = 50
 BATCH = 100
 ALBUMS = 1000
 LONGEST_PAUSE = 60.0
-KEPT_SECONDS = 86400.0
-"""Telegram keeps nothing longer, so there is nothing left to confirm."""
+CONFIRM_SECONDS = 3600.0
+"""A confirmation that is not heard for so long is given up: what it was for comes again."""
 KINDS = ("message", "edited_message", "channel_post", "edited_channel_post")
 NOT_TAKEN = (
     "Too much is waiting here already, so your last message was not taken; send it again later."
@@ -70,6 +71,7 @@ class Receiver:
     poll_seconds: int = POLL_SECONDS
     pause_seconds: float = 1.0
     """How long to wait after a failure; after the next one twice as long, and so on."""
+    wall: Callable[[], float] = time.time
     _offset: int | None = None
     _taken_at: float = 0.0
     _limit: int = BATCH
@@ -123,11 +125,12 @@ class Receiver:
         self._note(None)
         for update in updates:
             await self._take(update, me)
-            self._offset, self._taken_at = update.update_id + 1, trio.current_time()
+            self._offset, self._taken_at = update.update_id + 1, self.wall()
         self._failures = 0
 
     async def _poll(self) -> list[Update | Unread]:
-        if trio.current_time() > self._taken_at + KEPT_SECONDS:
+        # By the wall's clock: the other one may stop while a computer sleeps.
+        if not 0.0 <= self.wall() - self._taken_at <= CONFIRM_SECONDS:
             self._offset = None
         params = {
             "offset": self._offset,
