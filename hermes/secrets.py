@@ -10,7 +10,7 @@ import attrs
 HIDDEN = "[hidden]"
 _KEYS = re.compile(
     r"\b(?:sk|pk|rk|xai|gsk|key|AIza)[-_][\w-]{8,}|\bBearer\s+\S+|\bAIza[\w-]{20,}"
-    r"|\b[0-9]{5,}:[\w-]{30,}",  # the last: a Telegram bot's
+    r"|(?<![0-9])[0-9]{5,}:[\w-]{30,}",  # the last: a Telegram bot's
     re.IGNORECASE,
 )
 

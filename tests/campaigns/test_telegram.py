@@ -1,4 +1,4 @@
-"""C7: Telegram with all its moods, and kills: the messages sent are the turns, each exactly once."""
+"""C7: Telegram in all its moods, and kills: the messages sent are the turns, each exactly once."""
 
 from __future__ import annotations
 
