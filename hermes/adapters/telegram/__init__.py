@@ -6,4 +6,5 @@ from hermes.adapters.telegram.adapter import (
     Telegram as Telegram,
     default_governor as default_governor,
 )
+from hermes.adapters.telegram.api import BASE as BASE
 from hermes.adapters.telegram.inbound import Manners as Manners
