@@ -1,8 +1,8 @@
 """Replies on their way out: one lane per chat, in order, sent at least once.
 
-Replies for which no adapter is registered were for the host itself, who heard them as answers or
-events: they are marked as sent, many at once. Those for an account that no adapter of the platform
-has today are kept for the day it is back.
+Replies to a platform that never had an adapter were for the host itself, who heard them as answers
+or events: they are marked as sent, many at once. Where it had one in an earlier process, or has one
+for another account only, they are kept for the day when there is one again.
 """
 
 from __future__ import annotations
@@ -11,21 +11,31 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 
+import msgspec
 import trio
 
 from hermes.actors.lane import Lane, until_stored
+from hermes.actors.splitting import SMALLEST
+from hermes.errors import HermesError
 from hermes.messages import OutboxRow, Source
 from hermes.protocols import Adapter, Store
 
 log = logging.getLogger(__name__)
 
 MARK_DELAY = 0.05
+SERVED = "outbox:platforms"
 
 
 def lane_of(source: Source, session_key: str) -> str:
     """The chat whose order is kept."""
     place = source.chat_id or session_key
     return "/".join((source.platform, source.account, place, source.thread_id or ""))
+
+
+def _require_room(adapter: Adapter) -> None:
+    limit: int | None = getattr(adapter, "limit", None)  # optional by contract
+    if limit is not None and limit < SMALLEST:
+        raise HermesError(f"the adapter for {adapter.platform} has a limit of {limit}: too little")
 
 
 class Sender:
@@ -36,9 +46,15 @@ class Sender:
         self._store = store
         self._adapters: dict[str, dict[str | None, Adapter]] = {}
         for each in adapters:
-            account = getattr(each, "account", None)  # optional by contract
-            self._adapters.setdefault(each.platform, {})[account] = each
-        self._missed: set[str] = set()
+            _require_room(each)
+            account: str | None = getattr(each, "account", None)  # optional by contract
+            ours = self._adapters.setdefault(each.platform, {})
+            if account in ours:
+                raise HermesError(f"there are two adapters for {each.platform}, account {account}")
+            ours[account] = each
+        self._served = set(self._adapters)
+        """Platforms that have an adapter, or had one."""
+        self._missed: set[tuple[str, str]] = set()
         self._lanes: dict[str, Lane] = {}
         self._told: list[int] = []
         self._some_told = trio.Event()
@@ -46,17 +62,16 @@ class Sender:
     def offer(self, rows: Sequence[OutboxRow]) -> None:
         """Take committed rows, in the order of their commits; never waits."""
         for row in rows:
-            ours = self._adapters.get(str(row.body.get("platform")))
-            if ours is None:
-                self._sent(row.outbox_id)
-                continue
-            account = str(row.body.get("account") or "")
+            platform, account = str(row.body.get("platform")), str(row.body.get("account") or "")
+            ours = self._adapters.get(platform, {})
             adapter = ours.get(account) or ours.get(None)
             if adapter is not None:
                 self._lane(row.lane, adapter).offer(row)
-            elif account not in self._missed:
-                self._missed.add(account)
-                log.warning("replies wait: no adapter has the account %r", account)
+            elif platform not in self._served:
+                self._sent(row.outbox_id)
+            elif (platform, account) not in self._missed:
+                self._missed.add((platform, account))
+                log.warning("replies wait for an adapter: %s, account %r", platform, account)
 
     def _lane(self, name: str, adapter: Adapter) -> Lane:
         lane = self._lanes.get(name)
@@ -77,10 +92,18 @@ class Sender:
     async def recover(self) -> None:
         """Offer what an earlier process left; what was in flight then is marked so."""
         await self._store.recover_outbox()
+        await self._remember_platforms()
         after = 0
         while rows := await self._store.pending_outbox(after=after):
             self.offer(rows)
             after = rows[-1].outbox_id
+
+    async def _remember_platforms(self) -> None:
+        noted = await self._store.get_meta(SERVED)
+        earlier = set() if noted is None else set(msgspec.json.decode(noted, type=list[str]))
+        self._served |= earlier
+        if self._served != earlier:
+            await self._store.set_meta(SERVED, msgspec.json.encode(sorted(self._served)).decode())
 
     async def mark(self) -> None:
         """Mark what was sent, many at once, for ever; nobody waits for it."""

@@ -137,9 +137,7 @@ class _Cutter:
     def _after_seam(self, end: int) -> int:
         """Where the next part begins: after white space, but before a line's indentation."""
         text = self._text
-        first = end
-        while text[first].isspace():  # what is left is never blank
-            first += 1
+        first = self._forth(end)
         begin = text.rfind("\n", end, first) + 1
         if (not begin and end) or self._sums[first] - self._sums[begin] > self._limit // 4:
             return first
@@ -173,11 +171,8 @@ class _Cutter:
             line, after = self._lines[place : place + 2]
             if line.end > high:
                 break
-            opens = line.edge and line.fence is not None
-            closes = after.edge and line.fence is not None
-            if not (line.blank or opens or closes):  # no empty block of code
-                rank = (line.fence is not None, not after.blank, -line.end)
-                found.append((rank, line.end))
+            rank = (line.fence is not None, not after.blank, -line.end)
+            found.append((rank, line.end))
         return [end for _, end in sorted(found)]
 
     def _sentence_ends(self, low: int, high: int) -> Iterator[int]:
@@ -205,17 +200,31 @@ class _Cutter:
         return last
 
     def _is_safe(self, start: int, end: int) -> bool:
-        """Whether a line that is cut here does not begin or end a fence by that."""
-        line = self._line_at(end)
-        if end == line.end:
-            return True
-        if line.edge:
+        """Whether a cut here makes no fence that was none, and no block of code without code."""
+        text = self._text
+        before, after = self._line_at(self._back(end)), self._line_at(self._forth(end) + 1)
+        if before is not after:
+            opens = before.edge and before.fence is not None
+            closes = after.edge and after.fence is None
+            return not (opens or closes)
+        if before.edge:
             return False
-        left = self._text[max(start, line.start) : end]
-        right = self._text[end : line.end].lstrip()
-        if line.fence is not None:
-            return not (line.fence.closed_by(left) or line.fence.closed_by(right))
+        left, right = text[max(start, before.start) : end], text[end : before.end].lstrip()
+        if before.fence is not None:
+            return not (before.fence.closed_by(left) or before.fence.closed_by(right))
         return _opened_by(left) is None and _opened_by(right) is None
+
+    def _back(self, place: int) -> int:
+        """Before white space."""
+        while place and self._text[place - 1].isspace():
+            place -= 1
+        return place
+
+    def _forth(self, place: int) -> int:
+        """After white space; the text does not end in any."""
+        while self._text[place].isspace():
+            place += 1
+        return place
 
     def _line_at(self, end: int) -> _Line:
         return self._lines[bisect.bisect_left(self._ends, end)]

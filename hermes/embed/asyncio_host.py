@@ -95,6 +95,16 @@ class HostAdapter:
     def platform(self) -> str:
         return self.adapter.platform
 
+    @property
+    def limit(self) -> int | None:
+        limit: int | None = getattr(self.adapter, "limit", None)  # optional by contract
+        return limit
+
+    @property
+    def account(self) -> str | None:
+        account: str | None = getattr(self.adapter, "account", None)  # optional by contract
+        return account
+
     async def send(self, row: OutboxRow, /) -> None:
         """Send on the host's loop."""
         await self.host.run(lambda: self.adapter.send(row))

@@ -15,7 +15,7 @@ import pytest
 import hermes
 from hermes.actors.runtime import Runtime
 from hermes.embed import AsyncioRuntime, BlockingRuntime, open_runtime_asyncio, start_runtime
-from hermes.errors import Draining, TurnClosed, UnknownSession
+from hermes.errors import Draining, RetryAfter, TurnClosed, UnknownSession
 from hermes.events import TextDelta, TurnEnded
 from hermes.messages import Inbound, OutboxRow
 from hermes.protocols import Summary
@@ -164,6 +164,31 @@ def test_coroutines_of_an_asyncio_host_run_on_its_loop(path):  # noqa: C901 - on
     asyncio.run(main())
     assert {name for name, _ in seen} == {"build", "run", "hook", "summarize", "send", "aclose"}
     assert all(there for _, there in seen)
+
+
+def test_an_adapter_on_the_loop_is_asked_as_any_other(path):
+    """Its limit, its account, and the errors that have a name."""
+    sent = []
+
+    class Adapter:
+        platform, account, limit = "web", "one", 10
+        trouble = [RetryAfter("slow down", 0)]  # noqa: RUF012
+
+        async def send(self, row: OutboxRow):
+            if self.trouble:
+                raise self.trouble.pop()
+            sent.append((row.body["text"], row.part, row.parts, row.recovered))
+
+    async def reply(turn):
+        return "the first the second"
+
+    async def main():
+        async with open_runtime_asyncio(path, agent=reply, adapters=[Adapter()]) as runtime:
+            await runtime.ask("k", "hello", source=hermes.Source("web", "one"))
+            await runtime.ask("l", "hello", source=hermes.Source("web", "other"))
+
+    asyncio.run(main())
+    assert sent == [("the first", 0, 2, False), ("the second", 1, 2, False)]
 
 
 def test_a_cancelled_asker_leaves_the_turn_alone_and_an_interrupt_reaches_the_agent(path):

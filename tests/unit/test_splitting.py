@@ -126,6 +126,7 @@ def test_a_text_that_fits_is_left_alone(text):
         ("A sentence. Another one here", 20, ["A sentence.", "Another one here"]),
         ("words without any end of it", 13, ["words without", "any end of it"]),
         ("abcdefghij", 4, ["abcd", "efgh", "ij"]),
+        ("ab " + "x" * 30, 20, ["ab", "x" * 20, "x" * 10]),
         ("some words\n\n  indented stays", 18, ["some words", "  indented stays"]),
         ("日本語。これは長い文です。", 8, ["日本語。", "これは長い文です", "。"]),
     ],
@@ -146,6 +147,8 @@ def test_a_fence_is_closed_and_opened_again_with_its_tag():
 def test_a_fence_moves_to_the_next_part_rather_than_being_cut():
     text = "word " * 8 + "\n\n```\n" + "code\n" * 6 + "```"
     assert split(text, 60) == ["word " * 7 + "word", "```\n" + "code\n" * 6 + "```"]
+    spaced = "some words here\nand a few more of it\n```\ncode\n\ncode\nmore code\n```"
+    assert split(spaced, 60)[0] == "some words here\nand a few more of it"
 
 
 def test_a_fence_in_a_list_keeps_its_indentation_and_one_in_a_quotation_its_mark():
@@ -163,9 +166,33 @@ def test_a_tag_for_which_there_is_no_room_is_left_out():
     assert not any(ends_open(part) for part in parts)
 
 
-def test_no_part_ends_with_an_empty_block_of_code():
-    text = "word " * 9 + "\n```python\n" + "code line\n" * 5 + "```"
-    assert split(text, 60)[0] == "word " * 8 + "word"
+@pytest.mark.parametrize("limit", range(30, 90, 4))
+def test_no_part_has_an_empty_block_of_code(limit):
+    for code in ("code line\n" * 12, "x" * 200 + "\n", "a b c d e f " * 10 + "\n"):
+        for closing in ("```", "``````````"):
+            text = "word " * 9 + "\n```python\n" + code + closing + "\nand more of it"
+            assert not [part for part in split(text, limit) if "```python\n```" in part]
+
+
+@pytest.mark.parametrize("limit", [*range(40, 48), *range(54, 60)])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "word " * 11 + "```x " + "word " * 20,  # what is left of a line would open one
+        "```foo " + "a" * 30 + "`" + "b" * 60,  # what is cut off would open one
+        "```\n" + "y" * 20 + "\n``` " + "x" * 100 + "\n```",  # what is cut off would close one
+        "```\n" + "yyyy " * 9 + "```\n" + "y" * 30 + "\n```",  # what is left would close one
+        "```\n" + "yyyy " * 6 + "```\n" + "y" * 30 + "\n```",
+    ],
+)
+def test_no_cut_makes_a_fence_out_of_what_was_none(text, limit):
+    assert not any(ends_open(part) for part in split(text, limit))
+
+
+def test_the_line_that_opens_a_fence_is_not_cut():
+    parts = split("```python title=x\n" + "y" * 100 + "\n```", 60)
+    assert parts[0].startswith("```python title=x\nyyyy")
+    assert not any(ends_open(part) for part in parts)
 
 
 def test_characters_of_several_code_points_stay_whole():
