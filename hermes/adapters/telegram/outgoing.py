@@ -11,6 +11,7 @@ import logging
 
 import attrs
 import msgspec
+import trio
 
 from hermes.adapters.governor import Governor
 from hermes.adapters.telegram.api import BotApi, Refused, Revoked, Unreachable
@@ -26,6 +27,8 @@ LONGEST = 4096
 RECOVERED = "_You may have seen this before:_\n"
 UNFINISHED = " ▌"
 REMEMBERED = 10_000
+SHOWN_SECONDS = 5.0
+MOVES = 3
 REVOKED_SECONDS = 3600.0
 FORBIDDEN = 403
 GONE = (
@@ -66,13 +69,11 @@ class Outgoing:
         self._noticed: set[str] = set()
         self._failures = 0
 
-    def move(self, old: str, new: str) -> bool:
-        """A group has another number now; says whether that is news."""
-        if self._moved.get(old) == new:
-            return False
-        log.warning("the group %s is %s now; what is said to it goes there", old, new)
-        self._moved[old] = new
-        return True
+    def move(self, old: str, new: str) -> None:
+        """A group has another number now."""
+        if self._moved.get(old) != new:
+            log.warning("the group %s is %s now; what is said to it goes there", old, new)
+            self._moved[old] = new
 
     # Replies
 
@@ -133,18 +134,17 @@ class Outgoing:
             await self._call(method, spot, {**extra, "text": text})
 
     async def _call(self, method: str, spot: Spot, params: JsonObject) -> msgspec.Raw:
-        """Wait for our turn, and call; once more where a group has moved."""
-        chat = self._moved.get(spot.chat_id, spot.chat_id)
-        await self._governor.wait(chat, group=spot.is_group)
-        try:
-            return await self._post(method, chat, spot, params)
-        except Refused as refusal:
-            if refusal.migrate_to is None:
-                raise
-            moved = str(refusal.migrate_to)
-        if not self.move(spot.chat_id, moved):
-            raise Unsendable(f"the group {spot.chat_id} has moved to {moved}, and is not there")
-        return await self._call(method, spot, params)
+        """Wait for our turn, and call; again where a group has moved meanwhile."""
+        for _ in range(MOVES):
+            chat = self._moved.get(spot.chat_id, spot.chat_id)
+            await self._governor.wait(chat, group=spot.is_group)
+            try:
+                return await self._post(method, chat, spot, params)
+            except Refused as refusal:
+                if refusal.migrate_to is None:
+                    raise
+                self.move(spot.chat_id, str(refusal.migrate_to))
+        raise Unsendable(f"the group {spot.chat_id} moves on and on")
 
     async def _post(self, method: str, chat: str, spot: Spot, params: JsonObject) -> msgspec.Raw:
         """Call, without a wait."""
@@ -178,11 +178,13 @@ class Outgoing:
         if len(self._previews) > REMEMBERED:
             del self._previews[next(iter(self._previews))]
         try:
-            sent = await self._post("sendMessage", chat, spot, params)
+            # Not to be left in the middle, when the bot ends: the final must know its message.
+            with trio.move_on_after(SHOWN_SECONDS, shield=True):
+                sent = await self._post("sendMessage", chat, spot, params)
+                self._previews[turn_id] = _message(sent).message_id
         except (Refused, RetryAfter):
             del self._previews[turn_id]  # surely not shown
             raise
-        self._previews[turn_id] = _message(sent).message_id
 
     async def typing(self, spot: Spot) -> None:
         """Show that the bot is at work. It counts for the token, but is no message to the chat."""
