@@ -21,7 +21,7 @@ from hermes.secrets import Secret
 from hermes.testing.telegram import TOKEN, WEEK, Fault, Limits, open_telegram
 
 SECRET = TOKEN.partition(":")[2]
-AT_ONCE = Manners(burst_seconds=0.0, album_seconds=0.2)
+AT_ONCE = Manners(burst_seconds=0.0, album_seconds=1.0)
 
 
 @pytest.fixture
@@ -418,24 +418,22 @@ async def test_a_reply_whose_outcome_is_unknown_is_sent_again_and_says_so(server
     assert texts(server, 7) == (["You said: hello", again] if taken else [again])
 
 
-async def test_a_reply_that_surely_never_arrived_is_simply_sent_again(server, path):
+async def test_a_reply_that_surely_never_arrived_is_simply_sent_again(server, path, caplog):
     async def talk(turn):
         await server.go_down()
         return "here I am"
 
     async with bot(server, path, talk):
         server.say(7, "hello")
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        while server.up:  # noqa: ASYNC110 - nothing is called meanwhile
+        while "reply 1 is tried again" not in caplog.text:  # noqa: ASYNC110 - nothing is called
             await trio.sleep(0.01)
-        await trio.sleep(0.2)
         await server.come_up()
         assert await says(server, 7, 1) == ["here I am"]
 
 
 async def test_floods_are_waited_out_and_then_avoided(path):
     """A governor that knows nothing runs into the limit, and waits as long as it is told to."""
-    limits = Limits(per_chat=(2, 0.4), per_group=(99, 60.0), per_token=(99, 1.0))
+    limits = Limits(per_chat=(2, 1.5), per_group=(99, 60.0), per_token=(99, 1.0))
     async with open_telegram(limits=limits) as server:
 
         async def talk(turn):
@@ -444,23 +442,20 @@ async def test_floods_are_waited_out_and_then_avoided(path):
         async with bot(server, path, talk):
             server.say(7, "go")
             assert len(await says(server, 7, 4)) == 4
-        assert server.floods == 1
+        assert (server.floods, server.impatient) == (1, 0)
         assert not any("seen this" in text for text in texts(server, 7))
-        times = [message.at for message in server.rooms[7].messages]
-        assert all(b - a >= 0.4 for a, b in zip(times, times[2:], strict=False))
 
 
 async def test_with_its_governor_it_stays_within_the_limits(path):
-    limits = Limits(per_chat=(1, 0.1), per_group=(3, 0.5), per_token=(99, 1.0))
+    limits = Limits(per_chat=(1, 0.1), per_group=(3, 0.3), per_token=(99, 1.0))
     async with open_telegram(limits=limits) as server:
         server.group(-100)
 
         async def talk(turn):
             return "\n\n".join(["x" * 4000] * 5)
 
-        governor = Governor(
-            per_token=Rate(30, 1.0), per_chat=Rate(1, 0.12), per_group=Rate(3, 0.55)
-        )
+        # Rates are kept here and counted there: a call may take longer than the next.
+        governor = Governor(per_token=Rate(30, 1.0), per_chat=Rate(1, 0.5), per_group=Rate(3, 1.2))
         async with bot(server, path, talk, governor=governor):
             server.say(7, "go")
             server.say(-100, "@hermes_bot go", user_id=7)

@@ -95,7 +95,8 @@ class BotApi:
     def __init__(self, token: Secret, base_url: str = BASE) -> None:
         self._token = token
         self._base = httpx2.URL(base_url)
-        self._client = httpx2.AsyncClient()
+        # Certificates take a while to load; without TLS there is nothing to verify.
+        self._client = httpx2.AsyncClient(verify=self._base.scheme == "https")
 
     @property
     def bot_id(self) -> str:
