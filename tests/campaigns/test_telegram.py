@@ -52,7 +52,9 @@ def test_without_kills_and_outages_nothing_is_marked_and_no_preview_is_left(tmp_
         ("unknown is unsent", -1),
     ],
 )
-def test_the_campaign_finds(tmp_path, mutant, kills):
+def test_the_campaign_finds(tmp_path, prove, mutant, kills):
+    if not prove and mutant not in {"offset before the commit", "lower number is old"}:
+        pytest.skip("part of make prove; the contract suite knows it too")
     for seed in range(8):
         if attacked(tmp_path / f"{seed}.db", seed, kills, mutant)["wrong"]:
             return
