@@ -351,6 +351,19 @@ async def test_a_preview_is_edited_into_the_one_final(server, path):
     assert server.rooms[7].typing >= 1
 
 
+async def test_a_preview_of_a_turn_that_is_stopped_does_not_look_unfinished(server, path):
+    async def talk(turn):
+        turn.emit(TextDelta("so far"))
+        await trio.sleep_forever()
+
+    async with bot(server, path, talk, preview_seconds=0.02):
+        server.say(7, "go")
+        assert await says(server, 7, 1) == ["so far ▌"]
+        server.say(7, "/stop")
+        await server.wait_until(lambda: "so far" in texts(server, 7))
+        assert len(await says(server, 7, 2)) == 2  # and what /stop says
+
+
 @pytest.mark.parametrize("taken", [True, False])
 async def test_an_edit_whose_outcome_is_unknown_is_done_again_and_duplicates_nothing(
     server, path, taken
@@ -503,6 +516,23 @@ async def test_a_topic_that_was_deleted_is_given_up(server, path):
         await server.wait_until(lambda: server.counts["sendMessage"] == 1)
         await confirmed(server)
     assert server.counts["sendMessage"] == 1
+
+
+async def test_a_reply_to_a_place_that_telegram_cannot_have_is_given_up(server, path):
+    """Hosts may say something for a platform by themselves."""
+    async with (
+        Telegram(Secret(TOKEN), base_url=server.url) as telegram,
+        open_runtime(path, agent=echo, adapters=[telegram]) as runtime,
+    ):
+        for chat, thread in ((None, None), ("x", None), ("7", "y")):
+            source = Source("telegram", telegram.account, chat, thread_id=thread)
+            await runtime.ask(f"key {chat}", "hello", source=source)
+        good = Source("telegram", telegram.account, "7")
+        server.private(7)
+        await runtime.ask("key", "hello", source=good)
+        with trio.fail_after(10):
+            assert await says(server, 7, 1) == ["You said: hello"]
+    assert server.counts == {"sendMessage": 1}
 
 
 # Trouble

@@ -7,6 +7,7 @@ from typing import Self
 
 import trio
 
+from hermes.actors.listening import Subscription
 from hermes.actors.runtime import Runtime
 from hermes.adapters.governor import Governor, Rate
 from hermes.adapters.previews import Previews
@@ -14,6 +15,7 @@ from hermes.adapters.telegram.api import BASE, BotApi
 from hermes.adapters.telegram.inbound import Manners
 from hermes.adapters.telegram.outgoing import LONGEST, RECOVERED, Outgoing, Spot
 from hermes.adapters.telegram.receiving import POLL_SECONDS, Receiver
+from hermes.events import TurnEnded
 from hermes.messages import Inbound, OutboxRow
 from hermes.secrets import Secret
 
@@ -85,6 +87,18 @@ class Telegram:
         if spot := self._spots.get(session_key):
             await self._outgoing.typing(spot)
 
+    async def _leave_stopped(self, events: Subscription, nursery: trio.Nursery) -> None:
+        """Turns that end without a reply have no final to edit their preview into."""
+        with events:
+            async for envelope in events:
+                event, spot = envelope.event, self._spots.get(envelope.session_key)
+                if spot is not None and isinstance(event, TurnEnded) and not event.reply.text:
+                    nursery.start_soon(self._leave, spot, envelope.session_key, event.reply.turn_id)
+
+    async def _leave(self, spot: Spot, session_key: str, turn_id: int) -> None:
+        await self._previews.settle(session_key, turn_id)
+        await self._outgoing.leave(spot, turn_id)
+
     # Messages
 
     async def run(self, runtime: Runtime) -> None:
@@ -102,6 +116,7 @@ class Telegram:
                 self._pause_seconds,
             )
             nursery.start_soon(self._previews.run, runtime.events())
+            nursery.start_soon(self._leave_stopped, runtime.events(), nursery)
             await receiver.run()
             nursery.cancel_scope.cancel()
 

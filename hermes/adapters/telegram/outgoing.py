@@ -8,6 +8,7 @@ for sure is never shown a second time.
 from __future__ import annotations
 
 import logging
+import re
 
 import attrs
 import msgspec
@@ -42,6 +43,7 @@ class _Sent(msgspec.Struct):
     message_id: Int
 
 
+_NUMBER = re.compile("-?[0-9]{1,18}", re.ASCII)
 _message = msgspec.json.Decoder(_Sent).decode
 
 
@@ -58,6 +60,14 @@ class Spot:
         return self.chat_id.startswith("-")
 
 
+@attrs.define
+class _Preview:
+    """A message that shows what a turn has said so far."""
+
+    message_id: int
+    text: str
+
+
 class Outgoing:
     """All that is sent, within the rates that Telegram allows."""
 
@@ -65,7 +75,7 @@ class Outgoing:
         self._api = api
         self._governor = governor
         self._moved: dict[str, str] = {}
-        self._previews: dict[int, int | None] = {}
+        self._previews: dict[int, _Preview | None] = {}
         self._noticed: set[str] = set()
         self._failures = 0
 
@@ -79,7 +89,9 @@ class Outgoing:
 
     async def send(self, row: OutboxRow) -> None:
         """Say a reply: into the preview of its turn, where there is one."""
-        spot = Spot(str(row.body["chat_id"]), _text_or_none(row.body.get("thread_id")))
+        spot = Spot(str(row.body.get("chat_id")), _text_or_none(row.body.get("thread_id")))
+        if not _NUMBER.fullmatch(spot.chat_id) or not _NUMBER.fullmatch(spot.thread_id or GENERAL):
+            raise Unsendable(f"Telegram has no chat {spot.chat_id!r}")
         text = str(row.body["text"])
         if not shown(text).strip():
             return  # there is nothing in it that Telegram could show
@@ -101,10 +113,11 @@ class Outgoing:
         if is_final:
             self._previews.pop(row.turn_id, None)
 
-    async def _finish(self, spot: Spot, message_id: int, text: str) -> bool:
+    async def _finish(self, spot: Spot, preview: _Preview, text: str) -> bool:
         """Make the final of a preview; False where the preview is gone."""
         try:
-            await self._formatted("editMessageText", spot, text, {"message_id": message_id})
+            number = {"message_id": preview.message_id}
+            await self._formatted("editMessageText", spot, text, number)
         except Refused as refusal:
             if "not modified" in refusal.why:
                 return True
@@ -115,7 +128,8 @@ class Outgoing:
 
     async def _say(self, spot: Spot, text: str, row: OutboxRow) -> None:
         extra: JsonObject = {}
-        if spot.is_group and not row.part and (answered := _text_or_none(row.body.get("reply_to"))):
+        answered = str(row.body.get("reply_to"))
+        if spot.is_group and not row.part and _NUMBER.fullmatch(answered):
             extra["reply_parameters"] = {
                 "message_id": int(answered),
                 "allow_sending_without_reply": True,
@@ -162,17 +176,17 @@ class Outgoing:
 
     async def preview(self, spot: Spot, turn_id: int, text: str) -> None:
         """Show what a turn has said so far, if there is room for it."""
-        text = shown(text).strip()
-        tried = turn_id in self._previews
+        text = shown(text).strip()[: LONGEST // 2]
         known = self._previews.get(turn_id)
         chat = self._moved.get(spot.chat_id, spot.chat_id)
-        if not text or (tried and known is None):
+        lost = known is None and turn_id in self._previews
+        if not text or lost or not self._governor.try_now(chat, group=spot.is_group):
             return
-        if not self._governor.try_now(chat, group=spot.is_group):
-            return
-        params = {"text": text[: LONGEST // 2 - len(UNFINISHED)] + UNFINISHED}
+        params = {"text": text + UNFINISHED}
         if known is not None:
-            await self._post("editMessageText", chat, spot, {**params, "message_id": known})
+            number = {"message_id": known.message_id}
+            await self._post("editMessageText", chat, spot, {**params, **number})
+            known.text = text
             return
         self._previews[turn_id] = None  # until it is known: a lost one must not become two
         if len(self._previews) > REMEMBERED:
@@ -181,10 +195,17 @@ class Outgoing:
             # Not to be left in the middle, when the bot ends: the final must know its message.
             with trio.move_on_after(SHOWN_SECONDS, shield=True):
                 sent = await self._post("sendMessage", chat, spot, params)
-                self._previews[turn_id] = _message(sent).message_id
+                self._previews[turn_id] = _Preview(_message(sent).message_id, text)
         except (Refused, RetryAfter):
             del self._previews[turn_id]  # surely not shown
             raise
+
+    async def leave(self, spot: Spot, turn_id: int) -> None:
+        """A turn was stopped and has no final: its preview stays, but does not look unfinished."""
+        known = self._previews.pop(turn_id, None)
+        if known is not None:
+            params = {"message_id": known.message_id, "text": known.text}
+            await self._tried("editMessageText", spot, params)
 
     async def typing(self, spot: Spot) -> None:
         """Show that the bot is at work. It counts for the token, but is no message to the chat."""
@@ -197,12 +218,14 @@ class Outgoing:
         if spot.chat_id in self._noticed:
             return
         self._noticed.add(spot.chat_id)
+        await self._tried("sendMessage", spot, {"text": text})
+        self._noticed.discard(spot.chat_id)
+
+    async def _tried(self, method: str, spot: Spot, params: JsonObject) -> None:
         try:
-            await self._call("sendMessage", spot, {"text": text})
+            await self._call(method, spot, params)
         except HermesError as error:
-            log.warning("a notice was not sent: %s", error)
-        finally:
-            self._noticed.discard(spot.chat_id)
+            log.warning("something was not said: %s", error)
 
 
 def _text_or_none(value: object) -> str | None:
