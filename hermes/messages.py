@@ -97,7 +97,8 @@ class Source(msgspec.Struct, frozen=True):
 class Inbound(msgspec.Struct, frozen=True):
     """A message or command as it arrives; (platform, account, event_id) names it for ever.
 
-    `busy` says what to do with it while a turn runs; without it the configuration does.
+    `busy` says what to do with it while a turn runs; without it the configuration does. `linger` is
+    how many seconds its turn waits for more, where a platform sends in pieces what is said at once.
     """
 
     session_key: str
@@ -108,6 +109,7 @@ class Inbound(msgspec.Struct, frozen=True):
     parts: tuple[JsonObject, ...] | None = None
     platform_message_id: str | None = None
     busy: Busy | None = None
+    linger: float = 0.0
 
     @property
     def identity(self) -> tuple[str, str, str]:

@@ -277,7 +277,10 @@ def _unstored(row: StoredMessage) -> Message:
 
 
 def _is_blank(part: JsonObject) -> bool:
+    """Whether there is nothing in it for a model: no text, or a reference that nobody followed."""
     text = part.get("text")
+    if "ref" in part:
+        return True
     return part.get("type") == "text" and not (isinstance(text, str) and text.strip())
 
 

@@ -245,6 +245,14 @@ class Runtime:
         """Hear what happens from now on, to one conversation or to all; use it in a `with`."""
         return self._house.listeners.listen(session_key)
 
+    async def recall(self, name: str) -> str | None:
+        """What an adapter has asked to remember."""
+        return await self._house.store.get_meta(f"adapter:{name}")
+
+    async def remember(self, name: str, value: str) -> None:
+        """Keep a small thing that an adapter must not forget; on disk when this returns."""
+        await self._house.store.set_meta(f"adapter:{name}", value)
+
     async def wait_boundaries(self) -> None:
         """Wait until the hooks have heard of every boundary there is."""
         if inside_hook():

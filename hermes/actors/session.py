@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 MAILS = 64
 PAGE = 1000
+LONGEST_LINGER = 3.0
 REFUSED = "An answer is still running, so this was not taken; send it again later."
 
 
@@ -209,8 +210,31 @@ class SessionActor:
         elif first.inbound.command:
             self._queue.pop(0)
             await self._run_command(first, ())
-        else:
+        elif await self._gather(first):
             await self.turn(self._next_turn())
+
+    async def _gather(self, mail: Mail) -> bool:
+        """Wait a little for what belongs to a message; False where something else comes first.
+
+        All of it is on disk: who dies meanwhile finds it waiting, and takes it at once.
+        """
+        begun = trio.current_time()
+        until = begun + mail.inbound.linger
+        while trio.current_time() < until:
+            fresh: list[Mail | Request[Any] | None] = []
+            with trio.move_on_at(until):
+                fresh = await self.mailbox.take()
+                if not fresh:
+                    return True  # closed: nothing more will come
+            self._queue.extend(fresh)
+            if self._urgent is not None or self._behind:
+                return False
+            last = next((item for item in reversed(fresh) if item is not None), mail)
+            if not isinstance(last, Mail) or last.inbound.command:
+                break
+            if fresh:
+                until = min(begun + LONGEST_LINGER, trio.current_time() + last.inbound.linger)
+        return True
 
     async def _work(self, request: Request[Any]) -> None:
         assert request.work is not None

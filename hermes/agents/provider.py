@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
@@ -11,12 +9,9 @@ import attrs
 
 from hermes.errors import HermesError
 from hermes.messages import Message, Usage
+from hermes.secrets import HIDDEN as HIDDEN, Secret as Secret, hide_keys as hide_keys
 
-_KEYS = re.compile(
-    r"\b(?:sk|pk|rk|xai|gsk|key|AIza)[-_][\w-]{8,}|\bBearer\s+\S+|\bAIza[\w-]{20,}", re.IGNORECASE
-)
 SHORTEST_SECRET = 6
-HIDDEN = "[hidden]"
 
 
 class ProviderError(HermesError):
@@ -43,42 +38,13 @@ class Unavailable(ProviderError):
         self.retry_after = retry_after
 
 
-@attrs.frozen
-class Secret:
-    """A key, by value or by the name of an environment variable; it never shows itself."""
-
-    _value: str | None = attrs.field(default=None, repr=False)
-    variable: str | None = None
-
-    @classmethod
-    def env(cls, name: str) -> Secret:
-        """The key that an environment variable holds when it is used."""
-        return cls(None, name)
-
-    def reveal(self) -> str | None:
-        """The key itself; None where there is none."""
-        if self._value is not None:
-            return self._value
-        return os.environ.get(self.variable) if self.variable else None
-
-    def hide(self, text: str) -> str:
-        """The text without this key, and without anything that looks like one."""
-        value = self.reveal()
-        return hide_keys(text.replace(value, HIDDEN) if value else text)
-
-
-def hide_keys(text: str) -> str:
-    """The text without anything that looks like a key."""
-    return _KEYS.sub(HIDDEN, text)
-
-
 @attrs.frozen(kw_only=True)
 class Endpoint:
     """Where a model answers, and as whom we ask."""
 
     base_url: str
     model: str
-    key: Secret = Secret()
+    key: Secret = attrs.Factory(Secret)
     name: str = "model"
     headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=False)
     max_tokens: int | None = None

@@ -2,7 +2,8 @@
 
 `fakes` need no network: `ScriptedAgent` and `CountingBuilder` stand for a model,
 `DeterministicCompressor` for one that sums up, `RecordingHook` for a plugin, `MemoryAdapter` for a
-platform. `open_model` is a model behind a real socket, with answers and faults as a test wants.
+platform. `open_model` is a model behind a real socket, with answers and faults as a test wants,
+and `open_telegram` the Bot API, with people who talk to the bot.
 """
 
 from __future__ import annotations
@@ -34,4 +35,8 @@ from hermes.testing.script import (
     ModelAnswer as ModelAnswer,
     OnlyGarbage as OnlyGarbage,
     Refuse as Refuse,
+)
+from hermes.testing.telegram import (
+    LoopbackTelegram as LoopbackTelegram,
+    open_telegram as open_telegram,
 )

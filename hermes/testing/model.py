@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 import attrs
-import h11
 import msgspec
 import trio
 
@@ -21,6 +20,7 @@ from hermes.testing.dialects import (
     Streamed,
     last_user_text,
 )
+from hermes.testing.loopback import Request, Response, listening
 from hermes.testing.openai_dialect import OpenAIDialect
 from hermes.testing.prefix_cache import PrefixCache, count
 from hermes.testing.script import (
@@ -41,21 +41,14 @@ DIALECTS: Mapping[str, Dialect] = {
     "/v1/chat/completions": OpenAIDialect(),
     "/v1/messages": AnthropicDialect(),
 }
-_RECEIVED = 2**18
 _JSON = "application/json"
 _UNFINISHED = HangUp | Disconnect | CutOff | OnlyGarbage | ErrorEvent
-_GONE = (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError)
 
 
 @attrs.frozen(kw_only=True)
-class ModelRequest:
+class ModelRequest(Request):
     """A request as it came, and what the model made of it."""
 
-    path: str
-    headers: Mapping[str, str]
-    body: bytes = attrs.field(repr=False)
-    at: float
-    """On Trio's clock."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     _messages: msgspec.Raw = attrs.field(default=msgspec.Raw(b"[]"), repr=False)
@@ -73,17 +66,6 @@ class ModelRequest:
 
 Said: TypeAlias = str | ModelAnswer
 Script: TypeAlias = Sequence[Said] | Callable[[ModelRequest], Said]
-
-
-@attrs.frozen(kw_only=True)
-class _Response:
-    """What goes back: pieces with pauses between them; not whole where the connection then ends."""
-
-    status: int = 200
-    headers: Sequence[tuple[str, str]] = ()
-    pieces: Sequence[bytes] = ()
-    pause: float = 0.0
-    whole: bool = True
 
 
 class LoopbackModel:
@@ -123,11 +105,11 @@ class LoopbackModel:
 
     # Decisions: nothing here waits
 
-    def _respond(self, request: ModelRequest) -> _Response:
+    def _respond(self, request: ModelRequest) -> Response:
         """What a request is answered with."""
         dialect = DIALECTS.get(request.path)
         if dialect is None:
-            return _Response(status=404, pieces=[b'{"error":{"message":"no such path"}}'])
+            return Response(status=404, pieces=[b'{"error":{"message":"no such path"}}'])
         fault = self._faults.popleft() if self._faults else None
         try:
             if isinstance(fault, Refuse):
@@ -139,7 +121,7 @@ class LoopbackModel:
             return _refused(dialect.error(refusal), refusal.status, fault)
         self.requests.append(request)
         if isinstance(fault, HangUp):
-            return _Response(whole=False)
+            return Response(whole=False)
         answer = self._answer(request, unfinished=isinstance(fault, _UNFINISHED))
         counted = attrs.evolve(counted, **_output(answer))
         if prompt.stream:
@@ -174,29 +156,18 @@ class LoopbackModel:
             self.answered += 1
         return ModelAnswer(said) if isinstance(said, str) else said
 
-    # The wire
-
-    async def serve(self, stream: trio.SocketStream) -> None:
-        """Answer the requests of one connection, until it ends."""
-        connection = h11.Connection(h11.SERVER)
-        try:
-            while (request := await _receive(connection, stream)) is not None:
-                if not await _send(connection, stream, self._respond(request)):
-                    break
-                if connection.our_state is h11.MUST_CLOSE:
-                    break
-                connection.start_next_cycle()
-        except _GONE:
-            pass  # Clients may leave whenever they like.
-        finally:
-            await trio.aclose_forcefully(stream)
+    async def respond(self, request: Request) -> Response:
+        """Answer a request."""
+        await trio.lowlevel.checkpoint()
+        asked = {field.name: getattr(request, field.name) for field in attrs.fields(Request)}
+        return self._respond(ModelRequest(**asked))
 
 
-def _refused(body: bytes, status: int, fault: Fault | None) -> _Response:
+def _refused(body: bytes, status: int, fault: Fault | None) -> Response:
     headers = [("content-type", _JSON)]
     if isinstance(fault, Refuse) and fault.retry_after is not None:
         headers.append(("retry-after", f"{fault.retry_after:g}"))
-    return _Response(status=status, headers=headers, pieces=[body])
+    return Response(status=status, headers=headers, pieces=[body])
 
 
 def _output(answer: ModelAnswer) -> dict[str, int]:
@@ -207,7 +178,7 @@ def _output(answer: ModelAnswer) -> dict[str, int]:
 
 def _faulty(
     fault: Fault | None, told: Streamed, headers: Sequence[tuple[str, str]], dialect: Dialect
-) -> _Response:
+) -> Response:
     """An answer with what goes wrong in it."""
     pieces = [told.head, *told.pieces, told.tail]
     pause = 0.0
@@ -223,53 +194,12 @@ def _faulty(
         case OnlyGarbage(events):
             pieces = list(nonsense(events))
     whole = not isinstance(fault, Disconnect)
-    return _Response(headers=headers, pieces=pieces, pause=pause, whole=whole)
+    return Response(headers=headers, pieces=pieces, pause=pause, whole=whole)
 
 
 def _mixed(pieces: Sequence[bytes], others: Iterator[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         yield piece + next(others, b"")
-
-
-async def _receive(connection: h11.Connection, stream: trio.SocketStream) -> ModelRequest | None:
-    """The next request; None where the client has left."""
-    head: h11.Request | None = None
-    body: list[bytes] = []
-    while True:
-        event = connection.next_event()
-        if event is h11.NEED_DATA:
-            connection.receive_data(await stream.receive_some(_RECEIVED))
-        elif isinstance(event, h11.Request):
-            head = event
-        elif isinstance(event, h11.Data):
-            body.append(bytes(event.data))
-        elif isinstance(event, h11.EndOfMessage) and head is not None:
-            return ModelRequest(
-                path=head.target.decode("ascii").partition("?")[0],
-                headers={name.decode(): value.decode() for name, value in head.headers},
-                body=b"".join(body),
-                at=trio.current_time(),
-            )
-        else:
-            return None
-
-
-async def _send(connection: h11.Connection, stream: trio.SocketStream, response: _Response) -> bool:
-    """Send a response; False where it was not to be whole."""
-    if not response.whole and not response.pieces:
-        return False
-    head = h11.Response(status_code=response.status, headers=list(response.headers))
-    waiting = connection.send(head) or b""
-    for piece in response.pieces if response.pause else [b"".join(response.pieces)]:
-        if response.pause:
-            await stream.send_all(waiting)
-            waiting = b""
-            await trio.sleep(response.pause)
-        waiting += connection.send(h11.Data(piece)) or b""
-    if response.whole:
-        waiting += connection.send(h11.EndOfMessage()) or b""
-    await stream.send_all(waiting)
-    return response.whole
 
 
 @asynccontextmanager
@@ -284,11 +214,6 @@ async def open_model(
     """Serve a model on this machine for as long as the block lasts; `keep` bounds its memory."""
     kept = (PrefixCache() if cache else None) if isinstance(cache, bool) else cache
     model = LoopbackModel(script, faults, window=window, cache=kept, keep=keep)
-    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    model.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.serve_listeners, model.serve, listeners)
-        try:
-            yield model
-        finally:
-            nursery.cancel_scope.cancel()
+    async with listening(model.respond) as port:
+        model.url = f"http://127.0.0.1:{port}"
+        yield model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,8 @@ SCRIPTS = {
 
 
 def test_every_example_is_tested():
-    assert {page.name for page in EXAMPLES.glob("*.py")} == {*SCRIPTS, "fastapi_app.py"}
+    others = {"fastapi_app.py", "telegram_bot.py"}
+    assert {page.name for page in EXAMPLES.glob("*.py")} == {*SCRIPTS, *others}
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -51,3 +53,38 @@ def test_the_fastapi_example_answers_and_remembers(tmp_path, monkeypatch):
         shown = client.get("/chats/anna").json()
         assert [row["text"] for row in shown] == ["hello", "You said: hello"] * 2
         assert client.post("/chats/anna", json={"text": "x" * 3_000_000}).status_code == 503
+
+
+async def test_the_telegram_example_answers_and_ends_when_its_token_is_revoked(tmp_path):
+    import trio
+
+    from hermes.testing.telegram import TOKEN, open_telegram
+
+    async with open_telegram() as server:
+        for text in ("hello", "again"):  # a second start on the same file
+            server.token = TOKEN
+            server.say(7, text)
+            process = await trio.lowlevel.open_process(
+                [sys.executable, "-W", "error", str(EXAMPLES / "telegram_bot.py"), "t.db"],
+                cwd=tmp_path,
+                env={**os.environ, "TELEGRAM_TOKEN": TOKEN, "TELEGRAM_API": server.url},
+                stderr=subprocess.PIPE,
+            )
+            with trio.fail_after(30):
+                await server.wait_until(lambda text=text: f"You said: {text}" in shown(server))
+                await server.wait_until(lambda: not server.pending)
+                server.revoke()
+                server.say(7, "too late")
+                said = b""
+                async for piece in process.stderr:
+                    said += piece
+                assert await process.wait() == 1
+            assert b"@BotFather" in said
+            assert b"Traceback" not in said
+            assert TOKEN.encode() not in said
+    # What was taken when the token went is answered when there is one again.
+    assert shown(server) == ["You said: hello", "You said: too late", "You said: again"]
+
+
+def shown(server):
+    return server.rooms[7].texts

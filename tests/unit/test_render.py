@@ -409,3 +409,13 @@ def test_a_hundred_thousand_equal_ids_and_one_long_run_are_no_trouble():
     assert len({call.id for call in shown[1].tool_calls}) == many
     assert is_valid(shown) is None
     assert len(render([user("hi", parts=(IMAGE,))] * many)) == 1
+
+
+def test_a_reference_that_nobody_followed_is_told_in_words_only():
+    photo = {"type": "image", "ref": "telegram:abc", "label": "photo"}
+    (alone,) = render([user("[photo] look", parts=(photo,))])
+    assert (alone.content, bool(alone.parts)) == ("[photo] look", False)
+    (both,) = render([user("[photo] look", parts=(photo,)), user("well?", parts=(IMAGE,))])
+    texts = [{"type": "text", "text": text} for text in ("[photo] look", "well?")]
+    assert both.parts == (*texts, IMAGE)
+    assert is_valid([alone]) is None

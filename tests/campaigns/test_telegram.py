@@ -1,0 +1,61 @@
+"""C7: Telegram in all its moods, and kills: the messages sent are the turns, each exactly once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def attacked(path, seed, kills, mutant=""):
+    """What a campaign has seen; without kills there are no outages either, unless they are -1."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.campaigns.telegraphing", str(path), str(seed), str(kills),
+         mutant],
+        check=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+def test_after_any_seed_the_messages_sent_are_the_turns(tmp_path, prove):
+    for seed in range(40) if prove else (1,):
+        seen = attacked(tmp_path / f"{seed}.db", seed, 8 if prove else 3)
+        assert seen["wrong"] == [], f"seed {seed}"
+        assert seen["turns"] > 10
+        assert seen["floods"]
+        assert seen["edits"]
+
+
+def test_without_kills_and_outages_nothing_is_marked_and_no_preview_is_left(tmp_path):
+    seen = attacked(tmp_path / "calm.db", 1, 0)
+    assert (seen["wrong"], seen["recovered"], seen["strays"]) == ([], 0, 0)
+    assert seen["edits"]
+
+
+@pytest.mark.parametrize(
+    ("mutant", "kills"),
+    [
+        ("offset before the commit", 2),
+        ("pending updates dropped", 1),
+        ("lower number is old", 2),
+        ("final beside the preview", 0),
+        ("retry_after ignored", 0),
+        ("unknown is unsent", -1),
+    ],
+)
+def test_the_campaign_finds(tmp_path, prove, mutant, kills):
+    if not prove and mutant not in {"offset before the commit", "lower number is old"}:
+        pytest.skip("part of make prove; the contract suite knows it too")
+    for seed in range(8):
+        if attacked(tmp_path / f"{seed}.db", seed, kills, mutant)["wrong"]:
+            return
+    raise AssertionError(f"nobody noticed: {mutant}")
