@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import attrs
 
-from hermes.messages import Message, Rebuilt, Reply, ToolCall
+from hermes.messages import Approval, Message, Rebuilt, Reply, ToolCall
 
 
 @attrs.frozen
@@ -47,6 +47,13 @@ class ToolFinished:
 
 
 @attrs.frozen
+class ApprovalAsked:
+    """A tool does not run before the user allows it."""
+
+    approval: Approval
+
+
+@attrs.frozen
 class TurnStarted:
     """The agent begins; `rebuilt` says why it had to be built, None that the cached one runs."""
 
@@ -81,6 +88,14 @@ class SessionMoved:
 
 
 @attrs.frozen
+class Titled:
+    """The session has this title now."""
+
+    session_id: str
+    title: str
+
+
+@attrs.frozen
 class TurnEnded:
     """The turn is on disk, or was refused."""
 
@@ -88,8 +103,12 @@ class TurnEnded:
     inbox_ids: tuple[int, ...] = ()
 
 
-AgentEvent: TypeAlias = TextDelta | ReasoningDelta | Spoken | ToolStarted | ToolFinished
-RuntimeEvent: TypeAlias = AgentEvent | TurnStarted | Steered | Notice | SessionMoved | TurnEnded
+AgentEvent: TypeAlias = (
+    TextDelta | ReasoningDelta | Spoken | ToolStarted | ToolFinished | ApprovalAsked
+)
+RuntimeEvent: TypeAlias = (
+    AgentEvent | TurnStarted | Steered | Notice | SessionMoved | Titled | TurnEnded
+)
 
 
 @attrs.frozen

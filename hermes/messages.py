@@ -390,6 +390,15 @@ class Listed:
 
 
 @attrs.frozen
+class Found:
+    """A conversation that somebody has named: its tip, its line, and the keys that lead to it."""
+
+    session: Session
+    lineage: tuple[str, ...]
+    session_keys: tuple[str, ...] = ()
+
+
+@attrs.frozen
 class Hit:
     """A message that a search found, with the messages around it."""
 
@@ -577,3 +586,19 @@ class Status:
     window: int
     builds: Mapping[Rebuilt, int]
     compression_note: str | None = None
+
+
+@attrs.frozen
+class Title:
+    """A title; `pending` while it waits for the session to have a row."""
+
+    text: str | None
+    pending: bool = False
+
+
+@attrs.frozen
+class Running:
+    """A turn that runs, and what it has said so far."""
+
+    turn_id: int
+    text: str
