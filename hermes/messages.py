@@ -391,11 +391,19 @@ class Listed:
 
 @attrs.frozen
 class Found:
-    """A conversation that somebody has named: its tip, its line, and the keys that lead to it."""
+    """A conversation that somebody has named: its line to the tip, and the keys that lead there.
 
-    session: Session
+    `session` is the tip's row; None while the first turn of the conversation has not ended.
+    """
+
+    session: Session | None
     lineage: tuple[str, ...]
     session_keys: tuple[str, ...] = ()
+
+    @property
+    def session_id(self) -> str:
+        """The tip."""
+        return self.lineage[-1]
 
 
 @attrs.frozen

@@ -246,7 +246,7 @@ class Runtime:
         A key that led there begins a new session; a turn still running on it is discarded.
         """
         found = await self._house.store.find(session_id)
-        if found is None or session_id not in found.lineage:
+        if found is None or found.session is None or session_id not in found.lineage:
             raise UnknownSession(f"there is no session {session_id!r}")
         # The tip last: where this is cut short, what is left can still be found and deleted.
         return sum([await self._house.store.delete_session(each) for each in found.lineage])

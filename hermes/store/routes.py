@@ -197,15 +197,17 @@ def switch(tx: Tx, session_key: str, target: str, *, answer: Answer | None = Non
 
 
 def find(tx: Tx, target: str) -> Found | None:
-    """The conversation that an id, a unique prefix or a title means, at its tip."""
+    """The conversation that an id, a unique prefix or a title means, at its tip.
+
+    One that has no row yet is known by its whole id.
+    """
     named = _find(tx, target)
-    if named is None:
+    line = [target] if named is None else lineage.get_compression_lineage(tx, named)
+    rows = tx.all("SELECT session_key FROM routes WHERE session_id = ? ORDER BY 1", line[-1])
+    keys = tuple(row[0] for row in rows)
+    if named is None and not keys:
         return None
-    line = lineage.get_compression_lineage(tx, named)
-    session = sessions.get_session(tx, line[-1])
-    assert session is not None
-    keys = tx.all("SELECT session_key FROM routes WHERE session_id = ? ORDER BY 1", line[-1])
-    return Found(session, tuple(line), tuple(row[0] for row in keys))
+    return Found(sessions.get_session(tx, line[-1]), tuple(line), keys)
 
 
 def _find(tx: Tx, target: str) -> str | None:

@@ -32,7 +32,7 @@ from hermes.adapters.jsonrpc.frames import (
 from hermes.adapters.jsonrpc.handles import PLATFORM, Handle, Handles, is_ours
 from hermes.adapters.jsonrpc.hearing import Hearing
 from hermes.adapters.jsonrpc.outgoing import Outgoing
-from hermes.messages import Busy, Inbound, Receipt, StoredMessage
+from hermes.messages import Busy, Inbound, Receipt, Session, StoredMessage
 
 CLOSED = "rpc_close"
 
@@ -100,10 +100,11 @@ class Conversations:
             if handle is not None:
                 return handle
             handle = self._handles.new(key)
-            handle.stored_id = found.session.id
-            if key is None or found.session.ended_at is not None:
+            handle.stored_id = found.session_id
+            ended = found.session is not None and found.session.ended_at is not None
+            if key is None or ended:
                 try:
-                    await self._runtime.switch(handle.session_key, found.session.id)
+                    await self._runtime.switch(handle.session_key, found.session_id)
                 except BaseException:
                     self._handles.forget(handle)
                     raise
@@ -127,15 +128,20 @@ class Conversations:
         return v.Closed(closed=True, stored_session_id=ended)
 
     async def _is_its_own(self, handle: Handle) -> bool:
+        session = await self._session(handle)
+        return session is None or session.source == PLATFORM
+
+    async def _session(self, handle: Handle) -> Session | None:
+        """The stored session that the handle leads to; None where nothing was said yet."""
         found = None if handle.stored_id is None else await self._runtime.find(handle.stored_id)
-        return found is None or found.session.source == PLATFORM
+        return None if found is None else found.session
 
     async def delete(self, params: v.Delete) -> v.Deleted:
         """Delete a stored conversation for good, with all that compressions had summed up."""
         if not params.session_id:
             raise Refused(NO_ID)
         found = await self._runtime.find(params.session_id)
-        if found is None or params.session_id not in found.lineage:
+        if found is None or found.session is None or params.session_id not in found.lineage:
             raise Refused(NOT_FOUND)
         live = {handle.stored_id for handle in self._handles}
         if live.intersection(found.lineage):
@@ -269,8 +275,8 @@ class Conversations:
     async def branch(self, params: v.Branch) -> v.Branched:
         """Copy the conversation; the copy has a handle of its own."""
         handle = self._idle(params.session_id)
-        parent = None if handle.stored_id is None else await self._runtime.find(handle.stored_id)
-        if parent is None or not parent.session.message_count:
+        parent = await self._session(handle)
+        if parent is None or not parent.message_count:
             raise Refused(NOTHING_TO_BRANCH)
         other = self._handles.new()
         try:
@@ -285,13 +291,13 @@ class Conversations:
             self._handles.forget(other)
             raise
         other.stored_id = child
-        return v.Branched(other.id, child, title.text, parent.session.id)
+        return v.Branched(other.id, child, title.text, parent.id)
 
     async def undo(self, params: v.Undo) -> v.Undone:
         """Take back the last messages and their answers; they are hidden, and not deleted."""
         handle = self._idle(params.session_id)
         removed = 0
-        if handle.stored_id is not None and await self._runtime.find(handle.stored_id) is not None:
+        if await self._session(handle) is not None:
             removed = await self._runtime.rewind(handle.session_key, params.exchanges)
         if not removed:
             raise Refused(OUT_OF_RANGE)
