@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import trio
 import trio.testing
@@ -81,6 +81,11 @@ class Client:
                     raise AssertionError(f"the connection ended: {self.frames[-3:]}")
                 await self._news.wait()
 
+    async def wait_end(self):
+        """Wait until the connection has ended."""
+        while not self.ended:
+            await self._news.wait()
+
     async def event(self, kind, session=None):
         """The next event of this kind, after those that were waited for before."""
         frame = await self.wait(
@@ -121,10 +126,10 @@ async def connected(runtime, **options):
         try:
             yield client
         finally:
-            await ours.send_eof()
+            with suppress(trio.BrokenResourceError):
+                await ours.send_eof()
             with trio.move_on_after(LATE):
-                while not client.ended:
-                    await client._news.wait()
+                await client.wait_end()
             nursery.cancel_scope.cancel()
 
 

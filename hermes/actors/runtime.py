@@ -16,7 +16,7 @@ import trio
 from hermes.actors.commands import parse
 from hermes.actors.compression import Compression, Outcome
 from hermes.actors.house import House
-from hermes.actors.listening import Subscription
+from hermes.actors.listening import Hearer, Subscription
 from hermes.actors.mailbox import Request
 from hermes.actors.sending import Sender
 from hermes.actors.session import SessionActor
@@ -284,9 +284,13 @@ class Runtime:
             key: Running(turn.turn_id, turn.said) for key, turn in turns.items() if turn is not None
         }
 
-    def events(self, session_key: str | None = None) -> Subscription:
-        """Hear what happens from now on, to one conversation or to all; use it in a `with`."""
-        return self._house.listeners.listen(session_key)
+    def events(self, session_key: str | None = None, *, call: Hearer | None = None) -> Subscription:
+        """Hear what happens from now on, to one conversation or to all; use it in a `with`.
+
+        A function `call` is called with each event as it happens, so that none waits or is lost; it
+        must be quick, and must not raise.
+        """
+        return self._house.listeners.listen(session_key, call)
 
     async def wait_boundaries(self) -> None:
         """Wait until the hooks have heard of every boundary there is."""

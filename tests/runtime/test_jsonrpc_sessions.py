@@ -573,6 +573,32 @@ async def test_the_end_of_the_input_ends_no_session_and_waits_for_what_runs(star
     assert rows_in(path)[session_id].ended_at is None
 
 
+async def test_a_server_that_is_told_to_stop_answers_what_it_has_taken(start):
+    gate, stop = Gate(), trio.Event()
+    async with start(agent=playing([gate, "done"])) as runtime:
+        async with connected(runtime, stop=stop) as client:
+            handle = (await client.call("session.create"))["session_id"]
+            await client.call("prompt.submit", session_id=handle, text="hello")
+            await gate.reached.wait()
+            stop.set()
+            gate.open.set()
+            assert (await client.event("message.complete"))["text"] == "done"
+            with trio.fail_after(10):
+                await client.wait_end()
+
+
+async def test_more_may_happen_at_once_than_a_listener_could_hold(start):
+    async def talk(turn):
+        for number in range(3000):
+            turn.emit(ToolStarted(ToolCall(f"c{number}", "look")))
+
+    async with start(agent=playing([talk, "done"])) as runtime, connected(runtime) as client:
+        handle = await begun(client)
+        heard = [kind for kind, _ in client.events(handle)]
+        assert heard.count("tool.start") == 3000
+        assert heard[-1] == "message.complete"
+
+
 async def serve_and_close(runtime, stream):
     await serve(runtime, stream, stream)
     await stream.aclose()
@@ -948,7 +974,7 @@ async def test_as_many_sessions_as_are_allowed_and_no_more(start):
             peer.receive(b'{"id": %d, "method": "session.create"}' % n)
         answers = [json.loads(await peer.take()) for _ in range(3)]
         assert sorted(a.get("error", {}).get("code", 0) for a in answers) == [0, 0, 4090]
-        [kept] = [a["result"]["session_id"] for a in answers if a["id"] == 0]
+        kept = next(a["result"]["session_id"] for a in answers if "result" in a)
         params = b'{"session_id": "%s"}' % kept.encode()
         peer.receive(b'{"id": 5, "method": "session.close", "params": %s}' % params)
         await peer.take()

@@ -96,7 +96,7 @@ def _request_id(raw: msgspec.Raw | None) -> Id | None:
         return None
     try:
         found: Id = _id(raw)
-    except (ValueError, RecursionError):
+    except ValueError:
         raise BadLine(INVALID, "An id is a text or a whole number.") from None
     if isinstance(found, str) and len(found) > MAX_NAME:
         raise BadLine(INVALID, f"An id has at most {MAX_NAME} characters.")
@@ -111,7 +111,7 @@ def _method(fields: dict[str, msgspec.Raw], request_id: Id | None) -> str:
         raise BadLine(INVALID, "A request needs a method.", request_id)
     try:
         return _text(raw)
-    except (ValueError, RecursionError):
+    except ValueError:
         raise BadLine(INVALID, "A method is a text.", request_id) from None
 
 

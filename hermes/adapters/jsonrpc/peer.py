@@ -15,7 +15,6 @@ import attrs
 import msgspec
 import trio
 
-from hermes.actors.listening import Subscription
 from hermes.actors.runtime import Runtime
 from hermes.adapters.jsonrpc import events as e, vocabulary as v
 from hermes.adapters.jsonrpc.conversations import Conversations
@@ -38,6 +37,7 @@ from hermes.adapters.jsonrpc.handles import MAX_HANDLES, Handles
 from hermes.adapters.jsonrpc.methods import METHODS, Method
 from hermes.adapters.jsonrpc.outgoing import ROOM, Outgoing
 from hermes.errors import Draining, HermesError, Overloaded, StoreBusy, StoreFull, UnknownSession
+from hermes.events import Envelope
 
 log = logging.getLogger(__name__)
 
@@ -116,8 +116,6 @@ class Peer:
             raise Refused(NOT_NOW, f"{MAX_RUNNING} requests are still running; try again later.")
         try:
             return Call(request.id, method, _DECODERS[request.method](request.params))
-        except RecursionError:
-            raise Refused(BAD_PARAMS, "The params are nested too deeply.") from None
         except ValueError as error:
             raise Refused(BAD_PARAMS, f"{error}.") from None
 
@@ -156,10 +154,9 @@ class Peer:
         else:
             self._outgoing.refuse(request_id, refused.code, str(refused))
 
-    async def listen(self, heard: Subscription) -> None:
-        """Hear what happens in the runtime, until it ends."""
-        async for envelope in heard:
-            self._conversations.hearing.hear(envelope)
+    def hear(self, envelope: Envelope) -> None:
+        """Something happened in the runtime."""
+        self._conversations.hearing.hear(envelope)
 
     # Out
 
@@ -208,10 +205,9 @@ async def open_peer(
     runtime: Runtime, *, max_handles: int = MAX_HANDLES, room: int = ROOM
 ) -> AsyncIterator[Peer]:
     """A client of this runtime; leaving the block ends its requests, and no turn."""
-    with runtime.events() as heard:  # no checkpoint before the running turns are noted
-        async with trio.open_nursery() as nursery:
-            peer = Peer(runtime, nursery, max_handles, room)
-            nursery.start_soon(peer.listen, heard)
+    async with trio.open_nursery() as nursery:
+        peer = Peer(runtime, nursery, max_handles, room)
+        with runtime.events(call=peer.hear):  # no checkpoint since the running turns were noted
             try:
                 yield peer
             finally:

@@ -68,23 +68,37 @@ async def serve(
     sink: trio.abc.SendStream,
     *,
     linger: float = LINGER_SECONDS,
+    stop: trio.Event | None = None,
 ) -> None:
-    """Serve one client until its input ends and what it has asked for is answered.
+    """Serve one client until its input ends, or `stop`, and what it has asked for is answered.
 
-    So long it is waited, and not longer. A client that reads no more ends it too.
+    For that it lingers so many seconds, and no longer. A client that reads no more ends it too.
     """
     try:
         async with open_peer(runtime) as peer, trio.open_nursery() as nursery:
             flushed = trio.CancelScope()
             nursery.start_soon(_write, peer, sink, nursery.cancel_scope, flushed)
             peer.greet()
-            await _read(peer, Lines(source))
+            await _read_until(stop, peer, Lines(source))
             with trio.move_on_after(linger):
                 await peer.wait_idle()
             peer.close()
             flushed.deadline = trio.current_time() + FLUSH_SECONDS
     except BaseExceptionGroup as group:
         raise plain(group) from None
+
+
+async def _read_until(stop: trio.Event | None, peer: Peer, lines: Lines) -> None:
+    async with trio.open_nursery() as nursery:
+        if stop is not None:
+            nursery.start_soon(_cancel_at, stop, nursery.cancel_scope)
+        await _read(peer, lines)
+        nursery.cancel_scope.cancel()
+
+
+async def _cancel_at(stop: trio.Event, scope: trio.CancelScope) -> None:
+    await stop.wait()
+    scope.cancel()
 
 
 async def _read(peer: Peer, lines: Lines) -> None:
@@ -176,7 +190,9 @@ def reserved() -> Iterator[tuple[int, int]]:
             os.close(descriptor)
 
 
-async def serve_stdio(runtime: Runtime, *, linger: float = LINGER_SECONDS) -> None:
+async def serve_stdio(
+    runtime: Runtime, *, linger: float = LINGER_SECONDS, stop: trio.Event | None = None
+) -> None:
     """Serve the client at the other end of this process's input and output."""
-    with reserved() as (descriptor_in, descriptor_out):
-        await serve(runtime, _Reading(descriptor_in), _Writing(descriptor_out), linger=linger)
+    with reserved() as (source, sink):
+        await serve(runtime, _Reading(source), _Writing(sink), linger=linger, stop=stop)
