@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import random
+from collections import Counter
 
 import pytest
 import trio
@@ -350,6 +352,9 @@ async def test_compress_moves_the_handle_and_says_how_much_it_saved(start):
 async def test_a_compression_that_does_not_work_says_why(start):
     failing = DeterministicCompressor(error=ValueError("no model"))
     async with start() as runtime, connected(runtime) as client:
+        empty = (await client.call("session.create"))["session_id"]
+        done = await client.call("session.compress", session_id=empty)
+        assert (done["status"], "nothing was said" in done["text"]) == ("skipped", True)
         handle = await begun(client)
         done = await client.call("session.compress", session_id=handle)
         assert (done["status"], done["before"]) == ("skipped", None)
@@ -622,6 +627,16 @@ async def test_a_client_that_reads_no_more_ends_its_connection_and_nothing_else(
         assert (await runtime.ask("k", "hello")).text == "echo: hello"
 
 
+async def test_a_client_that_only_writes_ends_its_connection_too(start):
+    async with start() as runtime:
+        theirs_in, ours_in = trio.testing.memory_stream_one_way_pair()
+        ours_out, theirs_out = trio.testing.memory_stream_one_way_pair()
+        await theirs_out.aclose()
+        await theirs_in.send_all(b'{"id": 1, "method": "session.list"}\n')
+        with trio.fail_after(10):
+            await serve(runtime, ours_in, ours_out)
+
+
 async def test_delete_refuses_what_is_live_and_what_is_not_there(start, path):
     async with start() as runtime, connected(runtime) as client:
         handle = await begun(client)
@@ -783,7 +798,12 @@ async def test_prompts_of_one_session_keep_their_order(start):
     async with start(agent=playing([gate, "one"])) as runtime, connected(runtime) as client:
         handle = (await client.call("session.create"))["session_id"]
         words = [f"word {number}" for number in range(50)]
-        asked = [await client.ask("prompt.submit", session_id=handle, text=w) for w in words]
+        requests = [
+            {"id": number, "method": "prompt.submit", "params": {"session_id": handle, "text": w}}
+            for number, w in enumerate(words, 100)
+        ]
+        await client.send(b"\n".join(json.dumps(each).encode() for each in requests))
+        asked = [each["id"] for each in requests]
         ids = [(await client.answer(number))["message_id"] for number in asked]
         assert ids == sorted(ids)
         gate.open.set()
@@ -1197,6 +1217,90 @@ async def test_a_thousand_sessions_are_a_matter_of_course(start):
                 )
             )
             assert complete["params"]["payload"]["text"] == f"echo: hello {handle}"
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_whatever_is_asked_at_once_is_answered_once_and_every_message_ends_once(start, seed):
+    choose = random.Random(seed)
+
+    async def talk(turn):
+        for word in turn.text.split():
+            turn.emit(TextDelta(f"{word} "))
+            await trio.sleep(choose.random() / 200)
+            turn.steered()
+
+    agents = [ScriptedAgent([[talk, "done"]] * 500) for _ in range(300)]
+    compressor = DeterministicCompressor()
+    async with start(agent=lambda _: agents.pop(), compressor=compressor) as runtime:
+        async with connected(runtime) as client:
+            asked = await ask_at_random(client, choose)
+        frames = client.frames
+    answers = {frame["id"]: frame for frame in frames if "id" in frame}
+    assert sorted(answers) == sorted(asked)
+    assert sum("id" in frame for frame in frames) == len(asked)
+    problems = [answer["error"] for answer in answers.values() if "error" in answer]
+    expected = {-32000, 4001, 4002, 4007, 4008, 4009, 4010, 4018, 4022}
+    assert [problem for problem in problems if problem["code"] not in expected] == []
+    assert client.numbers == list(range(1, len(frames) + 1))
+    ended = Counter(
+        (frame["params"]["session_id"], number)
+        for frame in frames
+        if frame.get("params", {}).get("type") == "message.complete"
+        for number in frame["params"]["payload"]["message_ids"]
+    )
+    assert set(ended.values()) == {1}
+    closed = {asked[n]["session_id"] for n in asked if "closed" in answers[n].get("result", {})}
+    taken = {
+        (params["session_id"], answers[n]["result"]["message_id"])
+        for n, params in asked.items()
+        if "message_id" in answers[n].get("result", {}) and params["session_id"] not in closed
+    }
+    assert taken
+    assert taken <= set(ended)
+
+
+KINDS = {
+    "submit": 12, "steer": 3, "title": 2, "undo": 2, "branch": 1, "interrupt": 3, "compress": 1,
+    "history": 2, "resume": 2, "list": 1, "replay": 1, "close": 0.3, "wait": 4,
+}  # fmt: skip
+
+
+def request_at_random(choose, handle):
+    """A method and its params."""
+    kind = choose.choices([*KINDS], [*KINDS.values()])[0]
+    mine = {"session_id": handle}
+    if kind == "submit":
+        mine["text"] = choose.choice(["one two three", "/help", "/status", ""])
+        mine["busy"] = choose.choice([None, "queue", "interrupt", "steer", "reject"])
+        mine |= choose.choice([{}, {"event_id": f"e{choose.randrange(20)}"}])
+    others = {
+        "submit": ("prompt.submit", mine),
+        "steer": ("session.steer", mine | {"text": "left"}),
+        "title": ("session.title", mine | {"title": f"T{choose.randrange(5)}"}),
+        "list": ("session.list", {}),
+        "replay": ("events.replay", {"after": choose.randrange(50)}),
+        "wait": ("session.history", mine),
+    }
+    return kind, *others.get(kind, (f"session.{kind}", mine))
+
+
+async def ask_at_random(client, choose):
+    """Two hundred requests, most of them not waited for; the params of each by its id."""
+    asked, handles = {}, []
+    for step in range(204):
+        if step < 4:
+            kind, method, params = "branch", "session.create", {}
+        else:
+            kind, method, params = request_at_random(choose, choose.choice(handles))
+        if kind == "close" and params["session_id"] == handles[0]:
+            continue  # so that one is left in any case
+        number = await client.ask(method, **params)
+        asked[number] = params
+        if kind in {"branch", "wait"}:
+            done = await client.wait(lambda frame, n=number: frame.get("id") == n)
+            if kind == "branch" and "result" in done:
+                handles.append(done["result"]["session_id"])
+    return asked
 
 
 async def test_notices_are_told(start):

@@ -306,6 +306,8 @@ class Conversations:
     async def compress(self, params: v.Compress) -> v.Compressed:
         """Sum up the older part now, and go on in a child session."""
         handle = self._idle(params.session_id)
+        if await self._session(handle) is None:
+            return v.Compressed("skipped", "Not compressed: nothing was said yet.", None)
         self._outgoing.tell(
             "status.update", handle.id, StatusUpdate("compressing", "Summing up the older part.")
         )
