@@ -77,6 +77,7 @@ class Client:
                     if wanted(frame):
                         self.place = place
                         return frame
+                start = len(self.frames)
                 if self.ended:
                     raise AssertionError(f"the connection ended: {self.frames[-3:]}")
                 await self._news.wait()

@@ -26,7 +26,7 @@ from hermes.events import (
     ToolStarted,
     TurnEnded,
 )
-from hermes.messages import Approval, Inbound, Source, ToolCall, TurnResult, Usage
+from hermes.messages import Approval, ExpiryPolicy, Inbound, Source, ToolCall, TurnResult, Usage
 from hermes.store import SessionStore, inline
 from hermes.testing import DeterministicCompressor, RecordingHook, ScriptedAgent, forever
 from tests.jsonrpc_client import Client, Problem, connected
@@ -382,6 +382,22 @@ async def test_commands_move_the_handle_too(start):
         assert (infos[-1]["old_session_id"], infos[-1]["reason"]) == (first, "session_reset")
         title = await client.call("session.title", session_id=handle)
         assert (title["title"], title["pending"]) == ("Other plans", True)
+
+
+async def test_a_conversation_that_was_over_by_itself_begins_anew_under_its_handle(start, world):
+    config = Config(expiry=ExpiryPolicy(mode="idle", idle_minutes=1))
+    async with start(config=config) as runtime, connected(runtime) as client:
+        handle = await begun(client)
+        first = await stored(client, handle)
+        world.pass_time(3600)
+        await client.call("prompt.submit", session_id=handle, text="after a long time")
+        complete = await client.event("message.complete")
+        assert complete["stored_session_id"] != first
+        kinds = [kind for kind, _ in client.events(handle)]
+        last = len(kinds) - 1 - kinds[::-1].index("session.info")
+        assert "message.start" in kinds[last:]
+        assert kinds.count("session.info") == 2
+        assert await texts(client, handle) == ["after a long time", "echo: after a long time"]
 
 
 # Going on with a conversation
