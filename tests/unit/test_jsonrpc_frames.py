@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import trio
+import trio.testing
 from hypothesis import given, settings, strategies as st
 
 from hermes.adapters.jsonrpc import frames, outgoing
@@ -383,10 +384,12 @@ async def test_who_reads_again_lets_requests_be_read_again(autojump_clock):
     with trio.move_on_after(1):
         await out.wait_room()
         raise AssertionError("there was no room")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(out.wait_room)
-        while out.full:
-            await out.take()
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(out.wait_room)
+            await trio.testing.wait_all_tasks_blocked()
+            while out.full:
+                await out.take()
     assert out.seq < 5
 
 
