@@ -540,6 +540,21 @@ async def test_close_finalizes_and_ends_the_session_of_now_once(start, path):
         assert store.get_session(parent).end_reason == "compression"
 
 
+async def test_close_ends_the_session_also_where_no_agent_was_built(start, path):
+    heard = RecordingHook()
+    async with start() as runtime, connected(runtime) as client:
+        session_id = await stored(client, await begun(client))
+    hooks = {"on_session_finalize": [heard.named("finalize")]}
+    async with start(hooks=hooks) as runtime, connected(runtime) as client:
+        resumed = await client.call("session.resume", session_id=session_id)
+        done = await client.call("session.close", session_id=resumed["session_id"])
+        assert done["stored_session_id"] == session_id
+        await runtime.wait_boundaries()
+        assert heard.calls == [("finalize", session_id)]
+        assert dict(runtime.statistics().builds) == {}
+    assert rows_in(path)[session_id].end_reason == "rpc_close"
+
+
 async def test_close_of_a_session_that_nothing_was_said_in_ends_nothing(start, path):
     async with start() as runtime, connected(runtime) as client:
         handle = (await client.call("session.create"))["session_id"]
@@ -869,6 +884,36 @@ async def test_an_answer_that_fails_is_an_error_with_its_text(start):
             assert complete["status"] == "error"
             assert "the model is gone" in complete["text"]
             assert "the model is gone" in complete["error"]
+
+
+WITHOUT_WORDS = {
+    "partial": (
+        TurnResult(api_calls=5, partial=True, error="it called nonexistent_tool"),
+        "error", ["nonexistent_tool"],
+    ),
+    "overflow": (
+        TurnResult(api_calls=0, failed=True, error="400: context length exceeded"),
+        "error", ["context window", "/compact"],
+    ),
+    "failed": (
+        TurnResult(api_calls=0, failed=True, error="500 Internal Server Error"),
+        "error", ["500 Internal Server Error", "/reset"],
+    ),
+    "interrupted": (TurnResult(api_calls=3, interrupted=True), "interrupted", []),
+    "words": (TurnResult(text="Hello!"), "complete", ["Hello!"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITHOUT_WORDS)
+async def test_an_answer_without_words_says_why(start, name):
+    result, status, words = WITHOUT_WORDS[name]
+    async with start(agent=playing(result)) as runtime, connected(runtime) as client:
+        await begun(client)
+        complete = client.events()[-1][1]
+        assert all(word in complete["text"] for word in words)
+        assert bool(complete["text"]) == bool(words)
+        if name != "partial":
+            assert complete["status"] == status
 
 
 async def test_an_approval_that_a_tool_needs_is_asked_for(start):
