@@ -46,9 +46,6 @@ class Handles:
         self._by_id: dict[str, Handle] = {}
         self._by_key: dict[str, Handle] = {}
 
-    def __len__(self) -> int:
-        return len(self._by_id)
-
     def __iter__(self) -> Iterator[Handle]:
         return iter(list(self._by_id.values()))
 
