@@ -832,6 +832,73 @@ async def test_an_interrupt_right_behind_its_prompt_stops_it(start):
             assert ended["params"]["payload"]["status"] in {"interrupted", "error"}
 
 
+async def test_an_interrupt_of_what_has_not_begun_yet_keeps_it_from_beginning(start):
+    gate = Gate()
+
+    class Slow(DeterministicCompressor):
+        async def summarize(self, request, /):
+            await gate(None)
+            return await super().summarize(request)
+
+    config = Config(compression=CompressionConfig(window=20_000, max_output=500, protect_first=0))
+    async with start(config=config, compressor=Slow()) as runtime, connected(runtime) as client:
+        handle = await grown(client, 8)
+        compressing = await client.ask("session.compress", session_id=handle)
+        await gate.reached.wait()
+        waiting = await client.call("prompt.submit", session_id=handle, text="never mind")
+        done = await client.call("session.interrupt", session_id=handle)
+        assert done == {"status": "interrupted"}
+        gate.open.set()
+        await client.answer(compressing)
+        ended = await client.wait(
+            lambda frame: (
+                frame.get("params", {}).get("type") == "message.complete"
+                and waiting["message_id"] in frame["params"]["payload"]["message_ids"]
+            )
+        )
+        assert ended["params"]["payload"]["status"] == "error"
+        assert "never mind" not in await texts(client, handle)
+
+
+async def test_an_answer_that_is_quicker_than_its_receipt_leaves_nothing_open(start_proxy):
+    async def accept(real, inbound, **options):
+        accepted = await real(inbound, **options)
+        with trio.fail_after(10):
+            while await real.__self__.open_inbox(inbound.session_key):
+                await trio.lowlevel.checkpoint()
+        await trio.testing.wait_all_tasks_blocked()
+        return accepted
+
+    async with start_proxy(accept=accept) as runtime, connected(runtime) as client:
+        handle = await begun(client)
+        assert (await client.call("session.resume", session_id=handle))["running"] is False
+        assert await client.call("session.undo", session_id=handle) == {"removed": 2}
+
+
+async def test_an_answer_that_ends_while_its_session_is_resumed_is_not_missing(start_proxy):
+    gate = Gate()
+
+    async def get_messages(real, *args, **options):
+        rows = await real(*args, **options)
+        if gate.reached.is_set() and not gate.open.is_set():
+            gate.open.set()
+            with trio.fail_after(10):
+                while runtime.running_turns():
+                    await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked()
+        return rows
+
+    agent = playing("one", [gate, "two"])
+    async with start_proxy(agent=agent, get_messages=get_messages) as runtime:
+        async with connected(runtime) as client:
+            handle = await begun(client)
+            await client.call("prompt.submit", session_id=handle, text="more")
+            await gate.reached.wait()
+            resumed = await client.call("session.resume", session_id=handle)
+            assert [row["text"] for row in resumed["messages"]] == ["hello", "one", "more", "two"]
+            assert (resumed["running"], resumed["inflight"]) == (False, None)
+
+
 async def test_steering_is_heard_by_the_running_answer(start):
     gate = Gate()
     heard = []
@@ -1094,6 +1161,15 @@ async def test_as_many_sessions_as_are_allowed_and_no_more(start):
         await peer.take()
         peer.receive(b'{"id": 6, "method": "session.create"}')
         assert "result" in json.loads(await peer.take())
+
+
+async def test_a_session_that_could_not_be_created_takes_no_place(start):
+    async with start() as runtime, open_peer(runtime, max_handles=1) as peer:
+        for n, title in enumerate(["", "x" * 200, "Plans"]):
+            frame = {"id": n, "method": "session.create", "params": {"title": title}}
+            peer.receive(json.dumps(frame).encode())
+            answer = json.loads(await peer.take())
+            assert answer.get("error", {}).get("code") == [4021, 4022, None][n]
 
 
 @pytest.mark.parametrize(
