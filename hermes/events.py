@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from hermes.messages import Message, Rebuilt, Reply, ToolCall
+from hermes.messages import Approval, Message, Rebuilt, Reply, ToolCall
 
 
 class TextDelta(msgspec.Struct, frozen=True):
@@ -41,6 +41,12 @@ class ToolFinished(msgspec.Struct, frozen=True):
     failed: bool = False
 
 
+class ApprovalAsked(msgspec.Struct, frozen=True):
+    """A tool does not run before the user allows it."""
+
+    approval: Approval
+
+
 class TurnStarted(msgspec.Struct, frozen=True):
     """The agent begins; `rebuilt` says why it had to be built, None that the cached one runs."""
 
@@ -72,7 +78,7 @@ class SessionMoved(msgspec.Struct, frozen=True):
 
 
 class Titled(msgspec.Struct, frozen=True):
-    """The conversation has got a title by itself."""
+    """The session has this title now."""
 
     session_id: str
     title: str
@@ -85,7 +91,9 @@ class TurnEnded(msgspec.Struct, frozen=True):
     inbox_ids: tuple[int, ...] = ()
 
 
-AgentEvent: TypeAlias = TextDelta | ReasoningDelta | Spoken | ToolStarted | ToolFinished
+AgentEvent: TypeAlias = (
+    TextDelta | ReasoningDelta | Spoken | ToolStarted | ToolFinished | ApprovalAsked
+)
 RuntimeEvent: TypeAlias = (
     AgentEvent | TurnStarted | Steered | Notice | SessionMoved | Titled | TurnEnded
 )

@@ -429,6 +429,22 @@ class Listed(msgspec.Struct, frozen=True):
     preview: str
 
 
+class Found(msgspec.Struct, frozen=True):
+    """A conversation that somebody has named: its line to the tip, and the keys that lead there.
+
+    `session` is the tip's row; None while the first turn of the conversation has not ended.
+    """
+
+    session: Session | None
+    lineage: tuple[str, ...]
+    session_keys: tuple[str, ...] = ()
+
+    @property
+    def session_id(self) -> str:
+        """The tip."""
+        return self.lineage[-1]
+
+
 class Hit(msgspec.Struct, frozen=True):
     """A message that a search found, with the messages around it."""
 
@@ -605,3 +621,17 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     window: int
     builds: Mapping[Rebuilt, int]
     compression_note: str | None = None
+
+
+class Title(msgspec.Struct, frozen=True):
+    """A title; `pending` while it waits for the session to have a row."""
+
+    text: str | None
+    pending: bool = False
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A turn that runs, and what it has said so far."""
+
+    turn_id: int
+    text: str

@@ -18,6 +18,7 @@ from hermes.messages import (
     Delivery,
     Discarded,
     ExpiryPolicy,
+    Found,
     Head,
     Hit,
     Inbound,
@@ -364,6 +365,8 @@ class Store(ToolRecords, Principals, Protocol):
     ) -> Awaitable[str]: ...
 
     def get_session(self, session_id: str) -> Awaitable[Session | None]: ...
+    def find(self, target: str) -> Awaitable[Found | None]: ...
+    def delete_session(self, session_id: str) -> Awaitable[int]: ...
     def list_sessions(
         self, *, session_key: str | None = None, limit: int = 20, offset: int = 0
     ) -> Awaitable[list[Listed]]: ...

@@ -21,6 +21,7 @@ from hermes.actors.house import House
 from hermes.actors.place import Place
 from hermes.actors.room import Room
 from hermes.actors.turn import Mail, RunningTurn
+from hermes.actors.verbs import Verbs
 from hermes.context import Cell, within
 from hermes.errors import (
     ContextOverflow,
@@ -73,6 +74,10 @@ class Answering:
     def room(self) -> Room:
         """What keeps the conversation within the window of its model."""
         return Room(self._key, self._house, self._place, self._cache)
+
+    @property
+    def _verbs(self) -> Verbs:
+        return Verbs(self._key, self._house, self._place, self._cache)
 
     def interrupt(self) -> bool:
         """Stop the running turn at its next checkpoint; False where none runs."""
@@ -321,8 +326,7 @@ class Answering:
         """What a finished turn gives rise to; none of it can undo the turn."""
         if self._place.pending_title:
             try:
-                await self._house.store.apply_pending_title(self._key)
-                self._place.pending_title = False
+                await self._verbs.apply_title()
             except (HermesError, RuntimeError) as error:
                 log.warning("the title of %s waits: %s", self._key, error)
         if usage:

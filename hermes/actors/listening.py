@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -14,14 +15,18 @@ from hermes.messages import Reply
 
 MAX_HEARD = 1000
 Identity = tuple[str, str, str]
+Hearer = Callable[[Envelope], None]
 
 
 class Subscription:
     """Events for one listener, in order. A slow one loses pieces of text first, then the oldest."""
 
-    def __init__(self, listeners: Listeners, session_key: str | None) -> None:
+    def __init__(
+        self, listeners: Listeners, session_key: str | None, call: Hearer | None = None
+    ) -> None:
         self._listeners = listeners
         self._key = session_key
+        self._call = call
         self._events: deque[Envelope] = deque()
         self._arrived = trio.Event()
         self._closed = False
@@ -30,6 +35,9 @@ class Subscription:
     def offer(self, envelope: Envelope) -> None:
         """Take an event, if it is for this listener."""
         if self._key not in {None, envelope.session_key}:
+            return
+        if self._call is not None:
+            self._call(envelope)
             return
         if len(self._events) >= MAX_HEARD:
             self.lost += 1
@@ -95,9 +103,9 @@ class Listeners:
         self._all: dict[Subscription, None] = {}
         self._seq = 0
 
-    def listen(self, session_key: str | None = None) -> Subscription:
+    def listen(self, session_key: str | None = None, call: Hearer | None = None) -> Subscription:
         """Hear what happens from now on, to one conversation or to all."""
-        subscription = Subscription(self, session_key)
+        subscription = Subscription(self, session_key, call)
         self._all[subscription] = None
         return subscription
 

@@ -17,7 +17,7 @@ from hermes.actors.admission import Access, Admission
 from hermes.actors.commands import parse
 from hermes.actors.compression import Compression, Outcome
 from hermes.actors.house import House
-from hermes.actors.listening import Subscription
+from hermes.actors.listening import Hearer, Subscription
 from hermes.actors.mailbox import Request
 from hermes.actors.sending import Sender
 from hermes.actors.session import SessionActor
@@ -31,11 +31,13 @@ from hermes.errors import (
     Draining,
     HermesError,
     Overloaded,
+    UnknownSession,
     plain,
 )
 from hermes.messages import (
     Accepted,
     Busy,
+    Found,
     Hit,
     Inbound,
     JsonObject,
@@ -44,10 +46,12 @@ from hermes.messages import (
     Receipt,
     Reply,
     Route,
+    Running,
     Snapshot,
     Source,
     Status,
     StoredMessage,
+    Title,
 )
 from hermes.protocols import Adapter, Build, Compressor, Describe, Store, Titler
 
@@ -120,16 +124,9 @@ class Runtime:
     async def _accept_new(self, inbound: Inbound, request: Request[Reply]) -> Accepted:
         """Accept an event somebody waits for; `AlreadyAnswered` where that would be in vain."""
         accepted = await self._accept(inbound)
-        if accepted.duplicate and await self._is_closed(accepted) and not request.answered:
+        if accepted.duplicate and await self.answered(accepted.receipt) and not request.answered:
             raise AlreadyAnswered(f"event {inbound.event_id!r} had its turn before")
         return accepted
-
-    async def _is_closed(self, accepted: Accepted) -> bool:
-        receipt = accepted.receipt
-        rows = await self._house.store.open_inbox(
-            receipt.session_key, after=receipt.inbox_id - 1, limit=1
-        )
-        return not rows or rows[0].inbox_id != receipt.inbox_id
 
     def stream(
         self,
@@ -227,8 +224,10 @@ class Runtime:
             route.session_id, include_rewound=include_rewound
         )
 
-    async def sessions(self, session_key: str, *, limit: int = 20, offset: int = 0) -> list[Listed]:
-        """The conversations of a key, latest activity first."""
+    async def sessions(
+        self, session_key: str | None, *, limit: int = 20, offset: int = 0
+    ) -> list[Listed]:
+        """The conversations of a key, latest activity first; those of all for an operator: None."""
         return await self._house.store.list_sessions(
             session_key=session_key, limit=limit, offset=offset
         )
@@ -241,9 +240,67 @@ class Runtime:
             words, session_key=session_key, role=role, limit=limit
         )
 
-    def events(self, session_key: str | None = None) -> Subscription:
-        """Hear what happens from now on, to one conversation or to all; use it in a `with`."""
-        return self._house.listeners.listen(session_key)
+    # For an operator, who sees the conversations of all keys
+
+    async def find(self, target: str) -> Found | None:
+        """The conversation that an id, a unique prefix or a title means, at its tip."""
+        return await self._house.store.find(target)
+
+    async def transcript(self, session_id: str) -> list[StoredMessage]:
+        """The rows of any session, as they are stored."""
+        return await self._house.store.get_messages(session_id)
+
+    async def delete(self, session_id: str) -> int:
+        """Delete a conversation, all its compressed parts too; returns how many messages.
+
+        A key that led there begins a new session; a turn still running on it is discarded.
+        """
+        found = await self._house.store.find(session_id)
+        if found is None or found.session is None or session_id not in found.lineage:
+            raise UnknownSession(f"there is no session {session_id!r}")
+        # The tip last: where this is cut short, what is left can still be found and deleted.
+        return sum([await self._house.store.delete_session(each) for each in found.lineage])
+
+    async def branch_off(self, session_key: str, other_key: str, title: str | None = None) -> str:
+        """Lead another key to a copy of the conversation; returns its id. This one stays."""
+        return await self._request(
+            session_key, lambda actor: actor.verbs.branch_off(other_key, title)
+        )
+
+    async def rewind(self, session_key: str, exchanges: int = 1) -> int:
+        """`undo` without a word: take back, and say how many rows that were."""
+        return await self._request(session_key, lambda actor: actor.verbs.take_back(exchanges))
+
+    async def title(self, session_key: str, title: str | None = None) -> Title:
+        """The title, which is set first where one is given. It does not wait for a running turn."""
+        if self._supervisor.draining:
+            raise Draining("the runtime is ending")
+        verbs = self._supervisor.actor(session_key).verbs
+        if title is not None:
+            await verbs.set_title(title)
+        return await verbs.settle_title()
+
+    async def answered(self, receipt: Receipt) -> bool:
+        """Whether a message had its turn, or was refused: nothing more will be told of it."""
+        rows = await self._house.store.open_inbox(
+            receipt.session_key, after=receipt.inbox_id - 1, limit=1
+        )
+        return not rows or rows[0].inbox_id != receipt.inbox_id
+
+    def running_turns(self) -> dict[str, Running]:
+        """The turns that run now, by session_key."""
+        turns = {actor.key: actor.answering.turn for actor in self._supervisor.actors}
+        return {
+            key: Running(turn.turn_id, turn.said) for key, turn in turns.items() if turn is not None
+        }
+
+    def events(self, session_key: str | None = None, *, call: Hearer | None = None) -> Subscription:
+        """Hear what happens from now on, to one conversation or to all; use it in a `with`.
+
+        A function `call` is called with each event as it happens, so that none waits or is lost; it
+        must be quick, and must not raise.
+        """
+        return self._house.listeners.listen(session_key, call)
 
     async def recall(self, name: str) -> str | None:
         """What an adapter has asked to remember."""

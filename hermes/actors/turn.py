@@ -92,6 +92,11 @@ class RunningTurn:
         """The input as one text."""
         return "\n\n".join(message.content or "" for message in self.input)
 
+    @property
+    def said(self) -> str:
+        """What the agent has said so far."""
+        return "".join(f"{event.text}" for event in self.log if isinstance(event, TextDelta))
+
     def messages(self) -> list[Message]:
         """History and input as a model may be shown them."""
         return render([*self.history, *self.input])

@@ -22,6 +22,7 @@ from hermes import foreign
 from hermes.actors.house import said_to
 from hermes.agents.signatures import Arguments, BadArguments, Signature
 from hermes.errors import NotApproved, Overloaded, StoreError, TurnClosed
+from hermes.events import ApprovalAsked
 from hermes.messages import Approval, JsonObject, OnceCall, Outbound, ToolCall
 from hermes.protocols import ToolRecords, Turn
 
@@ -252,6 +253,7 @@ class Toolbox:
             )
         except (StoreError, Overloaded) as error:
             return _unrecorded(found, error)
+        turn.emit(ApprovalAsked(asked))
         return Ran(ASK.format(name=found.name, number=asked.approval_id), failed=True)
 
     # Run

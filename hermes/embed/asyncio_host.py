@@ -269,10 +269,18 @@ class AsyncioRuntime:
     history = _awaits(Runtime.history)
     sessions = _awaits(Runtime.sessions)
     search = _awaits(Runtime.search)
+    find = _awaits(Runtime.find)
+    transcript = _awaits(Runtime.transcript)
+    delete = _awaits(Runtime.delete)
+    branch_off = _awaits(Runtime.branch_off)
+    rewind = _awaits(Runtime.rewind)
+    title = _awaits(Runtime.title)
+    answered = _awaits(Runtime.answered)
     wait_boundaries = _awaits(Runtime.wait_boundaries)
     drain = _awaits(Runtime.drain)
     snapshot = _looks(Runtime.snapshot)
     statistics = _looks(Runtime.statistics)
+    running_turns = _looks(Runtime.running_turns)
 
     def stream(self, session_key: str, text: str, **options: Any) -> AsyncioStream:
         """Say something and hear what happens until the reply, which is the last event."""

@@ -114,10 +114,18 @@ class BlockingRuntime:
     history = _waits(Runtime.history)
     sessions = _waits(Runtime.sessions)
     search = _waits(Runtime.search)
+    find = _waits(Runtime.find)
+    transcript = _waits(Runtime.transcript)
+    delete = _waits(Runtime.delete)
+    branch_off = _waits(Runtime.branch_off)
+    rewind = _waits(Runtime.rewind)
+    title = _waits(Runtime.title)
+    answered = _waits(Runtime.answered)
     wait_boundaries = _waits(Runtime.wait_boundaries)
     drain = _waits(Runtime.drain)
     snapshot = _looks(Runtime.snapshot)
     statistics = _looks(Runtime.statistics)
+    running_turns = _looks(Runtime.running_turns)
 
     def stream(self, session_key: str, text: str, **options: Any) -> BlockingStream:
         """Say something and hear what happens until the reply, which is the last event."""

@@ -195,6 +195,7 @@ class Store(actor.StoreActor):
 
     get_route = _reads(routes.get_route)
     route_head = _reads(routes.route_head)
+    find = _reads(routes.find)
     new_session = _writes(routes.new_session)
     close_session = _writes(routes.close)
     finalize = _writes(routes.finalize)

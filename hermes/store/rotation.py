@@ -128,8 +128,10 @@ def branch(
     parent_no = sessions.require(tx, session_id)
     parent = sessions.get_session(tx, session_id)
     assert parent is not None
+    described = _described(parent)
+    described["session_key"] = session_key or parent.session_key
     child_id = sessions.create_session(
-        tx, None, parent.source, parent_session_id=session_id, kind="branch", **_described(parent)
+        tx, None, parent.source, parent_session_id=session_id, kind="branch", **described
     )
     transcripts.copy_live(tx, parent_no, child_id)
     wanted = titles.sanitize_title(title) or parent.title

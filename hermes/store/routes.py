@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hermes.errors import UnknownSession
-from hermes.messages import Answer, ExpiryPolicy, Head, Route, Source
+from hermes.messages import Answer, ExpiryPolicy, Found, Head, Route, Source
 from hermes.store import boundaries, closing, lineage, sessions, titles
 from hermes.store.expiry import next_expiry
 from hermes.store.tx import Tx
@@ -194,6 +194,20 @@ def switch(tx: Tx, session_key: str, target: str, *, answer: Answer | None = Non
     )
     closing.close(tx, answer, tip)
     return require_route(tx, session_key)
+
+
+def find(tx: Tx, target: str) -> Found | None:
+    """The conversation that an id, a unique prefix or a title means, at its tip.
+
+    One that has no row yet is known by its whole id.
+    """
+    named = _find(tx, target)
+    line = [target] if named is None else lineage.get_compression_lineage(tx, named)
+    rows = tx.all("SELECT session_key FROM routes WHERE session_id = ? ORDER BY 1", line[-1])
+    keys = tuple(row[0] for row in rows)
+    if named is None and not keys:
+        return None
+    return Found(sessions.get_session(tx, line[-1]), tuple(line), keys)
 
 
 def _find(tx: Tx, target: str) -> str | None:

@@ -210,3 +210,41 @@ def test_one_function_alone_writes_a_routes_session_id():
                     ):
                         writers.append(f"{file.stem}.{function.name}")
     assert writers == ["routes.point"]
+
+
+async def test_a_conversation_is_found_at_its_tip_by_every_name_it_has(store):
+    parent = await say(store)
+    await store.set_session_title(parent, "Plans")
+    head = await store.head(parent)
+    rotation = Rotation(
+        session_id=parent,
+        messages=[Message("user", "summed up")],
+        rotation_id="r",
+        rewrites=head.rewrites,
+        upto=0,
+        session_key="k",
+        epoch=(await store.get_route("k")).epoch,
+    )
+    tip = (await store.rotate(rotation)).session_id
+    for name in (parent, tip, "Plans"):
+        found = await store.find(name)
+        assert (found.session_id, found.session.id) == (tip, tip)
+        assert (found.lineage, found.session_keys) == ((parent, tip), ("k",))
+    assert await store.find("nothing") is None
+
+
+async def test_a_conversation_without_a_row_is_found_by_its_whole_id(store):
+    receipt = (await store.accept(Inbound("k", "e", "hi"))).receipt
+    found = await store.find(receipt.session_id)
+    assert (found.session, found.lineage) == (None, (receipt.session_id,))
+    assert found.session_keys == ("k",)
+    assert await store.find(receipt.session_id[:-1]) is None
+
+
+async def test_a_branch_belongs_to_the_key_that_is_led_there(store):
+    session_id = await say(store)
+    child = await store.branch(session_id, session_key="other")
+    assert (await store.get_session(child)).session_key == "other"
+    assert (await store.find(child)).session_keys == ("other",)
+    unled = await store.branch(session_id)
+    assert (await store.get_session(unled)).session_key == "k"

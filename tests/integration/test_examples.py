@@ -15,6 +15,8 @@ SCRIPTS = {
     "trio_host.py": "That was message 1 of yours: and again",
     "asyncio_host.py": "['ONE', 'TWO']",
     "script.py": "osprey has 6 letters",
+    "jsonrpc_client.py": "complete: You said: hello over there",
+    "jsonrpc_server.py": '"type":"gateway.ready"',
 }
 
 
@@ -28,6 +30,7 @@ def test_an_example_runs_and_goes_on_the_second_time(name, tmp_path):
     for _ in range(2):
         done = subprocess.run(
             [sys.executable, "-W", "error", str(EXAMPLES / name), str(tmp_path / "example.db")],
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=120,
