@@ -306,7 +306,8 @@ def test_with_a_profile_for_each_account_two_never_share_a_conversation(ids):
 
 LOCAL = {"console", "jsonrpc"}
 """Adapters that are the operator's own: they may do with conversations what he may."""
-FOR_NETWORKS = {"submit", "events", "statistics"}
+FOR_NETWORKS = {"submit", "events", "statistics", "remember", "recall"}
+"""The last two keep an adapter's own notes, and touch no conversation."""
 
 
 def touched(code):
