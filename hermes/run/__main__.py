@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +20,11 @@ from pathlib import Path
 import trio
 
 from hermes.actors.runtime import Runtime
-from hermes.adapters.console import SOURCE, Console
+from hermes.adapters.console import Console
 from hermes.agents.offline import OfflineAgent
 from hermes.config import data_path
 from hermes.embed import open_runtime
 from hermes.errors import StoreFailed, StoreRefused
-from hermes.keys import session_key
 
 GREETING = """\
 Hermes. {agent}
@@ -33,6 +33,7 @@ Your conversations are kept in {path}
 """
 OFFLINE = "The offline agent answers, since no model is connected: say help to see what it can do."
 OPENAI = "https://api.openai.com/v1"
+HISTORY = "console_history"
 MODEL = "gpt-4.1-mini"
 SYSTEM = "You are a helpful assistant in a terminal. Answer briefly, in plain text."
 
@@ -63,9 +64,10 @@ async def _chat(path: Path) -> bool:
     if any(name in os.environ for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL")):
         return await _chat_with_a_model(path)
     agent = OfflineAgent()
-    async with open_runtime(path, agent=lambda _: agent) as runtime:
+    console = _console(OFFLINE, path)
+    async with open_runtime(path, agent=lambda _: agent, adapters=[console]) as runtime:
         agent.search = runtime.search
-        return await _console(runtime, OFFLINE, path)
+        return await _until_told(console, runtime)
 
 
 async def _chat_with_a_model(path: Path) -> bool:
@@ -78,6 +80,7 @@ async def _chat_with_a_model(path: Path) -> bool:
         name="the model",
         key=Secret.env("OPENAI_API_KEY"),
     )
+    console = _console(f"{endpoint.model} answers.", path)
     async with (
         chat_agents(endpoint, system=SYSTEM) as agents,
         open_runtime(
@@ -86,17 +89,33 @@ async def _chat_with_a_model(path: Path) -> bool:
             describe=agents.describe,
             compressor=agents.compressor(),
             titler=agents.titler(),
+            adapters=[console],
         ) as runtime,
     ):
-        return await _console(runtime, f"{endpoint.model} answers.", path)
+        return await _until_told(console, runtime)
 
 
-async def _console(runtime: Runtime, agent: str, path: Path) -> bool:
-    at_terminal = sys.stdin.isatty()
-    if at_terminal:
-        sys.stdout.write(GREETING.format(agent=agent, path=path))
-    prompt = "> " if at_terminal else ""
-    return await Console(runtime, session_key(SOURCE), prompt, sys.stdin, sys.stdout).run()
+def _console(agent: str, path: Path) -> Console:
+    return Console(
+        greeting=GREETING.format(agent=agent, path=path), history=path.with_name(HISTORY)
+    )
+
+
+async def _until_told(console: Console, runtime: Runtime) -> bool:
+    """Chat until the input ends, or the program is told to; then the runtime drains."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_hear_terminate, nursery.cancel_scope)
+        await console.run(runtime)
+        nursery.cancel_scope.cancel()
+    if console.left:
+        raise KeyboardInterrupt
+    return not console.failed
+
+
+async def _hear_terminate(scope: trio.CancelScope) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        async for _ in signals:
+            scope.cancel()
 
 
 if __name__ == "__main__":
