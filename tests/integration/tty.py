@@ -14,7 +14,9 @@ import termios
 import time
 import unicodedata
 
-_CODE = re.compile(r"\x1b\[([?>]?)([0-9;]*)([@-~])|\x1b\]([^\x07\x1b]*)(?:\x07|\x1b\\)|\x1b([=>78])")
+_CODE = re.compile(
+    r"\x1b\[([?>]?)([0-9;]*)([@-~])|\x1b\]([^\x07\x1b]*)(?:\x07|\x1b\\)|\x1b([=>78])"
+)
 PATIENCE = 30.0
 
 
@@ -133,7 +135,7 @@ class Tty:
             stdout=theirs,
             stderr=theirs,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - one thread
             env={**os.environ, "TERM": "xterm-256color", **environment},
         )
 

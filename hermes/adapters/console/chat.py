@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import threading
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,11 +21,11 @@ from hermes.actors.runtime import Runtime
 from hermes.adapters.console.history import Remembered
 from hermes.adapters.console.lines import MAX_LINE, TooLong
 from hermes.adapters.console.plain import PlainScreen, read_lines
+from hermes.adapters.console.queue import Hole, Item, Queue, WaitingRow
 from hermes.adapters.console.showing import Showing
 from hermes.errors import Draining, HermesError, StoreFailed
-from hermes.events import Envelope, Titled, TurnEnded
 from hermes.keys import session_key
-from hermes.messages import Inbound, OutboxRow, Source
+from hermes.messages import Inbound, Listed, OutboxRow, Source
 
 if TYPE_CHECKING:
     from hermes.adapters.console.terminal import Terminal
@@ -58,9 +57,7 @@ class Console:
     """Whether the operator has left by Ctrl-C."""
     _showing: Showing = attrs.field(init=False)
     _open: trio.Event = attrs.field(init=False, factory=trio.Event)
-    _rows: deque[tuple[OutboxRow, trio.Event]] = attrs.field(init=False, factory=deque)
-    _pause: trio.CancelScope | None = attrs.field(init=False, default=None)
-    _listening: bool = attrs.field(init=False, default=False)
+    _queue: Queue | None = attrs.field(init=False, default=None)
     _asked_to_leave: float = attrs.field(init=False, default=-LEAVE_SECONDS)
     _chatting: trio.CancelScope = attrs.field(init=False, factory=trio.CancelScope)
     _terminal: Terminal | None = attrs.field(init=False, default=None)
@@ -81,53 +78,41 @@ class Console:
     async def send(self, row: OutboxRow, /) -> None:
         """Show an outbox row, after all that has happened before it."""
         await self._open.wait()
-        if not self._listening:  # the chat is over, and the runtime ends
-            await self._showing.row(row)
-            return
-        shown = trio.Event()
-        self._rows.append((row, shown))
-        if self._pause is not None:
-            self._pause.cancel()
-        await shown.wait()
+        if self._queue is not None:
+            waiting = self._queue.add_row(row)
+            await waiting.over.wait()
+            if waiting.shown:
+                return
+        await self._showing.row(row)  # the chat is over, and the runtime ends
 
-    async def _show(self, runtime: Runtime, heard: Subscription) -> None:
-        """Show events as they come, and rows where no event waits."""
+    async def _hear(self, heard: Subscription, queue: Queue) -> None:
+        async for envelope in heard:
+            queue.add(envelope, heard.lost)
+        queue.close()
+
+    async def _show(self, queue: Queue) -> None:
+        """Show one thing after the other, until the chat is over."""
         try:
-            while True:
-                envelope = await self._next(heard)
-                if envelope is None:
-                    await self._show_rows()
-                    continue
-                await self._showing.event(envelope)
-                if isinstance(envelope.event, TurnEnded | Titled):
-                    await self._offer(runtime)
-        except StopAsyncIteration:
-            pass  # the chat is over
+            while (item := await queue.take()) is not None:
+                await self._show_item(item)
         finally:
-            with trio.CancelScope(shield=True):  # somebody waits for each of them
-                await self._show_rows()
-            self._listening = False
+            self._queue = None
+            queue.give_up()
             self._showing.end()
 
-    async def _next(self, heard: Subscription) -> Envelope | None:
-        """The next event; None where there is none yet, but a row."""
-        with trio.CancelScope() as self._pause:
-            if self._rows:
-                self._pause.cancel()  # felt only where it would wait
-            return await anext(heard)
-        return None
-
-    async def _show_rows(self) -> None:
-        while self._rows:
-            row, shown = self._rows[0]
-            await self._showing.row(row)
-            self._rows.popleft()
-            shown.set()
-
-    async def _offer(self, runtime: Runtime) -> None:
-        if self._terminal is not None:
-            with contextlib.suppress(HermesError):
-                await self._terminal.offer(await runtime.sessions(self.session_key, limit=OFFERED))
+    async def _show_item(self, item: Item) -> None:
+        match item:
+            case Hole():
+                self._showing.lose()
+            case WaitingRow():
+                shown = False
+                try:
+                    await self._showing.row(item.row)
+                    shown = True
+                finally:
+                    item.end(shown=shown)
+            case _:
+                await self._showing.event(item)
 
     # The chat
 
@@ -135,10 +120,11 @@ class Console:
         """Chat until the input ends, or `left`; says whether every turn was answered."""
         async with self._screen():
             with runtime.events(self.session_key) as heard:
-                self._listening = True
+                self._queue = queue = Queue()
                 self._open.set()
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._show, runtime, heard)
+                    nursery.start_soon(self._hear, heard, queue)
+                    nursery.start_soon(self._show, queue)
                     with self._chatting:
                         await self._chat(runtime)
                     heard.close()  # what was heard is still shown
@@ -193,15 +179,16 @@ class Console:
         assert isinstance(screen, PlainScreen)
         if prompt:
             await screen.prompt(prompt)
-        async for line in read_lines(self.stdin):
-            if isinstance(line, TooLong):
-                await self._refuse(LONG)
-            elif line.strip():
-                await self._ask(runtime, line.strip())
-            if screen.gone:
-                return
-            if prompt:
-                await screen.prompt(prompt)
+        async with contextlib.aclosing(read_lines(self.stdin)) as lines:
+            async for line in lines:
+                if isinstance(line, TooLong):
+                    await self._refuse(LONG)
+                elif line.strip():
+                    await self._ask(runtime, line.strip())
+                if screen.gone:
+                    return
+                if prompt:
+                    await screen.prompt(prompt)
 
     async def _ask(self, runtime: Runtime, text: str) -> None:
         try:
@@ -215,12 +202,24 @@ class Console:
 
     async def _take_typed(self, runtime: Runtime, terminal: Terminal) -> None:
         """Each line as it is typed, whether an answer runs or not."""
-        await self._offer(runtime)
+        from hermes.adapters.console.terminal import Interrupt, Wanted  # noqa: PLC0415 - loaded
+
         async for typed in terminal.typed:
-            if isinstance(typed, str):
-                await self._submit(runtime, typed)
-            else:
-                await self._interrupt(runtime)
+            match typed:
+                case str():
+                    await self._submit(runtime, typed)
+                case Interrupt():
+                    await self._interrupt(runtime)
+                case Wanted():
+                    await terminal.offer(typed, await self._sessions(runtime))
+
+    async def _sessions(self, runtime: Runtime) -> list[Listed]:
+        try:
+            return await runtime.sessions(self.session_key, limit=OFFERED)
+        except StoreFailed:
+            raise
+        except HermesError:
+            return []  # it was only to spare some typing
 
     async def _submit(self, runtime: Runtime, text: str) -> None:
         text = text.strip()

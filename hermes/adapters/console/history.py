@@ -35,10 +35,10 @@ class Remembered:
         except OSError as error:
             log.warning("the history of the console cannot be read: %s", error)
             lines = []
+        texts = [text for text in map(_decoded, lines) if text is not None][-self.kept :]
         if len(lines) > 2 * self.kept:
-            lines = lines[-self.kept :]
-            self._replace(b"".join(line + b"\n" for line in lines))
-        return [text for text in map(_decoded, lines[-self.kept :]) if text is not None]
+            self._replace(b"".join(map(_encoded, texts)))
+        return texts
 
     def takes(self, text: str) -> bool:
         """Whether a text is one to remember."""
@@ -50,7 +50,7 @@ class Remembered:
             return
         try:
             with open(self.path, "ab", opener=_private) as file:
-                file.write(json.dumps(text).encode() + b"\n")
+                file.write(_encoded(text))
         except OSError as error:
             log.warning("the history of the console cannot be written: %s", error)
 
@@ -68,6 +68,10 @@ def _private(path: str, flags: int) -> int:
     with contextlib.suppress(OSError):
         os.fchmod(descriptor, 0o600)  # it may be older than this rule
     return descriptor
+
+
+def _encoded(text: str) -> bytes:
+    return json.dumps(text).encode() + b"\n"
 
 
 def _decoded(line: bytes) -> str | None:

@@ -57,7 +57,8 @@ def _printed(renderable: RenderableType, width: int) -> str:
     )
     console.print(renderable)
     lines = [line.rstrip() for line in out.getvalue().split("\n")]
-    return "\n".join(lines).strip("\n")
+    full = [place for place, line in enumerate(lines) if _SGR.sub("", line).strip()]
+    return "\n".join(lines[full[0] : full[-1] + 1]) if full else ""
 
 
 def _is_whole(markup: str, shown: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import trio
 
@@ -33,7 +33,7 @@ class PlainScreen:
         if not self._at_start:
             await self.write("\n")
 
-    async def say(self, text: str) -> None:
+    async def say(self, text: str, *, markdown: bool = False) -> None:
         """Write a text on lines of its own."""
         await self.finish()
         await self.piece(text)
@@ -73,7 +73,7 @@ def _write(descriptor: int, content: bytes) -> None:
             select.select([], [descriptor], [])
 
 
-async def read_lines(descriptor: int) -> AsyncIterator[str | TooLong]:
+async def read_lines(descriptor: int) -> AsyncGenerator[str | TooLong, None]:
     """The lines of a descriptor, until its end."""
     lines = Lines()
     while piece := await trio.to_thread.run_sync(_read, descriptor, abandon_on_cancel=True):

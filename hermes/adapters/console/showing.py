@@ -23,7 +23,7 @@ from hermes.events import (
     TurnEnded,
     TurnStarted,
 )
-from hermes.messages import OutboxRow, Reply
+from hermes.messages import OutboxRow
 
 REMEMBERED = 200
 SHORT = 100
@@ -42,8 +42,8 @@ class Screen(Protocol):
         """The answer goes on no further."""
         ...
 
-    async def say(self, text: str) -> None:
-        """A text as it is."""
+    async def say(self, text: str, *, markdown: bool = False) -> None:
+        """A text of its own, also in the midst of an answer, which goes on after it."""
         ...
 
     async def aside(self, text: str) -> None:
@@ -63,6 +63,7 @@ class Showing:
         self._key = session_key
         self._said = ""
         self._part = ""  # of it, since the last tool
+        self._whole = True  # whether no piece of it is missing
         self._told: deque[tuple[int, str]] = deque(maxlen=REMEMBERED)
         self._tools: dict[str, str] = {}
         self._ended: deque[int] = deque(maxlen=REMEMBERED)
@@ -77,19 +78,20 @@ class Showing:
             case TurnEnded():
                 await self._end(event)
             case Notice():
-                if self._is_new(turn_id or 0, event.text):
-                    await self._close()
+                if not self._was_told(turn_id or 0, event.text):
+                    await self.screen.finish()
                     await self.screen.say(event.text)
+                    self._told.append((turn_id or 0, event.text))
             case TurnStarted() | TextDelta() | ToolStarted() | ToolFinished():
                 if turn_id is not None and turn_id not in self._ended:
                     await self._go_on(turn_id, event)
 
     async def _go_on(self, turn_id: int, event: RuntimeEvent) -> None:
         if turn_id != self.running:
-            self.running, self._said, self._part = turn_id, "", ""
+            self.running, self._said, self._part, self._whole = turn_id, "", "", True
             self._tools.clear()
         match event:
-            case TextDelta():
+            case TextDelta() if self._whole:
                 await self.screen.piece(event.text)
                 self._said += event.text  # not before: a piece that was not shown is not said
                 self._part += event.text
@@ -112,9 +114,11 @@ class Showing:
             self.failed = True
         told_as = min(event.inbox_ids, default=reply.turn_id)
         if not reply.text:
-            await self._close()
-        elif self._is_new(told_as, reply.text):
-            await self._answer(reply.turn_id, reply.text, is_plain=_is_plain(reply))
+            if self.running == reply.turn_id:
+                await self.screen.finish()
+        elif not self._was_told(told_as, reply.text):
+            await self._answer(reply.turn_id, reply.text, markdown=reply.status == "complete")
+            self._told.append((told_as, reply.text))  # not before: a row may still have to tell it
         if reply.status == "interrupted":
             await self.screen.aside(INTERRUPTED)
         if self.running == reply.turn_id:
@@ -122,43 +126,39 @@ class Showing:
         self._ended.append(reply.turn_id)
         self._wake()
 
+    def lose(self) -> None:
+        """Pieces are missing: the rest of the running answer is shown at its end, as a whole."""
+        self._whole = False
+
     async def row(self, row: OutboxRow) -> None:
         """Show what is in the outbox, if it was not shown as it happened."""
         text = str(row.body.get("text") or "")
         kind = row.body.get("kind")
         own = row.session_key == self._key and row.turn_id
-        if not text or (own and not self._is_new(row.turn_id, text)):
+        if not text or (own and self._was_told(row.turn_id, text)):
             return
         if row.recovered:
-            await self._close()
             await self.screen.aside(AGAIN)
         ours = row.turn_id if own and kind == "reply" else None
-        await self._answer(ours, text, is_plain=kind != "reply")
+        await self._answer(ours, text, markdown=kind == "reply")
+        if own:
+            self._told.append((row.turn_id, text))
 
-    async def _answer(self, turn_id: int | None, text: str, *, is_plain: bool) -> None:
+    async def _answer(self, turn_id: int | None, text: str, *, markdown: bool) -> None:
         """Show an answer, without what of it was shown while it came."""
-        if turn_id is not None and turn_id == self.running:
+        if turn_id is not None and turn_id == self.running and self._said:
             rest = _rest(text, self._said, self._part)
-            if rest is not None:
-                await self.screen.piece(rest)
-                await self._close()
-                return
-        await self._close()
-        if is_plain:
-            await self.screen.say(text)
-        else:
-            await self.screen.piece(text)
+            await self.screen.piece(rest or "")
             await self.screen.finish()
+            if rest is not None:
+                return
+        await self.screen.say(text, markdown=markdown)
 
-    async def _close(self) -> None:
-        await self.screen.finish()
-
-    def _is_new(self, turn_id: int, text: str) -> bool:
-        """Whether this is the first time it comes; each comes twice at most."""
-        if (turn_id, text) in self._told:
-            self._told.remove((turn_id, text))
+    def _was_told(self, turn_id: int, text: str) -> bool:
+        """Whether it was shown before; each thing comes twice at most."""
+        if (turn_id, text) not in self._told:
             return False
-        self._told.append((turn_id, text))
+        self._told.remove((turn_id, text))
         return True
 
     # Who waits
@@ -178,10 +178,6 @@ class Showing:
     def _wake(self) -> None:
         self._news.set()
         self._news = trio.Event()
-
-
-def _is_plain(reply: Reply) -> bool:
-    return reply.status != "complete"
 
 
 def _rest(text: str, said: str, part: str) -> str | None:

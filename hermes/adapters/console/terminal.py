@@ -13,7 +13,7 @@ import math
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TypeAlias
 
@@ -30,7 +30,7 @@ from prompt_toolkit.output import Output
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from hermes.adapters.console.blocks import Blocks
-from hermes.adapters.console.completing import choices
+from hermes.adapters.console.completing import RESUME, choices
 from hermes.adapters.console.harmless import harmless
 from hermes.adapters.console.history import Remembered
 from hermes.adapters.console.markdown import plain, render
@@ -48,7 +48,19 @@ class Interrupt:
     """Ctrl-C was pressed on an empty line."""
 
 
-Typed: TypeAlias = str | Interrupt
+class Wanted:
+    """A line is about to name a conversation: which are there?"""
+
+    def __init__(self) -> None:
+        self.sessions: asyncio.Future[Sequence[Listed]] = asyncio.get_running_loop().create_future()
+
+    def offer(self, sessions: Sequence[Listed]) -> None:
+        """These."""
+        if not self.sessions.done():  # it may have been given up
+            self.sessions.set_result(sessions)
+
+
+Typed: TypeAlias = str | Interrupt | Wanted
 
 
 class Terminal:
@@ -76,17 +88,19 @@ class Terminal:
         """Print what is still a preview."""
         await self._there(self._paper.finish)
 
-    async def say(self, text: str) -> None:
-        """Print a text as it is."""
-        await self._there(functools.partial(self._paper.say, harmless(text), ""))
+    async def say(self, text: str, *, markdown: bool = False) -> None:
+        """Print a text above an answer that is still being written."""
+        write = render if markdown else plain
+        await self._there(functools.partial(self._paper.say, harmless(text), write))
 
     async def aside(self, text: str) -> None:
         """Print it faintly."""
-        await self._there(functools.partial(self._paper.say, harmless(text), "dim"))
+        write = functools.partial(plain, style="dim")
+        await self._there(functools.partial(self._paper.say, harmless(text), write))
 
-    async def offer(self, sessions: Sequence[Listed]) -> None:
-        """These can be resumed."""
-        await self._there(functools.partial(self._paper.offer, sessions))
+    async def offer(self, wanted: Wanted, sessions: Sequence[Listed]) -> None:
+        """Answer which conversations there are."""
+        await self._there(functools.partial(wanted.offer, sessions))
 
     async def _there(self, function: Callable[[], None]) -> None:
         """Call it in the terminal's thread, and wait: who shows too much is slowed down."""
@@ -178,7 +192,6 @@ class _Paper:
         """Whether a block of the present answer was printed: the next one stands apart."""
         self._preview: StyleAndTextTuples = []
         self._refresh: asyncio.TimerHandle | None = None
-        self._sessions: Sequence[Listed] = ()
         self._output = _output()
         self._session: PromptSession[str] = PromptSession(
             self._message,
@@ -186,7 +199,7 @@ class _Paper:
             multiline=True,
             prompt_continuation=" " * len(PROMPT),
             history=_Kept(remembered),
-            completer=_Completing(self),
+            completer=_Completing(tell),
             complete_while_typing=Condition(self._is_command),
             key_bindings=self._keys(),
             reserve_space_for_menu=6,
@@ -230,19 +243,11 @@ class _Paper:
         else:
             self._tell(Interrupt())
 
-    def offer(self, sessions: Sequence[Listed]) -> None:
-        """These can be resumed."""
-        self._sessions = sessions
-
-    def choose(self, line: str) -> Iterable[Completion]:
-        """How the line may go on."""
-        for each in choices(line, self._sessions):
-            yield Completion(each.text, start_position=-each.replaces, display_meta=each.summary)
-
     # The output
 
     def _message(self) -> StyleAndTextTuples:
-        return [*self._preview, ("bold", PROMPT)]
+        done = self._session.app.is_done  # what is drawn then stays, and the block comes as a whole
+        return [*([] if done else self._preview), ("bold", PROMPT)]
 
     def piece(self, text: str) -> None:
         """Take a piece of Markdown: blocks that are whole are printed."""
@@ -263,10 +268,9 @@ class _Paper:
         shown = harmless(text.strip("\n")).replace("\n", "\n" + " " * len(PROMPT))
         self._print(plain(PROMPT + shown, self._columns, "bold"))
 
-    def say(self, text: str, style: str) -> None:
-        """Print a text as it is, apart from an answer."""
-        self.finish()
-        self._print(plain(text, self._columns, style))
+    def say(self, text: str, write: Callable[[str, int], str]) -> None:
+        """Print a text apart from an answer, which may go on after it."""
+        self._print(write(text, self._columns))
 
     def _print_block(self, block: str) -> None:
         if block.strip():
@@ -336,14 +340,27 @@ class _Kept(History):
 
 
 class _Completing(Completer):
-    def __init__(self, paper: _Paper) -> None:
-        self._paper = paper
+    def __init__(self, tell: Callable[[Typed], None]) -> None:
+        self._tell = tell
 
     def get_completions(
         self, document: Document, complete_event: CompleteEvent
     ) -> Iterable[Completion]:
+        """Nothing: it takes a while."""
+        return ()
+
+    async def get_completions_async(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> AsyncGenerator[Completion, None]:
         """How the text before the cursor may go on."""
-        return self._paper.choose(document.text_before_cursor)
+        line = document.text_before_cursor
+        sessions: Sequence[Listed] = ()
+        if line.lower().startswith(RESUME):
+            wanted = Wanted()
+            self._tell(wanted)
+            sessions = await wanted.sessions
+        for each in choices(line, sessions):
+            yield Completion(each.text, start_position=-each.replaces, display_meta=each.summary)
 
 
 def _output() -> Output:
