@@ -110,8 +110,8 @@ def _complain(problems: Sequence[Problem], options: argparse.Namespace) -> int:
 def _run(settings: Settings, front: Front) -> int:
     try:
         return 0 if trio.run(run_bot, settings, front) else 1
-    except Stopped:
-        return 130
+    except Stopped as stopped:
+        return stopped.code
     except BadSettings as bad:
         sys.stderr.write(f"{bad}\n")
         return 2

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import signal
-import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Literal
 
+import attrs
 import trio
 
+from hermes.actors.admission import Access, Rules
+from hermes.actors.buckets import Rates
 from hermes.actors.runtime import Runtime
-from hermes.adapters.console import SOURCE, Console
+from hermes.adapters.console import Console
 from hermes.config import CompressionConfig, Config, data_path
 from hermes.embed import open_runtime
-from hermes.keys import session_key
+from hermes.errors import plain
+from hermes.protocols import Adapter
 from hermes.run import resolving
-from hermes.run.answering import open_answering
-from hermes.settings import Settings
+from hermes.run.answering import Answering, open_answering
+from hermes.run.platforms import Platform, open_platforms
+from hermes.settings import BadSettings, Problem, Settings
+
+log = logging.getLogger(__name__)
 
 Front = Literal["console", "stdio", "none"]
 
@@ -27,14 +34,37 @@ Hermes. {agent}
 Your conversations are kept in {path}
 /help shows the commands; Ctrl-D ends.
 """
+HISTORY = "history"
+LOCAL: frozenset[str] = frozenset({"console", "rpc"})
+"""Where who speaks is who started the bot."""
+NOTHING = "there is nothing to run: no console, and no platform such as [telegram] in the settings"
 
 
 class Stopped(Exception):
-    """A second signal ended the bot before it had drained."""
+    """It ended neither by the end of its input nor by one signal; `code` is for the shell."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+@attrs.frozen
+class Ending:
+    """The end, once it is asked for: heard by those who end in their own way, and by the rest."""
+
+    asked: trio.Event = attrs.Factory(trio.Event)
+    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+
+    def begin(self) -> None:
+        """Ask for it."""
+        self.asked.set()
+        self.scope.cancel()
 
 
 async def run_bot(settings: Settings, front: Front) -> bool:
     """Run until the front ends, or a signal ends it; says whether every turn was answered."""
+    if front == "none" and settings.telegram is None:
+        raise BadSettings([Problem(0, "", NOTHING)])
     # At a console Ctrl-C stops a turn, and is the console's own.
     numbers = [signal.SIGTERM] if front == "console" else [signal.SIGTERM, signal.SIGINT]
     async with ended_by_signals(*numbers) as ending:
@@ -50,42 +80,82 @@ def place_of(settings: Settings) -> Path:
     return path
 
 
-async def _run(settings: Settings, path: Path, front: Front, ending: trio.CancelScope) -> bool:
-    async with (
-        open_answering(settings) as answering,
-        open_runtime(
-            path,
-            agent=answering.build,
-            describe=answering.describe,
-            compressor=answering.compressor,
-            titler=answering.titler,
-            config=config_of(settings),
-            hooks={
-                event: [resolving.named(f"hooks.{event}", each) for each in hooks]
-                for event, hooks in settings.hooks.items()
-            },
-        ) as runtime,
-    ):
+async def _run(settings: Settings, path: Path, front: Front, ending: Ending) -> bool:
+    async with AsyncExitStack() as stack:
+        answering = await stack.enter_async_context(open_answering(settings))
+        platforms = await stack.enter_async_context(open_platforms(settings))
+        console = _console(answering, path) if front == "console" else None
+        adapters: list[Adapter] = [*platforms, *([console] if console is not None else [])]
+        runtime = await stack.enter_async_context(
+            open_runtime(
+                path,
+                agent=answering.build,
+                describe=answering.describe,
+                compressor=answering.compressor,
+                titler=answering.titler,
+                config=config_of(settings),
+                adapters=adapters,
+                admission=access_of(settings),
+                hooks=resolving.hooks(settings),
+            )
+        )
         answering.begin(runtime)
-        with ending:
-            return await _talk(runtime, front, answering.says, path)
-        return True
-
-
-async def _talk(runtime: Runtime, front: Front, says: str, path: Path) -> bool:
-    if front == "none":
-        await trio.sleep_forever()
-    at_terminal = sys.stdin.isatty()
-    if at_terminal:
-        sys.stdout.write(GREETING.format(agent=says, path=path))
-    prompt = "> " if at_terminal else ""
-    return await Console(runtime, session_key(SOURCE), prompt, sys.stdin, sys.stdout).run()
+        async with beside(platforms, runtime, ending, alone=front == "none"):
+            return await _talk(runtime, front, console, ending)
 
 
 @asynccontextmanager
-async def ended_by_signals(*numbers: signal.Signals) -> AsyncIterator[trio.CancelScope]:
-    """A scope that the first signal cancels, so that the bot drains; a second one ends it all."""
-    ending = trio.CancelScope()
+async def beside(
+    platforms: list[Platform], runtime: Runtime, ending: Ending, *, alone: bool
+) -> AsyncIterator[None]:
+    """The platforms, running during the block; where they are `alone`, their end is the bot's."""
+    left = len(platforms)
+
+    async def receive(platform: Platform) -> None:
+        nonlocal left
+        await platform.run(runtime)
+        left -= 1
+        if platform.trouble is not None:
+            log.error("%s has stopped: %s", platform.platform, platform.trouble)
+        if alone and not left:
+            ending.begin()
+
+    try:
+        async with trio.open_nursery() as nursery:
+            for each in platforms:
+                nursery.start_soon(receive, each)
+            yield
+            nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise plain(group) from None
+
+
+async def _talk(runtime: Runtime, front: Front, console: Console | None, ending: Ending) -> bool:
+    if front == "stdio":
+        from hermes.adapters.jsonrpc import serve_stdio  # noqa: PLC0415 - only here
+
+        await serve_stdio(runtime, stop=ending.asked)
+        return True
+    if console is None:
+        await ending.asked.wait()
+        return True
+    with ending.scope:
+        await console.run(runtime)
+    if console.left:
+        raise Stopped(130)
+    return not console.failed
+
+
+def _console(answering: Answering, path: Path) -> Console:
+    return Console(
+        greeting=GREETING.format(agent=answering.says, path=path), history=path.with_name(HISTORY)
+    )
+
+
+@asynccontextmanager
+async def ended_by_signals(*numbers: signal.Signals) -> AsyncIterator[Ending]:
+    """What the first signal ends, so that the bot drains; a second one ends everything at once."""
+    ending = Ending()
     stopped = False
     raised: BaseException | None = None
 
@@ -94,10 +164,10 @@ async def ended_by_signals(*numbers: signal.Signals) -> AsyncIterator[trio.Cance
         with trio.open_signal_receiver(*numbers) as signals:
             task_status.started()
             async for _ in signals:
-                if ending.cancel_called:
+                if ending.asked.is_set():
                     stopped = True
                     nursery.cancel_scope.cancel()
-                ending.cancel()
+                ending.begin()
 
     async with trio.open_nursery() as nursery:
         await nursery.start(listen)
@@ -109,9 +179,24 @@ async def ended_by_signals(*numbers: signal.Signals) -> AsyncIterator[trio.Cance
             raised = error
         nursery.cancel_scope.cancel()
     if stopped:
-        raise Stopped
+        raise Stopped(130)
     if raised is not None:
         raise raised
+
+
+def access_of(settings: Settings) -> Access:
+    """Who may speak, where."""
+    rules: dict[str | tuple[str, str], Rules] = {}
+    if (telegram := settings.telegram) is not None:
+        rules["telegram"] = Rules(
+            operators=telegram.operators,
+            users=telegram.users,
+            chats=telegram.chats,
+            open=telegram.open,
+            pairing=telegram.pairing,
+        )
+    rates = Rates(per_minute=settings.rates.per_minute, burst=settings.rates.burst)
+    return Access(rules=rules, rates=rates, local=LOCAL)
 
 
 def config_of(settings: Settings) -> Config:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.agents.provider import Secret
+from hermes.messages import Hooks
+from hermes.secrets import Secret
 from hermes.settings import BadSettings, Problem, Reference, Settings
 
 
@@ -41,6 +42,14 @@ def named(key: str, place: str) -> Any:
     except Exception as error:  # noqa: BLE001 - foreign code, which may do anything
         why = f"{type(error).__name__}: {error}"
         raise BadSettings([Problem(0, key, f"{module} cannot be imported: {why}")]) from None
+
+
+def hooks(settings: Settings) -> Hooks:
+    """The functions that hear of boundaries."""
+    return {
+        event: [named(f"hooks.{event}", place) for place in places]
+        for event, places in settings.hooks.items()
+    }
 
 
 def unresolved(settings: Settings) -> Iterator[Problem]:

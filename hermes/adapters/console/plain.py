@@ -1,0 +1,94 @@
+"""The screen that is a pipe, a file, or a terminal that can do nothing: text, and no codes."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import AsyncGenerator
+
+import trio
+
+from hermes.adapters.console.harmless import harmless
+from hermes.adapters.console.lines import Lines, TooLong
+
+PIECE = 65536
+
+
+class PlainScreen:
+    """Writes to a descriptor, in a thread: a reader who is slow holds up nobody else."""
+
+    def __init__(self, descriptor: int, *, asides: bool) -> None:
+        self._descriptor = descriptor
+        self._asides = asides
+        self._at_start = True
+        self.gone = False
+        """Whether nobody reads any more."""
+
+    async def piece(self, text: str) -> None:
+        """Write a piece of an answer."""
+        await self.write(harmless(text))
+
+    async def finish(self) -> None:
+        """End the line."""
+        if not self._at_start:
+            await self.write("\n")
+
+    async def say(self, text: str, *, markdown: bool = False) -> None:
+        """Write a text on lines of its own."""
+        await self.finish()
+        await self.piece(text)
+        await self.finish()
+
+    async def aside(self, text: str) -> None:
+        """Write it for people."""
+        if self._asides:
+            await self.say(text)
+
+    async def prompt(self, text: str) -> None:
+        """Write what stands before the input; the line ends with the input."""
+        await self.finish()
+        await self.write(text)
+        self._at_start = True
+
+    async def write(self, text: str) -> None:
+        """Write it as it is."""
+        if not text or self.gone:
+            return
+        self._at_start = text.endswith("\n")
+        try:
+            # Given up when cancelled: a reader who has stopped must not keep the program alive.
+            await trio.to_thread.run_sync(
+                _write, self._descriptor, text.encode(errors="replace"), abandon_on_cancel=True
+            )
+        except OSError:  # most often a broken pipe: the reader has seen enough
+            self.gone = True
+
+
+def _write(descriptor: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:  # somebody else has made it so
+            select.select([], [descriptor], [])
+
+
+async def read_lines(descriptor: int) -> AsyncGenerator[str | TooLong, None]:
+    """The lines of a descriptor, until its end."""
+    lines = Lines()
+    while piece := await trio.to_thread.run_sync(_read, descriptor, abandon_on_cancel=True):
+        for line in lines.feed(piece):
+            yield line
+    for line in lines.end():
+        yield line
+
+
+def _read(descriptor: int) -> bytes:
+    # Not through sys.stdin: an abandoned thread would hold its lock when the program ends.
+    while True:
+        try:
+            return os.read(descriptor, PIECE)
+        except BlockingIOError:
+            select.select([descriptor], [], [])
+        except OSError:  # closed, or the terminal is gone
+            return b""

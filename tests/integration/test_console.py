@@ -1,0 +1,441 @@
+"""The console as people and programs use it: at a real terminal, and through real pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from hermes.actors.house import said_to
+from hermes.adapters.console import SOURCE, Console
+from hermes.adapters.console.chat import HOW_TO_LEAVE, LONG
+from hermes.agents.offline import CONNECT, WHO
+from hermes.events import TextDelta, ToolFinished, ToolStarted
+from hermes.messages import ToolCall, TurnResult
+from hermes.testing import ScriptedAgent
+from tests.integration.tty import ALT_ENTER, END, ENTER, INTERRUPT, TAB, UP, Tty
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = [sys.executable, "-W", "error", "-m", "tests.integration.console_program"]
+HERMES = [sys.executable, "-W", "error", "-m", "hermes.run"]
+LOOKING = [ToolStarted(ToolCall("c1", "look")), ToolFinished("c1", "seen")]
+ANSWER = f"{WHO} Say help to see what I can do. {CONNECT}\n"
+
+
+# Through pipes
+
+
+@pytest.fixture
+def piped(tmp_path):
+    """Give some bytes to Hermes; returns its exit code, what it said, and its complaints."""
+
+    def run(content):
+        done = subprocess.run(
+            [*HERMES, "--db", tmp_path / "chat.db"],
+            input=content,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+    return run
+
+
+def test_nothing_in_nothing_out(piped):
+    assert piped(b"") == (0, "", "")
+
+
+def test_lines_are_taken_however_they_end_and_whatever_is_in_them(piped):
+    code, said, complaints = piped(
+        b"one\r\n\r\n  \ntwo \xff\xfe \x1b]0;owned\x07\x9b\n/title three"
+    )
+    assert (code, complaints) == (0, "")
+    owned = "You said: two �� ␛]0;owned␇�\n"
+    assert said == f"You said: one\n{ANSWER}{owned}{ANSWER}The title is now: three\n"
+
+
+def test_a_line_that_is_too_long_is_refused_and_skipped_as_a_whole(piped):
+    code, said, _ = piped(b"/title A\n" + b"x" * 3_000_000 + b"\n/title B\n")
+    assert said == f"The title is now: A\n{LONG}\nThe title is now: B\n"
+    assert code == 1
+
+
+def test_what_was_done_in_the_background_is_said_before_the_end(piped):
+    code, said, _ = piped(b"/background what is 6*7?\n")
+    assert said == "It is being done in the background.\n6*7 = 42\n"
+    assert code == 0
+
+
+def started(tmp_path, **options):
+    return subprocess.Popen(
+        [*HERMES, "--db", tmp_path / "chat.db"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,
+    )
+
+
+def test_who_reads_no_more_ends_it_quietly(tmp_path):
+    with started(tmp_path) as process:
+        process.stdout.close()
+        process.stdin.write(b"hello\n")
+        process.stdin.flush()  # and it is not closed: the end comes from the other side
+        assert process.wait(30) == 0
+        assert process.stderr.read() == b""
+
+
+def test_it_ends_when_told_to_after_the_running_answer_which_is_said_once(tmp_path):
+    with started(tmp_path) as process:
+        process.stdin.write(b"count to 9 slowly\nhello\n")
+        process.stdin.flush()
+        begun = process.stdout.read(3)
+        process.send_signal(signal.SIGTERM)
+        said = begun + process.stdout.read()
+        assert said.replace(b"\n", b"") == b"1 2 3 4 5 6 7 8 9"
+        assert process.wait(30) == 0
+        assert process.stderr.read() == b""
+
+
+def test_a_pipe_needs_neither_prompt_toolkit_nor_rich(tmp_path):
+    code = (
+        "import sys; from hermes.run.__main__ import main; main(['--db', 'chat.db']);"
+        "sys.exit('prompt_toolkit' in sys.modules or 'rich' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=b"hello\n", cwd=tmp_path, timeout=60, check=False,
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert done.stdout.startswith(b"You said: hello")
+    assert done.returncode == 0
+
+
+# Each thing once, in whatever way it comes
+
+
+class Piped(Console):
+    """A console on pipes of its own."""
+
+    def __init__(self):
+        stdin, self.to = os.pipe()
+        self.read_from, stdout = os.pipe()
+        super().__init__(session_key="k", stdin=stdin, stdout=stdout)
+
+    def given(self, text):
+        """The input, and its end."""
+        os.write(self.to, text.encode())
+        os.close(self.to)
+        return self
+
+    def said(self):
+        """All that it has written; it writes no more."""
+        os.close(self.stdout)
+        os.close(self.stdin)
+        with os.fdopen(self.read_from, "rb") as file:
+            return file.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("steps", "shown"),
+    [
+        (["done"], "done"),
+        ([TextDelta("do"), "done"], "done"),
+        ([TextDelta("do"), TextDelta("ne\n"), "done\n"], "done"),
+        ([TextDelta("done "), "done"], "done "),
+        ([TextDelta("let me see; "), *LOOKING, TextDelta("done"), "done"], "let me see; \ndone"),
+        ([TextDelta("let me see; "), *LOOKING, TextDelta("do"), "done"], "let me see; \ndone"),
+        ([TextDelta("do"), "something else"], "do\nsomething else"),
+        ([TextDelta("x\x1b[2J"), "x\x1b[2J"], "x␛[2J"),
+    ],
+)
+async def test_an_answer_is_shown_once_however_it_comes(start, steps, shown):
+    console = Piped().given("hello\n")
+    async with start(agent=lambda _: ScriptedAgent([steps]), adapters=[console]) as runtime:
+        assert await console.run(runtime)
+    assert console.said() == f"{shown}\n"
+
+
+async def test_a_turn_that_fails_is_told_of_and_the_next_one_is_answered(start):
+    console = Piped().given("one\ntwo\n")
+    agent = ScriptedAgent([[TextDelta("well"), RuntimeError("no")], "yes"])
+    async with start(agent=lambda _: agent, adapters=[console]) as runtime:
+        assert not await console.run(runtime)
+    well, failed, retry, yes = console.said().splitlines()
+    assert (well, yes) == ("well", "yes")
+    assert "RuntimeError: no" in failed
+    assert "/retry" in retry
+
+
+async def test_many_answers_stay_in_their_order_and_each_comes_once(start):
+    console = Piped().given("".join(f"{n}\n" for n in range(30)))
+    async with start(agent=lambda _: ScriptedAgent(), adapters=[console]) as runtime:
+        assert await console.run(runtime)
+    assert console.said().splitlines() == [f"echo: {n}" for n in range(30)]
+
+
+@pytest.mark.parametrize("burst", [0, 3000, 5000])
+async def test_a_long_answer_in_many_pieces_is_whole_and_shown_once(start, burst):
+    pieces = [f"{n} " for n in range(5000)]  # more than wait for a listener
+    text = "".join(pieces)
+
+    async def say(turn):
+        for number, piece in enumerate(pieces):
+            turn.emit(TextDelta(piece))
+            if number >= burst:
+                await trio.lowlevel.checkpoint()
+        return TurnResult(text=text)
+
+    console = Piped().given("go\n")
+    async with start(agent=lambda _: ScriptedAgent([[say]]), adapters=[console]) as runtime:
+        assert await console.run(runtime)
+    assert console.said() == f"{text}\n"
+
+
+async def test_what_a_tool_asks_and_what_is_done_beside_is_shown_once(start):
+    async def ask(turn):
+        if "background" in turn.session_key:
+            return TurnResult(text="done beside")
+        await turn.records.ask_approval(
+            turn.session_key, "rm", "{}",
+            say=lambda asked: said_to(SOURCE, "k", turn.session_id, "May I?\x1b", "notice"),
+        )  # fmt: skip
+        return TurnResult(text="I have asked.")
+
+    console = Piped().given("please\n/background and this\n")
+    agent = ScriptedAgent([[ask]] * 2)
+    async with start(agent=lambda _: agent, adapters=[console]) as runtime:
+        assert await console.run(runtime)
+    said = console.said().splitlines()
+    assert sorted(said) == sorted(
+        ["May I?␛", "I have asked.", "It is being done in the background.", "done beside"]
+    )
+
+
+async def test_what_nobody_could_be_shown_is_shown_at_the_next_start(start):
+    gone = Piped()
+    with pytest.raises(RuntimeError, match="power"):
+        async with start(agent=lambda _: ScriptedAgent(["late"]), adapters=[gone]) as runtime:
+            await runtime.ask("k", "hello", source=SOURCE)
+            raise RuntimeError("power")  # before the console was run
+    console = Piped().given("")
+    async with start(adapters=[console]) as runtime:
+        assert await console.run(runtime)
+    assert console.said() == "late\n"
+    os.close(gone.to)
+    assert gone.said() == ""
+
+
+# At a terminal
+
+
+@pytest.fixture
+def tty(tmp_path):
+    """Start Hermes at a terminal; with a script, a program whose agent says that."""
+    begun = []
+
+    def start(script=None, **options):
+        path = str(tmp_path / "chat.db")
+        command = (
+            [*HERMES, "--db", path] if script is None else [*PROGRAM, path, json.dumps(script)]
+        )
+        begun.append(Tty(command, PYTHONPATH=str(ROOT), **options))
+        begun[-1].until("\n>")
+        return begun[-1]
+
+    yield start
+    for each in begun:
+        each.__exit__()
+
+
+def test_ctrl_c_stops_the_answer_and_then_empties_the_line_and_then_leaves(tty):
+    term = tty()
+    term.type("count to 900 slowly" + ENTER)
+    term.until("1 2 3")
+    term.type("half a lin" + INTERRUPT)  # the line first, and the answer goes on
+    term.until(lambda text: "half" not in text and "1 2 3 4 5" in text)
+    term.type(INTERRUPT)
+    term.until("(interrupted)")
+    term.type("what is 2+3?" + ENTER)
+    shown = term.until("2+3 = 5")
+    assert '· calculate {"expression":"2+3"}' in shown
+    term.type(INTERRUPT)
+    term.until(HOW_TO_LEAVE)
+    term.type(INTERRUPT)
+    assert term.wait() == 130
+    assert term.restored
+    assert "Traceback" not in term.stream
+
+
+@pytest.mark.parametrize("how", ["end", "interrupt", "error"])
+def test_the_terminal_is_left_as_it_was(tty, how):
+    term = tty({"text": "never"})
+    term.type("something typed" + INTERRUPT)
+    term.until(lambda text: "typed" not in text)
+    assert not term.restored
+    match how:
+        case "end":
+            term.type(END)
+            assert term.wait() == 0
+        case "interrupt":
+            term.signal(signal.SIGINT)
+            term.until(HOW_TO_LEAVE)
+            term.signal(signal.SIGINT)
+            assert term.wait() == 130
+        case "error":
+            term.type("raise" + ENTER)
+            assert term.wait() == 1
+            assert "as the test says" in term.screen.text
+    assert term.restored
+
+
+def test_told_to_end_hermes_drains_and_gives_the_terminal_back(tty):
+    term = tty()
+    term.type("count to 9 slowly" + ENTER)
+    term.until("1 2 3")
+    term.signal(signal.SIGTERM)
+    assert term.wait() == 0
+    assert term.restored
+    said = term.screen.text.split("slowly\n")[1].replace("\n", " ").replace("> ", "").split()
+    assert said == [*"123456789"]
+
+
+def test_one_can_go_on_typing_while_an_answer_comes(tty):
+    term = tty()
+    term.type("count to 6 slowly" + ENTER)
+    term.until("1 2")
+    term.type("/title Bees" + ENTER + "what is 40+2?" + ENTER)
+    shown = term.until("40+2 = 42")
+    assert shown.index("The title is now: Bees\n1 2 3 4 5 6") < shown.index("\n40+2 = 42")
+    assert shown.count("The title is now: Bees") == 1
+    assert shown.count("1 2 3 4 5 6") == 1
+
+
+def test_several_lines_are_one_message_pasted_or_typed(tty):
+    term = tty({"text": "heard"})
+    term.paste("first\nsecond\r\nthird")
+    term.type(ALT_ENTER + "fourth\\" + ENTER + "fifth")
+    term.until("  fifth")
+    term.type(ENTER)
+    shown = term.until("heard\n>")
+    assert "> first\n  second\n  third\n  fourth\n  fifth\nheard\n" in shown
+    term.type(END)
+    assert term.wait() == 0
+
+
+def test_what_was_typed_is_there_again_after_a_restart(tty, tmp_path):
+    term = tty({"text": "well"})
+    for text in ["first", " secret", "second\\" + ENTER + "line"]:
+        term.type(text + ENTER)
+        term.until(lambda shown, text=text: shown.endswith("well\n>"))
+    term.type(END)
+    assert term.wait() == 0
+    assert stat.S_IMODE((tmp_path / "history").stat().st_mode) == 0o600
+    term = tty({"text": "well"})
+    term.type(UP)
+    term.until("> second\n  line")
+    term.type(UP + UP)
+    term.until(lambda shown: shown.endswith("> first"))
+
+
+def test_commands_and_conversations_are_completed(tty):
+    term = tty()
+    term.type("/titl")
+    term.until("show or set the title")
+    term.type(TAB + " Honey bees" + ENTER)
+    term.until("The title is now: Honey bees")
+    term.type("hello" + ENTER)
+    term.until("OpenAI's.")
+    term.type("/resume h")
+    term.until("  Honey bees  2")
+    term.type(TAB)
+    term.until("> /resume Honey bees")
+    term.type(ENTER)
+    term.until("Back in Honey bees.")
+
+
+MARKDOWN = """# The bees
+
+They are *many*, and **busy**:
+
+- one
+- two
+
+  with more
+
+| who | what |
+|-----|------|
+| bee | honey |
+
+```python
+def fly(bee):
+
+    return bee + 1
+```
+
+{filler}
+
+The end of \x1b]0;owned\x07it\x1b[2J.
+"""
+FILLER = "\n\n".join(f"paragraph {n} " + "word " * 30 for n in range(20))
+
+
+@pytest.mark.parametrize("piece", [1, 50, 100_000])
+def test_an_answer_is_shown_as_markdown_and_each_block_once(tty, piece):
+    text = MARKDOWN.format(filler=FILLER)
+    term = tty({"text": text, "piece": piece, "tool": "t\x1b]0;owned\x07"}, rows=20, columns=60)
+    term.type("go" + ENTER)
+    shown = term.until("The end of ␛]0;owned␇it␛[2J.\n>")
+    assert "Welcome.\n> go\n· t␛]0;owned␇" in shown
+    answer = shown.split("owned␇\nThe bees")[1]
+    for once in ["They are many, and busy:", "• one",
+                 " who  what", " bee  honey", "def fly(bee):",
+                 "    return bee + 1", *(f"paragraph {n} " for n in range(20))]:  # fmt: skip
+        assert answer.count(once) == 1, once
+    assert answer.count("word") == 600
+    assert "\x1b[34mdef" in term.stream or "\x1b[94mdef" in term.stream  # highlighted
+    assert term.screen.titles == []
+    term.type(END)
+    assert term.wait() == 0
+
+
+def test_a_block_longer_than_the_screen_is_shown_whole_in_the_end(tty):
+    code = "```\n" + "\n".join(f"line {n}." for n in range(100)) + "\n```"
+    term = tty({"text": code, "pause": 0.001}, rows=10, columns=40)
+    term.type("go" + ENTER)
+    shown = term.until(lambda text: "line 0." in text and "line 99." in text)
+    assert [shown.count(f"line {n}.") for n in range(100)] == [1] * 100
+
+
+def test_a_terminal_that_changes_its_width_goes_on(tty):
+    term = tty({"text": "word " * 40})
+    term.type("one" + ENTER)
+    term.until(lambda text: text.count("word") == 40 and text.endswith("\n>"))
+    term.resize(30, 40)
+    term.type("two" + ENTER)
+    shown = term.until(lambda text: text.count("word") == 80 and text.endswith("\n>"))
+    assert all(len(line) <= 40 for line in shown.split("> two\n")[1].split("\n"))
+
+
+@pytest.mark.parametrize("plain", [{"TERM": "dumb"}, {"NO_COLOR": "1"}], ids=str)
+def test_a_terminal_that_wants_no_codes_gets_none(tty, plain):
+    term = tty(**plain)
+    term.type("count to 900 slowly\n")
+    term.until("1 2 3")
+    term.type(INTERRUPT)
+    term.until("(interrupted)\n>")
+    term.type("what is 2+3?\n")
+    term.until("2+3 = 5\n>")
+    term.type(INTERRUPT)
+    term.until(HOW_TO_LEAVE)
+    term.type(INTERRUPT)
+    assert term.wait() == 130
+    assert "\x1b" not in term.stream
+    assert term.restored
