@@ -98,7 +98,7 @@ class Access:
 
     rules: Mapping[str | tuple[str, str], Rules] = attrs.Factory(dict)
     rates: Rates = attrs.Factory(Rates)
-    local: frozenset[str] = attrs.field(default=frozenset({CONSOLE}), converter=frozenset)
+    local: frozenset[str] = frozenset({CONSOLE})
 
     def __attrs_post_init__(self) -> None:
         for name in self.rules:

@@ -4,8 +4,8 @@ Without a configuration: a chat in the terminal, with a model where OPENAI_API_K
 OPENAI_BASE_URL is set (OPENAI_MODEL names it), else with the offline agent.
 
 Exit codes: 0 it ended as it was told to, and all was answered; 1 a turn failed; 2 wrong usage or
-settings; 3 the data cannot be used; 4 the store failed while running; 130 ended at once by a
-second signal, or left by Ctrl-C.
+settings; 3 the data cannot be used; 4 the store failed while running; 5 no platform is left that
+could be served; 130 ended at once by a second signal, or left by Ctrl-C.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from hermes.actors.runtime import Runtime
 from hermes.adapters.console import Console
 from hermes.config import CompressionConfig, Config, data_path
 from hermes.embed import open_runtime
-from hermes.errors import plain
+from hermes.errors import HermesError, plain
 from hermes.protocols import Adapter
 from hermes.run import resolving
 from hermes.run.answering import Answering, open_answering
@@ -35,12 +35,13 @@ Your conversations are kept in {path}
 /help shows the commands; Ctrl-D ends.
 """
 HISTORY = "history"
+NO_PLATFORM = 5
 LOCAL: frozenset[str] = frozenset({"console", "rpc"})
 """Where who speaks is who started the bot."""
 NOTHING = "there is nothing to run: no console, and no platform such as [telegram] in the settings"
 
 
-class Stopped(Exception):
+class Stopped(HermesError):
     """It ended neither by the end of its input nor by one signal; `code` is for the shell."""
 
     def __init__(self, code: int) -> None:
@@ -100,13 +101,13 @@ async def _run(settings: Settings, path: Path, front: Front, ending: Ending) -> 
             )
         )
         answering.begin(runtime)
-        async with beside(platforms, runtime, ending, alone=front == "none"):
+        async with beside(platforms, runtime, alone=front == "none"):
             return await _talk(runtime, front, console, ending)
 
 
 @asynccontextmanager
 async def beside(
-    platforms: list[Platform], runtime: Runtime, ending: Ending, *, alone: bool
+    platforms: list[Platform], runtime: Runtime, *, alone: bool
 ) -> AsyncIterator[None]:
     """The platforms, running during the block; where they are `alone`, their end is the bot's."""
     left = len(platforms)
@@ -118,7 +119,7 @@ async def beside(
         if platform.trouble is not None:
             log.error("%s has stopped: %s", platform.platform, platform.trouble)
         if alone and not left:
-            ending.begin()
+            raise Stopped(NO_PLATFORM)
 
     try:
         async with trio.open_nursery() as nursery:
@@ -167,6 +168,7 @@ async def ended_by_signals(*numbers: signal.Signals) -> AsyncIterator[Ending]:
                 if ending.asked.is_set():
                     stopped = True
                     nursery.cancel_scope.cancel()
+                log.info("told to end: draining; a second signal ends it at once")
                 ending.begin()
 
     async with trio.open_nursery() as nursery:

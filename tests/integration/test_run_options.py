@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ import trio
 
 from hermes.settings import EXAMPLE
 from hermes.testing import open_model
+from hermes.testing.telegram import TOKEN, open_telegram
 
+SECONDS = 60
 RUN = [sys.executable, "-W", "error", "-m", "hermes.run"]
 ROOT = Path(__file__).parents[2]
 QUIET = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
@@ -122,14 +125,125 @@ def test_tools_and_hooks_are_named_in_the_settings(tmp_path):
     assert (tmp_path / "left").read_text() == "console"
 
 
+def test_a_bot_without_a_console_or_a_platform_is_told_so(tmp_path):
+    done = run("--no-console", "--db", tmp_path / "chat.db")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("there is nothing to run")
+    assert done.stderr.count("\n") == 1
+
+
+# On a platform
+
+
+@pytest.fixture
+async def server():
+    async with open_telegram() as opened:
+        yield opened
+
+
+@pytest.fixture
+def settings(tmp_path, server):
+    """Write settings for a bot on the loopback server; more lines go into its table."""
+
+    def write(*lines):
+        path = tmp_path / "hermes.toml"
+        table = "\n".join(lines)
+        path.write_text(
+            f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'offline'\n"
+            f"[telegram]\ntoken = 'env:TOKEN'\nbase_url = '{server.url}'\n{table}\n"
+        )
+        return str(path)
+
+    return write
+
+
+@asynccontextmanager
+async def bot(*arguments, **options):
+    """A bot in a process of its own, which is killed at the end if it still runs."""
+    env = {**QUIET, "TOKEN": TOKEN}
+    process = await trio.lowlevel.open_process(
+        [*RUN, *arguments], env=env, stderr=subprocess.PIPE, **options
+    )
+    try:
+        with trio.fail_after(SECONDS):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+
+
+async def said_by(process):
+    return b"".join([piece async for piece in process.stderr]).decode()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_drains_a_bot_without_a_console(tmp_path, number):
-    async with await open_bot("--no-console", "--db", str(tmp_path / "chat.db")) as bot:
-        with trio.fail_after(60):
-            await wait_for(tmp_path / "chat.db-wal")
-        bot.send_signal(number)
-        with trio.fail_after(60):
-            assert await bot.wait() == 0
+async def test_a_bot_on_telegram_answers_whom_it_knows_and_drains(server, settings, number):
+    config = settings("users = [7]")
+    async with bot("--no-console", "--config", config) as process:
+        server.say(7, "hello")
+        server.say(8, "let me in")
+        await server.wait_until(lambda: "You said: hello" in "".join(server.rooms[7].texts))
+        await server.wait_until(lambda: server.rooms[8].texts)
+        process.send_signal(number)
+        assert await said_by(process) == ""
+        assert await process.wait() == 0
+    [told] = server.rooms[8].texts
+    assert "/pair" in told
+    assert "You said" not in told
+
+
+async def test_a_stranger_is_let_in_by_the_operator_at_the_console(server, settings):
+    config = settings("pairing = true")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    async with bot("--config", config, **pipes) as process:
+        server.say(8, "let me in")
+        await server.wait_until(lambda: server.rooms[8].texts)
+        code = re.search(r"[0-9A-Z]{4}-[0-9A-Z]{4}", server.rooms[8].texts[0])[0]
+        await process.stdin.send_all(f"/pair {code}\n".encode())
+        await server.wait_until(lambda: len(server.rooms[8].texts) > 1)
+        server.say(8, "hello")
+        await server.wait_until(lambda: "You said: hello" in "".join(server.rooms[8].texts))
+        await process.stdin.aclose()
+        shown = b"".join([piece async for piece in process.stdout])
+        assert await process.wait() == 0
+    assert b"8" in shown
+    assert b"let me in" not in shown
+
+
+async def test_a_token_that_is_revoked_is_told_in_a_sentence_and_ends_a_bot_without_more(
+    server, settings
+):
+    config = settings("open = true")
+    async with bot("--no-console", "--config", config) as process:
+        server.say(7, "hello")
+        await server.wait_until(lambda: server.rooms[7].texts)
+        server.revoke()
+        server.say(7, "too late")
+        told = await said_by(process)
+        assert await process.wait() == 5
+    assert "@BotFather" in told
+    assert TOKEN not in told
+    assert "Traceback" not in told
+    assert told.count("\n") <= 2
+
+
+async def test_a_second_signal_ends_a_bot_that_drains(server, settings):
+    config = settings("open = true")
+    async with bot("--no-console", "--config", config) as process:
+        server.say(7, "count slowly to 1000")
+        await server.wait_until(lambda: server.rooms[7].texts)
+        process.terminate()
+        # Whoever writes now hears nothing: it drains. The signal is repeated until it has come.
+        while process.returncode is None:
+            process.terminate()
+            with trio.move_on_after(0.2):
+                await process.wait()
+        assert process.returncode == 130
+    async with bot("--no-console", "--config", config) as process:  # and nothing was lost
+        await server.wait_until(lambda: not server.pending)
+        process.terminate()
 
 
 def test_the_unit_and_the_container_start_it_with_options_that_exist():
@@ -142,30 +256,3 @@ def test_the_unit_and_the_container_start_it_with_options_that_exist():
         usage = run("--help").stdout
         assert options
         assert all(option in usage for option in options)
-
-
-class open_bot:  # noqa: N801 - used like a function
-    """A bot that is killed at the end if it still runs."""
-
-    def __init__(self, *arguments):
-        self.arguments = arguments
-
-    def __await__(self):
-        async def begin():
-            self.process = await trio.lowlevel.open_process([*RUN, *self.arguments], env=QUIET)
-            return self
-
-        return begin().__await__()
-
-    async def __aenter__(self):
-        return self.process
-
-    async def __aexit__(self, *_):
-        if self.process.returncode is None:
-            self.process.kill()
-            await self.process.wait()
-
-
-async def wait_for(path):
-    while not path.exists():  # noqa: ASYNC110 - another process makes it
-        await trio.sleep(0.02)

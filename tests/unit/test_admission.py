@@ -110,7 +110,7 @@ def test_rules_for_one_account_come_before_those_of_the_platform():
 
 
 def test_a_terminal_needs_no_rules_and_no_network_can_be_one():
-    access = Access(local={"console", "stdio"})
+    access = Access(local=frozenset({"console", "stdio"}))
     assert access.is_local(Source("console", user_id="operator"))
     assert access.is_local(Source("stdio", user_id="operator"))
     assert not access.is_local(Source("console", user_id="Operator"))
