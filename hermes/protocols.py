@@ -221,8 +221,8 @@ class Adapter(Protocol):
     It raises `Unsendable` where the chat is gone, `RetryAfter` where the platform took nothing for
     now, `MessageRefused` where it took nothing and this message is the reason. `OutcomeUnknown`
     and any other error mean that it may have it or not: it is sent again, and marked as recovered.
-    `send` is called for many chats at once, but for one chat only one at a time. It bounds the
-    time of its own calls.
+    `send` is called for many chats at once, but for one chat and thread only once at a time. It
+    bounds the time of its own requests.
 
     Where it has `limit`, longer texts come in parts of at most so many UTF-16 units. Where it has
     `account`, it sends only what is for that account of its platform.

@@ -55,6 +55,9 @@ class _Running:
         self.whole = False
         self.stirred.set()
 
+    def is_called(self, session_key: str, turn_id: int) -> bool:
+        return (self.session_key, self.turn_id) == (session_key, turn_id)
+
     def end(self) -> None:
         self.over.set()
         self.stirred.set()
@@ -77,6 +80,8 @@ class Previews:
         self._busy_every = busy_every
         self._watched: dict[str, None] = {}
         self._running: dict[str, _Running] = {}
+        self._followed: set[_Running] = set()
+        """Those that run, and those that have ended while they were shown."""
         self._settled: dict[int, None] = {}
 
     def watch(self, session_key: str) -> None:
@@ -86,8 +91,7 @@ class Previews:
     async def settle(self, session_key: str, turn_id: int) -> None:
         """Show this turn no more, and wait until the preview that is on its way has ended."""
         _remember(self._settled, turn_id, SETTLED)  # its beginning may still be unheard
-        turn = self._running.get(session_key)
-        if turn is not None and turn.turn_id == turn_id:
+        for turn in [turn for turn in self._followed if turn.is_called(session_key, turn_id)]:
             turn.end()
             await turn.done.wait()
 
@@ -119,6 +123,7 @@ class Previews:
         self._end(session_key)  # a turn that was discarded, or whose end was lost
         if session_key in self._watched and turn_id not in self._settled:
             turn = self._running[session_key] = _Running(session_key, turn_id)
+            self._followed.add(turn)
             nursery.start_soon(self._follow, turn)
 
     def _end(self, session_key: str) -> None:
@@ -137,6 +142,7 @@ class Previews:
                 else:
                     await self._tell_busy(turn)
         finally:
+            self._followed.discard(turn)
             turn.done.set()
 
     async def _show_newest(self, turn: _Running) -> None:

@@ -17,6 +17,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from hermes import Config, Inbound, Source, open_runtime
 from hermes.actors import lane as lanes
+from hermes.adapters.governor import Governor, Rate
+from hermes.adapters.previews import Previews
 from hermes.errors import (
     HermesError,
     MessageRefused,
@@ -27,7 +29,8 @@ from hermes.errors import (
     StoreFull,
     Unsendable,
 )
-from hermes.messages import Outbound, TurnCommit
+from hermes.events import TextDelta
+from hermes.messages import Outbound, TurnCommit, TurnResult
 from hermes.store import SessionStore, inline
 from hermes.testing import MemoryAdapter, ScriptedAgent
 from tests.runtime.test_recovery import SECONDS, inline_only, killed, rows
@@ -624,6 +627,64 @@ async def test_a_drain_waits_for_those_who_work_while_another_begins_to_rest(
         left = trio.current_time()
     assert trio.current_time() - left == pytest.approx(10, abs=1)
     assert outbox(path) == ["pending", "sent"]
+
+
+# Previews
+
+
+class Live(MemoryAdapter):
+    """A platform with slow edits; what people see of a turn is in `seen`."""
+
+    def __init__(self):
+        super().__init__("embedded")
+        self.seen = []
+        self.governor = Governor(per_token=Rate(30, 1), per_chat=Rate(10, 1))
+        self.previews = Previews(self.show, busy=self.typing, every=0.7)
+
+    async def show(self, key, turn_id, text):
+        if self.governor.try_now(key):
+            await trio.sleep(0.9)
+            self.seen.append((turn_id, "preview", text))
+
+    async def typing(self, key, turn_id):
+        if self.governor.try_now(key):
+            self.seen.append((turn_id, "typing", None))
+
+    async def send(self, row):
+        await self.previews.settle(row.session_key, row.turn_id)
+        await self.governor.wait(row.session_key)
+        self.seen.append((row.turn_id, "final", row.body["text"]))
+        await super().send(row)
+
+
+@inline_only
+async def test_no_preview_comes_after_the_final_of_its_turn(start, autojump_clock):
+    async def speak(turn):
+        for n in range(40):
+            turn.emit(TextDelta(f"{n} "))
+            await trio.sleep(0.05 * int(turn.text))
+        return TurnResult(text="done")
+
+    adapter = Live()
+    agent = ScriptedAgent([[speak]] * 20)
+    async with start(agent=lambda _: agent, adapters=[adapter]) as runtime:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(adapter.previews.run, runtime.events())
+            for n in range(12):
+                key = f"k{n % 3}"
+                adapter.previews.watch(key)
+                await runtime.submit(Inbound(key, f"e{n}", str(n % 4)))
+                await trio.sleep(n % 5)
+            await adapter.wait_sent(12)
+            await trio.sleep(100)
+            nursery.cancel_scope.cancel()
+    turns = {turn_id for turn_id, *_ in adapter.seen}
+    assert len(turns) == 12
+    for turn_id in turns:
+        kinds = [kind for id_, kind, _ in adapter.seen if id_ == turn_id]
+        assert kinds.count("final") == 1
+        assert kinds[-1] == "final"
+    assert [text for _, kind, text in adapter.seen if kind == "preview"]
 
 
 # Whatever happens

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import attrs
 import pytest
 import trio
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from hermes.actors.listening import Listeners
@@ -144,6 +144,16 @@ async def test_busy_is_told_at_once_and_while_there_is_no_new_text(autojump_cloc
     assert [at - begin for at, *_ in runtime.screen.busy] == [0, 4, 8, 14.5]
 
 
+async def test_nothing_is_told_of_a_turn_that_has_ended_when_its_beginning_is_heard(
+    autojump_clock,
+):
+    async with told() as runtime:
+        runtime.start()
+        runtime.end()
+        await trio.sleep(20)
+    assert not runtime.screen.busy
+
+
 async def test_nothing_is_shown_of_others(autojump_clock):
     async with told() as runtime:
         runtime.start(7, "other")
@@ -197,6 +207,22 @@ async def test_settle_waits_for_the_preview_on_its_way_and_lets_no_other_begin(a
         runtime.say(" and on")
         await trio.sleep(20)
         assert runtime.screen.texts == ["begun"]
+
+
+async def test_settle_waits_also_where_the_end_of_the_turn_was_heard_before(autojump_clock):
+    async with told(seconds=3) as runtime:
+        runtime.start()
+        runtime.say("begun")
+        await trio.sleep(6)
+        assert runtime.screen.running == {1}
+        runtime.end()
+        await wait_all_tasks_blocked()
+        runtime.start(2)
+        await wait_all_tasks_blocked()
+        assert runtime.screen.running == {1, 2}
+        await runtime.previews.settle("k", 1)
+        assert 1 not in runtime.screen.running
+        runtime.end(2)
 
 
 async def test_settle_does_not_wait_where_nothing_is_on_its_way(autojump_clock):
@@ -264,6 +290,7 @@ async def test_memory_is_bounded(autojump_clock):
         assert len(runtime.previews._watched) == WATCHED
         assert len(runtime.previews._settled) == SETTLED
         assert not runtime.previews._running
+        assert not runtime.previews._followed
 
 
 async def test_when_the_runtime_ends_so_do_the_previews(autojump_clock):
@@ -284,26 +311,31 @@ steps = st.lists(
 
 
 @given(steps, st.sampled_from([0.0, 0.7, 20.0]))
+@example([("start", "k", 4.0), ("say", "k", 4.0), ("end", "k", 0.0), ("settle", "k", 0.0)], 3.0)
 def test_never_two_at_once_and_nothing_begins_after_the_end(story, seconds):
     trio.run(check, story, seconds, clock=MockClock(autojump_threshold=0))
 
 
-async def check(story, seconds):  # noqa: C901 - one branch per step
+async def check(story, seconds):  # noqa: C901, PLR0912 - one branch per step
     over, turn_of, turns = {}, {}, iter(range(1, 100))
+    begun = {"k": [], "l": []}
     async with told(seconds=seconds) as runtime:
         runtime.previews.watch("l")
         for step, key, pause in story:
             turn_id = turn_of.get(key)
             if step == "start" and turn_id is None:
                 turn_of[key] = turn_id = next(turns)
+                begun[key].append(turn_id)
                 runtime.start(turn_id, key)
             elif step == "say" and turn_id is not None:
                 runtime.say(f"{turn_id} ", turn_id, key)
             elif step == "tool" and turn_id is not None:
                 runtime.tool(turn_id, key)
-            elif step == "settle" and turn_id is not None:
-                await runtime.previews.settle(key, turn_id)
-                over.setdefault(turn_id, trio.current_time())
+            elif step == "settle":
+                for each in begun[key]:  # also those that have ended
+                    await runtime.previews.settle(key, each)
+                    assert each not in runtime.screen.running
+                    over.setdefault(each, trio.current_time())
             elif step == "end" and turn_id is not None:
                 runtime.end(turn_id, key)
                 del turn_of[key]

@@ -189,6 +189,10 @@ def test_no_cut_makes_a_fence_out_of_what_was_none(text, limit):
     assert not any(ends_open(part) for part in split(text, limit))
 
 
+def test_what_is_cut_off_does_not_begin_with_a_fence_where_that_can_be_avoided():
+    assert split("word " * 11 + "```x " + "word " * 20, 54)[1].startswith("word ```x word")
+
+
 def test_the_line_that_opens_a_fence_is_not_cut():
     parts = split("```python title=x\n" + "y" * 100 + "\n```", 60)
     assert parts[0].startswith("```python title=x\nyyyy")
