@@ -341,6 +341,9 @@ class LoopbackTelegram:
                 return encode(self._send_message(params))
             case "editMessageText":
                 return encode(self._edit_message(params))
+            case "deleteMessage":
+                self._message(self._room(params), params, "delete").deleted = True
+                return b"true"
             case "sendChatAction":
                 self._room(params).typing += 1
                 return b"true"
@@ -422,12 +425,9 @@ class LoopbackTelegram:
     def _edit_message(self, params: JsonObject) -> JsonObject:
         room = self._room(params)
         self._check_flood(room)
-        found = [each for each in room.messages if each.message_id == params.get("message_id")]
-        if not found or found[0].deleted:
-            raise Refusal(400, "Bad Request: message to edit not found")
+        shown = self._message(room, params, "edit")
         text = self._text(params)
         parsed = params.get("parse_mode") is not None
-        shown = found[0]
         if (shown.text, shown.parsed) == (text, parsed):
             raise Refusal(
                 400,
@@ -437,6 +437,12 @@ class LoopbackTelegram:
         shown.versions.append(shown.text)
         shown.text, shown.parsed = text, parsed
         return {"message_id": shown.message_id, "chat": _chat(room), "text": text}
+
+    def _message(self, room: Room, params: JsonObject, purpose: str) -> Shown:
+        for each in room.messages:
+            if each.message_id == params.get("message_id") and not each.deleted:
+                return each
+        raise Refusal(400, f"Bad Request: message to {purpose} not found")
 
     def _text(self, params: JsonObject) -> str:
         text = str(params.get("text", ""))

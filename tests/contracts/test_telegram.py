@@ -18,6 +18,7 @@ from hermes.events import TextDelta
 from hermes.keys import session_key
 from hermes.messages import Source
 from hermes.secrets import Secret
+from hermes.store import SessionStore
 from hermes.testing.telegram import TOKEN, WEEK, Fault, Limits, open_telegram
 
 SECRET = TOKEN.partition(":")[2]
@@ -225,6 +226,21 @@ async def test_the_bot_ends_with_its_runtime(server, path):
     assert server.pending == 1  # for the next start
 
 
+@pytest.mark.parametrize("edits", [True, False])
+async def test_an_edit_is_heard_only_by_a_bot_that_wants_it(server, path, edits):
+    manners = attrs.evolve(AT_ONCE, edits=edits)
+    async with bot(server, path, manners=manners):
+        number = server.say(7, "helo")
+        await says(server, 7, 1)
+        server.post(7, kind="edited_message", message_id=number, text="hello")
+        server.say(8, "done")
+        await says(server, 8, 1)
+        if edits:
+            await says(server, 7, 2)
+        await confirmed(server)
+    assert texts(server, 7)[1:] == (["You said: (edited) hello"] if edits else [])
+
+
 # Groups
 
 
@@ -382,6 +398,46 @@ async def test_an_edit_whose_outcome_is_unknown_is_done_again_and_duplicates_not
         go_on.set()
         await server.wait_until(lambda: server.counts["editMessageText"] == 1 + taken)
     assert texts(server, 7) == ["so it is"]
+    with SessionStore(path) as store:
+        assert store.pending_outbox() == []
+
+
+async def test_a_final_waits_for_the_preview_that_is_on_its_way(server, path):
+    server.fail(Fault("slow", method="sendMessage", seconds=0.5))
+
+    async def talk(turn):
+        turn.emit(TextDelta("so"))
+        while not server.broken["sendMessage"]:  # noqa: ASYNC110 - it is in the call
+            await trio.sleep(0.01)
+        return "so it is"
+
+    async with bot(server, path, talk, preview_seconds=0.02):
+        server.say(7, "go")
+        await server.wait_until(lambda: "so it is" in texts(server, 7))
+    assert [(each.text, each.versions) for each in server.rooms[7].messages] == [
+        ("so it is", ["so ▌"])
+    ]
+
+
+async def test_a_late_edit_of_a_preview_cannot_undo_the_final(server, path):
+    """Where nobody knows what became of an edit, its message is not used for the final."""
+    go_on = trio.Event()
+
+    async def talk(turn):
+        turn.emit(TextDelta("so"))
+        await server.wait_until(lambda: server.counts["sendMessage"])
+        server.fail(Fault("reset", taken=True, method="editMessageText"))
+        turn.emit(TextDelta(" it"))
+        await go_on.wait()
+        return "so it is"
+
+    async with bot(server, path, talk, preview_seconds=0.02):
+        server.say(7, "go")
+        await server.wait_until(lambda: texts(server, 7) == ["so it ▌"])
+        go_on.set()
+        await server.wait_until(lambda: texts(server, 7) == ["so it is"])
+    first, final = server.rooms[7].messages
+    assert (first.deleted, final.versions) == (True, [])
 
 
 async def test_a_preview_that_somebody_deleted_is_followed_by_the_final(server, path):
@@ -457,6 +513,21 @@ async def test_floods_are_waited_out_and_then_avoided(path):
             assert len(await says(server, 7, 4)) == 4
         assert (server.floods, server.impatient) == (1, 0)
         assert not any("seen this" in text for text in texts(server, 7))
+
+
+async def test_what_one_topic_is_told_to_wait_holds_for_the_whole_chat(path):
+    limits = Limits(per_chat=(2, 1.5), per_group=(99, 60.0), per_token=(99, 1.0))
+    async with open_telegram(limits=limits) as server:
+        server.group(-100, is_forum=True, topics={2, 3, 4, 5})
+        async with bot(server, path):
+            for number, topic in enumerate((2, 3, 4), 1):
+                server.say(-100, "@hermes_bot hi", user_id=7, topic=topic)
+                await server.wait_until(lambda n=number: server.counts["sendMessage"] == n)
+            await server.wait_until(lambda: server.floods == 1)
+            await trio.sleep(0.3)  # longer than a call is on its way
+            server.say(-100, "@hermes_bot hi", user_id=7, topic=5)
+            await says(server, -100, 4)
+        assert (server.floods, server.impatient) == (1, 0)
 
 
 async def test_with_its_governor_it_stays_within_the_limits(path):

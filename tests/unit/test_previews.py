@@ -144,6 +144,16 @@ async def test_busy_is_told_at_once_and_while_there_is_no_new_text(autojump_cloc
     assert [at - begin for at, *_ in runtime.screen.busy] == [0, 4, 8, 14.5]
 
 
+async def test_nothing_is_told_of_a_turn_that_has_ended_when_its_beginning_is_heard(
+    autojump_clock,
+):
+    async with told() as runtime:
+        runtime.start()
+        runtime.end()
+        await trio.sleep(20)
+    assert not runtime.screen.busy
+
+
 async def test_nothing_is_shown_of_others(autojump_clock):
     async with told() as runtime:
         runtime.start(7, "other")

@@ -76,6 +76,8 @@ class Outgoing:
         self._governor = governor
         self._moved: dict[str, str] = {}
         self._previews: dict[int, _Preview | None] = {}
+        self._abandoned: dict[int, int] = {}
+        """Messages of previews that cannot be edited into a final."""
         self._noticed: set[str] = set()
         self._failures = 0
 
@@ -97,21 +99,27 @@ class Outgoing:
             return  # there is nothing in it that Telegram could show
         is_final = row.body.get("kind") == "reply" and not row.part
         preview = self._previews.get(row.turn_id) if is_final else None
+        if is_final and (abandoned := self._abandoned.pop(row.turn_id, None)):
+            await self._tried("deleteMessage", spot, {"message_id": abandoned})
         try:
             if preview is None or not await self._finish(spot, preview, text):
                 await self._say(spot, (RECOVERED if row.recovered else "") + text, row)
-        except Revoked as revoked:
-            # It may be sent when there is a new token: nothing is lost, and nobody tries in vain.
-            raise RetryAfter(str(revoked), REVOKED_SECONDS) from None
-        except Unreachable as unreachable:
-            self._failures = min(self._failures + 1, 6)
-            raise RetryAfter(str(unreachable), 2.0**self._failures) from None
-        except Refused as refusal:
-            gone = refusal.code == FORBIDDEN or any(word in refusal.why for word in GONE)
-            raise (Unsendable if gone else MessageRefused)(str(refusal)) from None
+        except (Revoked, Unreachable, Refused) as error:
+            raise self._failed(error) from None
         self._failures = 0
         if is_final:
             self._previews.pop(row.turn_id, None)
+
+    def _failed(self, error: Revoked | Unreachable | Refused) -> HermesError:
+        """What a failure means to who has something to send."""
+        if isinstance(error, Revoked):
+            # It may be sent when there is a new token: nothing is lost, and nobody tries in vain.
+            return RetryAfter(str(error), REVOKED_SECONDS)
+        if isinstance(error, Unreachable):
+            self._failures = min(self._failures + 1, 6)
+            return RetryAfter(str(error), 2.0**self._failures)
+        gone = error.code == FORBIDDEN or any(word in error.why for word in GONE)
+        return Unsendable(str(error)) if gone else MessageRefused(str(error))
 
     async def _finish(self, spot: Spot, preview: _Preview, text: str) -> bool:
         """Make the final of a preview; False where the preview is gone."""
@@ -164,7 +172,7 @@ class Outgoing:
         """Call, without a wait."""
         thread = None if spot.thread_id in {None, GENERAL} else spot.thread_id
         place: JsonObject = {"chat_id": int(chat)}
-        if thread is not None and method != "editMessageText":
+        if thread is not None and "message_id" not in params:
             place["message_thread_id"] = int(thread)
         try:
             return await self._api.call(method, {**place, **params})
@@ -180,25 +188,38 @@ class Outgoing:
         known = self._previews.get(turn_id)
         chat = self._moved.get(spot.chat_id, spot.chat_id)
         lost = known is None and turn_id in self._previews
-        if not text or lost or not self._governor.try_now(chat, group=spot.is_group):
+        stale = known is not None and known.text == text
+        if not text or lost or stale or not self._governor.try_now(chat, group=spot.is_group):
             return
-        params = {"text": text + UNFINISHED}
-        if known is not None:
-            number = {"message_id": known.message_id}
-            await self._post("editMessageText", chat, spot, {**params, **number})
-            known.text = text
-            return
-        self._previews[turn_id] = None  # until it is known: a lost one must not become two
+        try:
+            await self._show(spot, chat, turn_id, text)
+        except (Refused, RetryAfter):  # surely not shown
+            self._abandoned.pop(turn_id, None)
+            del self._previews[turn_id]
+            if known is not None:
+                self._previews[turn_id] = known
+            raise
+
+    async def _show(self, spot: Spot, chat: str, turn_id: int, text: str) -> None:
+        """Send or edit a preview. It counts as lost until it is known what came of it.
+
+        A lost one must not become two, and an edit that is still on its way could undo the final.
+        """
+        known = self._previews.pop(turn_id, None)
+        self._previews[turn_id] = None
         if len(self._previews) > REMEMBERED:
             del self._previews[next(iter(self._previews))]
-        try:
-            # Not to be left in the middle, when the bot ends: the final must know its message.
-            with trio.move_on_after(SHOWN_SECONDS, shield=True):
-                sent = await self._post("sendMessage", chat, spot, params)
-                self._previews[turn_id] = _Preview(_message(sent).message_id, text)
-        except (Refused, RetryAfter):
-            del self._previews[turn_id]  # surely not shown
-            raise
+        method = "sendMessage"
+        params: JsonObject = {"text": text + UNFINISHED}
+        if known is not None:
+            self._abandoned[turn_id] = params["message_id"] = known.message_id
+            method = "editMessageText"
+        # Not to be left in the middle when the bot ends: the final must know its message.
+        with trio.move_on_after(SHOWN_SECONDS, shield=True):
+            sent = await self._post(method, chat, spot, params)
+            number = _message(sent).message_id if known is None else known.message_id
+            self._previews[turn_id] = _Preview(number, text)
+            self._abandoned.pop(turn_id, None)
 
     async def leave(self, spot: Spot, turn_id: int) -> None:
         """A turn was stopped and has no final: its preview stays, but does not look unfinished."""

@@ -48,7 +48,8 @@ ALBUMS = 1000
 LONGEST_PAUSE = 60.0
 CONFIRM_SECONDS = 3600.0
 """A confirmation that is not heard for so long is given up: what it was for comes again."""
-KINDS = ("message", "edited_message", "channel_post", "edited_channel_post")
+KINDS = ("message", "channel_post")
+EDITED = ("edited_message", "edited_channel_post")
 NOT_TAKEN = (
     "Too much is waiting here already, so your last message was not taken; send it again later."
 )
@@ -136,7 +137,7 @@ class Receiver:
             "offset": self._offset,
             "limit": self._limit,
             "timeout": self.poll_seconds,
-            "allowed_updates": KINDS,
+            "allowed_updates": KINDS + EDITED if self.manners.edits else KINDS,
         }
         try:
             answer = await self.api.call("getUpdates", params, wait=self.poll_seconds)
