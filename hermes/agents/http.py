@@ -49,6 +49,7 @@ async def post(
     )
     every = {"content-type": "application/json", "accept-encoding": "identity", **headers}
     every.update(endpoint.headers)
+    _check(endpoint, every)
     try:
         with trio.fail_after(endpoint.call_seconds):
             async with client.stream(
@@ -73,6 +74,16 @@ async def post(
     except (httpx2.TransportError, httpx2.DecodingError) as error:
         why = endpoint.hide(str(error)) or type(error).__name__
         raise Unavailable(f"the connection to {endpoint.name} failed: {why}") from None
+
+
+def _check(endpoint: Endpoint, headers: Mapping[str, str]) -> None:
+    """Refuse what HTTP cannot carry ourselves: an error of the client's would show the value."""
+    for value in headers.values():
+        if not (value.isascii() and value.isprintable()):
+            raise NotAllowed(
+                f"the key or a header of {endpoint.name} has a character in it that cannot be "
+                "sent, such as a line end; check them"
+            )
 
 
 def _is_whole(response: httpx2.Response) -> bool:

@@ -57,9 +57,11 @@ class Secret:
 
     def reveal(self) -> str | None:
         """The key itself; None where there is none."""
-        if self._value is not None:
-            return self._value
-        return os.environ.get(self.variable) if self.variable else None
+        value = self._value
+        if value is None and self.variable:
+            value = os.environ.get(self.variable)
+        # Files and shells like to leave a line end behind it.
+        return None if value is None else value.strip()
 
     def hide(self, text: str) -> str:
         """The text without this key, and without anything that looks like one."""

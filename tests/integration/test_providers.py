@@ -244,6 +244,25 @@ async def test_what_headers_hold_is_hidden_like_the_key(kind, client):
     assert "opensesame" not in repr(speaks)
 
 
+@pytest.mark.parametrize("odd", ["opensesame\nplease", "opensesame…"])
+@pytest.mark.parametrize("place", ["key", "headers"])
+async def test_a_key_that_cannot_be_sent_is_told_at_once_and_not_shown(kind, client, odd, place):
+    given = {"key": Secret(odd), "headers": (("x-gateway-token", odd),)}
+    speaks = kind(
+        client, Endpoint(base_url="http://127.0.0.1:9", model="m", **{place: given[place]})
+    )
+    with pytest.raises(NotAllowed, match="cannot be sent") as refused:
+        await ask(speaks, "hi")
+    assert "opensesame" not in str(refused.value)
+
+
+async def test_a_line_end_behind_a_key_is_not_part_of_it(provider):
+    async with open_model() as model:
+        await ask(provider(model, key=Secret(f"{KEY}\n")), "hi")
+    sent = model.requests[0].headers
+    assert sent.get("x-api-key") == KEY or sent.get("authorization") == f"Bearer {KEY}"
+
+
 @pytest.mark.parametrize("status", [301, 400, 404, 418])
 async def test_an_answer_of_another_kind_is_a_refusal(kind, client, status):
     async with raw_server(b"[" * 4000, status) as url:
