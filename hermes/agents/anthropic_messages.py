@@ -9,6 +9,7 @@ import attrs
 import httpx2
 import msgspec
 
+from hermes.actors.render import parts_of
 from hermes.agents.http import MALFORMED, error_of, post
 from hermes.agents.provider import Endpoint, Piece, Reasoning, Said, Text, Unavailable
 from hermes.messages import JsonObject, Message, ToolCall, Usage
@@ -283,7 +284,7 @@ def _blocks(message: Message) -> Iterator[JsonObject]:
     # What another protocol's model thought is refused here.
     yield from (each for each in message.reasoning_details if each.get("type") in _THOUGHTS)
     if message.parts:
-        yield from map(_part, message.parts)
+        yield from map(_part, parts_of(message))
     elif message.content and message.content.strip():  # a block of blanks is refused
         yield {"type": "text", "text": message.content}
     for call in message.tool_calls:

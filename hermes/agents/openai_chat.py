@@ -9,6 +9,7 @@ import attrs
 import httpx2
 import msgspec
 
+from hermes.actors.render import parts_of
 from hermes.agents.http import MALFORMED, error_of, post
 from hermes.agents.provider import (
     Endpoint,
@@ -246,7 +247,7 @@ def _wire(message: Message) -> JsonObject:
             "content": message.content or "",
         }
     wire: JsonObject = {"role": message.role}
-    wire["content"] = list(message.parts) if message.parts else message.content
+    wire["content"] = list(parts_of(message)) if message.parts else message.content
     if message.tool_calls:
         wire["tool_calls"] = [
             {

@@ -406,6 +406,17 @@ def test_anthropic_is_sent_images_in_its_own_form(image, shown):
     assert shown in PROTOCOLS[2].encode([message])[0]
 
 
+@pytest.mark.parametrize("protocol", [PROTOCOLS[0], PROTOCOLS[2]])
+def test_words_beside_an_image_are_sent_with_it_and_once(protocol):
+    """A caption comes as the text of a message whose parts are the image."""
+    captioned = Message("user", "what is this?", parts=PARTS[1:])
+    (shown,) = protocol.encode([captioned])
+    assert shown.count(b"what is this?") == shown.count(b"https://a/b") == 1
+    repeated = Message("user", "see", parts=PARTS)
+    (shown,) = protocol.encode([repeated])
+    assert shown.count(b'"see"') == 1
+
+
 def test_anthropic_is_sent_no_block_of_blanks():
     message = Message("assistant", " \n", tool_calls=(ToolCall("a", "look"),))
     (shown,) = PROTOCOLS[2].encode([message])
