@@ -19,6 +19,7 @@ MAX_TOKENS = 8192
 MAX_MALFORMED = 20
 _MARK = b',"cache_control":{"type":"ephemeral"}'
 _END = b"}]}"
+_CUT = frozenset({"max_tokens", "model_context_window_exceeded"})
 _THOUGHTS = frozenset({"thinking", "redacted_thinking"})
 _STATUS = {
     "invalid_request_error": 400, "authentication_error": 401, "billing_error": 402,
@@ -165,7 +166,7 @@ class _Answer:
             cache_read_tokens=self.usage.cache_read_input_tokens or 0,
             cache_write_tokens=self.usage.cache_creation_input_tokens or 0,
         )
-        return Said(message, usage, cut=self.finish == "max_tokens")
+        return Said(message, usage, cut=self.finish in _CUT)
 
 
 def _texts(blocks: Sequence[_Block], kind: str) -> Iterator[str]:

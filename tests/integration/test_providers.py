@@ -584,6 +584,26 @@ async def test_what_users_say_meanwhile_stands_behind_the_tools_once(talk):
     assert "hurry" in str(model.requests[-1].json["messages"][-1])
 
 
+async def test_a_call_that_a_limit_cut_is_not_made_with_what_is_left_of_it(talk):
+    calls = (ToolCall("c1", "look", '{"at":"it"}'), ToolCall("c2", "look", ""))
+    async with open_model([ModelAnswer(calls=calls, finish="length"), "well"]) as model:
+        async with talk(model, toolbox=Looking()) as runtime:
+            reply = await runtime.ask("k", "go on")
+            rows = await runtime.history("k")
+    assert reply.text == "well"
+    assert [row.content for row in rows if row.role == "tool"] == [
+        "c1 sees waves",
+        "look was not run: the answer reached the limit of its length within this call.",
+    ]
+
+
+async def test_an_answer_that_a_limit_ended_before_it_began_says_so(talk):
+    async with open_model([ModelAnswer("", reasoning="hm", finish="length")]) as model:
+        async with talk(model) as runtime:
+            reply = await runtime.ask("k", "go on")
+    assert "the limit of its length" in reply.text
+
+
 async def test_a_model_that_only_calls_tools_comes_to_an_end(talk):
     async with open_model(lambda _: WORK) as model:
         async with talk(model, max_steps=3) as runtime:
