@@ -12,6 +12,7 @@ import msgspec
 from hermes.actors.render import parts_of
 from hermes.agents.http import MALFORMED, error_of, post
 from hermes.agents.provider import Endpoint, Piece, Reasoning, Said, Text, Unavailable
+from hermes.agents.wire import name_of, object_of, plain_id
 from hermes.messages import JsonObject, Message, ToolCall, Usage
 
 VERSION = "2023-06-01"
@@ -276,7 +277,7 @@ def _result(message: Message) -> JsonObject:
     text = message.content or "(no output)"
     return {
         "type": "tool_result",
-        "tool_use_id": message.tool_call_id or "",
+        "tool_use_id": plain_id(message.tool_call_id),
         "content": [{"type": "text", "text": text}],
     }
 
@@ -289,16 +290,12 @@ def _blocks(message: Message) -> Iterator[JsonObject]:
     elif message.content and message.content.strip():  # a block of blanks is refused
         yield {"type": "text", "text": message.content}
     for call in message.tool_calls:
-        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": _object(call)}
-
-
-def _object(call: ToolCall) -> object:
-    """The arguments as an object; what is none is handed back under a name."""
-    try:
-        value = msgspec.json.decode(call.arguments)
-    except MALFORMED:
-        return {"malformed": call.arguments}
-    return value if isinstance(value, dict) else {"value": value}
+        yield {
+            "type": "tool_use",
+            "id": plain_id(call.id),
+            "name": name_of(call),
+            "input": object_of(call),
+        }
 
 
 def _part(part: JsonObject) -> JsonObject:

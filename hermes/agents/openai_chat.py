@@ -20,6 +20,7 @@ from hermes.agents.provider import (
     Text,
     Unavailable,
 )
+from hermes.agents.wire import arguments_of, name_of
 from hermes.messages import JsonObject, Message, ToolCall, Usage
 
 MAX_MALFORMED = 20
@@ -253,7 +254,7 @@ def _wire(message: Message) -> JsonObject:
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
+                "function": {"name": name_of(call), "arguments": arguments_of(call)},
             }
             for call in message.tool_calls
         ]

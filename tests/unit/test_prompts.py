@@ -393,6 +393,39 @@ def test_anthropic_is_sent_arguments_as_an_object_whatever_they_are(arguments, s
     assert shown in PROTOCOLS[2].encode([message])[0]
 
 
+@pytest.mark.parametrize("arguments", ['{"a":', "[1]", "", "[" * 5000, "7"])
+def test_openai_is_sent_arguments_that_servers_can_read(arguments):
+    """Some read them again to fill in a template, and refuse the whole conversation."""
+    message = Message("assistant", None, tool_calls=(ToolCall("a", "look", arguments),))
+    [call] = msgspec.json.decode(PROTOCOLS[0].encode([message])[0])["tool_calls"]
+    read = msgspec.json.decode(call["function"]["arguments"])
+    assert isinstance(read, dict)
+    assert arguments in {read.get("malformed"), str(read.get("value"))}
+
+
+@pytest.mark.parametrize("protocol", [PROTOCOLS[0], PROTOCOLS[2]])
+@pytest.mark.parametrize("name", ["look.around at:it", "wipe é", "x" * 200, ""])
+def test_a_name_that_a_model_made_up_does_not_spoil_the_conversation(protocol, name):
+    message = Message("assistant", None, tool_calls=(ToolCall("a", name),))
+    (shown,) = protocol.encode([message])
+    found = re.search(rb'"name":"([^"]*)"', shown)
+    assert re.fullmatch(rb"[a-zA-Z0-9_-]{1,64}", found[1])
+
+
+def test_anthropic_is_sent_ids_of_other_models_in_its_own_letters():
+    ids = ["functions.look:0", "functions.look_0", "functions:look.0"]
+    calls = tuple(ToolCall(id_, "look") for id_ in ids)
+    results = [Message("tool", "sea", tool_call_id=id_) for id_ in ids]
+    asked, answered = map(
+        msgspec.json.decode,
+        PROTOCOLS[2].encode([Message("assistant", None, tool_calls=calls), *results]),
+    )
+    sent = [block["id"] for block in asked["content"]]
+    assert sent == [block["tool_use_id"] for block in answered["content"]]
+    assert len(set(sent)) == len(ids)
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]+", id_) for id_ in sent)
+
+
 @pytest.mark.parametrize(
     ("image", "shown"),
     [
