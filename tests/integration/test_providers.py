@@ -299,6 +299,10 @@ def chunk(*calls, finish="null"):
             chunk('{"index":1,"id":"c2","function":{"name":"wait","arguments":""}}'),
             chunk('{"index":0,"id":"c1","function":{"name":"look","arguments":":1}"}}'),
         ],
+        [
+            chunk('{"index":0,"id":"c1","function":{"name":"look","arguments":"{\\"a\\":1}"}}'),
+            chunk('{"index":0,"id":"c2","function":{"name":"wait","arguments":"{}"}}'),
+        ],
     ],
 )
 async def test_pieces_of_tool_calls_are_put_together_however_they_are_numbered(client, chunks):
@@ -308,6 +312,32 @@ async def test_pieces_of_tool_calls_are_put_together_however_they_are_numbered(c
         ToolCall("c1", "look", '{"a":1}'),
         ToolCall("c2", "wait", "{}"),
     )
+
+
+async def test_calls_without_ids_and_with_one_number_are_told_apart(client):
+    chunks = [
+        chunk('{"index":0,"function":{"name":"look","arguments":"{\\"a\\":"}}'),
+        chunk('{"index":0,"function":{"name":"look","arguments":"1}"}}'),
+        chunk('{"index":0,"function":{"name":"look","arguments":"{}"}}', finish='"tool_calls"'),
+    ]
+    async with raw_server(b"".join(chunks)) as url:
+        said, _ = await ask(OpenAIChat(client, Endpoint(base_url=url, model="m")), "hi")
+    assert said.message.tool_calls == (
+        ToolCall("call_0", "look", '{"a":1}'),
+        ToolCall("call_1", "look", "{}"),
+    )
+
+
+async def test_a_count_in_an_unknown_form_does_not_spoil_the_answer(client):
+    counted = b'{"prompt_tokens":5,"completion_tokens":1,"cost":{"total":0.1}}'
+    chunks = [
+        b'data: {"choices":[{"delta":{"content":"hi"}}],"usage":%b}\n\n' % counted,
+        b'data: {"choices":null,"usage":%b}\n\n' % counted,
+        b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n',
+    ]
+    async with raw_server(b"".join(chunks)) as url:
+        said, _ = await ask(OpenAIChat(client, Endpoint(base_url=url, model="m")), "hi")
+    assert (said.message.content, said.usage.input_tokens, said.usage.cost) == ("hi", 5, None)
 
 
 class raw_server:  # noqa: N801
