@@ -12,8 +12,12 @@ import attrs
 from hermes.errors import HermesError
 from hermes.messages import Message, Usage
 
+# Long, and with a digit: key-exchange, sk-learn and Bearer tokens are things to talk about.
 _KEYS = re.compile(
-    r"\b(?:sk|pk|rk|xai|gsk|key|AIza)[-_][\w-]{8,}|\bBearer\s+\S+|\bAIza[\w-]{20,}", re.IGNORECASE
+    r"\b(?:(?:sk|pk|rk|xai|gsk)[-_]|AIza)(?=[\w-]*\d)[\w-]{16,}"
+    r"|\bkey[-_](?=[a-z]*\d)[a-z0-9]{16,}"
+    r"|\bBearer\s+(?=[\w.~+/=-]*\d)[\w.~+/=-]{16,}",
+    re.IGNORECASE,
 )
 SHORTEST_SECRET = 6
 HIDDEN = "[hidden]"
