@@ -9,17 +9,20 @@ from typing import ClassVar
 import attrs
 import trio
 
+from hermes.actors.answers import LONG_HISTORY
 from hermes.agents.prompts import Fresh, Prompts
 from hermes.agents.provider import (
     Piece,
     Provider,
     ProviderError,
+    RequestRefused,
     Said,
     Text,
     Unavailable,
 )
 from hermes.agents.spending import Spending
 from hermes.agents.tools import Ran, Toolbox
+from hermes.errors import ContextOverflow
 from hermes.events import ReasoningDelta, Spoken, TextDelta, ToolFinished, ToolStarted
 from hermes.messages import Message, ToolCall, TurnResult, Usage
 from hermes.protocols import Turn
@@ -106,6 +109,12 @@ class _Work:
         return TurnResult(api_calls=self.calls, **fields)  # type: ignore[arg-type]
 
 
+def _suspect(turn: Turn, refusal: RequestRefused) -> None:
+    """Some providers refuse what is too long without a word: in a long conversation it is that."""
+    if len(turn.history) > LONG_HISTORY:
+        raise ContextOverflow(str(refusal)) from refusal
+
+
 class ChatAgent:
     """Answers turns with a model; what it keeps between them are bytes that can be made again."""
 
@@ -153,6 +162,8 @@ class ChatAgent:
                     )
                 await self._do(turn, answer, work)
         except ProviderError as error:
+            if isinstance(error, RequestRefused) and error.bare:
+                _suspect(turn, error)
             return work.result(failed=True, error=str(error))
         return work.result(failed=True, error=OUT_OF_STEPS.format(steps=self._max_steps))
 

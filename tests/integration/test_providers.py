@@ -204,6 +204,18 @@ async def test_a_call_that_takes_too_long_is_given_up(provider):
             await ask(provider(model, call_seconds=0.2), "hi")
 
 
+async def test_who_waits_for_a_connection_is_not_told_that_the_provider_is_gone(kind):
+    async with (
+        open_model(faults=[Drip(0.05)] * 3) as model,
+        httpx2.AsyncClient(limits=httpx2.Limits(max_connections=1)) as client,
+        trio.open_nursery() as nursery,
+    ):
+        url = model.openai_url if kind is OpenAIChat else model.anthropic_url
+        speaks = kind(client, Endpoint(base_url=url, model="m", connect_seconds=0.1))
+        for _ in range(3):
+            nursery.start_soon(ask, speaks, "a question that is repeated in an answer")
+
+
 async def test_a_wrong_address_is_told_as_one(provider, kind):
     async with open_model() as model:
         with pytest.raises(RequestRefused, match="check both"):
@@ -551,6 +563,16 @@ async def test_a_conversation_that_is_too_long_is_told_as_such(talk):
     async with open_model(window=1000) as model, talk(model) as runtime:
         reply = await runtime.ask("k", "hi")
     assert (reply.status, reply.text) == ("failed", OVERFLOW)
+
+
+@pytest.mark.parametrize("body", [b"", b'{"error":{"message":"Bad Request","code":400}}'])
+async def test_a_refusal_without_a_reason_is_an_overflow_in_a_long_conversation(talk, body):
+    async with open_model() as model, talk(model) as runtime:
+        for number in range(26):
+            await runtime.ask("k", f"hello {number}")
+    async with raw_server(body, 400) as url, talk(model, endpoint={"base_url": url}) as runtime:
+        assert (await runtime.ask("k", "once more")).text == OVERFLOW
+        assert "refused the request (400" in (await runtime.ask("short", "hello")).text
 
 
 async def test_a_failure_after_tools_keeps_what_they_did(talk, kind):
