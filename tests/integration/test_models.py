@@ -238,6 +238,38 @@ async def test_what_does_not_fit_is_summed_up_piece_by_piece(workers):
         assert sum(f"user: {number} word" in text for text in materials) == 1
 
 
+@pytest.mark.parametrize("word", ["word ", "言葉"])
+async def test_a_message_that_does_not_fit_by_itself_is_cut(workers, word):
+    messages = [Message("user", f"first {word * 9000} last"), Message("assistant", "oh")]
+    window = 6000
+    async with (
+        open_model(["a record"] * 2, window=window) as model,
+        chat_agents(endpoint(model)) as agents,
+    ):
+        summary = await agents.compressor(window=window).summarize(request(messages))
+        asked = model.requests[0].json["messages"][-1]["content"]
+    assert summary.text == "a record"
+    assert "user: first" in asked
+    assert " last" in asked
+
+
+async def test_a_record_that_a_limit_cut_is_none(workers):
+    """Its last headings would be missing, and nobody would know."""
+    script = [ModelAnswer("## Goal\nto see the", finish="length")]
+    async with open_model(script) as model, chat_agents(endpoint(model)) as agents:
+        with pytest.raises(CompressorFailed, match="allow it more tokens") as failed:
+            await agents.compressor().summarize(request([Message("user", "hello")]))
+    assert failed.value.lasting
+
+
+async def test_a_long_wait_that_a_provider_asks_for_is_left_to_the_cool_down(workers):
+    faults = [Refuse("rate_limit", retry_after=300)]
+    async with open_model(faults=faults) as model, chat_agents(endpoint(model)) as agents:
+        with trio.fail_after(20), pytest.raises(CompressorFailed) as failed:
+            await agents.compressor().summarize(request([Message("user", "hello")]))
+    assert failed.value.retry_after == 300
+
+
 @pytest.mark.parametrize(
     ("why", "lasting"), [("bad_key", True), ("no_quota", True), ("server_error", False)]
 )
