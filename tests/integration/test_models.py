@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import trio
 
@@ -10,6 +12,7 @@ from hermes.actors.compression import Compressed, Failed
 from hermes.agents import Budgets, Endpoint, Price, Secret, Spending, chat_agents, tool
 from hermes.agents.spending import BudgetSpent
 from hermes.agents.summaries import INSTRUCTIONS
+from hermes.agents.tools import THREADS
 from hermes.errors import CompressorFailed
 from hermes.events import Titled
 from hermes.messages import Spent, ToolCall
@@ -78,6 +81,45 @@ async def test_what_was_read_before_is_read_from_the_cache(start, protocol):
     assert cached[1:] == sorted(set(cached[1:]))
     assert cached[1] >= 1024
     assert f"({sum(cached)} more from the cache)" in usage.text
+
+
+async def test_all_conversations_share_the_threads_of_the_tools(start):
+    """Plain functions that hang would else take twenty threads in each conversation."""
+    running, release = trio.Semaphore(0), threading.Event()
+
+    @tool
+    def hang(number: int) -> None:
+        """Wait."""
+        trio.from_thread.run_sync(running.release)
+        release.wait(SECONDS)
+
+    @tool(seconds=1.0)
+    def look() -> str:
+        """Look."""
+        return "the sea"
+
+    calls = [ToolCall(f"c{n}", "hang", f'{{"number": {n}}}') for n in range(THREADS)]
+
+    def answer(request):
+        last = request.json["messages"][-1]
+        if last["role"] == "tool":
+            return last["content"]
+        return ModelAnswer(calls=calls if last["content"] == "hang" else [ToolCall("c", "look")])
+
+    async with (
+        open_model(answer) as model,
+        chat_agents(endpoint(model), tools=[hang, look]) as agents,
+        start(agent=agents.build, describe=agents.describe) as runtime,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(runtime.ask, "one", "hang")
+        for _ in range(THREADS):
+            await running.acquire()
+        meanwhile = await runtime.ask("another", "look")
+        release.set()
+        afterwards = await runtime.ask("another", "look")
+    assert "was given up" in meanwhile.text
+    assert afterwards.text == "the sea"
 
 
 async def test_the_facts_of_the_moment_come_last_and_are_not_kept(start):
