@@ -202,7 +202,8 @@ class _Answer:
             reasoning_details=tuple(self.details),
             finish_reason=self.finish,
         )
-        usage = None if self.counted is None else _usage(self.counted, self.endpoint)
+        # Who counts nothing was called all the same.
+        usage = _usage(self.counted or _Usage(), self.endpoint)
         return Said(message, usage, cut=self.finish in _CUT)
 
 

@@ -26,7 +26,7 @@ from hermes.agents.provider import (
 from hermes.agents.tools import Ran, Toolbox
 from hermes.errors import ContextOverflow
 from hermes.events import ReasoningDelta, TextDelta, ToolFinished, ToolStarted
-from hermes.messages import Message, ToolCall
+from hermes.messages import Message, ToolCall, Usage
 from hermes.testing import (
     CutOff,
     Disconnect,
@@ -338,6 +338,13 @@ async def test_calls_without_ids_and_with_one_number_are_told_apart(client):
         ToolCall("call_0", "look", '{"a":1}'),
         ToolCall("call_1", "look", "{}"),
     )
+
+
+async def test_a_call_that_nobody_counted_is_a_call(client):
+    hello = b'data: {"choices":[{"delta":{"content":"hi"},"finish_reason":"stop"}]}'
+    async with raw_server(hello) as url:
+        said, _ = await ask(OpenAIChat(client, Endpoint(base_url=url, model="m")), "hi")
+    assert said.usage == Usage(model="m", provider="model")
 
 
 async def test_a_count_in_an_unknown_form_does_not_spoil_the_answer(client):
