@@ -363,6 +363,26 @@ def test_calls_of_a_turn_get_ids_of_their_own_behind_rows_without_ids():
     assert b'"id":"a_2"' in fresh.encoded[0]
 
 
+def test_rows_that_took_the_place_of_others_are_shown_instead_of_them():
+    prompts = Prompts(PROTOCOLS[0])
+    first = StoredMessage(1, "user", "hi", 5.0)
+    prompts.history("s", [first, StoredMessage(2, "assistant", "taken back", 5.0)])
+    shown = prompts.history("s", [first, StoredMessage(3, "assistant", "said instead", 5.0)])
+    assert b"said instead" in shown
+    assert b"taken back" not in shown
+
+
+def test_anthropic_is_told_where_each_stable_part_ends():
+    """Tools, system prompt, history and turn; what is true only now stands behind the last."""
+    protocol = PROTOCOLS[2]
+    history, fresh = protocol.encode([Message("user", "before"), Message("user", "now")])
+    sent = msgspec.json.decode(protocol.body(history, [fresh], [Message("user", NOW)]))
+    marked = ["cache_control" in message["content"][-1] for message in sent["messages"]]
+    assert marked == [True, True, False]
+    assert "cache_control" in sent["tools"][-1]
+    assert "cache_control" in sent["system"][-1]
+
+
 def test_rows_without_ids_are_shown_anew_each_time():
     prompts = Prompts(PROTOCOLS[0])
     for text in ("one", "two"):
