@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import socket
 import sys
+from itertools import pairwise
 from subprocess import DEVNULL
 
 import pytest
@@ -90,6 +91,21 @@ async def test_a_server_that_cannot_be_started_hinders_no_other(program):
             with pytest.raises(ServerDown, match="absent"):
                 await servers[0].call("add", {})
             assert await servers[1].call("add", {"a": 1, "b": 2}) == ("3", False)
+
+
+async def test_a_server_that_never_starts_is_tried_less_and_less_often(autojump_clock):
+    tried = []
+
+    class Absent(McpServer):
+        def client(self):
+            tried.append(trio.current_time())
+            raise OSError("not there")
+
+    async with open_servers([Absent(name="absent", command=["absent"])]) as [server]:
+        await trio.sleep(100)
+        assert "not there" in server.problem
+    pauses = [after - before for before, after in pairwise(tried)]
+    assert pauses == pytest.approx([0.5, 1, 2, 4, 8, 16, 30, 30])
 
 
 async def test_a_server_over_http_answers(program):
