@@ -165,6 +165,18 @@ async def test_a_budget_that_is_used_up_refuses_the_next_call_visibly(start, bud
     assert elsewhere.status == ("failed" if budget == "day" else "complete")
 
 
+async def test_a_budget_is_checked_before_each_call_of_a_turn_too(start):
+    script = [ModelAnswer(calls=[ToolCall("c1", "add", '{"a": 2, "b": 3}')]), "never said"]
+    async with (
+        open_model(script) as model,
+        chat_agents(endpoint(model), tools=[add], spending=spending(session=5.0)) as agents,
+        start(agent=agents.build, describe=agents.describe) as runtime,
+    ):
+        reply = await runtime.ask("k", "what is 2 + 3?")
+    assert "has used up its budget" in reply.text
+    assert model.answered == 1
+
+
 async def test_a_budget_of_yesterday_is_that_of_yesterday(start, world):
     async with (
         open_model() as model,
