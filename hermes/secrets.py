@@ -8,9 +8,12 @@ import re
 import attrs
 
 HIDDEN = "[hidden]"
+# Long, and with a digit: key-exchange, sk-learn and Bearer tokens are things to talk about.
 _KEYS = re.compile(
-    r"\b(?:sk|pk|rk|xai|gsk|key|AIza)[-_][\w-]{8,}|\bBearer\s+\S+|\bAIza[\w-]{20,}"
-    r"|(?<![0-9])[0-9]{5,}:[\w-]{30,}",  # the last: a Telegram bot's
+    r"\b(?:(?:sk|pk|rk|xai|gsk)[-_]|AIza)(?=[\w-]*\d)[\w-]{16,}"
+    r"|\bkey[-_](?=[a-z]*\d)[a-z0-9]{16,}"
+    r"|\bBearer\s+(?=[\w.~+/=-]*\d)[\w.~+/=-]{16,}"
+    r"|\b[0-9]{5,}:[\w-]{30,}",  # a Telegram bot's
     re.IGNORECASE,
 )
 
@@ -29,9 +32,11 @@ class Secret:
 
     def reveal(self) -> str | None:
         """The key itself; None where there is none."""
-        if self._value is not None:
-            return self._value
-        return os.environ.get(self.variable) if self.variable else None
+        value = self._value
+        if value is None and self.variable:
+            value = os.environ.get(self.variable)
+        # Files and shells like to leave a line end behind it.
+        return None if value is None else value.strip()
 
     def hide(self, text: str) -> str:
         """The text without this key, and without anything that looks like one."""

@@ -219,7 +219,8 @@ class Answering:
         await self._after(done, commit.usage, turn)
         titling = self._house.titling
         if titling is not None and answered.status == "complete" and begun_by(self._key) is None:
-            titling.offer(self._key, self._place, [*turn.input, Message("assistant", reply.text)])
+            exchange = [*turn.input, Message("assistant", reply.text)]
+            titling.offer(self._key, self._place, exchange, len(commit.rows))
         return done
 
     async def _store(

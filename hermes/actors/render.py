@@ -234,7 +234,7 @@ def _merged(run: Sequence[Message]) -> Message:
     return replace(
         last,
         content=None if structured else _joined(message.content for message in run),
-        parts=tuple(part for message in run for part in _parts(message)) if structured else None,
+        parts=tuple(part for message in run for part in parts_of(message)) if structured else None,
         reasoning=_joined(message.reasoning for message in run),
         reasoning_details=tuple(d for message in run for d in message.reasoning_details),
         token_count=sum(counts) if len(counts) == len(run) else None,
@@ -245,7 +245,7 @@ def _joined(texts: Iterable[str | None]) -> str | None:
     return "\n\n".join(text for text in texts if text and text.strip()) or None
 
 
-def _parts(message: Message) -> Iterator[JsonObject]:
+def parts_of(message: Message) -> Iterator[JsonObject]:
     """The message as parts; its text becomes one, unless it only repeats those of the parts."""
     parts = message.parts or ()
     text = message.content

@@ -19,7 +19,7 @@ from hermes.protocols import Store, Summary, Titler, TitleRequest
 log = logging.getLogger(__name__)
 
 YOUNG = 20
-"""Messages after which a conversation stays without a title, where none could be made."""
+"""Messages before a turn with which a conversation stays without a title, where none was made."""
 AT_ONCE = 4
 SECONDS = 60.0
 LENGTH = 80
@@ -47,10 +47,11 @@ class Titling:
         self._running: set[str] = set()
         self._slots = trio.Semaphore(AT_ONCE)
 
-    def offer(self, key: str, place: Place, exchange: Sequence[Message]) -> None:
-        """A turn of this conversation has ended; never waits."""
+    def offer(self, key: str, place: Place, exchange: Sequence[Message], rows: int) -> None:
+        """A turn of this conversation has ended, with so many rows; never waits."""
         head = place.head
-        if head is None or head.message_count > YOUNG:
+        # Without its own rows: a first exchange is one, however many tools it took.
+        if head is None or head.message_count - rows >= YOUNG:
             return
         if head.session_id in {place.titled, *self._running}:
             return

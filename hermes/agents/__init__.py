@@ -1,7 +1,7 @@
 """What answers: an offline agent, models over HTTP, and bridges to agents of other kinds.
 
-Read: provider, http, openai_chat, anthropic_messages, prompts, chat, models, summaries, titles,
-tools, bridges.
+Read: provider, http, wire, openai_chat, anthropic_messages, prompts, chat, models, summaries,
+titles, tools, bridges.
 """
 
 from __future__ import annotations

@@ -9,8 +9,10 @@ import attrs
 import httpx2
 import msgspec
 
+from hermes.actors.render import parts_of
 from hermes.agents.http import MALFORMED, error_of, post
 from hermes.agents.provider import Endpoint, Piece, Reasoning, Said, Text, Unavailable
+from hermes.agents.wire import name_of, object_of, plain_id
 from hermes.messages import JsonObject, Message, ToolCall, Usage
 
 VERSION = "2023-06-01"
@@ -18,6 +20,7 @@ MAX_TOKENS = 8192
 MAX_MALFORMED = 20
 _MARK = b',"cache_control":{"type":"ephemeral"}'
 _END = b"}]}"
+_CUT = frozenset({"max_tokens", "model_context_window_exceeded"})
 _THOUGHTS = frozenset({"thinking", "redacted_thinking"})
 _STATUS = {
     "invalid_request_error": 400, "authentication_error": 401, "billing_error": 402,
@@ -164,7 +167,7 @@ class _Answer:
             cache_read_tokens=self.usage.cache_read_input_tokens or 0,
             cache_write_tokens=self.usage.cache_creation_input_tokens or 0,
         )
-        return Said(message, usage, cut=self.finish == "max_tokens")
+        return Said(message, usage, cut=self.finish in _CUT)
 
 
 def _texts(blocks: Sequence[_Block], kind: str) -> Iterator[str]:
@@ -274,7 +277,7 @@ def _result(message: Message) -> JsonObject:
     text = message.content or "(no output)"
     return {
         "type": "tool_result",
-        "tool_use_id": message.tool_call_id or "",
+        "tool_use_id": plain_id(message.tool_call_id),
         "content": [{"type": "text", "text": text}],
     }
 
@@ -283,20 +286,16 @@ def _blocks(message: Message) -> Iterator[JsonObject]:
     # What another protocol's model thought is refused here.
     yield from (each for each in message.reasoning_details if each.get("type") in _THOUGHTS)
     if message.parts:
-        yield from map(_part, message.parts)
+        yield from map(_part, parts_of(message))
     elif message.content and message.content.strip():  # a block of blanks is refused
         yield {"type": "text", "text": message.content}
     for call in message.tool_calls:
-        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": _object(call)}
-
-
-def _object(call: ToolCall) -> object:
-    """The arguments as an object; what is none is handed back under a name."""
-    try:
-        value = msgspec.json.decode(call.arguments)
-    except MALFORMED:
-        return {"malformed": call.arguments}
-    return value if isinstance(value, dict) else {"value": value}
+        yield {
+            "type": "tool_use",
+            "id": plain_id(call.id),
+            "name": name_of(call),
+            "input": object_of(call),
+        }
 
 
 def _part(part: JsonObject) -> JsonObject:

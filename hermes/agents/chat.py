@@ -9,23 +9,28 @@ from typing import ClassVar
 import attrs
 import trio
 
+from hermes.actors.answers import LONG_HISTORY
 from hermes.agents.prompts import Fresh, Prompts
 from hermes.agents.provider import (
     Piece,
     Provider,
     ProviderError,
+    RequestRefused,
     Said,
     Text,
     Unavailable,
 )
 from hermes.agents.spending import Spending
-from hermes.agents.tools import Toolbox
+from hermes.agents.tools import Ran, Toolbox
+from hermes.errors import ContextOverflow
 from hermes.events import ReasoningDelta, Spoken, TextDelta, ToolFinished, ToolStarted
 from hermes.messages import Message, ToolCall, TurnResult, Usage
 from hermes.protocols import Turn
 
 ONCE_MORE = "\n\n[The connection broke off; once more.]\n\n"
 OUT_OF_STEPS = "the model called tools {steps} times without coming to an answer"
+CUT = "the answer reached the limit of its length before it said anything"
+CUT_CALL = "{name} was not run: the answer reached the limit of its length within this call."
 LATE = "the turn has no time left for another try"
 
 Facts = Callable[[Turn], str | None]
@@ -104,6 +109,12 @@ class _Work:
         return TurnResult(api_calls=self.calls, **fields)  # type: ignore[arg-type]
 
 
+def _suspect(turn: Turn, refusal: RequestRefused) -> None:
+    """Some providers refuse what is too long without a word: in a long conversation it is that."""
+    if len(turn.history) > LONG_HISTORY:
+        raise ContextOverflow(str(refusal)) from refusal
+
+
 class ChatAgent:
     """Answers turns with a model; what it keeps between them are bytes that can be made again."""
 
@@ -144,10 +155,15 @@ class ChatAgent:
                     work.rows.append(answer.message)
                     text = answer.message.content
                     return work.result(
-                        text=text, rows=work.rows if text else None, partial=answer.cut
+                        text=text,
+                        rows=work.rows if text else None,
+                        partial=answer.cut,
+                        error=CUT if answer.cut and not text else None,
                     )
-                await self._do(turn, answer.message, work)
+                await self._do(turn, answer, work)
         except ProviderError as error:
+            if isinstance(error, RequestRefused) and error.bare:
+                _suspect(turn, error)
             return work.result(failed=True, error=str(error))
         return work.result(failed=True, error=OUT_OF_STEPS.format(steps=self._max_steps))
 
@@ -176,12 +192,18 @@ class ChatAgent:
                     work.usage.append(usage)
                 return said
 
-    async def _do(self, turn: Turn, message: Message, work: _Work) -> None:
+    async def _do(self, turn: Turn, answer: Said, work: _Work) -> None:
         """Run the tools that a message asks for, all at once; their results keep its order."""
+        message = answer.message
         results: dict[int, Message] = {}
+        # What is left of a call that was cut may be read as one with fewer arguments.
+        cut = len(message.tool_calls) - 1 if answer.cut else None
 
         async def run(place: int, call: ToolCall) -> None:
-            ran = await self._tools.run(call, turn)
+            if place == cut:
+                ran = Ran(CUT_CALL.format(name=call.name), failed=True)
+            else:
+                ran = await self._tools.run(call, turn)
             # Halves of characters, as in names of files, can be neither sent nor stored.
             content = ran.content.encode(errors="replace").decode()
             turn.emit(ToolFinished(call.id, content, ran.failed))

@@ -12,7 +12,7 @@ import httpx2
 import msgspec
 import trio
 
-from hermes.actors.answers import is_overflow
+from hermes.actors.answers import LONG_HISTORY, is_overflow
 from hermes.agents.provider import (
     Endpoint,
     NotAllowed,
@@ -44,11 +44,13 @@ async def post(
 ) -> None:
     """Send a request, and hand on the data of each event that answers it."""
     url = endpoint.base_url.rstrip("/") + path
+    # A connection is waited for while others use them all: that is no fault of the provider.
     timeout = httpx2.Timeout(
-        endpoint.silence_seconds, connect=endpoint.connect_seconds, pool=endpoint.connect_seconds
+        endpoint.silence_seconds, connect=endpoint.connect_seconds, pool=endpoint.call_seconds
     )
     every = {"content-type": "application/json", "accept-encoding": "identity", **headers}
     every.update(endpoint.headers)
+    _check(endpoint, every)
     try:
         with trio.fail_after(endpoint.call_seconds):
             async with client.stream(
@@ -73,6 +75,16 @@ async def post(
     except (httpx2.TransportError, httpx2.DecodingError) as error:
         why = endpoint.hide(str(error)) or type(error).__name__
         raise Unavailable(f"the connection to {endpoint.name} failed: {why}") from None
+
+
+def _check(endpoint: Endpoint, headers: Mapping[str, str]) -> None:
+    """Refuse what HTTP cannot carry ourselves: an error of the client's would show the value."""
+    for value in headers.values():
+        if not (value.isascii() and value.isprintable()):
+            raise NotAllowed(
+                f"the key or a header of {endpoint.name} has a character in it that cannot be "
+                "sent, such as a line end; check them"
+            )
 
 
 def _is_whole(response: httpx2.Response) -> bool:
@@ -155,7 +167,8 @@ def error_of(
 ) -> ProviderError | ContextOverflow:
     """What an answer that is none means, in one sentence without secrets."""
     # Hidden before it is cut: half a key is too much.
-    said = endpoint.hide(_message(text))[:_SHOWN] or "no reason given"
+    reason = endpoint.hide(_message(text))[:_SHOWN]
+    said = reason or "no reason given"
     name = endpoint.name
     if _is_about_money(status, said.lower()):
         return OutOfQuota(f"the account at {name} has no quota left ({said}); top it up")
@@ -170,7 +183,8 @@ def error_of(
         return RequestRefused(
             f"{name} has no model {endpoint.model!r} at this address ({said}); check both"
         )
-    return RequestRefused(f"{name} refused the request ({status}: {said})")
+    bare = is_overflow(f"HTTP {status}: {reason}", LONG_HISTORY + 1)
+    return RequestRefused(f"{name} refused the request ({status}: {said})", bare=bare)
 
 
 def _is_about_money(status: int, said: str) -> bool:

@@ -5,9 +5,10 @@ Imported only where a server is configured: it needs the `mcp` extra.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
@@ -46,8 +47,9 @@ class McpServer:
 
     name: str
     command: Sequence[str] = ()
-    url: str | None = None
-    environment: Mapping[str, str] = attrs.Factory(dict)
+    url: str | None = attrs.field(default=None, repr=False)
+    environment: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    """Keys come this way, or in the url: neither shows itself."""
     start_seconds: float = 30.0
     call_seconds: float = 120.0
     look_seconds: float = 10.0
@@ -112,9 +114,9 @@ class Connection:
         self._broken = trio.Event()
         with trio.CancelScope(deadline=trio.current_time() + self.server.start_seconds) as starting:
             async with self.server.client() as client:
-                listed = await client.list_tools()
+                offered = await _listed(client)
                 starting.deadline = float("inf")
-                self._offered = {tool.name: tool for tool in listed.tools}
+                self._offered = offered
                 self._client, self.problem = client, None
                 self._tried.set()
                 self._up.set()
@@ -136,7 +138,7 @@ class Connection:
                 await self._broken.wait()
                 return
             with trio.fail_after(self.server.start_seconds):
-                await client.list_tools()
+                await client.list_tools(cache_mode="bypass")  # it is the server that is asked
 
     async def wait_up(self) -> None:
         """Wait until it runs."""
@@ -174,22 +176,43 @@ def tools_of(connections: Sequence[Connection], *, approval: bool = False) -> li
     The list is that of now: an agent keeps it, so that its prompt stays the same while a server is
     away, and calls of its tools say so.
     """
-    return [
-        Tool(
-            name=_named(connection, name),
-            function=_caller(connection, name),
-            signature=GivenSignature.given(offered.description or "", dict(offered.input_schema)),
-            once=approval,
-            approval=approval,
-            seconds=connection.server.call_seconds + 1,
-        )
-        for connection in connections
-        for name, offered in sorted(connection.offered.items())
-    ]
+    tools: dict[str, Tool] = {}
+    for connection in connections:
+        for name, offered in sorted(connection.offered.items()):
+            named = _named(connection, name, tools)
+            tools[named] = Tool(
+                name=named,
+                function=_caller(connection, name),
+                signature=GivenSignature.given(
+                    offered.description or "", dict(offered.input_schema)
+                ),
+                once=approval,
+                approval=approval,
+                seconds=connection.server.call_seconds + 1,
+            )
+    return list(tools.values())
 
 
-def _named(connection: Connection, tool: str) -> str:
-    return _UNNAMEABLE.sub("_", f"{connection.server.name}_{tool}")[:MAX_NAME]
+def _named(connection: Connection, tool: str, taken: Container[str]) -> str:
+    """Its name for a model; numbered where others come to the same one, cut and cleaned."""
+    name = base = _UNNAMEABLE.sub("_", f"{connection.server.name}_{tool}")[:MAX_NAME]
+    numbers = itertools.count(2)
+    while name in taken:
+        end = f"_{next(numbers)}"
+        name = base[: MAX_NAME - len(end)] + end
+    return name
+
+
+async def _listed(client: Client) -> dict[str, Offered]:
+    """All tools of a server by name, page by page."""
+    found: dict[str, Offered] = {}
+    cursor = None
+    while True:
+        page = await client.list_tools(cursor=cursor, cache_mode="bypass")
+        found.update((tool.name, tool) for tool in page.tools)
+        cursor = page.next_cursor
+        if cursor is None:
+            return found
 
 
 def _caller(connection: Connection, name: str) -> Callable[..., Awaitable[str]]:

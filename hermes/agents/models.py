@@ -36,6 +36,12 @@ class ChatAgents:
     facts: Facts | None = None
     retries: Retries = attrs.Factory(Retries)
     spending: Spending = attrs.Factory(Spending)
+    _toolbox: Toolbox = attrs.field(init=False, repr=False)
+    """All agents share its threads: it is they that are bounded, whoever's call they run."""
+
+    @_toolbox.default
+    def _make_toolbox(self) -> Toolbox:
+        return Toolbox(self.tools)
 
     def describe(self, session_key: str, source: Source) -> AgentSpec:
         """What an agent is built from; two conversations with the same need no rebuild."""
@@ -46,14 +52,14 @@ class ChatAgents:
             model=self.endpoint.model,
             endpoint=self.endpoint.base_url,
             credential=self.endpoint.key.reveal(),
-            toolset=tuple(str(each["name"]) for each in self._toolbox(source.platform).schemas),
+            toolset=tuple(str(each["name"]) for each in self._toolbox.on(source.platform).schemas),
             system_prompt=self.system,
             settings=(("protocol", self.protocol), ("parameters", repr(self.endpoint.parameters))),
         )
 
     def build(self, spec: AgentSpec) -> ChatAgent:
         """An agent for one conversation."""
-        toolbox = self._toolbox(spec.platform)
+        toolbox = self._toolbox.on(spec.platform)
         provider = self._provider(self.endpoint, self.system, toolbox.schemas)
         return ChatAgent(
             provider, toolbox, facts=self.facts, retries=self.retries, spending=self.spending
@@ -70,9 +76,6 @@ class ChatAgents:
         """What names conversations, with the same model or with another one."""
         provider = self._provider(endpoint or self.endpoint, NAMING, ())
         return ModelTitler(provider=provider, spending=self.spending)
-
-    def _toolbox(self, platform: str) -> Toolbox:
-        return Toolbox(self.tools).on(platform)
 
     def _provider(
         self, endpoint: Endpoint, system: str | None, tools: tuple[JsonObject, ...]

@@ -9,6 +9,7 @@ import attrs
 import httpx2
 import msgspec
 
+from hermes.actors.render import parts_of
 from hermes.agents.http import MALFORMED, error_of, post
 from hermes.agents.provider import (
     Endpoint,
@@ -19,6 +20,7 @@ from hermes.agents.provider import (
     Text,
     Unavailable,
 )
+from hermes.agents.wire import arguments_of, name_of
 from hermes.messages import JsonObject, Message, ToolCall, Usage
 
 MAX_MALFORMED = 20
@@ -70,17 +72,43 @@ class _Usage(msgspec.Struct):
     prompt_tokens_details: _PromptDetails | None = None
     completion_tokens_details: _OutputDetails | None = None
     prompt_cache_hit_tokens: int | None = None
-    cost: float | None = None
+    cost: float | JsonObject | None = None
+    """An object where the provider tells its parts, which not all name alike."""
 
 
 class _Chunk(msgspec.Struct):
-    choices: list[_Choice] = []
+    choices: list[_Choice] | None = None
     usage: _Usage | None = None
     model: str | None = None
     error: Any = None
 
 
 _decode = msgspec.json.Decoder(_Chunk, strict=False).decode
+
+
+@attrs.define(eq=False)
+class _Begun:
+    """A tool call while it comes."""
+
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+    def is_followed_by(self, call: _Call) -> bool:
+        """Whether a piece that has our number begins another call."""
+        function = call.function
+        if function is None or not function.name or not self.name:
+            return False
+        if call.id and self.id:
+            return call.id != self.id
+        return bool(function.arguments) and self._is_whole()
+
+    def _is_whole(self) -> bool:
+        try:
+            msgspec.json.decode(self.arguments)
+        except MALFORMED:
+            return False
+        return True
 
 
 @attrs.define
@@ -92,7 +120,8 @@ class _Answer:
     text: list[str] = attrs.Factory(list)
     reasoning: list[str] = attrs.Factory(list)
     details: list[JsonObject] = attrs.Factory(list)
-    calls: dict[int, tuple[str, str, list[str]]] = attrs.Factory(dict)
+    calls: list[_Begun] = attrs.Factory(list)
+    numbered: dict[int, _Begun] = attrs.Factory(dict)
     finish: str | None = None
     counted: _Usage | None = None
     malformed: int = 0
@@ -113,7 +142,7 @@ class _Answer:
         if chunk.error is not None:
             raise _failure(self.endpoint, data)
         self.counted = chunk.usage or self.counted
-        for choice in chunk.choices[:1]:
+        for choice in (chunk.choices or ())[:1]:
             self.finish = choice.finish_reason or self.finish
             self._add(choice.delta or choice.message or _Delta())
 
@@ -130,29 +159,40 @@ class _Answer:
             self._call(call)
 
     def _call(self, call: _Call) -> None:
-        """Some number the pieces, some send each call whole, some repeat its id in each piece."""
+        begun = self._begun(call)
         function = call.function or _Function()
-        place = call.index
-        if place is None:
-            known = [p for p, (id_, _, _) in self.calls.items() if call.id and id_ == call.id]
-            fresh = bool(call.id) and not known
-            place = known[0] if known else len(self.calls) - (not fresh and bool(self.calls))
-        id_, name, arguments = self.calls.get(place, ("", "", []))
-        said = function.arguments
-        if isinstance(said, dict):
-            said = _encode(said).decode()
-        if said:
-            arguments.append(said)
+        begun.id = begun.id or call.id or ""
         # A name comes once; who repeats it in every piece must not have it twice.
-        self.calls[place] = (id_ or call.id or "", name or function.name or "", arguments)
+        begun.name = begun.name or function.name or ""
+        said = function.arguments
+        begun.arguments += _encode(said).decode() if isinstance(said, dict) else said or ""
+
+    def _begun(self, call: _Call) -> _Begun:
+        """The call that a piece belongs to.
+
+        Some number the pieces, some send each call whole, some repeat its id in each piece, and
+        some give all calls one number.
+        """
+        if call.index is not None:
+            known = self.numbered.get(call.index)
+        elif call.id:
+            known = next((each for each in self.calls if each.id == call.id), None)
+        else:
+            known = self.calls[-1] if self.calls else None
+        if known is None or known.is_followed_by(call):
+            known = _Begun()
+            self.calls.append(known)
+            if call.index is not None:
+                self.numbered[call.index] = known
+        return known
 
     def said(self) -> Said:
         """The whole of it; an answer without its end is none, since calls may be missing."""
         if self.finish is None and not self.done:
             raise Unavailable(f"{self.endpoint.name} broke off in the middle of its answer")
         calls = tuple(
-            ToolCall(id_ or f"call_{place}", name, "".join(arguments) or "{}")
-            for place, (id_, name, arguments) in sorted(self.calls.items())
+            ToolCall(each.id or f"call_{place}", each.name, each.arguments or "{}")
+            for place, each in enumerate(self.calls)
         )
         message = Message(
             "assistant",
@@ -162,7 +202,8 @@ class _Answer:
             reasoning_details=tuple(self.details),
             finish_reason=self.finish,
         )
-        usage = None if self.counted is None else _usage(self.counted, self.endpoint)
+        # Who counts nothing was called all the same.
+        usage = _usage(self.counted or _Usage(), self.endpoint)
         return Said(message, usage, cut=self.finish in _CUT)
 
 
@@ -234,7 +275,7 @@ def _usage(counted: _Usage, endpoint: Endpoint) -> Usage:
         cache_read_tokens=cached,
         cache_write_tokens=written,
         reasoning_tokens=output.reasoning_tokens or 0,
-        cost=counted.cost,
+        cost=None if isinstance(counted.cost, dict) else counted.cost,
     )
 
 
@@ -246,13 +287,13 @@ def _wire(message: Message) -> JsonObject:
             "content": message.content or "",
         }
     wire: JsonObject = {"role": message.role}
-    wire["content"] = list(message.parts) if message.parts else message.content
+    wire["content"] = list(parts_of(message)) if message.parts else message.content
     if message.tool_calls:
         wire["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
+                "function": {"name": name_of(call), "arguments": arguments_of(call)},
             }
             for call in message.tool_calls
         ]

@@ -27,7 +27,11 @@ class OutOfQuota(ProviderError):
 
 
 class RequestRefused(ProviderError):
-    """The provider does not take this request as it is."""
+    """The provider does not take this request as it is; `bare` where it gives no reason."""
+
+    def __init__(self, text: str, *, bare: bool = False) -> None:
+        super().__init__(text)
+        self.bare = bare
 
 
 class Unavailable(ProviderError):

@@ -52,6 +52,7 @@ Use these headings, in this order, and leave out those with nothing under them:
 ## Next steps
 ## Facts that must not be lost
 """
+TOO_LONG = "the record is longer than the model's answers may be; allow it more tokens"
 MAX_ARGUMENTS = 2_000
 MAX_RESULT = 4_000
 Rows = Sequence[Message | StoredMessage]
@@ -71,20 +72,25 @@ class ModelCompressor:
     window: int = 100_000
     tries: int = 3
     pause: float = 2.0
+    longest_wait: float = 30.0
+    """Where the provider asks us to wait longer than this, it is tried again at another time."""
     spending: Spending = attrs.Factory(Spending)
 
     async def summarize(self, request: SummaryRequest, /) -> Summary:
         """The record of these messages."""
         record = request.previous
         usage: list[Usage] = []
-        for rows in _pieces(request.messages, self._room(request)):
+        room = self._room(request)
+        for rows in _pieces(request.messages, room):
             await self._check(request, usage)
-            said = await self._ask(_material(rows, record, request.focus))
+            said = await self._ask(_material(rows, record, request.focus, room))
             if said.usage is not None:
                 usage.append(self.spending.priced(replace(said.usage, purpose="summary")))
             record = hide_keys((said.message.content or "").strip())
             if not record:
                 raise CompressorFailed("the model said nothing")
+            if said.cut:  # what must not be lost stands at its end
+                raise CompressorFailed(TOO_LONG, lasting=True)
         return Summary(record or "", usage)
 
     async def _check(self, request: SummaryRequest, usage: Sequence[Usage]) -> None:
@@ -107,7 +113,7 @@ class ModelCompressor:
                 return await self.provider.ask(body, _ignore)
             except Unavailable as error:
                 failures += 1
-                if failures >= self.tries:
+                if failures >= self.tries or (error.retry_after or 0.0) > self.longest_wait:
                     raise CompressorFailed(str(error), retry_after=error.retry_after) from error
                 await trio.sleep(max(self.pause * failures, error.retry_after or 0.0))
             except (NotAllowed, OutOfQuota, RequestRefused, ContextOverflow) as error:
@@ -135,22 +141,26 @@ def _pieces(rows: Rows, room: int) -> Iterator[Rows]:
     yield rows[first:]
 
 
-def _material(rows: Rows, record: str | None, focus: str | None) -> str:
+def _material(rows: Rows, record: str | None, focus: str | None, room: int) -> str:
     parts = []
     if record:
         parts.append(f"<record>\n{record}\n</record>")
-    parts.append("<conversation>\n" + "\n".join(map(_line, rows)) + "\n</conversation>")
+    parts.append(
+        "<conversation>\n" + "\n".join(_line(row, room) for row in rows) + "\n</conversation>"
+    )
     parts.append("Write the record." + (f" Keep above all what concerns: {focus}" if focus else ""))
     return "\n\n".join(parts)
 
 
-def _line(row: Message | StoredMessage) -> str:
+def _line(row: Message | StoredMessage, room: int) -> str:
     if row.role == "tool":
         return f"[result of {row.tool_name or 'a tool'}] {_cut(row.content, MAX_RESULT)}"
     calls = "".join(
         f"\n[calls {call.name} {_cut(call.arguments, MAX_ARGUMENTS)}]" for call in row.tool_calls
     )
     text = row.content or " ".join(_texts(row)) or ("" if calls else "(nothing)")
+    if (weight := estimate_tokens([row])) > room:
+        text = _cut(text, len(text) * room // weight)
     return f"{row.role}: {text}{calls}"
 
 

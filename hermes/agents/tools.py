@@ -281,7 +281,12 @@ class Toolbox:
     async def _await(self, function: Callable[..., Any], work: Callable[[], Any]) -> Any:
         if inspect.iscoroutinefunction(function):
             return await work()
-        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+        # In a tuple, since Trio takes no coroutine from a thread: a decorator may have hidden that
+        # the function is one.
+        (value,) = await trio.to_thread.run_sync(
+            lambda: (work(),), abandon_on_cancel=True, limiter=self._limiter
+        )
+        return await value if inspect.isawaitable(value) else value
 
 
 async def _end(records: ToolRecords, call: OnceCall) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import socket
 import sys
+from itertools import pairwise
 from subprocess import DEVNULL
 
 import pytest
@@ -92,6 +93,21 @@ async def test_a_server_that_cannot_be_started_hinders_no_other(program):
             assert await servers[1].call("add", {"a": 1, "b": 2}) == ("3", False)
 
 
+async def test_a_server_that_never_starts_is_tried_less_and_less_often(autojump_clock):
+    tried = []
+
+    class Absent(McpServer):
+        def client(self):
+            tried.append(trio.current_time())
+            raise OSError("not there")
+
+    async with open_servers([Absent(name="absent", command=["absent"])]) as [server]:
+        await trio.sleep(100)
+        assert "not there" in server.problem
+    pauses = [after - before for before, after in pairwise(tried)]
+    assert pauses == pytest.approx([0.5, 1, 2, 4, 8, 16, 30, 30])
+
+
 async def test_a_server_over_http_answers(program):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -139,6 +155,56 @@ async def test_an_agent_uses_the_tools_of_a_server_and_outlives_it(program, star
     assert [text.startswith("True: ") for text in said[1:]] == [True] * 4
     assert "being started again" in said[4]
     assert again.text == "False: 7"
+
+
+PAGES = """
+import json, sys
+
+for message in map(json.loads, sys.stdin):
+    if "id" not in message:
+        continue
+    params = message.get("params") or {}
+    answer = {"jsonrpc": "2.0", "id": message["id"]}
+    if message["method"] == "initialize":
+        version = params["protocolVersion"]
+        about = {"name": "pages", "version": "1"}
+        capable = {"tools": {}}
+        result = {"protocolVersion": version, "capabilities": capable, "serverInfo": about}
+        answer["result"] = result
+    elif message["method"] == "tools/list":
+        page = int(params.get("cursor") or 0)
+        names = [["look.at", "look_at"], ["x" * 70, "x" * 80], ["last"]][page]
+        tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
+        more = {"nextCursor": str(page + 1)} if page < 2 else {}
+        answer["result"] = {"tools": tools, **more}
+    elif message["method"] == "tools/call":
+        answer["result"] = {"content": [{"type": "text", "text": params["name"]}]}
+    else:
+        answer["error"] = {"code": -32601, "message": "what?"}
+    print(json.dumps(answer), flush=True)
+"""
+
+
+async def test_all_pages_of_a_server_are_offered_each_tool_under_a_name_of_its_own():
+    with trio.fail_after(SECONDS):
+        server = McpServer(name="s", command=[sys.executable, "-c", PAGES])
+        async with open_servers([server]) as [connection]:
+            tools = tools_of([connection])
+            called = {each.name: await each.function() for each in tools}
+    assert called == {
+        "s_last": "last",
+        "s_look_at": "look.at",
+        "s_look_at_2": "look_at",
+        "s_" + "x" * 62: "x" * 70,
+        "s_" + "x" * 60 + "_2": "x" * 80,
+    }
+    assert len(Toolbox(tools).schemas) == len(tools)
+
+
+def test_a_server_does_not_show_the_keys_it_is_given():
+    by_command = McpServer(name="s", command=["serve"], environment={"TOKEN": "opensesame"})
+    by_url = McpServer(name="s", url="https://example.org/mcp?key=opensesame")
+    assert "opensesame" not in f"{by_command!r} {by_url!r}"
 
 
 def test_a_server_needs_a_command_or_a_url():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import trio
 
@@ -10,6 +12,7 @@ from hermes.actors.compression import Compressed, Failed
 from hermes.agents import Budgets, Endpoint, Price, Secret, Spending, chat_agents, tool
 from hermes.agents.spending import BudgetSpent
 from hermes.agents.summaries import INSTRUCTIONS
+from hermes.agents.tools import THREADS
 from hermes.errors import CompressorFailed
 from hermes.events import Titled
 from hermes.messages import Spent, ToolCall
@@ -80,6 +83,45 @@ async def test_what_was_read_before_is_read_from_the_cache(start, protocol):
     assert f"({sum(cached)} more from the cache)" in usage.text
 
 
+async def test_all_conversations_share_the_threads_of_the_tools(start):
+    """Plain functions that hang would else take twenty threads in each conversation."""
+    running, release = trio.Semaphore(0), threading.Event()
+
+    @tool
+    def hang(number: int) -> None:
+        """Wait."""
+        trio.from_thread.run_sync(running.release)
+        release.wait(SECONDS)
+
+    @tool(seconds=1.0)
+    def look() -> str:
+        """Look."""
+        return "the sea"
+
+    calls = [ToolCall(f"c{n}", "hang", f'{{"number": {n}}}') for n in range(THREADS)]
+
+    def answer(request):
+        last = request.json["messages"][-1]
+        if last["role"] == "tool":
+            return last["content"]
+        return ModelAnswer(calls=calls if last["content"] == "hang" else [ToolCall("c", "look")])
+
+    async with (
+        open_model(answer) as model,
+        chat_agents(endpoint(model), tools=[hang, look]) as agents,
+        start(agent=agents.build, describe=agents.describe) as runtime,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(runtime.ask, "one", "hang")
+        for _ in range(THREADS):
+            await running.acquire()
+        meanwhile = await runtime.ask("another", "look")
+        release.set()
+        afterwards = await runtime.ask("another", "look")
+    assert "was given up" in meanwhile.text
+    assert afterwards.text == "the sea"
+
+
 async def test_the_facts_of_the_moment_come_last_and_are_not_kept(start):
     async with (
         open_model(brief) as model,
@@ -121,6 +163,18 @@ async def test_a_budget_that_is_used_up_refuses_the_next_call_visibly(start, bud
     assert word in second.text
     assert model.answered == (1 if budget == "day" else 2)
     assert elsewhere.status == ("failed" if budget == "day" else "complete")
+
+
+async def test_a_budget_is_checked_before_each_call_of_a_turn_too(start):
+    script = [ModelAnswer(calls=[ToolCall("c1", "add", '{"a": 2, "b": 3}')]), "never said"]
+    async with (
+        open_model(script) as model,
+        chat_agents(endpoint(model), tools=[add], spending=spending(session=5.0)) as agents,
+        start(agent=agents.build, describe=agents.describe) as runtime,
+    ):
+        reply = await runtime.ask("k", "what is 2 + 3?")
+    assert "has used up its budget" in reply.text
+    assert model.answered == 1
 
 
 async def test_a_budget_of_yesterday_is_that_of_yesterday(start, world):
@@ -236,6 +290,38 @@ async def test_what_does_not_fit_is_summed_up_piece_by_piece(workers):
     )
     for number in range(20):
         assert sum(f"user: {number} word" in text for text in materials) == 1
+
+
+@pytest.mark.parametrize("word", ["word ", "言葉"])
+async def test_a_message_that_does_not_fit_by_itself_is_cut(workers, word):
+    messages = [Message("user", f"first {word * 9000} last"), Message("assistant", "oh")]
+    window = 6000
+    async with (
+        open_model(["a record"] * 2, window=window) as model,
+        chat_agents(endpoint(model)) as agents,
+    ):
+        summary = await agents.compressor(window=window).summarize(request(messages))
+        asked = model.requests[0].json["messages"][-1]["content"]
+    assert summary.text == "a record"
+    assert "user: first" in asked
+    assert " last" in asked
+
+
+async def test_a_record_that_a_limit_cut_is_none(workers):
+    """Its last headings would be missing, and nobody would know."""
+    script = [ModelAnswer("## Goal\nto see the", finish="length")]
+    async with open_model(script) as model, chat_agents(endpoint(model)) as agents:
+        with pytest.raises(CompressorFailed, match="allow it more tokens") as failed:
+            await agents.compressor().summarize(request([Message("user", "hello")]))
+    assert failed.value.lasting
+
+
+async def test_a_long_wait_that_a_provider_asks_for_is_left_to_the_cool_down(workers):
+    faults = [Refuse("rate_limit", retry_after=300)]
+    async with open_model(faults=faults) as model, chat_agents(endpoint(model)) as agents:
+        with trio.fail_after(20), pytest.raises(CompressorFailed) as failed:
+            await agents.compressor().summarize(request([Message("user", "hello")]))
+    assert failed.value.retry_after == 300
 
 
 @pytest.mark.parametrize(

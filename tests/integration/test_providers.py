@@ -26,7 +26,7 @@ from hermes.agents.provider import (
 from hermes.agents.tools import Ran, Toolbox
 from hermes.errors import ContextOverflow
 from hermes.events import ReasoningDelta, TextDelta, ToolFinished, ToolStarted
-from hermes.messages import Message, ToolCall
+from hermes.messages import Message, ToolCall, Usage
 from hermes.testing import (
     CutOff,
     Disconnect,
@@ -204,6 +204,18 @@ async def test_a_call_that_takes_too_long_is_given_up(provider):
             await ask(provider(model, call_seconds=0.2), "hi")
 
 
+async def test_who_waits_for_a_connection_is_not_told_that_the_provider_is_gone(kind):
+    async with (
+        open_model(faults=[Drip(0.05)] * 3) as model,
+        httpx2.AsyncClient(limits=httpx2.Limits(max_connections=1)) as client,
+        trio.open_nursery() as nursery,
+    ):
+        url = model.openai_url if kind is OpenAIChat else model.anthropic_url
+        speaks = kind(client, Endpoint(base_url=url, model="m", connect_seconds=0.1))
+        for _ in range(3):
+            nursery.start_soon(ask, speaks, "a question that is repeated in an answer")
+
+
 async def test_a_wrong_address_is_told_as_one(provider, kind):
     async with open_model() as model:
         with pytest.raises(RequestRefused, match="check both"):
@@ -244,6 +256,25 @@ async def test_what_headers_hold_is_hidden_like_the_key(kind, client):
     assert "opensesame" not in repr(speaks)
 
 
+@pytest.mark.parametrize("odd", ["opensesame\nplease", "opensesame…"])
+@pytest.mark.parametrize("place", ["key", "headers"])
+async def test_a_key_that_cannot_be_sent_is_told_at_once_and_not_shown(kind, client, odd, place):
+    given = {"key": Secret(odd), "headers": (("x-gateway-token", odd),)}
+    speaks = kind(
+        client, Endpoint(base_url="http://127.0.0.1:9", model="m", **{place: given[place]})
+    )
+    with pytest.raises(NotAllowed, match="cannot be sent") as refused:
+        await ask(speaks, "hi")
+    assert "opensesame" not in str(refused.value)
+
+
+async def test_a_line_end_behind_a_key_is_not_part_of_it(provider):
+    async with open_model() as model:
+        await ask(provider(model, key=Secret(f"{KEY}\n")), "hi")
+    sent = model.requests[0].headers
+    assert sent.get("x-api-key") == KEY or sent.get("authorization") == f"Bearer {KEY}"
+
+
 @pytest.mark.parametrize("status", [301, 400, 404, 418])
 async def test_an_answer_of_another_kind_is_a_refusal(kind, client, status):
     async with raw_server(b"[" * 4000, status) as url:
@@ -280,6 +311,10 @@ def chunk(*calls, finish="null"):
             chunk('{"index":1,"id":"c2","function":{"name":"wait","arguments":""}}'),
             chunk('{"index":0,"id":"c1","function":{"name":"look","arguments":":1}"}}'),
         ],
+        [
+            chunk('{"index":0,"id":"c1","function":{"name":"look","arguments":"{\\"a\\":1}"}}'),
+            chunk('{"index":0,"id":"c2","function":{"name":"wait","arguments":"{}"}}'),
+        ],
     ],
 )
 async def test_pieces_of_tool_calls_are_put_together_however_they_are_numbered(client, chunks):
@@ -289,6 +324,39 @@ async def test_pieces_of_tool_calls_are_put_together_however_they_are_numbered(c
         ToolCall("c1", "look", '{"a":1}'),
         ToolCall("c2", "wait", "{}"),
     )
+
+
+async def test_calls_without_ids_and_with_one_number_are_told_apart(client):
+    chunks = [
+        chunk('{"index":0,"function":{"name":"look","arguments":"{\\"a\\":"}}'),
+        chunk('{"index":0,"function":{"name":"look","arguments":"1}"}}'),
+        chunk('{"index":0,"function":{"name":"look","arguments":"{}"}}', finish='"tool_calls"'),
+    ]
+    async with raw_server(b"".join(chunks)) as url:
+        said, _ = await ask(OpenAIChat(client, Endpoint(base_url=url, model="m")), "hi")
+    assert said.message.tool_calls == (
+        ToolCall("call_0", "look", '{"a":1}'),
+        ToolCall("call_1", "look", "{}"),
+    )
+
+
+async def test_a_call_that_nobody_counted_is_a_call(client):
+    hello = b'data: {"choices":[{"delta":{"content":"hi"},"finish_reason":"stop"}]}'
+    async with raw_server(hello) as url:
+        said, _ = await ask(OpenAIChat(client, Endpoint(base_url=url, model="m")), "hi")
+    assert said.usage == Usage(model="m", provider="model")
+
+
+async def test_a_count_in_an_unknown_form_does_not_spoil_the_answer(client):
+    counted = b'{"prompt_tokens":5,"completion_tokens":1,"cost":{"total":0.1}}'
+    chunks = [
+        b'data: {"choices":[{"delta":{"content":"hi"}}],"usage":%b}\n\n' % counted,
+        b'data: {"choices":null,"usage":%b}\n\n' % counted,
+        b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n',
+    ]
+    async with raw_server(b"".join(chunks)) as url:
+        said, _ = await ask(OpenAIChat(client, Endpoint(base_url=url, model="m")), "hi")
+    assert (said.message.content, said.usage.input_tokens, said.usage.cost) == ("hi", 5, None)
 
 
 class raw_server:  # noqa: N801
@@ -504,6 +572,16 @@ async def test_a_conversation_that_is_too_long_is_told_as_such(talk):
     assert (reply.status, reply.text) == ("failed", OVERFLOW)
 
 
+@pytest.mark.parametrize("body", [b"", b'{"error":{"message":"Bad Request","code":400}}'])
+async def test_a_refusal_without_a_reason_is_an_overflow_in_a_long_conversation(talk, body):
+    async with open_model() as model, talk(model) as runtime:
+        for number in range(26):
+            await runtime.ask("k", f"hello {number}")
+    async with raw_server(body, 400) as url, talk(model, endpoint={"base_url": url}) as runtime:
+        assert (await runtime.ask("k", "once more")).text == OVERFLOW
+        assert "refused the request (400" in (await runtime.ask("short", "hello")).text
+
+
 async def test_a_failure_after_tools_keeps_what_they_did(talk, kind):
     async with open_model([WORK, "done"], [None, Refuse("bad_key")]) as model:
         async with talk(model, toolbox=Looking()) as runtime:
@@ -563,6 +641,26 @@ async def test_what_users_say_meanwhile_stands_behind_the_tools_once(talk):
     assert [row.role for row in rows] == ["user", "assistant", "tool", "tool", "user", "assistant"]
     assert rows[4].content == "hurry"
     assert "hurry" in str(model.requests[-1].json["messages"][-1])
+
+
+async def test_a_call_that_a_limit_cut_is_not_made_with_what_is_left_of_it(talk):
+    calls = (ToolCall("c1", "look", '{"at":"it"}'), ToolCall("c2", "look", ""))
+    async with open_model([ModelAnswer(calls=calls, finish="length"), "well"]) as model:
+        async with talk(model, toolbox=Looking()) as runtime:
+            reply = await runtime.ask("k", "go on")
+            rows = await runtime.history("k")
+    assert reply.text == "well"
+    assert [row.content for row in rows if row.role == "tool"] == [
+        "c1 sees waves",
+        "look was not run: the answer reached the limit of its length within this call.",
+    ]
+
+
+async def test_an_answer_that_a_limit_ended_before_it_began_says_so(talk):
+    async with open_model([ModelAnswer("", reasoning="hm", finish="length")]) as model:
+        async with talk(model) as runtime:
+            reply = await runtime.ask("k", "go on")
+    assert "the limit of its length" in reply.text
 
 
 async def test_a_model_that_only_calls_tools_comes_to_an_end(talk):

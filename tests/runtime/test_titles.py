@@ -11,7 +11,7 @@ from hermes import Usage
 from hermes.actors.titling import LENGTH, YOUNG, short
 from hermes.errors import UnknownSession
 from hermes.events import Titled
-from hermes.messages import TurnResult
+from hermes.messages import Message, TurnResult
 from hermes.protocols import Summary
 from hermes.store.titles import sanitize_title
 from hermes.testing import DeterministicCompressor, texts_of
@@ -109,6 +109,18 @@ async def test_a_try_that_failed_is_made_again_while_the_conversation_is_young(s
                 await trio.testing.wait_all_tasks_blocked()
         assert await title_of(runtime) is None
     assert len(titler.requests) == YOUNG // 2
+
+
+async def test_a_first_exchange_with_much_work_in_it_is_one_too(start):
+    async def work(turn):
+        rows = [Message("assistant", f"step {number}") for number in range(2 * YOUNG)]
+        return TurnResult(text="done", rows=[*rows, Message("assistant", "done")])
+
+    async with start(agent=work, titler=Titler("Of work")) as runtime:
+        with runtime.events("k") as heard, trio.fail_after(SECONDS):
+            await runtime.ask("k", "one")
+            await titled(heard)
+        assert await title_of(runtime) == "Of work"
 
 
 async def test_a_title_that_the_end_of_the_runtime_cut_short_comes_after_the_next_start(start):

@@ -363,6 +363,26 @@ def test_calls_of_a_turn_get_ids_of_their_own_behind_rows_without_ids():
     assert b'"id":"a_2"' in fresh.encoded[0]
 
 
+def test_rows_that_took_the_place_of_others_are_shown_instead_of_them():
+    prompts = Prompts(PROTOCOLS[0])
+    first = StoredMessage(1, "user", "hi", 5.0)
+    prompts.history("s", [first, StoredMessage(2, "assistant", "taken back", 5.0)])
+    shown = prompts.history("s", [first, StoredMessage(3, "assistant", "said instead", 5.0)])
+    assert b"said instead" in shown
+    assert b"taken back" not in shown
+
+
+def test_anthropic_is_told_where_each_stable_part_ends():
+    """Tools, system prompt, history and turn; what is true only now stands behind the last."""
+    protocol = PROTOCOLS[2]
+    history, fresh = protocol.encode([Message("user", "before"), Message("user", "now")])
+    sent = msgspec.json.decode(protocol.body(history, [fresh], [Message("user", NOW)]))
+    marked = ["cache_control" in message["content"][-1] for message in sent["messages"]]
+    assert marked == [True, True, False]
+    assert "cache_control" in sent["tools"][-1]
+    assert "cache_control" in sent["system"][-1]
+
+
 def test_rows_without_ids_are_shown_anew_each_time():
     prompts = Prompts(PROTOCOLS[0])
     for text in ("one", "two"):
@@ -393,6 +413,39 @@ def test_anthropic_is_sent_arguments_as_an_object_whatever_they_are(arguments, s
     assert shown in PROTOCOLS[2].encode([message])[0]
 
 
+@pytest.mark.parametrize("arguments", ['{"a":', "[1]", "", "[" * 5000, "7"])
+def test_openai_is_sent_arguments_that_servers_can_read(arguments):
+    """Some read them again to fill in a template, and refuse the whole conversation."""
+    message = Message("assistant", None, tool_calls=(ToolCall("a", "look", arguments),))
+    [call] = msgspec.json.decode(PROTOCOLS[0].encode([message])[0])["tool_calls"]
+    read = msgspec.json.decode(call["function"]["arguments"])
+    assert isinstance(read, dict)
+    assert arguments in {read.get("malformed"), str(read.get("value"))}
+
+
+@pytest.mark.parametrize("protocol", [PROTOCOLS[0], PROTOCOLS[2]])
+@pytest.mark.parametrize("name", ["look.around at:it", "wipe é", "x" * 200, ""])
+def test_a_name_that_a_model_made_up_does_not_spoil_the_conversation(protocol, name):
+    message = Message("assistant", None, tool_calls=(ToolCall("a", name),))
+    (shown,) = protocol.encode([message])
+    found = re.search(rb'"name":"([^"]*)"', shown)
+    assert re.fullmatch(rb"[a-zA-Z0-9_-]{1,64}", found[1])
+
+
+def test_anthropic_is_sent_ids_of_other_models_in_its_own_letters():
+    ids = ["functions.look:0", "functions.look_0", "functions:look.0"]
+    calls = tuple(ToolCall(id_, "look") for id_ in ids)
+    results = [Message("tool", "sea", tool_call_id=id_) for id_ in ids]
+    asked, answered = map(
+        msgspec.json.decode,
+        PROTOCOLS[2].encode([Message("assistant", None, tool_calls=calls), *results]),
+    )
+    sent = [block["id"] for block in asked["content"]]
+    assert sent == [block["tool_use_id"] for block in answered["content"]]
+    assert len(set(sent)) == len(ids)
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]+", id_) for id_ in sent)
+
+
 @pytest.mark.parametrize(
     ("image", "shown"),
     [
@@ -404,6 +457,17 @@ def test_anthropic_is_sent_arguments_as_an_object_whatever_they_are(arguments, s
 def test_anthropic_is_sent_images_in_its_own_form(image, shown):
     message = Message("user", None, parts=({"type": "image_url", "image_url": image},))
     assert shown in PROTOCOLS[2].encode([message])[0]
+
+
+@pytest.mark.parametrize("protocol", [PROTOCOLS[0], PROTOCOLS[2]])
+def test_words_beside_an_image_are_sent_with_it_and_once(protocol):
+    """A caption comes as the text of a message whose parts are the image."""
+    captioned = Message("user", "what is this?", parts=PARTS[1:])
+    (shown,) = protocol.encode([captioned])
+    assert shown.count(b"what is this?") == shown.count(b"https://a/b") == 1
+    repeated = Message("user", "see", parts=PARTS)
+    (shown,) = protocol.encode([repeated])
+    assert shown.count(b'"see"') == 1
 
 
 def test_anthropic_is_sent_no_block_of_blanks():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import json
 import logging
 import subprocess
@@ -554,6 +555,20 @@ async def test_a_plain_function_runs_in_a_thread_and_knows_its_conversation():
     with within(Cell("k", "the session", 7)):
         assert await ran(look) == Ran('[false,"the session"]')
         assert await ran(look_here) == Ran('[true,"the session"]')
+
+
+async def test_a_coroutine_behind_a_plain_decorator_is_awaited():
+    async def look(at: str) -> str:
+        """Look."""
+        await trio.lowlevel.checkpoint()
+        return f"at {at}: {current_session_id()}"
+
+    @functools.wraps(look)
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        return look(*args, **kwargs)
+
+    with within(Cell("k", "the session", 7)):
+        assert await ran(decorated, '{"at": "it"}') == Ran("at it: the session")
 
 
 @pytest.mark.parametrize(
