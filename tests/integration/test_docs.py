@@ -32,6 +32,12 @@ def test_every_snippet_of_a_page_runs_in_order(page, tmp_path):
         assert done.returncode == 0, f"{code}\n{done.stderr}"
 
 
+def test_the_sessions_of_the_readme_are_what_happens():
+    check = [sys.executable, "-W", "error", str(ROOT / "docs" / "sessions.py"), "--check"]
+    done = subprocess.run(check, capture_output=True, text=True, timeout=240, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
 def commands():
     shown = re.compile(r"(?:^|`)make ([a-z]+)", re.MULTILINE)
     return sorted({target for page in PAGES for target in shown.findall(page.read_text())})

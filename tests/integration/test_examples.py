@@ -21,7 +21,12 @@ SCRIPTS = {
 
 
 def test_every_example_is_tested():
-    others = {"fastapi_app.py", "telegram_bot.py"}
+    others = {
+        "fastapi_app.py",
+        "telegram_bot.py",
+        "bot.py",
+        "bot_with_tools.py",
+    }  # docs/sessions.py
     assert {page.name for page in EXAMPLES.glob("*.py")} == {*SCRIPTS, *others}
 
 
