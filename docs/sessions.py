@@ -71,13 +71,12 @@ async def tools(folder: Path) -> str:
         "Please allow the order, and it is made.",
         ModelAnswer(calls=[ToolCall("3", "order", '{"bird": "heron", "number": 2}')]),
         "Two herons are on their way.",
-        "You are welcome.",
     ]
     async with open_model(script) as model:
         return await play(
             folder,
             "python examples/bot_with_tools.py",
-            "what does a heron cost?\ntwo of them, please\n/approve\nthanks\n",
+            "what does a heron cost?\ntwo of them, please\n/approve\n",
             OPENAI_BASE_URL=model.openai_url,
             OPENAI_API_KEY="sk-none",
         )

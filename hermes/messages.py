@@ -206,6 +206,8 @@ class Spent(msgspec.Struct, frozen=True):
     session: float = 0.0
     principal: float = 0.0
     day: float = 0.0
+    payer: str = ""
+    """Who the principal is, where that matters to whoever asks."""
 
 
 class TurnCommit(msgspec.Struct, frozen=True, kw_only=True):

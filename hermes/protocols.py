@@ -212,7 +212,7 @@ class Turn(Protocol):
         ...
 
     async def spent(self) -> Spent:
-        """What this conversation has cost, and this day; without the turn itself."""
+        """What this conversation has cost, and this day, with the turns that run."""
         ...
 
     def steered(self) -> list[Message]:
@@ -238,6 +238,14 @@ SpentSoFar: TypeAlias = Callable[[], Awaitable[Spent]]
 """Asks what a conversation, its principal and the day have cost; for budgets, before each call."""
 
 
+async def _nothing() -> Spent:
+    return Spent()
+
+
+def _free(_: Usage) -> None:
+    pass
+
+
 class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a compressor is given: the messages to sum up, and an earlier summary to update."""
 
@@ -246,7 +254,9 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     previous: str | None
     focus: str | None
     max_tokens: int
-    spent: SpentSoFar | None = None
+    spent: SpentSoFar = _nothing
+    charge: Callable[[Usage], object] = _free
+    """A call was made: it is on the bill, whatever becomes of the summary, and not in its usage."""
 
 
 class Summary(msgspec.Struct, frozen=True):

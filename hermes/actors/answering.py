@@ -98,7 +98,19 @@ class Answering:
         """Answer the messages, or what was asked before them, and commit what came of it."""
         cell = Cell(self._key, self._place.session_id or "", mails[0].inbox_id)
         messages = [mail.message for mail in mails]
-        turn = self.turn = RunningTurn(cell, mails, messages, self._publish, self._house.store)
+        house = self._house
+        turn = self.turn = RunningTurn(
+            cell, mails, messages, self._publish, house.store, house.unbooked
+        )
+        house.unbooked.begin(turn.turn_id, turn.source, turn.charged)
+        try:
+            return await self._run(turn, following, retry=retry)
+        finally:
+            house.unbooked.end(turn.turn_id)
+
+    async def _run(
+        self, turn: RunningTurn, following: Callable[[], Sequence[int]], *, retry: bool
+    ) -> Ran:
         try:
             await self._place.locate()
             notices = [EXPIRED] if self._place.notice == "expired" else []

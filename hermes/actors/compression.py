@@ -7,7 +7,6 @@ that fails or does not shrink the conversation changes nothing.
 
 from __future__ import annotations
 
-import functools
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -21,7 +20,7 @@ from msgspec.structs import replace
 
 from hermes import foreign
 from hermes.actors import cutting
-from hermes.actors.ledger import spent_by
+from hermes.actors.ledger import spent_by, with_calls
 from hermes.config import CompressionConfig
 from hermes.errors import CompressorFailed, Overloaded, StoreBusy, StoreFailed, StoreFull
 from hermes.messages import (
@@ -32,6 +31,7 @@ from hermes.messages import (
     Rotated,
     Rotation,
     Skipped,
+    Spent,
     Transcript,
     Usage,
 )
@@ -192,28 +192,33 @@ class Compression:
         cut = self._cut(job, transcript)
         if cut is None:
             return Skipped("there is nothing to sum up yet")
+        charged: list[Usage] = []
         try:
             async with self._kept(lease):
-                summary = await self._summarize(job, cut)
+                summary = await self._summarize(job, cut, charged)
         except BaseException as error:  # foreign code, or a deadline
+            await self._book(job.session_id, charged)
             if (through := foreign.passing(error)) is not None:
                 raise through from None
             if isinstance(foreign.leaf(error), StoreFailed):
                 raise
             log.exception("%s was not compressed", job.session_id)
             return await self._failed(job, standing, foreign.leaf(error))
+        charged += summary.usage
         messages = cutting.compacted(cut, summary.text)
         before = cutting.estimate_tokens(transcript.messages)
         after = cutting.estimate_tokens(messages)
         if not summary.text.strip() or not cutting.shrank(before, after, self._config.margin):
+            await self._book(job.session_id, charged)
             return await self._useless(job, standing, "the summary would not make it smaller")
         rotation = self._rotation(job, lease, transcript, messages)
         if job.answer is not None:
             rotation = replace(rotation, answer=job.answer(_told(before, after)))
         answer = await self._store.rotate(rotation)
+        await self._book(getattr(answer, "session_id", job.session_id), charged)
         if isinstance(answer, Skipped):
             return answer
-        await self._write_down(job, standing, answer.session_id, summary)
+        await self._write_down(job, standing, answer.session_id)
         return Compressed(answer, before, after)
 
     def _cut(self, job: Job, transcript: Transcript) -> cutting.Cut | None:
@@ -238,12 +243,21 @@ class Compression:
         left = cutting.estimate_tokens([*cut.head, *cut.tail, *waiting])
         return left + self.limits.summary_tokens < self.limits.compress_at
 
-    async def _write_down(self, job: Job, standing: Standing, child: str, summary: Summary) -> None:
-        """What it cost and what it came to; it has happened, whether this can be stored or not."""
+    async def _book(self, session_id: str, calls: Sequence[Usage]) -> None:
+        """What was paid for is in the ledger, also where nothing came of it."""
+        with trio.CancelScope(shield=True):
+            try:
+                for call in calls:
+                    usage: Usage = replace(call, purpose="summary")
+                    await self._store.update_token_counts(session_id, usage)
+            except StoreFailed:
+                raise
+            except Exception:
+                log.exception("what a summary of %s has cost is not in the ledger", session_id)
+
+    async def _write_down(self, job: Job, standing: Standing, child: str) -> None:
+        """What it came to; it has happened, whether this can be stored or not."""
         try:
-            for call in summary.usage:
-                usage: Usage = replace(call, purpose="summary")
-                await self._store.update_token_counts(child, usage)
             await self._note(job.session_id, None)
             if job.occasion == "size":
                 await self._note(child, Standing(useless=standing.useless, fresh=True))
@@ -274,15 +288,21 @@ class Compression:
             lease=lease,
         )
 
-    async def _summarize(self, job: Job, cut: cutting.Cut) -> Summary:
+    async def _summarize(self, job: Job, cut: cutting.Cut, charged: list[Usage]) -> Summary:
         assert self._compressor is not None
+
+        async def spent() -> Spent:
+            booked = await spent_by(self._store, job.session_id)
+            return with_calls(booked, charged)
+
         request = SummaryRequest(
             session_id=job.session_id,
             messages=cut.middle,
             previous=cut.previous,
             focus=job.focus,
             max_tokens=self.limits.summary_tokens,
-            spent=functools.partial(spent_by, self._store, job.session_id),
+            spent=spent,
+            charge=charged.append,
         )
         with trio.fail_after(self._config.summary_seconds):
             summary: object = await self._compressor.summarize(request)

@@ -13,6 +13,7 @@ import trio
 
 from hermes import foreign
 from hermes.actors.compression import Compression
+from hermes.actors.ledger import Unbooked
 from hermes.actors.listening import Askers, Listeners
 from hermes.actors.sending import lane_of
 from hermes.actors.titling import Titling
@@ -45,6 +46,7 @@ class House:
     titling: Titling | None = None
     admission: Admission | None = None
     """Who may speak; without one the host program has seen to it."""
+    unbooked: Unbooked = attrs.Factory(Unbooked)
     listeners: Listeners = attrs.Factory(Listeners)
     askers: Askers = attrs.Factory(Askers)
     builds: Counter[Rebuilt] = attrs.Factory(Counter)

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import attrs
+from msgspec.structs import replace
 
+from hermes.actors.ledger import Unbooked, payer_of
 from hermes.actors.render import render
 from hermes.context import Cell
 from hermes.errors import TurnClosed
@@ -56,6 +58,7 @@ class RunningTurn:
         messages: Sequence[Message],
         publish: Callable[[RuntimeEvent], None],
         store: Store | None = None,
+        unbooked: Unbooked | None = None,
     ) -> None:
         self.cell = cell
         self.mails = list(mails)
@@ -67,6 +70,7 @@ class RunningTurn:
         self.charged: list[Usage] = []
         self._publish = publish
         self._store = store
+        self._unbooked = unbooked or Unbooked()
         self._steering: list[Mail] = []
         self._closed = False
         self._calls: Counter[tuple[str, str]] = Counter()
@@ -108,11 +112,13 @@ class RunningTurn:
         self.charged.append(usage)
 
     async def spent(self) -> Spent:
-        """What this conversation has cost, and this day; without the turn itself."""
+        """What this conversation has cost, and this day, with the turns that run."""
         source = self.source
         if self._store is None:
             return Spent()
-        return await self._store.spent(self.session_id, source.platform, source.user_id)
+        spent = await self._store.spent(self.session_id, source.platform, source.user_id)
+        spent = replace(spent, payer=payer_of(source.platform, source.user_id))
+        return self._unbooked.added(spent, self.turn_id)
 
     def ordinal(self, tool: str, arguments: str) -> int:
         """How often the same call came before in this run; counts this one."""

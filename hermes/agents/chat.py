@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import attrs
 import trio
+from msgspec.structs import replace
 
 from hermes.actors.answers import LONG_HISTORY
 from hermes.agents.prompts import Fresh, Prompts
@@ -24,7 +25,7 @@ from hermes.agents.spending import Spending
 from hermes.agents.tools import Ran, Toolbox
 from hermes.errors import ContextOverflow
 from hermes.events import ReasoningDelta, Spoken, TextDelta, ToolFinished, ToolStarted
-from hermes.messages import Message, ToolCall, TurnResult, Usage
+from hermes.messages import Message, ToolCall, TurnResult
 from hermes.protocols import Turn
 
 ONCE_MORE = "\n\n[The connection broke off; once more.]\n\n"
@@ -63,16 +64,20 @@ class _Hearing:
     turn: Turn
     heard: list[str] = attrs.Factory(list)
     thought: bool = False
+    began: bool = False
+    """Whether the running try was heard of."""
     _mute: bool = False
     _before: str = ""
     _agreed: int = 0
 
     def start(self) -> None:
         """A try begins."""
+        self.began = False
         self._mute = self.thought or bool(self.heard)
         self._before, self._agreed = "".join(self.heard), 0
 
     def hear(self, piece: Piece) -> None:
+        self.began = True
         if isinstance(piece, Text):
             self._hear_text(piece.text)
         elif not self._mute:
@@ -98,7 +103,6 @@ class _Work:
 
     fresh: Fresh
     rows: list[Message] = attrs.Factory(list)
-    usage: list[Usage] = attrs.Factory(list)
     calls: int = 0
 
     def add(self, rows: Sequence[Message]) -> None:
@@ -172,11 +176,9 @@ class ChatAgent:
         hearing = _Hearing(turn)
         failures = 0
         while True:
-            await self._spending.check(turn.spent, work.usage)
             hearing.start()
-            work.calls += 1
             try:
-                said = await self._provider.ask(body, hearing.hear)
+                return await self._call(turn, body, work, hearing)
             except Unavailable as error:
                 failures += 1
                 pause = self._retries.pause(failures, error.retry_after)
@@ -185,12 +187,23 @@ class ChatAgent:
                 if trio.current_time() + pause >= turn.deadline:
                     raise Unavailable(f"{error}; {LATE}") from error
                 await trio.sleep(pause)
-            else:
-                if said.usage is not None:
-                    usage = self._spending.priced(said.usage)
-                    turn.charge(usage)
-                    work.usage.append(usage)
-                return said
+
+    async def _call(self, turn: Turn, body: bytes, work: _Work, hearing: _Hearing) -> Said:
+        """One call, which is on the bill: by the provider's count, or by what was asked of it."""
+        endpoint = self._provider.endpoint
+        expected = self._spending.expected(endpoint.model, body, endpoint.max_tokens)
+        async with self._spending.allowed(turn.spent, expected):
+            work.calls += 1
+            try:
+                said = await self._provider.ask(body, hearing.hear)
+            except BaseException:
+                if hearing.began:  # it was answering, and so it counts
+                    guess = replace(expected, output_tokens=0, cost=None, provider=endpoint.name)
+                    turn.charge(self._spending.priced(guess))
+                raise
+            if said.usage is not None:
+                turn.charge(self._spending.priced(said.usage))
+            return said
 
     async def _do(self, turn: Turn, answer: Said, work: _Work) -> None:
         """Run the tools that a message asks for, all at once; their results keep its order."""

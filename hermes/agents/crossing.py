@@ -210,7 +210,7 @@ class ThreadTurn(AwayTurn):
         return self._over.wait(seconds)
 
     def spent(self) -> Spent:
-        """What this conversation has cost, and this day; without the turn itself."""
+        """What this conversation has cost, and this day, with the turns that run."""
         return trio.from_thread.run(self._turn.spent, trio_token=self._token)
 
     def emit(self, event: AgentEvent) -> None:
@@ -222,7 +222,7 @@ class LoopTurn(AwayTurn):
     """A turn for a coroutine on another thread's loop, which must not wait for us."""
 
     async def spent(self) -> Spent:
-        """What this conversation has cost, and this day; without the turn itself."""
+        """What this conversation has cost, and this day, with the turns that run."""
         return await asyncio.to_thread(
             lambda: trio.from_thread.run(self._turn.spent, trio_token=self._token)
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 import attrs
 from msgspec.structs import replace
@@ -12,6 +14,7 @@ from hermes.messages import Spent, Usage
 from hermes.protocols import SpentSoFar
 
 MILLION = 1_000_000
+BYTES_PER_TOKEN = 4
 
 
 class BudgetSpent(ProviderError):
@@ -64,6 +67,7 @@ class Spending:
     ) -> None:
         self._prices = prices or {}
         self._budgets = budgets or Budgets()
+        self._flying: defaultdict[str, float] = defaultdict(float)
 
     def priced(self, usage: Usage) -> Usage:
         """The usage with its cost, where a price is known and the provider has told none."""
@@ -72,14 +76,36 @@ class Spending:
             return usage
         return replace(usage, cost=price.of(usage))
 
-    async def check(self, spent_so_far: SpentSoFar, running: Sequence[Usage]) -> None:
-        """Refuse another call where a budget is used up; `running` is not in the ledger yet."""
+    def expected(self, model: str, body: bytes, max_tokens: int | None) -> Usage:
+        """What a call will cost at least, as far as it can be told before it is answered."""
+        tokens = len(body) // BYTES_PER_TOKEN
+        return self.priced(Usage(model=model, input_tokens=tokens, output_tokens=max_tokens or 0))
+
+    @asynccontextmanager
+    async def allowed(self, spent_so_far: SpentSoFar, expected: Usage) -> AsyncIterator[None]:
+        """A call during the block; refused where a budget is used up.
+
+        What other calls are expected to cost that are not answered yet counts as spent: else a
+        hundred that begin at once would each find the budget untouched.
+        """
         if self._budgets == Budgets():
+            yield
             return
         spent: Spent = await spent_so_far()
-        more = sum(usage.cost or 0.0 for usage in running)
+        self._check(spent)
+        cost = expected.cost or 0.0
+        for payer in ("", spent.payer):
+            self._flying[payer] += cost
+        try:
+            yield
+        finally:
+            for payer in ("", spent.payer):
+                self._flying[payer] -= cost
+
+    def _check(self, spent: Spent) -> None:
+        flying = {"principal": self._flying[spent.payer], "day": self._flying[""]}
         for name, sentence in _SENTENCES.items():
             limit = getattr(self._budgets, name)
-            used = getattr(spent, name) + more
+            used = getattr(spent, name) + flying.get(name, 0.0)
             if limit is not None and used >= limit:
                 raise BudgetSpent(sentence.format(spent=used, limit=limit))

@@ -23,7 +23,7 @@ from hermes.agents.provider import (
 )
 from hermes.agents.spending import BudgetSpent, Spending
 from hermes.errors import CompressorFailed, ContextOverflow
-from hermes.messages import Message, StoredMessage, Usage
+from hermes.messages import Message, StoredMessage
 from hermes.protocols import Summary, SummaryRequest
 
 INSTRUCTIONS = """\
@@ -79,47 +79,44 @@ class ModelCompressor:
     async def summarize(self, request: SummaryRequest, /) -> Summary:
         """The record of these messages."""
         record = request.previous
-        usage: list[Usage] = []
         room = self._room(request)
         for rows in _pieces(request.messages, room):
-            await self._check(request, usage)
-            said = await self._ask(_material(rows, record, request.focus, room))
-            if said.usage is not None:
-                usage.append(self.spending.priced(replace(said.usage, purpose="summary")))
+            said = await self._ask(_material(rows, record, request.focus, room), request)
             record = hide_keys((said.message.content or "").strip())
             if not record:
                 raise CompressorFailed("the model said nothing")
             if said.cut:  # what must not be lost stands at its end
                 raise CompressorFailed(TOO_LONG, lasting=True)
-        return Summary(record or "", usage)
-
-    async def _check(self, request: SummaryRequest, usage: Sequence[Usage]) -> None:
-        if request.spent is None:
-            return
-        try:
-            await self.spending.check(request.spent, usage)
-        except BudgetSpent as error:
-            raise CompressorFailed(str(error), lasting=True) from error
+        return Summary(record or "")
 
     def _room(self, request: SummaryRequest) -> int:
         """How many tokens of messages fit into one call, beside record, instructions and answer."""
         return max(1_000, self.window - 3 * request.max_tokens - estimate_tokens(_INSTRUCTING))
 
-    async def _ask(self, material: str) -> Said:
+    async def _ask(self, material: str, request: SummaryRequest) -> Said:
         body = self.provider.body(b"", self.provider.encode([Message("user", material)]), ())
         failures = 0
         while True:
             try:
-                return await self.provider.ask(body, _ignore)
+                return await self._call(body, request)
             except Unavailable as error:
                 failures += 1
                 if failures >= self.tries or (error.retry_after or 0.0) > self.longest_wait:
                     raise CompressorFailed(str(error), retry_after=error.retry_after) from error
                 await trio.sleep(max(self.pause * failures, error.retry_after or 0.0))
-            except (NotAllowed, OutOfQuota, RequestRefused, ContextOverflow) as error:
+            except (NotAllowed, OutOfQuota, RequestRefused, ContextOverflow, BudgetSpent) as error:
                 raise CompressorFailed(str(error), lasting=True) from error
             except ProviderError as error:
                 raise CompressorFailed(str(error)) from error
+
+    async def _call(self, body: bytes, request: SummaryRequest) -> Said:
+        endpoint = self.provider.endpoint
+        expected = self.spending.expected(endpoint.model, body, request.max_tokens)
+        async with self.spending.allowed(request.spent, expected):
+            said = await self.provider.ask(body, _ignore)
+            if said.usage is not None:
+                request.charge(self.spending.priced(replace(said.usage, purpose="summary")))
+            return said
 
 
 _INSTRUCTING = [Message("system", INSTRUCTIONS)]

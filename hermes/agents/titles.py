@@ -31,11 +31,11 @@ class ModelTitler:
 
     async def title(self, request: TitleRequest, /) -> Summary:
         """A name for the conversation that begins so; one call, which is not repeated."""
-        await self.spending.check(request.spent, ())
         asked = [Message("user", _material(request))]
-        said = await self.provider.ask(
-            self.provider.body(b"", self.provider.encode(asked), ()), _ignore
-        )
+        body = self.provider.body(b"", self.provider.encode(asked), ())
+        expected = self.spending.expected(self.provider.endpoint.model, body, None)
+        async with self.spending.allowed(request.spent, expected):
+            said = await self.provider.ask(body, _ignore)
         calls = [] if said.usage is None else [replace(said.usage, purpose="title")]
         return Summary(
             hide_keys(said.message.content or ""), [self.spending.priced(call) for call in calls]

@@ -33,9 +33,8 @@ MAX_OUTPUT = 50_000
 LEAST_OUTPUT = 200
 THREADS = 20
 APPROVAL_SECONDS = 3600.0
-MAX_APPROVED = 50_000
+MAX_APPROVED = 10_000
 """Characters of arguments that a user can be asked to allow."""
-SHOWN = 2000
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 DONE = "(done)"
@@ -305,10 +304,8 @@ def _unrecorded(found: Tool, error: Exception) -> Ran:
 
 def wanted(asked: Approval) -> str:
     """What a user is told of a call that waits for approval."""
-    arguments = asked.arguments
-    if len(arguments) > SHOWN:
-        arguments = f"{arguments[:SHOWN]}… ({len(arguments)} characters in all)"
-    return WANTED.format(name=asked.tool, arguments=arguments, number=asked.approval_id)
+    # All of it: nobody should allow what was not shown.
+    return WANTED.format(name=asked.tool, arguments=asked.arguments, number=asked.approval_id)
 
 
 def text_of(value: object) -> str:

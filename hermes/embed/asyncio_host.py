@@ -94,8 +94,7 @@ class HostCompressor:
 
     async def summarize(self, request: SummaryRequest, /) -> Summary:
         """Sum up on the host's loop."""
-        if request.spent is not None:
-            request = replace(request, spent=_crossing(request.spent))
+        request = replace(request, spent=_crossing(request.spent))
         return await self.host.run(lambda: self.compressor.summarize(request))
 
 

@@ -14,11 +14,11 @@ from hermes.agents.spending import BudgetSpent
 from hermes.agents.summaries import INSTRUCTIONS
 from hermes.agents.tools import THREADS
 from hermes.errors import CompressorFailed
-from hermes.events import Titled
+from hermes.events import TextDelta, Titled
 from hermes.messages import Spent, ToolCall
 from hermes.protocols import SummaryRequest, TitleRequest
 from hermes.store import SessionStore
-from hermes.testing import ModelAnswer, Refuse, open_model
+from hermes.testing import Drip, ModelAnswer, Refuse, open_model
 
 pytestmark = pytest.mark.parametrize("workers", ["threads"], indirect=True)
 KEY = "sk-test-0123456789abcdef"
@@ -212,6 +212,91 @@ async def test_every_call_is_on_the_bill_by_its_purpose(start, path):
     assert all(call.cost is not None for call in calls)
 
 
+async def test_a_summary_that_is_of_no_use_is_on_the_bill_all_the_same(start, path):
+    def answer(request):
+        return "a long record " * 500 if "<conversation>" in request.text else "fine"
+
+    config = Config(compression=CompressionConfig(protect_first=0))
+    async with (
+        open_model(answer) as model,
+        chat_agents(endpoint(model), spending=Spending(PRICES)) as agents,
+        start(
+            agent=agents.build, describe=agents.describe, compressor=agents.compressor(),
+            config=config,
+        ) as runtime,
+    ):  # fmt: skip
+        for number in range(4):
+            reply = await runtime.ask("k", f"question {number}")
+        outcome = await runtime.compress("k", keep_exchanges=1)
+    assert not isinstance(outcome, Compressed)
+    with SessionStore(path) as store:
+        calls = store.get_usage(reply.session_id)
+    assert [call.purpose for call in calls] == ["turn"] * 4 + ["summary"]
+    assert calls[-1].cost > 0
+
+
+async def test_calls_that_begin_at_once_do_not_each_find_the_budget_untouched(start):
+    async with (
+        open_model(lambda _: "well", [Drip(0.2)] * 8) as model,
+        chat_agents(endpoint(model), spending=spending(day=5.0)) as agents,
+        start(agent=agents.build, describe=agents.describe) as runtime,
+    ):
+        replies = []
+
+        async def ask(number):
+            replies.append(await runtime.ask(f"k{number}", "a long enough question " * 5))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(8):
+                nursery.start_soon(ask, number)
+    assert sorted(reply.status for reply in replies) == ["complete"] + ["failed"] * 7
+    assert model.answered == 1
+
+
+async def test_what_a_running_turn_has_cost_counts_for_all_others(start):
+    begun = trio.Event()
+
+    @tool
+    async def wait() -> None:
+        """Wait for ever."""
+        begun.set()
+        await trio.sleep_forever()
+
+    script = [ModelAnswer(calls=[ToolCall("c1", "wait", "{}")]), "never said"]
+    async with (
+        open_model(script) as model,
+        chat_agents(endpoint(model), tools=[wait], spending=spending(day=5.0)) as agents,
+        start(agent=agents.build, describe=agents.describe) as runtime,
+    ):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(runtime.ask, "k", "a long enough question")
+            with trio.fail_after(SECONDS):
+                await begun.wait()
+                other = await runtime.ask("other", "hello")
+            await runtime.interrupt("k")
+    assert (other.status, model.answered) == ("failed", 1)
+    assert "budget of this day" in other.text
+
+
+async def test_an_answer_that_is_interrupted_is_on_the_bill_with_what_was_asked(start):
+    async with (
+        open_model(["a long answer, word by word"], [Drip(0.3)]) as model,
+        chat_agents(endpoint(model), spending=Spending(PRICES)) as agents,
+        start(agent=agents.build, describe=agents.describe) as runtime,
+    ):
+        async with runtime.stream("k", "hello there", interrupt_on_exit=True) as stream:
+            async for event in stream:
+                if isinstance(event, TextDelta):
+                    break
+        with trio.fail_after(SECONDS):
+            await runtime.ask("k", "/status")
+            usage = await runtime.ask("k", "/usage")
+            while usage.text.startswith("0"):
+                usage = await runtime.ask("k", "/usage")
+    assert usage.text.startswith("1 calls")
+    assert "in cost" in usage.text
+
+
 async def test_a_turn_that_is_stopped_is_on_the_bill_with_what_it_has_cost(start):
     begun = trio.Event()
 
@@ -257,14 +342,15 @@ async def test_a_summary_is_asked_for_with_the_record_so_far_and_the_focus(worke
         chat_agents(endpoint(model), spending=Spending(PRICES)) as agents,
     ):
         messages = [Message("user", "I want to see the sea"), Message("assistant", "go south")]
+        charged = []
         summary = await agents.compressor().summarize(
-            request(messages, previous="they met", focus="the sea")
+            request(messages, previous="they met", focus="the sea", charge=charged.append)
         )
         [asked] = model.requests
     assert "to see the sea" in summary.text
     assert KEY not in summary.text
-    assert [call.purpose for call in summary.usage] == ["summary"]
-    assert summary.usage[0].cost > 0
+    assert [call.purpose for call in charged] == ["summary"]
+    assert charged[0].cost > 0
     system, material = (message["content"] for message in asked.json["messages"])
     assert system == INSTRUCTIONS
     for part in ("they met", "I want to see the sea", "go south", "concerns: the sea"):
