@@ -605,6 +605,8 @@ async def test_a_reply_to_a_place_that_telegram_cannot_have_is_given_up(server, 
         with trio.fail_after(10):
             assert await says(server, 7, 1) == ["You said: hello"]
     assert server.counts == {"sendMessage": 1}
+    with SessionStore(path) as store:
+        assert store.pending_outbox() == []
 
 
 # Trouble

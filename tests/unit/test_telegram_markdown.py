@@ -39,6 +39,8 @@ def test_words_without_signs_stay_as_they_are(text):
         ("__bold__ _it_", "bold it", [Entity("bold", 0, 4), Entity("italic", 5, 2)]),
         ("***both***", "both", [Entity("italic", 0, 4), Entity("bold", 0, 4)]),
         ("**a *b* c**", "a b c", [Entity("bold", 0, 5), Entity("italic", 2, 1)]),
+        ("**a __b__ c**", "a b c", [Entity("bold", 0, 5)]),
+        ("*a _b_ c*", "a b c", [Entity("italic", 0, 5)]),
         ("~~gone~~", "gone", [Entity("strikethrough", 0, 4)]),
         ("😀 `a*b`", "😀 a*b", [Entity("code", 3, 3)]),
         ("``a`b``", "a`b", [Entity("code", 0, 3)]),
