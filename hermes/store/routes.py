@@ -167,7 +167,7 @@ def switch(tx: Tx, session_key: str, target: str, *, answer: Answer | None = Non
 
     The session that is left neither ends nor is finalized.
     """
-    found = _find(tx, target)
+    found = find(tx, target)
     if found is None:
         raise UnknownSession(f"there is no session {target!r}")
     tip = lineage.get_compression_tip(tx, found)
@@ -196,8 +196,8 @@ def switch(tx: Tx, session_key: str, target: str, *, answer: Answer | None = Non
     return require_route(tx, session_key)
 
 
-def _find(tx: Tx, target: str) -> str | None:
-    """An exact id, else a title, else the beginning of an id."""
+def find(tx: Tx, target: str) -> str | None:
+    """The session that is meant: by its id, else its title, else the beginning of its id."""
     if sessions.number(tx, target) is not None:
         return target
     by_title = titles.resolve_session_by_title(tx, target)
