@@ -12,7 +12,7 @@ from hermes.errors import StoreError, StoreRefused
 from hermes.store.hermes_agent.notes import Notes
 from hermes.store.hermes_agent.plan import Plan
 from hermes.store.hermes_agent.reading import Reader
-from hermes.store.hermes_agent.routes import read_routes
+from hermes.store.hermes_agent.routes import read_routes, translate_key
 from hermes.store.hermes_agent.tables import Tables, plain
 from hermes.store.hermes_agent.untouched import Untouched, open_untouched
 
@@ -47,14 +47,13 @@ class AgentHome:
         ]
 
     def _keys(self) -> dict[str, str]:
-        """The keys of sessions: their own, that of a route, or that of those they continue."""
-        keys: dict[str, str] = {}
-        if self._tables.has("sessions", "session_key"):
-            names = ("id", "session_key")
-            own = self._tables.select("sessions", names, (), "WHERE session_key IS NOT NULL")
-            keys = {plain(row["id"]) or "": plain(row["session_key"]) or "" for _, row in own}
-        for route in self.routes:
-            keys.setdefault(route.session_id, route.their_key)
+        """Our keys of sessions: their own, that of a route, or that of those they continue."""
+        ours = {route.their_key: route.session_key for route in self.routes}
+        keys = {route.session_id: route.session_key for route in self.routes}
+        for name, theirs, where in self._own_keys():
+            found = ours.get(theirs) or translate_key(theirs, where, self.notes)
+            if found is not None:
+                keys[name] = ours[theirs] = found
         continued = [each for each in self.plan.sessions if each.kind == "compression"]
         for each in reversed(continued):
             if each.id in keys:
@@ -63,6 +62,16 @@ class AgentHome:
             if (each.parent or "") in keys:
                 keys.setdefault(each.id, keys[each.parent or ""])
         return keys
+
+    def _own_keys(self) -> Iterator[tuple[str, str, dict[str, str | None]]]:
+        places = ("chat_id", "thread_id", "user_id")
+        if self._tables.has("sessions", "session_key", *places):
+            names = ("id", "session_key", *places)
+            for _, row in self._tables.select(
+                "sessions", names, (), "WHERE session_key IS NOT NULL ORDER BY rowid"
+            ):
+                where = {name: plain(row[name]) for name in places}
+                yield plain(row["id"]) or "", plain(row["session_key"]) or "", where
 
 
 @contextmanager

@@ -58,10 +58,11 @@ class Plan:
                 children.setdefault(node.parent, []).append(node)
         for twins in children.values():
             self._choose(twins)
-        return [
-            Planned(node.rowid, node.id, node.kind, node.parent)
-            for node in self._parents_first(nodes)
-        ]
+        ordered = self._parents_first(nodes)
+        for node in ordered:
+            if node.kind == "import" and node.parent is not None:
+                self._notes.add("delegate", node.id, node.parent)
+        return [Planned(node.rowid, node.id, node.kind, node.parent) for node in ordered]
 
     def _nodes(self) -> dict[str, _Node]:
         nodes: dict[str, _Node] = {}
@@ -109,7 +110,6 @@ class Plan:
             node.kind = "compression"
         else:
             node.kind = "import"
-            self._notes.add("delegate", node.id, node.parent)
 
     def _choose(self, twins: list[_Node]) -> None:
         """Of several that continue one parent, the one that hermes-agent would go on with."""

@@ -17,7 +17,7 @@ from hermes.messages import JsonObject, Message, ToolCall
 from hermes.store import rows, titles
 from hermes.store.hermes_agent.notes import Notes
 from hermes.store.hermes_agent.plan import Planned
-from hermes.store.hermes_agent.routes import ForeignRoute, translate_key
+from hermes.store.hermes_agent.routes import ForeignRoute
 from hermes.store.hermes_agent.tables import THE_SESSION, Tables, Values, plain
 from hermes.store.transfer import FORMAT, TOKENS, Exported, ExportedMessage, ExportedUsage
 
@@ -58,7 +58,7 @@ class Read:
 
 
 class Reader:
-    """Reads sessions; `keys` are theirs, by session."""
+    """Reads sessions; `keys` are ours, by session."""
 
     def __init__(
         self, tables: Tables, found: Sequence[ForeignRoute], keys: Mapping[str, str], notes: Notes
@@ -90,7 +90,7 @@ class Reader:
             title=self._title(planned.id, texts.get("title")),
             model=texts.get("model"),
             user_id=texts.get("user_id"),
-            session_key=self._key(planned.id, texts),
+            session_key=self._keys.get(planned.id),
             chat_id=texts.get("chat_id"),
             chat_type=texts.get("chat_type"),
             thread_id=texts.get("thread_id"),
@@ -142,15 +142,6 @@ class Reader:
         except ValueError:
             self._notes.add("title-cut", session_id)
             return titles.sanitize_title((title or "")[: titles.MAX_LENGTH])
-
-    def _key(self, session_id: str, texts: Values) -> str | None:
-        key = self._keys.get(session_id)
-        if key is None:
-            return None
-        route = self._route_of.get(session_id)
-        if route is not None and route.their_key == key:
-            return route.session_key
-        return translate_key(key, texts, self._notes)
 
     def _config(self, session_id: str, row: Values, texts: Values) -> JsonObject | None:
         config: JsonObject = {}

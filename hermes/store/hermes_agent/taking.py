@@ -253,7 +253,7 @@ class _TakeRoute:
             if as_left:  # it is over: the next message begins a new one, and no hook hears of this
                 routes.point(tx, route.session_key, tx.new_session_id())
                 meta.set_meta(tx, self._name, None)
-            return self._refuse("route-ended")
+            return self._refuse("finalized" if route.finalized else "route-ended")
         if ours is not None and ours.session_id == tip:
             return Taken("already_here")
         if ours is not None and not as_left:

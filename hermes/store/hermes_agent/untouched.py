@@ -29,7 +29,6 @@ from hermes.store import schema
 
 BUSY_MILLISECONDS = 5000
 COPY_TRIES = 5
-_APPLICATION_ID = slice(68, 72)
 _WAL = 2
 
 
@@ -59,8 +58,13 @@ def open_untouched(path: Path) -> Iterator[Untouched]:
             opened = _open(path, stack)
             begin = "PRAGMA trusted_schema = 0; BEGIN; SELECT 1 FROM sqlite_schema"
             opened.db.execute(begin).fetchall()
+            ours = opened.db.pragma("application_id") == schema.APPLICATION_ID
         except (OSError, apsw.Error) as error:
             raise StoreRefused(f"{path} cannot be read: {error}") from error
+        if ours:
+            raise StoreRefused(
+                f"{path} is a Hermes database; use `export` there, and import its lines"
+            )
         yield opened
 
 
@@ -68,8 +72,6 @@ def _open(path: Path, stack: ExitStack) -> Untouched:
     header = _header(path)
     if not header.startswith(b"SQLite format 3\0"):
         raise StoreRefused(f"{path} is no SQLite file")
-    if header[_APPLICATION_ID] == schema.APPLICATION_ID.to_bytes(4, "big"):
-        raise StoreRefused(f"{path} is a Hermes database; use `export` there, and import its lines")
     if header[18] != _WAL:
         try:
             return Untouched(path, _connect(path, stack, "mode=ro"))
