@@ -70,17 +70,25 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _common(path: object, json: object) -> argparse.ArgumentParser:
+    """What may stand before the command or after it."""
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--db", type=Path, default=data_path(), help="the file (%(default)s)")
-    common.add_argument("--json", action="store_true", help="print JSON, for programs")
+    where = f"the file ({data_path()})".replace("%", "%%")
+    common.add_argument("--db", type=Path, default=path, metavar="FILE", help=where)
+    common.add_argument("--json", action="store_true", default=json, help="JSON, for programs")
+    return common
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m hermes.store",
+        parents=[_common(data_path(), json=False)],
         description="Look after a file of conversations.",
         epilog="exit codes: 0 done, 1 nothing found or check found problems, 2 wrong usage, "
         "3 the data cannot be used, 4 failed while working, 130 interrupted",
     )
     commands = parser.add_subparsers(required=True, metavar="command")
+    common = _common(argparse.SUPPRESS, json=argparse.SUPPRESS)
 
     def command(name: str, run: Run, text: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, parents=[common], help=text, description=text)

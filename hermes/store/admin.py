@@ -17,14 +17,23 @@ from typing import IO
 
 import attrs
 
-from hermes.errors import StoreRefused
+from hermes.errors import StoreFailed, StoreRefused
 from hermes.messages import Imported
 from hermes.store import maintenance, routes, transfer
 from hermes.store.blocking import SessionStore
 from hermes.store.hermes_agent.home import open_home
 from hermes.store.hermes_agent.notes import Notes
 from hermes.store.hermes_agent.taking import Report, take_home
-from hermes.store.opening import CURRENT, alone, drive, existing, opened, opened_or_made, version
+from hermes.store.opening import (
+    CURRENT,
+    alone,
+    drive,
+    existing,
+    in_use,
+    opened,
+    opened_or_made,
+    version,
+)
 from hermes.store.showing import unknown
 from hermes.store.tables import (
     Page,
@@ -118,17 +127,29 @@ def backup(options: Namespace) -> int:
 
 
 def check(options: Namespace) -> int:
-    """What is wrong with the file."""
-    with opened(existing(options)) as store, progress("checking"):
-        problems = store.integrity_check()
+    """What is wrong with the file. Its index is only looked at while no runtime needs to write."""
+    path = existing(options)
+    with opened(path) as store, progress("checking"):
+        with_index = not in_use(path)
+        problems = _problems(store, with_index=with_index)
     if options.json:
-        print_json({"ok": not problems, "problems": problems})
+        print_json({"ok": not problems, "problems": problems, "index_checked": with_index})
     else:
-        for problem in problems:
-            Page(sys.stdout).line(one_line(problem))
-        if not problems:
-            Page(sys.stdout).line("No damage was found.")
+        page = Page(sys.stdout)
+        for problem in problems or ["No damage was found."]:
+            page.line(one_line(problem))
+        if not with_index:
+            page.line("The search index was not checked: a runtime is using the file.")
     return 1 if problems else 0
+
+
+def _problems(store: SessionStore, *, with_index: bool) -> list[str]:
+    try:
+        problems = store.integrity_check()
+        index = store.check_search() if with_index else None
+    except StoreFailed as error:
+        return [str(error)]
+    return problems if index is None else [*problems, index]
 
 
 # Writing

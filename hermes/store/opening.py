@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hermes.config import data_path
-from hermes.errors import StoreRefused
+from hermes.errors import StoreInUse, StoreRefused
 from hermes.store import database, files, schema
 from hermes.store.blocking import SessionStore
 from hermes.store.steps import Steps
@@ -28,10 +28,10 @@ LOOK_UP = 100_000
 
 def existing(options: Namespace) -> Path:
     """The file that is meant, if there is one."""
-    path = files.resolve(options.db)
-    if not path.exists():
-        raise StoreRefused(f"{path} does not exist; name another with --db")
-    return path
+    named: Path = options.db.expanduser()
+    if not named.exists():
+        raise StoreRefused(f"{named} does not exist; name another with --db")
+    return files.resolve(named)
 
 
 def version(path: Path) -> int:
@@ -52,6 +52,15 @@ def opened(path: Path) -> Iterator[SessionStore]:
     with SessionStore(path) as store:
         store.snapshot(lambda tx: tx.db.set_progress_handler(lambda: False, LOOK_UP))
         yield store
+
+
+def in_use(path: Path) -> bool:
+    """Whether a runtime has the file."""
+    try:
+        files.RuntimeLock(path).close()
+    except StoreInUse:
+        return True
+    return False
 
 
 @contextmanager

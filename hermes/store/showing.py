@@ -72,7 +72,8 @@ def show(options: Namespace) -> int:
 
 
 def unknown(name: str) -> int:
-    sys.stderr.write(f"There is no session {visible(name)!r}.\n")
+    """Say that there is no such session."""
+    sys.stderr.write(f"There is no session {visible(name)}.\n")
     return 1
 
 

@@ -115,7 +115,13 @@ class Page:
             )
         for row in rows:
             table.add_row(*(Text(one_line(cell)) for cell in row))
-        console(self._stream).print(table)
+        drawn = console(self._stream)
+        with drawn.capture() as captured:  # to write it ourselves: it has its own idea of a pipe
+            drawn.print(table)
+        lines = captured.get().strip("\n").split("\n")
+        if not self._stream.isatty():
+            lines = [line.rstrip() for line in lines]
+        self.line("\n".join(lines).strip("\n"))
 
 
 def require_rich() -> None:
