@@ -221,6 +221,7 @@ def _tell_report(report: Report) -> None:
     ]  # fmt: skip
     page.table(columns, rows)
     if report.notes:
+        page.line()
         told: dict[str, list[str]] = {}
         number: dict[str, int] = {}
         for note in report.notes:

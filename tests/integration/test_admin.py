@@ -7,6 +7,7 @@ import io
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from tests.integration.agent_homes import Home
 NOW = 1_800_000_000.0
 DAY = 86_400.0
 CURRENT = len(MIGRATIONS)
+ROOT = Path(__file__).parents[2]
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\x9b1m\u202egnp.exe\r[bold]x[/bold]"
 COMMANDS = {
     "list": [],
@@ -553,8 +555,6 @@ def at_terminal(*arguments):
 
 def ours_removed(shown):
     """What is left of a terminal's text without our own colours and line ends."""
-    import re
-
     return re.sub("\x1b\\[[0-9;]*m", "", shown).replace("\r\n", "\n")
 
 
@@ -720,3 +720,61 @@ def test_sizes_and_times_are_human():
         "0 B", "1023 B", "1.0 KiB", "1.5 KiB", "5.0 GiB", "1048576.0 TiB",
     ]  # fmt: skip
     assert [moment(m) for m in (None, 1e300, float("nan"))] == ["", "1e+300", "nan"]
+
+
+# The pages about it
+
+
+def shown(page):
+    """The commands of a page, each with what the page says it prints."""
+    text = (ROOT / "docs" / page).read_text()
+    for block in re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        yield from re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+
+
+def steady(text):
+    """The text without what another schema would change."""
+    return re.sub(r"\d+\.\d KiB|the schema is \d+", "…", text)
+
+
+def run_page(page, folder):
+    for command, output in shown(page):
+        done = subprocess.run(
+            command.replace("python ", f"{sys.executable} ", 1),
+            shell=True,
+            cwd=folder,
+            env={**os.environ, "HOME": str(folder), "TZ": "UTC"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        said = done.stdout.replace(str(folder), "/home/you")
+        assert (done.stderr, steady(said)) == ("", steady(output)), command
+
+
+def test_the_page_shows_what_is_shown(tmp_path):
+    text = (ROOT / "docs" / "admin.md").read_text()
+    for code in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
+    assert len(list(shown("admin.md"))) == 13
+    run_page("admin.md", tmp_path)
+
+
+def test_the_page_about_migrating_shows_what_is_shown(tmp_path):
+    home = Home(tmp_path / ".hermes")
+    talk, long = "20260102_030405_0a1b2c3d", "20260102_040000_abcdef"
+    said = ("What time is it?", "Noon.", "And now?", "Later.")
+    home.session(talk, *said, source="telegram", title="The time")
+    home.say(talk, "a slip", active=0)
+    home.session(long, "Think.", "Yes.", ended_at=NOW - 5, end_reason="compression")
+    home.session("20260102_050000_123456", "It was thought.", "Go on.", parent_session_id=long)
+    lost = home.session("20260102_050000_654321", "Lost.", parent_session_id=long)
+    home.run(f"UPDATE sessions SET ended_at = 1, end_reason = 'ws_orphan_reap' WHERE id = '{lost}'")
+    home.run("UPDATE messages SET timestamp = timestamp - 32600000")
+    home.run("UPDATE sessions SET started_at = started_at - 32600000")
+    key = "agent:main:telegram:dm:1"
+    home.routing({key: home.entry(1, talk, suspended=True)})
+    home.close()
+    assert len(list(shown("migrating.md"))) == 4
+    run_page("migrating.md", tmp_path)

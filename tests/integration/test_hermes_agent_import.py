@@ -261,6 +261,16 @@ def test_half_an_end_is_made_whole(home, store):
     assert store.get_session("b").ended_at == NOW - 900
 
 
+@pytest.mark.parametrize("calls", [None, 0, 1])
+def test_a_continuation_that_nobody_continued_is_ended_and_no_other(home, store, calls):
+    old = {"started_at": NOW - 10 * 86_400}
+    home.session("root", "x", ended_at=1, end_reason="compression", **old)
+    home.session("tip", "summary", "go on", parent_session_id="root", api_call_count=calls, **old)
+    take(store, home)
+    ended = store.get_session("tip").end_reason
+    assert ended == ("orphaned_compression" if calls == 0 else None)
+
+
 # Messages
 
 

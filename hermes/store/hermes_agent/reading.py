@@ -103,7 +103,7 @@ class Reader:
             system_prompt=texts.get("system_prompt"),
             model_config=self._config(planned.id, row, texts),
             messages=messages,
-            usage=self._usage(planned, row, texts),
+            usage=self._usage(planned, row, texts, messages),
         )
         return Read(session, left_out)
 
@@ -276,7 +276,9 @@ class Reader:
 
     # Its bill
 
-    def _usage(self, planned: Planned, row: Values, texts: Values) -> tuple[ExportedUsage, ...]:
+    def _usage(
+        self, planned: Planned, row: Values, texts: Values, messages: Sequence[ExportedMessage]
+    ) -> tuple[ExportedUsage, ...]:
         if self._tables.has("session_model_usage", "session_id", "model"):
             order = f"{_OF_THE_SESSION} ORDER BY rowid"
             found = self._tables.select(
@@ -287,7 +289,11 @@ class Reader:
                 return tuple(calls)
         whole = self._bill(planned.id, row, texts)
         spent = any(getattr(whole, name) for name in TOKENS) or whole.cost
-        return (whole,) if spent or row.get("api_call_count") else ()
+        # Old versions did not count calls; but a session without any would pass for abandoned.
+        calls_made = row.get("api_call_count")
+        if calls_made is None:
+            calls_made = any(message.role == "assistant" for message in messages)
+        return (whole,) if spent or calls_made else ()
 
     def _bill(self, session_id: str, row: Values, texts: Values) -> ExportedUsage:
         cost = row.get("actual_cost_usd") or row.get("estimated_cost_usd") or None
