@@ -282,6 +282,21 @@ def test_an_export_to_a_file_is_whole_and_private(filled, tmp_path):
     assert list(tmp_path.glob("*.partial")) == []
 
 
+def test_an_export_that_fails_leaves_nothing_behind(filled, tmp_path):
+    with SessionStore(filled) as store:
+        store.create_session("wide", "cli")
+        store.append_message("wide", "user", "word " * 100_000)
+    target = tmp_path / "wide.jsonl"
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -f 64; exec "$@"', "-", sys.executable, "-m", "hermes.store",
+         "export", "wide", "-o", str(target), "--db", str(filled)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr.count("\n")) == (4, 1)
+    assert "File too large" in done.stderr
+    assert list(tmp_path.glob("wide*")) == []
+
+
 def test_export_wants_to_know_what(filled):
     for arguments in ([], ["old", "--all"]):
         done = run("export", *arguments, "--db", filled)
@@ -341,6 +356,36 @@ def test_a_backup_is_a_store(filled, tmp_path):
     assert run("backup", target, "--db", filled).returncode == 3
     [facts] = told(run("backup", tmp_path / "b.db", "--json", "--db", filled, check=0))
     assert facts["bytes"] == (tmp_path / "b.db").stat().st_size
+
+
+def test_a_backup_goes_on_while_others_write_and_is_of_one_moment(filled, tmp_path):
+    with SessionStore(filled) as store, SessionStore(filled) as other:
+        store.create_session("wide", "cli")
+        store.append_message("wide", "user", "word " * 2_000_000)
+        seen = []
+
+        def write(done, total):
+            seen.append((done, total))
+            other.append_message("wide", "user", f"meanwhile {done}")
+
+        store.backup(tmp_path / "copy.db", progress=write)
+    assert len(seen) > 2
+    assert seen == sorted(set(seen))  # it never began again
+    assert seen[-1][0] == seen[-1][1]
+    with SessionStore(tmp_path / "copy.db") as copy:
+        assert copy.get_session("wide").message_count == 1
+        assert copy.integrity_check() == []
+
+
+def test_a_backup_that_is_interrupted_leaves_nothing_behind(filled, tmp_path):
+    def interrupt(_done, _total):
+        raise KeyboardInterrupt
+
+    with SessionStore(filled) as store:
+        with pytest.raises(KeyboardInterrupt):
+            store.backup(tmp_path / "copy.db", progress=interrupt)
+        store.append_message("evil", "user", "it goes on")
+    assert list(tmp_path.glob("copy*")) == []
 
 
 # Caring
@@ -645,6 +690,7 @@ def test_a_reader_who_has_seen_enough_is_no_error(filled, command):
         [sys.executable, "-m", "hermes.store", *command, "--db", str(filled)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": ""},  # what is left waits in a buffer
     )
     process.stdout.close()
     assert process.stderr.read() == b""

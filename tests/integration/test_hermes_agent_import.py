@@ -346,6 +346,13 @@ def test_deep_json_that_fits_is_kept_as_it_is(home, store):
     assert store.export_session("a")
 
 
+def test_json_that_would_be_too_deep_in_its_new_place_is_kept_as_text(home, store):
+    home.session("a")
+    home.say("a", "x", codex_message_items="[" * 98 + "]" * 98)
+    assert codes(take(store, home)) == ["bad-json"]
+    assert len(store.export_session("a")) > 196
+
+
 def test_halves_of_characters_are_replaced_and_the_call_is_kept(home, store):
     home.session("a")
     call = {"id": "c1", "type": "function", "function": {"name": "say", "arguments": '"\ud83d"'}}
@@ -393,6 +400,19 @@ def test_a_platform_message_that_is_shown_twice_is_taken_without_its_id(home, st
     assert (ids, codes(report)) == (["1", "1", None], ["platform-id-twice"])
 
 
+def test_the_one_of_two_platform_messages_that_is_shown_may_change(home, store):
+    home.session("a")
+    home.say("a", "first", platform_message_id="1", active=1)
+    home.say("a", "second", platform_message_id="1", active=0)
+    take(store, home)
+    for _ in range(2):
+        home.run("UPDATE messages SET active = NOT active")
+        take(store, home)
+        [[shown]] = home.run("SELECT content FROM messages WHERE active")
+        assert texts(store, "a") == [shown]
+    assert store.integrity_check() == []
+
+
 def test_a_row_that_is_too_big_is_left_out(home, store):
     home.session("a", "x")
     home.run("INSERT INTO messages (session_id, role, content, timestamp) "
@@ -424,9 +444,15 @@ def test_the_bill_comes_along_and_is_not_of_today(home, store):
     ]
     assert store.get_session("called").api_call_count == 1
     assert store.spent("new", "cli", None).session == 0.25
-    tomorrow = Clock(wall=lambda: NOW + 86_400)
-    with SessionStore(store.path, clock=tomorrow) as later:
-        assert later.spent("new", "cli", None).day == 0
+
+
+def test_what_was_spent_there_is_not_spent_today(home, store):
+    home.session("a", "x", estimated_cost_usd=0.25)
+    home.run("UPDATE messages SET timestamp = ?", NOW - 2 * 86_400)
+    home.run("UPDATE sessions SET started_at = ?", NOW - 2 * 86_400)
+    take(store, home)
+    spent = store.spent("a", "cli", None)
+    assert (spent.session, spent.principal, spent.day) == (0.25, 0, 0)
 
 
 # Routes
@@ -525,6 +551,17 @@ def test_a_file_of_routes_that_is_no_json_is_passed_over(home, store):
     home.routes({})
     (home.path / "sessions" / "sessions.json").write_bytes(b"\xff{")
     assert codes(take(store, home)) == ["bad-file"]
+
+
+@pytest.mark.parametrize("place", ["5", "5:ann", "5:7", "5:7:ann"])
+def test_a_group_has_the_key_that_its_configuration_gave_it(home, store, place):
+    home.session("a", "x", source="telegram")
+    thread = "7" if ":7" in place else None
+    key = f"agent:main:telegram:group:{place}"
+    home.routes({key: home.entry(5, "a", chat_type="group", thread_id=thread)})
+    take(store, home)
+    ours = f"{key}:" if place == "5:7" else key
+    assert store.get_route(ours).session_id == "a"
 
 
 def test_a_key_with_signs_that_ours_escape_is_translated(home, store):
@@ -655,6 +692,9 @@ def test_a_session_that_was_deleted_here_comes_back(home, store):
     take(store, home)
     store.delete_session("a")
     assert take(store, home).sessions == Counts(taken=1)
+    store.delete_session("a")
+    store.create_session("a", "cli")
+    assert codes(take(store, home)) == ["id-in-use"]
 
 
 # Killed in the middle
