@@ -283,11 +283,13 @@ class SessionStore:
             self._require_open()
             self._run(database.vacuum)
 
-    def backup(self, target: str | os.PathLike[str]) -> Path:
+    def backup(
+        self, target: str | os.PathLike[str], *, progress: database.Progress | None = None
+    ) -> Path:
         """Copy the database while it is in use; the copy appears whole or not at all."""
         with self._turn:
             self._require_open()
-            return self._run(lambda db: database.backup(db, Path(target)))
+            return self._run(lambda db: database.backup(db, Path(target), progress=progress))
 
     def _run(self, function: Callable[[database.Database], R]) -> R:
         try:

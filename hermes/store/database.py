@@ -6,7 +6,9 @@ import contextlib
 import logging
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import apsw
 
@@ -17,6 +19,11 @@ from hermes.store.tx import Clock, Tx
 BUSY_TRIES = 5000
 CHECKPOINT_PAGES = 1000
 ALARMING_PAGES = 16_384  # 64 MiB
+BACKUP_STEP = 1024
+"""Pages of a backup between two reports of its progress."""
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Told how much is done, of how much."""
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +123,20 @@ def open_database(path: Path, clock: Clock, vfs: str | None = None) -> Database:
 
     Call it inside `files.opening`.
     """
+    return _open(path, vfs, lambda db, version: _make_current(db, path, clock, version))
+
+
+def stored_version(path: Path) -> int:
+    """The schema version of a file that is there, which is left as it is.
+
+    Call it inside `files.opening`.
+    """
+    found = []
+    _open(path, None, lambda _, version: found.append(version)).close()
+    return found[0]
+
+
+def _open(path: Path, vfs: str | None, prepare: Callable[[Database, int], None]) -> Database:
     files.refuse_old_sqlite(apsw.sqlite_lib_version())
     files.refuse_network_file_system(path)
     fresh = files.create(path)
@@ -131,10 +152,7 @@ def open_database(path: Path, clock: Clock, vfs: str | None = None) -> Database:
         if leave_log:
             db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         version = 0 if fresh else _version(db, path)
-        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
-        _use_log(db, path)
-        if version < len(schema.MIGRATIONS):
-            _migrate(db, path, clock, version)
+        prepare(db, version)
     except apsw.Error as error:
         db.close()
         raise unreadable(path, error) from error
@@ -142,6 +160,13 @@ def open_database(path: Path, clock: Clock, vfs: str | None = None) -> Database:
         db.close()
         raise
     return db
+
+
+def _make_current(db: Database, path: Path, clock: Clock, version: int) -> None:
+    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+    _use_log(db, path)
+    if version < len(schema.MIGRATIONS):
+        _migrate(db, path, clock, version)
 
 
 def unreadable(path: Path, error: apsw.Error) -> StoreError:
@@ -215,7 +240,9 @@ def _apply(db: Database, number: int, script: str, clock: Clock) -> None:
         raise
 
 
-def backup(db: apsw.Connection, target: Path, *, replace: bool = False) -> Path:
+def backup(
+    db: apsw.Connection, target: Path, *, replace: bool = False, progress: Progress | None = None
+) -> Path:
     """Copy the database as it is now, while others go on writing; the copy appears whole."""
     target = target.expanduser()
     if target.exists() and not replace:
@@ -229,13 +256,14 @@ def backup(db: apsw.Connection, target: Path, *, replace: bool = False) -> Path:
     ours = os.stat(partial).st_ino
     copy = apsw.Connection(str(partial), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
-        # One step: in several, every commit of another process would make it begin again.
-        with copy.backup("main", db, "main") as job:
-            job.step(-1)
+        _copy(db, copy, progress or (lambda _done, _all: None))
         # A copy with its log beside it would be easy to move apart.
         copy.execute("PRAGMA journal_mode = DELETE")
-    finally:
+    except BaseException:
         copy.close()
+        partial.unlink(missing_ok=True)
+        raise
+    copy.close()
     if os.stat(partial).st_ino != ours:
         raise StoreBusy(f"another backup to {target} is being made; try again")
     os.replace(partial, target)
@@ -245,6 +273,21 @@ def backup(db: apsw.Connection, target: Path, *, replace: bool = False) -> Path:
     finally:
         os.close(directory)
     return target
+
+
+def _copy(db: apsw.Connection, copy: apsw.Connection, progress: Progress) -> None:
+    # One moment for all steps: without it, every commit of another process would make it begin
+    # again at the next step.
+    db.execute("BEGIN")
+    try:
+        db.execute("SELECT 1 FROM sqlite_schema").fetchall()
+        with copy.backup("main", db, "main") as job:
+            while not job.done:
+                job.step(BACKUP_STEP)
+                progress(job.page_count - job.remaining, job.page_count)
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
 
 
 def vacuum(db: apsw.Connection) -> None:

@@ -15,6 +15,11 @@ _ITS_ROWS = "all_messages m WHERE m.id BETWEEN s.no << 32 AND (s.no << 32) + 429
 _NO_ROWS = f"NOT EXISTS (SELECT 1 FROM {_ITS_ROWS})"
 
 
+def session_ids(tx: Tx) -> list[str]:
+    """Every session, the eldest first."""
+    return [row[0] for row in tx.all("SELECT id FROM sessions ORDER BY no")]
+
+
 def delete_session(tx: Tx, session_id: str) -> int:
     """Delete the session and its messages for good; returns how many messages that were.
 

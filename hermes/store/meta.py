@@ -13,7 +13,8 @@ def get_meta(tx: Tx, name: str) -> str | None:
 
 def forget(tx: Tx, session_id: str) -> None:
     """Forget what was noted about a session."""
-    tx.run("DELETE FROM meta WHERE key = 'compression:' || ?", session_id)
+    for name in ("compression", "imported"):
+        tx.run("DELETE FROM meta WHERE key = ?", f"{name}:{session_id}")
 
 
 def set_meta(tx: Tx, name: str, value: str | None) -> None:

@@ -167,7 +167,7 @@ def switch(tx: Tx, session_key: str, target: str, *, answer: Answer | None = Non
 
     The session that is left neither ends nor is finalized.
     """
-    found = _find(tx, target)
+    found = meant(tx, target)
     if found is None:
         raise UnknownSession(f"there is no session {target!r}")
     tip = lineage.get_compression_tip(tx, found)
@@ -201,7 +201,7 @@ def find(tx: Tx, target: str) -> Found | None:
 
     One that has no row yet is known by its whole id.
     """
-    named = _find(tx, target)
+    named = meant(tx, target)
     line = [target] if named is None else lineage.get_compression_lineage(tx, named)
     rows = tx.all("SELECT session_key FROM routes WHERE session_id = ? ORDER BY 1", line[-1])
     keys = tuple(row[0] for row in rows)
@@ -210,7 +210,7 @@ def find(tx: Tx, target: str) -> Found | None:
     return Found(sessions.get_session(tx, line[-1]), tuple(line), keys)
 
 
-def _find(tx: Tx, target: str) -> str | None:
+def meant(tx: Tx, target: str) -> str | None:
     """An exact id, else a title, else the beginning of an id."""
     if sessions.number(tx, target) is not None:
         return target

@@ -75,12 +75,12 @@ def require_shallow(value: object) -> None:
     raise ValueError(f"the message is nested more than {MAX_DEPTH} levels deep")
 
 
-def is_deep(text: str) -> bool:
+def is_deep(text: str, levels: int = MAX_DEPTH) -> bool:
     """Whether JSON is nested so deeply that reading it might exhaust the stack."""
     depth = 0
     for token in _NESTING.findall(text):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token, 0)
-        if depth > MAX_DEPTH:
+        if depth > levels:
             return True
     return False
 

@@ -124,12 +124,13 @@ def unindexed(tx: Tx) -> bool:
     return tx.one("SELECT 1 FROM arrivals") is not None
 
 
-def index_imported(tx: Tx, no: int) -> None:
+def index_imported(tx: Tx, first: int, last: int) -> None:
     """Index rows that were written to their places at once."""
     tx.run(
         "INSERT INTO search (rowid, content, tools) "
         "SELECT id, content, tools FROM message_text WHERE id BETWEEN ? AND ?",
-        *rows.bounds(no),
+        first,
+        last,
     )
 
 

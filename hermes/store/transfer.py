@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from itertools import pairwise
 from typing import Annotated
 
@@ -17,6 +17,9 @@ from hermes.store.tx import Tx, Work
 
 FORMAT = "hermes-session-1"
 MAX_LINE = 256 * 1024 * 1024
+TOKENS = (
+    "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens",
+)  # fmt: skip
 
 _MOST = 2**53
 _Count = Annotated[int, Meta(ge=0, le=_MOST)]
@@ -24,7 +27,9 @@ _Seq = Annotated[int, Meta(ge=1, le=2**31)]
 _Id = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
-class _Message(Extra, frozen=True):
+class ExportedMessage(Extra, frozen=True):
+    """A row of a transcript; `seq` is its place, and one that was taken back is not `live`."""
+
     seq: _Seq
     role: str
     timestamp: float
@@ -33,7 +38,9 @@ class _Message(Extra, frozen=True):
     live: bool = True
 
 
-class _Usage(msgspec.Struct, frozen=True):
+class ExportedUsage(msgspec.Struct, frozen=True):
+    """A call of a model."""
+
     purpose: str = "turn"
     model: str | None = None
     provider: str | None = None
@@ -45,7 +52,9 @@ class _Usage(msgspec.Struct, frozen=True):
     cost: float | None = None
 
 
-class _Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Exported(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A session with all that belongs to it, on its way from one file to another."""
+
     format: str
     id: _Id
     source: str
@@ -68,15 +77,15 @@ class _Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rewrites: _Count = 0
     system_prompt: str | None = None
     model_config: JsonObject | None = None
-    messages: tuple[_Message, ...] = ()
-    usage: tuple[_Usage, ...] = ()
+    messages: tuple[ExportedMessage, ...] = ()
+    usage: tuple[ExportedUsage, ...] = ()
 
 
 _EXTRA = Extra.__struct_fields__
 _CARRIED = tuple(
-    name for name in _Session.__struct_fields__ if name not in {"format", "messages", "usage"}
+    name for name in Exported.__struct_fields__ if name not in {"format", "messages", "usage"}
 )
-_decode = msgspec.json.Decoder(_Session).decode
+_decode = msgspec.json.Decoder(Exported).decode
 
 
 def export_session(tx: Tx, session_id: str) -> str:
@@ -85,16 +94,17 @@ def export_session(tx: Tx, session_id: str) -> str:
     if session is None:
         raise UnknownSession(f"there is no session {session_id!r}")
     fields = {name: getattr(session, name) for name in _CARRIED}
-    exported = _Session(
+    exported = Exported(
         format=FORMAT,
-        messages=tuple(_messages(tx, sessions.require(tx, session_id))),
-        usage=tuple(_Usage(*astuple(call)) for call in usage.get_usage(tx, session_id)),
+        messages=tuple(exported_messages(tx, sessions.require(tx, session_id))),
+        usage=tuple(ExportedUsage(*astuple(call)) for call in usage.get_usage(tx, session_id)),
         **fields,
     )
     return msgspec.json.encode(exported).decode()
 
 
-def _messages(tx: Tx, no: int) -> Iterable[_Message]:
+def exported_messages(tx: Tx, no: int) -> Iterable[ExportedMessage]:
+    """Every row of the session, in order."""
     low, high = rows.bounds(no)
     sql = "SELECT id FROM messages WHERE id BETWEEN ? AND ? AND live = 0"
     hidden = {row[0] for row in tx.all(sql, low, high)}
@@ -102,7 +112,7 @@ def _messages(tx: Tx, no: int) -> Iterable[_Message]:
         f"SELECT {rows.COLUMNS} FROM all_messages WHERE id BETWEEN ? AND ? ORDER BY id", low, high
     )
     for stored in rows.to_messages(found):
-        yield _Message(
+        yield ExportedMessage(
             seq=stored.id - low,
             role=stored.role,
             timestamp=stored.timestamp,
@@ -121,18 +131,18 @@ def import_sessions(lines: Iterable[str]) -> Generator[Work[Imported], Imported,
     """
     total = Imported(0, 0)
     for session in _parents_first(_read(lines)):
-        done = yield _Import(session)
+        done = yield Import(session)
         total = Imported(
             total.sessions + done.sessions,
             total.messages + done.messages,
             total.skipped + done.skipped,
             total.forks + done.forks,
         )
-    yield _tidy
+    yield tidy
     return total
 
 
-def _read(lines: Iterable[str]) -> list[_Session]:
+def _read(lines: Iterable[str]) -> list[Exported]:
     found = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -147,7 +157,7 @@ def _read(lines: Iterable[str]) -> list[_Session]:
     return found
 
 
-def _checked(session: _Session, number: int) -> _Session:
+def _checked(session: Exported, number: int) -> Exported:
     """The session, if it can be one; JSON of the right shape may still tell nonsense."""
     if (problem := _nonsense(session)) is not None:
         raise BadImport(f"line {number} {problem}")
@@ -162,7 +172,7 @@ def _checked(session: _Session, number: int) -> _Session:
     return session
 
 
-def _nonsense(session: _Session) -> str | None:
+def _nonsense(session: Exported) -> str | None:
     if session.format != FORMAT:
         return f"has the format {session.format[:40]!r}, not {FORMAT!r}"
     if (session.ended_at is None) != (session.end_reason is None):
@@ -178,24 +188,18 @@ def _nonsense(session: _Session) -> str | None:
     return None
 
 
-def _tokens(call: _Usage) -> tuple[int, ...]:
-    return (
-        call.input_tokens,
-        call.output_tokens,
-        call.cache_read_tokens,
-        call.cache_write_tokens,
-        call.reasoning_tokens,
-    )
+def _tokens(call: ExportedUsage) -> tuple[int, ...]:
+    return tuple(getattr(call, name) for name in TOKENS)
 
 
-def _parents_first(found: list[_Session]) -> list[_Session]:
-    by_id: dict[str, _Session] = {}
+def _parents_first(found: list[Exported]) -> list[Exported]:
+    by_id: dict[str, Exported] = {}
     for session in found:
         by_id.setdefault(session.id, session)
-    ordered: dict[str, _Session] = {}
+    ordered: dict[str, Exported] = {}
     for session in by_id.values():
-        line: dict[str, _Session] = {}
-        step: _Session | None = session
+        line: dict[str, Exported] = {}
+        step: Exported | None = session
         # A line that bites its own tail is cut where it does: that parent is unknown then.
         while step is not None and step.id not in ordered and step.id not in line:
             line[step.id] = step
@@ -204,10 +208,10 @@ def _parents_first(found: list[_Session]) -> list[_Session]:
     return list(ordered.values())
 
 
-class _Import:
+class Import:
     """One session on its way in."""
 
-    def __init__(self, session: _Session) -> None:
+    def __init__(self, session: Exported) -> None:
         self._session = session
 
     def __call__(self, tx: Tx) -> Imported:
@@ -217,9 +221,8 @@ class _Import:
         parent_no = sessions.number(tx, session.parent_session_id or "")
         kind = _kind(tx, session.kind, parent_no)
         no = self._insert_session(tx, kind, parent_no)
-        self._insert_rows(tx, no)
-        for call in session.usage:
-            usage.update_token_counts(tx, session.id, Usage(*astuple(call)))
+        insert_rows(tx, no, session.messages)
+        record_usage(tx, session)
         self._finish(tx, no)
         forks = (session.id,) if kind == "fork" else ()
         return Imported(1, len(session.messages), forks=forks)
@@ -247,22 +250,6 @@ class _Import:
         tx.run("UPDATE sessions SET kind = ?, parent_no = ? WHERE no = ?", kind, parent_no, no)
         return no
 
-    def _insert_rows(self, tx: Tx, no: int) -> None:
-        low, _ = rows.bounds(no)
-        for message in self._session.messages:
-            tx.run(
-                "INSERT INTO messages (id, role, content, created_at, platform_message_id, live, "
-                "extra) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                low + message.seq,
-                message.role,
-                message.content,
-                message.timestamp,
-                message.platform_message_id,
-                int(message.live),
-                rows.extra_of(message),
-            )
-        search.index_imported(tx, no)
-
     def _finish(self, tx: Tx, no: int) -> None:
         session = self._session
         live = [message for message in session.messages if message.live]
@@ -278,10 +265,37 @@ class _Import:
             session.last_active,
             session.ended_at,
             session.end_reason,
-            _free_title(tx, session.title),
+            free_title(tx, session.title),
             session.model,
             no,
         )
+
+
+def insert_rows(tx: Tx, no: int, messages: Sequence[ExportedMessage]) -> None:
+    """Put the rows in their places, and into the index; none of them is there yet."""
+    if not messages:
+        return
+    low, _ = rows.bounds(no)
+    for message in messages:
+        tx.run(
+            "INSERT INTO messages (id, role, content, created_at, platform_message_id, live, "
+            "extra) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            low + message.seq,
+            message.role,
+            message.content,
+            message.timestamp,
+            message.platform_message_id,
+            int(message.live),
+            rows.extra_of(message),
+        )
+    search.index_imported(tx, low + messages[0].seq, low + messages[-1].seq)
+
+
+def record_usage(tx: Tx, session: Exported) -> None:
+    """The bill, dated back: what was spent elsewhere is not spent today."""
+    for call in session.usage:
+        spent = Usage(*msgspec.structs.astuple(call))
+        usage.update_token_counts(tx, session.id, spent, at=session.last_active)
 
 
 def _kind(tx: Tx, kind: Kind, parent_no: int | None) -> Kind:
@@ -294,14 +308,16 @@ def _kind(tx: Tx, kind: Kind, parent_no: int | None) -> Kind:
     return "compression" if ended and lineage.child(tx, parent_no) is None else "fork"
 
 
-def _free_title(tx: Tx, title: str | None) -> str | None:
+def free_title(tx: Tx, title: str | None) -> str | None:
+    """The title, or its next number where another session has it."""
     clean = titles.sanitize_title(title)
     if clean is None or tx.one("SELECT 1 FROM sessions WHERE title = ?", clean) is None:
         return clean
     return titles.free_title(tx, clean)
 
 
-def _tidy(tx: Tx) -> Imported:
+def tidy(tx: Tx) -> Imported:
+    """End and remove what an import left behind that nobody will come back to."""
     maintenance.finalize_orphaned_compression_sessions(tx)
     maintenance.prune_empty_ghost_sessions(tx)
     return Imported(0, 0)

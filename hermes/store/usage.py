@@ -11,7 +11,12 @@ from hermes.store.tx import Tx, Value
 
 
 def update_token_counts(
-    tx: Tx, session_id: str, usage: Usage, *, turn_id: int | None = None
+    tx: Tx,
+    session_id: str,
+    usage: Usage,
+    *,
+    turn_id: int | None = None,
+    at: float | None = None,
 ) -> None:
     """Record one provider call; a session that has no row yet gets one."""
     sessions.ensure_session(tx, session_id)
@@ -34,7 +39,7 @@ def update_token_counts(
         usage.provider,
         *tokens,
         usage.cost,
-        tx.now,
+        tx.now if at is None else at,
     )
     tx.run(
         "UPDATE sessions SET api_call_count = api_call_count + 1, input_tokens = input_tokens + ?, "
