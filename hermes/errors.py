@@ -106,6 +106,10 @@ class RetryAfter(HermesError):
         self.seconds = seconds
 
 
+class MessageRefused(HermesError):
+    """The platform took nothing: it does not want this message, and would take others."""
+
+
 class OutcomeUnknown(HermesError):
     """The platform may have taken the message or not: the connection ended before its answer."""
 

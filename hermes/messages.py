@@ -144,7 +144,10 @@ class Outbound(msgspec.Struct, frozen=True):
 
 
 class OutboxRow(msgspec.Struct, frozen=True):
-    """A reply that is not yet known to be sent; `recovered` when a send may have been lost."""
+    """A reply that is not yet known to be sent; `recovered` when a send may have been lost.
+
+    A long one is sent in `parts`; an adapter is given one of them as the text of the body.
+    """
 
     outbox_id: int
     session_key: str
@@ -154,6 +157,23 @@ class OutboxRow(msgspec.Struct, frozen=True):
     state: OutboxState
     attempts: int
     recovered: bool
+    part: int = 0
+    """How many parts the platform has; so this is the one to be sent, counted from 0."""
+    parts: int = 1
+
+
+class OutboxFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """How the replies to one platform are doing."""
+
+    platform: str
+    pending: int = 0
+    sending: int = 0
+    recovered: int = 0
+    """Those of them that will be sent again although the platform may have them."""
+    oldest_seconds: float = 0.0
+    """How long the first of them has waited."""
+    dead: int = 0
+    """Given up within the last day."""
 
 
 class Usage(msgspec.Struct, frozen=True):

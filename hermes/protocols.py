@@ -27,6 +27,7 @@ from hermes.messages import (
     Message,
     OnceCall,
     Outbound,
+    OutboxFacts,
     OutboxRow,
     Rotated,
     Rotation,
@@ -238,9 +239,16 @@ class Titler(Protocol):
 
 
 class Adapter(Protocol):
-    """A platform. `send` returns once the platform has the message.
+    """A platform. `send` returns once the platform has the message, which it sends once.
 
-    `Unsendable` where the chat is gone for good; any other error is tried again.
+    It raises `Unsendable` where the chat is gone, `RetryAfter` where the platform took nothing for
+    now, `MessageRefused` where it took nothing and this message is the reason. `OutcomeUnknown`
+    and any other error mean that it may have it or not: it is sent again, and marked as recovered.
+    `send` is called for many chats at once, but for one chat only one at a time. It bounds the
+    time of its own calls.
+
+    Where it has `limit`, longer texts come in parts of at most so many UTF-16 units. Where it has
+    `account`, it sends only what is for that account of its platform.
     """
 
     @property
@@ -353,10 +361,16 @@ class Store(ToolRecords, Protocol):
         self, lane: str | None = None, *, after: int = 0, limit: int = 1000
     ) -> Awaitable[list[OutboxRow]]: ...
     def mark_sending(self, outbox_ids: Sequence[int]) -> Awaitable[None]: ...
+    def mark_part(self, outbox_id: int, part: int) -> Awaitable[None]: ...
     def mark_sent(self, outbox_ids: Sequence[int]) -> Awaitable[None]: ...
     def mark_unsent(self, outbox_ids: Sequence[int]) -> Awaitable[None]: ...
+    def mark_unknown(self, outbox_ids: Sequence[int]) -> Awaitable[None]: ...
     def mark_dead(self, outbox_ids: Sequence[int], note: str) -> Awaitable[None]: ...
+    def mark_lane_dead(
+        self, lane: str, note: str, *, since: int = 0
+    ) -> Awaitable[Sequence[int]]: ...
     def recover_outbox(self) -> Awaitable[int]: ...
+    def outbox_facts(self) -> Awaitable[Sequence[OutboxFacts]]: ...
     async def wait_boundaries(self) -> None: ...
 
 

@@ -209,7 +209,7 @@ class Supervisor:
             with trio.CancelScope(shield=True):
                 await self._end()
         with trio.move_on_at(give_up):
-            await self._sender.wait_sent()
+            await self._sender.wait_sent(give_up)
             await self._house.store.wait_boundaries()
         with trio.move_on_after(self._house.config.close_seconds, shield=True):
             await self._sender.flush()

@@ -219,10 +219,14 @@ class Store(actor.StoreActor):
 
     pending_outbox = _reads(outbox.pending_outbox)
     mark_sending = _writes(outbox.mark_sending)
+    mark_part = _writes(outbox.mark_part)
     mark_sent = _writes(outbox.mark_sent)
     mark_unsent = _writes(outbox.mark_unsent)
+    mark_unknown = _writes(outbox.mark_unknown)
     mark_dead = _writes(outbox.mark_dead)
+    mark_lane_dead = _writes(outbox.mark_lane_dead)
     recover_outbox = _writes(outbox.recover_outbox)
+    outbox_facts = _browses(outbox.outbox_facts)
 
     pending_boundaries = _reads(boundaries.pending_boundaries)
     close_boundary = _writes(boundaries.close_boundary)

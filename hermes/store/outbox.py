@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from hermes.messages import Outbound, OutboxRow
+from hermes.messages import Outbound, OutboxFacts, OutboxRow
 from hermes.store import rows
 from hermes.store.tx import Tx
 
-_COLUMNS = "id, session_key, turn_id, lane, body, state, attempts, recovered"
+_COLUMNS = "id, session_key, turn_id, lane, body, state, attempts, recovered, parts_sent"
+DAY = 86400.0
 
 
 def enqueue(tx: Tx, session_key: str, turn_id: int, replies: Sequence[Outbound]) -> None:
@@ -48,8 +49,10 @@ def pending_outbox(
         limit,
     )
     return [
-        OutboxRow(id_, key, turn_id, lane_, msgspec.json.decode(body), state, tries, bool(again))
-        for id_, key, turn_id, lane_, body, state, tries, again in found
+        OutboxRow(
+            id_, key, turn_id, lane_, msgspec.json.decode(body), state, tries, bool(again), part
+        )
+        for id_, key, turn_id, lane_, body, state, tries, again, part in found
     ]
 
 
@@ -63,14 +66,36 @@ def mark_sending(tx: Tx, outbox_ids: Sequence[int]) -> None:
         )
 
 
+def mark_part(tx: Tx, outbox_id: int, part: int) -> None:
+    """The platform took so many parts, and the next one is on its way."""
+    tx.run(
+        "UPDATE outbox SET parts_sent = ? WHERE id = ? AND state = 'sending'",
+        part,
+        outbox_id,
+    )
+
+
 def mark_sent(tx: Tx, outbox_ids: Sequence[int]) -> None:
     """The platform took them."""
     _close(tx, outbox_ids, "sent", None)
 
 
 def mark_dead(tx: Tx, outbox_ids: Sequence[int], note: str) -> None:
-    """They can never be sent: the chat is gone."""
+    """They can never be sent: the platform does not want them."""
     _close(tx, outbox_ids, "dead", note)
+
+
+def mark_lane_dead(tx: Tx, lane: str, note: str, *, since: int = 0) -> list[int]:
+    """The chat is gone: what waits for it, from one reply on, is given up. Says which."""
+    found = tx.all(
+        "SELECT id FROM outbox INDEXED BY outbox_open "
+        "WHERE state IN ('pending', 'sending') AND lane = ? AND id >= ? ORDER BY id",
+        lane,
+        since,
+    )
+    outbox_ids = [outbox_id for (outbox_id,) in found]
+    _close(tx, outbox_ids, "dead", note)
+    return outbox_ids
 
 
 def mark_unsent(tx: Tx, outbox_ids: Sequence[int]) -> None:
@@ -79,12 +104,49 @@ def mark_unsent(tx: Tx, outbox_ids: Sequence[int]) -> None:
         tx.run("UPDATE outbox SET state = 'pending' WHERE id = ? AND state = 'sending'", outbox_id)
 
 
+def mark_unknown(tx: Tx, outbox_ids: Sequence[int]) -> None:
+    """Nobody knows whether the platform took them: they are sent again, and marked so."""
+    for outbox_id in outbox_ids:
+        tx.run(
+            "UPDATE outbox SET state = 'pending', recovered = 1 "
+            "WHERE id = ? AND state IN ('pending', 'sending')",
+            outbox_id,
+        )
+
+
 def recover_outbox(tx: Tx) -> int:
     """At a start: what was in flight when the last process ended is sent again, and marked so."""
     return tx.run(
         "UPDATE outbox INDEXED BY outbox_open SET state = 'pending', recovered = 1 "
         "WHERE state IN ('pending', 'sending') AND state = 'sending'"
     )
+
+
+def outbox_facts(tx: Tx) -> list[OutboxFacts]:
+    """What waits and what was given up, by platform."""
+    waiting = tx.all(
+        "SELECT coalesce(body ->> '$.platform', ''), sum(state = 'pending'), "
+        "sum(state = 'sending'), sum(recovered), min(created_at) "
+        "FROM outbox INDEXED BY outbox_open WHERE state IN ('pending', 'sending') GROUP BY 1"
+    )
+    dead: dict[str, int] = dict(
+        tx.all(
+            "SELECT coalesce(body ->> '$.platform', ''), count(*) "
+            "FROM outbox INDEXED BY outbox_dead WHERE state = 'dead' AND closed_at > ? GROUP BY 1",
+            tx.now - DAY,
+        )
+    )
+    facts = {name: OutboxFacts(platform=name, dead=number) for name, number in dead.items()}
+    for name, pending, sending, recovered, oldest in waiting:
+        facts[name] = OutboxFacts(
+            platform=name,
+            pending=pending,
+            sending=sending,
+            recovered=recovered,
+            oldest_seconds=max(0.0, tx.now - oldest),
+            dead=dead.get(name, 0),
+        )
+    return [facts[name] for name in sorted(facts)]
 
 
 def _close(tx: Tx, outbox_ids: Sequence[int], state: str, note: str | None) -> None:

@@ -242,4 +242,11 @@ LEDGER = """
 CREATE INDEX usage_by_time ON usage (created_at);
 """
 
-MIGRATIONS: tuple[str, ...] = (CONVERSATIONS, RUNTIME, SEARCH, TOOLS, LEDGER)
+# A long reply goes out in parts, and those that were taken are not sent again. What was given up is
+# looked for among very many that were sent.
+DELIVERY = """
+ALTER TABLE outbox ADD COLUMN parts_sent INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX outbox_dead ON outbox (closed_at) WHERE state = 'dead';
+"""
+
+MIGRATIONS: tuple[str, ...] = (CONVERSATIONS, RUNTIME, SEARCH, TOOLS, LEDGER, DELIVERY)

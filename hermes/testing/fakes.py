@@ -126,12 +126,18 @@ class DeterministicCompressor:
 
 @attrs.define
 class MemoryAdapter:
-    """A platform in memory: what was sent is in `sent`, in order; errors can be asked for."""
+    """A platform in memory: what was sent is in `sent`, in order.
+
+    Errors can be asked for: `errors` before a message is taken, `late_errors` after it.
+    """
 
     platform: str = "memory"
     sent: list[OutboxRow] = attrs.Factory(list)
     errors: list[Exception] = attrs.Factory(list)
     attempts: Counter[int] = attrs.Factory(Counter)
+    limit: int | None = None
+    account: str | None = None
+    late_errors: list[Exception] = attrs.Factory(list)
     _arrived: trio.Event = attrs.Factory(trio.Event)
 
     async def send(self, row: OutboxRow, /) -> None:
@@ -142,6 +148,8 @@ class MemoryAdapter:
             raise self.errors.pop(0)
         self.sent.append(row)
         self._arrived.set()
+        if self.late_errors:
+            raise self.late_errors.pop(0)
 
     @property
     def texts(self) -> list[str]:

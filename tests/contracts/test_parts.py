@@ -11,14 +11,12 @@ from hermes import AgentSpec, Message, TurnResult
 from hermes.agents.bridges import asyncio_agent, blocking_agent
 from hermes.agents.offline import WHO, OfflineAgent
 from hermes.embed.trio_host import ReplyAgent, builder_of
-from hermes.errors import Unsendable
 from hermes.events import TextDelta, ToolFinished, ToolStarted, TurnStarted
-from hermes.messages import OutboxRow, ToolCall
+from hermes.messages import ToolCall
 from hermes.protocols import Summary, SummaryRequest
 from hermes.testing import (
     CountingBuilder,
     DeterministicCompressor,
-    MemoryAdapter,
     RecordingHook,
     ScriptedAgent,
     forever,
@@ -303,28 +301,6 @@ async def test_a_compressor_can_be_cancelled(compressor):
         scope.cancel()
         await compressor.summarize(request())
     assert scope.cancelled_caught
-
-
-# Adapters
-
-ROW = OutboxRow(1, "k", 1, "memory:c", {"text": "hello"}, "pending", 0, recovered=False)
-
-
-@pytest.fixture(params=[MemoryAdapter])
-def adapter(request):
-    return request.param()
-
-
-async def test_an_adapter_has_sent_a_row_when_send_returns(adapter):
-    await adapter.send(ROW)
-    assert adapter.sent == [ROW]
-
-
-async def test_an_adapter_says_when_a_chat_is_gone_for_good(adapter):
-    adapter.errors.append(Unsendable("they left"))
-    with pytest.raises(Unsendable):
-        await adapter.send(ROW)
-    assert adapter.sent == []
 
 
 # Hooks

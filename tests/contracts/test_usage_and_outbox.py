@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from hermes.messages import Committed, Inbound, Message, Outbound, OutboxRow, TurnCommit, Usage
+from hermes.messages import (
+    Committed,
+    Inbound,
+    Message,
+    Outbound,
+    OutboxFacts,
+    OutboxRow,
+    TurnCommit,
+    Usage,
+)
 from hermes.store import SessionStore
 
 FULL = Usage("turn", "big", "acme", 100, 20, 30, 4, 5, 0.25)
@@ -244,6 +253,83 @@ async def test_what_was_in_flight_is_marked_recovered_and_waits_in_its_place(sto
     assert await store.recover_outbox() == 0
     await store.mark_sending(rows[1:2])
     assert (await states(store))[0] == (1, "sending", 2, True)
+
+
+async def test_parts_that_were_taken_are_remembered_and_the_next_is_on_its_way(store):
+    await take_turn(store, "e1", reply("x", 1), reply("x", 2))
+    first, second = [row.outbox_id for row in await store.pending_outbox()]
+    await store.mark_sending([first])
+    await store.mark_part(first, 1)
+    await store.mark_part(first, 2)
+    await store.mark_part(second, 7)  # which was not begun
+    assert [(row.part, row.state) for row in await store.pending_outbox()] == [
+        (2, "sending"),
+        (0, "pending"),
+    ]
+    await store.mark_unsent([first])
+    assert await store.recover_outbox() == 0
+    assert [row.part for row in await store.pending_outbox("x")] == [2, 0]
+
+
+async def test_what_may_have_been_taken_waits_in_its_place_and_is_marked(store):
+    await take_turn(store, "e1", reply("x", 1), reply("x", 2))
+    first, _ = [row.outbox_id for row in await store.pending_outbox()]
+    await store.mark_sending([first])
+    await store.mark_unknown([first])
+    assert await states(store) == [(1, "pending", 1, True), (2, "pending", 0, False)]
+    await store.mark_sending([first])
+    await store.mark_sent([first])
+    await store.mark_unknown([first])
+    assert await states(store) == [(2, "pending", 0, False)]
+
+
+async def test_a_lane_is_given_up_from_one_reply_on(store, sql, world):
+    await take_turn(store, "e1", reply("x", 1), reply("y", 2), reply("x", 3), reply("x", 4))
+    ids = [row.outbox_id for row in await store.pending_outbox()]
+    await store.mark_sending([ids[0], ids[2]])
+    world.pass_time(2)
+    assert await store.mark_lane_dead("x", "gone", since=ids[2]) == [ids[2], ids[3]]
+    assert await states(store) == [(1, "sending", 1, False), (2, "pending", 0, False)]
+    assert (
+        sql("SELECT state, closed_at, note FROM outbox WHERE id > ? ORDER BY id", ids[1])
+        == [["dead", world.now, "gone"]] * 2
+    )
+    assert await store.mark_lane_dead("x", "gone", since=ids[2]) == []
+    assert await store.mark_lane_dead("nobody", "gone") == []
+    await take_turn(store, "e2", reply("x", 5))
+    assert [row.body["n"] for row in await store.pending_outbox("x")] == [1, 5]
+
+
+async def test_the_facts_of_the_outbox_by_platform(store, world):
+    def to(platform):
+        return Outbound(f"{platform}/a", {"platform": platform, "text": "secret"})
+
+    assert await store.outbox_facts() == []
+    await take_turn(store, "e1", *[to("telegram")] * 4, to("slack"))
+    ids = [row.outbox_id for row in await store.pending_outbox()]
+    await store.mark_dead(ids[:1], "no")
+    world.pass_time(86_400 - 5)
+    await take_turn(store, "e2", to("telegram"), to("slack"), Outbound("lane", {"text": "host"}))
+    world.pass_time(3)
+    await store.mark_sending(ids[1:3])
+    await store.mark_unknown(ids[2:3])
+    await store.mark_dead(ids[4:], "no")
+    assert await store.outbox_facts() == [
+        OutboxFacts(platform="", pending=1, oldest_seconds=3),
+        OutboxFacts(platform="slack", pending=1, oldest_seconds=3, dead=1),
+        OutboxFacts(
+            platform="telegram", pending=3, sending=1, recovered=1, oldest_seconds=86_398, dead=1
+        ),
+    ]
+    world.pass_time(3)
+    await store.mark_sent(ids[1:4])
+    assert [
+        (f.platform, f.dead, f.pending, f.oldest_seconds) for f in await store.outbox_facts()
+    ] == [
+        ("", 0, 1, 6),
+        ("slack", 1, 1, 6),
+        ("telegram", 0, 1, 6),
+    ]
 
 
 def test_replies_survive_their_process(path, world):

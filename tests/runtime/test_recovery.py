@@ -15,7 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 from hermes import CompressionConfig, Config, Inbound, Source
 from hermes.actors.runtime import running
 from hermes.embed.trio_host import plain_description
-from hermes.errors import AlreadyAnswered, Draining, HermesError, StoreBusy, Unsendable
+from hermes.errors import AlreadyAnswered, Draining, HermesError, StoreBusy
 from hermes.events import TextDelta, TurnEnded
 from hermes.messages import Outbound, TurnCommit, TurnResult
 from hermes.store import SessionStore, inline, open_store
@@ -379,36 +379,7 @@ async def test_a_send_that_fails_is_tried_again_after_longer_and_longer_pauses(
     assert adapter.texts == ["echo: one", "echo: two"]
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert pauses[:9] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert not any(row.recovered for row in adapter.sent)
-
-
-async def test_a_reply_that_can_never_be_sent_is_given_up_and_the_lane_goes_on(start, path):
-    adapter = MemoryAdapter(errors=[Unsendable("the chat is gone")])
-    with trio.fail_after(SECONDS):
-        async with start(adapters=[adapter]) as runtime:
-            for text in ("one", "two"):
-                await runtime.ask("k", text, source=Source("memory", chat_id="c"))
-            await adapter.wait_sent(1)
-    assert adapter.texts == ["echo: two"]
-    assert rows(path, "state, note", "outbox") == [("dead", "the chat is gone"), ("sent", None)]
-
-
-async def test_a_reply_is_given_up_also_while_the_store_is_busy(start_proxy, autojump_clock):
-    tries = []
-
-    async def busy_once(real, *args, **kwargs):
-        tries.append(args)
-        if len(tries) == 1:
-            raise StoreBusy("another process holds the database")
-        return await real(*args, **kwargs)
-
-    adapter = MemoryAdapter(errors=[Unsendable("the chat is gone")])
-    with trio.fail_after(SECONDS):
-        async with start_proxy(adapters=[adapter], mark_dead=busy_once) as runtime:
-            for text in ("one", "two"):
-                await runtime.ask("k", text, source=Source("memory", chat_id="c"))
-            await adapter.wait_sent(1)
-    assert len(tries) == 2
+    assert [row.recovered for row in adapter.sent] == [True, False]  # the platform may have it
 
 
 async def test_replies_beyond_what_a_lane_holds_are_sent_in_order_too(start):
