@@ -288,5 +288,6 @@ def test_every_host_searches_the_conversations_of_a_key(path):
 
 
 def test_embedding_never_imports_trio_asyncio():
-    code = "import hermes, hermes.embed, hermes.run.__main__, sys; sys.exit('trio_asyncio' in sys.modules)"
+    imports = "import hermes, hermes.embed, hermes.run.__main__, sys"
+    code = f"{imports}; sys.exit('trio_asyncio' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

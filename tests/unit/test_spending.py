@@ -30,7 +30,6 @@ def test_an_unknown_name_is_an_error():
 
 
 def test_the_bot_starts_without_an_http_client():
-    code = (
-        "import hermes.run.__main__, sys; sys.exit('httpx2' in sys.modules or 'mcp' in sys.modules)"
-    )
+    loaded = "{'httpx2', 'mcp'} & set(sys.modules)"
+    code = f"import hermes.run.__main__, sys; sys.exit(bool({loaded}))"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,92 @@
+"""What settings must hold together: keys that would have no effect, and such as lack another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hermes.settings.lines import Path
+from hermes.settings.schema import AgentTable, ExpiryTable, Settings
+
+_OF_A_MODEL = (
+    "model", "base_url", "key", "system", "max_tokens", "parameters", "headers", "alternate",
+    "tools", "prices", "budgets",
+)  # fmt: skip
+_MODELLED = ("openai", "anthropic")
+
+
+def broken_rules(settings: Settings, told: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Where a rule is broken, and what to do."""
+    yield from _agent(settings, told)
+    yield from _switched_off(told)
+    yield from _expiry(settings, told)
+    yield from _telegram(settings)
+    yield from _mcp(settings)
+
+
+def _agent(settings: Settings, told: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    if settings.agent.kind in _MODELLED:
+        yield from _model(settings.agent)
+        return
+    why = "it has no effect without a model; take it out, or say kind = 'openai' or 'anthropic'"
+    for name in told.get("agent", {}):
+        if name in _OF_A_MODEL:
+            yield ("agent", name), why
+    for table in ("compression", "titles", "mcp"):
+        if told.get(table):
+            yield (table,), why
+
+
+def _model(agent: AgentTable) -> Iterator[tuple[Path, str]]:
+    if agent.model is None:
+        yield ("agent",), f"kind = {agent.kind!r} needs a model"
+    if agent.kind == "anthropic":
+        if agent.key is None:
+            yield ("agent",), "kind = 'anthropic' needs a key: key = 'env:ANTHROPIC_API_KEY'"
+        if agent.alternate:
+            yield ("agent", "alternate"), "it has no effect with kind = 'anthropic'; take it out"
+
+
+def _switched_off(told: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    for name in ("compression", "titles"):
+        table = told.get(name, {})
+        if table.get("enabled", True):
+            continue
+        for key in table:
+            if key != "enabled":
+                yield (name, key), "it has no effect with enabled = false; take one of them out"
+
+
+def _expiry(settings: Settings, told: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    tables: list[tuple[Path, ExpiryTable, Mapping[str, Any]]] = [
+        (("expiry",), settings.expiry, told.get("expiry", {}))
+    ]
+    by = told.get("expiry_by", {})
+    tables += [(("expiry_by", name), table, by[name]) for name, table in settings.expiry_by.items()]
+    for path, table, said in tables:
+        for key, modes in (("idle_minutes", ("idle", "both")), ("at_hour", ("daily", "both"))):
+            if key in said and table.mode not in modes:
+                yield (*path, key), f"it has no effect with mode = {table.mode!r}"
+
+
+def _telegram(settings: Settings) -> Iterator[tuple[Path, str]]:
+    telegram = settings.telegram
+    if telegram is None:
+        return
+    if not (telegram.operators or telegram.users or telegram.chats or telegram.open
+            or telegram.pairing):  # fmt: skip
+        yield (
+            ("telegram",),
+            "nobody could speak with it: name users, operators or chats, or say pairing = true to "
+            "let people in one by one, or open = true to let in everybody",
+        )
+    if telegram.open and telegram.chats:
+        yield ("telegram", "chats"), "it has no effect with open = true; take one of them out"
+
+
+def _mcp(settings: Settings) -> Iterator[tuple[Path, str]]:
+    for name, server in settings.mcp.items():
+        if bool(server.command) == bool(server.url):
+            yield ("mcp", name), "give either a command or a url"
+        if server.url and server.environment:
+            yield ("mcp", name, "environment"), "it has no effect with a url"
