@@ -25,6 +25,11 @@ def leaf(error: BaseException) -> BaseException:
     return error
 
 
+def kind(error: BaseException) -> str:
+    """What the error is, without its words, which may be somebody's."""
+    return type(leaf(error)).__name__
+
+
 def told(error: BaseException) -> str:
     """The error in one line."""
     first = leaf(error)

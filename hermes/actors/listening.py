@@ -19,9 +19,12 @@ Identity = tuple[str, str, str]
 class Subscription:
     """Events for one listener, in order. A slow one loses pieces of text first, then the oldest."""
 
-    def __init__(self, listeners: Listeners, session_key: str | None) -> None:
+    def __init__(
+        self, listeners: Listeners, session_key: str | None, *, pieces: bool = True
+    ) -> None:
         self._listeners = listeners
         self._key = session_key
+        self._pieces = pieces
         self._events: deque[Envelope] = deque()
         self._arrived = trio.Event()
         self._closed = False
@@ -30,6 +33,8 @@ class Subscription:
     def offer(self, envelope: Envelope) -> None:
         """Take an event, if it is for this listener."""
         if self._key not in {None, envelope.session_key}:
+            return
+        if not self._pieces and _is_piece(envelope):
             return
         if len(self._events) >= MAX_HEARD:
             self.lost += 1
@@ -95,9 +100,9 @@ class Listeners:
         self._all: dict[Subscription, None] = {}
         self._seq = 0
 
-    def listen(self, session_key: str | None = None) -> Subscription:
+    def listen(self, session_key: str | None = None, *, pieces: bool = True) -> Subscription:
         """Hear what happens from now on, to one conversation or to all."""
-        subscription = Subscription(self, session_key)
+        subscription = Subscription(self, session_key, pieces=pieces)
         self._all[subscription] = None
         return subscription
 

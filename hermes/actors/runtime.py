@@ -15,7 +15,8 @@ import trio
 
 from hermes.actors.commands import parse
 from hermes.actors.compression import Compression, Outcome
-from hermes.actors.house import House
+from hermes.actors.counting import Latency, Spending
+from hermes.actors.house import Hide, House
 from hermes.actors.listening import Subscription
 from hermes.actors.mailbox import Request
 from hermes.actors.sending import Sender
@@ -42,11 +43,13 @@ from hermes.messages import (
     Rebuilt,
     Receipt,
     Reply,
+    ReplyStatus,
     Route,
     Snapshot,
     Source,
     Status,
     StoredMessage,
+    StoreFacts,
 )
 from hermes.protocols import Adapter, Build, Compressor, Describe, Store, Titler
 
@@ -64,6 +67,16 @@ class RuntimeStatistics:
     transcript_bytes: int
     builds: Mapping[Rebuilt, int]
     draining: bool
+    running: int
+    """Turns that run now."""
+    reuses: int
+    """Turns that found their agent in the cache."""
+    turns: Mapping[ReplyStatus, int]
+    errors: Mapping[str, int]
+    last_error: tuple[str, float] | None
+    """Its kind, and when."""
+    spending: Spending
+    commits: Latency
 
 
 class Runtime:
@@ -232,9 +245,12 @@ class Runtime:
             words, session_key=session_key, role=role, limit=limit
         )
 
-    def events(self, session_key: str | None = None) -> Subscription:
-        """Hear what happens from now on, to one conversation or to all; use it in a `with`."""
-        return self._house.listeners.listen(session_key)
+    def events(self, session_key: str | None = None, *, pieces: bool = True) -> Subscription:
+        """Hear what happens from now on, to one conversation or to all; use it in a `with`.
+
+        Without `pieces`, answers are not heard while they are being given.
+        """
+        return self._house.listeners.listen(session_key, pieces=pieces)
 
     async def wait_boundaries(self) -> None:
         """Wait until the hooks have heard of every boundary there is."""
@@ -249,14 +265,25 @@ class Runtime:
 
     def statistics(self) -> RuntimeStatistics:
         """How the runtime is doing."""
-        actors = self._supervisor.actors
+        actors, counts = self._supervisor.actors, self._house.counts
         return RuntimeStatistics(
             actors=len(actors),
             agents=sum(actor.cache.has_agent for actor in actors),
             transcript_bytes=sum(actor.cache.size for actor in actors),
             builds=Counter(self._house.builds),
             draining=self._supervisor.draining,
+            running=sum(actor.answering.turn is not None for actor in actors),
+            reuses=counts.reuses,
+            turns=Counter(counts.turns),
+            errors=Counter(counts.errors),
+            last_error=counts.last_error,
+            spending=counts.spending,
+            commits=counts.latency(),
         )
+
+    async def facts(self) -> StoreFacts:
+        """What the store says of itself: what waits, what was given up, what this day has cost."""
+        return await self._house.store.facts()
 
     def passivate(self) -> None:
         """End idle actors and keep the bounds now; the runtime does so by itself as well."""
@@ -313,6 +340,7 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
     compressor: Compressor | None = None,
     titler: Titler | None = None,
     adapters: Iterable[Adapter] = (),
+    hide: Hide | None = None,
     wall: Callable[[], float] = time.time,
 ) -> AsyncIterator[Runtime]:
     """Actors on a store, around a block of the caller's; leaving it drains."""
@@ -328,6 +356,8 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
                 describe=describe,
                 compression=compression,
                 nursery=beside,
+                wall=wall,
+                hide=hide,
             )
             if titler is not None:
                 house.titling = Titling(beside, store, titler, house.publish)

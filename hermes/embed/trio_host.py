@@ -62,6 +62,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     compressor: Compressor | None = None,
     titler: Titler | None = None,
     adapters: Iterable[Adapter] = (),
+    hide: Callable[[str], str] | None = None,
     clock: Clock | None = None,
     hook_seconds: float = HOOK_SECONDS,
     sweep_seconds: float = SWEEP_SECONDS,
@@ -89,6 +90,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
             compressor=compressor,
             titler=titler,
             adapters=adapters,
+            hide=hide,
             wall=clock.wall,
         ) as runtime,
     ):
