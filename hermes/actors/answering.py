@@ -333,6 +333,6 @@ class Answering:
                 await self._house.store.apply_pending_title(self._key)
                 self._place.pending_title = False
             except (HermesError, RuntimeError) as error:
-                log.warning("the title of %s waits: %s", self._key, error)
+                log.warning("the title of %s waits: %s", self._key, foreign.named(error))
         if usage:
             await self.room.keep(done.head.session_id, usage[-1], turn)

@@ -130,7 +130,7 @@ class Compression:
         except (StoreFailed, StoreBusy, StoreFull):
             raise
         except Exception as error:  # noqa: BLE001 - an older store; leases end by themselves
-            log.warning("leases of earlier runtimes were left: %s", error)
+            log.warning("leases of earlier runtimes were left: %s", foreign.named(error))
 
     async def standing(self, session_id: str) -> Standing:
         """What earlier compressions of this session came to."""
@@ -302,7 +302,7 @@ class Compression:
         except StoreFailed:
             raise
         except Exception as error:  # noqa: BLE001 - an older store, a damaged table: `rotate` protects
-            log.warning("compressing %s without a lease: %s", session_id, error)
+            log.warning("compressing %s without a lease: %s", session_id, foreign.named(error))
             return None
         return Skipped("another compression of it runs", holder=other)
 
@@ -329,7 +329,9 @@ class Compression:
             except StoreFailed:
                 raise
             except Exception as error:  # noqa: BLE001 - it ends by itself, and `rotate` protects
-                log.warning("the lease of %s was not renewed: %s", lease.session_id, error)
+                log.warning(
+                    "the lease of %s was not renewed: %s", lease.session_id, foreign.named(error)
+                )
 
     async def _release(self, lease: Lease | None) -> None:
         if lease is None:
@@ -342,7 +344,9 @@ class Compression:
             except (StoreBusy, StoreFull, Overloaded):
                 await trio.sleep(pause)
             except Exception as error:  # noqa: BLE001 - an older store, a damaged table
-                log.warning("the lease of %s was not released: %s", lease.session_id, error)
+                log.warning(
+                    "the lease of %s was not released: %s", lease.session_id, foreign.named(error)
+                )
                 return
             else:
                 return

@@ -347,7 +347,7 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
     raised: BaseException | None = None
     try:
         async with trio.open_nursery() as beside:
-            sender = Sender(beside, adapters, store)
+            sender = Sender(beside, adapters, store, hide)
             compression = Compression(store, compressor, config.compression, wall)
             house = House(
                 store=store,

@@ -36,6 +36,8 @@ class ChatAgents:
     facts: Facts | None = None
     retries: Retries = attrs.Factory(Retries)
     spending: Spending = attrs.Factory(Spending)
+    hide: Callable[[str], str] | None = None
+    """Takes secrets out of what tools answer."""
 
     def describe(self, session_key: str, source: Source) -> AgentSpec:
         """What an agent is built from; two conversations with the same need no rebuild."""
@@ -72,7 +74,7 @@ class ChatAgents:
         return ModelTitler(provider=provider, spending=self.spending)
 
     def _toolbox(self, platform: str) -> Toolbox:
-        return Toolbox(self.tools).on(platform)
+        return Toolbox(self.tools, hide=self.hide).on(platform)
 
     def _provider(
         self, endpoint: Endpoint, system: str | None, tools: tuple[JsonObject, ...]
@@ -84,7 +86,7 @@ class ChatAgents:
 
 
 @asynccontextmanager
-async def chat_agents(
+async def chat_agents(  # noqa: PLR0913 - what all of them share
     endpoint: Endpoint,
     *,
     protocol: Protocol = "openai",
@@ -92,6 +94,7 @@ async def chat_agents(
     tools: Sequence[Tool] = (),
     facts: Facts | None = None,
     spending: Spending | None = None,
+    hide: Callable[[str], str] | None = None,
 ) -> AsyncIterator[ChatAgents]:
     """Agents that share a client; its connections are closed at the end of the block."""
     limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
@@ -104,5 +107,6 @@ async def chat_agents(
             tools=tools,
             facts=facts,
             spending=spending or Spending(),
+            hide=hide,
         )
         await trio.lowlevel.checkpoint()

@@ -24,7 +24,6 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from hermes import foreign
-from hermes.errors import ActorStopped, Draining, Overloaded, StoreError, StoreFailed
 from hermes.run.hiding import Hiding
 
 MAX_WAITING = 1000
@@ -33,8 +32,6 @@ MAX_TEXT = 2000
 MAX_TRACEBACK = 8000
 FLUSH_SECONDS = 2.0
 CONTINUED = "    | "
-OURS = (StoreError, StoreFailed, Overloaded, ActorStopped, Draining)
-"""Errors whose words are Hermes' own, and name files, numbers and ids."""
 
 # Control characters, and those that change the direction or the end of a line.
 _UNSEEN = re.compile(
@@ -274,16 +271,7 @@ def _description(error: BaseException, seen: set[int]) -> Iterator[str]:
         yield "and then:"
     for frame in traceback.extract_tb(error.__traceback__):
         yield f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}"
-    yield _named(error)
+    yield foreign.named(error)
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             yield from (f"  {text}" for text in _description(each, seen))
-
-
-def _named(error: BaseException) -> str:
-    name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
-    if isinstance(error, OURS):
-        return f"{name}: {error}"
-    if isinstance(error, OSError) and error.strerror:  # not the name of the file: that may be said
-        return f"{name}: [{error.errno}] {error.strerror}"
-    return name
