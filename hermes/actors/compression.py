@@ -105,11 +105,13 @@ class Compression:
         compressor: Compressor | None,
         config: CompressionConfig,
         wall: Callable[[], float],
+        hide: Callable[[str], str] = str,
     ) -> None:
         self._store = store
         self._compressor = compressor
         self._config = config
         self._wall = wall
+        self._hide = hide
         self._holder = f"{RUNTIME_HOLDER}{secrets.token_hex(8)}"
         self.limits = cutting.limits(
             config.window,
@@ -361,7 +363,7 @@ class Compression:
     async def _failed(self, job: Job, standing: Standing, error: BaseException) -> Failed:
         standing.failures += 1
         standing.not_before = self._wall() + self._pause(standing.failures, error)
-        standing.error = _why(error)
+        standing.error = self._hide(_why(error))
         await self._note(job.session_id, standing)
         return Failed(
             f"The conversation could not be compressed: {standing.error}. Nothing was changed; "

@@ -348,7 +348,7 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
     try:
         async with trio.open_nursery() as beside:
             sender = Sender(beside, adapters, store, hide)
-            compression = Compression(store, compressor, config.compression, wall)
+            compression = Compression(store, compressor, config.compression, wall, hide or str)
             house = House(
                 store=store,
                 config=config,

@@ -55,7 +55,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
-    """Those of the input that the provider had in its cache."""
+    """Read from the provider's cache, and not among the input."""
     cost: float = 0.0
     cost_today: float = 0.0
     """Of everything since midnight, also before the start."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import html
+import json
 import re
 import sys
 from bisect import bisect_right
@@ -69,6 +70,10 @@ def _spellings(value: str) -> Iterator[str]:
     """The value as it is, in hexadecimal, and within whatever was encoded as base64."""
     raw = value.encode(errors="surrogatepass")
     yield value
+    if "\\" in value:  # undone, its own backslashes would look like escapes
+        for escaped in (json.dumps(value), ascii(value), repr(value), repr(raw)):
+            inner = escaped.removeprefix("b")[1:-1]
+            yield from (inner, json.dumps(inner)[1:-1], repr(inner)[1:-1])
     yield raw.hex()
     yield raw.hex().upper()
     for before in range(3):  # what stands before it moves it by so many bytes

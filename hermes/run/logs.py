@@ -8,7 +8,6 @@ is left, in whatever spelling. What a line is made of cannot look like another l
 
 from __future__ import annotations
 
-import atexit
 import logging
 import re
 import sys
@@ -50,7 +49,7 @@ class Sink(logging.Handler):
         self._stream = stream
         self._lines: deque[str] = deque()
         self._some = threading.Condition()
-        self._busy = False
+        self._busy = self._closed = False
         self.dropped = 0
         """Lines that were not written, for want of room."""
         self._unsaid = 0
@@ -82,6 +81,8 @@ class Sink(logging.Handler):
                 self._busy = False
                 self._some.notify_all()
                 while not self._lines:
+                    if self._closed:
+                        return
                     self._some.wait()
                 self._busy = True
                 lines = list(self._lines)
@@ -94,9 +95,16 @@ class Sink(logging.Handler):
                 self._stream.flush()
 
     def flush(self, seconds: float = FLUSH_SECONDS) -> None:
-        """Wait a little until everything is written."""
+        """Wait a little until everything is written; Python does so at its end as well."""
         with self._some:
             self._some.wait_for(lambda: not self._lines and not self._busy, seconds)
+
+    def close(self) -> None:
+        """Let the thread end, once everything is written."""
+        with self._some:
+            self._closed = True
+            self._some.notify_all()
+        super().close()
 
 
 def configure(*, form: Form, level: str, secrets: Sequence[str], stream: IO[str]) -> None:
@@ -141,7 +149,6 @@ def _install(sink: Sink, level: str) -> None:
     root.addHandler(sink)
     ours.setLevel(level.upper())
     root.setLevel(max(ours.level, logging.WARNING))
-    atexit.register(sink.flush)
     sys.excepthook = _ended
     threading.excepthook = lambda args: _ended(args.exc_type, args.exc_value, args.exc_traceback)
     sys.unraisablehook = lambda args: _ended(args.exc_type, args.exc_value, args.exc_traceback)
@@ -262,11 +269,9 @@ def described(error: BaseException) -> str:
 
 
 def _description(error: BaseException, seen: set[int]) -> Iterator[str]:
-    if id(error) in seen:
-        return
     seen.add(id(error))
     cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if cause is not None:
+    if cause is not None and id(cause) not in seen:
         yield from _description(cause, seen)
         yield "and then:"
     for frame in traceback.extract_tb(error.__traceback__):
@@ -274,4 +279,5 @@ def _description(error: BaseException, seen: set[int]) -> Iterator[str]:
     yield foreign.named(error)
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
-            yield from (f"  {text}" for text in _description(each, seen))
+            if id(each) not in seen:
+                yield from (f"  {text}" for text in _description(each, seen))

@@ -112,7 +112,7 @@ METRICS: tuple[Metric, ...] = (
         _one("provider_calls"),
     ),
     Metric(
-        "hermes_tokens_total", "counter", "tokens of these calls; cached is a part of input",
+        "hermes_tokens_total", "counter", "tokens of these calls; cached ones are not input",
         _tokens, ("kind",),
     ),
     Metric("hermes_cost_total", "counter", "what these calls have cost", _one("cost")),

@@ -185,8 +185,8 @@ def _of_facts(found: Report, facts: Facts) -> Iterator[str]:
         f"reused {facts.reuses}, built {_counts(facts.builds)}"
     )
     yield (
-        f"models    {facts.provider_calls} calls, {facts.input_tokens} tokens in "
-        f"({facts.cached_tokens} cached), {facts.output_tokens} out"
+        f"models    {facts.provider_calls} calls, {facts.input_tokens} tokens in, "
+        f"{facts.cached_tokens} cached, {facts.output_tokens} out"
     )
     yield (
         f"commits   {facts.commits}; lately p50 {_ms(facts.commit_p50)}, "
