@@ -11,7 +11,7 @@ import trio
 
 from hermes.errors import ContextOverflow
 from hermes.events import TextDelta, ToolFinished, ToolStarted
-from hermes.messages import Source, ToolCall, TurnResult, Usage
+from hermes.messages import Inbound, Source, ToolCall, TurnResult, Usage
 from hermes.run import status
 from hermes.run.facts import Facts
 from hermes.run.watching import MAX_TURNS, TurnLog, open_watch
@@ -173,8 +173,8 @@ async def test_turns_that_end_while_the_runtime_drains_have_their_line(path, sta
             await trio.lowlevel.checkpoint()
 
     async with watched(path, start, [slowly], lines) as runtime:
-        async with runtime.stream("k", "hello"):
-            await begun.wait()
+        await runtime.submit(Inbound("k", "e1", "hello"))
+        await begun.wait()
     assert [line["status"] for line in lines.named("turn")] == ["complete"]
 
 
@@ -295,7 +295,7 @@ async def eventually(path, wanted):
 
 async def file_with(path, text):
     with trio.fail_after(30):
-        while text not in (content := path.read_text()):
+        while text not in (content := path.read_text()):  # noqa: ASYNC110 - it is a file
             await trio.sleep(0.005)
     return content
 
