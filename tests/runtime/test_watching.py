@@ -211,6 +211,7 @@ async def test_lost_events_are_told_of(path, start):
         await TurnLog(events, lines).run()
     assert lines.named("events were lost") == [{"count": 3}]
     assert len(lines.named("notice")) == MAX_HEARD
+    assert BODY not in repr(lines.all)
 
 
 async def test_who_wants_no_pieces_hears_none(path, start):
