@@ -48,12 +48,16 @@ class ApprovalAsked(msgspec.Struct, frozen=True):
 
 
 class TurnStarted(msgspec.Struct, frozen=True):
-    """The agent begins; `rebuilt` says why it had to be built, None that the cached one runs."""
+    """The agent begins; `rebuilt` says why it had to be built, None that the cached one runs.
+
+    `waited` is how many seconds ago the first of the messages was accepted.
+    """
 
     turn_id: int
     session_id: str
     rebuilt: Rebuilt | None
     inbox_ids: tuple[int, ...] = ()
+    waited: float = 0.0
 
 
 class Steered(msgspec.Struct, frozen=True):
@@ -89,6 +93,7 @@ class TurnEnded(msgspec.Struct, frozen=True):
 
     reply: Reply
     inbox_ids: tuple[int, ...] = ()
+    platform: str = "embedded"
 
 
 AgentEvent: TypeAlias = (

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import trio
 
+from hermes.errors import ActorStopped, Draining, Overloaded, StoreError, StoreFailed
+
 _PASSING = (trio.Cancelled, KeyboardInterrupt)
+_OURS = (StoreError, StoreFailed, Overloaded, ActorStopped, Draining)
 
 
 def passing(error: BaseException) -> BaseException | None:
@@ -23,6 +26,24 @@ def leaf(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+def kind(error: BaseException) -> str:
+    """What the error is, without its words, which may be somebody's."""
+    return type(leaf(error)).__name__
+
+
+def named(error: BaseException) -> str:
+    """The error as it may be logged: its words only where they are Hermes' or the system's own.
+
+    Words of others may quote what somebody wrote; so may the name of a file.
+    """
+    name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    if isinstance(error, _OURS):
+        return f"{name}: {error}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{name}: {error.strerror}"
+    return name
 
 
 def told(error: BaseException) -> str:

@@ -186,6 +186,18 @@ class OutboxFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Given up within the last day."""
 
 
+class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """How a store is doing, by its tables."""
+
+    inbox_open: int = 0
+    """Accepted messages that no turn has finished."""
+    inbox_oldest_seconds: float = 0.0
+    outbox: tuple[OutboxFacts, ...] = ()
+    hooks_open: int = 0
+    """Boundaries that the hooks have not all heard of."""
+    cost_today: float = 0.0
+
+
 class Usage(msgspec.Struct, frozen=True):
     """One provider call."""
 
@@ -598,6 +610,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     rebuilt: Rebuilt | None = None
     """Why the agent was built for this turn; None where the cached one answered."""
+    error_kind: str | None = None
+    """What `error` is, without its words: the class of what was raised, or who failed."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -172,10 +172,13 @@ class Answering:
                 self._cache.begin(head)
                 answered = Answered(TurnResult(interrupted=True), "interrupted", rebuilt)
                 ids = tuple(mail.inbox_id for mail in turn.mails)
-                self._publish(TurnStarted(turn.turn_id, head.session_id, rebuilt, ids))
+                waited = self._house.waited(turn.mails)
+                self._publish(TurnStarted(turn.turn_id, head.session_id, rebuilt, ids, waited))
                 with within(turn.cell):
-                    result = attempts.checked(await agent.run(turn))
-                return Answered(result, attempts.status(result), rebuilt)
+                    result = attempts.checked(await agent.run(turn), self._house.hide)
+                return Answered(
+                    result, attempts.status(result), rebuilt, kind=attempts.kind(result)
+                )
         except BaseException as error:  # noqa: BLE001 - foreign code: its failure is this turn's
             if (through := foreign.passing(error)) is not None:
                 raise through from None
@@ -183,11 +186,12 @@ class Answering:
             # Who raises because the runtime is left has not failed: the turn runs again later.
             await trio.lowlevel.checkpoint_if_cancelled()
             if not self._stopped:
-                return attempts.failed(error, answered.rebuilt)
+                return attempts.failed(error, answered.rebuilt, self._house.hide)
         if self._stopped:
             return answered
         late = f"it took longer than {self._house.config.turn_seconds:g} seconds"
-        return Answered(TurnResult(failed=True, error=late), "failed", answered.rebuilt)
+        result = TurnResult(failed=True, error=late)
+        return Answered(result, "failed", answered.rebuilt, kind="TooLate")
 
     def _log(self, turn: RunningTurn, error: BaseException) -> None:
         if isinstance(foreign.leaf(error), ContextOverflow):  # a matter of course, and dealt with
@@ -223,6 +227,7 @@ class Answering:
             usage=tuple(commit.usage),
             error=answered.result.error,
             rebuilt=answered.rebuilt,
+            error_kind=answered.kind,
         )
         for notice in notices:
             self._house.publish(self._key, turn.turn_id, Notice(notice))
@@ -257,7 +262,9 @@ class Answering:
                 told = TurnResult(failed=True, error=foreign.told(error), usage=costs.pop())
                 if not costs:
                     turn.charged.clear()
-                answered = Answered(told, "failed", attempt.answered.rebuilt)
+                answered = Answered(
+                    told, "failed", attempt.answered.rebuilt, kind=foreign.kind(error)
+                )
                 attempt = attrs.evolve(attempt, answered=answered, rewind_to=None)
                 turn.cell.session_id = attempt.held.head.session_id
                 turn.restart()
@@ -278,7 +285,7 @@ class Answering:
             epoch=attempt.epoch,
             revision=held.head.revision,
             inbox_ids=[mail.inbox_id for mail in turn.mails],
-            rows=attempts.rows(turn, result),
+            rows=attempts.rows(turn, result, self._house.hide),
             outbox=attempts.replies(
                 turn, rotated_to or held.head.session_id, notices, attempt.text
             ),
@@ -304,7 +311,8 @@ class Answering:
         pause = FIRST_PAUSE
         done: Committed | Discarded | None = None
         with trio.CancelScope(shield=True):
-            give_up = trio.current_time() + self._house.config.commit_seconds
+            begun = trio.current_time()
+            give_up = begun + self._house.config.commit_seconds
             while done is None:
                 try:
                     done = await self._house.store.commit_turn(commit)
@@ -314,6 +322,7 @@ class Answering:
                     await trio.sleep(pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
         assert done is not None
+        self._house.counts.commits.add(begun, trio.current_time())
         return done
 
     def _settle(self, done: Committed, commit: TurnCommit, held: Held) -> None:
@@ -341,6 +350,6 @@ class Answering:
             try:
                 await self._verbs.apply_title()
             except (HermesError, RuntimeError) as error:
-                log.warning("the title of %s waits: %s", self._key, error)
+                log.warning("the title of %s waits: %s", self._key, foreign.named(error))
         if usage:
             await self.room.keep(done.head.session_id, usage[-1], turn)

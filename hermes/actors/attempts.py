@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attrs
+from msgspec.structs import replace
 
 from hermes import foreign
 from hermes.actors.answers import OVERFLOW, normalize
 from hermes.actors.cache import Held
 from hermes.actors.cutting import as_message, is_question
-from hermes.actors.house import outbound
+from hermes.actors.house import Hide, outbound
 from hermes.actors.turn import Mail, RunningTurn, rows_of
 from hermes.errors import ContextOverflow
 from hermes.events import Steered
@@ -58,6 +59,8 @@ class Answered:
     status: ReplyStatus
     rebuilt: Rebuilt | None = None
     overflow: bool = False
+    kind: str | None = None
+    """What failed, without its words."""
 
 
 @attrs.define
@@ -77,9 +80,9 @@ class Attempt:
         return normalize(self.answered.result, len(self.held.rows))
 
 
-def checked(result: object) -> TurnResult:
+def checked(result: object, hide: Hide | None = None) -> TurnResult:
     if isinstance(result, str):
-        return TurnResult(text=result)
+        result = TurnResult(text=result)
     if not isinstance(result, TurnResult):
         raise TypeError(
             f"an agent answers with a TurnResult or a text, not {type(result).__name__}"
@@ -88,15 +91,37 @@ def checked(result: object) -> TurnResult:
         value = getattr(result, name)
         if value is not None and not isinstance(value, str):
             raise TypeError(f"the {name} of a TurnResult is a text, not {type(value).__name__}")
-    return result
+    if hide is None:
+        return result
+    return replace(result, text=_hidden(result.text, hide), error=_hidden(result.error, hide))
 
 
-def rows(turn: RunningTurn, result: TurnResult) -> list[Message]:
+def rows(turn: RunningTurn, result: TurnResult, hide: Hide | None = None) -> list[Message]:
     if result.rows is None:
-        return [*turn.input, *rows_of(turn.log, result.text or None)]
+        return [*turn.input, *_discreet(rows_of(turn.log, result.text or None), hide)]
     known = {id(row) for row in result.rows}
     steered = [event.message for event in turn.log if isinstance(event, Steered)]
-    return [*turn.input, *(each for each in steered if id(each) not in known), *result.rows]
+    unseen = [each for each in steered if id(each) not in known]
+    return [*turn.input, *unseen, *_discreet(result.rows, hide)]
+
+
+def _discreet(said: Sequence[Message], hide: Hide | None) -> Sequence[Message]:
+    """What an agent said, without secrets."""
+    return said if hide is None else [_without(message, hide) for message in said]
+
+
+def _without(message: Message, hide: Hide) -> Message:
+    calls = tuple(replace(each, arguments=hide(each.arguments)) for each in message.tool_calls)
+    return replace(
+        message,
+        content=_hidden(message.content, hide),
+        reasoning=_hidden(message.reasoning, hide),
+        tool_calls=calls,
+    )
+
+
+def _hidden(text: str | None, hide: Hide) -> str | None:
+    return None if text is None else hide(text)
 
 
 def replies(
@@ -112,6 +137,13 @@ def status(result: TurnResult) -> ReplyStatus:
     return "interrupted" if result.interrupted else "complete"
 
 
-def failed(error: BaseException, rebuilt: Rebuilt | None) -> Answered:
+def kind(result: TurnResult) -> str | None:
+    """What failed, where the agent itself says so."""
+    return "agent" if result.failed else None
+
+
+def failed(error: BaseException, rebuilt: Rebuilt | None, hide: Hide | None = None) -> Answered:
     overflow = isinstance(foreign.leaf(error), ContextOverflow)
-    return Answered(TurnResult(failed=True, error=foreign.told(error)), "failed", rebuilt, overflow)
+    told = foreign.told(error)
+    result = TurnResult(failed=True, error=told if hide is None else hide(told))
+    return Answered(result, "failed", rebuilt, overflow, foreign.kind(error))

@@ -88,6 +88,7 @@ class AgentCache:
         reason = guard(known, spec.signature, head, self.baseline(head.session_id))
         if reason is None:
             assert self._agent is not None
+            self._house.counts.reuses += 1
             return self._agent, None
         if reason == "cold":
             reason = self._lost

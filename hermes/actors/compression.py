@@ -105,11 +105,13 @@ class Compression:
         compressor: Compressor | None,
         config: CompressionConfig,
         wall: Callable[[], float],
+        hide: Callable[[str], str] = str,
     ) -> None:
         self._store = store
         self._compressor = compressor
         self._config = config
         self._wall = wall
+        self._hide = hide
         self._holder = f"{RUNTIME_HOLDER}{secrets.token_hex(8)}"
         self.limits = cutting.limits(
             config.window,
@@ -130,7 +132,7 @@ class Compression:
         except (StoreFailed, StoreBusy, StoreFull):
             raise
         except Exception as error:  # noqa: BLE001 - an older store; leases end by themselves
-            log.warning("leases of earlier runtimes were left: %s", error)
+            log.warning("leases of earlier runtimes were left: %s", foreign.named(error))
 
     async def standing(self, session_id: str) -> Standing:
         """What earlier compressions of this session came to."""
@@ -322,7 +324,7 @@ class Compression:
         except StoreFailed:
             raise
         except Exception as error:  # noqa: BLE001 - an older store, a damaged table: `rotate` protects
-            log.warning("compressing %s without a lease: %s", session_id, error)
+            log.warning("compressing %s without a lease: %s", session_id, foreign.named(error))
             return None
         return Skipped("another compression of it runs", holder=other)
 
@@ -349,7 +351,9 @@ class Compression:
             except StoreFailed:
                 raise
             except Exception as error:  # noqa: BLE001 - it ends by itself, and `rotate` protects
-                log.warning("the lease of %s was not renewed: %s", lease.session_id, error)
+                log.warning(
+                    "the lease of %s was not renewed: %s", lease.session_id, foreign.named(error)
+                )
 
     async def _release(self, lease: Lease | None) -> None:
         if lease is None:
@@ -362,7 +366,9 @@ class Compression:
             except (StoreBusy, StoreFull, Overloaded):
                 await trio.sleep(pause)
             except Exception as error:  # noqa: BLE001 - an older store, a damaged table
-                log.warning("the lease of %s was not released: %s", lease.session_id, error)
+                log.warning(
+                    "the lease of %s was not released: %s", lease.session_id, foreign.named(error)
+                )
                 return
             else:
                 return
@@ -377,7 +383,7 @@ class Compression:
     async def _failed(self, job: Job, standing: Standing, error: BaseException) -> Failed:
         standing.failures += 1
         standing.not_before = self._wall() + self._pause(standing.failures, error)
-        standing.error = _why(error)
+        standing.error = self._hide(_why(error))
         await self._note(job.session_id, standing)
         return Failed(
             f"The conversation could not be compressed: {standing.error}. Nothing was changed; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ import trio
 
 from hermes import foreign
 from hermes.actors.compression import Compression
+from hermes.actors.counting import Counts
 from hermes.actors.ledger import Unbooked
 from hermes.actors.listening import Askers, Listeners
 from hermes.actors.sending import lane_of
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from hermes.actors.admission import Admission
 
 Submit = Callable[[Inbound], Awaitable[object]]
+Hide = Callable[[str], str]
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +53,15 @@ class House:
     listeners: Listeners = attrs.Factory(Listeners)
     askers: Askers = attrs.Factory(Askers)
     builds: Counter[Rebuilt] = attrs.Factory(Counter)
+    wall: Callable[[], float] = time.time
+    hide: Hide | None = None
+    """Takes secrets out of what agents say, before it is stored or told."""
+    counts: Counts = attrs.field(init=False)
     submit: Submit = attrs.field(init=False)
     """Accepts a message that follows from one which was admitted."""
+
+    def __attrs_post_init__(self) -> None:
+        self.counts = Counts(self.wall)
 
     def farewell(self) -> Exception:
         """Why nobody will be answered any more."""
@@ -70,8 +80,16 @@ class House:
         """Tell the askers of these messages, and the listeners, what became of them."""
         for mail in mails:
             self.askers.reply(mail.inbound.identity, reply)
+        self.counts.told(reply)
         ids = tuple(mail.inbox_id for mail in mails)
-        self.publish(mails[0].inbound.session_key, reply.turn_id, TurnEnded(reply, ids))
+        first = mails[0].inbound
+        ended = TurnEnded(reply, ids, first.source.platform)
+        self.publish(first.session_key, reply.turn_id, ended)
+
+    def waited(self, mails: Sequence[Mail]) -> float:
+        """For how long the first of these messages has been accepted."""
+        accepted = mails[0].accepted_at
+        return 0.0 if accepted is None else max(0.0, self.wall() - accepted)
 
     async def build_agent(self, spec: AgentSpec) -> Agent:
         """Build an agent; the builder may be a coroutine function or a plain one."""

@@ -41,12 +41,18 @@ class Lane:
     """Holds a bounded number of rows; the others stay in the store until these are sent."""
 
     def __init__(
-        self, name: str, adapter: Adapter, store: Store, sent: Callable[[int], None]
+        self,
+        name: str,
+        adapter: Adapter,
+        store: Store,
+        sent: Callable[[int], None],
+        hide: Callable[[str], str] = str,
     ) -> None:
         self._name = name
         self._adapter = adapter
         self._store = store
         self._sent = sent
+        self._hide = hide
         self._rows: deque[OutboxRow] = deque()
         self._newest = 0
         self._behind = False
@@ -134,14 +140,14 @@ class Lane:
             pause = passage.next_pause()
         named = isinstance(error, HermesError)  # else it may be a mistake in the adapter
         log.warning(
-            "reply %d is tried again after %g s: %s", ids[0], pause, foreign.told(error),
+            "reply %d is tried again after %g s: %s", ids[0], pause, foreign.named(error),
             exc_info=None if named else error,
         )  # fmt: skip
         await self._rest(pause)
 
     async def _give_up(self, passage: _Passage, error: BaseException) -> None:
-        note = passage.note(error)
-        log.error("reply %d is given up: %s", passage.row.outbox_id, note)
+        note = passage.note(self._hide(str(error)))
+        log.error("reply %d is given up: %s", passage.row.outbox_id, foreign.named(error))
         await until_stored(lambda: self._store.mark_dead([passage.row.outbox_id], note))
 
     async def _rest(self, seconds: float) -> None:
@@ -157,10 +163,10 @@ class Lane:
 
     async def _close(self, passage: _Passage, gone: Unsendable) -> None:
         """Nobody is there: nothing of what waits is tried, only what comes later."""
-        first, note = passage.row.outbox_id, passage.note(gone)
+        first, note = passage.row.outbox_id, passage.note(self._hide(str(gone)))
         # From this row on: the rows before were sent, even where that is not on disk yet.
         dead = await until_stored(lambda: self._store.mark_lane_dead(self._name, note, since=first))
-        log.warning("%d replies cannot be sent, from %d on: %s", len(dead), first, note)
+        log.warning("%d replies cannot be sent, from %d on", len(dead), first)
         given_up = set(dead)
         self._rows = deque(row for row in self._rows if row.outbox_id not in given_up)
 
@@ -216,9 +222,9 @@ class _Passage:
         pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE)
         return pause
 
-    def note(self, error: BaseException) -> str:
+    def note(self, why: str) -> str:
         """Why it is given up, as the store can hold it."""
-        text = str(error)[:NOTE_CHARACTERS].encode(errors="replace").decode()
+        text = why[:NOTE_CHARACTERS].encode(errors="replace").decode()
         return text if self.parts == 1 else f"part {self.row.part + 1} of {self.parts}: {text}"
 
 

@@ -22,11 +22,17 @@ class Subscription:
     """Events for one listener, in order. A slow one loses pieces of text first, then the oldest."""
 
     def __init__(
-        self, listeners: Listeners, session_key: str | None, call: Hearer | None = None
+        self,
+        listeners: Listeners,
+        session_key: str | None,
+        call: Hearer | None = None,
+        *,
+        pieces: bool = True,
     ) -> None:
         self._listeners = listeners
         self._key = session_key
         self._call = call
+        self._pieces = pieces
         self._events: deque[Envelope] = deque()
         self._arrived = trio.Event()
         self._closed = False
@@ -35,6 +41,8 @@ class Subscription:
     def offer(self, envelope: Envelope) -> None:
         """Take an event, if it is for this listener."""
         if self._key not in {None, envelope.session_key}:
+            return
+        if not self._pieces and _is_piece(envelope):
             return
         if self._call is not None:
             self._call(envelope)
@@ -103,9 +111,15 @@ class Listeners:
         self._all: dict[Subscription, None] = {}
         self._seq = 0
 
-    def listen(self, session_key: str | None = None, call: Hearer | None = None) -> Subscription:
+    def listen(
+        self,
+        session_key: str | None = None,
+        call: Hearer | None = None,
+        *,
+        pieces: bool = True,
+    ) -> Subscription:
         """Hear what happens from now on, to one conversation or to all."""
-        subscription = Subscription(self, session_key, call)
+        subscription = Subscription(self, session_key, call, pieces=pieces)
         self._all[subscription] = None
         return subscription
 

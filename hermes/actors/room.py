@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from hermes import foreign
 from hermes.actors.cache import Held
 from hermes.actors.compression import (
     Compressed,
@@ -81,7 +82,7 @@ class Room(Part):
         except StoreFailed:
             raise
         except HermesError as error:
-            log.warning("after a turn of %s: %s", self._key, error)
+            log.warning("after a turn of %s: %s", self._key, foreign.named(error))
 
     async def _unasked(
         self,
@@ -97,7 +98,7 @@ class Room(Part):
         except StoreFailed:
             raise
         except (HermesError, ValueError) as error:
-            log.warning("%s was not compressed: %s", self._key, error)
+            log.warning("%s was not compressed: %s", self._key, foreign.named(error))
             return None
 
     async def compress(  # noqa: PLR0913 - what a compression can be told

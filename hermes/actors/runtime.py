@@ -16,7 +16,8 @@ import trio
 from hermes.actors.admission import Access, Admission
 from hermes.actors.commands import parse
 from hermes.actors.compression import Compression, Outcome
-from hermes.actors.house import House
+from hermes.actors.counting import Latency, Spending
+from hermes.actors.house import Hide, House
 from hermes.actors.listening import Hearer, Subscription
 from hermes.actors.mailbox import Request
 from hermes.actors.sending import Sender
@@ -45,12 +46,14 @@ from hermes.messages import (
     Rebuilt,
     Receipt,
     Reply,
+    ReplyStatus,
     Route,
     Running,
     Snapshot,
     Source,
     Status,
     StoredMessage,
+    StoreFacts,
     Title,
 )
 from hermes.protocols import Adapter, Build, Compressor, Describe, Store, Titler
@@ -69,6 +72,16 @@ class RuntimeStatistics:
     transcript_bytes: int
     builds: Mapping[Rebuilt, int]
     draining: bool
+    running: int
+    """Turns that run now."""
+    reuses: int
+    """Turns that found their agent in the cache."""
+    turns: Mapping[ReplyStatus, int]
+    errors: Mapping[str, int]
+    last_error: tuple[str, float] | None
+    """Its kind, and when."""
+    spending: Spending
+    commits: Latency
 
 
 class Runtime:
@@ -294,13 +307,20 @@ class Runtime:
             key: Running(turn.turn_id, turn.said) for key, turn in turns.items() if turn is not None
         }
 
-    def events(self, session_key: str | None = None, *, call: Hearer | None = None) -> Subscription:
+    def events(
+        self,
+        session_key: str | None = None,
+        *,
+        call: Hearer | None = None,
+        pieces: bool = True,
+    ) -> Subscription:
         """Hear what happens from now on, to one conversation or to all; use it in a `with`.
 
         A function `call` is called with each event as it happens, so that none waits or is lost; it
-        must be quick, and must not raise.
+        must be quick, and must not raise. Without `pieces`, answers are not heard while they are
+        being given.
         """
-        return self._house.listeners.listen(session_key, call)
+        return self._house.listeners.listen(session_key, call, pieces=pieces)
 
     async def recall(self, name: str) -> str | None:
         """What an adapter has asked to remember."""
@@ -323,14 +343,25 @@ class Runtime:
 
     def statistics(self) -> RuntimeStatistics:
         """How the runtime is doing."""
-        actors = self._supervisor.actors
+        actors, counts = self._supervisor.actors, self._house.counts
         return RuntimeStatistics(
             actors=len(actors),
             agents=sum(actor.cache.has_agent for actor in actors),
             transcript_bytes=sum(actor.cache.size for actor in actors),
             builds=Counter(self._house.builds),
             draining=self._supervisor.draining,
+            running=sum(actor.answering.turn is not None for actor in actors),
+            reuses=counts.reuses,
+            turns=Counter(counts.turns),
+            errors=Counter(counts.errors),
+            last_error=counts.last_error,
+            spending=counts.spending,
+            commits=counts.latency(),
         )
+
+    async def facts(self) -> StoreFacts:
+        """What the store says of itself: what waits, what was given up, what this day has cost."""
+        return await self._house.store.facts()
 
     def passivate(self) -> None:
         """End idle actors and keep the bounds now; the runtime does so by itself as well."""
@@ -388,6 +419,7 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
     titler: Titler | None = None,
     adapters: Iterable[Adapter] = (),
     admission: Access | None = None,
+    hide: Hide | None = None,
     wall: Callable[[], float] = time.time,
 ) -> AsyncIterator[Runtime]:
     """Actors on a store, around a block of the caller's; leaving it drains.
@@ -397,8 +429,8 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
     raised: BaseException | None = None
     try:
         async with trio.open_nursery() as beside:
-            sender = Sender(beside, adapters, store)
-            compression = Compression(store, compressor, config.compression, wall)
+            sender = Sender(beside, adapters, store, hide)
+            compression = Compression(store, compressor, config.compression, wall, hide or str)
             house = House(
                 store=store,
                 config=config,
@@ -407,6 +439,8 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
                 compression=compression,
                 nursery=beside,
                 admission=None if admission is None else Admission(store, admission),
+                wall=wall,
+                hide=hide,
             )
             if titler is not None:
                 house.titling = Titling(beside, store, titler, house.publish)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 import trio
@@ -41,7 +41,13 @@ def _require_room(adapter: Adapter) -> None:
 class Sender:
     """Sends what the store has committed, through the adapter of its platform and account."""
 
-    def __init__(self, nursery: trio.Nursery, adapters: Iterable[Adapter], store: Store) -> None:
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        adapters: Iterable[Adapter],
+        store: Store,
+        hide: Callable[[str], str] | None = None,
+    ) -> None:
         self._nursery = nursery
         self._store = store
         self._adapters: dict[str, dict[str | None, Adapter]] = {}
@@ -54,6 +60,7 @@ class Sender:
             ours[account] = each
         self._served = set(self._adapters)
         """Platforms that have an adapter, or had one."""
+        self._hide = hide or str
         self._missed: set[tuple[str, str]] = set()
         self._lanes: dict[str, Lane] = {}
         self._told: list[int] = []
@@ -76,7 +83,7 @@ class Sender:
     def _lane(self, name: str, adapter: Adapter) -> Lane:
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._lanes[name] = Lane(name, adapter, self._store, self._sent)
+            lane = self._lanes[name] = Lane(name, adapter, self._store, self._sent, self._hide)
             self._nursery.start_soon(self._run_lane, name, lane)
         return lane
 

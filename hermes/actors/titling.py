@@ -71,7 +71,7 @@ class Titling:
         except BaseException as error:  # noqa: BLE001 - foreign code: a title is worth nobody's trouble
             if (through := foreign.passing(error)) is not None:
                 raise through from None
-            log.info("%s has no title yet: %s", session_id, foreign.told(error))
+            log.info("%s has no title yet: %s", session_id, foreign.named(foreign.leaf(error)))
         finally:
             self._running.discard(session_id)
 

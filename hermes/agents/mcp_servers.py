@@ -93,23 +93,27 @@ class Connection:
         while True:
             begun = trio.current_time()
             try:
-                await self._live()
+                reason = await self._live()
             except BaseException as error:  # noqa: BLE001 - foreign code, in another process
                 if (through := foreign.passing(error)) is not None:
                     raise through from None
                 self.problem = foreign.told(error)[:300]
+                reason = foreign.named(foreign.leaf(error))
             self._client = None
             self._tried.set()
             if self._up.is_set():
                 self._up = trio.Event()
-            log.warning("MCP server %s: %s", self.server.name, self.problem)
+            log.warning("MCP server %s has ended: %s", self.server.name, reason)
             if trio.current_time() - begun > STEADY_SECONDS:
                 pause = FIRST_PAUSE
             await trio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _live(self) -> None:
-        """One life of the server: start it, ask what it offers, and look after it."""
+    async def _live(self) -> str:
+        """One life of the server: start it, ask what it offers, look after it; says how it ended.
+
+        Without the words of errors, which may be what a tool was told.
+        """
         self.starts += 1
         self._broken = trio.Event()
         with trio.CancelScope(deadline=trio.current_time() + self.server.start_seconds) as starting:
@@ -123,6 +127,8 @@ class Connection:
                 await self._look_after(client)
         if starting.cancelled_caught:
             self.problem = f"it did not start within {self.server.start_seconds:g} seconds"
+            return self.problem
+        return "it broke off"
 
     def _lost(self, error: Exception) -> ServerDown:
         """The connection is gone: nobody else is to try it, and it is opened again."""

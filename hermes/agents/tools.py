@@ -154,7 +154,10 @@ def _made(  # noqa: PLR0913 - the options of a tool
 
 
 class Toolbox:
-    """The tools of an agent. Without `records`, those of the running turn's store are used."""
+    """The tools of an agent. Without `records`, those of the running turn's store are used.
+
+    `hide` takes secrets out of what tools answer, before the model or the store see it.
+    """
 
     def __init__(
         self,
@@ -163,6 +166,7 @@ class Toolbox:
         records: ToolRecords | None = None,
         approval_seconds: float = APPROVAL_SECONDS,
         threads: int = THREADS,
+        hide: Callable[[str], str] | None = None,
     ) -> None:
         made = [each if isinstance(each, Tool) else tool(each) for each in tools]
         self._tools: Mapping[str, Tool] = {each.name: each for each in made}
@@ -170,6 +174,7 @@ class Toolbox:
             raise ValueError("two tools of a toolbox have the same name")
         self._records = records
         self._approval_seconds = approval_seconds
+        self._hide = hide
         self._limiter = trio.CapacityLimiter(threads)
         self._schemas = tuple(each.schema for _, each in sorted(self._tools.items()))
 
@@ -181,7 +186,9 @@ class Toolbox:
     def on(self, platform: str) -> Toolbox:
         """The tools that may be used on a platform; it shares the threads of this one."""
         left = [each for each in self._tools.values() if each.is_for(platform)]
-        toolbox = Toolbox(left, records=self._records, approval_seconds=self._approval_seconds)
+        toolbox = Toolbox(
+            left, records=self._records, approval_seconds=self._approval_seconds, hide=self._hide
+        )
         toolbox._limiter = self._limiter
         return toolbox
 
@@ -198,7 +205,7 @@ class Toolbox:
         try:
             arguments = found.signature.read(call.arguments)
         except BadArguments as error:
-            return Ran(found.bounded(f"{found.name} was not run: {error}"), failed=True)
+            return self._ran(found, f"{found.name} was not run: {error}", failed=True)
         ordinal = turn.ordinal(found.name, arguments.canonical)
         if not found.once:
             return await self._call(found, arguments, turn)
@@ -265,7 +272,7 @@ class Toolbox:
         work = functools.partial(found.function, **values)
         with trio.move_on_at(min(trio.current_time() + found.seconds, turn.deadline)):
             try:
-                return Ran(found.bounded(text_of(await self._await(found.function, work))))
+                return self._ran(found, text_of(await self._await(found.function, work)))
             except TurnClosed:
                 raise
             except BaseException as error:  # foreign code: its failure is told to the model
@@ -273,9 +280,13 @@ class Toolbox:
                     raise through from None
                 log.warning("tool %s failed in turn %d", found.name, turn.turn_id, exc_info=error)
                 told = " ".join(foreign.told(error).split())
-                return Ran(found.bounded(f"{found.name} failed: {told}"), failed=True)
+                return self._ran(found, f"{found.name} failed: {told}", failed=True)
         late = f"{found.name} took longer than {found.seconds:g} seconds and was given up."
         return Ran(late, failed=True)
+
+    def _ran(self, found: Tool, text: str, *, failed: bool = False) -> Ran:
+        """What is told of a call: without secrets, and only then cut, or half of one might stay."""
+        return Ran(found.bounded(text if self._hide is None else self._hide(text)), failed)
 
     async def _await(self, function: Callable[..., Any], work: Callable[[], Any]) -> Any:
         if inspect.iscoroutinefunction(function):

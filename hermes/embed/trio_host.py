@@ -64,6 +64,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     titler: Titler | None = None,
     adapters: Iterable[Adapter] = (),
     admission: Access | None = None,
+    hide: Callable[[str], str] | None = None,
     clock: Clock | None = None,
     hook_seconds: float = HOOK_SECONDS,
     sweep_seconds: float = SWEEP_SECONDS,
@@ -92,6 +93,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
             titler=titler,
             adapters=adapters,
             admission=admission,
+            hide=hide,
             wall=clock.wall,
         ) as runtime,
     ):

@@ -24,6 +24,7 @@ from hermes.store import (
     leases,
     lineage,
     listing,
+    looking,
     maintenance,
     meta,
     outbox,
@@ -242,6 +243,7 @@ class SessionStore:
     mark_lane_dead = _writes(outbox.mark_lane_dead)
     recover_outbox = _writes(outbox.recover_outbox)
     outbox_facts = _reads(outbox.outbox_facts)
+    facts = _reads(looking.facts)
 
     pending_boundaries = _reads(boundaries.pending_boundaries)
     close_boundary = _writes(boundaries.close_boundary)

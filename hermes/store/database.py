@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
+from urllib.parse import quote
 
 import apsw
 
@@ -45,9 +46,19 @@ class Database(apsw.Connection):
     fatal: StoreFailed | None = None
     """Why nothing more may be written: after a failed flush, what follows could be lost as well."""
 
-    def __init__(self, path: Path, *, readonly: bool = False, vfs: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        readonly: bool = False,
+        immutable: bool = False,
+        vfs: str | None = None,
+    ) -> None:
         flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
-        super().__init__(str(path), flags=flags, vfs=vfs, statementcachesize=200)
+        name = str(path)
+        if immutable:  # nobody writes: no locks, and no log is looked for
+            name, flags = f"file:{quote(name)}?immutable=1", flags | apsw.SQLITE_OPEN_URI
+        super().__init__(name, flags=flags, vfs=vfs, statementcachesize=200)
         try:
             self._prepare()
         except BaseException:
@@ -151,7 +162,7 @@ def _open(path: Path, vfs: str | None, prepare: Callable[[Database, int], None])
     try:
         if leave_log:
             db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        version = 0 if fresh else _version(db, path)
+        version = 0 if fresh else version_of(db, path)
         prepare(db, version)
     except apsw.Error as error:
         db.close()
@@ -187,7 +198,7 @@ def unreadable(path: Path, error: apsw.Error) -> StoreError:
             return StoreRefused(f"{path} cannot be read now: {type(error).__name__}: {error}")
 
 
-def _version(db: Database, path: Path) -> int:
+def version_of(db: Database, path: Path) -> int:
     """The schema version of the file, if it is ours and not newer than we are."""
     version, application_id = (int(db.pragma(n)) for n in ("user_version", "application_id"))
     if (application_id, version) == (schema.APPLICATION_ID, len(schema.MIGRATIONS)):

@@ -34,6 +34,7 @@ from hermes.store import (
     leases,
     lineage,
     listing,
+    looking,
     maintenance,
     meta,
     outbox,
@@ -236,6 +237,7 @@ class Store(actor.StoreActor):
     mark_lane_dead = _writes(outbox.mark_lane_dead)
     recover_outbox = _writes(outbox.recover_outbox)
     outbox_facts = _browses(outbox.outbox_facts)
+    facts = _browses(looking.facts)
 
     pending_boundaries = _reads(boundaries.pending_boundaries)
     close_boundary = _writes(boundaries.close_boundary)

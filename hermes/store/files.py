@@ -38,6 +38,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
 _MAGIC = b"SQLite format 3\0"
 OPENING_SECONDS = 60.0
 OPENING_PAUSE = 0.002
+LOCK_TRIES, LOCK_PAUSE = 10, 0.01
 _SETTLED_NS = 100_000_000
 _OFD_SETLK = 37  # F_OFD_SETLK of Linux; the fcntl module has no name for it
 _SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # SQLite's shared lock on the database
@@ -210,22 +211,44 @@ class RuntimeLock:
             )
         except OSError as error:
             raise StoreRefused(f"{path}.lock cannot be opened: {error.strerror}") from error
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not self._take():
             self._file.seek(0)
             owner = self._file.read(100).strip() or "unknown process"
             self._file.close()
             raise StoreInUse(
                 f"{path} is already in use by another Hermes runtime ({owner}); "
                 "stop that one, or choose another file"
-            ) from None
+            )
         self._file.truncate(0)
         self._file.write(f"pid {os.getpid()}")
         self._file.flush()
 
+    def _take(self) -> bool:
+        """Try for a moment: `owner` of another process may have it just now, to look."""
+        for _ in range(LOCK_TRIES):
+            with suppress(OSError):
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            time.sleep(LOCK_PAUSE)
+        return False
+
     def close(self) -> None:
         self._file.close()
+
+
+def owner(path: Path) -> str | None:
+    """Who runs on this file now, by its lock and not by what is written somewhere."""
+    try:
+        with open(f"{path}.lock", encoding="utf-8", errors="replace") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return lock.read(100).strip() or "unknown process"
+            return None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreRefused(f"{path}.lock cannot be opened: {error.strerror}") from error
 
 
 @attrs.define

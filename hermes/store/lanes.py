@@ -128,7 +128,7 @@ class Lanes:
             except BaseException as problem:  # foreign code: its failure is its own
                 if (through := foreign.passing(problem)) is not None:
                     raise through from None
-                error = f"{_name(hook)} raised {foreign.told(problem)}"
+                error = f"{_name(hook)} raised {foreign.named(foreign.leaf(problem))}"
                 log.exception("%s of %s: a hook failed", boundary.event, boundary.session_id)
         return error
 

@@ -69,7 +69,6 @@ def spent(tx: Tx, session_id: str, platform: str, user_id: str | None) -> Spent:
     line = lineage.get_compression_lineage(tx, session_id)
     marks = ",".join("?" * len(line))
     whole = f"SELECT total(cost) FROM sessions WHERE id IN ({marks})"
-    day = "SELECT total(cost) FROM usage WHERE created_at >= ?"
     midnight = _midnight(tx.now)
     own = (
         "SELECT total(u.cost) FROM usage u JOIN sessions s ON s.no = u.session_no "
@@ -78,8 +77,14 @@ def spent(tx: Tx, session_id: str, platform: str, user_id: str | None) -> Spent:
     return Spent(
         _total(tx, whole, *line),
         _total(tx, own, midnight, platform, user_id),
-        _total(tx, day, midnight),
+        spent_today(tx),
     )
+
+
+def spent_today(tx: Tx) -> float:
+    """What everybody has cost since midnight."""
+    day = "SELECT total(cost) FROM usage WHERE created_at >= ?"
+    return _total(tx, day, _midnight(tx.now))
 
 
 def _total(tx: Tx, sql: str, *values: Value) -> float:

@@ -399,7 +399,7 @@ async def test_a_message_that_is_refused_for_ever_is_given_up_and_the_lane_goes_
     assert adapter.attempts == {1: 10, 2: 1}
     assert sum(adapter.pauses) >= 200, "not within seconds: it might have been a mistake"
     assert outbox(path, "state, note") == [("dead", "can't parse it"), ("sent", None)]
-    assert "reply 1 is given up: can't parse it" in caplog.text
+    assert "reply 1 is given up: hermes.errors.MessageRefused" in caplog.text
 
 
 @inline_only

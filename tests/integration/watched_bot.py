@@ -1,0 +1,126 @@
+"""A bot as small as can be, run as a process by the canary tests: a model, tools, logs, a watch.
+
+`python watched_bot.py <data> <log form> <prometheus file>`, with MODEL_URL, MODEL_KEY and CANARIES
+(JSON) in the environment. Each line of its input is a message; each reply is a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+import trio
+
+from hermes import open_runtime
+from hermes.agents.models import chat_agents
+from hermes.agents.provider import Endpoint, Secret
+from hermes.agents.tools import tool
+from hermes.errors import Unsendable
+from hermes.messages import Source
+from hermes.run import logs
+from hermes.run.hiding import Hiding
+from hermes.run.watching import open_watch
+
+CANARIES = json.loads(os.environ["CANARIES"])
+
+
+@tool
+def environment() -> str:
+    """Everything that the process was started with."""
+    return "\n".join(f"{name}={value}" for name, value in os.environ.items())
+
+
+@tool
+def urls() -> str:
+    """Addresses with keys in them."""
+    return " ".join(f"https://api.example/?key={quote(each, safe='')}" for each in CANARIES)
+
+
+@tool
+def spelled() -> dict:
+    """Keys as JSON, and in errors of other programs."""
+    return {"keys": CANARIES, "twice": json.dumps(CANARIES), "repr": repr(CANARIES)}
+
+
+@tool
+def broken() -> str:
+    """A tool that fails with keys in its words."""
+    raise RuntimeError(f"cannot connect with {CANARIES!r}")
+
+
+@tool(once=True)
+def recorded() -> str:
+    """A tool whose answer is kept apart as well."""
+    return " ".join(CANARIES)
+
+
+class Platform:
+    """A platform whose errors tell the address that was called."""
+
+    platform = "chat"
+
+    async def send(self, row):
+        raise Unsendable(f"https://api.example/bot{CANARIES[0]}/send: gone")
+
+
+async def hook(session_id, platform):
+    raise ValueError(f"a hook with {CANARIES[1]}")
+
+
+async def main() -> None:
+    data, form, metrics = sys.argv[1:]
+    path = Path(data)
+    hiding = Hiding(CANARIES)
+    logs.configure(form=form, level="debug", secrets=CANARIES, stream=sys.stderr)
+    endpoint = Endpoint(
+        base_url=os.environ["MODEL_URL"], model="m", name="the model", key=Secret.env("MODEL_KEY")
+    )
+    async with (
+        chat_agents(
+            endpoint, tools=[environment, urls, spelled, broken, recorded], hide=hiding.known
+        ) as agents,
+        open_watch(
+            path,
+            write=logs.line("hermes.turns"),
+            prometheus_file=Path(metrics),
+            seconds=0.05,
+            adapters=lambda: {"chat": f"failed at https://api.example/bot{CANARIES[2]}"},
+            dropped=logs.dropped,
+            hide=hiding.known,
+        ) as watch,
+        open_runtime(
+            path,
+            agent=lambda spec: Moody(agents.build(spec)),
+            describe=agents.describe,
+            compressor=agents.compressor(),
+            hooks={"on_session_finalize": [hook]},
+            adapters=[Platform()],
+            hide=hiding.known,
+        ) as runtime,
+    ):
+        watch.begin(runtime)
+        while line := await trio.to_thread.run_sync(sys.stdin.readline):
+            reply = await runtime.ask("k", line.strip(), source=Source("chat", chat_id="1"))
+            await watch.write_files(runtime)
+            sys.stdout.write(json.dumps({"text": reply.text, "error": reply.error}) + "\n")
+            sys.stdout.flush()
+
+
+class Moody:
+    """The agent itself, which also fails, and says, with keys in its words."""
+
+    def __init__(self, agent):
+        self._agent = agent
+
+    async def run(self, turn):
+        if "fail" in turn.text:
+            raise ConnectionError(f"401 for {CANARIES}")
+        if "talk" in turn.text:
+            return f"my keys are {CANARIES}"
+        return await self._agent.run(turn)
+
+
+trio.run(main)
