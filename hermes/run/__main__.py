@@ -5,7 +5,8 @@ OPENAI_BASE_URL is set (OPENAI_MODEL names it), else with the offline agent.
 
 Exit codes: 0 it ended as it was told to, and all was answered; 1 a turn failed; 2 wrong usage or
 settings; 3 the data cannot be used; 4 the store failed while running; 5 no platform is left that
-could be served; 130 ended at once by a second signal, or left by Ctrl-C.
+could be served; 130 ended at once by a second signal, or left by Ctrl-C. With --status: 0 a bot
+runs on this data, 1 none does, 3 that cannot be told.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from typing import Any
 import trio
 
 from hermes.errors import StoreFailed, StoreRefused
-from hermes.run.bot import Front, Stopped, run_bot
-from hermes.run.resolving import unresolved
+from hermes.run import resolving
+from hermes.run.bot import Front, Stopped, place_of, run_bot
+from hermes.run.logs import configure
+from hermes.run.status import report
 from hermes.settings import EXAMPLE, BadSettings, Problem, Settings, located, read
 from hermes.settings.environment import agent_of
 
@@ -41,6 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.check_config:
         sys.stdout.write(f"{options.config or 'What is set'} is in order.\n")
         return 0
+    if options.status:
+        text, code = report(place_of(settings), "json" if options.json else "text")
+        sys.stdout.write(f"{text}\n")
+        return code
     return _run(settings, _front(options))
 
 
@@ -67,7 +74,7 @@ def _settings(options: argparse.Namespace) -> Settings:
     settings = read(text, _said(options))
     if settings.agent.kind is None:
         settings = read(text, {**_said(options), "agent": agent_of(os.environ)})
-    if problems := located(unresolved(settings), text):
+    if problems := located(resolving.unresolved(settings), text):
         raise BadSettings(problems)
     return settings
 
@@ -108,6 +115,13 @@ def _complain(problems: Sequence[Problem], options: argparse.Namespace) -> int:
 
 
 def _run(settings: Settings, front: Front) -> int:
+    usual = "warning" if front == "console" else "info"
+    configure(
+        form=settings.log.form,
+        level=settings.log.level or usual,
+        secrets=resolving.secrets(settings),
+        stream=sys.stderr,
+    )
     try:
         return 0 if trio.run(run_bot, settings, front) else 1
     except Stopped as stopped:

@@ -41,10 +41,12 @@ class Answering:
 
 
 @asynccontextmanager
-async def open_answering(settings: Settings) -> AsyncIterator[Answering]:
+async def open_answering(
+    settings: Settings, hide: Callable[[str], str]
+) -> AsyncIterator[Answering]:
     """The parts that the settings ask for; connections are closed at the end of the block."""
     if settings.agent.kind in {"openai", "anthropic"}:
-        async with _open_model(settings) as answering:
+        async with _open_model(settings, hide) as answering:
             yield answering
     else:
         yield _offline()
@@ -60,7 +62,7 @@ def _offline() -> Answering:
 
 
 @asynccontextmanager
-async def _open_model(settings: Settings) -> AsyncIterator[Answering]:
+async def _open_model(settings: Settings, hide: Callable[[str], str]) -> AsyncIterator[Answering]:
     from hermes.agents.models import chat_agents  # noqa: PLC0415 - it brings an HTTP client
 
     endpoint = endpoint_of(settings)
@@ -74,6 +76,7 @@ async def _open_model(settings: Settings) -> AsyncIterator[Answering]:
                 system=settings.agent.system or SYSTEM,
                 tools=tools,
                 spending=_spending(settings),
+                hide=hide,
             )
         )
         compression, titles = settings.compression, settings.titles

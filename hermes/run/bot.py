@@ -20,9 +20,11 @@ from hermes.config import CompressionConfig, Config, data_path
 from hermes.embed import open_runtime
 from hermes.errors import HermesError, plain
 from hermes.protocols import Adapter
-from hermes.run import resolving
+from hermes.run import logs, resolving
 from hermes.run.answering import Answering, open_answering
+from hermes.run.hiding import Hiding
 from hermes.run.platforms import Platform, open_platforms
+from hermes.run.watching import open_watch
 from hermes.settings import BadSettings, Problem, Settings
 
 log = logging.getLogger(__name__)
@@ -82,11 +84,22 @@ def place_of(settings: Settings) -> Path:
 
 
 async def _run(settings: Settings, path: Path, front: Front, ending: Ending) -> bool:
+    hide = Hiding(resolving.secrets(settings))
     async with AsyncExitStack() as stack:
-        answering = await stack.enter_async_context(open_answering(settings))
+        answering = await stack.enter_async_context(open_answering(settings, hide.known))
         platforms = await stack.enter_async_context(open_platforms(settings))
         console = _console(answering, path) if front == "console" else None
         adapters: list[Adapter] = [*platforms, *([console] if console is not None else [])]
+        watch = await stack.enter_async_context(
+            open_watch(
+                path,
+                write=logs.line("hermes.turns"),
+                prometheus_file=metrics_of(settings),
+                adapters=lambda: {each.platform: each.trouble or "running" for each in platforms},
+                dropped=logs.dropped,
+                hide=hide,
+            )
+        )
         runtime = await stack.enter_async_context(
             open_runtime(
                 path,
@@ -98,9 +111,12 @@ async def _run(settings: Settings, path: Path, front: Front, ending: Ending) -> 
                 adapters=adapters,
                 admission=access_of(settings),
                 hooks=resolving.hooks(settings),
+                hide=hide.known,
             )
         )
+        watch.begin(runtime)
         answering.begin(runtime)
+        log.info("started", extra={"front": front, "agent": settings.agent.kind})
         async with beside(platforms, runtime, alone=front == "none"):
             return await _talk(runtime, front, console, ending)
 
@@ -116,8 +132,6 @@ async def beside(
         nonlocal left
         await platform.run(runtime)
         left -= 1
-        if platform.trouble is not None:
-            log.error("%s has stopped: %s", platform.platform, platform.trouble)
         if alone and not left:
             raise Stopped(NO_PLATFORM)
 
@@ -184,6 +198,11 @@ async def ended_by_signals(*numbers: signal.Signals) -> AsyncIterator[Ending]:
         raise Stopped(130)
     if raised is not None:
         raise raised
+
+
+def metrics_of(settings: Settings) -> Path | None:
+    """Where Prometheus finds the figures."""
+    return None if settings.metrics is None else Path(settings.metrics.file).expanduser()
 
 
 def access_of(settings: Settings) -> Access:

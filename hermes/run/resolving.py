@@ -44,6 +44,19 @@ def named(key: str, place: str) -> Any:
         raise BadSettings([Problem(0, key, f"{module} cannot be imported: {why}")]) from None
 
 
+def secrets(settings: Settings) -> list[str]:
+    """Every value that must not be shown."""
+    agent, telegram = settings.agent, settings.telegram
+    named = [Secret.env("OPENAI_API_KEY")] if agent.kind == "openai" else []
+    named += [secret("agent.key", agent.key)] if agent.key is not None else []
+    named += [secret("telegram.token", telegram.token)] if telegram is not None else []
+    values = [each.reveal() for each in named]
+    values += agent.headers.values()
+    for server in settings.mcp.values():
+        values += server.environment.values()
+    return [value for value in values if value]
+
+
 def hooks(settings: Settings) -> Hooks:
     """The functions that hear of boundaries."""
     return {

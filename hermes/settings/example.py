@@ -104,7 +104,7 @@ burst = 30
 
 [log]
 form = "text"               # or "json"
-level = "warning"           # or "debug", "info", "error"
+# level = "info"            # or "debug", "warning", "error"; at the console, "warning"
 
 # Figures for Prometheus' node exporter, written every few seconds.
 # [metrics]

@@ -149,7 +149,8 @@ class LogTable(Table, frozen=True, kw_only=True):
     """What is written to standard error."""
 
     form: Literal["text", "json"] = "text"
-    level: Literal["debug", "info", "warning", "error"] = "warning"
+    level: Literal["debug", "info", "warning", "error"] | None = None
+    """Without it: info, which has a line for each turn, and at the console only warnings."""
 
 
 class MetricsTable(Table, frozen=True, kw_only=True):
