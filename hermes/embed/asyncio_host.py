@@ -259,6 +259,7 @@ class AsyncioRuntime:
     history = _awaits(Runtime.history)
     sessions = _awaits(Runtime.sessions)
     search = _awaits(Runtime.search)
+    facts = _awaits(Runtime.facts)
     wait_boundaries = _awaits(Runtime.wait_boundaries)
     drain = _awaits(Runtime.drain)
     snapshot = _looks(Runtime.snapshot)

@@ -114,6 +114,7 @@ class BlockingRuntime:
     history = _waits(Runtime.history)
     sessions = _waits(Runtime.sessions)
     search = _waits(Runtime.search)
+    facts = _waits(Runtime.facts)
     wait_boundaries = _waits(Runtime.wait_boundaries)
     drain = _waits(Runtime.drain)
     snapshot = _looks(Runtime.snapshot)
