@@ -275,6 +275,7 @@ class AsyncioRuntime:
     rewind = _awaits(Runtime.rewind)
     title = _awaits(Runtime.title)
     answered = _awaits(Runtime.answered)
+    facts = _awaits(Runtime.facts)
     wait_boundaries = _awaits(Runtime.wait_boundaries)
     drain = _awaits(Runtime.drain)
     snapshot = _looks(Runtime.snapshot)

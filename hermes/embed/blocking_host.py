@@ -121,6 +121,7 @@ class BlockingRuntime:
     rewind = _waits(Runtime.rewind)
     title = _waits(Runtime.title)
     answered = _waits(Runtime.answered)
+    facts = _waits(Runtime.facts)
     wait_boundaries = _waits(Runtime.wait_boundaries)
     drain = _waits(Runtime.drain)
     snapshot = _looks(Runtime.snapshot)

@@ -307,3 +307,12 @@ def test_ctrl_c_is_no_error():
         check=False,
     )  # fmt: skip
     assert done.stderr.count("nobody caught this error") == 2
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_secret_is_hidden_where_nobody_looks_for_one(configured, form):
+    read = configured(form)
+    logs.line("hermes.x")("event", **{SECRET: 1})
+    logging.getLogger(f"hermes.{SECRET}").warning("the name of a logger")
+    assert "canary" not in "\n".join(read.lines)
+    assert "\n".join(read.lines).count("[hidden]") == 2

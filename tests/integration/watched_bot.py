@@ -19,7 +19,8 @@ from hermes.agents.models import chat_agents
 from hermes.agents.provider import Endpoint, Secret
 from hermes.agents.tools import tool
 from hermes.errors import Unsendable
-from hermes.messages import Source
+from hermes.events import ToolFinished, ToolStarted
+from hermes.messages import Source, ToolCall
 from hermes.run import logs
 from hermes.run.hiding import Hiding
 from hermes.run.watching import open_watch
@@ -119,6 +120,8 @@ class Moody:
         if "fail" in turn.text:
             raise ConnectionError(f"401 for {CANARIES}")
         if "talk" in turn.text:
+            turn.emit(ToolStarted(ToolCall("c1", "own", json.dumps(CANARIES))))
+            turn.emit(ToolFinished("c1", f"not of our toolbox: {CANARIES}"))
             return f"my keys are {CANARIES}"
         return await self._agent.run(turn)
 
