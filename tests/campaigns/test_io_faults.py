@@ -26,7 +26,6 @@ import apsw
 import attrs
 import pytest
 import trio
-from msgspec.structs import replace
 from trio.testing import MockClock
 
 from hermes.errors import (
@@ -187,7 +186,9 @@ def edit(session_id, name, others):
 
 def kept(session_id, name):
     """A message that an edit may take out of view: it stays in the file."""
-    return replace(append(session_id, name), proofs=(Text(f"{name} ", session_id, hidden=True),))
+    return attrs.evolve(
+        append(session_id, name), proofs=(Text(f"{name} ", session_id, hidden=True),)
+    )
 
 
 def lease(session_id):

@@ -87,6 +87,24 @@ def test_wrong_options_are_told_in_one_sentence(tmp_path, arguments, told):
     assert done.stderr.count("\n") == 1
 
 
+def test_the_page_about_it_shows_what_happens(tmp_path):
+    page = (ROOT / "docs" / "running.md").read_text()
+    shown = []
+    for block in re.findall(r"^```console\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        shown += re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+    assert len(shown) == 3
+    for command, output in shown:
+        done = subprocess.run(
+            command.replace("python ", f"{sys.executable} ", 1), shell=True, cwd=tmp_path,
+            env={**QUIET, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60,
+            check=False,
+        )  # fmt: skip
+        assert (done.stdout, done.stderr) == (output, "")
+    usage = run("--help").stdout
+    for option in re.findall(r"`(--[a-z-]+)", page):
+        assert option in usage
+
+
 def test_an_unknown_option_is_told_in_one_sentence():
     done = run("--nonsense")
     assert done.returncode == 2
