@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Sequence
 
 from hermes.messages import TurnResult
 
@@ -67,14 +69,14 @@ def is_overflow(error: str | None, history_len: int) -> bool:
     conversation, because some providers say no more than that.
     """
     said = (error or "")[:_READ]
-    if _OTHER_REASON.search(said):
+    if _other_reason().search(said):
         return False
-    if _TOO_LONG.search(said):
+    if _too_long().search(said):
         return True
     return history_len > LONG_HISTORY and _is_bare_400(said)
 
 
-def _any_of(*patterns: str) -> re.Pattern[str]:
+def _any_of(patterns: Sequence[str]) -> re.Pattern[str]:
     # A blank in a pattern stands for what separates words in a sentence, in a code or in the name
     # of a class: "context length exceeded", context_length_exceeded, ContextLengthExceeded.
     return re.compile("|".join(patterns).replace(" ", r"[\s_-]*"), re.IGNORECASE)
@@ -83,7 +85,7 @@ def _any_of(*patterns: str) -> re.Pattern[str]:
 # Numbers are all over these texts, so a status counts only where a status stands.
 _STATUS = r"(?:\A\W*|(?:http(?:/[\d.]+)?|status|code|error)\W{0,4})"
 
-_OTHER_REASON = _any_of(
+_OTHER_REASON = (
     rf"{_STATUS}(?:401|402|403|407|429)\b",
     r"unauthori[sz]ed|unauthenticated|authenticat|forbidden|permission|credential|api key",
     r"(?:access|auth|bearer|refresh) token",
@@ -93,7 +95,7 @@ _OTHER_REASON = _any_of(
     r"billing|payment|\bcredits?\b|can only afford|usage limit|spend(?:ing)? limit",
 )
 
-_TOO_LONG = _any_of(
+_TOO_LONG = (
     rf"{_STATUS}413\b",
     r"context (?:length|window|size|limit).{0,40}exceed",
     r"exceed.{0,60}context (?:length|window|size|limit)",
@@ -112,6 +114,18 @@ _TOO_LONG = _any_of(
     r"range of input length",
     r"inputs\W{1,2}(?:tokens \+ \W?max new tokens\W? must be|must have less than)",
 )
+
+
+# Compiled when they are first needed: that takes five milliseconds, which an import need not.
+@functools.cache
+def _other_reason() -> re.Pattern[str]:
+    return _any_of(_OTHER_REASON)
+
+
+@functools.cache
+def _too_long() -> re.Pattern[str]:
+    return _any_of(_TOO_LONG)
+
 
 # All the words of a refusal that gives no reason.
 _EMPTY_WORDS = frozenset(

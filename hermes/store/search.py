@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Generator, Sequence
 
@@ -17,12 +18,11 @@ STEP = 1000
 MAX_QUERY = 2048
 _NEIGHBOUR = 200
 
-_CJK = re.compile(
+_CJK = (
     "[\u1100-\u11ff\u2e80-\u2fdf\u3040-\u30ff\u3100-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
 _OPEN, _SHUT = "\x02", "\x03"
-_APART = re.compile(f" ?({_OPEN}?{_CJK.pattern}{_SHUT}?) ?")
 MAX_TERMS = 60
 _TERM = re.compile(r'"([^"]*)"|([^\s"()]+)')
 # A foreign hand may have written what is no JSON.
@@ -30,6 +30,17 @@ _NO_SUMMARY = (
     "(m.extra IS NULL OR NOT json_valid(m.extra) OR m.extra ->> '$.provider_data.hermes' IS NOT ?)"
 )
 _OPERATORS = {"AND", "OR", "NOT"}
+
+
+# Compiled when they are first needed: that takes some milliseconds, which an import need not.
+@functools.cache
+def _cjk() -> re.Pattern[str]:
+    return re.compile(_CJK)
+
+
+@functools.cache
+def _apart() -> re.Pattern[str]:
+    return re.compile(f" ?({_OPEN}?{_CJK}{_SHUT}?) ?")
 
 
 def install(db: apsw.Connection) -> None:
@@ -43,7 +54,7 @@ def words(text: str | None) -> str | None:
     """The text with each character of a script without spaces as a word of its own."""
     if text is None or text.isascii():
         return text
-    return _CJK.sub(r" \g<0> ", text)
+    return _cjk().sub(r" \g<0> ", text)
 
 
 def tools(extra: str | None) -> str | None:
@@ -82,7 +93,7 @@ def _texts_in(arguments: str) -> list[str]:
 
 def _readable(snippet: str) -> str:
     """A snippet of what `words` was given, with marks that can be seen."""
-    text = snippet if snippet.isascii() else _APART.sub(r"\1", snippet)
+    text = snippet if snippet.isascii() else _apart().sub(r"\1", snippet)
     return text.replace(_OPEN, ">>>").replace(_SHUT, "<<<").strip()
 
 
