@@ -96,9 +96,7 @@ async def _chat_with_a_model(path: Path) -> bool:
 
 
 def _console(agent: str, path: Path) -> Console:
-    return Console(
-        greeting=GREETING.format(agent=agent, path=path), history=path.with_name(HISTORY)
-    )
+    return Console(greeting=GREETING.format(agent=agent, path=path), history=path.parent / HISTORY)
 
 
 async def _until_told(console: Console, runtime: Runtime) -> bool:

@@ -241,10 +241,10 @@ def tty(tmp_path):
     """Start Hermes at a terminal; with a script, a program whose agent says that."""
     begun = []
 
-    def start(script=None, **options):
+    def start(script=None, command=HERMES, **options):
         path = str(tmp_path / "chat.db")
         command = (
-            [*HERMES, "--db", path] if script is None else [*PROGRAM, path, json.dumps(script)]
+            [*command, "--db", path] if script is None else [*PROGRAM, path, json.dumps(script)]
         )
         begun.append(Tty(command, PYTHONPATH=str(ROOT), **options))
         begun[-1].until("\n>")
@@ -439,3 +439,13 @@ def test_a_terminal_that_wants_no_codes_gets_none(tty, plain):
     assert term.wait() == 130
     assert "\x1b" not in term.stream
     assert term.restored
+
+
+def test_without_its_packages_the_chat_is_plain(tty):
+    code = "import sys; sys.modules['prompt_toolkit'] = None; from hermes.run.__main__ import main;"
+    term = tty(command=[sys.executable, "-c", f"{code} sys.exit(main(sys.argv[1:]))"])
+    term.type("what is 2+3?\n")
+    term.until("2+3 = 5\n>")
+    term.type(END)
+    assert term.wait() == 0
+    assert "\x1b" not in term.stream
