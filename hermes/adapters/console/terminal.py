@@ -64,7 +64,10 @@ Typed: TypeAlias = str | Interrupt | Wanted
 
 
 class Terminal:
-    """A screen, and where the operator's lines come from. Use `open_terminal`."""
+    """A screen, and where the operator's lines come from. Use `open_terminal`.
+
+    After its end it is still a screen, without a line to edit: answers may be on their way.
+    """
 
     def __init__(self, remembered: Remembered) -> None:
         self._token = trio.lowlevel.current_trio_token()
@@ -166,7 +169,6 @@ class Terminal:
             self._waiting.add(wake)
             if not self._ended:
                 await wake.wait()
-        self._paper.finish()
         assert self._outcome is not None
         self._outcome.unwrap()
 
