@@ -382,12 +382,12 @@ def look_back(term):
 
 def test_commands_and_conversations_are_completed(tty):
     term = tty()
+    term.type("hello" + ENTER)
+    term.until("OpenAI's.\n>")
     term.type("/titl")
     term.until("show or set the title")
     term.type(TAB + " Honey bees" + ENTER)
     term.until("The title is now: Honey bees")
-    term.type("hello" + ENTER)
-    term.until("OpenAI's.")
     term.type("/resume h")
     term.until("  Honey bees  2")
     term.type(TAB)
@@ -458,6 +458,19 @@ def test_a_terminal_that_changes_its_width_goes_on(tty):
     term.type("two" + ENTER)
     shown = term.until(lambda text: text.count("word") == 80 and text.endswith("\n>"))
     assert all(len(line) <= 40 for line in shown.split("> two\n")[1].split("\n"))
+
+
+def test_what_is_logged_stands_above_the_line_that_is_edited(tty):
+    term = tty({"text": "well"})
+    term.type("oops" + ENTER + "half a line")
+    shown = term.until(lambda text: "failed: RuntimeError" in text and "oops\n/retry" in text)
+    shown = term.until(lambda text: text.endswith("\n> half a line"))
+    assert "\nLOGGED turn 1 of" in shown
+    assert "\nTraceback (most recent call last):\n  File" in shown
+    term.type(ENTER)
+    term.until("well\n>")
+    term.type(END)
+    assert term.wait() == 1
 
 
 @pytest.mark.parametrize("plain", [{"TERM": "dumb"}, {"NO_COLOR": "1"}], ids=str)
