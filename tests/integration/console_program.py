@@ -21,6 +21,7 @@ async def main(path: Path, script: dict) -> None:
             nursery.start_soon(fail)
             await trio.sleep_forever()
         if "oops" in turn.text:
+            await trio.sleep(script["pause"])
             raise RuntimeError("oops")
         text = script["text"]
         size = script.get("piece", 7)

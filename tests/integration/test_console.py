@@ -461,11 +461,13 @@ def test_a_terminal_that_changes_its_width_goes_on(tty):
 
 
 def test_what_is_logged_stands_above_the_line_that_is_edited(tty):
-    term = tty({"text": "well"})
+    term = tty({"text": "well", "pause": 1})
     term.type("oops" + ENTER + "half a line")
+    assert "LOGGED" not in term.until("\n> half a line")
     shown = term.until(lambda text: "failed: RuntimeError" in text and "oops\n/retry" in text)
     shown = term.until(lambda text: text.endswith("\n> half a line"))
-    assert "\nLOGGED turn 1 of" in shown
+    assert "> oops\nLOGGED turn 1 of" in shown
+    assert shown.count("half a line") == 1
     assert "\nTraceback (most recent call last):\n  File" in shown
     term.type(ENTER)
     term.until("well\n>")
