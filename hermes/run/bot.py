@@ -36,7 +36,7 @@ Hermes. {agent}
 Your conversations are kept in {path}
 /help shows the commands; Ctrl-D ends.
 """
-HISTORY = "history"
+HISTORY = "console_history"
 NO_PLATFORM = 5
 LOCAL: frozenset[str] = frozenset({"console", "rpc"})
 """Where who speaks is who started the bot."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from pathlib import Path
 
@@ -19,6 +20,9 @@ async def main(path: Path, script: dict) -> None:
         if "raise" in turn.text:
             nursery.start_soon(fail)
             await trio.sleep_forever()
+        if "oops" in turn.text:
+            await trio.sleep(script["pause"])
+            raise RuntimeError("oops")
         text = script["text"]
         size = script.get("piece", 7)
         if name := script.get("tool"):
@@ -32,6 +36,7 @@ async def main(path: Path, script: dict) -> None:
     async def fail():
         raise RuntimeError("as the test says")
 
+    logging.basicConfig(format="LOGGED %(message)s")
     console = Console(greeting="Welcome.", history=path.with_name("history"))
     async with open_runtime(path, agent=reply, adapters=[console]) as runtime:
         async with trio.open_nursery() as nursery:

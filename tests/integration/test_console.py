@@ -8,14 +8,16 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import trio
 
+from hermes import Config
 from hermes.actors.house import said_to
 from hermes.adapters.console import SOURCE, Console
-from hermes.adapters.console.chat import HOW_TO_LEAVE, LONG
+from hermes.adapters.console.chat import HOW_TO_LEAVE, LONG, STILL_RUNNING
 from hermes.agents.offline import CONNECT, WHO
 from hermes.events import TextDelta, ToolFinished, ToolStarted
 from hermes.messages import ToolCall, TurnResult
@@ -233,6 +235,30 @@ async def test_what_nobody_could_be_shown_is_shown_at_the_next_start(start):
     assert gone.said() == ""
 
 
+async def test_rows_that_wait_when_the_chat_is_cancelled_are_shown_all_the_same(start):
+    console = Piped()
+    read = []
+
+    def reader():
+        with os.fdopen(os.dup(console.read_from), "rb") as file:
+            read.append(file.read())
+
+    async with start(config=Config(drain_seconds=5), adapters=[console]) as runtime:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(console.run, runtime)
+            await runtime.ask("k", "x" * 200_000, source=SOURCE)  # more than a pipe takes
+            await runtime.ask("other", "small", source=SOURCE)
+            nursery.cancel_scope.cancel()
+        reading = threading.Thread(target=reader)
+        reading.start()
+    os.close(console.to)
+    os.close(console.stdout)
+    reading.join()
+    os.close(console.stdin)
+    os.close(console.read_from)
+    assert b"echo: small\n" in read[0]
+
+
 # At a terminal
 
 
@@ -241,10 +267,10 @@ def tty(tmp_path):
     """Start Hermes at a terminal; with a script, a program whose agent says that."""
     begun = []
 
-    def start(script=None, **options):
+    def start(script=None, command=HERMES, **options):
         path = str(tmp_path / "chat.db")
         command = (
-            [*HERMES, "--db", path] if script is None else [*PROGRAM, path, json.dumps(script)]
+            [*command, "--db", path] if script is None else [*PROGRAM, path, json.dumps(script)]
         )
         begun.append(Tty(command, PYTHONPATH=str(ROOT), **options))
         begun[-1].until("\n>")
@@ -296,15 +322,20 @@ def test_the_terminal_is_left_as_it_was(tty, how):
     assert term.restored
 
 
-def test_told_to_end_hermes_drains_and_gives_the_terminal_back(tty):
+@pytest.mark.parametrize("how", ["key", "signal"])
+def test_told_to_end_hermes_drains_and_gives_the_terminal_back(tty, how):
     term = tty()
     term.type("count to 9 slowly" + ENTER)
     term.until("1 2 3")
-    term.signal(signal.SIGTERM)
+    if how == "key":
+        term.type(END)
+        term.until(STILL_RUNNING)
+    else:
+        term.signal(signal.SIGTERM)
     assert term.wait() == 0
     assert term.restored
-    said = term.screen.text.split("slowly\n")[1].replace("\n", " ").replace("> ", "").split()
-    assert said == [*"123456789"]
+    said = term.screen.text.split("slowly\n")[1].replace(STILL_RUNNING, "").strip("\n> ")
+    assert said == "1 2 3 4 5 6 7 8 9"
 
 
 def test_one_can_go_on_typing_while_an_answer_comes(tty):
@@ -330,29 +361,33 @@ def test_several_lines_are_one_message_pasted_or_typed(tty):
     assert term.wait() == 0
 
 
-def test_what_was_typed_is_there_again_after_a_restart(tty, tmp_path):
+def test_what_was_typed_is_there_again_also_after_a_restart(tty, tmp_path):
     term = tty({"text": "well"})
-    for text in ["first", " secret", "second\\" + ENTER + "line"]:
+    for number, text in enumerate(["first", " secret", "second\\" + ENTER + "line"], 1):
         term.type(text + ENTER)
-        term.until(lambda shown, text=text: shown.endswith("well\n>"))
-    term.type(END)
+        term.until(lambda shown, n=number: shown.count("well") == n and shown.endswith("\n>"))
+    look_back(term)
+    term.type(INTERRUPT + END)
     assert term.wait() == 0
     assert stat.S_IMODE((tmp_path / "history").stat().st_mode) == 0o600
-    term = tty({"text": "well"})
+    look_back(tty({"text": "well"}))
+
+
+def look_back(term):
     term.type(UP)
-    term.until("> second\n  line")
+    term.until(lambda shown: shown.endswith("> second\n  line"))
     term.type(UP + UP)
-    term.until(lambda shown: shown.endswith("> first"))
+    term.until(lambda shown: shown.endswith("\n> first"))
 
 
 def test_commands_and_conversations_are_completed(tty):
     term = tty()
+    term.type("hello" + ENTER)
+    term.until("OpenAI's.\n>")
     term.type("/titl")
     term.until("show or set the title")
     term.type(TAB + " Honey bees" + ENTER)
     term.until("The title is now: Honey bees")
-    term.type("hello" + ENTER)
-    term.until("OpenAI's.")
     term.type("/resume h")
     term.until("  Honey bees  2")
     term.type(TAB)
@@ -408,8 +443,9 @@ def test_an_answer_is_shown_as_markdown_and_each_block_once(tty, piece):
 
 def test_a_block_longer_than_the_screen_is_shown_whole_in_the_end(tty):
     code = "```\n" + "\n".join(f"line {n}." for n in range(100)) + "\n```"
-    term = tty({"text": code, "pause": 0.001}, rows=10, columns=40)
+    term = tty({"text": code, "pause": 0.02}, rows=10, columns=40)
     term.type("go" + ENTER)
+    term.until(lambda text: "line 50." in text and "line 99." not in text)  # the end of it
     shown = term.until(lambda text: "line 0." in text and "line 99." in text)
     assert [shown.count(f"line {n}.") for n in range(100)] == [1] * 100
 
@@ -422,6 +458,21 @@ def test_a_terminal_that_changes_its_width_goes_on(tty):
     term.type("two" + ENTER)
     shown = term.until(lambda text: text.count("word") == 80 and text.endswith("\n>"))
     assert all(len(line) <= 40 for line in shown.split("> two\n")[1].split("\n"))
+
+
+def test_what_is_logged_stands_above_the_line_that_is_edited(tty):
+    term = tty({"text": "well", "pause": 1})
+    term.type("oops" + ENTER + "half a line")
+    assert "LOGGED" not in term.until("\n> half a line")
+    shown = term.until(lambda text: "failed: RuntimeError" in text and "oops\n/retry" in text)
+    shown = term.until(lambda text: text.endswith("\n> half a line"))
+    assert "> oops\nLOGGED turn 1 of" in shown
+    assert shown.count("half a line") == 1
+    assert "\nTraceback (most recent call last):\n  File" in shown
+    term.type(ENTER)
+    term.until("well\n>")
+    term.type(END)
+    assert term.wait() == 1
 
 
 @pytest.mark.parametrize("plain", [{"TERM": "dumb"}, {"NO_COLOR": "1"}], ids=str)
@@ -439,3 +490,13 @@ def test_a_terminal_that_wants_no_codes_gets_none(tty, plain):
     assert term.wait() == 130
     assert "\x1b" not in term.stream
     assert term.restored
+
+
+def test_without_its_packages_the_chat_is_plain(tty):
+    code = "import sys; sys.modules['prompt_toolkit'] = None; from hermes.run.__main__ import main;"
+    term = tty(command=[sys.executable, "-c", f"{code} sys.exit(main(sys.argv[1:]))"])
+    term.type("what is 2+3?\n")
+    term.until("2+3 = 5\n>")
+    term.type(END)
+    assert term.wait() == 0
+    assert "\x1b" not in term.stream

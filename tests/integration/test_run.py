@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import io
 import os
-import pty
-import signal
 import subprocess
 import sys
 
 import pytest
 import trio
 
-from hermes.adapters.console import Console
 from hermes.agents.offline import CONNECT, WHO
-from hermes.events import TextDelta, ToolFinished, ToolStarted
-from hermes.messages import ToolCall
-from hermes.testing import ScriptedAgent, open_model
+from hermes.testing import open_model
+from tests.integration.tty import Tty
 
-LOOKING = [ToolStarted(ToolCall("c1", "look")), ToolFinished("c1", "seen")]
 HELLO = f"You said: hello\n{WHO} Say help to see what I can do. {CONNECT}\n"
 
 
@@ -122,39 +116,9 @@ def test_a_second_start_on_the_same_data_ends_in_one_sentence(tmp_path):
 
 def test_at_a_terminal_it_says_who_answers_and_where_the_data_lies(tmp_path):
     path = str(tmp_path / "chat.db")
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hermes.run", "--db", path], stdin=theirs, stdout=theirs
-    )
-    os.close(theirs)
-    shown = read_until(ours, b"> ")
-    assert b"The offline agent answers" in shown
-    assert path.encode() in shown
-    os.write(ours, b"hello\n")
-    assert b"You said: hello" in read_until(ours, b"You said: hello")
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
-    os.close(ours)
-
-
-@pytest.mark.parametrize(
-    ("steps", "shown"),
-    [
-        (["done"], "done"),
-        ([TextDelta("do"), "done"], "done"),
-        ([TextDelta("let me see; "), *LOOKING, TextDelta("done"), "done"], "let me see; done"),
-        ([TextDelta("do"), "something else"], "do\nsomething else"),
-    ],
-)
-async def test_an_answer_is_shown_once_however_it_comes(start, steps, shown):
-    said = io.StringIO()
-    async with start(agent=lambda _: ScriptedAgent([steps])) as runtime:
-        assert await Console(runtime, "k", "", io.StringIO("hello\n"), said).run()
-    assert said.getvalue() == f"{shown}\n"
-
-
-def read_until(descriptor, wanted):
-    shown = b""
-    while wanted not in shown:
-        shown += os.read(descriptor, 4096)
-    return shown
+    with Tty([sys.executable, "-m", "hermes.run", "--db", path], columns=200) as term:
+        shown = term.until("\n>")
+        assert "The offline agent answers" in shown
+        assert path in shown
+        term.type("hello\r")
+        term.until("You said: hello")

@@ -144,7 +144,6 @@ class Console:
         async with terminal as opened:
             self._terminal = self._showing.screen = opened
             yield
-        self._terminal, self._showing.screen = None, self._plain()
 
     def _find_terminal(self) -> contextlib.AbstractAsyncContextManager[Terminal] | None:
         """The terminal, where there is one that can be used and what it needs is installed."""

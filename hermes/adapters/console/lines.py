@@ -32,8 +32,6 @@ class Lines:
         if not self._skipping:
             self._begun += piece
             self._skipping = len(self._begun) > self._limit + 1  # one for a carriage return
-        if self._skipping:
-            self._begun.clear()
 
     def _end(self, piece: bytes) -> str | TooLong:
         self._add(piece)

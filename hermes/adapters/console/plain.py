@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 from collections.abc import AsyncGenerator
@@ -15,12 +16,13 @@ PIECE = 65536
 
 
 class PlainScreen:
-    """Writes to a descriptor, in a thread: a reader who is slow holds up nobody else."""
+    """Writes to a descriptor; one text after the other, whoever says it."""
 
     def __init__(self, descriptor: int, *, asides: bool) -> None:
         self._descriptor = descriptor
         self._asides = asides
         self._at_start = True
+        self._writing = trio.Lock()
         self.gone = False
         """Whether nobody reads any more."""
 
@@ -52,25 +54,31 @@ class PlainScreen:
 
     async def write(self, text: str) -> None:
         """Write it as it is."""
-        if not text or self.gone:
-            return
-        self._at_start = text.endswith("\n")
+        async with self._writing:
+            rest = text.encode(errors="replace")
+            while rest and not self.gone:
+                rest = rest[await self._some(rest[: select.PIPE_BUF]) :]
+                self._at_start = text.endswith("\n")
+
+    async def _some(self, content: bytes) -> int:
+        """Write some of it, when there is room: who is cancelled before that has written nothing.
+
+        Then it does not wait, or in a thread: a reader who stops holds up nobody else.
+        """
         try:
-            # Given up when cancelled: a reader who has stopped must not keep the program alive.
-            await trio.to_thread.run_sync(
-                _write, self._descriptor, text.encode(errors="replace"), abandon_on_cancel=True
-            )
+            with contextlib.suppress(PermissionError):  # a plain file has always room
+                await trio.lowlevel.wait_writable(self._descriptor)
+            return await trio.to_thread.run_sync(_write, self._descriptor, content)
         except OSError:  # most often a broken pipe: the reader has seen enough
             self.gone = True
+            return 0
 
 
-def _write(descriptor: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        try:
-            rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:  # somebody else has made it so
-            select.select([], [descriptor], [])
+def _write(descriptor: int, content: bytes) -> int:
+    try:
+        return os.write(descriptor, content)
+    except BlockingIOError:  # somebody else has made it so, and has filled it
+        return 0
 
 
 async def read_lines(descriptor: int) -> AsyncGenerator[str | TooLong, None]:

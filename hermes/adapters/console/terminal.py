@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import io
+import logging
 import math
 import os
 import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TypeAlias
 
 import outcome
@@ -64,7 +66,10 @@ Typed: TypeAlias = str | Interrupt | Wanted
 
 
 class Terminal:
-    """A screen, and where the operator's lines come from. Use `open_terminal`."""
+    """A screen, and where the operator's lines come from. Use `open_terminal`.
+
+    After its end it is still a screen, without a line to edit: answers may be on their way.
+    """
 
     def __init__(self, remembered: Remembered) -> None:
         self._token = trio.lowlevel.current_trio_token()
@@ -97,6 +102,13 @@ class Terminal:
         """Print it faintly."""
         write = functools.partial(plain, style="dim")
         await self._there(functools.partial(self._paper.say, harmless(text), write))
+
+    def say_soon(self, text: str) -> None:
+        """Print it faintly; from any thread, and without a wait."""
+        write = functools.partial(plain, style="dim")
+        assert self._loop is not None
+        with suppress(RuntimeError):  # the terminal is gone
+            self._loop.call_soon_threadsafe(self._paper.say, harmless(text), write)
 
     async def offer(self, wanted: Wanted, sessions: Sequence[Listed]) -> None:
         """Answer which conversations there are."""
@@ -166,7 +178,6 @@ class Terminal:
             self._waiting.add(wake)
             if not self._ended:
                 await wake.wait()
-        self._paper.finish()
         assert self._outcome is not None
         self._outcome.unwrap()
 
@@ -177,9 +188,53 @@ async def open_terminal(remembered: Remembered) -> AsyncIterator[Terminal]:
     terminal = Terminal(remembered)
     try:
         await terminal.begin()
-        yield terminal
+        with _complaints(terminal.say_soon):
+            yield terminal
     finally:
         await terminal.end()
+
+
+@contextmanager
+def _complaints(say: Callable[[str], None]) -> Iterator[None]:
+    """What the program logs to this terminal is printed above the line, and not across it."""
+    usual = sys.stderr
+    if usual is None or not usual.isatty():
+        yield
+        return
+    sys.stderr = aside = _Aside(say)
+    logs = [
+        each
+        for each in logging.getLogger().handlers
+        if isinstance(each, logging.StreamHandler) and each.stream is usual
+    ]
+    try:
+        for each in logs:
+            each.setStream(aside)
+        yield
+    finally:
+        sys.stderr = usual
+        for each in logs:
+            each.setStream(usual)
+
+
+class _Aside(io.TextIOBase):
+    """A file whose lines are said."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._begun = ""
+
+    def write(self, text: str, /) -> int:
+        """Say the lines that are whole."""
+        lines, newline, rest = f"{self._begun}{text}".rpartition("\n")
+        self._begun = rest
+        if newline:
+            self._say(lines)
+        return len(text)
+
+    def isatty(self) -> bool:
+        """It ends on one."""
+        return True
 
 
 class _Paper:
