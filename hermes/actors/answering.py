@@ -135,7 +135,7 @@ class Answering:
         turn.restart()
         second = await self._attempt(turn, retry=retry)
         rebuilt = first.answered.rebuilt or second.answered.rebuilt
-        second.answered = attrs.evolve(second.answered, rebuilt=rebuilt)
+        second.answered = replace(second.answered, rebuilt=rebuilt)
         return second
 
     async def _stands_where(self, attempt: Attempt) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
+import msgspec
 from msgspec.structs import replace
 
 from hermes.actors.turn import Mail
@@ -32,8 +32,7 @@ DENIED = (
 Answering = Callable[[str], Answer]
 
 
-@attrs.frozen
-class Done:
+class Done(msgspec.Struct, frozen=True):
     """What the user is told; `answered` where that is already on disk."""
 
     text: str

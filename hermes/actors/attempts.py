@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import attrs
+import msgspec
 from msgspec.structs import replace
 
 from hermes import foreign
@@ -18,8 +19,7 @@ from hermes.events import Steered
 from hermes.messages import Message, Outbound, Rebuilt, ReplyStatus, StoredMessage, TurnResult
 
 
-@attrs.frozen(kw_only=True)
-class Retry:
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
     """A turn that is run again: what was asked then, and the message it takes back."""
 
     messages: Sequence[Message]
@@ -42,8 +42,7 @@ class Retry:
         )
 
 
-@attrs.frozen
-class Ran:
+class Ran(msgspec.Struct, frozen=True):
     """How a turn went: the messages it was for, and input that its agent never took."""
 
     mails: Sequence[Mail]
@@ -51,8 +50,7 @@ class Ran:
     discarded: bool = False
 
 
-@attrs.frozen
-class Answered:
+class Answered(msgspec.Struct, frozen=True):
     """What the agent made of a turn."""
 
     result: TurnResult

@@ -11,7 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import attrs
+import msgspec
 from msgspec.structs import replace
 
 from hermes.actors import approvals, cutting, pairing
@@ -34,8 +34,7 @@ _COMMAND = re.compile(r"/([a-z]+)(?:@\S+)?(?:\s+(.*))?", re.DOTALL | re.IGNORECA
 _HERE = re.compile(r"(?:up to )?here(?:\s+(\d+))?|(?:--keep[= ]|-k )(\d+)", re.IGNORECASE)
 
 
-@attrs.frozen
-class Command:
+class Command(msgspec.Struct, frozen=True):
     """A command: how it treats a running turn, and how it is explained."""
 
     manner: Manner
@@ -76,8 +75,7 @@ COMMANDS: Mapping[str, Command] = {
 ALIASES = {"reset": "new", "compact": "compress"}
 
 
-@attrs.frozen
-class Parsed:
+class Parsed(msgspec.Struct, frozen=True):
     """A command as it was typed."""
 
     name: str

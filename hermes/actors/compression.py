@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal
 
-import attrs
 import msgspec
 import trio
 from msgspec.structs import replace
@@ -43,8 +42,7 @@ TURNS = frozenset({"turn", "background"})
 RELEASE_PAUSES = (0.05, 0.2, 0.5)
 
 
-@attrs.frozen
-class Compressed:
+class Compressed(msgspec.Struct, frozen=True):
     """The conversation goes on in a child."""
 
     rotated: Rotated
@@ -57,8 +55,7 @@ class Compressed:
         return _told(self.before, self.after)
 
 
-@attrs.frozen
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """The summary failed; nothing was changed. `text` is for the user."""
 
     text: str
@@ -68,8 +65,7 @@ Outcome = Compressed | Skipped | Failed
 Occasion = Literal["size", "overflow", "asked"]
 
 
-@attrs.frozen(kw_only=True)
-class Job:
+class Job(msgspec.Struct, frozen=True, kw_only=True):
     """What to compress: the session as the actor knows it, and how."""
 
     session_key: str
@@ -230,7 +226,7 @@ class Compression:
             return cut
         # One is enough to be the last message, which always stays.
         wider = self._cut_at(job, [*transcript.messages, job.waiting[0]])
-        return cut if wider is None else attrs.evolve(wider, tail=wider.tail[:-1])
+        return cut if wider is None else replace(wider, tail=wider.tail[:-1])
 
     def _cut_at(self, job: Job, messages: Sequence[cutting.AnyMessage]) -> cutting.Cut | None:
         return cutting.cut(

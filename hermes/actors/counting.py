@@ -9,7 +9,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable
 
-import attrs
+import msgspec
 import trio
 
 from hermes.messages import Reply, ReplyStatus
@@ -21,8 +21,7 @@ MAX_KINDS = 50
 OTHER = "other"
 
 
-@attrs.frozen
-class Latency:
+class Latency(msgspec.Struct, frozen=True):
     """How long commits took: since the beginning in all, and lately one by one; in seconds."""
 
     count: int = 0
@@ -32,8 +31,7 @@ class Latency:
     longest: float = 0.0
 
 
-@attrs.frozen
-class Spending:
+class Spending(msgspec.Struct, frozen=True):
     """What the providers were asked for by turns."""
 
     calls: int = 0

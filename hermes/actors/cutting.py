@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-import attrs
+import msgspec
 from msgspec.structs import asdict
 
 from hermes.messages import SUMMARY, JsonObject, Message, StoredMessage
@@ -101,8 +101,7 @@ def _is_data_url(text: str) -> bool:
     return text.startswith("data:") and ";base64," in text[:200]
 
 
-@attrs.frozen
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """The sizes in tokens that compression goes by; shown in `/status`."""
 
     window: int
@@ -130,8 +129,7 @@ def limits(window: int, *, max_output: int, share: float, tail_share: float) -> 
     return Limits(window, compress_at, tail, min(wanted, max(1, (compress_at - tail) // 2)))
 
 
-@attrs.frozen
-class Cut:
+class Cut(msgspec.Struct, frozen=True):
     """A transcript in three pieces, all verbatim, and the text of the summary it had before."""
 
     head: list[AnyMessage]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Generic, TypeVar
 
-import attrs
+import msgspec
 import trio
 from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
 
@@ -24,8 +24,7 @@ FAIR = 64
 """Messages handled in a row before others get a turn."""
 
 
-@attrs.frozen
-class MailboxStatistics:
+class MailboxStatistics(msgspec.Struct, frozen=True):
     """How a mailbox is doing."""
 
     waiting: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
-import attrs
+import msgspec
 
 from hermes.messages import Busy, Head, Rebuilt, Snapshot
 
@@ -13,8 +13,7 @@ Manner: TypeAlias = Literal["message", "now", "stops", "waits", "steers"]
 Action: TypeAlias = Literal["queue", "interrupt", "steer", "reject", "beside"]
 
 
-@attrs.frozen
-class Baseline:
+class Baseline(msgspec.Struct, frozen=True):
     """Where a transcript stood after our own last turn on it."""
 
     message_count: int

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TypeVar
 from uuid import uuid4
 
-import attrs
+import msgspec
 import trio
 
 from hermes.actors.admission import Access, Admission
@@ -63,8 +63,7 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 
-@attrs.frozen
-class RuntimeStatistics:
+class RuntimeStatistics(msgspec.Struct, frozen=True):
     """How the runtime is doing."""
 
     actors: int

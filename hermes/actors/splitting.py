@@ -14,7 +14,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 
-import attrs
+import msgspec
 
 Size = Callable[[str], int]
 
@@ -41,8 +41,7 @@ def split(text: str, limit: int, *, size: Size = utf16) -> list[str]:
     return [piece.text for piece in pieces(text, limit, size=size)]
 
 
-@attrs.frozen
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """A stretch of the text, and the fences that were added around it."""
 
     head: str
@@ -64,8 +63,7 @@ def pieces(text: str, limit: int, *, size: Size = utf16) -> list[Piece]:
     return list(_Cutter(text, limit, size).cut())
 
 
-@attrs.frozen
-class _Fence:
+class _Fence(msgspec.Struct, frozen=True):
     indent: str
     mark: str
     tag: str
@@ -84,8 +82,7 @@ def _opened_by(line: str) -> _Fence | None:
     return _Fence(re.sub(r"[^\s>]", " ", indent), mark, tag)
 
 
-@attrs.frozen
-class _Line:
+class _Line(msgspec.Struct, frozen=True):
     """A line of the text; `edge` where a fence begins or ends with it."""
 
     start: int

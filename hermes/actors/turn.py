@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import attrs
+import msgspec
 from msgspec.structs import replace
 
 from hermes.actors.ledger import Unbooked, payer_of
@@ -30,8 +31,7 @@ INTERRUPTED = "[interrupted before it answered]"
 Rows = Sequence[Message | StoredMessage]
 
 
-@attrs.frozen
-class Mail:
+class Mail(msgspec.Struct, frozen=True):
     """An accepted message, waiting for its turn."""
 
     inbox_id: int

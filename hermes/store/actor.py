@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Generic, NoReturn, TypeVar
 
 import apsw
-import attrs
+import msgspec
 import trio
 
 from hermes.errors import ActorStopped, Overloaded, StoreError, StoreFailed
@@ -86,8 +86,7 @@ class Request(Generic[R]):
             self.task = None
 
 
-@attrs.frozen
-class StoreStatistics:
+class StoreStatistics(msgspec.Struct, frozen=True):
     """How the store is doing."""
 
     waiting: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-import attrs
+import msgspec
 from msgspec.structs import replace
 
 from hermes import keys
@@ -135,8 +135,7 @@ def pending_approvals(tx: Tx, session_key: str) -> list[Approval]:
     return [_approval(tx, row) for row in found]
 
 
-@attrs.frozen
-class Decided:
+class Decided(msgspec.Struct, frozen=True):
     """What was decided, and the message that follows from it."""
 
     approval: Approval | None = None

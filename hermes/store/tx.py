@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import apsw
 import attrs
+import msgspec
 
 from hermes.messages import OutboxRow
 
@@ -19,8 +20,7 @@ Row: TypeAlias = tuple[Any, ...]
 Value: TypeAlias = int | float | str | bytes | None
 
 
-@attrs.frozen
-class Clock:
+class Clock(msgspec.Struct, frozen=True):
     """Time and randomness. `steady` must be the same clock in all processes of the machine."""
 
     wall: Callable[[], float] = time.time
