@@ -29,8 +29,13 @@ MODULES = {
     "hermes-agent": "bench.peers.hermes_gateway",
     "model": "bench.peers.loopback",
 }
-# With all that a program needs to begin: names of `hermes` are loaded when they are asked for.
-IMPORTS = {OURS: "import hermes; hermes.open_runtime", THEIRS: "import gateway.run"}
+READY = "ours, with open_runtime"
+# Names of `hermes` are loaded when they are asked for: so what a host then waits for is told, too.
+IMPORTS = {
+    OURS: ("ours", "import hermes"),
+    READY: ("ours", "import hermes; hermes.open_runtime"),
+    THEIRS: ("hermes-agent", "import gateway.run"),
+}
 WEIGH = (
     "import resource, sys, time; begun = time.perf_counter(); {code}; "
     "print(time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
@@ -64,7 +69,9 @@ def goals(plan: Plan) -> tuple[Goal, ...]:
              Ref("streaming", BARE, "piece_us")),
         Goal("importing: ours / hermes-agent's gateway.run", Ref("importing", OURS, "seconds"), 0.6,
              Ref("importing", THEIRS, "seconds")),
-        Goal("importing: resident", Ref("importing", OURS, "mib"), 60, unit="MiB"),
+        Goal("importing, until open_runtime can be called: ours / gateway.run",
+             Ref("importing", READY, "seconds"), 0.6, Ref("importing", THEIRS, "seconds")),
+        Goal("importing: resident", Ref("importing", READY, "mib"), 60, unit="MiB"),
     )  # fmt: skip
 
 
@@ -104,9 +111,9 @@ def _measure(folder: Path, *, quick: bool) -> dict[str, report.Json]:
                 "streaming", OURS, fleet["ours"].ask("streaming", url=url, times=plan.streams)
             )
             board.add("streaming", BARE, fleet["ours"].ask("bare", url=url, times=plan.streams))
-            for who, name in ((OURS, "ours"), (THEIRS, "hermes-agent")):
+            for who, (name, code) in IMPORTS.items():
                 if name in pythons:
-                    board.add("importing", who, weigh(pythons[name], IMPORTS[who], folder))
+                    board.add("importing", who, weigh(pythons[name], code, folder))
     machine["load_after"] = report.load()
     about: dict[str, report.Json] = {
         "machine": machine,
