@@ -276,6 +276,8 @@ class AsyncioRuntime:
     title = _awaits(Runtime.title)
     answered = _awaits(Runtime.answered)
     facts = _awaits(Runtime.facts)
+    recall = _awaits(Runtime.recall)
+    remember = _awaits(Runtime.remember)
     wait_boundaries = _awaits(Runtime.wait_boundaries)
     drain = _awaits(Runtime.drain)
     snapshot = _looks(Runtime.snapshot)

@@ -122,6 +122,8 @@ class BlockingRuntime:
     title = _waits(Runtime.title)
     answered = _waits(Runtime.answered)
     facts = _waits(Runtime.facts)
+    recall = _waits(Runtime.recall)
+    remember = _waits(Runtime.remember)
     wait_boundaries = _waits(Runtime.wait_boundaries)
     drain = _waits(Runtime.drain)
     snapshot = _looks(Runtime.snapshot)

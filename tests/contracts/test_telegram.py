@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 import attrs
 import pytest
 import trio
-from msgspec.structs import replace
 
 from hermes import Config, open_runtime
 from hermes.adapters.governor import Governor, Rate
@@ -229,7 +228,7 @@ async def test_the_bot_ends_with_its_runtime(server, path):
 
 @pytest.mark.parametrize("edits", [True, False])
 async def test_an_edit_is_heard_only_by_a_bot_that_wants_it(server, path, edits):
-    manners = replace(AT_ONCE, edits=edits)
+    manners = attrs.evolve(AT_ONCE, edits=edits)
     async with bot(server, path, manners=manners):
         number = server.say(7, "helo")
         await says(server, 7, 1)
