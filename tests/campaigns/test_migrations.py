@@ -345,8 +345,10 @@ except StoreRefused as error:
 
 
 @pytest.mark.parametrize("version", OLDER)
-def test_a_full_disk_leaves_the_old_version(fixture, version):
+def test_a_full_disk_leaves_the_old_version(fixture, version, prove):
     """Files may grow to so many bytes and no further, from nothing to enough."""
+    if not prove and version not in {OLDER[0], OLDER[-1]}:
+        pytest.skip("between the first and the last: part of make prove")
     path = fixture(version)
     rows = reference(path)
     size = Path(f"{path}-wal").stat().st_size
