@@ -6,8 +6,9 @@ store, embed.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from hermes.lazy import loader
 
 if TYPE_CHECKING:
     from hermes.actors.admission import Access as Access, Rates as Rates, Rules as Rules
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0.dev0"
 
-# Loaded when they are asked for: who looks after a file, or needs one value, does not wait for the
-# whole runtime.
+# Who looks after a file, or needs one value, does not wait for the whole runtime.
 _NAMES = {
     "actors.admission": "Access Rates Rules",
     "config": "CompressionConfig Config",
@@ -46,17 +46,5 @@ _NAMES = {
     "messages": "AgentSpec ExpiryPolicy Inbound Message Receipt Reply Source ToolCall TurnResult "
     "Usage",
 }
-_WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
-__all__ = sorted(_WHERE)  # noqa: PLE0605 - the names above
-
-
-def __getattr__(name: str) -> object:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'hermes' has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"hermes.{_WHERE[name]}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *_WHERE]
+__all__ = sorted(" ".join(_NAMES.values()).split())  # noqa: PLE0605 - the names above
+__getattr__ = loader(__name__, _NAMES)

@@ -6,8 +6,9 @@ titles, tools, bridges.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from hermes.lazy import loader
 
 if TYPE_CHECKING:
     from hermes.agents.bridges import (
@@ -23,29 +24,17 @@ if TYPE_CHECKING:
     from hermes.agents.titles import ModelTitler as ModelTitler
     from hermes.agents.tools import Tool as Tool, Toolbox as Toolbox, tool as tool
 
-# Loaded when they are asked for: who needs no model does not wait for an HTTP client.
-_WHERE = {
-    "asyncio_agent": "bridges",
-    "blocking_agent": "bridges",
-    "ChatAgent": "chat",
-    "Retries": "chat",
-    "ChatAgents": "models",
-    "chat_agents": "models",
-    "OfflineAgent": "offline",
-    "Endpoint": "provider",
-    "Secret": "provider",
-    "Budgets": "spending",
-    "Price": "spending",
-    "Spending": "spending",
-    "ModelCompressor": "summaries",
-    "ModelTitler": "titles",
-    "Tool": "tools",
-    "Toolbox": "tools",
-    "tool": "tools",
+# Who needs no model does not wait for an HTTP client.
+_NAMES = {
+    "bridges": "asyncio_agent blocking_agent",
+    "chat": "ChatAgent Retries",
+    "models": "ChatAgents chat_agents",
+    "offline": "OfflineAgent",
+    "provider": "Endpoint Secret",
+    "spending": "Budgets Price Spending",
+    "summaries": "ModelCompressor",
+    "titles": "ModelTitler",
+    "tools": "Tool Toolbox tool",
 }
-
-
-def __getattr__(name: str) -> object:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'hermes.agents' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"hermes.agents.{_WHERE[name]}"), name)
+__all__ = sorted(" ".join(_NAMES.values()).split())  # noqa: PLE0605 - the names above
+__getattr__ = loader(__name__, _NAMES)

@@ -5,10 +5,10 @@ Read: trio_host, blocking_host, asyncio_host. None of them imports trio_asyncio.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 from hermes.embed.trio_host import ReplyAgent as ReplyAgent, open_runtime as open_runtime
+from hermes.lazy import loader
 
 if TYPE_CHECKING:
     from hermes.embed.asyncio_host import (
@@ -20,16 +20,11 @@ if TYPE_CHECKING:
         start_runtime as start_runtime,
     )
 
-# Loaded when they are asked for: a program on Trio does not wait for asyncio and anyio.
-_WHERE = {
-    "AsyncioRuntime": "asyncio_host",
-    "open_runtime_asyncio": "asyncio_host",
-    "BlockingRuntime": "blocking_host",
-    "start_runtime": "blocking_host",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'hermes.embed' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"hermes.embed.{_WHERE[name]}"), name)
+# A program on Trio does not wait for asyncio and anyio.
+__getattr__ = loader(
+    __name__,
+    {
+        "asyncio_host": "AsyncioRuntime open_runtime_asyncio",
+        "blocking_host": "BlockingRuntime start_runtime",
+    },
+)
