@@ -19,7 +19,7 @@ def test_a_price_counts_each_bucket():
     assert Price(input=1e6).of(usage) == 1 + 100 + 1000
 
 
-@pytest.mark.parametrize("name", hermes.agents._WHERE)
+@pytest.mark.parametrize("name", hermes.agents.__all__)
 def test_every_name_is_there(name):
     assert getattr(hermes.agents, name).__name__ == name or name == "tool"
 
