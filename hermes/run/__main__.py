@@ -1,7 +1,7 @@
 """`python -m hermes.run`: the standalone bot.
 
 Without a configuration: a chat in the terminal, with a model where OPENAI_API_KEY or
-OPENAI_BASE_URL is set (OPENAI_MODEL names it), else with the offline agent.
+OPENAI_BASE_URL is set (OPENAI_MODEL names it) or --model is given, else with the offline agent.
 
 Exit codes: 0 it ended as it was told to, and all was answered; 1 a turn failed; 2 wrong usage or
 settings; 3 the data cannot be used; 4 the store failed while running; 5 no platform is left that
@@ -26,7 +26,6 @@ from hermes.run.bot import Front, Stopped, place_of, run_bot
 from hermes.run.logs import configure
 from hermes.run.status import report
 from hermes.settings import EXAMPLE, BadSettings, Problem, Settings, located, read
-from hermes.settings.environment import agent_of
 
 KINDS = ("offline", "openai", "anthropic")
 
@@ -71,9 +70,7 @@ def _parser() -> argparse.ArgumentParser:
 def _settings(options: argparse.Namespace) -> Settings:
     """The settings, with what was said on the command line. Raises `BadSettings`."""
     text = "" if options.config is None else _text(options.config)
-    settings = read(text, _said(options))
-    if settings.agent.kind is None:
-        settings = read(text, {**_said(options), "agent": agent_of(os.environ)})
+    settings = read(text, _said(options), os.environ)
     if problems := located(resolving.unresolved(settings), text):
         raise BadSettings(problems)
     return settings
@@ -92,8 +89,6 @@ def _text(path: Path) -> str:
 def _said(options: argparse.Namespace) -> dict[str, Any]:
     said: dict[str, Any] = {}
     agent = {"kind": options.agent, "model": options.model}
-    if options.model and not options.agent:
-        agent["kind"] = "openai"
     for name, table in (("agent", agent), ("log", {"form": options.log})):
         if kept := {key: value for key, value in table.items() if value is not None}:
             said[name] = kept

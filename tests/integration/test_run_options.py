@@ -133,6 +133,35 @@ async def test_a_model_is_named_in_the_settings_or_on_the_command_line(tmp_path)
     assert little.headers["authorization"] == "Bearer sk-from-a-file"
 
 
+@pytest.mark.parametrize("table", ["[agent]\nsystem = 'Be kind.'\n", "[titles]\nenabled = false\n"])
+def test_a_model_of_the_environment_can_be_configured(tmp_path, table):
+    path = tmp_path / "hermes.toml"
+    path.write_text(table)
+    connected = {"OPENAI_BASE_URL": "http://127.0.0.1:1"}
+    assert run("--config", path, "--check-config", env=connected).stderr == ""
+    done = run("--config", path, "--check-config")
+    assert (done.returncode, "it has no effect without a model" in done.stderr) == (2, True)
+    done = run("--agent", "openai", "--check-config", env={"OPENAI_MODEL": "little"})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+async def test_another_model_on_the_command_line_is_asked_in_the_way_of_the_settings(tmp_path):
+    async with open_model(lambda _: "good evening") as model:
+        path = tmp_path / "hermes.toml"
+        path.write_text(
+            f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'anthropic'\nmodel = 'little'\n"
+            f"base_url = '{model.anthropic_url}'\nkey = 'env:KEY'\n[titles]\nenabled = false\n"
+        )
+        done = await trio.run_process(
+            [*RUN, "--config", str(path), "--model", "large"], stdin=b"hello\n",
+            capture_stdout=True, env={**QUIET, "KEY": "sk-for-anthropic"},
+        )  # fmt: skip
+        assert done.stdout == b"good evening\n"
+        [asked] = model.requests
+    assert asked.json["model"] == "large"
+    assert asked.headers["x-api-key"] == "sk-for-anthropic"
+
+
 def test_tools_and_hooks_are_named_in_the_settings(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from pathlib import Path\n\ndef left(session_id, platform):\n"
