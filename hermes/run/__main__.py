@@ -23,7 +23,7 @@ import trio
 from hermes.errors import StoreFailed, StoreRefused
 from hermes.run import resolving
 from hermes.run.bot import Front, Stopped, place_of, run_bot
-from hermes.run.logs import configure
+from hermes.run.logs import Form, configure
 from hermes.run.status import report
 from hermes.settings import EXAMPLE, BadSettings, Problem, Settings, located, read
 
@@ -37,16 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(EXAMPLE)
         return 0
     try:
-        settings = _settings(options)
+        text = "" if options.config is None else _text(options.config)
+        settings = read(text, _said(options), os.environ)
+        if options.status:  # who asks need not have the bot's keys and functions
+            return _tell(settings, "json" if options.json else "text")
+        if problems := located(resolving.unresolved(settings), text):
+            return _complain(problems, options)
     except BadSettings as bad:
         return _complain(bad.problems, options)
     if options.check_config:
         sys.stdout.write(f"{options.config or 'What is set'} is in order.\n")
         return 0
-    if options.status:
-        text, code = report(place_of(settings), "json" if options.json else "text")
-        sys.stdout.write(f"{text}\n")
-        return code
     return _run(settings, _front(options))
 
 
@@ -65,15 +66,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--check-config", action="store_true", help="explain what is wrong with the settings")
     add("--example-config", action="store_true", help="print settings with every key, explained")
     return parser
-
-
-def _settings(options: argparse.Namespace) -> Settings:
-    """The settings, with what was said on the command line. Raises `BadSettings`."""
-    text = "" if options.config is None else _text(options.config)
-    settings = read(text, _said(options), os.environ)
-    if problems := located(resolving.unresolved(settings), text):
-        raise BadSettings(problems)
-    return settings
 
 
 def _text(path: Path) -> str:
@@ -101,6 +93,12 @@ def _front(options: argparse.Namespace) -> Front:
     if options.stdio:
         return "stdio"
     return "none" if options.no_console else "console"
+
+
+def _tell(settings: Settings, form: Form) -> int:
+    text, code = report(place_of(settings), form)
+    sys.stdout.write(f"{text}\n")
+    return code
 
 
 def _complain(problems: Sequence[Problem], options: argparse.Namespace) -> int:

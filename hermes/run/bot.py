@@ -18,7 +18,7 @@ from hermes.actors.runtime import Runtime
 from hermes.adapters.console import Console
 from hermes.config import CompressionConfig, Config, data_path
 from hermes.embed import open_runtime
-from hermes.errors import HermesError, plain
+from hermes.errors import HermesError, StoreRefused, plain
 from hermes.protocols import Adapter
 from hermes.run import logs, resolving
 from hermes.run.answering import Answering, open_answering
@@ -68,6 +68,7 @@ async def run_bot(settings: Settings, front: Front) -> bool:
     """Run until the front ends, or a signal ends it; says whether every turn was answered."""
     if front == "none" and settings.telegram is None:
         raise BadSettings([Problem(0, "", NOTHING)])
+    prepare(settings)
     # At a console Ctrl-C stops a turn, and is the console's own.
     numbers = [signal.SIGTERM] if front == "console" else [signal.SIGTERM, signal.SIGINT]
     async with ended_by_signals(*numbers) as ending:
@@ -75,12 +76,20 @@ async def run_bot(settings: Settings, front: Front) -> bool:
 
 
 def place_of(settings: Settings) -> Path:
-    """The file of the conversations; the user's own folder is made for it."""
+    """The file of the conversations."""
+    return data_path() if settings.data is None else Path(settings.data).expanduser()
+
+
+def prepare(settings: Settings) -> None:
+    """Make the user's own folder for the file; others are not for us to make."""
     if settings.data is not None:
-        return Path(settings.data).expanduser()
-    path = data_path()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return path
+        return
+    folder = data_path().parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        why = f"the folder {folder} cannot be made: {error.strerror}; say --db FILE"
+        raise StoreRefused(why) from None
 
 
 async def _run(settings: Settings, path: Path, front: Front, ending: Ending) -> bool:

@@ -322,6 +322,25 @@ async def test_the_status_is_read_from_another_process(tmp_path, server, setting
     assert not (tmp_path / "hermes.prom").exists()
 
 
+def test_the_status_needs_no_keys_and_makes_nothing(tmp_path):
+    path = tmp_path / "hermes.toml"
+    path.write_text("[telegram]\ntoken = 'env:NOT_SET'\nusers = [7]\n")
+    home = {"XDG_DATA_HOME": str(tmp_path / "home")}
+    done = run("--config", path, "--status", env=home)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert "does not exist" in done.stdout
+    assert not (tmp_path / "home").exists()
+    assert run(text="hello\n", env=home).returncode == 0
+    assert run("--config", path, "--status", env=home).returncode == 1
+
+
+def test_a_home_that_cannot_be_made_is_told_in_one_sentence():
+    done = run(text="hello\n", env={"XDG_DATA_HOME": "/dev/null"})
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "the folder /dev/null/hermes cannot be made: Not a directory" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_the_unit_and_the_container_start_it_with_options_that_exist():
     unit = (ROOT / "deploy/hermes.service").read_text()
     command = re.search(r"^ExecStart=\S+ (.+)$", unit, re.MULTILINE)[1]
