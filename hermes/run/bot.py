@@ -77,7 +77,7 @@ async def run_bot(settings: Settings, front: Front) -> bool:
 
 def place_of(settings: Settings) -> Path:
     """The file of the conversations."""
-    return data_path() if settings.data is None else Path(settings.data).expanduser()
+    return data_path() if settings.data is None else resolving.place(settings.data)
 
 
 def prepare(settings: Settings) -> None:
@@ -211,7 +211,7 @@ async def ended_by_signals(*numbers: signal.Signals) -> AsyncIterator[Ending]:
 
 def metrics_of(settings: Settings) -> Path | None:
     """Where Prometheus finds the figures."""
-    return None if settings.metrics is None else Path(settings.metrics.file).expanduser()
+    return None if settings.metrics is None else resolving.place(settings.metrics.file)
 
 
 def access_of(settings: Settings) -> Access:

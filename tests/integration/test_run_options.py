@@ -49,7 +49,7 @@ def test_every_problem_is_told_with_its_line_and_nothing_is_begun(tmp_path):
     path = tmp_path / "hermes.toml"
     path.write_text(
         f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
-        "key = 'env:NOT_SET'\ntools = ['json:dumps', 'nothing_here:x', 'json:nothing', 'json']\n"
+        "key = 'env:NOT_SET'\ntools = ['nothing_here:x', 'json:nothing', 'json']\n"
         "[telegram]\ntoken = 'file:/no/such/file'\nusers = [1]\n"
         "[hooks]\non_session_finalize = ['json:none']\n"
     )
@@ -67,6 +67,38 @@ def test_every_problem_is_told_with_its_line_and_nothing_is_begun(tmp_path):
             "line 11: hooks.on_session_finalize: json has no none",
         ]
     assert not (tmp_path / "chat.db").exists()
+
+
+def test_what_a_model_could_not_call_is_told_before_anything_is_begun(tmp_path):
+    path = tmp_path / "hermes.toml"
+    path.write_text(
+        f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
+        "tools = ['json:dumps', 'json:__name__', 'mine:add', 'mine:add']\n"
+        "[hooks]\non_session_finalize = ['json:__name__']\n"
+        "[mcp.files]\ncommand = ['no-such-program']\n"
+    )
+    (tmp_path / "mine.py").write_text("def add(a: int, b: int) -> int:\n    return a + b\n")
+    done = run("--config", path, text="hello\n", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    told = [line.removeprefix(f"{path}: ") for line in done.stderr.splitlines()]
+    assert told == [
+        "line 5: agent.tools: json:__name__ is not a function",
+        "line 5: agent.tools: json:dumps cannot be a tool: "
+        "tool dumps: parameter obj needs an annotation",
+        "line 5: agent.tools: mine:add is the second tool of that name",
+        "line 7: hooks.on_session_finalize: json:__name__ is not a function",
+        "line 9: mcp.files.command: there is no program no-such-program; "
+        "install it, or give its whole path",
+    ]
+    assert not (tmp_path / "chat.db").exists()
+
+
+@pytest.mark.parametrize("place", ["/", "", "~nobody/chat.db"])
+def test_a_place_that_cannot_be_is_told_in_one_sentence(place):
+    for option in ([], ["--status"]):
+        done = run("--db", place, *option)
+        assert done.returncode == 3
+        assert (done.stdout + done.stderr).count("\n") == 1
 
 
 @pytest.mark.parametrize(
