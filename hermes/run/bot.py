@@ -26,6 +26,7 @@ from hermes.run.hiding import Hiding
 from hermes.run.platforms import Platform, open_platforms
 from hermes.run.watching import open_watch
 from hermes.settings import BadSettings, Problem, Settings
+from hermes.store import files
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,9 @@ async def run_bot(settings: Settings, front: Front) -> bool:
     # At a console Ctrl-C stops a turn, and is the console's own.
     numbers = [signal.SIGTERM] if front == "console" else [signal.SIGTERM, signal.SIGINT]
     async with ended_by_signals(*numbers) as ending:
-        return await _run(settings, place_of(settings), front, ending)
+        path = place_of(settings)
+        files.require_free(path)  # now: servers with tools, which come first, may take long
+        return await _run(settings, path, front, ending)
 
 
 def place_of(settings: Settings) -> Path:
@@ -234,7 +237,7 @@ def config_of(settings: Settings) -> Config:
     compression, runtime = settings.compression, settings.runtime
     return Config(
         busy=runtime.busy,
-        busy_by_platform=runtime.busy_on,
+        busy_by_platform={**runtime.busy_on},
         expiry=settings.expiry.policy(),
         expiry_by={name: table.policy() for name, table in settings.expiry_by.items()},
         max_open=runtime.max_open,

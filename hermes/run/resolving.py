@@ -43,9 +43,10 @@ def place(name: str) -> Path:
 
 def function(key: str, place: str) -> Callable[..., Any]:
     """The function that `module:name` names. Raises `BadSettings` where there is none."""
-    if not callable(found := _named(key, place)):
+    found: Callable[..., Any] = _named(key, place)
+    if not callable(found):
         raise BadSettings([Problem(0, key, f"{place} is not a function")])
-    return found  # type: ignore[no-any-return] - whatever it is, it can be called
+    return found
 
 
 def tool(key: str, place: str) -> Tool:

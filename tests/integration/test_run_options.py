@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from hermes.settings import EXAMPLE
-from hermes.store import SessionStore
+from hermes.store import SessionStore, files
 from hermes.testing import open_model
 from hermes.testing.telegram import TOKEN, open_telegram
 
@@ -371,6 +371,22 @@ def test_a_home_that_cannot_be_made_is_told_in_one_sentence():
     assert (done.returncode, done.stdout) == (3, "")
     assert "the folder /dev/null/hermes cannot be made: Not a directory" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_second_start_does_not_wait_for_servers_with_tools(tmp_path):
+    path = tmp_path / "hermes.toml"
+    path.write_text(
+        "data = 'chat.db'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
+        "[mcp.slow]\ncommand = ['sh', '-c', 'touch started; cat']\n"
+    )
+    lock = files.RuntimeLock(tmp_path / "chat.db")
+    try:
+        done = run("--config", path, cwd=tmp_path)
+    finally:
+        lock.close()
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "already in use by another Hermes runtime" in done.stderr
+    assert not (tmp_path / "started").exists()
 
 
 def test_the_unit_and_the_container_start_it_with_options_that_exist():
