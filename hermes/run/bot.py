@@ -237,7 +237,7 @@ def config_of(settings: Settings) -> Config:
     compression, runtime = settings.compression, settings.runtime
     return Config(
         busy=runtime.busy,
-        busy_by_platform={**runtime.busy_on},
+        busy_by_platform={str(name): busy for name, busy in runtime.busy_on.items()},
         expiry=settings.expiry.policy(),
         expiry_by={name: table.policy() for name, table in settings.expiry_by.items()},
         max_open=runtime.max_open,
