@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,6 +15,9 @@ from hermes.messages import Hooks
 from hermes.secrets import Secret
 from hermes.settings import BadSettings, Problem, Reference, Settings
 from hermes.settings.schema import McpTable
+
+_SECRET = re.compile("key|token|secret|passw|auth|cookie|credential", re.IGNORECASE)
+"""Names of headers and variables whose values are secrets; LANG and X-Team hold common words."""
 
 
 def secret(key: str, reference: Reference) -> Secret:
@@ -81,9 +85,8 @@ def secrets(settings: Settings) -> list[str]:
     named += [secret("agent.key", agent.key)] if agent.key is not None else []
     named += [secret("telegram.token", telegram.token)] if telegram is not None else []
     values = [each.reveal() for each in named]
-    values += agent.headers.values()
-    for server in settings.mcp.values():
-        values += server.environment.values()
+    for table in (agent.headers, *(server.environment for server in settings.mcp.values())):
+        values += [value for name, value in table.items() if _SECRET.search(name)]
     return [value for value in values if value]
 
 

@@ -19,6 +19,7 @@ from hermes.settings import EXAMPLE
 from hermes.store import SessionStore, files
 from hermes.testing import open_model
 from hermes.testing.telegram import TOKEN, open_telegram
+from tests.jsonrpc_client import Client
 
 SECONDS = 60
 RUN = [sys.executable, "-W", "error", "-m", "hermes.run"]
@@ -194,6 +195,25 @@ async def test_another_model_on_the_command_line_is_asked_in_the_way_of_the_sett
     assert asked.headers["x-api-key"] == "sk-for-anthropic"
 
 
+async def test_only_headers_that_hold_a_secret_are_hidden_from_what_is_said(tmp_path):
+    async with open_model(lambda _: "research, with Bearer canary-in-a-header") as model:
+        path = tmp_path / "hermes.toml"
+        path.write_text(
+            f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
+            f"base_url = '{model.openai_url}'\n[titles]\nenabled = false\n[agent.headers]\n"
+            "X-Team = 'research'\nProxy-Authorization = 'Bearer canary-in-a-header'\n"
+        )
+        done = await trio.run_process(
+            [*RUN, "--config", str(path)], stdin=b"hello\n", capture_stdout=True, env=QUIET
+        )
+        assert model.requests[0].headers["x-team"] == "research"
+    assert done.stdout.startswith(b"research, with ")
+    with SessionStore(tmp_path / "chat.db") as store:
+        [listed] = store.list_sessions()
+        kept = store.load(listed.session.id).messages[-1].content
+    assert kept == "research, with [hidden]"
+
+
 def test_tools_and_hooks_are_named_in_the_settings(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from pathlib import Path\n\ndef left(session_id, platform):\n"
@@ -211,6 +231,55 @@ def test_a_bot_without_a_console_or_a_platform_is_told_so(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("there is nothing to run")
     assert done.stderr.count("\n") == 1
+
+
+# For editors
+
+
+@asynccontextmanager
+async def editor(*arguments):
+    """A bot with `--stdio` in a process of its own, and a client of it."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    async with bot("--stdio", *arguments, **pipes) as process, trio.open_nursery() as nursery:
+        client = Client(process.stdin, process.stdout)
+        nursery.start_soon(client.listen)
+        yield process, client
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_editor_speaks_with_it_and_ends_it_by_the_end_of_its_input(tmp_path):
+    path = str(tmp_path / "chat.db")
+    async with editor("--db", path) as (process, client):
+        handle = (await client.call("session.create"))["session_id"]
+        await client.call("prompt.submit", session_id=handle, text="hello")
+        told = await client.event("message.complete", handle)
+        assert (told["status"], told["text"].splitlines()[0]) == ("complete", "You said: hello")
+        # What was submitted before the end of the input is still answered.
+        await client.ask("prompt.submit", session_id=handle, text="count to 5 slowly")
+        await process.stdin.aclose()
+        await client.wait_end()
+        assert (await client.event("message.complete", handle))["text"] == "1 2 3 4 5"
+        assert await process.wait() == 0
+        said = await said_by(process)
+    assert "hello" not in said
+    assert client.numbers == list(range(1, len(client.numbers) + 1))
+    with SessionStore(path) as store:
+        assert store.open_inbox() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_bot_for_an_editor_drains_when_it_is_told_to_end(tmp_path, number):
+    async with editor("--db", str(tmp_path / "chat.db")) as (process, client):
+        handle = (await client.call("session.create"))["session_id"]
+        await client.call("prompt.submit", session_id=handle, text="count to 8 slowly")
+        await client.event("message.delta", handle)
+        process.send_signal(number)
+        await client.wait_end()
+        assert await process.wait() == 0
+    with SessionStore(tmp_path / "chat.db") as store:
+        assert store.open_inbox() == []
+        [session] = store.list_sessions()
+        assert store.load(session.session.id).messages[-1].content == "1 2 3 4 5 6 7 8"
 
 
 # On a platform
