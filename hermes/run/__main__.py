@@ -15,6 +15,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import trio
 
 from hermes.errors import StoreFailed, StoreRefused
 from hermes.run import resolving
-from hermes.run.bot import Front, Stopped, place_of, run_bot
+from hermes.run.bot import Front, Kept, Stopped, place_of, run_bot
 from hermes.run.logs import Form, configure
 from hermes.run.status import report
 from hermes.settings import EXAMPLE, BadSettings, Problem, Settings, located, read
@@ -36,6 +37,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.example_config:
         sys.stdout.write(EXAMPLE)
         return 0
+    with _kept(options) as kept:
+        return _main(options, kept)
+
+
+def _main(options: argparse.Namespace, kept: Kept) -> int:
     try:
         text = "" if options.config is None else _text(options.config)
         settings = read(text, _said(options), os.environ)
@@ -48,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.check_config:
         sys.stdout.write(f"{options.config or 'What is set'} is in order.\n")
         return 0
-    return _run(settings, _front(options))
+    return _run(settings, _front(options), kept)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -89,6 +95,15 @@ def _said(options: argparse.Namespace) -> dict[str, Any]:
     return said
 
 
+def _kept(options: argparse.Namespace) -> AbstractContextManager[Kept]:
+    """Frames alone go to standard output, also while the settings' own modules are imported."""
+    if not options.stdio or options.status or options.check_config:
+        return nullcontext()
+    from hermes.adapters.jsonrpc.stdio import reserved  # noqa: PLC0415 - only here
+
+    return reserved()
+
+
 def _front(options: argparse.Namespace) -> Front:
     if options.stdio:
         return "stdio"
@@ -107,7 +122,7 @@ def _complain(problems: Sequence[Problem], options: argparse.Namespace) -> int:
     return 2
 
 
-def _run(settings: Settings, front: Front) -> int:
+def _run(settings: Settings, front: Front, kept: Kept) -> int:
     usual = "warning" if front == "console" else "info"
     configure(
         form=settings.log.form,
@@ -116,7 +131,7 @@ def _run(settings: Settings, front: Front) -> int:
         stream=sys.stderr,
     )
     try:
-        return 0 if trio.run(run_bot, settings, front) else 1
+        return 0 if trio.run(run_bot, settings, front, kept) else 1
     except Stopped as stopped:
         return stopped.code
     except BadSettings as bad:

@@ -7,7 +7,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import attrs
 import trio
@@ -31,6 +31,8 @@ from hermes.store import files
 log = logging.getLogger(__name__)
 
 Front = Literal["console", "stdio", "none"]
+Kept: TypeAlias = tuple[int, int] | None
+"""Standard input and output, where they were kept for frames before anything could print."""
 
 GREETING = """\
 Hermes. {agent}
@@ -65,7 +67,7 @@ class Ending:
         self.scope.cancel()
 
 
-async def run_bot(settings: Settings, front: Front) -> bool:
+async def run_bot(settings: Settings, front: Front, kept: Kept = None) -> bool:
     """Run until the front ends, or a signal ends it; says whether every turn was answered."""
     if front == "none" and settings.telegram is None:
         raise BadSettings([Problem(0, "", NOTHING)])
@@ -75,7 +77,7 @@ async def run_bot(settings: Settings, front: Front) -> bool:
     async with ended_by_signals(*numbers) as ending:
         path = place_of(settings)
         files.require_free(path)  # now: servers with tools, which come first, may take long
-        return await _run(settings, path, front, ending)
+        return await _run(settings, path, front, ending, kept)
 
 
 def place_of(settings: Settings) -> Path:
@@ -95,7 +97,7 @@ def prepare(settings: Settings) -> None:
         raise StoreRefused(why) from None
 
 
-async def _run(settings: Settings, path: Path, front: Front, ending: Ending) -> bool:
+async def _run(settings: Settings, path: Path, front: Front, ending: Ending, kept: Kept) -> bool:
     hide = Hiding(resolving.secrets(settings))
     async with AsyncExitStack() as stack:
         answering = await stack.enter_async_context(open_answering(settings, hide.known))
@@ -128,9 +130,11 @@ async def _run(settings: Settings, path: Path, front: Front, ending: Ending) -> 
         )
         watch.begin(runtime)
         answering.begin(runtime)
-        log.info("started", extra={"front": front, "agent": settings.agent.kind})
+        logs.line("hermes.run")("started", front=front, agent=settings.agent.kind)
         async with beside(platforms, runtime, alone=front == "none"):
-            return await _talk(runtime, front, console, ending)
+            if front == "stdio":
+                return await _serve(runtime, ending, kept)
+            return await _talk(runtime, console, ending)
 
 
 @asynccontextmanager
@@ -157,12 +161,14 @@ async def beside(
         raise plain(group) from None
 
 
-async def _talk(runtime: Runtime, front: Front, console: Console | None, ending: Ending) -> bool:
-    if front == "stdio":
-        from hermes.adapters.jsonrpc import serve_stdio  # noqa: PLC0415 - only here
+async def _serve(runtime: Runtime, ending: Ending, kept: Kept) -> bool:
+    from hermes.adapters.jsonrpc import serve_stdio  # noqa: PLC0415 - only here
 
-        await serve_stdio(runtime, stop=ending.asked)
-        return True
+    await serve_stdio(runtime, stop=ending.asked, kept=kept)
+    return True
+
+
+async def _talk(runtime: Runtime, console: Console | None, ending: Ending) -> bool:
     if console is None:
         await ending.asked.wait()
         return True

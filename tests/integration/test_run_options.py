@@ -282,6 +282,20 @@ async def test_a_bot_for_an_editor_drains_when_it_is_told_to_end(tmp_path, numbe
         assert store.load(session.session.id).messages[-1].content == "1 2 3 4 5 6 7 8"
 
 
+async def test_nothing_but_frames_is_written_to_an_editor(tmp_path):
+    (tmp_path / "loud.py").write_text(
+        "print('imported')\n\ndef left(session_id, platform):\n    print('left', flush=True)\n"
+    )
+    config = tmp_path / "hermes.toml"
+    config.write_text("data = 'chat.db'\n[hooks]\non_session_finalize = ['loud:left']\n")
+    create = '{"jsonrpc": "2.0", "id": 1, "method": "session.create"}\n'
+    done = run("--stdio", "--config", config, text=create, cwd=tmp_path)
+    assert done.returncode == 0
+    assert [json.loads(line)["jsonrpc"] for line in done.stdout.splitlines()] == ["2.0", "2.0"]
+    assert "imported\n" in done.stderr
+    assert " hermes.run started front=stdio agent=offline\n" in done.stderr
+
+
 # On a platform
 
 
