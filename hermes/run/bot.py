@@ -59,6 +59,8 @@ class Ending:
     """The end, once it is asked for: heard by those who end in their own way, and by the rest."""
 
     asked: trio.Event = attrs.Factory(trio.Event)
+    started: trio.Event = attrs.Factory(trio.Event)
+    """Before this there is nothing to drain."""
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
 
     def begin(self) -> None:
@@ -128,6 +130,7 @@ async def _run(settings: Settings, path: Path, front: Front, ending: Ending, kep
                 hide=hide.known,
             )
         )
+        ending.started.set()
         watch.begin(runtime)
         answering.begin(runtime)
         logs.line("hermes.run")("started", front=front, agent=settings.agent.kind)
@@ -189,7 +192,7 @@ def _console(answering: Answering, path: Path) -> Console:
 async def ended_by_signals(*numbers: signal.Signals) -> AsyncIterator[Ending]:
     """What the first signal ends, so that the bot drains; a second one ends everything at once."""
     ending = Ending()
-    stopped = False
+    stopped: int | None = None
     raised: BaseException | None = None
 
     async def listen(task_status: trio.TaskStatus[None]) -> None:
@@ -197,9 +200,10 @@ async def ended_by_signals(*numbers: signal.Signals) -> AsyncIterator[Ending]:
         with trio.open_signal_receiver(*numbers) as signals:
             task_status.started()
             async for _ in signals:
-                if ending.asked.is_set():
-                    stopped = True
+                if ending.asked.is_set() or not ending.started.is_set():
+                    stopped = 130 if ending.asked.is_set() else 0
                     nursery.cancel_scope.cancel()
+                    return
                 log.info("told to end: draining; a second signal ends it at once")
                 ending.begin()
 
@@ -212,8 +216,8 @@ async def ended_by_signals(*numbers: signal.Signals) -> AsyncIterator[Ending]:
         except BaseException as error:  # noqa: BLE001 - raised below, not in a group
             raised = error
         nursery.cancel_scope.cancel()
-    if stopped:
-        raise Stopped(130)
+    if stopped is not None:
+        raise Stopped(stopped)
     if raised is not None:
         raise raised
 

@@ -472,6 +472,24 @@ def test_a_second_start_does_not_wait_for_servers_with_tools(tmp_path):
     assert not (tmp_path / "started").exists()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_bot_that_is_about_to_start_ends_at_the_first_signal(tmp_path, number):
+    config = tmp_path / "hermes.toml"
+    config.write_text(
+        f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
+        "[mcp.slow]\ncommand = ['sh', '-c', 'echo it waits >&2; exec cat > /dev/null']\n"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    async with bot("--stdio", "--config", str(config), **pipes) as process:
+        told = b""
+        while b"it waits" not in told:
+            told += await process.stderr.receive_some()
+        process.send_signal(number)
+        with trio.fail_after(10):
+            assert await process.wait() == 0
+        assert b"Traceback" not in told + (await said_by(process)).encode()
+
+
 def test_the_unit_and_the_container_start_it_with_options_that_exist():
     unit = (ROOT / "deploy/hermes.service").read_text()
     command = re.search(r"^ExecStart=\S+ (.+)$", unit, re.MULTILINE)[1]
