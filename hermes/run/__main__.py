@@ -23,10 +23,17 @@ import trio
 
 from hermes.errors import StoreFailed, StoreRefused
 from hermes.run import resolving
-from hermes.run.bot import Front, Kept, Stopped, place_of, run_bot
-from hermes.run.logs import Form, configure
 from hermes.run.status import report
 from hermes.settings import EXAMPLE, BadSettings, Problem, Settings, located, read
+
+try:
+    from hermes.run.bot import Front, Kept, Stopped, place_of, run_bot
+    from hermes.run.logs import Form, configure
+except ModuleNotFoundError as missing:
+    sys.stderr.write(
+        f"The bot needs the package {missing.name}: pip install 'hermes-runtime[bot]'\n"
+    )
+    sys.exit(2)
 
 KINDS = ("offline", "openai", "anthropic")
 

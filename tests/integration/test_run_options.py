@@ -490,6 +490,14 @@ async def test_a_bot_that_is_about_to_start_ends_at_the_first_signal(tmp_path, n
         assert b"Traceback" not in told + (await said_by(process)).encode()
 
 
+def test_packages_that_are_missing_are_told_in_one_sentence(tmp_path):
+    (tmp_path / "structlog.py").write_text("raise ModuleNotFoundError('no', name='structlog')\n")
+    done = run("--db", tmp_path / "chat.db", text="hello\n", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    told = "The bot needs the package structlog: pip install 'hermes-runtime[bot]'\n"
+    assert done.stderr == told
+
+
 def test_the_unit_and_the_container_start_it_with_options_that_exist():
     unit = (ROOT / "deploy/hermes.service").read_text()
     command = re.search(r"^ExecStart=\S+ (.+)$", unit, re.MULTILINE)[1]
