@@ -296,6 +296,22 @@ async def test_nothing_but_frames_is_written_to_an_editor(tmp_path):
     assert " hermes.run started front=stdio agent=offline\n" in done.stderr
 
 
+def test_also_a_warning_of_a_library_is_a_line_of_the_log(tmp_path):
+    (tmp_path / "old.py").write_text(
+        "import warnings\n\ndef left(session_id, platform):\n    warnings.warn('it is old')\n"
+    )
+    config = tmp_path / "hermes.toml"
+    config.write_text("data = 'chat.db'\n[hooks]\non_session_finalize = ['old:left']\n")
+    command = [sys.executable, "-m", "hermes.run", "--config", str(config), "--log", "json"]
+    done = subprocess.run(
+        command, input="hello\n/new\n", capture_output=True, text=True, timeout=60, check=True,
+        env={**QUIET, "PYTHONPATH": str(ROOT)}, cwd=tmp_path,
+    )  # fmt: skip
+    [told] = map(json.loads, done.stderr.splitlines())
+    assert (told["level"], told["logger"]) == ("warning", "py.warnings")
+    assert "it is old" in told["event"]
+
+
 # On a platform
 
 
