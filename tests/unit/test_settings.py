@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import tomllib
+from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from hypothesis import given, strategies as st
@@ -100,6 +102,13 @@ def test_the_example_has_every_key():
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_its_line(text, found):
     assert problems(text) == found
+
+
+@pytest.mark.parametrize("page", ["running", "telegram"])
+def test_what_the_pages_show_loads(page):
+    text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text()
+    [shown] = re.findall(r"^ *```toml\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE)
+    assert read(dedent(shown)) != Settings()
 
 
 @pytest.mark.parametrize(
