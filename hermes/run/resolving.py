@@ -14,7 +14,7 @@ from hermes.agents.tools import Tool, tool as made
 from hermes.messages import Hooks
 from hermes.secrets import Secret
 from hermes.settings import BadSettings, Problem, Reference, Settings
-from hermes.settings.schema import McpTable
+from hermes.settings.schema import AgentTable, McpTable
 
 _SECRET = re.compile("key|token|secret|passw|auth|cookie|credential", re.IGNORECASE)
 """Names of headers and variables whose values are secrets; LANG and X-Team hold common words."""
@@ -106,12 +106,23 @@ def unresolved(settings: Settings) -> Iterator[Problem]:
     for key, reference in references:
         if reference is not None:
             yield from _problems(secret, key, reference)
+    if agent.kind == "openai" and agent.key is None and _is_openais(agent):
+        why = "OpenAI wants a key: set OPENAI_API_KEY, or say with base_url where the model is"
+        yield Problem(0, "agent", why)
     yield from _uncallable(agent.tools)
+    if settings.metrics is not None and not place(settings.metrics.file).parent.is_dir():
+        yield Problem(0, "metrics.file", "its folder does not exist; create it first")
     for event, hooks in settings.hooks.items():
         for hook in hooks:
             yield from _problems(function, f"hooks.{event}", hook)
     for name, server in settings.mcp.items():
         yield from _unserved(f"mcp.{name}", server)
+
+
+def _is_openais(agent: AgentTable) -> bool:
+    """Whether the model is OpenAI's own, and there is no key."""
+    variables = ("OPENAI_API_KEY", "OPENAI_BASE_URL")
+    return agent.base_url is None and not any(map(os.environ.get, variables))
 
 
 def _uncallable(places: Iterable[str]) -> Iterator[Problem]:

@@ -22,6 +22,8 @@ def agent_of(said: Mapping[str, Any], environment: Mapping[str, str]) -> dict[st
         agent = {"model": environment.get("OPENAI_MODEL") or MODEL, **agent, "kind": "openai"}
     elif agent["kind"] == "openai" and environment.get("OPENAI_MODEL"):
         agent.setdefault("model", environment["OPENAI_MODEL"])
+    elif agent["kind"] == "anthropic" and environment.get("ANTHROPIC_API_KEY"):
+        agent.setdefault("key", "env:ANTHROPIC_API_KEY")
     return agent
 
 

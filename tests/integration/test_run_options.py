@@ -24,7 +24,8 @@ from tests.jsonrpc_client import Client
 SECONDS = 60
 RUN = [sys.executable, "-W", "error", "-m", "hermes.run"]
 ROOT = Path(__file__).parents[2]
-QUIET = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+KEYS = ("OPENAI_", "ANTHROPIC_")
+QUIET = {name: value for name, value in os.environ.items() if not name.startswith(KEYS)}
 
 
 def run(*arguments, text="", env=None, cwd=None):
@@ -76,13 +77,15 @@ def test_what_a_model_could_not_call_is_told_before_anything_is_begun(tmp_path):
         f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
         "tools = ['json:dumps', 'json:__name__', 'mine:add', 'mine:add']\n"
         "[hooks]\non_session_finalize = ['json:__name__']\n"
-        "[mcp.files]\ncommand = ['no-such-program']\n"
+        "[mcp.files]\ncommand = ['no-such-program']\n[metrics]\nfile = '/no/such/folder/prom'\n"
     )
     (tmp_path / "mine.py").write_text("def add(a: int, b: int) -> int:\n    return a + b\n")
     done = run("--config", path, text="hello\n", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     told = [line.removeprefix(f"{path}: ") for line in done.stderr.splitlines()]
     assert told == [
+        "line 2: agent: OpenAI wants a key: set OPENAI_API_KEY, or say with base_url where the "
+        "model is",
         "line 5: agent.tools: json:__name__ is not a function",
         "line 5: agent.tools: json:dumps cannot be a tool: "
         "tool dumps: parameter obj needs an annotation",
@@ -90,6 +93,7 @@ def test_what_a_model_could_not_call_is_told_before_anything_is_begun(tmp_path):
         "line 7: hooks.on_session_finalize: json:__name__ is not a function",
         "line 9: mcp.files.command: there is no program no-such-program; "
         "install it, or give its whole path",
+        "line 11: metrics.file: its folder does not exist; create it first",
     ]
     assert not (tmp_path / "chat.db").exists()
 
@@ -174,8 +178,11 @@ def test_a_model_of_the_environment_can_be_configured(tmp_path, table):
     assert run("--config", path, "--check-config", env=connected).stderr == ""
     done = run("--config", path, "--check-config")
     assert (done.returncode, "it has no effect without a model" in done.stderr) == (2, True)
-    done = run("--agent", "openai", "--check-config", env={"OPENAI_MODEL": "little"})
-    assert (done.returncode, done.stderr) == (0, "")
+    named = {**connected, "OPENAI_MODEL": "little"}
+    assert run("--agent", "openai", "--check-config", env=named).stderr == ""
+    anthropic = ["--agent", "anthropic", "--model", "m", "--check-config"]
+    assert "needs a key" in run(*anthropic).stderr
+    assert run(*anthropic, env={"ANTHROPIC_API_KEY": "sk-1"}).stderr == ""
 
 
 async def test_another_model_on_the_command_line_is_asked_in_the_way_of_the_settings(tmp_path):
@@ -476,7 +483,8 @@ def test_a_second_start_does_not_wait_for_servers_with_tools(tmp_path):
     path = tmp_path / "hermes.toml"
     path.write_text(
         "data = 'chat.db'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
-        "[mcp.slow]\ncommand = ['sh', '-c', 'touch started; cat']\n"
+        "base_url = 'http://127.0.0.1:1'\n[mcp.slow]\n"
+        "command = ['sh', '-c', 'touch started; cat']\n"
     )
     lock = files.RuntimeLock(tmp_path / "chat.db")
     try:
@@ -493,7 +501,8 @@ async def test_a_bot_that_is_about_to_start_ends_at_the_first_signal(tmp_path, n
     config = tmp_path / "hermes.toml"
     config.write_text(
         f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
-        "[mcp.slow]\ncommand = ['sh', '-c', 'echo it waits >&2; exec cat > /dev/null']\n"
+        "base_url = 'http://127.0.0.1:1'\n[mcp.slow]\n"
+        "command = ['sh', '-c', 'echo it waits >&2; exec cat > /dev/null']\n"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     async with bot("--stdio", "--config", str(config), **pipes) as process:
