@@ -1,7 +1,7 @@
 """`python -m hermes.run`: the standalone bot.
 
 Without a configuration: a chat in the terminal, with a model where OPENAI_API_KEY or
-OPENAI_BASE_URL is set (OPENAI_MODEL names it), else with the offline agent.
+OPENAI_BASE_URL is set (OPENAI_MODEL names it) or --model is given, else with the offline agent.
 
 Exit codes: 0 it ended as it was told to, and all was answered; 1 a turn failed; 2 wrong usage or
 settings; 3 the data cannot be used; 4 the store failed while running; 5 no platform is left that
@@ -15,6 +15,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,17 @@ import trio
 
 from hermes.errors import StoreFailed, StoreRefused
 from hermes.run import resolving
-from hermes.run.bot import Front, Stopped, place_of, run_bot
-from hermes.run.logs import configure
 from hermes.run.status import report
 from hermes.settings import EXAMPLE, BadSettings, Problem, Settings, located, read
-from hermes.settings.environment import agent_of
+
+try:
+    from hermes.run.bot import Front, Kept, Stopped, place_of, run_bot
+    from hermes.run.logs import Form, configure
+except ModuleNotFoundError as missing:
+    sys.stderr.write(
+        f"The bot needs the package {missing.name}: pip install 'hermes-runtime[bot]'\n"
+    )
+    sys.exit(2)
 
 KINDS = ("offline", "openai", "anthropic")
 
@@ -37,18 +44,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.example_config:
         sys.stdout.write(EXAMPLE)
         return 0
+    with _kept(options) as kept:
+        return _main(options, kept)
+
+
+def _main(options: argparse.Namespace, kept: Kept) -> int:
     try:
-        settings = _settings(options)
+        text = "" if options.config is None else _text(options.config)
+        settings = read(text, _said(options), os.environ)
+        if options.status:  # who asks need not have the bot's keys and functions
+            return _tell(settings, "json" if options.json else "text")
+        if problems := located(resolving.unresolved(settings), text):
+            return _complain(problems, options)
     except BadSettings as bad:
         return _complain(bad.problems, options)
     if options.check_config:
         sys.stdout.write(f"{options.config or 'What is set'} is in order.\n")
         return 0
-    if options.status:
-        text, code = report(place_of(settings), "json" if options.json else "text")
-        sys.stdout.write(f"{text}\n")
-        return code
-    return _run(settings, _front(options))
+    return _run(settings, _front(options), kept)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,17 +81,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _settings(options: argparse.Namespace) -> Settings:
-    """The settings, with what was said on the command line. Raises `BadSettings`."""
-    text = "" if options.config is None else _text(options.config)
-    settings = read(text, _said(options))
-    if settings.agent.kind is None:
-        settings = read(text, {**_said(options), "agent": agent_of(os.environ)})
-    if problems := located(resolving.unresolved(settings), text):
-        raise BadSettings(problems)
-    return settings
-
-
 def _text(path: Path) -> str:
     try:
         return path.read_bytes().decode()
@@ -92,8 +94,6 @@ def _text(path: Path) -> str:
 def _said(options: argparse.Namespace) -> dict[str, Any]:
     said: dict[str, Any] = {}
     agent = {"kind": options.agent, "model": options.model}
-    if options.model and not options.agent:
-        agent["kind"] = "openai"
     for name, table in (("agent", agent), ("log", {"form": options.log})):
         if kept := {key: value for key, value in table.items() if value is not None}:
             said[name] = kept
@@ -102,10 +102,25 @@ def _said(options: argparse.Namespace) -> dict[str, Any]:
     return said
 
 
+def _kept(options: argparse.Namespace) -> AbstractContextManager[Kept]:
+    """Frames alone go to standard output, also while the settings' own modules are imported."""
+    if not options.stdio or options.status or options.check_config:
+        return nullcontext()
+    from hermes.adapters.jsonrpc.stdio import reserved  # noqa: PLC0415 - only here
+
+    return reserved()
+
+
 def _front(options: argparse.Namespace) -> Front:
     if options.stdio:
         return "stdio"
     return "none" if options.no_console else "console"
+
+
+def _tell(settings: Settings, form: Form) -> int:
+    text, code = report(place_of(settings), form)
+    sys.stdout.write(f"{text}\n")
+    return code
 
 
 def _complain(problems: Sequence[Problem], options: argparse.Namespace) -> int:
@@ -114,7 +129,7 @@ def _complain(problems: Sequence[Problem], options: argparse.Namespace) -> int:
     return 2
 
 
-def _run(settings: Settings, front: Front) -> int:
+def _run(settings: Settings, front: Front, kept: Kept) -> int:
     usual = "warning" if front == "console" else "info"
     configure(
         form=settings.log.form,
@@ -123,7 +138,7 @@ def _run(settings: Settings, front: Front) -> int:
         stream=sys.stderr,
     )
     try:
-        return 0 if trio.run(run_bot, settings, front) else 1
+        return 0 if trio.run(run_bot, settings, front, kept) else 1
     except Stopped as stopped:
         return stopped.code
     except BadSettings as bad:

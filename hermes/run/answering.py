@@ -67,7 +67,7 @@ async def _open_model(settings: Settings, hide: Callable[[str], str]) -> AsyncIt
 
     endpoint = endpoint_of(settings)
     async with AsyncExitStack() as stack:
-        tools = [resolving.named("agent.tools", each) for each in settings.agent.tools]
+        tools = [resolving.tool("agent.tools", each) for each in settings.agent.tools]
         tools += await _served(settings, stack)
         agents = await stack.enter_async_context(
             chat_agents(

@@ -7,7 +7,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import attrs
 import trio
@@ -18,7 +18,7 @@ from hermes.actors.runtime import Runtime
 from hermes.adapters.console import Console
 from hermes.config import CompressionConfig, Config, data_path
 from hermes.embed import open_runtime
-from hermes.errors import HermesError, plain
+from hermes.errors import HermesError, StoreRefused, plain
 from hermes.protocols import Adapter
 from hermes.run import logs, resolving
 from hermes.run.answering import Answering, open_answering
@@ -26,10 +26,13 @@ from hermes.run.hiding import Hiding
 from hermes.run.platforms import Platform, open_platforms
 from hermes.run.watching import open_watch
 from hermes.settings import BadSettings, Problem, Settings
+from hermes.store import files
 
 log = logging.getLogger(__name__)
 
 Front = Literal["console", "stdio", "none"]
+Kept: TypeAlias = tuple[int, int] | None
+"""Standard input and output, where they were kept for frames before anything could print."""
 
 GREETING = """\
 Hermes. {agent}
@@ -56,6 +59,8 @@ class Ending:
     """The end, once it is asked for: heard by those who end in their own way, and by the rest."""
 
     asked: trio.Event = attrs.Factory(trio.Event)
+    started: trio.Event = attrs.Factory(trio.Event)
+    """Before this there is nothing to drain."""
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
 
     def begin(self) -> None:
@@ -64,26 +69,37 @@ class Ending:
         self.scope.cancel()
 
 
-async def run_bot(settings: Settings, front: Front) -> bool:
+async def run_bot(settings: Settings, front: Front, kept: Kept = None) -> bool:
     """Run until the front ends, or a signal ends it; says whether every turn was answered."""
     if front == "none" and settings.telegram is None:
         raise BadSettings([Problem(0, "", NOTHING)])
+    prepare(settings)
     # At a console Ctrl-C stops a turn, and is the console's own.
     numbers = [signal.SIGTERM] if front == "console" else [signal.SIGTERM, signal.SIGINT]
     async with ended_by_signals(*numbers) as ending:
-        return await _run(settings, place_of(settings), front, ending)
+        path = place_of(settings)
+        files.require_free(path)  # now: servers with tools, which come first, may take long
+        return await _run(settings, path, front, ending, kept)
 
 
 def place_of(settings: Settings) -> Path:
-    """The file of the conversations; the user's own folder is made for it."""
+    """The file of the conversations."""
+    return data_path() if settings.data is None else resolving.place(settings.data)
+
+
+def prepare(settings: Settings) -> None:
+    """Make the user's own folder for the file; others are not for us to make."""
     if settings.data is not None:
-        return Path(settings.data).expanduser()
-    path = data_path()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return path
+        return
+    folder = data_path().parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        why = f"the folder {folder} cannot be made: {error.strerror}; say --db FILE"
+        raise StoreRefused(why) from None
 
 
-async def _run(settings: Settings, path: Path, front: Front, ending: Ending) -> bool:
+async def _run(settings: Settings, path: Path, front: Front, ending: Ending, kept: Kept) -> bool:
     hide = Hiding(resolving.secrets(settings))
     async with AsyncExitStack() as stack:
         answering = await stack.enter_async_context(open_answering(settings, hide.known))
@@ -114,11 +130,14 @@ async def _run(settings: Settings, path: Path, front: Front, ending: Ending) -> 
                 hide=hide.known,
             )
         )
+        ending.started.set()
         watch.begin(runtime)
         answering.begin(runtime)
-        log.info("started", extra={"front": front, "agent": settings.agent.kind})
+        logs.line("hermes.run")("started", front=front, agent=settings.agent.kind)
         async with beside(platforms, runtime, alone=front == "none"):
-            return await _talk(runtime, front, console, ending)
+            if front == "stdio":
+                return await _serve(runtime, ending, kept)
+            return await _talk(runtime, console, ending)
 
 
 @asynccontextmanager
@@ -145,12 +164,14 @@ async def beside(
         raise plain(group) from None
 
 
-async def _talk(runtime: Runtime, front: Front, console: Console | None, ending: Ending) -> bool:
-    if front == "stdio":
-        from hermes.adapters.jsonrpc import serve_stdio  # noqa: PLC0415 - only here
+async def _serve(runtime: Runtime, ending: Ending, kept: Kept) -> bool:
+    from hermes.adapters.jsonrpc import serve_stdio  # noqa: PLC0415 - only here
 
-        await serve_stdio(runtime, stop=ending.asked)
-        return True
+    await serve_stdio(runtime, stop=ending.asked, kept=kept)
+    return True
+
+
+async def _talk(runtime: Runtime, console: Console | None, ending: Ending) -> bool:
     if console is None:
         await ending.asked.wait()
         return True
@@ -171,7 +192,7 @@ def _console(answering: Answering, path: Path) -> Console:
 async def ended_by_signals(*numbers: signal.Signals) -> AsyncIterator[Ending]:
     """What the first signal ends, so that the bot drains; a second one ends everything at once."""
     ending = Ending()
-    stopped = False
+    stopped: int | None = None
     raised: BaseException | None = None
 
     async def listen(task_status: trio.TaskStatus[None]) -> None:
@@ -179,9 +200,10 @@ async def ended_by_signals(*numbers: signal.Signals) -> AsyncIterator[Ending]:
         with trio.open_signal_receiver(*numbers) as signals:
             task_status.started()
             async for _ in signals:
-                if ending.asked.is_set():
-                    stopped = True
+                if ending.asked.is_set() or not ending.started.is_set():
+                    stopped = 130 if ending.asked.is_set() else 0
                     nursery.cancel_scope.cancel()
+                    return
                 log.info("told to end: draining; a second signal ends it at once")
                 ending.begin()
 
@@ -194,15 +216,15 @@ async def ended_by_signals(*numbers: signal.Signals) -> AsyncIterator[Ending]:
         except BaseException as error:  # noqa: BLE001 - raised below, not in a group
             raised = error
         nursery.cancel_scope.cancel()
-    if stopped:
-        raise Stopped(130)
+    if stopped is not None:
+        raise Stopped(stopped)
     if raised is not None:
         raise raised
 
 
 def metrics_of(settings: Settings) -> Path | None:
     """Where Prometheus finds the figures."""
-    return None if settings.metrics is None else Path(settings.metrics.file).expanduser()
+    return None if settings.metrics is None else resolving.place(settings.metrics.file)
 
 
 def access_of(settings: Settings) -> Access:
@@ -225,7 +247,7 @@ def config_of(settings: Settings) -> Config:
     compression, runtime = settings.compression, settings.runtime
     return Config(
         busy=runtime.busy,
-        busy_by_platform=runtime.busy_on,
+        busy_by_platform={str(name): busy for name, busy in runtime.busy_on.items()},
         expiry=settings.expiry.policy(),
         expiry_by={name: table.policy() for name, table in settings.expiry_by.items()},
         max_open=runtime.max_open,

@@ -149,6 +149,7 @@ def _install(sink: Sink, level: str) -> None:
     root.addHandler(sink)
     ours.setLevel(level.upper())
     root.setLevel(max(ours.level, logging.WARNING))
+    logging.captureWarnings(True)
     sys.excepthook = _ended
     threading.excepthook = lambda args: _ended(args.exc_type, args.exc_value, args.exc_traceback)
     sys.unraisablehook = lambda args: _ended(args.exc_type, args.exc_value, args.exc_traceback)

@@ -1,16 +1,23 @@
-"""From what the settings name to the things themselves: keys, functions, paths."""
+"""From what the settings name to the things themselves: keys, functions, programs, paths."""
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import os
-from collections.abc import Iterator
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hermes.agents.tools import Tool, tool as made
 from hermes.messages import Hooks
 from hermes.secrets import Secret
 from hermes.settings import BadSettings, Problem, Reference, Settings
+from hermes.settings.schema import AgentTable, McpTable
+
+_SECRET = re.compile("key|token|secret|passw|auth|cookie|credential", re.IGNORECASE)
+"""Names of headers and variables whose values are secrets; LANG and X-Team hold common words."""
 
 
 def secret(key: str, reference: Reference) -> Secret:
@@ -21,7 +28,7 @@ def secret(key: str, reference: Reference) -> Secret:
             raise BadSettings([Problem(0, key, f"the environment has no {name}; set it")])
         return Secret.env(name)
     try:
-        value = Path(name).expanduser().read_text("utf-8").strip()
+        value = place(name).read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is no text"
         raise BadSettings([Problem(0, key, f"{name} cannot be read: {why}")]) from None
@@ -30,8 +37,35 @@ def secret(key: str, reference: Reference) -> Secret:
     return Secret(value)
 
 
-def named(key: str, place: str) -> Any:
-    """What `module:name` names. Raises `BadSettings` where there is nothing."""
+def place(name: str) -> Path:
+    """The path of that name, from the user's own folder where it begins with ~."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # there is no such user; that there is no such file is told later
+        return Path(name)
+
+
+def function(key: str, place: str) -> Callable[..., Any]:
+    """The function that `module:name` names. Raises `BadSettings` where there is none."""
+    found: Callable[..., Any] = _named(key, place)
+    if not callable(found):
+        raise BadSettings([Problem(0, key, f"{place} is not a function")])
+    return found
+
+
+def tool(key: str, place: str) -> Tool:
+    """The tool that `module:name` names. Raises `BadSettings` where a model could not call it."""
+    if isinstance(found := _named(key, place), Tool):
+        return found
+    try:
+        return made(function(key, place))
+    except (TypeError, ValueError) as error:
+        if isinstance(error, BadSettings):
+            raise
+        raise BadSettings([Problem(0, key, f"{place} cannot be a tool: {error}")]) from None
+
+
+def _named(key: str, place: str) -> Any:
     module, colon, name = place.partition(":")
     if not colon or not module or not name:
         raise BadSettings([Problem(0, key, f"{place!r} is not of the form module:name")])
@@ -51,16 +85,15 @@ def secrets(settings: Settings) -> list[str]:
     named += [secret("agent.key", agent.key)] if agent.key is not None else []
     named += [secret("telegram.token", telegram.token)] if telegram is not None else []
     values = [each.reveal() for each in named]
-    values += agent.headers.values()
-    for server in settings.mcp.values():
-        values += server.environment.values()
+    for table in (agent.headers, *(server.environment for server in settings.mcp.values())):
+        values += [value for name, value in table.items() if _SECRET.search(name)]
     return [value for value in values if value]
 
 
 def hooks(settings: Settings) -> Hooks:
     """The functions that hear of boundaries."""
     return {
-        event: [named(f"hooks.{event}", place) for place in places]
+        event: [function(f"hooks.{event}", place) for place in places]
         for event, places in settings.hooks.items()
     }
 
@@ -73,11 +106,44 @@ def unresolved(settings: Settings) -> Iterator[Problem]:
     for key, reference in references:
         if reference is not None:
             yield from _problems(secret, key, reference)
-    places = [("agent.tools", place) for place in agent.tools]
+    if agent.kind == "openai" and agent.key is None and _is_openais(agent):
+        why = "OpenAI wants a key: set OPENAI_API_KEY, or say with base_url where the model is"
+        yield Problem(0, "agent", why)
+    yield from _uncallable(agent.tools)
+    if settings.metrics is not None and not place(settings.metrics.file).parent.is_dir():
+        yield Problem(0, "metrics.file", "its folder does not exist; create it first")
     for event, hooks in settings.hooks.items():
-        places += [(f"hooks.{event}", hook) for hook in hooks]
-    for key, place in places:
-        yield from _problems(named, key, place)
+        for hook in hooks:
+            yield from _problems(function, f"hooks.{event}", hook)
+    for name, server in settings.mcp.items():
+        yield from _unserved(f"mcp.{name}", server)
+
+
+def _is_openais(agent: AgentTable) -> bool:
+    """Whether the model is OpenAI's own, and there is no key."""
+    variables = ("OPENAI_API_KEY", "OPENAI_BASE_URL")
+    return agent.base_url is None and not any(map(os.environ.get, variables))
+
+
+def _uncallable(places: Iterable[str]) -> Iterator[Problem]:
+    names: set[str] = set()
+    for place in places:
+        try:
+            name = tool("agent.tools", place).name
+        except BadSettings as bad:
+            yield from bad.problems
+            continue
+        if name in names:
+            yield Problem(0, "agent.tools", f"{place} is the second tool of that name")
+        names.add(name)
+
+
+def _unserved(key: str, server: McpTable) -> Iterator[Problem]:
+    if importlib.util.find_spec("mcp") is None:
+        yield Problem(0, key, "servers need the package mcp: pip install 'hermes-runtime[mcp]'")
+    if server.command and not shutil.which(server.command[0], path=server.environment.get("PATH")):
+        why = f"there is no program {server.command[0]}; install it, or give its whole path"
+        yield Problem(0, f"{key}.command", why)
 
 
 def _problems(resolve: Any, key: str, what: str) -> Iterator[Problem]:

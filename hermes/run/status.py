@@ -32,7 +32,7 @@ class Unreadable(Exception):
 
 def status_path(path: Path) -> Path:
     """Where a bot writes how it is doing: beside its data."""
-    return path.with_name(f"{path.name}.status")
+    return path.parent / f"{path.name}.status"
 
 
 def encoded(facts: Facts) -> str:

@@ -12,11 +12,19 @@ _ADDRESSES = {
 }
 
 
-def agent_of(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The agent that is meant where none was chosen: a model if one is connected."""
-    if not environment.get("OPENAI_API_KEY") and not environment.get("OPENAI_BASE_URL"):
-        return {"kind": "offline"}
-    return {"kind": "openai", "model": environment.get("OPENAI_MODEL") or MODEL}
+def agent_of(said: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """What was said of the agent, and where that leaves it open, what the environment says."""
+    agent = dict(said)
+    if "kind" not in agent:
+        connected = environment.get("OPENAI_API_KEY") or environment.get("OPENAI_BASE_URL")
+        if not connected and "model" not in agent:
+            return {**agent, "kind": "offline"}
+        agent = {"model": environment.get("OPENAI_MODEL") or MODEL, **agent, "kind": "openai"}
+    elif agent["kind"] == "openai" and environment.get("OPENAI_MODEL"):
+        agent.setdefault("model", environment["OPENAI_MODEL"])
+    elif agent["kind"] == "anthropic" and environment.get("ANTHROPIC_API_KEY"):
+        agent.setdefault("key", "env:ANTHROPIC_API_KEY")
+    return agent
 
 
 def base_url_of(kind: str, environment: Mapping[str, str]) -> str:

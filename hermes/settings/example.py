@@ -75,7 +75,7 @@ mode = "none"               # or "idle", "daily", "both"
 per_minute = 30.0
 burst = 30
 
-# A bot on Telegram. Ids are numbers, never names: /whoami of @userinfobot or the log tells them.
+# A bot on Telegram. Ids are numbers, never names: the log (of level info) says who was turned away.
 # [telegram]
 # token = "env:TELEGRAM_BOT_TOKEN"
 # operators = [11111111]    # may do everything, also let others in with /pair

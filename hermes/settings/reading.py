@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 import attrs
 import msgspec
 
+from hermes.settings.environment import agent_of
 from hermes.settings.lines import Path, lines_of
 from hermes.settings.rules import broken_rules
 from hermes.settings.schema import Reference, Settings, Table
@@ -42,10 +43,13 @@ class BadSettings(ValueError):
         self.problems = problems
 
 
-def read(text: str, also: Told | None = None) -> Settings:
+def read(
+    text: str, also: Told | None = None, environment: Mapping[str, str] | None = None
+) -> Settings:
     """The settings of a text. Raises `BadSettings` with all that is wrong.
 
-    `also` was said elsewhere, as on the command line, and counts more.
+    `also` was said elsewhere, as on the command line, and counts more; the `environment` counts
+    where neither chose what answers.
     """
     try:
         told = tomllib.loads(text)
@@ -54,6 +58,8 @@ def read(text: str, also: Told | None = None) -> Settings:
     except RecursionError:
         raise BadSettings([Problem(0, "", "it is nested too deeply")]) from None
     told = _merged(told, also or {})
+    if environment is not None and isinstance(agent := told.get("agent", {}), dict):
+        told["agent"] = agent_of(agent, environment)
     problems = list(_check(told, Settings, ()))
     if not problems:
         settings = msgspec.convert(told, Settings, dec_hook=_convert)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from hermes.settings.lines import Path
-from hermes.settings.schema import AgentTable, ExpiryTable, Settings
+from hermes.settings.schema import AgentTable, BudgetTable, ExpiryTable, Platform, Settings
 
 _OF_A_MODEL = (
     "model", "base_url", "key", "system", "max_tokens", "parameters", "headers", "alternate",
     "tools", "prices", "budgets",
 )  # fmt: skip
 _MODELLED = ("openai", "anthropic")
+_CHATS = ("dm", "group", "channel")
 
 
 def broken_rules(settings: Settings, told: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
@@ -22,11 +23,16 @@ def broken_rules(settings: Settings, told: Mapping[str, Any]) -> Iterator[tuple[
     yield from _expiry(settings, told)
     yield from _telegram(settings)
     yield from _mcp(settings)
+    yield from _places(settings)
+    yield from _addresses(settings)
 
 
 def _agent(settings: Settings, told: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
     if settings.agent.kind in _MODELLED:
         yield from _model(settings.agent)
+        compression = settings.compression
+        if compression.max_output >= compression.window:
+            yield ("compression",), "max_output must be smaller than window, of which it is a part"
         return
     why = "it has no effect without a model; take it out, or say kind = 'openai' or 'anthropic'"
     for name in told.get("agent", {}):
@@ -40,11 +46,18 @@ def _agent(settings: Settings, told: Mapping[str, Any]) -> Iterator[tuple[Path, 
 def _model(agent: AgentTable) -> Iterator[tuple[Path, str]]:
     if agent.model is None:
         yield ("agent",), f"kind = {agent.kind!r} needs a model"
+    if agent.budgets != BudgetTable() and _unpriced(agent):
+        yield ("agent", "budgets"), f"it has no effect without [agent.prices.{agent.model!r}]"
     if agent.kind == "anthropic":
         if agent.key is None:
             yield ("agent",), "kind = 'anthropic' needs a key: key = 'env:ANTHROPIC_API_KEY'"
         if agent.alternate:
             yield ("agent", "alternate"), "it has no effect with kind = 'anthropic'; take it out"
+
+
+def _unpriced(agent: AgentTable) -> bool:
+    """Whether nobody could tell what has been spent; other endpoints may tell it themselves."""
+    return agent.base_url is None and agent.model not in agent.prices
 
 
 def _switched_off(told: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
@@ -90,3 +103,31 @@ def _mcp(settings: Settings) -> Iterator[tuple[Path, str]]:
             yield ("mcp", name), "give either a command or a url"
         if server.url and server.environment:
             yield ("mcp", name, "environment"), "it has no effect with a url"
+
+
+def _places(settings: Settings) -> Iterator[tuple[Path, str]]:
+    platforms = get_args(Platform)
+    known = {*platforms, *_CHATS, *(f"{one}/{kind}" for one in platforms for kind in _CHATS)}
+    named: list[Path] = [("runtime", "busy_on", name) for name in settings.runtime.busy_on]
+    for name in settings.expiry_by:
+        if name in known:
+            named.append(("expiry_by", name))
+        else:
+            yield (
+                ("expiry_by", name),
+                f"say a platform ({', '.join(platforms)}), a kind of chat ({', '.join(_CHATS)}), "
+                "or both, as in 'telegram/group'",
+            )
+    for path in named:
+        if settings.telegram is None and str(path[-1]).startswith("telegram"):
+            yield path, "it has no effect without [telegram]"
+
+
+def _addresses(settings: Settings) -> Iterator[tuple[Path, str]]:
+    told: list[tuple[Path, str | None]] = [(("agent", "base_url"), settings.agent.base_url)]
+    if settings.telegram is not None:
+        told.append((("telegram", "base_url"), settings.telegram.base_url))
+    told += [(("mcp", name, "url"), server.url) for name, server in settings.mcp.items()]
+    for path, address in told:
+        if address is not None and not address.startswith(("http://", "https://")):
+            yield path, "an address begins with http:// or https://"

@@ -11,6 +11,7 @@ from hermes.config import CompressionConfig
 from hermes.messages import Busy, ExpiryPolicy
 
 Kind = Literal["offline", "openai", "anthropic"]
+Platform = Literal["console", "rpc", "telegram"]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Money = Annotated[float, msgspec.Meta(ge=0)]
@@ -95,7 +96,7 @@ class RuntimeTable(Table, frozen=True, kw_only=True):
     """How turns are run."""
 
     busy: Busy = "queue"
-    busy_on: dict[str, Busy] = {}
+    busy_on: dict[Platform, Busy] = {}
     max_open: Count = 100
     turn_seconds: Seconds = 1800.0
     drain_seconds: Seconds = 30.0

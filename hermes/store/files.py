@@ -215,10 +215,7 @@ class RuntimeLock:
             self._file.seek(0)
             owner = self._file.read(100).strip() or "unknown process"
             self._file.close()
-            raise StoreInUse(
-                f"{path} is already in use by another Hermes runtime ({owner}); "
-                "stop that one, or choose another file"
-            )
+            raise _in_use(path, owner)
         self._file.truncate(0)
         self._file.write(f"pid {os.getpid()}")
         self._file.flush()
@@ -249,6 +246,20 @@ def owner(path: Path) -> str | None:
         return None
     except OSError as error:
         raise StoreRefused(f"{path}.lock cannot be opened: {error.strerror}") from error
+
+
+def require_free(path: str | os.PathLike[str]) -> None:
+    """Refuse where another runtime has the file; one may still take it after this."""
+    real = resolve(path)
+    if (other := owner(real)) is not None:
+        raise _in_use(real, other)
+
+
+def _in_use(path: Path, owner: str) -> StoreInUse:
+    return StoreInUse(
+        f"{path} is already in use by another Hermes runtime ({owner}); "
+        "stop that one, or choose another file"
+    )
 
 
 @attrs.define

@@ -16,14 +16,16 @@ import pytest
 import trio
 
 from hermes.settings import EXAMPLE
-from hermes.store import SessionStore
+from hermes.store import SessionStore, files
 from hermes.testing import open_model
 from hermes.testing.telegram import TOKEN, open_telegram
+from tests.jsonrpc_client import Client
 
 SECONDS = 60
 RUN = [sys.executable, "-W", "error", "-m", "hermes.run"]
 ROOT = Path(__file__).parents[2]
-QUIET = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+KEYS = ("OPENAI_", "ANTHROPIC_")
+QUIET = {name: value for name, value in os.environ.items() if not name.startswith(KEYS)}
 
 
 def run(*arguments, text="", env=None, cwd=None):
@@ -49,7 +51,7 @@ def test_every_problem_is_told_with_its_line_and_nothing_is_begun(tmp_path):
     path = tmp_path / "hermes.toml"
     path.write_text(
         f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
-        "key = 'env:NOT_SET'\ntools = ['json:dumps', 'nothing_here:x', 'json:nothing', 'json']\n"
+        "key = 'env:NOT_SET'\ntools = ['nothing_here:x', 'json:nothing', 'json']\n"
         "[telegram]\ntoken = 'file:/no/such/file'\nusers = [1]\n"
         "[hooks]\non_session_finalize = ['json:none']\n"
     )
@@ -67,6 +69,41 @@ def test_every_problem_is_told_with_its_line_and_nothing_is_begun(tmp_path):
             "line 11: hooks.on_session_finalize: json has no none",
         ]
     assert not (tmp_path / "chat.db").exists()
+
+
+def test_what_a_model_could_not_call_is_told_before_anything_is_begun(tmp_path):
+    path = tmp_path / "hermes.toml"
+    path.write_text(
+        f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
+        "tools = ['json:dumps', 'json:__name__', 'mine:add', 'mine:add']\n"
+        "[hooks]\non_session_finalize = ['json:__name__']\n"
+        "[mcp.files]\ncommand = ['no-such-program']\n[metrics]\nfile = '/no/such/folder/prom'\n"
+    )
+    (tmp_path / "mine.py").write_text("def add(a: int, b: int) -> int:\n    return a + b\n")
+    done = run("--config", path, text="hello\n", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    told = [line.removeprefix(f"{path}: ") for line in done.stderr.splitlines()]
+    assert told == [
+        "line 2: agent: OpenAI wants a key: set OPENAI_API_KEY, or say with base_url where the "
+        "model is",
+        "line 5: agent.tools: json:__name__ is not a function",
+        "line 5: agent.tools: json:dumps cannot be a tool: "
+        "tool dumps: parameter obj needs an annotation",
+        "line 5: agent.tools: mine:add is the second tool of that name",
+        "line 7: hooks.on_session_finalize: json:__name__ is not a function",
+        "line 9: mcp.files.command: there is no program no-such-program; "
+        "install it, or give its whole path",
+        "line 11: metrics.file: its folder does not exist; create it first",
+    ]
+    assert not (tmp_path / "chat.db").exists()
+
+
+@pytest.mark.parametrize("place", ["/", "", "~nobody/chat.db"])
+def test_a_place_that_cannot_be_is_told_in_one_sentence(place):
+    for option in ([], ["--status"]):
+        done = run("--db", place, *option)
+        assert done.returncode == 3
+        assert (done.stdout + done.stderr).count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -133,6 +170,57 @@ async def test_a_model_is_named_in_the_settings_or_on_the_command_line(tmp_path)
     assert little.headers["authorization"] == "Bearer sk-from-a-file"
 
 
+@pytest.mark.parametrize("table", ["[agent]\nsystem = 'Be kind.'\n", "[titles]\nenabled = false\n"])
+def test_a_model_of_the_environment_can_be_configured(tmp_path, table):
+    path = tmp_path / "hermes.toml"
+    path.write_text(table)
+    connected = {"OPENAI_BASE_URL": "http://127.0.0.1:1"}
+    assert run("--config", path, "--check-config", env=connected).stderr == ""
+    done = run("--config", path, "--check-config")
+    assert (done.returncode, "it has no effect without a model" in done.stderr) == (2, True)
+    named = {**connected, "OPENAI_MODEL": "little"}
+    assert run("--agent", "openai", "--check-config", env=named).stderr == ""
+    anthropic = ["--agent", "anthropic", "--model", "m", "--check-config"]
+    assert "needs a key" in run(*anthropic).stderr
+    assert run(*anthropic, env={"ANTHROPIC_API_KEY": "sk-1"}).stderr == ""
+
+
+async def test_another_model_on_the_command_line_is_asked_in_the_way_of_the_settings(tmp_path):
+    async with open_model(lambda _: "good evening") as model:
+        path = tmp_path / "hermes.toml"
+        path.write_text(
+            f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'anthropic'\nmodel = 'little'\n"
+            f"base_url = '{model.anthropic_url}'\nkey = 'env:KEY'\n[titles]\nenabled = false\n"
+        )
+        done = await trio.run_process(
+            [*RUN, "--config", str(path), "--model", "large"], stdin=b"hello\n",
+            capture_stdout=True, env={**QUIET, "KEY": "sk-for-anthropic"},
+        )  # fmt: skip
+        assert done.stdout == b"good evening\n"
+        [asked] = model.requests
+    assert asked.json["model"] == "large"
+    assert asked.headers["x-api-key"] == "sk-for-anthropic"
+
+
+async def test_only_headers_that_hold_a_secret_are_hidden_from_what_is_said(tmp_path):
+    async with open_model(lambda _: "research, with Bearer canary-in-a-header") as model:
+        path = tmp_path / "hermes.toml"
+        path.write_text(
+            f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
+            f"base_url = '{model.openai_url}'\n[titles]\nenabled = false\n[agent.headers]\n"
+            "X-Team = 'research'\nProxy-Authorization = 'Bearer canary-in-a-header'\n"
+        )
+        done = await trio.run_process(
+            [*RUN, "--config", str(path)], stdin=b"hello\n", capture_stdout=True, env=QUIET
+        )
+        assert model.requests[0].headers["x-team"] == "research"
+    assert done.stdout.startswith(b"research, with ")
+    with SessionStore(tmp_path / "chat.db") as store:
+        [listed] = store.list_sessions()
+        kept = store.load(listed.session.id).messages[-1].content
+    assert kept == "research, with [hidden]"
+
+
 def test_tools_and_hooks_are_named_in_the_settings(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from pathlib import Path\n\ndef left(session_id, platform):\n"
@@ -150,6 +238,85 @@ def test_a_bot_without_a_console_or_a_platform_is_told_so(tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("there is nothing to run")
     assert done.stderr.count("\n") == 1
+
+
+# For editors
+
+
+@asynccontextmanager
+async def editor(*arguments):
+    """A bot with `--stdio` in a process of its own, and a client of it."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    async with bot("--stdio", *arguments, **pipes) as process, trio.open_nursery() as nursery:
+        client = Client(process.stdin, process.stdout)
+        nursery.start_soon(client.listen)
+        yield process, client
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_editor_speaks_with_it_and_ends_it_by_the_end_of_its_input(tmp_path):
+    path = str(tmp_path / "chat.db")
+    async with editor("--db", path) as (process, client):
+        handle = (await client.call("session.create"))["session_id"]
+        await client.call("prompt.submit", session_id=handle, text="hello")
+        told = await client.event("message.complete", handle)
+        assert (told["status"], told["text"].splitlines()[0]) == ("complete", "You said: hello")
+        # What was submitted before the end of the input is still answered.
+        await client.ask("prompt.submit", session_id=handle, text="count to 5 slowly")
+        await process.stdin.aclose()
+        await client.wait_end()
+        assert (await client.event("message.complete", handle))["text"] == "1 2 3 4 5"
+        assert await process.wait() == 0
+        said = await said_by(process)
+    assert "hello" not in said
+    assert client.numbers == list(range(1, len(client.numbers) + 1))
+    with SessionStore(path) as store:
+        assert store.open_inbox() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_bot_for_an_editor_drains_when_it_is_told_to_end(tmp_path, number):
+    async with editor("--db", str(tmp_path / "chat.db")) as (process, client):
+        handle = (await client.call("session.create"))["session_id"]
+        await client.call("prompt.submit", session_id=handle, text="count to 8 slowly")
+        await client.event("message.delta", handle)
+        process.send_signal(number)
+        await client.wait_end()
+        assert await process.wait() == 0
+    with SessionStore(tmp_path / "chat.db") as store:
+        assert store.open_inbox() == []
+        [session] = store.list_sessions()
+        assert store.load(session.session.id).messages[-1].content == "1 2 3 4 5 6 7 8"
+
+
+async def test_nothing_but_frames_is_written_to_an_editor(tmp_path):
+    (tmp_path / "loud.py").write_text(
+        "print('imported')\n\ndef left(session_id, platform):\n    print('left', flush=True)\n"
+    )
+    config = tmp_path / "hermes.toml"
+    config.write_text("data = 'chat.db'\n[hooks]\non_session_finalize = ['loud:left']\n")
+    create = '{"jsonrpc": "2.0", "id": 1, "method": "session.create"}\n'
+    done = run("--stdio", "--config", config, text=create, cwd=tmp_path)
+    assert done.returncode == 0
+    assert [json.loads(line)["jsonrpc"] for line in done.stdout.splitlines()] == ["2.0", "2.0"]
+    assert "imported\n" in done.stderr
+    assert " hermes.run started front=stdio agent=offline\n" in done.stderr
+
+
+def test_also_a_warning_of_a_library_is_a_line_of_the_log(tmp_path):
+    (tmp_path / "old.py").write_text(
+        "import warnings\n\ndef left(session_id, platform):\n    warnings.warn('it is old')\n"
+    )
+    config = tmp_path / "hermes.toml"
+    config.write_text("data = 'chat.db'\n[hooks]\non_session_finalize = ['old:left']\n")
+    command = [sys.executable, "-m", "hermes.run", "--config", str(config), "--log", "json"]
+    done = subprocess.run(
+        command, input="hello\n/new\n", capture_output=True, text=True, timeout=60, check=True,
+        env={**QUIET, "PYTHONPATH": str(ROOT)}, cwd=tmp_path,
+    )  # fmt: skip
+    [told] = map(json.loads, done.stderr.splitlines())
+    assert (told["level"], told["logger"]) == ("warning", "py.warnings")
+    assert "it is old" in told["event"]
 
 
 # On a platform
@@ -291,6 +458,69 @@ async def test_the_status_is_read_from_another_process(tmp_path, server, setting
         assert await process.wait() == 0
     assert (await status())[0] == 1
     assert not (tmp_path / "hermes.prom").exists()
+
+
+def test_the_status_needs_no_keys_and_makes_nothing(tmp_path):
+    path = tmp_path / "hermes.toml"
+    path.write_text("[telegram]\ntoken = 'env:NOT_SET'\nusers = [7]\n")
+    home = {"XDG_DATA_HOME": str(tmp_path / "home")}
+    done = run("--config", path, "--status", env=home)
+    assert (done.returncode, done.stderr) == (3, "")
+    assert "does not exist" in done.stdout
+    assert not (tmp_path / "home").exists()
+    assert run(text="hello\n", env=home).returncode == 0
+    assert run("--config", path, "--status", env=home).returncode == 1
+
+
+def test_a_home_that_cannot_be_made_is_told_in_one_sentence():
+    done = run(text="hello\n", env={"XDG_DATA_HOME": "/dev/null"})
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "the folder /dev/null/hermes cannot be made: Not a directory" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_second_start_does_not_wait_for_servers_with_tools(tmp_path):
+    path = tmp_path / "hermes.toml"
+    path.write_text(
+        "data = 'chat.db'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
+        "base_url = 'http://127.0.0.1:1'\n[mcp.slow]\n"
+        "command = ['sh', '-c', 'touch started; cat']\n"
+    )
+    lock = files.RuntimeLock(tmp_path / "chat.db")
+    try:
+        done = run("--config", path, cwd=tmp_path)
+    finally:
+        lock.close()
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "already in use by another Hermes runtime" in done.stderr
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_bot_that_is_about_to_start_ends_at_the_first_signal(tmp_path, number):
+    config = tmp_path / "hermes.toml"
+    config.write_text(
+        f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
+        "base_url = 'http://127.0.0.1:1'\n[mcp.slow]\n"
+        "command = ['sh', '-c', 'echo it waits >&2; exec cat > /dev/null']\n"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    async with bot("--stdio", "--config", str(config), **pipes) as process:
+        told = b""
+        while b"it waits" not in told:
+            told += await process.stderr.receive_some()
+        process.send_signal(number)
+        with trio.fail_after(10):
+            assert await process.wait() == 0
+        assert b"Traceback" not in told + (await said_by(process)).encode()
+
+
+def test_packages_that_are_missing_are_told_in_one_sentence(tmp_path):
+    (tmp_path / "structlog.py").write_text("raise ModuleNotFoundError('no', name='structlog')\n")
+    done = run("--db", tmp_path / "chat.db", text="hello\n", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    told = "The bot needs the package structlog: pip install 'hermes-runtime[bot]'\n"
+    assert done.stderr == told
 
 
 def test_the_unit_and_the_container_start_it_with_options_that_exist():

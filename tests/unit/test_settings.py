@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import tomllib
+from pathlib import Path
+from textwrap import dedent
 
 import pytest
 from hypothesis import given, strategies as st
@@ -72,14 +74,26 @@ def test_the_example_has_every_key():
         ),
         ("[expiry]\nat_hour = 24", [(2, "expiry.at_hour")]),
         ("[expiry]\nmode = 'idle'\nat_hour = 4", [(3, "expiry.at_hour")]),
-        ("[expiry_by.cli]\nidle_minutes = 4", [(2, "expiry_by.cli.idle_minutes")]),
-        ("[runtime]\nbusy_on = {\"a\" = 'quick'}", [(2, "runtime.busy_on.a")]),
+        ("[expiry_by.dm]\nidle_minutes = 4", [(2, "expiry_by.dm.idle_minutes")]),
+        ("[expiry_by.cli]\nmode = 'daily'", [(1, "expiry_by.cli")]),
+        ("[expiry_by.'console/public']\nmode = 'daily'", [(1, "expiry_by.console/public")]),
+        ("[expiry_by.'telegram/group']\nmode = 'daily'", [(1, "expiry_by.telegram/group")]),
+        ("[runtime]\n[runtime.busy_on]\ntelgram = 'steer'", [(3, "runtime.busy_on.telgram")]),
+        ("[runtime]\nbusy_on = { telegram = 'steer' }", [(2, "runtime.busy_on.telegram")]),
+        ("[agent]\nkind = 'openai'\nmodel = 'm'\nprices.n.input = 1.0\n[agent.budgets]\nday = 1.0",
+         [(5, "agent.budgets")]),
+        ("[agent]\nkind = 'openai'\nmodel = 'm'\n[compression]\nwindow = 8000",
+         [(4, "compression")]),
+        ("[agent]\nkind = 'openai'\nmodel = 'm'\nbase_url = '127.0.0.1:80'\n[mcp.a]\nurl = 'u'\n"
+         "[telegram]\ntoken = 'env:T'\nusers = [1]\nbase_url = 'localhost'",
+         [(4, "agent.base_url"), (6, "mcp.a.url"), (10, "telegram.base_url")]),
+        ("[runtime]\nbusy_on = {\"rpc\" = 'quick'}", [(2, "runtime.busy_on.rpc")]),
         ("[telegram]\nusers = [1]", [(1, "telegram")]),
         ("[telegram]\ntoken = 'env:T'", [(1, "telegram")]),
         ("[telegram]\ntoken = 'env:T'\nusers = [\n 1,\n 'ann', # not a number\n 'bob']",
          [(5, "telegram.users[1]"), (6, "telegram.users[2]")]),
         ("[telegram]\ntoken = 'env:T'\nopen = true\nchats = [1]", [(4, "telegram.chats")]),
-        ("[agent]\nkind='openai'\nmodel='m'\n[mcp.a]\n[mcp.b]\nurl='u'\nenvironment={A='b'}",
+        ("[agent]\nkind='openai'\nmodel='m'\n[mcp.a]\n[mcp.b]\nurl='http://u'\nenvironment={A='b'}",
          [(4, "mcp.a"), (7, "mcp.b.environment")]),
         ("[hooks]\non_session_finalise = ['a:b']", [(2, "hooks.on_session_finalise")]),
         ("[metrics]", [(1, "metrics")]),
@@ -88,6 +102,28 @@ def test_the_example_has_every_key():
 )  # fmt: skip
 def test_what_is_wrong_is_told_with_its_line(text, found):
     assert problems(text) == found
+
+
+@pytest.mark.parametrize("page", ["running", "telegram"])
+def test_what_the_pages_show_loads(page):
+    text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text()
+    [shown] = re.findall(r"^ *```toml\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE)
+    assert read(dedent(shown)) != Settings()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[expiry_by.console]\nmode = 'daily'\n[expiry_by.'rpc/dm']\nmode = 'idle'",
+        "[runtime]\nbusy_on = { console = 'steer', rpc = 'reject' }",
+        "[agent]\nkind = 'openai'\nmodel = 'm'\nprices.m.input = 1.0\nbudgets.day = 1.0",
+        # Such an endpoint may tell the cost of each call.
+        "[agent]\nkind = 'openai'\nmodel = 'm'\nbase_url = 'https://a.b'\nbudgets.day = 1.0",
+        "[agent]\nkind = 'openai'\nmodel = 'm'\n[compression]\nwindow = 8001",
+    ],
+)
+def test_what_has_an_effect_is_taken(text):
+    read(text)
 
 
 def test_what_was_meant_is_guessed():

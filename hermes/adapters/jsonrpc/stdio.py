@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import trio
 
@@ -191,8 +191,15 @@ def reserved() -> Iterator[tuple[int, int]]:
 
 
 async def serve_stdio(
-    runtime: Runtime, *, linger: float = LINGER_SECONDS, stop: trio.Event | None = None
+    runtime: Runtime,
+    *,
+    linger: float = LINGER_SECONDS,
+    stop: trio.Event | None = None,
+    kept: tuple[int, int] | None = None,
 ) -> None:
-    """Serve the client at the other end of this process's input and output."""
-    with reserved() as (source, sink):
+    """Serve the client at the other end of this process's input and output.
+
+    Where they were `reserved` before, what that gave is `kept`.
+    """
+    with reserved() if kept is None else nullcontext(kept) as (source, sink):
         await serve(runtime, _Reading(source), _Writing(sink), linger=linger, stop=stop)
