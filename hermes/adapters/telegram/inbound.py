@@ -117,6 +117,7 @@ def _inbound(
         parts=tuple(said.parts) or None,
         platform_message_id=str(post.message_id),
         linger=0.0 if command else manners.album_seconds if pieces else manners.burst_seconds,
+        sent_at=float(post.edit_date or post.date) or None,
     )
 
 

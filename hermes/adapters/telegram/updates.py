@@ -100,6 +100,8 @@ class Post(msgspec.Struct, frozen=True):
 
     message_id: Int
     chat: Chat
+    date: Int = 0
+    edit_date: Int | None = None
     sender: User | None = msgspec.field(default=None, name="from")
     sender_chat: Chat | None = None
     message_thread_id: Int | None = None
