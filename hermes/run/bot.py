@@ -163,7 +163,7 @@ async def _talk(runtime: Runtime, front: Front, console: Console | None, ending:
 
 def _console(answering: Answering, path: Path) -> Console:
     return Console(
-        greeting=GREETING.format(agent=answering.says, path=path), history=path.with_name(HISTORY)
+        greeting=GREETING.format(agent=answering.says, path=path), history=path.parent / HISTORY
     )
 
 

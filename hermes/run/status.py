@@ -32,7 +32,7 @@ class Unreadable(Exception):
 
 def status_path(path: Path) -> Path:
     """Where a bot writes how it is doing: beside its data."""
-    return path.with_name(f"{path.name}.status")
+    return Path(f"{path}.status")
 
 
 def encoded(facts: Facts) -> str:
