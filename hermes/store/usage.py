@@ -61,6 +61,13 @@ def update_token_counts(
     )
 
 
+def book(tx: Tx, session_id: str, calls: Sequence[Usage]) -> None:
+    """Record calls made beside the turns of a session, unless it was deleted meanwhile."""
+    if sessions.number(tx, session_id) is not None:
+        for call in calls:
+            update_token_counts(tx, session_id, call)
+
+
 def get_usage(tx: Tx, session_id: str) -> list[Usage]:
     """The provider calls of a session, in order."""
     rows = tx.all(
