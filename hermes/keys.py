@@ -84,3 +84,8 @@ def _bounded(key: str) -> str:
     # "%s" begins no escape, so nobody can choose an id that looks like somebody's digest.
     tail = f"%sha256={hashlib.sha256(key.encode()).hexdigest()}"
     return key[: MAX_LENGTH - len(tail)] + tail
+
+
+def payer_of(platform: str, user_id: str | None) -> str:
+    """Whose budget it is."""
+    return f"{platform}/{user_id or ''}"

@@ -99,6 +99,8 @@ class Inbound(msgspec.Struct, frozen=True):
 
     `busy` says what to do with it while a turn runs; without it the configuration does. `linger` is
     how many seconds its turn waits for more, where a platform sends in pieces what is said at once.
+    `sent_at` is when it was said, by the platform's clock: rates go by that, so that nobody is too
+    fast because the bot was away. A platform tells it always or never.
     """
 
     session_key: str
@@ -110,6 +112,7 @@ class Inbound(msgspec.Struct, frozen=True):
     platform_message_id: str | None = None
     busy: Busy | None = None
     linger: float = 0.0
+    sent_at: float | None = None
 
     @property
     def identity(self) -> tuple[str, str, str]:

@@ -13,7 +13,7 @@ _KEYS = re.compile(
     r"\b(?:(?:sk|pk|rk|xai|gsk)[-_]|AIza)(?=[\w-]*\d)[\w-]{16,}"
     r"|\bkey[-_](?=[a-z]*\d)[a-z0-9]{16,}"
     r"|\bBearer\s+(?=[\w.~+/=-]*\d)[\w.~+/=-]{16,}"
-    r"|(?<![0-9])[0-9]{5,}:[\w-]{30,}",  # a Telegram bot's
+    r"|(?<![0-9])[0-9]{5,}:[\w-]{30,}",  # a Telegram bot's, also in its address
     re.IGNORECASE,
 )
 

@@ -145,7 +145,7 @@ class Admission:
             return "operator"
         require_texts(source)
         command = command_name(inbound)
-        bucket = self._bucket(source, stops=command == "stop")
+        bucket = self._bucket(inbound, stops=command == "stop")
         if not self._buckets.take(bucket):
             await self._slow_down(inbound, bucket)
         role = await self.role_of(source)
@@ -156,10 +156,12 @@ class Admission:
             await self._refuse(inbound, ABOVE.format(command=f"/{command}", role=role))
         return role
 
-    def _bucket(self, source: Source, *, stops: bool) -> Bucket:
+    def _bucket(self, inbound: Inbound, *, stops: bool) -> Bucket:
+        source = inbound.source
         # A stop has a bucket of its own: it must get through where messages do not.
         place = None if user_of(source) else source.chat_id
-        return self._buckets.of((source.platform, source.account, user_of(source), place, stops))
+        name = (source.platform, source.account, user_of(source), place, stops)
+        return self._buckets.of(name, inbound.sent_at)
 
     async def _slow_down(self, inbound: Inbound, bucket: Bucket) -> NoReturn:
         if not bucket.known:

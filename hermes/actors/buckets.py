@@ -52,16 +52,17 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    def of(self, name: Hashable) -> Bucket:
-        """His bucket, with what has flown in since."""
-        now = self._clock()
+    def of(self, name: Hashable, at: float | None = None) -> Bucket:
+        """His bucket, with what has flown in since; until `at`, where another clock counts."""
+        now = self._clock() if at is None else at
         bucket = self._buckets.get(name)
         if bucket is None:
             bucket = self._buckets[name] = Bucket(self._rates.burst, now)
             if len(self._buckets) > self._limit:
                 self._buckets.popitem(last=False)
         flown = max(now - bucket.at, 0.0) * self._rates.per_minute / 60
-        bucket.left, bucket.at = min(bucket.left + flown, self._rates.burst), now
+        bucket.left = min(bucket.left + flown, self._rates.burst)
+        bucket.at = max(bucket.at, now)  # what comes late must not have the same time flow twice
         self._buckets.move_to_end(name)
         return bucket
 

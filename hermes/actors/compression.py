@@ -245,9 +245,8 @@ class Compression:
         """What was paid for is in the ledger, also where nothing came of it."""
         with trio.CancelScope(shield=True):
             try:
-                for call in calls:
-                    usage: Usage = replace(call, purpose="summary")
-                    await self._store.update_token_counts(session_id, usage)
+                booked: list[Usage] = [replace(call, purpose="summary") for call in calls]
+                await self._store.book(session_id, booked)
             except StoreFailed:
                 raise
             except Exception:

@@ -6,13 +6,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from hermes.keys import payer_of
 from hermes.messages import Source, Spent, Usage
 from hermes.protocols import Store
-
-
-def payer_of(platform: str, user_id: str | None) -> str:
-    """Whose budget it is."""
-    return f"{platform}/{user_id or ''}"
 
 
 class Unbooked:

@@ -442,7 +442,7 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
                 hide=hide,
             )
             if titler is not None:
-                house.titling = Titling(beside, store, titler, house.publish)
+                house.titling = Titling(beside, store, titler, house.publish, hide or str)
             supervisor = Supervisor(house, sender)
             runtime = Runtime(house, supervisor)
             store.deliver, store.send = supervisor.deliver, sender.offer

@@ -10,7 +10,7 @@ import attrs
 import msgspec
 from msgspec.structs import replace
 
-from hermes.actors.ledger import Unbooked, payer_of
+from hermes.actors.ledger import Unbooked
 from hermes.actors.render import render
 from hermes.context import Cell
 from hermes.errors import TurnClosed
@@ -24,6 +24,7 @@ from hermes.events import (
     ToolFinished,
     ToolStarted,
 )
+from hermes.keys import payer_of
 from hermes.messages import Inbound, Message, Source, Spent, StoredMessage, ToolCall, Usage
 from hermes.protocols import Store, ToolRecords
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 from typing import Any, get_args
+from urllib.parse import urlsplit
 
 from hermes.settings.lines import Path
 from hermes.settings.schema import AgentTable, BudgetTable, ExpiryTable, Platform, Settings
@@ -25,6 +27,7 @@ def broken_rules(settings: Settings, told: Mapping[str, Any]) -> Iterator[tuple[
     yield from _mcp(settings)
     yield from _places(settings)
     yield from _addresses(settings)
+    yield from _files(settings)
 
 
 def _agent(settings: Settings, told: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
@@ -124,10 +127,32 @@ def _places(settings: Settings) -> Iterator[tuple[Path, str]]:
 
 
 def _addresses(settings: Settings) -> Iterator[tuple[Path, str]]:
-    told: list[tuple[Path, str | None]] = [(("agent", "base_url"), settings.agent.base_url)]
-    if settings.telegram is not None:
-        told.append((("telegram", "base_url"), settings.telegram.base_url))
-    told += [(("mcp", name, "url"), server.url) for name, server in settings.mcp.items()]
-    for path, address in told:
-        if address is not None and not address.startswith(("http://", "https://")):
-            yield path, "an address begins with http:// or https://"
+    telegram = settings.telegram
+    named: list[tuple[Path, str | None]] = [
+        (("agent", "base_url"), settings.agent.base_url),
+        (("telegram", "base_url"), None if telegram is None else telegram.base_url),
+        *((("mcp", name, "url"), server.url) for name, server in settings.mcp.items()),
+    ]
+    for path, address in named:
+        if address is not None and not _is_address(address):
+            yield path, "it is no address: say http://host/path or https://host/path"
+
+
+def _is_address(text: str) -> bool:
+    try:
+        found = urlsplit(text)
+        port = found.port  # raises where it is none
+    except ValueError:
+        return False
+    clean = text.isprintable() and " " not in text
+    return clean and found.scheme in {"http", "https"} and bool(found.hostname) and port != 0
+
+
+def _files(settings: Settings) -> Iterator[tuple[Path, str]]:
+    why = "it is no name of a file"
+    if "\0" in (settings.data or ""):  # whatever else is wrong with it, the store says
+        yield ("data",), why
+    if settings.metrics is not None:
+        name = settings.metrics.file
+        if "\0" in name or not PurePath(name).name:
+            yield ("metrics", "file"), why

@@ -252,6 +252,7 @@ class Store(actor.StoreActor):
     get_compression_lock_holder = _reads(leases.get_compression_lock_holder)
 
     update_token_counts = _writes(usage.update_token_counts)
+    book = _writes(usage.book)
     get_usage = _reads(usage.get_usage)
     spent = _reads(usage.spent)
     get_meta = _reads(meta.get_meta)

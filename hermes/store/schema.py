@@ -285,6 +285,13 @@ CREATE TABLE wrong_codes (
 ) STRICT, WITHOUT ROWID;
 """
 
+# Who pays for a call is who asked for it: a conversation may be shared by many.
+PAYERS = """
+ALTER TABLE usage ADD COLUMN payer TEXT;
+UPDATE usage SET payer =
+  (SELECT source || '/' || coalesce(user_id, '') FROM sessions WHERE no = session_no);
+"""
+
 MIGRATIONS: tuple[str, ...] = (
-    CONVERSATIONS, RUNTIME, SEARCH, TOOLS, LEDGER, DELIVERY, ADMISSION,
+    CONVERSATIONS, RUNTIME, SEARCH, TOOLS, LEDGER, DELIVERY, ADMISSION, PAYERS,
 )  # fmt: skip

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from hermes.keys import payer_of
 from hermes.messages import Spent, Usage
-from hermes.store import lineage, sessions
+from hermes.store import inbox, lineage, sessions
 from hermes.store.tx import Tx, Value
 
 
@@ -17,8 +18,12 @@ def update_token_counts(
     *,
     turn_id: int | None = None,
     at: float | None = None,
+    payer: str | None = None,
 ) -> None:
-    """Record one provider call; a session that has no row yet gets one."""
+    """Record one provider call; a session that has no row yet gets one.
+
+    Where no `payer` is named, he pays who has begun the session.
+    """
     sessions.ensure_session(tx, session_id)
     no = sessions.require(tx, session_id)
     tokens = (
@@ -30,8 +35,9 @@ def update_token_counts(
     )
     tx.run(
         "INSERT INTO usage (session_no, turn_id, purpose, model, provider, input_tokens, "
-        "output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens, cost, created_at) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens, cost, created_at, "
+        "payer) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, coalesce(?, "
+        "(SELECT source || '/' || coalesce(user_id, '') FROM sessions WHERE no = ?)))",
         no,
         turn_id,
         usage.purpose,
@@ -40,6 +46,8 @@ def update_token_counts(
         *tokens,
         usage.cost,
         tx.now if at is None else at,
+        payer,
+        no,
     )
     tx.run(
         "UPDATE sessions SET api_call_count = api_call_count + 1, input_tokens = input_tokens + ?, "
@@ -51,6 +59,13 @@ def update_token_counts(
         usage.model,
         no,
     )
+
+
+def book(tx: Tx, session_id: str, calls: Sequence[Usage]) -> None:
+    """Record calls made beside the turns of a session, unless it was deleted meanwhile."""
+    if sessions.number(tx, session_id) is not None:
+        for call in calls:
+            update_token_counts(tx, session_id, call)
 
 
 def get_usage(tx: Tx, session_id: str) -> list[Usage]:
@@ -70,13 +85,10 @@ def spent(tx: Tx, session_id: str, platform: str, user_id: str | None) -> Spent:
     marks = ",".join("?" * len(line))
     whole = f"SELECT total(cost) FROM sessions WHERE id IN ({marks})"
     midnight = _midnight(tx.now)
-    own = (
-        "SELECT total(u.cost) FROM usage u JOIN sessions s ON s.no = u.session_no "
-        "WHERE u.created_at >= ? AND s.source = ? AND s.user_id IS ?"
-    )
+    own = "SELECT total(cost) FROM usage WHERE created_at >= ? AND payer = ?"
     return Spent(
         _total(tx, whole, *line),
-        _total(tx, own, midnight, platform, user_id),
+        _total(tx, own, midnight, payer_of(platform, user_id)),
         spent_today(tx),
     )
 
@@ -99,7 +111,11 @@ def _midnight(now: float) -> float:
     )
 
 
-def record_all(tx: Tx, session_id: str, calls: Sequence[Usage], turn_id: int | None) -> None:
-    """Record the provider calls of a turn."""
+def record_all(tx: Tx, session_id: str, calls: Sequence[Usage], turn_id: int) -> None:
+    """Record the provider calls of a turn, which is still open; who has asked for it pays."""
+    if not calls:
+        return
+    asked = inbox.source_of(tx, turn_id)
+    payer = payer_of(asked.platform, asked.user_id)
     for call in calls:
-        update_token_counts(tx, session_id, call, turn_id=turn_id)
+        update_token_counts(tx, session_id, call, turn_id=turn_id, payer=payer)

@@ -27,12 +27,15 @@ def attacked(path, seed, kills, mutant=""):
 
 
 def test_after_any_seed_the_messages_sent_are_the_turns(tmp_path, prove):
+    floods = edits = 0  # of all seeds: on a busy machine one may have none
     for seed in range(40) if prove else (1,):
         seen = attacked(tmp_path / f"{seed}.db", seed, 8 if prove else 3)
         assert seen["wrong"] == [], f"seed {seed}"
         assert seen["turns"] > 10
-        assert seen["floods"]
-        assert seen["edits"]
+        floods += seen["floods"]
+        edits += seen["edits"]
+    assert floods
+    assert edits
 
 
 def test_without_kills_and_outages_nothing_is_marked_and_no_preview_is_left(tmp_path):

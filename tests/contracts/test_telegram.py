@@ -10,7 +10,8 @@ import attrs
 import pytest
 import trio
 
-from hermes import Config, open_runtime
+from hermes import Access, Config, Rules, open_runtime
+from hermes.actors.buckets import Rates
 from hermes.adapters.governor import Governor, Rate
 from hermes.adapters.telegram import Manners, Telegram
 from hermes.errors import NotAdmitted, Overloaded, StoreBusy, StoreFull
@@ -40,7 +41,7 @@ def unhurried():
 
 
 @asynccontextmanager
-async def bot(server, path, agent=echo, *, config=None, between=None, **options):
+async def bot(server, path, agent=echo, *, config=None, between=None, admission=None, **options):
     """A bot that runs; `between` wraps its runtime."""
     options = {
         "manners": AT_ONCE,
@@ -51,7 +52,9 @@ async def bot(server, path, agent=echo, *, config=None, between=None, **options)
     }
     async with (
         Telegram(Secret(TOKEN), base_url=server.url, **options) as telegram,
-        open_runtime(path, agent=agent, adapters=[telegram], config=config) as runtime,
+        open_runtime(
+            path, agent=agent, adapters=[telegram], config=config, admission=admission
+        ) as runtime,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(telegram.run, between(runtime) if between else runtime)
@@ -192,6 +195,38 @@ async def test_who_is_not_admitted_counts_as_done(server, path):
         assert await says(server, 8, 1) == ["You said: hello"]
         await confirmed(server)
     assert texts(server, 7) == []
+
+
+async def test_nobody_was_too_fast_because_the_bot_was_away(server, path):
+    """Rates go by when something was said: a day's messages come all at once after a day."""
+    door = Access(rules={"telegram": Rules(users=[7, 8])}, rates=Rates(per_minute=2, burst=2))
+    for number in range(9):
+        server.say(7, f"now and then {number}")
+        server.pass_time(60)
+    for number in range(9):
+        server.say(8, f"at once {number}")
+    heard = []
+
+    async def listen(turn):
+        heard.extend(message.content for message in turn.input)
+        return "so be it"
+
+    async with bot(server, path, listen, admission=door):
+        await confirmed(server)
+        await server.wait_until(lambda: any("too much" in text for text in texts(server, 8)))
+    assert sorted(heard) == [
+        *(f"at once {number}" for number in range(2)),
+        *(f"now and then {number}" for number in range(9)),
+    ]
+
+
+async def test_strangers_do_not_fill_the_log(server, path, caplog):
+    caplog.set_level("INFO")
+    for number in range(20):
+        server.say(7, f"spam {number}")
+    async with bot(server, path, admission=Access(rules={"telegram": Rules(users=[1])})):
+        await confirmed(server)
+    assert sum("turned away" in line or "admitted" in line for line in caplog.messages) == 1
 
 
 async def test_what_is_too_much_is_refused_in_one_sentence(server, path):

@@ -11,6 +11,7 @@ from hermes.messages import (
     Outbound,
     OutboxFacts,
     OutboxRow,
+    Source,
     TurnCommit,
     Usage,
 )
@@ -31,9 +32,9 @@ def totals(session):
     )
 
 
-async def take_turn(store, event_id, *replies, key="key", usage=()):
+async def take_turn(store, event_id, *replies, key="key", usage=(), source=None):
     """Accept a message and commit its turn with these replies; returns the turn's id."""
-    accepted = await store.accept(Inbound(key, event_id, "hello"))
+    accepted = await store.accept(Inbound(key, event_id, "hello", source or Source()))
     receipt = accepted.receipt
     outcome = await store.commit_turn(
         TurnCommit(
@@ -138,6 +139,19 @@ async def test_the_usage_of_a_turn_is_committed_with_it(store, sql, world):
     assert await store.get_usage(session_id) == [FULL, Usage("title", input_tokens=1)]
     assert totals(await store.get_session(session_id)) == (2, 101, 20, 30, 4, 5, 0.25)
     assert sql("SELECT turn_id, created_at FROM usage") == [[turn_id, world.now]] * 2
+
+
+async def test_in_a_shared_conversation_everybody_pays_for_himself(store):
+    """Else who has begun it pays for all, and the others may spend without end."""
+    ann, ben = (Source("telegram", chat_id="-1", user_id=who) for who in ("7", "8"))
+    for number, source in enumerate((ann, ben, ben)):
+        await take_turn(store, f"e{number}", usage=[FULL], source=source)
+    session_id = (await store.get_route("key")).session_id
+    assert (await store.get_session(session_id)).user_id == "7"
+    spent = [await store.spent(session_id, "telegram", who) for who in ("7", "8", "9")]
+    assert [each.principal for each in spent] == [0.25, 0.5, 0.0]
+    await store.update_token_counts(session_id, FULL)  # a title, say
+    assert (await store.spent(session_id, "telegram", "7")).principal == 0.5
 
 
 # The outbox

@@ -90,6 +90,8 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_sentence(path):
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr.count("\n") == 1
     assert path.rsplit("/", 1)[0] in done.stderr
+    asked = run("--db", path, "--status")
+    assert (asked.returncode, asked.stderr, asked.stdout.count("\n")) == (3, "", 1)
 
 
 def test_a_second_start_on_the_same_data_ends_in_one_sentence(tmp_path):

@@ -1032,7 +1032,7 @@ async def test_a_rotation_that_finds_the_store_busy_costs_neither_turn_nor_agent
 class Unbilled(Through):
     """A store that is busy when the cost of a summary is written down."""
 
-    async def update_token_counts(self, session_id, usage, **_):
+    async def book(self, session_id, calls):
         raise StoreBusy("another process holds the write lock")
 
 

@@ -72,6 +72,28 @@ async def test_the_first_exchange_gives_the_conversation_a_title(start):
     assert "7 tokens in" in usage.text
 
 
+async def test_a_title_has_no_secret_in_it(start):
+    titler = Titler("about hunter-two")
+    hide = lambda text: text.replace("hunter-two", "[hidden]")  # noqa: E731
+    async with start(agent=echo, titler=titler, hide=hide) as runtime:
+        with runtime.events("k") as heard, trio.fail_after(SECONDS):
+            await runtime.ask("k", "hello")
+            assert (await titled(heard)).title == "about [hidden]"
+        assert await title_of(runtime) == "about [hidden]"
+
+
+async def test_a_conversation_that_is_deleted_while_it_is_named_stays_deleted(start):
+    titler = Titler(gate=trio.Event())
+    async with start(agent=echo, titler=titler) as runtime:
+        with trio.fail_after(SECONDS):
+            reply = await runtime.ask("k", "forget this")
+            await titler.called.wait()
+            await runtime.delete(reply.session_id)
+            titler.gate.set()
+            await trio.testing.wait_all_tasks_blocked(0.05)
+        assert await runtime.sessions(None) == []
+
+
 async def test_no_turn_waits_for_a_title(start):
     titler = Titler(gate=trio.Event())
     async with start(agent=echo, titler=titler) as runtime:

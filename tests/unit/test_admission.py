@@ -237,6 +237,14 @@ def test_a_bucket_is_full_at_first_empties_and_fills_again():
     assert [buckets.take(buckets.of("a")) for _ in range(4)] == [True, True, True, False]
 
 
+def test_a_bucket_goes_by_when_something_was_sent_and_no_time_flows_twice():
+    buckets = Buckets(Rates(per_minute=60, burst=1), Hands())
+    took = [buckets.take(buckets.of("a", at)) for at in (1e9, 1e9 + 1, 1e9 + 1, 1e9 + 2)]
+    assert took == [True, True, False, True]
+    for at in (5.0, 1e9 + 2, 5.0, 1e9 + 2):  # an edit of something old, again and again
+        assert not buckets.take(buckets.of("a", at))
+
+
 def test_one_bucket_is_not_anothers():
     buckets = Buckets(Rates(burst=1), Hands())
     assert buckets.take(buckets.of("a"))

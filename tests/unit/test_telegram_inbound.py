@@ -171,6 +171,19 @@ def test_a_command_waits_for_nothing_and_is_not_decorated():
     assert (found.text, found.command, found.linger) == ("/new", True, 0.0)
 
 
+FORWARDED = {"forward_origin": {"type": "user", "date": 1, "sender_user": {"id": 66}}}
+VIA = {"via_bot": {"id": 99, "is_bot": True, "first_name": "gifs"}}
+
+
+@pytest.mark.parametrize(("fields", "mark"), [(FORWARDED, "(forwarded) "), (VIA, "")])
+def test_a_command_in_the_words_of_somebody_else_is_no_command(fields, mark):
+    """Else a stranger is let in by an operator who forwards what he got, and asks what it is."""
+    found = heard(text="/pair ABCD-EFGH operator", **fields)
+    assert (found.command, found.text) == (False, f"{mark}/pair ABCD-EFGH operator")
+    assert isinstance(heard(text="/stop", chat=GROUP, **fields), Ignored)
+    assert heard(text="/stop@hermes_bot", chat=GROUP, **fields).command is False
+
+
 def test_edits_are_ignored_unless_they_are_wanted():
     assert heard(kind="edited_message", text="better") == Ignored("an edit")
     found = heard(kind="edited_message", manners=Manners(edits=True), text="/new")

@@ -103,7 +103,8 @@ def inbound_of(
 def _inbound(
     update_id: int, post: Post, said: _Said, source: Source, manners: Manners, *, edited: bool
 ) -> Inbound:
-    command = parse(said.text) is not None and not edited
+    # An operator who forwards what a stranger wrote does not mean to obey him.
+    command = parse(said.text) is not None and not edited and not post.is_borrowed
     text = said.text if command else _told(post, said.text, source, manners, edited=edited)
     pieces = post.media_group_id or len(said.text) >= CLIENTS_CUT_AT
     return Inbound(
@@ -116,6 +117,7 @@ def _inbound(
         parts=tuple(said.parts) or None,
         platform_message_id=str(post.message_id),
         linger=0.0 if command else manners.album_seconds if pieces else manners.burst_seconds,
+        sent_at=float(post.edit_date or post.date) or None,
     )
 
 
@@ -205,7 +207,8 @@ def _command(text: str, name: str) -> tuple[str, bool, bool]:
 def _is_to_us(post: Post, said: _Said, me: User, manners: Manners, albums: set[str] | None) -> bool:
     if said.for_another and not said.mentioned:
         return False
-    addressed = said.mentioned or manners.groups == "all" or parse(said.text) is not None
+    commanded = parse(said.text) is not None and not post.is_borrowed
+    addressed = said.mentioned or manners.groups == "all" or commanded
     replied = _replied(post)
     addressed = addressed or (replied is not None and replied[0] == me.id)
     if post.media_group_id and albums is not None:
@@ -238,6 +241,8 @@ def _told(post: Post, text: str, source: Source, manners: Manners, *, edited: bo
     together = manners.shared or (source.thread_id is not None and not manners.threads_per_user)
     if source.chat_type != "dm" and together and source.user_name:
         before.append(f"{source.user_name}: ")
+    if post.forward_origin is not None:
+        before.append("(forwarded) ")
     if edited:
         before.append("(edited) ")
     return "".join(before) + text

@@ -183,7 +183,7 @@ class Receiver:
         try:
             await self.runtime.submit(inbound)
         except NotAdmitted as refusal:
-            log.info("a message was not admitted: %s", refusal)
+            log.debug("a message was not admitted: %s", refusal)  # the door has a log of its own
         except Overloaded:
             spot = Spot(str(source.chat_id), source.thread_id)
             self.nursery.start_soon(self.outgoing.notice, spot, NOT_TAKEN)

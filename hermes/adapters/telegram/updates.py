@@ -75,6 +75,12 @@ class Replied(msgspec.Struct, frozen=True):
     forum_topic_created: Topic | None = None
 
 
+class Origin(msgspec.Struct, frozen=True):
+    """Where a message was forwarded from."""
+
+    type: str = ""
+
+
 class Location(msgspec.Struct, frozen=True):
     """A place on earth."""
 
@@ -94,11 +100,15 @@ class Post(msgspec.Struct, frozen=True):
 
     message_id: Int
     chat: Chat
+    date: Int = 0
+    edit_date: Int | None = None
     sender: User | None = msgspec.field(default=None, name="from")
     sender_chat: Chat | None = None
     message_thread_id: Int | None = None
     is_topic_message: bool = False
     is_automatic_forward: bool = False
+    forward_origin: Origin | None = None
+    via_bot: User | None = None
     media_group_id: str | None = None
     reply_to_message: Replied | None = None
     quote: Quote | None = None
@@ -117,6 +127,11 @@ class Post(msgspec.Struct, frozen=True):
     location: Location | None = None
     contact: Contact | None = None
     migrate_to_chat_id: Int | None = None
+
+    @property
+    def is_borrowed(self) -> bool:
+        """Whether its words are not those of who sent it: forwarded, or written by another bot."""
+        return self.forward_origin is not None or self.via_bot is not None
 
 
 class Update(msgspec.Struct, frozen=True):
