@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import attrs
 import msgspec
 import trio
@@ -92,6 +94,14 @@ async def test_it_waits_longer_after_each_failure_and_as_long_as_it_is_told(auto
     api, _ = await receive(*errors, [], RetryAfter("wait", 17.0))
     waits = [round(b - a) for a, b in zip(api.at, api.at[1:], strict=False)]
     assert waits == [1, 2, 4, 8, 16, 32, LONGEST_PAUSE, LONGEST_PAUSE, 0, 17]
+
+
+async def test_a_wait_without_end_has_one_and_is_told_of(autojump_clock):
+    api, told = Api([RetryAfter("wait for ever", 1e300), RetryAfter("a moment", 5.0), []]), []
+    async with trio.open_nursery() as nursery:
+        await Receiver(api, Taking(), None, Manners(), nursery, tell=told.append).run()
+    assert [later - before for before, later in pairwise(api.at)] == [3600.0, 5.0, 0.0]
+    assert told == ["wait for ever", None]
 
 
 def test_a_secret_that_looks_like_a_bots_token_is_hidden_everywhere():

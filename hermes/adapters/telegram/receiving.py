@@ -46,6 +46,8 @@ POLL_SECONDS = 50
 BATCH = 100
 ALBUMS = 1000
 LONGEST_PAUSE = 60.0
+LONGEST_WAIT = 3600.0
+"""However long Telegram wants to be left alone, it is asked again after this."""
 CONFIRM_SECONDS = 3600.0
 """A confirmation that is not heard for so long is given up: what it was for comes again."""
 KINDS = ("message", "channel_post")
@@ -101,7 +103,9 @@ class Receiver:
     async def _rest(self, error: Exception) -> None:
         """Something does not work at present; nothing is lost by waiting."""
         if isinstance(error, RetryAfter):
-            await trio.sleep(error.seconds)
+            if error.seconds > LONGEST_PAUSE:
+                self._note(str(error))
+            await trio.sleep(min(error.seconds, LONGEST_WAIT))
             return
         self._note(str(error))
         await trio.sleep(min(self.pause_seconds * 2.0**self._failures, LONGEST_PAUSE))
