@@ -502,7 +502,7 @@ async def test_a_bot_that_is_about_to_start_ends_at_the_first_signal(tmp_path, n
     config.write_text(
         f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
         "base_url = 'http://127.0.0.1:1'\n[mcp.slow]\n"
-        "command = ['sh', '-c', 'echo it waits >&2; exec cat > /dev/null']\n"
+        "command = ['sh', '-c', 'echo it waits >&2; exec sleep 60']\n"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     async with bot("--stdio", "--config", str(config), **pipes) as process:
