@@ -138,7 +138,12 @@ async def _served(settings: Settings, stack: AsyncExitStack) -> Sequence[Tool]:
     from hermes.agents.mcp_servers import McpServer, open_servers, tools_of  # noqa: PLC0415
 
     servers = [
-        McpServer(name=name, command=each.command, url=each.url, environment=each.environment)
+        McpServer(
+            name=name,
+            command=each.command,
+            url=each.url,
+            environment={**each.environment, **resolving.keys(name, each)},
+        )
         for name, each in settings.mcp.items()
     ]
     connections = await stack.enter_async_context(open_servers(servers))

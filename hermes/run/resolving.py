@@ -78,6 +78,14 @@ def _named(key: str, place: str) -> Any:
         raise BadSettings([Problem(0, key, f"{module} cannot be imported: {why}")]) from None
 
 
+def keys(server: str, table: McpTable) -> dict[str, str]:
+    """The keys that a server with tools is given, by the names of its variables."""
+    return {
+        name: secret(f"mcp.{server}.keys.{name}", reference).reveal() or ""
+        for name, reference in table.keys.items()
+    }
+
+
 def secrets(settings: Settings) -> list[str]:
     """Every value that must not be shown."""
     agent, telegram = settings.agent, settings.telegram
@@ -85,6 +93,8 @@ def secrets(settings: Settings) -> list[str]:
     named += [secret("agent.key", agent.key)] if agent.key is not None else []
     named += [secret("telegram.token", telegram.token)] if telegram is not None else []
     values = [each.reveal() for each in named]
+    for name, server in settings.mcp.items():
+        values += keys(name, server).values()
     for table in (agent.headers, *(server.environment for server in settings.mcp.values())):
         values += [value for name, value in table.items() if _SECRET.search(name)]
     return [value for value in values if value]
@@ -139,6 +149,8 @@ def _uncallable(places: Iterable[str]) -> Iterator[Problem]:
 
 
 def _unserved(key: str, server: McpTable) -> Iterator[Problem]:
+    for name, reference in server.keys.items():
+        yield from _problems(secret, f"{key}.keys.{name}", reference)
     if importlib.util.find_spec("mcp") is None:
         yield Problem(0, key, "servers need the package mcp: pip install 'hermes-runtime[mcp]'")
     if server.command and not shutil.which(server.command[0], path=server.environment.get("PATH")):

@@ -92,6 +92,7 @@ burst = 30
 # [mcp.files]
 # command = ["my-mcp-server", "--root", "/srv/files"]
 # environment = { LANG = "C.UTF-8" }
+# keys = { FILES_TOKEN = "env:FILES_TOKEN" }     # also for its environment
 # approval = true           # every call is asked of the user first; false: none is
 # [mcp.search]
 # url = "http://127.0.0.1:8931/mcp"

@@ -104,8 +104,9 @@ def _mcp(settings: Settings) -> Iterator[tuple[Path, str]]:
     for name, server in settings.mcp.items():
         if bool(server.command) == bool(server.url):
             yield ("mcp", name), "give either a command or a url"
-        if server.url and server.environment:
-            yield ("mcp", name, "environment"), "it has no effect with a url"
+        for key in ("environment", "keys"):
+            if server.url and getattr(server, key):
+                yield ("mcp", name, key), "it has no effect with a url"
 
 
 def _places(settings: Settings) -> Iterator[tuple[Path, str]]:

@@ -143,6 +143,8 @@ class McpTable(Table, frozen=True, kw_only=True):
     command: list[str] = []
     url: Words | None = None
     environment: dict[str, str] = {}
+    keys: dict[str, Reference] = {}
+    """Of its environment as well, and never shown."""
     approval: bool = True
 
 

@@ -221,6 +221,23 @@ async def test_only_headers_that_hold_a_secret_are_hidden_from_what_is_said(tmp_
     assert kept == "research, with [hidden]"
 
 
+def test_a_server_with_tools_is_given_its_keys_by_where_they_are_found(tmp_path):
+    path = tmp_path / "hermes.toml"
+    path.write_text(
+        "data = 'chat.db'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
+        "base_url = 'http://127.0.0.1:1'\n[mcp.files]\n"
+        "command = ['sh', '-c', 'printf %s \"$FILES_TOKEN\" > given']\n"
+        "keys = { FILES_TOKEN = 'env:MINE' }\n"
+    )
+    done = run("--config", path, cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()) == (
+        2, [f"{path}: line 8: mcp.files.keys.FILES_TOKEN: the environment has no MINE; set it"]
+    )  # fmt: skip
+    done = run("--config", path, text="/whoami\n", cwd=tmp_path, env={"MINE": "canary-for-files"})
+    assert done.returncode == 0
+    assert (tmp_path / "given").read_text() == "canary-for-files"
+
+
 def test_tools_and_hooks_are_named_in_the_settings(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from pathlib import Path\n\ndef left(session_id, platform):\n"
@@ -502,7 +519,7 @@ async def test_a_bot_that_is_about_to_start_ends_at_the_first_signal(tmp_path, n
     config.write_text(
         f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
         "base_url = 'http://127.0.0.1:1'\n[mcp.slow]\n"
-        "command = ['sh', '-c', 'echo it waits >&2; exec cat > /dev/null']\n"
+        "command = ['sh', '-c', 'echo it waits >&2; exec sleep 60']\n"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     async with bot("--stdio", "--config", str(config), **pipes) as process:
