@@ -40,7 +40,12 @@ KINDS = ("offline", "openai", "anthropic")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the bot; returns its exit code."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.json and not options.status:
+        parser.error("--json goes with --status")
+    if options.no_console and options.stdio:
+        parser.error("--stdio has no console anyway; take --no-console out")
     if options.example_config:
         sys.stdout.write(EXAMPLE)
         return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -74,8 +75,9 @@ async def run_bot(settings: Settings, front: Front, kept: Kept = None) -> bool:
     if front == "none" and settings.telegram is None:
         raise BadSettings([Problem(0, "", NOTHING)])
     prepare(settings)
-    # At a console Ctrl-C stops a turn, and is the console's own.
-    numbers = [signal.SIGTERM] if front == "console" else [signal.SIGTERM, signal.SIGINT]
+    numbers = [signal.SIGTERM, signal.SIGINT]
+    if front == "console" and os.isatty(0) and os.isatty(1):
+        numbers = [signal.SIGTERM]  # there Ctrl-C stops a turn, and is the console's own
     async with ended_by_signals(*numbers) as ending:
         path = place_of(settings)
         files.require_free(path)  # now: servers with tools, which come first, may take long

@@ -142,6 +142,30 @@ def test_the_page_about_it_shows_what_happens(tmp_path):
         assert option in usage
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [(["--json"], "--json goes with --status"), (["--no-console", "--stdio"], "take --no-console")],
+)
+def test_options_that_would_have_no_effect_are_refused(options, told):
+    done = run(*options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+
+
+def test_ctrl_c_drains_a_chat_through_pipes(tmp_path):
+    process = subprocess.Popen(
+        [*RUN, "--db", str(tmp_path / "chat.db")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env=QUIET, text=True,
+    )  # fmt: skip
+    with process:
+        process.stdin.write("hello\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "You said: hello\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert process.stderr.read() == ""
+
+
 def test_an_unknown_option_is_told_in_one_sentence():
     done = run("--nonsense")
     assert done.returncode == 2
