@@ -19,12 +19,13 @@ test: lint
 # Three at once: most of the time the disk is waited for. Campaigns try again what the others cover.
 campaigns:
 	$(BIN)/python -m pytest tests/campaigns
+	$(BIN)/coverage run -m pytest tests/contracts
 
 processes:
 	$(BIN)/coverage run -m pytest tests/integration
 
 the-rest:
-	$(BIN)/coverage run -m pytest tests/contracts tests/runtime tests/unit
+	$(BIN)/coverage run -m pytest tests/runtime tests/unit
 
 lint: $(VENV)/ready
 	$(BIN)/ruff format --check

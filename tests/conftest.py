@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 from contextlib import asynccontextmanager
 
 import hypothesis
@@ -25,6 +26,9 @@ def pytest_configure(config):
     hypothesis.settings.register_profile("exploring", deadline=None)
     prove = config.getoption("--prove")
     hypothesis.settings.load_profile("exploring" if prove else "repeatable")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # Started in the background of a shell: programs of the tests would inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
