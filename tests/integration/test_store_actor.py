@@ -86,7 +86,8 @@ async def test_what_waits_is_committed_together_and_in_order(path, face):
             for n in range(200):
                 nursery.start_soon(store.append_message, "a", "user", str(n))
         after = store.statistics()
-        assert after.requests - before.requests == 200
+        # The store may sweep or settle meanwhile, which are requests of its own.
+        assert after.requests - before.requests in range(200, 203)
         assert after.commits - before.commits <= 4
         assert after.largest_batch > 50
         assert sorted(texts(await store.load("a")), key=int) == [str(n) for n in range(200)]
