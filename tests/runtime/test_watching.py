@@ -254,7 +254,7 @@ async def test_the_status_file_is_there_while_it_runs_and_gone_after(path, start
         assert facts.uptime_seconds >= 0
         for file in (status.status_path(path), prom):
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        assert 'hermes_turns_total{status="complete"} 1' in await file_with(prom, "} 1")
+        await file_with(prom, 'hermes_turns_total{status="complete"} 1')
     assert not status.status_path(path).exists()
     assert not prom.exists()
     assert not list(tmp_path.glob("*.partial"))
