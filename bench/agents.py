@@ -17,9 +17,9 @@ import attrs
 from bench import command, peers_env, report
 from bench.board import Board, Goal, Ref
 from bench.drivers import Driver, driver
-from bench.report import Column, Table
+from bench.progress import Steps
+from bench.report import Column, Measured, Sheet, Table
 from bench.runtime import remove
-from bench.store_cells import progress
 
 OURS = "ours"
 THEIRS = "hermes-agent"
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
     return command.run("agents", __doc__ or "", arguments, _measure)
 
 
-def _measure(folder: Path, *, quick: bool) -> dict[str, report.Json]:
+def _measure(folder: Path, steps: Steps, *, quick: bool) -> Measured:
     plan = QUICK if quick else FULL
     board = Board()
     machine = report.machine(folder)
@@ -104,8 +104,9 @@ def _measure(folder: Path, *, quick: bool) -> dict[str, report.Json]:
         }
         versions: dict[str, report.Json] = {name: dict(d.about) for name, d in fleet.items()}
         url = fleet["model"].about["url"]
+        steps.expect(plan.repetitions)
         for repetition in range(plan.repetitions):
-            progress(f"repetition {repetition + 1} of {plan.repetitions}")
+            steps.step(f"repetition {repetition + 1} of {plan.repetitions}")
             _turns(plan, fleet, board, folder, url)
             board.add(
                 "streaming", OURS, fleet["ours"].ask("streaming", url=url, times=plan.streams)
@@ -115,12 +116,7 @@ def _measure(folder: Path, *, quick: bool) -> dict[str, report.Json]:
                 if name in pythons:
                     board.add("importing", who, weigh(pythons[name], code, folder))
     machine["load_after"] = report.load()
-    about: dict[str, report.Json] = {
-        "machine": machine,
-        "versions": versions,
-        "plan": attrs.asdict(plan),
-    }
-    return report.finish("agents", board, _tables(plan), goals(plan), about=about, quick=quick)
+    return Measured(board, Sheet(goals(plan), _tables(plan)), machine, versions, attrs.asdict(plan))
 
 
 def _turns(plan: Plan, fleet: Mapping[str, Driver], board: Board, folder: Path, url: str) -> None:

@@ -59,6 +59,8 @@ class Goal:
     beside: Ref | None = None
     at_least: bool = False
     unit: str = "x"
+    explains: str = ""
+    """One sentence for somebody who sees this goal for the first time."""
 
     def rule(self) -> str:
         return f"{'>=' if self.at_least else '<='} {self.target:g} {self.unit}"

@@ -10,16 +10,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from bench import report
+from bench import progress, report
 from bench.drivers import DriverFailed
+from bench.progress import Steps
 
 HERE = Path(__file__).parent
 
 
 class Measure(Protocol):
-    """Measures in this folder, prints its tables, and returns what is written down."""
+    """Measures in this folder."""
 
-    def __call__(self, folder: Path, *, quick: bool) -> dict[str, report.Json]: ...
+    def __call__(self, folder: Path, steps: Steps, *, quick: bool) -> report.Measured: ...
 
 
 def run(name: str, description: str, arguments: Sequence[str], measure: Measure) -> int:
@@ -34,10 +35,14 @@ def run(name: str, description: str, arguments: Sequence[str], measure: Measure)
     # Not in /tmp, which is memory on many machines: a flush to memory would measure nothing.
     with tempfile.TemporaryDirectory(prefix=".run-", dir=options.dir) as folder:
         try:
-            figures = measure(Path(folder), quick=options.quick)
+            with progress.steps() as steps:
+                measured = measure(Path(folder), steps, quick=options.quick)
         except DriverFailed as failure:
             print(f"The benchmark stopped: {failure}", file=sys.stderr)
             return 1
-    report.write(options.out, {**figures, "seconds": round(time.monotonic() - started)})
-    print(f"\n{time.monotonic() - started:.0f} s; written to {options.out}")
+    seconds = round(time.monotonic() - started)
+    print(report.shown(measured, quick=options.quick))
+    about = {"benchmark": name, "quick": options.quick, "seconds": seconds}
+    report.write(options.out, {**about, **report.document(measured)})
+    print(f"\n{seconds} s; written to {options.out}")
     return 0

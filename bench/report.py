@@ -9,11 +9,13 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 import attrs
 
 from bench.board import Board, Goal, Ref
 
+Better = Literal["lower", "higher", "neither"]
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 
 
@@ -24,6 +26,9 @@ class Column:
     figure: str
     heading: str
     digits: int = 1
+    better: Better = "lower"
+    explains: str = ""
+    """One sentence for somebody who sees this figure for the first time."""
 
 
 @attrs.frozen
@@ -33,6 +38,35 @@ class Table:
     cell: str
     title: str
     columns: tuple[Column, ...]
+    explains: str = ""
+
+
+@attrs.frozen
+class Axis:
+    """What runs along a side of a plot."""
+
+    label: str
+    log: bool = False
+
+
+@attrs.frozen
+class Line:
+    """One contender in a plot: where along the x axis which cell is."""
+
+    who: str
+    cells: Mapping[float, str]
+
+
+@attrs.frozen
+class Plot:
+    """How one figure grows over several cells."""
+
+    title: str
+    figure: str
+    x: Axis
+    y: Axis
+    lines: tuple[Line, ...]
+    explains: str = ""
 
 
 def machine(folder: Path) -> dict[str, Json]:
@@ -114,45 +148,78 @@ def aligned(lines: Sequence[Sequence[str]]) -> str:
     )
 
 
-def document(board: Board, wanted: Iterable[Goal]) -> dict[str, Json]:
-    """Everything measured, for a file."""
+@attrs.frozen
+class Sheet:
+    """How a benchmark is shown: its goals, which are ratios mostly, then its tables and plots."""
+
+    goals: Sequence[Goal]
+    tables: Sequence[Table]
+    plots: Sequence[Plot] = ()
+
+
+@attrs.frozen
+class Measured:
+    """What a benchmark has found, where, and how it is shown."""
+
+    board: Board
+    sheet: Sheet
+    machine: Mapping[str, Json]
+    versions: Mapping[str, Json]
+    plan: Mapping[str, Json]
+
+
+def document(measured: Measured) -> dict[str, Json]:
+    """Everything measured and how it is shown, for a file: a page can be made of it alone."""
+    board, sheet = measured.board, measured.sheet
     figures: list[Json] = []
     for ref in board.figures:
         spread = board.spread(ref)
         assert spread is not None
         figures.append({**attrs.asdict(ref), **attrs.asdict(spread)})
     outcomes: list[Json] = []
-    for goal in wanted:
+    for goal in sheet.goals:
         spread = board.measured(goal)
         outcomes.append(
             {
                 "goal": goal.text,
+                "explains": goal.explains,
                 "target": goal.rule(),
+                "better": "higher" if goal.at_least else "lower",
+                "unit": goal.unit,
                 "outcome": goal.outcome(spread),
                 "measured": None if spread is None else attrs.asdict(spread),
             }
         )
-    return {"goals": outcomes, "figures": figures}
+    return {
+        "machine": measured.machine,
+        "versions": measured.versions,
+        "plan": measured.plan,
+        "goals": outcomes,
+        "figures": figures,
+        "tables": [attrs.asdict(table) for table in sheet.tables],
+        "plots": [_plot(plot) for plot in sheet.plots],
+    }
 
 
-def finish(
-    name: str,
-    board: Board,
-    shown: Sequence[Table],
-    wanted: Sequence[Goal],
-    *,
-    about: Mapping[str, Json],
-    quick: bool,
-) -> dict[str, Json]:
-    """Print what was measured, and return it for a file."""
-    described = {**about["machine"], **about["versions"]}  # type: ignore[dict-item]
-    print("\n".join(f"{key}: {value}" for key, value in described.items()))
+def _plot(plot: Plot) -> dict[str, Json]:
+    """Cells as pairs: a number is no key of a JSON object."""
+    lines: list[Json] = [
+        {"who": line.who, "cells": [[x, cell] for x, cell in line.cells.items()]}
+        for line in plot.lines
+    ]
+    return {**attrs.asdict(plot), "lines": lines}
+
+
+def shown(measured: Measured, *, quick: bool) -> str:
+    """What was measured, for a terminal: ratios first."""
+    described = {**measured.machine, **measured.versions}
+    parts = ["\n".join(f"{key}: {value}" for key, value in described.items())]
     if quick:
-        print("\nQUICK: fewer repetitions and smaller files than the goals are stated for.")
-    print("\nmedian [lowest..highest] of interleaved repetitions\n")
-    print(tables(board, shown))
-    print(f"\n{goals(board, wanted)}")
-    return {"benchmark": name, "quick": quick, **about, **document(board, wanted)}
+        parts.append("QUICK: fewer repetitions and smaller files than the goals are stated for.")
+    parts.append("median [lowest..highest] of interleaved repetitions")
+    parts.append(goals(measured.board, measured.sheet.goals))
+    parts.append(tables(measured.board, measured.sheet.tables))
+    return "\n\n".join(parts)
 
 
 def write(path: Path, content: Mapping[str, Json]) -> None:

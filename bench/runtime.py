@@ -16,8 +16,8 @@ import attrs
 from bench import command, peers_env, report
 from bench.board import Board, Goal, Ref
 from bench.drivers import Driver, driver
-from bench.report import Column, Table
-from bench.store_cells import progress
+from bench.progress import Steps
+from bench.report import Column, Measured, Sheet, Table
 
 OURS = "ours"
 CHANNEL = "trio channel"
@@ -126,24 +126,19 @@ def _fleet(folder: Path) -> Iterator[dict[str, Driver]]:
         }
 
 
-def _measure(folder: Path, *, quick: bool) -> dict[str, report.Json]:
+def _measure(folder: Path, steps: Steps, *, quick: bool) -> Measured:
     plan = QUICK if quick else FULL
     board = Board()
     machine = report.machine(folder)
     with _fleet(folder) as fleet:
         versions: dict[str, report.Json] = {name: dict(d.about) for name, d in fleet.items()}
-        _messages(plan, fleet, board)
-        _turns(plan, fleet, board, folder)
+        _messages(plan, fleet, board, steps)
+        _turns(plan, fleet, board, folder, steps)
     machine["load_after"] = report.load()
-    about: dict[str, report.Json] = {
-        "machine": machine,
-        "versions": versions,
-        "plan": attrs.asdict(plan),
-    }
-    return report.finish("runtime", board, _tables(plan), goals(plan), about=about, quick=quick)
+    return Measured(board, Sheet(goals(plan), _tables(plan)), machine, versions, attrs.asdict(plan))
 
 
-def _messages(plan: Plan, fleet: Mapping[str, Driver], board: Board) -> None:
+def _messages(plan: Plan, fleet: Mapping[str, Driver], board: Board, steps: Steps) -> None:
     asks: list[tuple[str, str, str, int]] = [
         (OURS, "ours", "ask", plan.asks),
         (CHANNEL, "floors", "ask", plan.asks),
@@ -151,8 +146,9 @@ def _messages(plan: Plan, fleet: Mapping[str, Driver], board: Board) -> None:
         *((who, name, "ask", plan.peer_asks) for who, name in MESSAGE_PEERS.items()),
     ]
     tells = [(OURS, "ours", "tell", plan.tells), (CHANNEL, "floors", "tell", plan.tells)]
+    steps.expect(plan.repetitions)
     for repetition in range(plan.repetitions):
-        progress(f"messages: repetition {repetition + 1} of {plan.repetitions}")
+        steps.step(f"messages: repetition {repetition + 1} of {plan.repetitions}")
         for cell, contenders in (("ask", asks), ("tell", tells)):
             present = [each for each in contenders if each[1] in fleet]
             first = repetition % len(present)
@@ -160,21 +156,25 @@ def _messages(plan: Plan, fleet: Mapping[str, Driver], board: Board) -> None:
                 board.add(cell, who, fleet[name].ask(do, count=count))
 
 
-def _turns(plan: Plan, fleet: Mapping[str, Driver], board: Board, folder: Path) -> None:
+def _turns(
+    plan: Plan, fleet: Mapping[str, Driver], board: Board, folder: Path, steps: Steps
+) -> None:
     few, long, known, crowd = cells(plan)
     sizes = {few: (10, 1), long: (plan.many, 1), known: (10, plan.many)}
     sides = [(OURS, "ours", plan.turns), (GATEWAY, "hermes-agent", plan.peer_turns)]
     fresh = folder / "fresh"
+    steps.expect(plan.turn_repetitions * (len(sizes) + 1))
     for repetition in range(plan.turn_repetitions):
         board.add("idle", OURS, fleet["ours"].ask("idle", path=str(fresh), count=plan.idle))
         remove(fresh)
         for cell, (history, sessions) in sizes.items():
-            progress(f"{cell}: repetition {repetition + 1} of {plan.turn_repetitions}")
+            steps.step(f"{cell}: repetition {repetition + 1} of {plan.turn_repetitions}")
             for who, name, count in sides[repetition % 2 :] + sides[: repetition % 2]:
                 if name in fleet:
                     size = {"history": history, "sessions": sessions, "count": count}
                     board.add(cell, who, fleet[name].ask("turns", path=str(fresh), **size))
                     remove(fresh)
+        steps.step(f"{crowd}: repetition {repetition + 1} of {plan.turn_repetitions}")
         for who, name, _ in sides:
             if name in fleet:
                 size = {"callers": 100, "seconds": plan.seconds}

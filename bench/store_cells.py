@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import attrs
 
 from bench.board import Board
 from bench.drivers import Driver
+from bench.progress import Steps
 
 ACTOR = "ours, actor"
 BLOCKING = "ours, blocking"
@@ -88,11 +87,13 @@ class Cells:
     fleet: Mapping[str, Driver]
     board: Board
     folder: Path
+    steps: Steps
 
     def interleave(self, cell: str, variants: Sequence[Variant], repetitions: int) -> None:
         present = [variant for variant in variants if variant.driver in self.fleet]
+        self.steps.expect(repetitions)
         for repetition in range(repetitions):
-            progress(f"{cell}: repetition {repetition + 1} of {repetitions}")
+            self.steps.step(f"{cell}: repetition {repetition + 1} of {repetitions}")
             first = repetition % len(present)
             for variant in present[first:] + present[:first]:
                 self._measure(cell, variant)
@@ -108,7 +109,8 @@ class Cells:
         """A file with so many sessions of so many messages each, indexed for search."""
         path = self.folder / f"{name}-{driver}.db"
         if driver in self.fleet:
-            progress(f"{name}: {driver} stores {sessions * turns:,} messages")
+            self.steps.expect(1)
+            self.steps.step(f"{name}: {driver} stores {sessions * turns:,} messages")
             self.fleet[driver].ask("fill", path=str(path), sessions=sessions, turns=turns)
         return path
 
@@ -222,7 +224,3 @@ def with_companions(path: Path) -> list[Path]:
 def remove(path: Path) -> None:
     for file in with_companions(path):
         file.unlink()
-
-
-def progress(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr)
