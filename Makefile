@@ -34,10 +34,7 @@ lint: $(VENV)/ready
 	$(BIN)/lint-imports --no-logo
 
 bench: $(VENV)/ready
-	$(BIN)/python -m bench store
-	$(BIN)/python -m bench runtime
-	$(BIN)/python -m bench agents
-	$(BIN)/python -m bench switch
+	$(BIN)/python -m bench all
 
 prove: $(VENV)/ready
 	$(BIN)/python -m pytest tests --prove -v

@@ -1,26 +1,64 @@
-"""`python -m bench store|runtime|agents|switch [--quick]`: one word picks what is measured."""
+"""`python -m bench store|runtime|agents|switch|all|page`: one word picks what is done."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
-from bench import agents, runtime, store, switch
+from bench import agents, everything, report, runtime, store, switch
+from bench.everything import Main
 
-BENCHMARKS: Mapping[str, Callable[[Sequence[str]], int]] = {
+BENCHMARKS: Mapping[str, Main] = {
     "store": store.main,
     "runtime": runtime.main,
     "agents": agents.main,
     "switch": switch.main,
 }
+COMMANDS: Mapping[str, Main] = {
+    **BENCHMARKS,
+    "all": partial(everything.run, BENCHMARKS),
+    "page": everything.show,
+}
+USAGE: Mapping[str, str] = {
+    "store": "appending, loading, opening and size, beside other stores and the disk",
+    "runtime": "messages between actors and whole turns, beside other actors and hermes-agent",
+    "agents": "turns with a model over HTTP, streaming and imports, beside hermes-agent",
+    "switch": "how often an agent is built when users switch between sessions",
+    "all": "all four, one after the other, and one page of them",
+    "page FILE...": "a page of files that were written before",
+}
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the named benchmark with the rest of the arguments."""
-    if arguments and arguments[0] in BENCHMARKS:
-        return BENCHMARKS[arguments[0]](arguments[1:])
-    print(f"usage: python -m bench {{{','.join(BENCHMARKS)}}} [--quick] [--out FILE]")
-    return 2
+def main(arguments: Sequence[str], commands: Mapping[str, Main] = COMMANDS) -> int:
+    """Run the named command with the rest of the arguments; the exit code."""
+    if arguments and arguments[0] in {"-h", "--help"}:
+        print(usage())
+        return 0
+    if not arguments or arguments[0] not in commands:
+        said = f"There is no {arguments[0]!r}; python -m bench lists all." if arguments else usage()
+        print(said, file=sys.stderr)
+        return 2
+    try:
+        return commands[arguments[0]](arguments[1:])
+    except BaseException as error:
+        if not _interrupted(error):
+            raise
+        print("Interrupted: what was not finished is not written.", file=sys.stderr)
+        return 130
+
+
+def _interrupted(error: BaseException) -> bool:
+    """Ctrl-C, which Trio wraps in groups."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(KeyboardInterrupt)[1] is None
+    return isinstance(error, KeyboardInterrupt)
+
+
+def usage() -> str:
+    lines = [[f"  {name}", about] for name, about in USAGE.items()]
+    options = "--quick makes it short, --out says where results go, --dir where databases are made."
+    return f"usage: python -m bench COMMAND [--quick] [...]\n\n{report.aligned(lines)}\n\n{options}"
 
 
 if __name__ == "__main__":

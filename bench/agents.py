@@ -16,9 +16,9 @@ import attrs
 
 from bench import command, peers_env, report
 from bench.board import Board, Goal, Ref
-from bench.drivers import Driver, driver
+from bench.drivers import Driver, DriverFailed, driver
 from bench.progress import Steps
-from bench.report import Column, Measured, Sheet, Table
+from bench.report import Axis, Column, Line, Measured, Plot, Sheet, Table
 from bench.runtime import remove
 
 OURS = "ours"
@@ -54,30 +54,50 @@ class Plan:
 
 
 FULL = Plan(repetitions=3, turns=200, peer_turns=6, many=10_000, streams=15)
-QUICK = Plan(repetitions=1, turns=50, peer_turns=3, many=500, streams=5)
+QUICK = Plan(repetitions=1, turns=20, peer_turns=2, many=200, streams=3)
 
 
 def goals(plan: Plan) -> tuple[Goal, ...]:
     """What issue 4 asks for."""
     few, long = cells(plan)
     return (
-        _less(few, 15),
-        _less(long, 60),
-        Goal("streaming: until the first piece", Ref("streaming", OURS, "first_ms"), 1.2,
-             Ref("streaming", BARE, "first_ms")),
-        Goal("streaming: each piece", Ref("streaming", OURS, "piece_us"), 1.2,
-             Ref("streaming", BARE, "piece_us")),
-        Goal("importing: ours / hermes-agent's gateway.run", Ref("importing", OURS, "seconds"), 0.6,
-             Ref("importing", THEIRS, "seconds")),
-        Goal("importing, until open_runtime can be called: ours / gateway.run",
-             Ref("importing", READY, "seconds"), 0.6, Ref("importing", THEIRS, "seconds")),
-        Goal("importing: resident", Ref("importing", READY, "mib"), 60, unit="MiB"),
+        _less(few, 15, "How many times as long hermes-agent takes for a whole turn in a young "
+              "conversation, with the same model that answers at once."),
+        _less(long, 60, "The same in a long conversation: what a turn costs when there is much to "
+              "read, check and send."),
+        Goal(
+            "streaming: until the first piece", Ref("streaming", OURS, "first_ms"), 1.2,
+            Ref("streaming", BARE, "first_ms"),
+            explains="Until a user sees the first word, beside httpx2 alone: 1 means that our "
+            "provider adds nothing.",
+        ),
+        Goal(
+            "streaming: each piece", Ref("streaming", OURS, "piece_us"), 1.2,
+            Ref("streaming", BARE, "piece_us"),
+            explains="Every further piece of an answer, beside httpx2's own reading of events.",
+        ),
+        Goal(
+            "importing: ours / hermes-agent's gateway.run", Ref("importing", OURS, "seconds"), 0.6,
+            Ref("importing", THEIRS, "seconds"),
+            explains="What share of hermes-agent's time `import hermes` takes in a fresh process.",
+        ),
+        Goal(
+            "importing, until open_runtime can be called: ours / gateway.run",
+            Ref("importing", READY, "seconds"), 0.6, Ref("importing", THEIRS, "seconds"),
+            explains="The same until a runtime can be opened, because names of `hermes` are loaded "
+            "when they are asked for.",
+        ),
+        Goal(
+            "importing: resident", Ref("importing", READY, "mib"), 60, unit="MiB",
+            explains="How much memory a process has once it can open a runtime.",
+        ),
     )  # fmt: skip
 
 
-def _less(cell: str, least: float) -> Goal:
+def _less(cell: str, least: float, explains: str) -> Goal:
     theirs, ours = Ref(cell, THEIRS, "p50_ms"), Ref(cell, OURS, "p50_ms")
-    return Goal(f"{cell}: {THEIRS} / ours", theirs, least, ours, at_least=True)
+    text = f"{cell}: {THEIRS} / ours"
+    return Goal(text, theirs, least, ours, at_least=True, explains=explains)
 
 
 def cells(plan: Plan) -> tuple[str, str]:
@@ -104,30 +124,45 @@ def _measure(folder: Path, steps: Steps, *, quick: bool) -> Measured:
         }
         versions: dict[str, report.Json] = {name: dict(d.about) for name, d in fleet.items()}
         url = fleet["model"].about["url"]
-        steps.expect(plan.repetitions)
+        steps.expect(plan.repetitions * (len(cells(plan)) * len(_sides(plan, fleet)) + 2))
         for repetition in range(plan.repetitions):
-            steps.step(f"repetition {repetition + 1} of {plan.repetitions}")
-            _turns(plan, fleet, board, folder, url)
+            which = f"repetition {repetition + 1} of {plan.repetitions}"
+            _turns(plan, fleet, board, folder, steps, which)
+            steps.step(f"streaming: {which}")
             board.add(
                 "streaming", OURS, fleet["ours"].ask("streaming", url=url, times=plan.streams)
             )
             board.add("streaming", BARE, fleet["ours"].ask("bare", url=url, times=plan.streams))
+            steps.step(f"importing: {which}")
             for who, (name, code) in IMPORTS.items():
                 if name in pythons:
                     board.add("importing", who, weigh(pythons[name], code, folder))
     machine["load_after"] = report.load()
-    return Measured(board, Sheet(goals(plan), _tables(plan)), machine, versions, attrs.asdict(plan))
+    return Measured(board, sheet(plan), machine, versions, attrs.asdict(plan))
 
 
-def _turns(plan: Plan, fleet: Mapping[str, Driver], board: Board, folder: Path, url: str) -> None:
+def _sides(plan: Plan, fleet: Mapping[str, Driver]) -> list[tuple[str, str, int]]:
+    """Who takes turns: whose driver is asked what, and how many of them."""
+    sides = [(OURS, "turns", plan.turns), (THEIRS, "model_turns", plan.peer_turns)]
+    return [side for side in sides if side[0] in fleet]
+
+
+def _turns(
+    plan: Plan,
+    fleet: Mapping[str, Driver],
+    board: Board,
+    folder: Path,
+    steps: Steps,
+    which: str,
+) -> None:
     fresh = folder / "fresh"
+    url = fleet["model"].about["url"]
     for cell, history in zip(cells(plan), (10, plan.many), strict=True):
-        size = {"path": str(fresh), "url": url, "history": history}
-        board.add(cell, OURS, fleet["ours"].ask("turns", **size, count=plan.turns))
-        remove(fresh)
-        if "hermes-agent" in fleet:
-            figures = fleet["hermes-agent"].ask("model_turns", **size, count=plan.peer_turns)
-            board.add(cell, THEIRS, figures)
+        for who, do, count in _sides(plan, fleet):
+            steps.step(f"{cell}, {who}: {which}")
+            ask = fleet[who].ask
+            figures = ask(do, path=str(fresh), url=url, history=history, count=count)
+            board.add(cell, who, figures)
             remove(fresh)
 
 
@@ -136,28 +171,64 @@ def weigh(python: Path, code: str, home: Path) -> dict[str, float]:
     time.sleep(0.1)
     done = subprocess.run(
         [python, "-c", WEIGH.format(code=code)],
-        check=True,
+        check=False,
         capture_output=True,
         text=True,
         env={"HOME": str(home), "HERMES_HOME": str(home)},
         cwd=Path(__file__).parents[1],
     )
+    if done.returncode:
+        raise DriverFailed(f"{code} failed: {done.stderr.strip()}")
     seconds, kib = done.stdout.split()[-2:]
     return {"seconds": float(seconds), "mib": int(kib) / 1024}
 
 
-def _tables(plan: Plan) -> list[Table]:
+def sheet(plan: Plan) -> Sheet:
+    few, long = cells(plan)
     turn = (
-        Column("p50_ms", "p50 ms", 2),
-        Column("p99_ms", "p99 ms", 1),
-        Column("rate", "turns/s", 1),
+        Column("p50_ms", "p50 ms", 2, explains="Half of the turns took at most this long."),
+        Column("p99_ms", "p99 ms", 1, explains="99 of 100 turns took at most this long."),
+        Column("rate", "turns/s", 1, "higher", "Turns of one conversation per second."),
     )
-    return [
-        *(Table(cell, f"{cell} of history, over HTTP", turn) for cell in cells(plan)),
-        Table(
-            "streaming",
-            "a streamed answer",
-            (Column("first_ms", "first piece ms", 2), Column("piece_us", "each piece us", 1)),
-        ),
-        Table("importing", "importing", (Column("seconds", "s", 2), Column("mib", "MiB"))),
+    explained = {
+        few: "From a message to its answer in a young conversation, stored and all, with a model "
+        "on the same machine that answers at once: so what is seen is everything but the model.",
+        long: "The same in a conversation that has gone on for long, all of which is sent.",
+    }
+    tables = [
+        Table(cell, f"{cell} of history, over HTTP", turn, said) for cell, said in explained.items()
     ]
+    return Sheet(goals(plan), [*tables, _STREAMING, _IMPORTING], [_growth(plan)])
+
+
+_STREAMING = Table(
+    "streaming",
+    "a streamed answer",
+    (
+        Column("first_ms", "first piece ms", 2, explains="From the request to the first piece."),
+        Column("piece_us", "each piece us", 1, explains="From a piece to the next, on average."),
+    ),
+    "An answer of 2,000 pieces, read by our provider, and by httpx2 alone with the JSON of each "
+    "event.",
+)
+_IMPORTING = Table(
+    "importing",
+    "importing",
+    (
+        Column("seconds", "s", 2, explains="How long a fresh process takes to import."),
+        Column("mib", "MiB", explains="Its memory after that."),
+    ),
+    "What every start of a program waits for.",
+)
+
+
+def _growth(plan: Plan) -> Plot:
+    few, long = cells(plan)
+    return Plot(
+        "A turn with a model, by length of the conversation",
+        "p50_ms",
+        Axis("messages of history", log=True),
+        Axis("median turn, ms", log=True),
+        tuple(Line(who, {10: few, plan.many: long}) for who in (OURS, THEIRS)),
+        "How the cost of a turn grows with history: the lower and the flatter, the better.",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -89,13 +90,19 @@ class Board:
         return list(dict.fromkeys(ref.who for ref in self.figures if ref.cell == cell))
 
     def spread(self, ref: Ref) -> Spread | None:
-        values = self.figures.get(ref)
-        return Spread.of(values) if values else None
+        return _spread(self.figures.get(ref, []))
 
     def measured(self, goal: Goal) -> Spread | None:
         """What stands against the goal's target: paired by repetition, so that noise cancels."""
         values = self.figures.get(goal.figure, [])
         if goal.beside is not None:
             beside = self.figures.get(goal.beside, [])
-            values = [ours / theirs for ours, theirs in zip(values, beside, strict=False)]
-        return Spread.of(values) if values else None
+            pairs = zip(values, beside, strict=False)
+            values = [ours / theirs if theirs else math.nan for ours, theirs in pairs]
+        return _spread(values)
+
+
+def _spread(values: Sequence[float]) -> Spread | None:
+    """Of those that are numbers: a repetition that gave none says nothing of the others."""
+    finite = [value for value in values if math.isfinite(value)]
+    return Spread.of(finite) if finite else None

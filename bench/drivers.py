@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -56,8 +57,10 @@ class Driver:
         assert self.process.stdout is not None
         timer = threading.Timer(limit, self.process.kill)
         timer.start()
-        line = self.process.stdout.readline()
-        timer.cancel()
+        try:
+            line = self.process.stdout.readline()
+        finally:  # or its thread keeps an interrupted benchmark from ending
+            timer.cancel()
         if not line:
             raise DriverFailed(f"{self.name} ended without an answer\n{self._last_words()}")
         return line
@@ -87,14 +90,17 @@ def driver(name: str, python: Path, folder: Path, module: str | None = None) -> 
             text=True,
             env=environment,
             cwd=home,
+            process_group=0,  # with what it starts itself, so that all of it can be ended
         )
     with process:
         started = Driver(name, process, log)
         try:
             started.about = json.loads(started.read_line(START_LIMIT))
             yield started
-        finally:
-            _end(process)
+        except BaseException:
+            _kill(process)  # it may be at work for minutes on what nobody waits for any more
+            raise
+        _end(process)
 
 
 def _end(process: subprocess.Popen[str]) -> None:
@@ -104,7 +110,12 @@ def _end(process: subprocess.Popen[str]) -> None:
     try:
         process.wait(STOP_LIMIT)
     except subprocess.TimeoutExpired:
-        process.kill()
+        _kill(process)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """It is not waited for yet, so its number is nobody else's."""
+    os.killpg(process.pid, signal.SIGKILL)
 
 
 @contextmanager

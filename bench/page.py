@@ -177,7 +177,7 @@ def _goal(goal: Goal, across: Scale) -> str:
     limit, mark = goal.limit(), _mark(goal.measured, 2)
     target = goal.target.replace(">=", "≥").replace("<=", "≤")
     target = re.sub(r" x$", " ×", target)
-    why = tag("span", text(goal.explains), class_="why") if goal.explains else ""
+    why = tag("span", _said(goal.explains), class_="why") if goal.explains else ""
     kind = OUTCOMES.get(goal.outcome, "unknown")
     met = {"pass": True, "fail": False}.get(kind)
     drawn = ""
@@ -206,7 +206,7 @@ def _shown_table(result: Result, table: Table) -> str:
     return tag(
         "figure",
         tag("h4", text(table.title)),
-        tag("p", text(table.explains)) if table.explains else "",
+        tag("p", _said(table.explains)) if table.explains else "",
         _table(heading, rows),
         tag("dl", *explained, class_="columns") if explained else "",
         _bars(result, table),
@@ -214,7 +214,7 @@ def _shown_table(result: Result, table: Table) -> str:
 
 
 def _explained(column: Column) -> str:
-    return tag("div", tag("dt", text(f"{column.heading}: ")), tag("dd", text(column.explains)))
+    return tag("div", tag("dt", text(f"{column.heading}: ")), tag("dd", _said(column.explains)))
 
 
 def _row(result: Result, table: Table, who: str) -> str:
@@ -272,9 +272,14 @@ def _chart(result: Result, plot: Plot) -> str:
     return tag(
         "figure",
         tag("h4", text(plot.title)),
-        tag("p", text(plot.explains)) if plot.explains else "",
+        tag("p", _said(plot.explains)) if plot.explains else "",
         plots.lines(plot.title, said, series, x, y),
     )
+
+
+def _said(words: str) -> str:
+    """A sentence; what stands in `backticks` is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", text(words))
 
 
 def _ours(who: str) -> bool:

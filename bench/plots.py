@@ -111,6 +111,8 @@ def _bar(row: Bar, across: Scale, top: float) -> str:
 
 
 def _whisker(across: Scale, mark: Mark, y: float) -> str:
+    if mark.low == mark.high:
+        return ""
     low, high = across.at(mark.low), across.at(mark.high)
     return tag("path", d=f"M{low:.1f} {y - 4:.1f}v8m0-4H{high:.1f}m0-4v8", class_="whisker")
 
@@ -142,11 +144,16 @@ def _line(each: Series, colour: int, across: Scale, up: Scale) -> str:
     places = [(across.at(point.x), up.at(point.mark.median)) for point in points]
     drawn = [tag("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in places))]
     for point, (x, y) in zip(points, places, strict=True):
-        low, high = up.at(point.mark.low), up.at(point.mark.high)
-        said = f"{each.label} at {number(point.x)}: {point.mark.text}"
-        whisker = tag("path", d=f"M{x - 4:.1f} {low:.1f}h8m-4 0V{high:.1f}m-4 0h8")
-        drawn.append(tag("g", tag("title", text(said)), whisker, _marker(colour, x, y)))
+        said = tag("title", text(f"{each.label} at {number(point.x)}: {point.mark.text}"))
+        drawn.append(tag("g", said, _upright(up, point.mark, x), _marker(colour, x, y)))
     return tag("g", *drawn, class_=f"line c{colour}")
+
+
+def _upright(up: Scale, mark: Mark, x: float) -> str:
+    if mark.low == mark.high:
+        return ""
+    low, high = up.at(mark.low), up.at(mark.high)
+    return tag("path", d=f"M{x - 4:.1f} {low:.1f}h8m-4 0V{high:.1f}m-4 0h8", class_="whisker")
 
 
 def _marker(colour: int, x: float, y: float) -> str:

@@ -24,6 +24,19 @@ class Steps(Protocol):
         ...
 
 
+class Counter:
+    """For a rehearsal: only counts."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def expect(self, count: int) -> None:
+        pass
+
+    def step(self, text: str) -> None:
+        self.steps += 1
+
+
 class Lines:
     """For files and pipes: one line each, with the time."""
 
@@ -45,7 +58,7 @@ class Bar:
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
-        self._task = progress.add_task("", total=0)
+        self._task = progress.add_task("getting ready", total=None)
         self._total = 0
         self._begun = 0
 

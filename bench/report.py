@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import subprocess
@@ -174,8 +175,8 @@ def document(measured: Measured) -> dict[str, Json]:
     figures: list[Json] = []
     for ref in board.figures:
         spread = board.spread(ref)
-        assert spread is not None
-        figures.append({**attrs.asdict(ref), **attrs.asdict(spread)})
+        if spread is not None:
+            figures.append({**attrs.asdict(ref), **attrs.asdict(spread)})
     outcomes: list[Json] = []
     for goal in sheet.goals:
         spread = board.measured(goal)
@@ -223,8 +224,27 @@ def shown(measured: Measured, *, quick: bool) -> str:
 
 
 def write(path: Path, content: Mapping[str, Json]) -> None:
-    """The results as JSON, whole or not at all."""
+    """The results as JSON, which has no infinity: null stands for it."""
+    write_text(path, json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """A file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".tmp")
-    draft.write_text(json.dumps(content, indent=1) + "\n")
+    draft = path.with_name(f"{path.name}.draft")
+    draft.write_text(text, encoding="utf-8")
     draft.replace(path)
+
+
+def _finite(value: Json) -> Json:
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case str():
+            return value
+        case Mapping():
+            return {key: _finite(each) for key, each in value.items()}
+        case Sequence():
+            return [_finite(each) for each in value]
+        case _:
+            return value

@@ -14,9 +14,9 @@ from bench import command, report
 from bench.board import Board
 from bench.drivers import fleet
 from bench.progress import Steps
-from bench.report import Measured, Sheet
+from bench.report import Measured
 from bench.store_cells import FULL, QUICK, Cells
-from bench.store_goals import GOALS, tables
+from bench.store_goals import sheet
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -30,17 +30,6 @@ def _measure(folder: Path, steps: Steps, *, quick: bool) -> Measured:
     machine = report.machine(folder)
     with fleet(folder) as drivers:
         versions: dict[str, report.Json] = {name: dict(d.about) for name, d in drivers.items()}
-        cells = Cells(plan, drivers, board, folder, steps)
-        cells.durability()
-        for cell in (
-            cells.one_session,
-            cells.hundred_sessions,
-            cells.stored,
-            cells.cost,
-            cells.loading,
-            cells.opening,
-            cells.size,
-        ):
-            cell()
+        Cells(plan, drivers, board, folder, steps).all()
     machine["load_after"] = report.load()
-    return Measured(board, Sheet(GOALS, tables(plan)), machine, versions, attrs.asdict(plan))
+    return Measured(board, sheet(plan), machine, versions, attrs.asdict(plan))
