@@ -81,8 +81,8 @@ class Screen:
         self.x = max(min(self.x, self.columns - 1) - max(n, 1), 0)
 
     def _csi_K(self, n):  # noqa: N802
-        assert n == 0
-        del self.lines[self.y][self.x :]
+        assert n in {0, 2}
+        del self.lines[self.y][0 if n else self.x :]
 
     def _csi_J(self, n):  # noqa: N802
         assert n == 0
