@@ -8,10 +8,17 @@ import select
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
+import attrs
 import pytest
 
+from bench.board import Board, Ref
+from bench.drivers import driver
+from bench.progress import Counter
+from bench.store_cells import ACTOR, BLOCKING, FEW, QUICK, Cells
+from bench.store_goals import sheet
 from tests.integration.tty import Tty
 
 ROOT = Path(__file__).parents[2]
@@ -130,6 +137,31 @@ def test_ctrl_c_ends_drivers_and_what_they_started(place, tmp_path, command):
     assert process.returncode == 130
     assert said.splitlines()[1:] == ["Interrupted: what was not finished is not written."]
     assert not (tmp_path / "out").exists() or command == "all-hang"
+
+
+def test_the_quick_store_runs_without_any_peer(tmp_path):
+    """As where none can be installed: what is ours is measured, the rest is told to be missing."""
+    plan = attrs.evolve(QUICK, seconds=0.02, repetitions=1)
+    board, steps = Board(), Counter()
+    with ExitStack() as stack:
+        fleet = {
+            name: stack.enter_context(driver(name, Path(sys.executable), tmp_path))
+            for name in ("ours", "floors")
+        }
+        Cells(plan, fleet, board, tmp_path, steps).all()
+    shown = sheet(plan)
+    for table in shown.tables:
+        who = board.who(table.cell)
+        assert {ACTOR, BLOCKING, FEW} & set(who)
+        for column in table.columns:
+            assert any(board.spread(Ref(table.cell, each, column.figure)) for each in who)
+    outcomes = {goal.outcome(board.measured(goal)) for goal in shown.goals if peers(goal)}
+    assert outcomes == {"not measured"}
+    assert all(board.measured(goal) for goal in shown.goals if not peers(goal))
+
+
+def peers(goal):
+    return any(name in goal.text for name in ("hermes-agent", "openai-agents"))
 
 
 def read(reader):
