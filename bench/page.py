@@ -283,7 +283,8 @@ def _said(words: str) -> str:
 
 
 def _ours(who: str) -> bool:
-    return who.partition(",")[0] == "ours"
+    """Our rows are called `ours`, or `ours` and then what of ours it is."""
+    return re.match(r"ours\b", who) is not None
 
 
 def _mark(spread: Spread | None, digits: int) -> Mark | None:

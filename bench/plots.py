@@ -13,7 +13,7 @@ from bench.scales import Scale, number, scale
 WIDTH = 900.0
 LETTER = 8.0
 """What a letter is wide at most, in the size that labels have."""
-LONGEST = 44
+LONGEST = 52
 UNEVEN = 20
 COLOURS = 8
 

@@ -28,9 +28,10 @@ def measured(folder, steps, *, quick, do, **arguments):
     board = Board()
     steps.expect(1)
     steps.step(f"{do} is measured")
-    (folder / "database").write_text("large")
+    database = folder / "database"
+    database.write_text("large")
     with driver("ours", Path(sys.executable), folder, __spec__.name) as ours:
-        board.add("cell", "ours", ours.ask(do, **arguments))
+        board.add("cell", "ours", ours.ask(do, path=str(database), **arguments))
     return Measured(board, SHEET, {"when": "now"}, {}, {})
 
 
@@ -40,11 +41,11 @@ def benchmark(do, **arguments):
     )
 
 
-def three(fifo):
-    return {"ms": 3.0}
+def three(path, fifo):
+    return {"ms": 3.0 if Path(path).read_text() == "large" else 0.0}
 
 
-def hang(fifo):
+def hang(path, fifo):
     """The child holds the other end of the test's pipe until it ends."""
     code = "import signal; print(1, flush=True); signal.pause()"
     with Path(fifo).open("w") as pipe:
@@ -52,7 +53,7 @@ def hang(fifo):
     return {}
 
 
-def fail(fifo):
+def fail(path, fifo):
     raise ValueError("no figures today")
 
 

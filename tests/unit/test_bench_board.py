@@ -71,6 +71,15 @@ def test_a_file_of_results_is_json_whatever_was_measured(tmp_path):
     assert list(file.parent.iterdir()) == [file]
 
 
+def test_a_file_is_replaced_as_a_whole(tmp_path):
+    """Who reads the old one meanwhile reads all of it."""
+    file = tmp_path / "x.json"
+    write(file, {"benchmark": "old"})
+    with file.open() as old:
+        write(file, {"benchmark": "new"})
+        assert json.load(old) == {"benchmark": "old"}
+
+
 def test_a_file_that_cannot_be_made_leaves_the_old_one(tmp_path):
     file = tmp_path / "x.json"
     write(file, {"benchmark": "old"})

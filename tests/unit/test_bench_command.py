@@ -46,6 +46,8 @@ def test_a_benchmark_tells_how_it_is_called(capsys, name):
         (["store", "--dir", README], f"No databases can be made in {README}: Not a directory."),
         (["store", "--out", "/proc/no/x.json"],
          "/proc/no/x.json cannot be written: No such file or directory."),
+        (["store", "--out", "/proc/x.json"],
+         "/proc/x.json cannot be written: No such file or directory."),
         (["store", "--out", README / "x.json"], f"{README}/x.json cannot be written: File exists."),
         (["store", "--out", README.parent],
          f"{README.parent} cannot be written: it is a folder."),

@@ -125,6 +125,23 @@ def test_goals_come_with_target_measure_and_outcome():
     assert "1 of 3 are met." in text
 
 
+def strips(source):
+    """The ticks of every strip, by the name of its goal."""
+    drawn = re.findall(r"<svg.*?</svg>", source, re.DOTALL)
+    return {
+        re.search(r"<title>(.*?): ", strip)[1]: re.findall(r'class="tick"[^>]*>([^<]*)', strip)
+        for strip in drawn
+    }
+
+
+def test_ratios_have_one_scale_and_other_goals_their_own():
+    wider = result()
+    wider["goals"].append({"goal": "another ratio", "target": "<= 0.02 x"})
+    ticks = strips(html([wider]))
+    assert ticks["ours / theirs"] == ticks["another ratio"] == ["0.01", "0.1", "1", "10", "100"]
+    assert ticks["latency"] == ["0.5", "1", "2", "5"]
+
+
 def test_code_is_marked_in_sentences():
     assert "No <code>wait</code>." in html([result()])
 
@@ -197,8 +214,8 @@ def test_a_file_with_nothing_to_show_is_no_harm():
 def test_figures_that_are_no_numbers_are_left_out():
     broken = result()
     for figure in broken["figures"]:
-        figure.update(median=None, low=float("nan"), high=float("inf"))
-    broken["goals"][0]["measured"] = {"median": float("inf"), "low": None, "high": None}
+        figure.update(median=1.0, low=float("nan"), high=float("inf"))
+    broken["goals"][0]["measured"] = {"median": 1.0, "low": None, "high": 2.0}
     page = Page(html([broken]))
     assert "nan" not in page.text.split()
     assert page.tags.count("svg") == 3  # the strips, which have a target at least

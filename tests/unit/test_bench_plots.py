@@ -167,6 +167,14 @@ def test_ours_alone_has_the_first_colour():
     assert groups == ["line c1", "line c0", "line c2"] * 2
 
 
+def test_a_long_name_is_cut_where_it_stands_and_whole_where_it_is_pointed_at():
+    name = "a very long name of somebody " * 3
+    drawing = ET.fromstring(bars("", "", [Bar(name, "1", mark(1), True)], "ms"))
+    assert drawing.find("g/title").text == f"{name}: 1"
+    assert drawing.find("g/text").text == name[:51] + "…"
+    assert boxes(ET.tostring(drawing, "unicode"))[0] > 300
+
+
 def test_names_stay_text():
     evil = "<script>alert(1)</script>&\"'\x00\ud800"
     svg = bars(evil, evil, [Bar(evil, evil, mark(1), True)], evil)
