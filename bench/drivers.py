@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -43,14 +44,19 @@ class Driver:
 
     def ask(self, do: str, **arguments: str | float) -> dict[str, float]:
         """Have one thing done, and wait for its figures."""
+        figures: dict[str, float] = self.request(do, **arguments)
+        return figures
+
+    def request(self, do: str, **arguments: str | float) -> dict[str, Any]:
+        """Have one thing done, and wait for what it tells."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"do": do, "with": arguments}) + "\n")
         self.process.stdin.flush()
         reply = json.loads(self.read_line(ANSWER_LIMIT))
         if "error" in reply:
             raise DriverFailed(f"{self.name} {do}: {reply['error']}\n{self._last_words()}")
-        figures: dict[str, float] = reply["figures"]
-        return figures
+        told: dict[str, Any] = reply["figures"]
+        return told
 
     def read_line(self, limit: float) -> str:
         assert self.process.stdout is not None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,6 +27,7 @@ TOOL_TAKES: Mapping[str, object] = {
     "type": "object",
     "properties": {"word": {"type": "string", "description": "The word."}},
     "required": ["word"],
+    "additionalProperties": False,
 }
 SUMMARY = "The conversation so far: " + texts.TEXTS[0]
 _TURN = re.compile(r"\[turn (\d+)\]")
@@ -176,33 +177,43 @@ PATTERNS: Mapping[str, Callable[[random.Random, int], Iterator[int]]] = {
 def script(plan: Plan, pattern: str, seed: int = SEED) -> list[Step]:
     """The steps, in the order in which they are done; the same for the same seed."""
     random_ = random.Random(f"{seed} {pattern}")
+    steps = _openings(plan)
+    first = len(steps)
     places = [PATTERNS[pattern](random_, plan.sessions) for _ in range(plan.users)]
     order = [user for user in range(plan.users) for _ in range(plan.turns)]
     random_.shuffle(order)
     pauses: set[int] = set()
     if pattern == RESUME:
         pauses = {len(order) * n // (plan.restarts + 1) for n in range(1, plan.restarts + 1)}
-    steps: list[Step] = []
-    known: dict[int, set[int]] = {user: set() for user in range(plan.users)}
     stale: set[tuple[int, int]] = set()
-    for number, user in enumerate(order):
-        if number in pauses:
+    for place, user in enumerate(order):
+        if place in pauses:
             steps.append(Restart())
-        session = next(places[user])
+        number, session = first + place, next(places[user])
         turn = _turn(plan, random_, user, session, number)
         steps.append(turn)
-        known[user].add(session)
         stale.discard((user, session))
         if turn.mark is not None:
             stale.add((user, session))
         elif random_.random() < plan.writes * 0.75:
-            where = session if random_.random() < 2 / 3 else random_.choice(sorted(known[user]))
+            where = session if random_.random() < 2 / 3 else random_.randrange(plan.sessions)
             steps.append(Write(user, where, number))
             stale.add((user, where))
         # What came from elsewhere is shown to the model before it can be summed up.
         if random_.random() < plan.compressions and (user, session) not in stale:
             steps.append(Compress(user, session, number))
     return steps
+
+
+def openings(plan: Plan) -> int:
+    """How many turns at the beginning are not timed: they open the sessions, and warm up."""
+    return 2 * plan.users * plan.sessions
+
+
+def _openings(plan: Plan) -> list[Step]:
+    """Everybody opens all of his sessions, and comes back to each once."""
+    places = [(user, session) for user in range(plan.users) for session in range(plan.sessions)]
+    return [Turn(*place, number) for number, place in enumerate(places * 2)]
 
 
 def _turn(plan: Plan, random_: random.Random, user: int, session: int, number: int) -> Turn:
@@ -221,11 +232,21 @@ def _turn(plan: Plan, random_: random.Random, user: int, session: int, number: i
 # As a file, for whoever does it
 
 
-def save(steps: list[Step], path: Path) -> None:
+def encode(steps: Sequence[Step]) -> str:
+    """A script as text."""
+    return json.dumps([[type(step).__name__, asdict(step)] for step in steps])
+
+
+def decode(text: str) -> list[Step]:
+    """The script that a text was made of."""
+    return [_STEPS[kind](**fields) for kind, fields in json.loads(text)]
+
+
+def save(steps: Sequence[Step], path: Path) -> None:
     """Write a script down."""
-    path.write_text(json.dumps([[type(step).__name__, asdict(step)] for step in steps]))
+    path.write_text(encode(steps))
 
 
 def load(path: Path) -> list[Step]:
     """Read a script that was written down."""
-    return [_STEPS[kind](**fields) for kind, fields in json.loads(path.read_text())]
+    return decode(path.read_text())
