@@ -288,7 +288,7 @@ MISSES = Column(
 )  # fmt: skip
 BUILDS = Column("builds", "builds", 0, explains="How many agents were built.")
 NEEDLESS = Column(
-    "extra", "needless", 0, explains="Agents that were built although the oracle asks for none."
+    "extra", "needless", 0, explains="The others: agents that were built without need."
 )
 MISSED = Column(
     "missed", "missed", 0,
@@ -312,8 +312,8 @@ AGENTS = (
     BUILDS,
     Column("cold", "cold", 0, "neither",
            explains="Of these, how many at a user's first turn in a process."),
-    Column("warm_builds", "foreign write", 0, "neither",
-           explains="And how many because somebody else was said to have written."),
+    Column("foreign", "foreign write", 0, "neither",
+           explains="And how many because somebody else had written to the session at hand."),
     NEEDLESS,
     MISSED,
     Column("hidden", "not shown", 0,

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import attrs
@@ -80,12 +82,14 @@ def pooled(runs: Sequence[Seen], prices: Prices) -> Figures:
     """What a contender did in several scripts, as one."""
     turns = sum(len(run.turns) for run in runs)
     builds = extra = missed = cold = 0
+    said: Counter[str] = Counter()
     for run in runs:
         due, built = oracle.rebuilds(run.steps), run.built
         builds += len(built)
         extra += len(built.keys() - due.keys())
         missed += len(due.keys() - built.keys())
         cold += sum(due.get(turn) == "cold" for turn in built)
+        said.update(built.values())
     records = [run.record for run in runs]
     build_ms = sum(each["build_ms"] for record in records for each in record["turns"])
     others = [each for run in runs for each in run.requests if each["turn"] is None]
@@ -94,12 +98,13 @@ def pooled(runs: Sequence[Seen], prices: Prices) -> Figures:
         "turns": turns,
         "builds": builds,
         "cold": cold,
-        "warm_builds": builds - cold,
+        "foreign": builds - cold - extra,
         "extra": extra,
         "missed": missed,
         "misjudged": extra + missed,
         "hidden": sum(run.hidden() for run in runs),
         "lost": sum(len(record["lost"]) for record in records),
+        **{f"said {reason}": count for reason, count in said.items()},
         "wrong": sum(len(record["wrong"]) for record in records),
         "compressed": sum(
             len(record["compress_ms"]) - len(record["not_compressed"]) for record in records
@@ -128,7 +133,7 @@ def best(
     builds = sum(map(len, due))
     cold = sum(reason == "cold" for reasons in due for reason in reasons.values())
     asked = [
-        attrs_of(each)
+        asdict(each)
         for steps, left in zip(scripts, compressed, strict=True)
         for each in oracle.best(steps, left)
     ]
@@ -137,14 +142,10 @@ def best(
         "turns": turns,
         "builds": builds,
         "cold": cold,
-        "warm_builds": builds - cold,
+        "foreign": builds - cold,
         "reused": 1 - builds / turns,
         **dict.fromkeys(("extra", "missed", "misjudged", "hidden", "lost", "unnoticed"), 0.0),
     }
-
-
-def attrs_of(asked: oracle.Asked) -> Mapping[str, int]:
-    return {"prompt": asked.prompt, "cached": asked.cached, "output": asked.output}
 
 
 def _tokens(asked: Sequence[Mapping[str, Any]], turns: int, prices: Prices) -> Figures:

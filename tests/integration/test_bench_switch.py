@@ -14,9 +14,9 @@ from bench.switch_figures import Prices
 
 PLAN = switch.Plan(
     repetitions=1,
-    work=workload.Plan(users=2, sessions=3, turns=24, writes=0.3, compressions=0.1),
-    sessions=(1, 3),
-    lengths=(4, 12),
+    work=workload.Plan(users=2, sessions=2, turns=16, writes=0.4, compressions=0.15),
+    sessions=(1, 2),
+    lengths=(4,),
 )
 
 
@@ -85,8 +85,14 @@ def test_nobody_loses_a_message_and_the_model_is_shown_all(board: Board):
             assert figure(board, name, each.label) == 0
 
 
+def test_every_rebuild_of_ours_has_its_reason(board: Board):
+    for reason, name in (("cold", "cold"), ("foreign-write", "foreign")):
+        assert figure(board, f"said {reason}") == figure(board, name)
+    assert figure(board, "cold") + figure(board, "foreign") == figure(board, "builds")
+
+
 def test_there_is_something_to_notice(board: Board):
-    assert figure(board, "warm_builds") >= 4
+    assert figure(board, "foreign") >= 4
     assert figure(board, "compressed") >= 4
     for pattern in workload.PATTERNS:
         assert figure(board, "builds", cell=pattern) < figure(board, "turns", cell=pattern)
