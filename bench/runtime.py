@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -60,11 +61,14 @@ def _pythons() -> dict[str, Path]:
 @contextmanager
 def fleet(folder: Path, pythons: Mapping[str, Path]) -> Iterator[dict[str, Driver]]:
     """A driver for each of these interpreters, until the block ends."""
+
+    def start(name: str) -> Driver:
+        return stack.enter_context(driver(name, pythons[name], folder, MODULES[name]))
+
     with ExitStack() as stack:
-        yield {
-            name: stack.enter_context(driver(name, python, folder, MODULES[name]))
-            for name, python in pythons.items()
-        }
+        with ThreadPoolExecutor() as pool:  # all at once: a start is mostly imports
+            drivers = dict(zip(pythons, pool.map(start, pythons), strict=True))
+        yield drivers
 
 
 def count(plan: Plan) -> int:

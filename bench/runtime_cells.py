@@ -44,8 +44,8 @@ FULL = Plan(
 )  # fmt: skip
 # Half a minute: hermes-agent takes three seconds to start, and 15 more to answer a hundred at once.
 QUICK = Plan(
-    repetitions=3, asks=5_000, tells=20_000, peer_asks=300, idle=3_000, warm=200,
-    turns=100, peer_turns=5, turn_repetitions=1, histories=(300,), known=(300,), callers=(30,),
+    repetitions=3, asks=3_000, tells=20_000, peer_asks=300, idle=3_000, warm=200,
+    turns=100, peer_turns=4, turn_repetitions=1, histories=(300,), known=(300,), callers=(20,),
     seconds=0.5,
 )  # fmt: skip
 

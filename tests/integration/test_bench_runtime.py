@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from bench.board import Ref
+from bench.drivers import DriverFailed
 from bench.peers import ours_runtime
 from bench.runtime import OUR_OWN, count, fleet, measured
 from bench.runtime_cells import CHANNEL, FLOOR, OURS, QUICK, of_files, of_messages
@@ -88,6 +89,12 @@ def test_steps_are_as_many_as_announced_and_nothing_is_left(run):
     _, texts, left = run
     assert len(texts) == count(TINY)
     assert left == set()
+
+
+def test_a_driver_that_does_not_start_stops_the_benchmark(tmp_path):
+    pythons = {"ours": Path(sys.executable), "floors": Path("/bin/false")}
+    with pytest.raises(DriverFailed, match="floors ended"), fleet(tmp_path, pythons):
+        pass
 
 
 def test_a_row_that_is_missing_stops_the_benchmark(tmp_path):
