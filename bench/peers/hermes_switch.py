@@ -1,0 +1,111 @@
+"""hermes-agent 0.19.0 does the script of the switching benchmark, in a home made for it.
+
+A process of its own for each part between two restarts, started here: the home is read at import.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from time import monotonic
+
+from bench import workload
+from bench.peers.wire import serve
+
+LIMIT = 840.0
+TOOLSET = "bench"
+RESULT = "result.json"
+"""In the home: what is known and what was seen so far, from one process to the next."""
+CONFIG = f"""\
+model:
+  default: stub
+  provider: custom
+  base_url: URL
+  api_key: none
+  context_length: 200000
+platform_toolsets:
+  telegram: [{TOOLSET}, no_mcp]  # the one tool of the script, as ours has
+approvals:
+  destructive_slash_confirm: false  # /new asks nobody
+security:
+  tirith_enabled: false  # or it would be downloaded
+onboarding:
+  profile_build: off
+auxiliary:
+  title_generation:
+    enabled: false  # a request beside the first turn, at a moment of its own
+"""
+
+
+def run(path: str, url: str, script: str, **_: object) -> dict[str, object]:
+    """Do the script with a model at this address; what was seen of it."""
+    home = Path(path)
+    home.mkdir()
+    try:
+        (home / "config.yaml").write_text(CONFIG.replace("URL", url))
+        (home / "SOUL.md").write_text(workload.SYSTEM)
+        steps = workload.load(Path(script))
+        deadline = monotonic() + LIMIT
+        for start, end in parts(steps):
+            in_home(home, [script, str(start), str(end)], deadline - monotonic())
+        result: dict[str, object] = json.loads((home / RESULT).read_text())["record"]
+        return {**result, "lost": lost(home / "state.db", steps)}
+    finally:
+        shutil.rmtree(home)
+
+
+def parts(steps: list[workload.Step]) -> list[tuple[int, int]]:
+    """From where to where there is no restart."""
+    pauses = [n for n, step in enumerate(steps) if isinstance(step, workload.Restart)]
+    starts = [0, *(pause + 1 for pause in pauses)]
+    return list(zip(starts, [*pauses, len(steps)], strict=True))
+
+
+def in_home(home: Path, arguments: list[str], limit: float) -> None:
+    """It ends by itself, and is ended where it does not."""
+    name = os.fspath(home)
+    subprocess.run(
+        [sys.executable, "-m", "bench.peers.hermes_switching", *arguments],
+        check=True,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "HOME": name, "HERMES_HOME": name, "GATEWAY_ALLOW_ALL_USERS": "true"},
+        cwd=home,
+        timeout=limit,
+    )
+
+
+def lost(file: Path, steps: list[workload.Step]) -> list[int]:
+    """Marks and turns that are in no row, be it shown to a model or put aside by a compression."""
+    connection = sqlite3.connect(file)
+    stored = {row[0] for row in connection.execute("SELECT content FROM messages") if row[0]}
+    connection.close()
+    missing = []
+    for number, texts in said(steps):
+        absent = [text for text in texts if text not in stored]
+        if any(not any(text in content for content in stored) for text in absent):
+            missing.append(number)
+    return missing
+
+
+def said(steps: list[workload.Step]) -> list[tuple[int, tuple[str, ...]]]:
+    """What must be in the file at the end, by its number."""
+    said_: list[tuple[int, tuple[str, ...]]] = []
+    for step in steps:
+        if isinstance(step, workload.Turn):
+            said_.append((step.number, (step.text, workload.answer(step.number))))
+        mark = step.mark if isinstance(step, workload.Turn | workload.Write) else None
+        if mark is not None:
+            said_.append((mark, workload.written(mark)))
+    return said_
+
+
+if __name__ == "__main__":
+    about = {"hermes-agent": version("hermes-agent"), "sqlite": sqlite3.sqlite_version}
+    serve(about, {"run": run})
