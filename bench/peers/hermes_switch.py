@@ -5,7 +5,6 @@ A process of its own for each part between two restarts, started here: the home 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
