@@ -1,6 +1,13 @@
 """hermes-agent 0.19.0 does the script of the switching benchmark, in a home made for it.
 
 A process of its own for each part between two restarts, started here: the home is read at import.
+
+All is as it is shipped, but for this. The one tool of the script is its only toolset. The text that
+everybody has for a system prompt is its SOUL.md, to which it adds about half as much of its own.
+/new asks nobody whether it may. Off is what reaches out of the machine (a download), what asks the
+model beside the turns (titles), what is added to the very first message (an offer to get
+acquainted), and the questions that it has for servers at a local address alone: it would ask them
+five times for each new agent, and a model elsewhere is not asked.
 """
 
 from __future__ import annotations
@@ -29,6 +36,7 @@ model:
   base_url: URL
   api_key: none
   context_length: 200000
+  ollama_num_ctx: 0  # or each new agent would ask a local address what it is
 platform_toolsets:
   telegram: [{TOOLSET}, no_mcp]  # the one tool of the script, as ours has
 approvals:
@@ -36,8 +44,10 @@ approvals:
 security:
   tirith_enabled: false  # or it would be downloaded
 onboarding:
-  profile_build: off
+  profile_build: off  # or the first message of all would be longer
 auxiliary:
+  compression:
+    context_length: 200000  # or each compression would ask a local address for it
   title_generation:
     enabled: false  # a request beside the first turn, at a moment of its own
 """

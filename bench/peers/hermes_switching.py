@@ -1,6 +1,12 @@
 """One gateway of hermes-agent 0.19.0 does a part of the script, in the home that it finds.
 
-A process of its own for each part between two restarts, started by `hermes_switch`.
+A process of its own for each part between two restarts, started by `hermes_switch`. The gateway,
+its stores, its thread pools and its agents are the real ones. No platform is connected: one that is
+would make turns wait for its way of streaming.
+
+An agent counts as built for a turn if it was made while the turn ran and is in the gateway's cache
+after it; what /compress makes for itself is in no turn and in no cache. Switches that are timed are
+those to a session that exists (/resume); /new and its wait are in no figure.
 """
 
 # ruff: noqa: SLF001 - the way into a turn is private, and so is the cache of agents
@@ -94,14 +100,19 @@ class Chats:
         record = TurnRecord(turn.number, since(started))
         self.running = None
         cached = self.runner._agent_cache.get(self.key(turn.user))
-        for agent, ms in Agent.made:  # not those that are made to compress
+        for agent, ms in Agent.made:
             if cached and agent is cached[0]:
                 record.built, record.build_ms = "built", ms
         self.record.turns.append(record)
         if workload.answer(turn.number) not in reply:
             print(f"turn {turn.number} was answered {reply!r}", file=sys.stderr)
             self.record.wrong.append(turn.number)
+        was = self.known.ids.get(name(turn))
         self.note(turn)
+        if was not in {None, self.here(turn.user)}:
+            raise AssertionError(f"turn {turn.number} was not in {was}")
+        if len(set(self.known.ids.values())) < len(self.known.ids):
+            raise AssertionError(f"turn {turn.number} was in a session that was there before")
 
     async def go(self, turn: workload.Turn) -> None:
         """Into the session of this turn, by the command that a user has for it."""
