@@ -91,28 +91,20 @@ def in_home(home: Path, arguments: list[str], limit: float) -> None:
 
 
 def lost(file: Path, steps: list[workload.Step]) -> list[int]:
-    """Marks and turns that are in no row, be it shown to a model or put aside by a compression."""
+    """Turns and marks that are in no row, be it shown to a model or put aside by a compression."""
     connection = sqlite3.connect(file)
-    stored = {row[0] for row in connection.execute("SELECT content FROM messages") if row[0]}
+    stored = {content for (content,) in connection.execute("SELECT content FROM messages")}
     connection.close()
-    missing = []
-    for number, texts in said(steps):
-        absent = [text for text in texts if text not in stored]
-        if any(not any(text in content for content in stored) for text in absent):
-            missing.append(number)
-    return missing
-
-
-def said(steps: list[workload.Step]) -> list[tuple[int, tuple[str, ...]]]:
-    """What must be in the file at the end, by its number."""
-    said_: list[tuple[int, tuple[str, ...]]] = []
-    for step in steps:
-        if isinstance(step, workload.Turn):
-            said_.append((step.number, (step.text, workload.answer(step.number))))
-        mark = step.mark if isinstance(step, workload.Turn | workload.Write) else None
-        if mark is not None:
-            said_.append((mark, workload.written(mark)))
-    return said_
+    turns = [step for step in steps if isinstance(step, workload.Turn)]
+    marks = [
+        step.mark
+        for step in steps
+        if isinstance(step, workload.Turn | workload.Write) and step.mark is not None
+    ]
+    return [
+        *(turn.number for turn in turns if turn.text not in stored),
+        *(mark for mark in marks if workload.written(mark)[0] not in stored),
+    ]
 
 
 if __name__ == "__main__":
