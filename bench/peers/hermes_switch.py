@@ -5,9 +5,9 @@ A process of its own for each part between two restarts, started here: the home 
 All is as it is shipped, but for this. The one tool of the script is its only toolset. The text that
 everybody has for a system prompt is its SOUL.md, to which it adds about half as much of its own.
 /new asks nobody whether it may. Off is what reaches out of the machine (a download), what asks the
-model beside the turns (titles), what is added to the very first message (an offer to get
-acquainted), and the questions that it has for servers at a local address alone: it would ask them
-five times for each new agent, and a model elsewhere is not asked.
+model beside the turns (titles), a long offer to get acquainted after the very first message (a
+short greeting remains), and questions that only a server at a local address is asked: there were
+five for each new agent.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ approvals:
 security:
   tirith_enabled: false  # or it would be downloaded
 onboarding:
-  profile_build: off  # or the first message of all would be longer
+  profile_build: "off"  # as text: the YAML word is not understood
 auxiliary:
   compression:
     context_length: 200000  # or each compression would ask a local address for it
