@@ -2,12 +2,12 @@
 
 A process of its own for each part between two restarts, started here: the home is read at import.
 
-All is as it is shipped, but for this. The one tool of the script is its only toolset. The text that
-everybody has for a system prompt is its SOUL.md, to which it adds about half as much of its own.
-/new asks nobody whether it may. Off is what reaches out of the machine (a download), what asks the
-model beside the turns (titles), a long offer to get acquainted after the very first message (a
-short greeting remains), and questions that only a server at a local address is asked: there were
-five for each new agent.
+All is as it is shipped, but for this. The one tool of the script is its only toolset. Its SOUL.md
+is so much of everybody's system prompt that with what it adds itself the prompt is as long as
+everybody's: of a longer one a larger share would be cached. /new asks nobody whether it may. Off is
+what reaches out of the machine (a download), what asks the model beside the turns (titles), a long
+offer to get acquainted after the very first message (a short greeting remains), and questions that
+only a server at a local address is asked: there were five for each new agent.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from bench.peers.wire import serve
 
 LIMIT = 840.0
 TOOLSET = "bench"
+SOUL = "\n".join(workload.SYSTEM.splitlines()[:9])
+"""It adds 4,400 characters, which are eleven lines."""
 RESULT = "result.json"
 """In the home: what is known and what was seen so far, from one process to the next."""
 CONFIG = f"""\
@@ -59,7 +61,7 @@ def run(path: str, url: str, script: str, **_: object) -> dict[str, object]:
     home.mkdir()
     try:
         (home / "config.yaml").write_text(CONFIG.replace("URL", url))
-        (home / "SOUL.md").write_text(workload.SYSTEM)
+        (home / "SOUL.md").write_text(SOUL)
         steps = workload.load(Path(script))
         deadline = monotonic() + LIMIT
         for start, end in parts(steps):
