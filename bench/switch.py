@@ -31,7 +31,7 @@ from bench.switch_figures import Figures, Prices, Seen
 
 ALL = "all patterns"
 ORACLE = "the oracle: computed, not run"
-THEIRS = "hermes-agent 0.19.0, its own gateway"
+THEIRS = "hermes-agent 0.19.0, its own gateway; prompt kept"
 MODULES = {
     "model": "bench.peers.switch_model",
     "ours": "bench.peers.ours_switch",
@@ -274,7 +274,8 @@ def sheet(plan: Plan) -> Sheet:
 EXPLAINS = (
     "Each row is a way to decide when a cached agent is built anew. 'Prompt rendered again' means "
     "that a rebuild makes the system prompt anew, with something in it that is true only then, as "
-    "the time or what is remembered; 'kept' means that its bytes stay."
+    "the time or what is remembered; 'kept' means that its bytes stay. hermes-agent 0.19.0 keeps "
+    "them. All but its own row are policies inside of our runtime."
 )
 DOES = {
     "round robin": "Users go through their sessions one after the other: every turn is a switch.",
@@ -319,8 +320,10 @@ AGENTS = (
     Column("hidden", "not shown", 0,
            explains="Writings from elsewhere that the model did not see in the next turn."),
     Column("lost", "lost", 0, explains="What is in no row of the file at the end."),
+    Column("spoilt", "spoilt", 0,
+           explains="Requests in which the result of an earlier call was not there any more."),
     REUSED,
-    Column("build_ms", "ms per build", 2, explains="How long it takes to make an agent."),
+    Column("build_ms", "build p50 ms", 2, explains="How long it takes to make an agent."),
     Column("compressed", "compressions", 0, "neither",
            explains="How many sessions were compressed on the way."),
 )  # fmt: skip

@@ -91,7 +91,7 @@ def pooled(runs: Sequence[Seen], prices: Prices) -> Figures:
         cold += sum(due.get(turn) == "cold" for turn in built)
         said.update(built.values())
     records = [run.record for run in runs]
-    build_ms = sum(each["build_ms"] for record in records for each in record["turns"])
+    building = [t["build_ms"] for record in records for t in record["turns"] if t["built"]]
     others = [each for run in runs for each in run.requests if each["turn"] is None]
     return {
         **_tokens([each for run in runs for each in run.asked], turns, prices),
@@ -105,13 +105,14 @@ def pooled(runs: Sequence[Seen], prices: Prices) -> Figures:
         "hidden": sum(run.hidden() for run in runs),
         "lost": sum(len(record["lost"]) for record in records),
         **{f"said {reason}": count for reason, count in said.items()},
+        "spoilt": sum(bool(each["spoilt"]) for run in runs for each in run.asked),
         "wrong": sum(len(record["wrong"]) for record in records),
         "compressed": sum(
             len(record["compress_ms"]) - len(record["not_compressed"]) for record in records
         ),
         "reused": 1 - builds / turns,
         "other_tokens": sum(each["prompt"] for each in others) / turns,
-        "build_ms": build_ms / max(builds, 1),
+        "build_ms": _share(building, 0.5),
         **_times([ms for run in runs for ms in run.times()]),
         "switch_ms": _share([ms for record in records for ms in record["switch_ms"]], 0.5),
     }
@@ -144,7 +145,9 @@ def best(
         "cold": cold,
         "foreign": builds - cold,
         "reused": 1 - builds / turns,
-        **dict.fromkeys(("extra", "missed", "misjudged", "hidden", "lost", "unnoticed"), 0.0),
+        **dict.fromkeys(
+            ("extra", "missed", "misjudged", "hidden", "lost", "unnoticed", "spoilt"), 0.0
+        ),
     }
 
 

@@ -117,6 +117,12 @@ def finding(word: str) -> str:
     return f"{word}: {texts.text(int(word[1:]), 4)} {texts.text(int(word[1:]), 5)}"
 
 
+def is_finding(text: object) -> bool:
+    """Whether this is what the dictionary says of some word."""
+    word = str(text).partition(":")[0]
+    return bool(re.fullmatch(r"w\d+", word)) and text == finding(word)
+
+
 def call_id(number: int) -> str:
     """The model's name for its call in a turn."""
     return f"call_{number:06d}"

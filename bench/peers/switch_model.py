@@ -24,26 +24,38 @@ from hermes.testing.prefix_cache import PrefixCache, count
 NEVER = 1e9  # what is known is not forgotten: slow contenders would lose their cache by the clock
 
 
+@attrs.frozen
+class Asked:
+    """A request, and what it was answered with."""
+
+    request: ModelRequest
+    turn: int | None
+    answer: ModelAnswer
+
+    def told(self) -> dict[str, Any]:
+        """What is of interest; looked at when all is over, so that nobody waits for it."""
+        said = [self.answer.text, *(c.name + c.arguments for c in self.answer.calls)]
+        results = [m["content"] for m in self.request.json["messages"] if m["role"] == "tool"]
+        return {
+            "turn": self.turn,
+            "prompt": self.request.prompt_tokens,
+            "cached": self.request.cached_tokens,
+            "output": count("".join(said).encode()),
+            "marks": sorted(workload.marks_in(self.request.body.decode(errors="replace"))),
+            "spoilt": sum(not workload.is_finding(result) for result in results),
+        }
+
+
 @attrs.define
 class Log:
     """A model that follows the script, and what it was asked."""
 
-    requests: list[dict[str, Any]] = attrs.Factory(list)
+    requests: list[Asked] = attrs.Factory(list)
 
     def answer(self, request: ModelRequest) -> ModelAnswer:
-        text = request.text
-        number = workload.turn_of(text)
-        said = self._say(number, text, request)
-        output = count("".join([said.text, *(c.name + c.arguments for c in said.calls)]).encode())
-        self.requests.append(
-            {
-                "turn": number,
-                "prompt": request.prompt_tokens,
-                "cached": request.cached_tokens,
-                "output": output,
-                "marks": sorted(workload.marks_in(request.body.decode(errors="replace"))),
-            }
-        )
+        number = workload.turn_of(request.text)
+        said = self._say(number, request.text, request)
+        self.requests.append(Asked(request, number, said))
         return said
 
     def _say(self, number: int | None, text: str, request: ModelRequest) -> ModelAnswer:
@@ -80,7 +92,7 @@ async def main() -> None:
                 figures = {"url": url}
             else:
                 ending.set()
-                figures = {"requests": log.requests}
+                figures = {"requests": [each.told() for each in log.requests]}
             print(json.dumps({"figures": figures}), file=answers)
         nursery.cancel_scope.cancel()
 

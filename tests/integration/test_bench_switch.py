@@ -81,7 +81,7 @@ def test_who_keeps_the_prompt_loses_no_tokens_by_a_rebuild(board: Board):
 
 def test_nobody_loses_a_message_and_the_model_is_shown_all(board: Board):
     for each in policies.CONTENDERS:
-        for name in ("hidden", "lost", "wrong"):
+        for name in ("hidden", "lost", "wrong", "spoilt"):
             assert figure(board, name, each.label) == 0
 
 

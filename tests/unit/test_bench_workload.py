@@ -94,6 +94,10 @@ def test_the_texts_say_what_they_are():
     assert workload.turn_of(f"Sum this up: {turn.text}") is None
     assert workload.marks_in(" ".join(workload.written(7) + workload.written(8))) == {7, 8}
     assert workload.marks_in(turn.text) == set()
+    assert workload.is_finding(workload.finding("w30"))
+    assert not workload.is_finding(workload.finding("w30").replace("w30", "w31"))
+    assert not workload.is_finding("gone")
+    assert not workload.is_finding(None)
 
 
 # The oracle: which rebuilds are due
