@@ -3,19 +3,17 @@
 Times and rates vary by factors, so everything is done with logarithms. What moved is the mean of a
 figure's repetitions; that is judged like in Student's test, with two changes:
 
-- A few repetitions may agree by luck. So each figure borrows from the others: its variance is mixed
+- A few repetitions may agree by luck, so each figure borrows from the others: its variance is mixed
   with the typical one of all figures of both runs (the floor), which counts like three repetitions
-  more. Without that the limit would have to be so wide, with three repetitions, that not even twice
-  the time were beyond it; with the floor alone a noisy figure would give false alarms.
-- Many figures are compared at once. So the chance of a false alarm is shared by all of them.
+  more. On its own, three repetitions with 10 % noise would miss every third slowdown to half speed.
+- Many figures are compared at once, so the chance of a false alarm is shared by all of them.
 
-A mean, not a median: of five repetitions the median needs half as much again to see the same change.
-A spike moves the mean, but it widens the spread more, so it raises no alarm.
+A mean, not a median: that of five repetitions finds half as much again. A spike moves the mean, but
+widens the spread more, so it raises no alarm. The simulations are in tests/unit/test_bench_compare.
 
-What this cannot see is what changes between runs and not within one: a neighbour on the machine, a
-fuller disk. Ratios are taken within a repetition and so hardly feel that. Absolute figures do, and
-there the peers tell it: their code is the same in both runs, so the limits are widened until they
-hold for theirs (`widening`).
+What repetitions cannot show is what differs between runs and not within one: a neighbour on the
+machine, a fuller disk. Ratios are taken within a repetition and so feel little of it. Absolute ones
+do, and there the peers tell it, whose code is the same in both runs: see `changes.Limits`.
 """
 
 from __future__ import annotations
@@ -27,13 +25,15 @@ from collections.abc import Iterable
 import attrs
 
 BORROWED = 3
+"""So many repetitions more does the floor count."""
+SURE = 8
+"""More repetitions make a mean no surer: what a whole run shares does not average out."""
 ALARMS = 0.05
 """In how many comparisons of the same code anything may be flagged, of a kind of figures."""
 ALARM = 0.005
 """The same for a single figure."""
 EXACT = math.log1p(0.005)
 """What may change where there is no noise: rounding, a page more in a file."""
-PEERS = 0.95
 
 
 @attrs.frozen
@@ -119,7 +119,8 @@ def limit(pair: Pair, floor: float, chance: float) -> float | None:
         return None
     freedom = BORROWED + pair.freedom
     variance = (BORROWED * floor**2 + pair.squares) / freedom
-    return student(chance, freedom) * math.sqrt(variance * (1 / len(pair.old) + 1 / len(pair.new)))
+    shares = sum(1 / min(SURE, len(run)) for run in (pair.old, pair.new))
+    return student(chance, freedom) * math.sqrt(variance * shares)
 
 
 def student(chance: float, freedom: float) -> float:
@@ -129,13 +130,3 @@ def student(chance: float, freedom: float) -> float:
     """
     z = statistics.NormalDist().inv_cdf(1 - chance / 2)
     return math.sqrt(freedom * math.expm1(z * z * (freedom - 1.5) / (freedom - 1) ** 2))
-
-
-def widening(peers: Iterable[Pair], floor: float, chance: float) -> float:
-    """By how much limits are to be widened to hold for 19 of 20 figures of the peers; 1 at least."""
-    beyond = sorted(
-        abs(pair.moved) / bound
-        for pair in peers
-        if not pair.steady and (bound := limit(pair, floor, chance))
-    )
-    return max(1.0, beyond[int(PEERS * (len(beyond) - 1))]) if beyond else 1.0
