@@ -69,8 +69,6 @@ class Pair:
     @property
     def moved(self) -> float:
         """How much greater the new mean is, as a logarithm or a share."""
-        if self.old == self.new:
-            return 0.0
         return statistics.fmean(self._scaled(self.new)) - statistics.fmean(self._scaled(self.old))
 
     @property

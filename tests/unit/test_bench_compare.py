@@ -15,7 +15,7 @@ from bench.__main__ import main as bench_main
 from bench.board import Board, Goal, Ref
 from bench.changes import ALONE, Comparison, compare
 from bench.compare import as_json, main, text
-from bench.noise import Pair, limit, student
+from bench.noise import Pair, chance, floor, limit, student
 from bench.report import Column, Measured, Sheet, Table, document, machine, write as write_file
 from bench.result_files import Figure, Heading, Judged, Repetitions, Result, Shown
 
@@ -152,6 +152,15 @@ def test_more_repetitions_make_a_limit_narrower_but_not_without_end():
     assert of(30) > 0.8 * of(9)
 
 
+def test_the_chance_of_an_alarm_is_shared():
+    assert (chance(0), chance(1), chance(10), chance(50)) == (0.005, 0.005, 0.005, 0.001)
+
+
+def test_what_never_varies_does_not_lower_the_floor():
+    noisy, count = Pair((1.0, 1.2), (1.1, 1.3)), Pair((5.0, 5.0), (5.0, 5.0))
+    assert floor([noisy, count, count]) == floor([noisy]) > 0.1
+
+
 STEADY = [10.0, 10.1, 9.9, 10.0, 10.05]
 
 
@@ -190,6 +199,19 @@ def test_peers_are_not_judged_but_tell_what_the_machine_did():
     assert not flagged(later(1.0, 1.5), "improvement")
     assert flagged(later(3.0, 1.5)) == {"cell: ours, 0 ms"}
     assert any("50% worse in the middle" in each for each in later(3.0, 1.5).remarks)
+
+
+def test_a_slow_machine_lowers_what_a_rate_may_be_and_excuses_no_count():
+    def run(speed, count):
+        ours = figures("ours", {"rate": times(speed), "count": [count] * 5})
+        return result(figures=[*ours, *figures("x", {"rate": times(speed)})], better="higher")
+
+    seen = compare(run(1.0, 100.0), run(0.5, 98.0))
+    rate = next(row for row in seen.rows if row.what == "cell: ours, rate ms")
+    assert rate.noise is not None
+    assert rate.change == pytest.approx(-0.5)
+    assert rate.noise[0] < -0.5 < 0 < rate.noise[1] < 0.1
+    assert flagged(seen) == {"cell: ours, count ms"}
 
 
 def test_one_restless_peer_widens_the_limits_of_all_figures():
@@ -256,6 +278,7 @@ def test_a_file_without_tables_takes_directions_from_the_other():
     rates = result(figures=figures("ours", {"a": times(2)}), better="higher")
     bare = attrs.evolve(fast, tables=())
     assert flagged(compare(bare, slow)) == {"cell: ours, a ms"}
+    assert flagged(compare(slow, bare), "improvement") == {"cell: ours, a ms"}
     assert flagged(compare(bare, rates), "improvement") == {"cell: ours, a ms"}
     neither = compare(bare, attrs.evolve(slow, tables=()))
     assert not neither.rows
@@ -379,6 +402,11 @@ def test_a_goal_that_is_lost_within_noise_is_listed_and_no_regression(tmp_path, 
     shown = capsys.readouterr().out
     assert "pass -> FAIL (medians 1.01, then 0.9898; target >= 1 x), within noise" in shown
     assert "1 goal lost without a regression" in shown
+    worse = written(tmp_path / "worse.json", result([goal("near", times(0.01, noisy))]))
+    assert main([files[0], worse]) == 1
+    shown = capsys.readouterr().out
+    assert "target >= 1 x), regression" in shown
+    assert shown.splitlines()[-1] == "1 regression, 0 improvements, 0 within noise"
 
 
 BAD = {
