@@ -59,8 +59,9 @@ class Pair:
 
     @property
     def exact(self) -> bool:
-        """Steady by nature, as far as repetitions can tell: a count or a size."""
-        return self.steady and min(len(self.old), len(self.new)) > 1
+        """Steady by nature, as far as repetitions tell; of one, only a whole number is a count."""
+        repeated = min(len(self.old), len(self.new)) > 1
+        return self.steady and (repeated or (self.old[0] % 1 == self.new[0] % 1 == 0))
 
     @property
     def freedom(self) -> int:

@@ -176,12 +176,18 @@ def test_a_count_is_flagged_when_it_is_half_a_percent_worse():
 
 
 def test_what_was_measured_once_is_not_judged_where_nothing_tells_the_noise():
-    old = result([goal("once", [2.0])], figures("ours", {"a": [1.0], "b": [5.0, 5.0]}))
-    new = result([goal("once", [1.0])], figures("ours", {"a": [9.0], "b": [5.0, 5.0]}))
+    old = result([goal("once", [2.5])], figures("ours", {"a": [1.5], "b": [5.5, 5.5]}))
+    new = result([goal("once", [1.5])], figures("ours", {"a": [9.0], "b": [5.5, 5.5]}))
     seen = compare(old, new)
     assert flagged(seen, "not comparable") == {"once", "cell: ours, a ms"}
     assert flagged(seen, "within noise") == {"cell: ours, b ms"}
     assert "No figure varied in its repetitions, so the noise of most is unknown." in seen.remarks
+
+
+def test_a_count_needs_no_repetition():
+    old, new = (result([goal("missed", [count], "<= 0 turns")]) for count in (0.0, 3.0))
+    assert flagged(compare(old, new)) == {"missed"}
+    assert flagged(compare(new, old), "improvement") == {"missed"}
 
 
 def test_peers_are_not_judged_but_tell_what_the_machine_did():
