@@ -1,4 +1,4 @@
-"""`python -m bench store|runtime|agents|switch|all|page`: one word picks what is done."""
+"""`python -m bench store|runtime|agents|switch|all|page|compare`: one word picks what is done."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from bench import agents, everything, report, runtime, store, switch
+from bench import agents, compare, everything, report, runtime, store, switch
 from bench.everything import Main
 
 BENCHMARKS: Mapping[str, Main] = {
@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, Main] = {
     **BENCHMARKS,
     "all": partial(everything.run, BENCHMARKS),
     "page": everything.show,
+    "compare": compare.main,
 }
 USAGE: Mapping[str, str] = {
     "store": "appending, loading, opening and size, beside other stores and the disk",
@@ -27,6 +28,7 @@ USAGE: Mapping[str, str] = {
     "switch": "how often an agent is built when users switch between sessions",
     "all": "all four, one after the other, and one page of them",
     "page FILE...": "a page of files that were written before",
+    "compare OLD NEW": "what got worse or better between two files, beyond the noise",
 }
 
 

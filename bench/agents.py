@@ -9,14 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import attrs
 
 from bench import command, peers_env, report
 from bench.board import Board, Goal, Ref
-from bench.drivers import Driver, DriverFailed, driver
+from bench.drivers import Driver, DriverFailed, together
 from bench.progress import Steps
 from bench.report import Axis, Column, Line, Measured, Plot, Sheet, Table
 from bench.runtime import remove
@@ -117,11 +116,7 @@ def _measure(folder: Path, steps: Steps, *, quick: bool) -> Measured:
     pythons = {"ours": Path(sys.executable), "model": Path(sys.executable)}
     if (peer := peers_env.interpreter("hermes-agent")) is not None:
         pythons["hermes-agent"] = peer
-    with ExitStack() as stack:
-        fleet = {
-            name: stack.enter_context(driver(name, python, folder, MODULES[name]))
-            for name, python in pythons.items()
-        }
+    with together(folder, pythons, MODULES) as fleet:
         versions: dict[str, report.Json] = {name: dict(d.about) for name, d in fleet.items()}
         url = fleet["model"].about["url"]
         steps.expect(plan.repetitions * (len(cells(plan)) * len(_sides(plan, fleet)) + 2))

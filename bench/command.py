@@ -12,7 +12,7 @@ from typing import NoReturn, Protocol
 
 import attrs
 
-from bench import page, progress, report, results
+from bench import page, progress, report, written
 from bench.drivers import DriverFailed
 from bench.progress import Steps
 from bench.report import Json
@@ -58,7 +58,7 @@ class Files:
         """The page of everything shows what lies beside it, any other page this result alone."""
         report.write(self.out, document)
         together = self.page == self.out.parent / REPORT
-        shown = results.beside(self.out.parent) if together else [results.read(self.out)]
+        shown = written.beside(self.out.parent) if together else [written.read(self.out)]
         report.write_text(self.page, page.html(shown))
 
 

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import attrs
 
@@ -44,14 +46,19 @@ class Driver:
 
     def ask(self, do: str, **arguments: str | float) -> dict[str, float]:
         """Have one thing done, and wait for its figures."""
+        figures: dict[str, float] = self.request(do, **arguments)
+        return figures
+
+    def request(self, do: str, **arguments: str | float) -> dict[str, Any]:
+        """Have one thing done, and wait for what it tells."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"do": do, "with": arguments}) + "\n")
         self.process.stdin.flush()
         reply = json.loads(self.read_line(ANSWER_LIMIT))
         if "error" in reply:
             raise DriverFailed(f"{self.name} {do}: {reply['error']}\n{self._last_words()}")
-        figures: dict[str, float] = reply["figures"]
-        return figures
+        told: dict[str, Any] = reply["figures"]
+        return told
 
     def read_line(self, limit: float) -> str:
         assert self.process.stdout is not None
@@ -126,8 +133,20 @@ def fleet(folder: Path) -> Iterator[dict[str, Driver]]:
         python = peers_env.interpreter(peer)
         if python is not None:
             pythons[peer] = python
+    with together(folder, pythons, MODULES) as drivers:
+        yield drivers
+
+
+@contextmanager
+def together(
+    folder: Path, pythons: Mapping[str, Path], modules: Mapping[str, str]
+) -> Iterator[dict[str, Driver]]:
+    """A driver for each of these interpreters; they start at once, which is mostly imports."""
+
+    def start(name: str) -> Driver:
+        return stack.enter_context(driver(name, pythons[name], folder, modules[name]))
+
     with ExitStack() as stack:
-        yield {
-            name: stack.enter_context(driver(name, python, folder))
-            for name, python in pythons.items()
-        }
+        with ThreadPoolExecutor() as pool:
+            drivers = dict(zip(pythons, pool.map(start, pythons), strict=True))
+        yield drivers

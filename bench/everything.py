@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from bench import command, page, report, results
+from bench import command, page, report, written
 from bench.command import BadInput, Parser
-from bench.results import NotAResult, Result
+from bench.written import NotAResult, Result
 
 Main = Callable[[Sequence[str]], int]
 
@@ -38,9 +38,9 @@ def run(benchmarks: Mapping[str, Main], arguments: Sequence[str]) -> int:
         out = options.out / f"{name}.json"
         if _ran(main, [*common, "--out", str(out), "--page", str(shown)]):
             files[name] = out
-    documents = [results.read(out) for out in files.values()]
+    documents = [written.read(out) for out in files.values()]
     report.write_text(shown, page.html(documents))
-    print(f"\n{summary(list(map(results.parse, documents)))}\n\nThe page of all: {shown}")
+    print(f"\n{summary(list(map(written.parse, documents)))}\n\nThe page of all: {shown}")
     missing = [name for name in benchmarks if name not in files]
     if missing:
         print(f"Could not run: {', '.join(missing)}.", file=sys.stderr)
@@ -76,7 +76,7 @@ def summary(shown: Sequence[Result]) -> str:
     )
 
 
-def _median(goal: results.Goal) -> str:
+def _median(goal: written.Goal) -> str:
     median = None if goal.measured is None else goal.measured.median
     return "-" if median is None else f"{median:,.2f} {goal.unit()}"
 
@@ -89,7 +89,7 @@ def show(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         command.ready(options.out)
-        documents = [results.read(file) for file in options.files]
+        documents = [written.read(file) for file in options.files]
     except (BadInput, NotAResult) as error:
         print(error, file=sys.stderr)
         return 2

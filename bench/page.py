@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from bench import plots, results
+from bench import plots, written
 from bench.markup import tag, text
 from bench.plots import Aim, Bar, Mark, Point, Series, Side
 from bench.report import Json
-from bench.results import Column, Goal, Plot, Result, Spread, Table
 from bench.scales import Scale, scale
+from bench.written import Column, Goal, Plot, Result, Spread, Table
 
 ORDER = ("store", "runtime", "agents", "switch")
 STYLE = Path(__file__).with_suffix(".css")
@@ -44,7 +44,7 @@ TRACK = (14.0, 286.0)
 
 def html(documents: Iterable[Json]) -> str:
     """The page of these documents, which are files of results; the same page for the same ones."""
-    shown = sorted(map(results.parse, documents), key=_place)
+    shown = sorted(map(written.parse, documents), key=_place)
     names = _names(shown)
     title, style = tag("title", text(TITLE)), tag("style", STYLE.read_text())
     head = (
@@ -291,7 +291,7 @@ def _mark(spread: Spread | None, digits: int) -> Mark | None:
     """None where it is not three numbers: nothing could be drawn."""
     if spread is None:
         return None
-    median, low, high = map(results.finite, (spread.median, spread.low, spread.high))
+    median, low, high = map(written.finite, (spread.median, spread.low, spread.high))
     if median is None or low is None or high is None:
         return None
     span = "" if low == high else f" [{low:,.{digits}f}..{high:,.{digits}f}]"

@@ -171,7 +171,8 @@ class Chats:
         self.turns[caller] += 1
 
     async def warm_up(self, caller: int) -> None:
-        for _ in range(WARM_UP):
+        # Of many, one turn each: what they share has been used by all of them then.
+        for _ in range(WARM_UP if len(self.turns) == 1 else 1):
             await self.turn(caller)
 
     async def call(self, caller: int, run: timing.Run) -> None:

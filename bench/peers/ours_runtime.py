@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import statistics
 import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
+import apsw
 import trio
 import trio.testing
 
 from bench import texts
 from bench.peers import messaging
+from bench.peers.ours import settings
 from bench.peers.timing import percentile
 from bench.peers.trio_floors import Call, handle, race
 from bench.peers.wire import Figures, serve
@@ -23,10 +24,12 @@ from hermes import open_runtime
 from hermes.actors.mailbox import Mailbox, Request, serve as serve_mail
 from hermes.actors.runtime import Runtime
 from hermes.messages import Message
-from hermes.store import SessionStore
+from hermes.store import SessionStore, open_store
 
 WARM_UP = 20
+WARM_UP_SECONDS = 0.2
 HISTORY = 10
+FILLERS = 100
 
 
 class Question(Request[int]):
@@ -89,71 +92,92 @@ async def told(count: int) -> Figures:
 
 
 def idle(path: str, count: int) -> Figures:
-    """What an idle actor takes, in a fresh process: this one has memory to spare by now."""
-    program = (
-        "import trio\nfrom bench.peers.ours_runtime import _idle\n"
-        f"print(trio.run(_idle, {path!r}, {count}))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True
-    )
-    return {"kib": float(done.stdout)}
+    """What an idle actor takes."""
+    return {"kib": apart("idle", path, count)}
 
 
-async def _idle(path: str, count: int) -> float:
-    async with open_runtime(Path(path), agent=_echo) as runtime:
-        await runtime.new_session("warm up")
-        before = _resident()
-        # Few at a time: the memory that a thousand requests take at once is not that of actors.
-        for first in range(0, count, 100):
-            async with trio.open_nursery() as nursery:
-                for number in range(first, min(first + 100, count)):
-                    nursery.start_soon(runtime.new_session, f"key {number}")
-        actors = runtime.statistics().actors - 1
-        if actors != count:
-            raise AssertionError(f"there are {actors} actors instead of {count}")
-        return (_resident() - before) / count / 1024
+def warm(path: str, count: int) -> Figures:
+    """What an actor takes that has a cached agent and the transcript it was shown."""
+    return {"kib": apart("warm", path, count)}
 
 
-def _resident() -> int:
-    gc.collect()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def apart(do: str, path: str, count: int) -> float:
+    """Weigh something in a fresh process: this one has memory to spare by now."""
+    program = [sys.executable, "-m", "bench.peers.ours_memory", do, path, str(count)]
+    return float(subprocess.run(program, check=True, capture_output=True, text=True).stdout)
 
 
-async def _echo(_: object) -> str:
+async def echo(_: object) -> str:
+    """An agent that costs nothing."""
     return texts.text(0, 0)
+
+
+def fill(path: Path, history: int, sessions: int, chats: int = 1) -> None:
+    """A file that knows so many sessions; the first `chats` of them have a history."""
+    trio.run(_fill, path, history, sessions, chats)
+    with SessionStore(path) as store:
+        store.index_pending()  # as hermes-agent has it: nobody's past is worked on in timed turns
+
+
+async def _fill(path: Path, history: int, sessions: int, chats: int) -> None:
+    rows = [Message(texts.role(turn), texts.text(0, turn)) for turn in range(history)]
+    async with open_store(path) as store:  # as the runtime opens it
+        durability = await store.run_alone(settings)
+        if durability != {"wal": 1, "synchronous": 2}:
+            raise AssertionError(f"our store is opened with {durability}")
+
+        async def add(first: int) -> None:
+            for number in range(first, sessions, FILLERS):
+                name = texts.session_id(number)
+                await store.create_session(name, "bench", session_key=f"key {number}")
+                await store.append_messages(name, rows if number < chats else rows[:2])
+                await store.switch(f"key {number}", name)
+
+        async with trio.open_nursery() as nursery:
+            for first in range(min(FILLERS, sessions)):
+                nursery.start_soon(add, first)
 
 
 def turns(path: str, history: int, sessions: int, count: int) -> Figures:
     """One chat, turn after turn, in a file that knows so many sessions."""
     fill(Path(path), history, sessions)
-    return trio.run(_turns, path, history, count)
+    before = size(Path(path))
+    figures = trio.run(_turns, path, history, count)
+    return {**figures, "disk_bytes": (size(Path(path)) - before) / (WARM_UP + count)}
 
 
-def fill(path: Path, history: int, sessions: int) -> None:
-    rows = [Message(texts.role(turn), texts.text(0, turn)) for turn in range(history)]
+def size(path: Path) -> int:
+    """The bytes in use, with the index up to date; pages that a merge of it has freed are not."""
     with SessionStore(path) as store:
-        for number in range(sessions):
-            name = texts.session_id(number)
-            store.create_session(name, "bench", session_key=f"key {number}")
-            store.append_messages(name, rows if number == 0 else rows[:2])
-            store.switch(f"key {number}", name)
+        store.index_pending()
+    connection = apsw.Connection(os.fspath(path), flags=apsw.SQLITE_OPEN_READONLY)
+    pages, free, each = (
+        int(str(connection.pragma(name))) for name in ("page_count", "freelist_count", "page_size")
+    )
+    connection.close()
+    return (pages - free) * each
 
 
 async def _turns(path: str, history: int, count: int) -> Figures:
     latencies = []
-    async with open_runtime(Path(path), agent=_echo) as runtime:
+    async with open_runtime(Path(path), agent=echo) as runtime:
         for _ in range(WARM_UP):
             await runtime.ask("key 0", texts.text(0, 1))
+        cpu = process_time()
         for number in range(count):
             started = perf_counter()
             await runtime.ask("key 0", texts.text(0, number))
             latencies.append(perf_counter() - started)
-        rows = len(await runtime.history("key 0"))
-        if rows != history + 2 * (WARM_UP + count):
-            raise AssertionError(f"{rows} rows were stored")
-    return latency_figures(latencies)
+        cpu = process_time() - cpu
+        await check(runtime, 0, history + 2 * (WARM_UP + count))
+    return {**latency_figures(latencies), "cpu_ms": cpu / count * 1e3}
+
+
+async def check(runtime: Runtime, number: int, expected: int) -> None:
+    """Every question and every answer must be on disk."""
+    rows = len(await runtime.history(f"key {number}"))
+    if rows != expected:
+        raise AssertionError(f"{rows} rows of chat {number} were stored instead of {expected}")
 
 
 def latency_figures(latencies: list[float], seconds: float | None = None) -> Figures:
@@ -170,28 +194,49 @@ def latency_figures(latencies: list[float], seconds: float | None = None) -> Fig
 
 def turns_at_once(path: str, callers: int, seconds: float, history: int = HISTORY) -> Figures:
     """Many chats, each awaiting the answer before its next message."""
-    fill(Path(path), history, callers)
-    return trio.run(_turns_at_once, path, callers, seconds)
+    fill(Path(path), history, callers, chats=callers)
+    before = size(Path(path))
+    crowd = Crowd(callers)
+    figures = trio.run(crowd.measure, path, seconds, history)
+    return {**figures, "disk_bytes": (size(Path(path)) - before) / sum(crowd.turns)}
 
 
-async def _turns_at_once(path: str, callers: int, seconds: float) -> Figures:
-    latencies: list[float] = []
+class Crowd:
+    """Callers of a runtime, each with a chat of its own."""
 
-    async def call(runtime: Runtime, number: int, until: float) -> None:
-        while perf_counter() < until:
+    def __init__(self, callers: int) -> None:
+        self.turns = [0] * callers
+        self._latencies: list[float] = []
+
+    async def measure(self, path: str, seconds: float, history: int) -> Figures:
+        async with open_runtime(Path(path), agent=echo) as runtime:
+            await self._talk(runtime, WARM_UP_SECONDS)
+            self._latencies.clear()
+            cpu = process_time()
+            elapsed = await self._talk(runtime, seconds)
+            cpu = process_time() - cpu
+            for number, count in enumerate(self.turns):
+                await check(runtime, number, history + 2 * count)
+        figures = latency_figures(self._latencies, elapsed)
+        return {**figures, "cpu_ms": cpu / len(self._latencies) * 1e3}
+
+    async def _talk(self, runtime: Runtime, seconds: float) -> float:
+        """All at once, for at least so long; how long it was."""
+        begun = perf_counter()
+        async with trio.open_nursery() as nursery:
+            for number in range(len(self.turns)):
+                nursery.start_soon(self._call, runtime, number, begun + seconds)
+        return perf_counter() - begun
+
+    async def _call(self, runtime: Runtime, number: int, until: float) -> None:
+        """At least once, however late it is."""
+        ended = 0.0
+        while ended < until:
             started = perf_counter()
             await runtime.ask(f"key {number}", texts.text(number, 0))
-            latencies.append(perf_counter() - started)
-
-    async with open_runtime(Path(path), agent=_echo) as runtime:
-        for until in (perf_counter() + 0.2, None):
-            begun = perf_counter()
-            latencies.clear()
-            async with trio.open_nursery() as nursery:
-                for number in range(callers):
-                    nursery.start_soon(call, runtime, number, until or begun + seconds)
-        elapsed = perf_counter() - begun
-    return latency_figures(latencies, elapsed)
+            ended = perf_counter()
+            self._latencies.append(ended - started)
+            self.turns[number] += 1
 
 
 if __name__ == "__main__":
@@ -201,6 +246,7 @@ if __name__ == "__main__":
             "ask": ask,
             "tell": tell,
             "idle": idle,
+            "warm": warm,
             "turns": turns,
             "turns_at_once": turns_at_once,
         },

@@ -13,7 +13,7 @@ import attrs
 
 from hermes.actors.cutting import estimate_tokens
 from hermes.actors.house import House
-from hermes.actors.policy import Baseline, guard
+from hermes.actors.policy import Baseline
 from hermes.messages import AgentSpec, Head, Rebuilt, Snapshot, StoredMessage
 from hermes.protocols import Agent
 
@@ -85,7 +85,7 @@ class AgentCache:
     async def ready(self, spec: AgentSpec, head: Head) -> tuple[Agent, Rebuilt | None]:
         """The agent for a turn on `head`'s session, and why it had to be built, if it had."""
         known = self.snapshot
-        reason = guard(known, spec.signature, head, self.baseline(head.session_id))
+        reason = self._house.guard(known, spec.signature, head, self.baseline(head.session_id))
         if reason is None:
             assert self._agent is not None
             self._house.counts.reuses += 1

@@ -17,6 +17,7 @@ from hermes.actors.compression import Compression
 from hermes.actors.counting import Counts
 from hermes.actors.ledger import Unbooked
 from hermes.actors.listening import Askers, Listeners
+from hermes.actors.policy import Guard, guard
 from hermes.actors.sending import lane_of
 from hermes.actors.titling import Titling
 from hermes.actors.turn import Mail
@@ -54,6 +55,7 @@ class House:
     askers: Askers = attrs.Factory(Askers)
     builds: Counter[Rebuilt] = attrs.Factory(Counter)
     wall: Callable[[], float] = time.time
+    guard: Guard = guard
     hide: Hide | None = None
     """Takes secrets out of what agents say, before it is stored or told."""
     counts: Counts = attrs.field(init=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -22,6 +23,10 @@ class Baseline(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, head: Head) -> Baseline:
         return cls(head.message_count, head.revision)
+
+
+Guard: TypeAlias = Callable[[Snapshot | None, str, Head, Baseline | None], Rebuilt | None]
+"""When an agent is built anew. There is one, `guard`; the benchmark puts others beside it."""
 
 
 def guard(

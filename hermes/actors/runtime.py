@@ -20,6 +20,7 @@ from hermes.actors.counting import Latency, Spending
 from hermes.actors.house import Hide, House
 from hermes.actors.listening import Hearer, Subscription
 from hermes.actors.mailbox import Request
+from hermes.actors.policy import Guard, guard
 from hermes.actors.sending import Sender
 from hermes.actors.session import SessionActor
 from hermes.actors.streaming import Stream
@@ -420,6 +421,7 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
     admission: Access | None = None,
     hide: Hide | None = None,
     wall: Callable[[], float] = time.time,
+    guard: Guard = guard,
 ) -> AsyncIterator[Runtime]:
     """Actors on a store, around a block of the caller's; leaving it drains.
 
@@ -439,6 +441,7 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
                 nursery=beside,
                 admission=None if admission is None else Admission(store, admission),
                 wall=wall,
+                guard=guard,
                 hide=hide,
             )
             if titler is not None:

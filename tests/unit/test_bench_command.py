@@ -28,7 +28,7 @@ def test_every_command_is_listed(capsys):
     assert called(capsys, "--help") == (0, said, "")
 
 
-@pytest.mark.parametrize("name", set(BENCHMARKS) - {"switch"})
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_a_benchmark_tells_how_it_is_called(capsys, name):
     code, out, _ = called(capsys, name, "--help")
     assert code == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import results
+from bench import written
 from bench.board import Board, Goal, Ref
 from bench.page import html
 from bench.report import Axis, Column, Line, Measured, Plot, Sheet, Table, document, write
@@ -222,14 +222,14 @@ def test_figures_that_are_no_numbers_are_left_out():
 
 
 def test_the_results_of_the_repository_make_a_page():
-    documents = results.beside(ROOT / "bench" / "results")
+    documents = written.beside(ROOT / "bench" / "results")
     assert Page(html(documents)).tags.count("section") == len(documents) >= 3
 
 
 def test_a_result_is_read_back(tmp_path):
     file = tmp_path / "store.json"
     write(file, result())
-    assert results.read(file) == result()
+    assert written.read(file) == result()
     assert list(tmp_path.iterdir()) == [file]
 
 
@@ -248,7 +248,7 @@ def test_what_is_no_result_is_told_in_one_sentence(tmp_path, content, why):
     file = tmp_path / "x.json"
     if content is not None:
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(results.NotAResult) as told:
-        results.read(file)
+    with pytest.raises(written.NotAResult) as told:
+        written.read(file)
     assert str(told.value).startswith(f"{file} {why}")
     assert "\n" not in str(told.value)

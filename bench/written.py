@@ -1,4 +1,4 @@
-"""A file of results, read back: what a page or a comparison needs of it, whoever wrote it when."""
+"""A file of results, read back for a page: leniently, because older files show less."""
 
 from __future__ import annotations
 

@@ -1,0 +1,127 @@
+"""The switching benchmark judges: ours is as good as the oracle, and broken guards are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bench import policies, switch, workload
+from bench.board import Board, Ref
+from bench.policies import OURS, Contender
+from bench.progress import Lines
+from bench.switch_figures import Prices
+
+PLAN = switch.Plan(
+    repetitions=1,
+    work=workload.Plan(users=2, sessions=2, turns=16, writes=0.4, compressions=0.15),
+    sessions=(1, 2),
+    lengths=(4,),
+)
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
+    """One small run of everybody but hermes-agent, which cannot always be installed."""
+    folder = tmp_path_factory.mktemp("switch")
+    with switch.fleet(folder, None) as drivers:
+        bench = switch.Bench(PLAN, Prices(), drivers, folder, Lines())
+        bench.patterns()
+        bench.growth()
+        yield bench.board
+
+
+def outcomes(board: Board, label: str) -> list[str]:
+    """Whether the goals about rebuilds, about foreign writes and about tokens are met."""
+    return [goal.outcome(board.measured(goal)) for goal in switch.goals(label)]
+
+
+def figure(board: Board, name: str, label: str = OURS.label, cell: str = switch.ALL) -> float:
+    spread = board.spread(Ref(cell, label, name))
+    assert spread is not None
+    return spread.median
+
+
+def test_ours_meets_the_goals(board: Board):
+    assert outcomes(board, OURS.label) == ["pass", "pass", "pass"]
+    assert figure(board, "failed") == 0
+
+
+def test_ours_is_the_oracle_token_by_token(board: Board):
+    for cell in (switch.ALL, *workload.PATTERNS, *switch.growing(PLAN)):
+        for name in ("builds", "prompt", "cached", "cost"):
+            assert figure(board, name, cell=cell) == figure(board, name, switch.ORACLE, cell)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "expected"),
+    [
+        (policies.REUSE, ["FAIL", "FAIL", "pass"]),
+        (policies.REBUILD, ["FAIL", "pass", "FAIL"]),
+        (policies.BEFORE, ["FAIL", "FAIL", "FAIL"]),
+    ],
+    ids=lambda value: value.name if isinstance(value, Contender) else "",
+)
+def test_a_broken_guard_visibly_misses_the_goals(
+    board: Board, mutant: Contender, expected: list[str]
+):
+    assert outcomes(board, mutant.label) == expected
+    assert figure(board, "failed", mutant.label) == expected.count("FAIL")
+
+
+@pytest.mark.parametrize("other", [policies.AFTER, policies.SWITCH, *policies.KEPT])
+def test_no_other_policy_meets_all_of_them(board: Board, other: Contender):
+    assert "FAIL" in outcomes(board, other.label)
+
+
+def test_who_keeps_the_prompt_loses_no_tokens_by_a_rebuild(board: Board):
+    for other in policies.KEPT:
+        assert figure(board, "share", other.label) == figure(board, "share")
+
+
+def test_nobody_loses_a_message_and_the_model_is_shown_all(board: Board):
+    for each in policies.CONTENDERS:
+        for name in ("hidden", "lost", "wrong", "spoilt"):
+            assert figure(board, name, each.label) == 0
+
+
+def test_every_rebuild_of_ours_has_its_reason(board: Board):
+    for reason, name in (("cold", "cold"), ("foreign-write", "foreign")):
+        assert figure(board, f"said {reason}") == figure(board, name)
+    assert figure(board, "cold") + figure(board, "foreign") == figure(board, "builds")
+
+
+def test_there_is_something_to_notice(board: Board):
+    assert figure(board, "foreign") >= 4
+    assert figure(board, "compressed") >= 4
+    for pattern in workload.PATTERNS:
+        assert figure(board, "builds", cell=pattern) < figure(board, "turns", cell=pattern)
+
+
+def test_every_goal_table_and_plot_is_about_what_is_measured(board: Board):
+    shown = switch.sheet(PLAN)
+    for goal in shown.goals[:-1]:  # the last one needs hermes-agent
+        assert board.measured(goal) is not None
+    for table in shown.tables:
+        for column in table.columns:
+            assert board.spread(Ref(table.cell, OURS.label, column.figure)) is not None
+    for plot in shown.plots:
+        for line in plot.lines:
+            for cell in line.cells.values():
+                assert board.spread(Ref(cell, line.who, plot.figure)) is not None
+
+
+def test_without_an_answer_a_run_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]):
+    assert switch.main(["--prices", "1,2"]) == 2
+    assert "three numbers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "1", "a,b,c", "1,2,3,4", "-1,0,0", "1,2,", "nan,1,1"])
+def test_prices_that_are_none_are_refused(text: str):
+    with pytest.raises(ValueError, match="three numbers"):
+        Prices.parse(text)
+
+
+def test_cost_is_what_the_list_says():
+    prices = Prices.parse("2.5, 0.25, 10")
+    assert prices.cost(3_000_000, 1_000_000, 1_000_000) == 5.0 + 0.25 + 10.0
