@@ -13,7 +13,7 @@ from bench.scales import Scale, number, scale
 WIDTH = 900.0
 LETTER = 8.0
 """What a letter is wide at most, in the size that labels have."""
-LONGEST = 52
+LONGEST = 60
 UNEVEN = 20
 COLOURS = 8
 
@@ -158,7 +158,7 @@ def _upright(up: Scale, mark: Mark, x: float) -> str:
 
 def _marker(colour: int, x: float, y: float) -> str:
     """Lines differ by shape, not by colour alone."""
-    shapes = ("M-5 0a5 5 0 1 0 10 0a5 5 0 1 0-10 0z", "M-5-5h10v10h-10z", "M0-6l6 11h-12z",
+    shapes = ("M-7 0a7 7 0 1 0 14 0a7 7 0 1 0-14 0z", "M-5-5h10v10h-10z", "M0-6l6 11h-12z",
               "M0-6.5l6 6.5l-6 6.5l-6-6.5z")  # fmt: skip
     return tag(
         "path", d=shapes[colour % len(shapes)], transform=f"translate({x:.1f} {y:.1f})",

@@ -171,7 +171,7 @@ def test_a_long_name_is_cut_where_it_stands_and_whole_where_it_is_pointed_at():
     name = "a very long name of somebody " * 3
     drawing = ET.fromstring(bars("", "", [Bar(name, "1", mark(1), True)], "ms"))
     assert drawing.find("g/title").text == f"{name}: 1"
-    assert drawing.find("g/text").text == name[:51] + "…"
+    assert drawing.find("g/text").text == name[:59] + "…"
     assert boxes(ET.tostring(drawing, "unicode"))[0] > 300
 
 
