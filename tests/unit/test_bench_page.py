@@ -125,6 +125,13 @@ def test_goals_come_with_target_measure_and_outcome():
     assert "1 of 3 are met." in text
 
 
+def test_our_rows_and_bars_stand_out():
+    source = html([result()])
+    assert re.findall(r'<tr class="ours"><th scope="row">([^<]*)', source) == ["ours, actor"]
+    assert source.count('class="bar ours"') == 2  # a name and a bar
+    assert source.count('class="bar"') == 2
+
+
 def strips(source):
     """The ticks of every strip, by the name of its goal."""
     drawn = re.findall(r"<svg.*?</svg>", source, re.DOTALL)
