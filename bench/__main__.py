@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from bench import agents, runtime, store, switch
+from bench import agents, runtime, scale, store, switch
 
 BENCHMARKS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "store": store.main,
     "runtime": runtime.main,
     "agents": agents.main,
     "switch": switch.main,
+    "scale": scale.main,
 }
 
 
