@@ -39,6 +39,11 @@ def main(arguments: Sequence[str]) -> int:
         PAGE.write_text(filled(PAGE.read_text(), made))
     else:
         print("\n\n".join(block.text for block in made))
+    return code(made)
+
+
+def code(made: Sequence[Block]) -> int:
+    """How the command ends."""
     return 0 if all(block.agrees for block in made) else 1
 
 

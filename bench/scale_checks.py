@@ -9,14 +9,14 @@ import attrs
 
 from bench import capacity
 from bench.capacity import Load
-from bench.scale_cases import AT_ONCE, CHAT, TARGET, Shape
+from bench.scale_cases import AT_ONCE, CHAT, Shape
 from bench.simulation import Costs, Node, People, Seen, closed, opened, shares, watch
 from bench.unit_costs import ALONE, Results, Units
 
 MEASURED = 0.4
 """How far absolute figures move on a shared machine (bench/README.md)."""
-MEANS, TAILS = 0.2, 0.3
-"""How far apart formula and simulation may be, for averages and for p99."""
+MEANS, TAILS = 0.2, 0.4
+"""How far apart formula and simulation may be; a p99 of so few turns moves by 15 % by itself."""
 HASHED = 0.05
 """By how much a bound on an average may be exceeded by the few populations that are hashed."""
 TURNS = 8_000
@@ -24,6 +24,8 @@ LOADS = (0.3, 0.5, 0.7)
 MANY = range(1_000_000)
 POPULATIONS = 2
 SLOW_FLUSH = 0.005
+QUIET = ((0.025, AT_ONCE), (0.1, CHAT))
+"""What p99 is asked of which turns: far enough from the limit for a short simulation to see it."""
 
 
 @attrs.frozen
@@ -133,7 +135,7 @@ def loaded(units: Units, seed: int) -> list[Loaded]:
     return found
 
 
-def people(shape: Shape, costs: Costs, who: People, seed: int, turns: int = TURNS) -> Seen:
+def people(shape: Shape, costs: Costs, who: People, seed: int | str, turns: int = TURNS) -> Seen:
     """A node with people who write whether or not they were answered."""
     random = Random(seed)
     node = Node(costs, shape.model, random)
@@ -156,8 +158,7 @@ class Answer:
 def answers(units: Units, seed: int) -> list[Answer]:
     """Where the limits lie."""
     found = [_slow_disk(units, seed)]
-    found.append(_within(TARGET / 10, AT_ONCE, units, seed))
-    found.append(_within(TARGET, CHAT, units, seed))
+    found += [_within(p99, shape, units, seed) for p99, shape in QUIET]
     found += _bursts(units, seed)
     found.append(_four_nodes(units, seed))
     return found
@@ -172,7 +173,7 @@ def _slow_disk(units: Units, seed: int) -> Answer:
 def _within(target: float, shape: Shape, units: Units, seed: int) -> Answer:
     costs = shape.costs(units)
     rate = capacity.rate_within(target, costs, shape.model)
-    seen = people(shape, costs, People(MANY, rate), seed, 3 * TURNS)
+    seen = people(shape, costs, People(MANY, rate), seed, 2 * TURNS)
     pair = Pair(target * 1e3, seen.quantile(0.99) * 1e3, TAILS)
     return Answer(f"{shape.name}, {rate:,.0f} turns/s: p99", "ms", pair)
 
@@ -194,12 +195,12 @@ def _bursts(units: Units, seed: int) -> list[Answer]:
 def _four_nodes(units: Units, seed: int, nodes: int = 4, keys: int = 10_000) -> Answer:
     """The fullest node of several is the slowest; its formula has the bound's load."""
     costs = CHAT.costs(units)
-    rate = 0.7 * capacity.most(costs, CHAT.calls)
+    rate = 0.6 * capacity.most(costs, CHAT.calls)
     fullest = rate * (1 + capacity.imbalance(keys, nodes))
     worst = 0.0
-    for own in shares(range(keys), nodes):
+    for node, own in enumerate(shares(range(keys), nodes)):
         who = People(own, nodes * rate * len(own) / keys)
-        seen = people(CHAT, costs, who, seed, TURNS // 2)
+        seen = people(CHAT, costs, who, f"{seed}, node {node}", TURNS // 2)
         worst = max(worst, seen.quantile(0.99))
     pair = Pair(capacity.under(fullest, costs, CHAT.model).p99 * 1e3, worst * 1e3, TAILS)
     question = f"{nodes} nodes, {keys:,} people, {nodes * rate:,.0f} turns/s: p99 of the slowest"

@@ -1,0 +1,418 @@
+"""Scale on paper: the simulation against known results, the formulas against the simulation."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import attrs
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from bench import capacity, scale, scale_cases, scale_checks, scale_tables
+from bench.simulation import (
+    Clock,
+    Costs,
+    Model,
+    Node,
+    People,
+    Processor,
+    Writer,
+    closed,
+    home,
+    opened,
+    shares,
+    watch,
+)
+from bench.unit_costs import Missing, Results, units
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "bench" / "results"
+ALWAYS = Model()
+
+
+def poisson(costs, rate, seconds, seed=1, model=ALWAYS):
+    """A node under Poisson arrivals of people who never write twice."""
+    random = Random(seed)
+    node = Node(costs, model, random)
+    opened(node, People(range(10**9), rate), random)
+    return watch(node, 0.1 * seconds, seconds)
+
+
+# The simulation, where the answer is known
+
+
+def queue(load, spread, jobs=50_000):
+    """How long jobs of mean 1 take at one interpreter, in all, when they come by chance."""
+    clock, random, took = Clock(), Random(1), []
+    processor = Processor(clock, random, spread)
+    when = 0.0
+    for _ in range(jobs):
+        when += random.expovariate(load)
+        clock.at(when, lambda when=when: processor.work(1.0, lambda: took.append(clock.now - when)))
+    clock.run()
+    assert processor.busy == pytest.approx(load * when, rel=0.03)
+    return sorted(took)
+
+
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+@pytest.mark.parametrize("spread", [0.0, 0.5, 1.0])
+def test_a_queue_is_as_long_as_pollaczek_and_khinchine_say(load, spread):
+    took = queue(load, spread)
+    wait = load * (1 + spread) / 2 / (1 - load)
+    assert sum(took) / len(took) - 1 == pytest.approx(wait, rel=0.08)
+
+
+def test_exponential_work_takes_an_exponential_time():
+    took = queue(0.5, 1.0)
+    assert took[len(took) // 2] == pytest.approx(math.log(2) / 0.5, rel=0.05)
+    assert took[len(took) * 99 // 100] == pytest.approx(math.log(100) / 0.5, rel=0.08)
+
+
+def test_one_session_without_a_pause_takes_the_sum_of_its_costs():
+    costs = Costs(accept=1.0, run=2.0, commit=0.25, flush=0.5, call=4.0)
+    model = Model(median=8.0, calls=3)
+    node = Node(costs, model, Random(1))
+    closed(node, 1)
+    seen = watch(node, 0.0, 1000.0)
+    own = 1 + 2 + 3 * 4 + 2 * (0.25 + 0.5)
+    assert own == capacity.alone(costs, 3)
+    assert {round(turn.own, 9) for turn in seen.turns} == {own}
+    assert {round(after.ended - turn.ended, 9) for turn, after in pairwise(seen.turns)} == {
+        own + 24
+    }
+    assert seen.batch == 1.0
+
+
+def test_a_commit_is_for_all_who_wait_when_it_begins():
+    clock, done = Clock(), []
+    writer = Writer(clock, Processor(clock, Random(1)), Costs(0.0, 0.0, commit=1.0, flush=2.0))
+    for when, name in ((0.0, "first"), (0.5, "second"), (2.9, "third"), (10.0, "last")):
+        clock.at(when, lambda name=name: writer.ask(lambda: done.append((clock.now, name))))
+    clock.run()
+    assert done == [(3.0, "first"), (6.0, "second"), (6.0, "third"), (13.0, "last")]
+    assert (writer.commits, writer.requests) == (3, 4)
+
+
+def test_the_interpreter_does_one_thing_at_a_time_in_the_order_they_came():
+    clock, done = Clock(), []
+    processor = Processor(clock, Random(1))
+    for when, name in ((0.0, "a"), (1.0, "b"), (9.0, "c")):
+        clock.at(
+            when, lambda name=name: processor.work(3.0, lambda: done.append((clock.now, name)))
+        )
+    clock.run()
+    assert done == [(3.0, "a"), (6.0, "b"), (12.0, "c")]
+    assert processor.busy == 9.0
+
+
+def test_what_comes_while_a_turn_runs_becomes_one_next_turn():
+    node = Node(Costs(accept=0.0, run=0.0), Model(median=10.0, calls=1), Random(1))
+    for when, key in ((0.0, 7), (1.0, 7), (2.0, 7), (2.5, 8)):
+        node.clock.at(when, lambda key=key: node.arrive(key))
+    node.clock.run()
+    assert [(turn.key, turn.messages, turn.begun, turn.ended) for turn in node.turns] == [
+        (7, 1, 0.0, 10.0),
+        (8, 1, 2.5, 12.5),
+        (7, 2, 10.0, 20.0),
+    ]
+
+
+def test_a_flush_leaves_the_interpreter_free():
+    costs = Costs(accept=1.0, run=0.0, flush=100.0)
+    node = Node(costs, ALWAYS, Random(1))
+    node.arrive(1)
+    node.clock.at(1.0, lambda: node.arrive(2))
+    node.clock.run(50.0)
+    assert node.processor.busy == 2.0
+    node.clock.run()
+    # accept of 1, accept of 2, end of 1, end of 2: nobody joins a commit that has begun
+    assert [turn.ended for turn in node.turns] == [301.0, 401.0]
+
+
+costs_ = st.builds(
+    Costs,
+    accept=st.floats(0, 0.1),
+    run=st.floats(0, 0.1),
+    commit=st.floats(0, 0.1),
+    flush=st.floats(0, 0.1),
+    call=st.floats(0, 0.1),
+    spread=st.sampled_from([0.0, 0.3, 1.0]),
+)
+models = st.builds(
+    Model, median=st.floats(0, 1), sigma=st.sampled_from([0.0, 0.8]), calls=st.integers(0, 3)
+)
+arrivals = st.lists(st.tuples(st.floats(0, 3), st.integers(0, 4)), min_size=1, max_size=60)
+
+
+@settings(deadline=None)
+@given(costs_, models, arrivals, st.integers())
+def test_every_message_has_one_turn_and_no_session_two_at_once(costs, model, messages, seed):
+    node = Node(costs, model, Random(seed))
+    answered = []
+    for when, key in messages:
+        node.clock.at(when, lambda key=key: node.arrive(key, lambda: answered.append(key)))
+    node.clock.run()
+    assert sorted(answered) == sorted(key for _, key in messages)
+    assert sum(turn.messages for turn in node.turns) == len(messages)
+    assert node.writer.requests == len(messages) + len(node.turns)
+    assert node.writer.commits <= node.writer.requests
+    for own in {turn.key for turn in node.turns}:
+        ordered = sorted((t for t in node.turns if t.key == own), key=lambda turn: turn.begun)
+        assert all(turn.ended <= after.begun for turn, after in pairwise(ordered))
+
+
+@settings(deadline=None)
+@given(costs_, models, arrivals)
+def test_no_work_is_lost_or_invented(costs, model, messages):
+    costs = attrs.evolve(costs, spread=0.0)
+    node = Node(costs, model, Random(1))
+    for when, key in messages:
+        node.clock.at(when, lambda key=key: node.arrive(key))
+    node.clock.run()
+    turn = costs.run + model.calls * costs.call
+    paid = (
+        len(messages) * costs.accept + len(node.turns) * turn + node.writer.commits * costs.commit
+    )
+    assert node.processor.busy == pytest.approx(paid)
+    least = 2 * (costs.commit + costs.flush) + turn
+    assert all(one.own >= least - 1e-9 for one in node.turns)
+
+
+def test_the_same_seed_gives_the_same_and_another_does_not():
+    costs, model = Costs(0.1, 0.1, 0.01, 0.01, 0.1, spread=1.0), Model(1.0, 0.6, 1)
+    first, again, other = (poisson(costs, 2.0, 200, seed, model).turns for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+
+
+def test_people_write_as_often_as_said_evenly_or_in_bursts():
+    for burst, gap in ((1, 0.0), (3, 2.0)):
+        random = Random(1)
+        node = Node(Costs(0.0, 0.001), ALWAYS, random)
+        opened(node, People(range(1000), 10.0, burst, gap), random)
+        assert watch(node, 100.0, 2000.0).messages == pytest.approx(20_000, rel=0.05)
+
+
+def test_a_lognormal_model_has_the_mean_it_says():
+    model, random = Model(2.0, 0.6, 3), Random(1)
+    drawn = [model.draw(random) for _ in range(50_000)]
+    assert 3 * sum(drawn) / len(drawn) == pytest.approx(model.mean, rel=0.02)
+
+
+def test_a_new_node_takes_keys_and_moves_no_others():
+    for key in range(2_000):
+        assert home(key, 5) in {home(key, 4), 4}
+    assert sorted(key for own in shares(range(100), 3) for key in own) == list(range(100))
+
+
+# The formulas
+
+
+def test_the_formula_is_pollaczek_and_khinchine_where_nothing_is_shared():
+    for spread in (0.0, 1.0):
+        for load in (0.2, 0.5, 0.8):
+            found = capacity.backlog(load, Costs(accept=0.5, run=0.5, flush=1e-9, spread=spread), 0)
+            assert found.mean == pytest.approx(load * 0.5 * (1 + spread) / 2 / (1 - load), rel=0.01)
+            assert found.empty == pytest.approx(1 - load, rel=0.01)
+
+
+def test_commits_are_as_many_as_requests_when_idle_and_one_after_the_other_when_busy():
+    assert capacity.commits_at(0.0, requests=0.001, one=1.0) == pytest.approx(0.001, rel=0.01)
+    assert capacity.commits_at(0.0, requests=1000.0, one=1.0) == pytest.approx(1.0)
+    assert capacity.commits_at(3.0, requests=1000.0, one=1.0) == pytest.approx(0.25)
+
+
+def test_gamma_quantiles_are_those_of_the_tables():
+    assert capacity.gamma_p99(1.0, 1.0) == pytest.approx(math.log(100), rel=0.02)
+    assert capacity.gamma_p99(4.0, 4.0) == pytest.approx(10.045, rel=0.01)  # chi squared, 8 / 2
+    assert capacity.gamma_p99(3.0, 0.0) == 3.0
+
+
+def test_more_load_takes_longer_and_too_much_never_ends():
+    costs, model = Costs(0.2, 0.3, 0.4, 0.2, 0.5, spread=1.0), Model(1.0, 0.6, 1)
+    loads = [capacity.under(rate, costs, model) for rate in (0.1, 0.3, 0.6, 0.9)]
+    for less, more in pairwise(loads):
+        assert less.busy < more.busy < 1.01
+        assert less.batch < more.batch
+        assert less.mean < more.mean
+        assert less.p99 < more.p99
+        assert less.mean < less.p99
+    assert capacity.alone(costs, 1) <= capacity.under(1e-6, costs, model).mean < 2.21
+    assert capacity.under(1.0, costs, model).p99 == math.inf
+
+
+def test_the_rate_within_a_p99_is_the_last_one_that_is():
+    costs, model = Costs(0.2, 0.3, 0.4, 0.2, 0.5, spread=1.0), Model(1.0, 0.6, 1)
+    rate = capacity.rate_within(10.0, costs, model)
+    assert capacity.under(rate, costs, model).p99 == pytest.approx(10.0)
+    assert capacity.rate_within(0.1, costs, model) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_sessions_without_a_pause_do_as_the_formula_says():
+    costs = Costs(accept=0.25, run=0.25, commit=0.4, flush=0.2)
+    for sessions in (1, 3, 10, 100):
+        node = Node(costs, ALWAYS, Random(1))
+        closed(node, sessions)
+        assert watch(node, 200.0, 2000.0).rate == pytest.approx(
+            capacity.at_once(sessions, costs), rel=0.03
+        )
+    crowd = capacity.at_once(100, costs)
+    assert capacity.work_from(crowd, 100, 0.4 + 0.2) == pytest.approx(capacity.work(costs))
+
+
+def test_imbalance_falls_with_people_and_grows_with_nodes():
+    assert capacity.imbalance(10_000, 1) == 0.0
+    assert capacity.imbalance(10_000, 4) == pytest.approx(0.0333, abs=1e-4)
+    assert capacity.imbalance(100, 4) == pytest.approx(10 * capacity.imbalance(10_000, 4))
+
+
+def test_after_a_restart_what_was_open_and_what_came_is_done_with_what_is_to_spare():
+    assert capacity.catching_up(100, rate=50, down=2, capacity=100) == 4.0
+
+
+# Figures, and the command
+
+
+def write(folder, changed=None, without=None):
+    """The committed results, with one figure changed or left out."""
+    for name in ("store", "runtime", "agents"):
+        content = json.loads((RESULTS / f"{name}.json").read_text())
+        kept = []
+        for one in content["figures"]:
+            where = (name, one["cell"], one["who"], one["figure"])
+            if where != without:
+                kept.append({**one, "median": (changed or {}).get(where, one["median"])})
+        present = {(name, one["cell"], one["who"], one["figure"]) for one in kept}
+        for where, median in (changed or {}).items():
+            if where[0] == name and where not in present:
+                cell, who, figure = where[1:]
+                kept.append({"cell": cell, "who": who, "figure": figure, "median": median})
+        (folder / f"{name}.json").write_text(json.dumps({**content, "figures": kept}))
+    return Results(folder)
+
+
+def test_a_missing_figure_is_named_with_what_would_measure_it(tmp_path):
+    results = write(tmp_path, without=("store", "opening", "ours, blocking", "ms"))
+    with pytest.raises(Missing) as caught:
+        units(results)
+    assert str(caught.value) == (
+        'store.json has no ms of "ours, blocking" in "opening": run `python -m bench store`.'
+    )
+
+
+def test_a_missing_or_broken_file_is_named(tmp_path, capsys):
+    (tmp_path / "store.json").write_text("[]")
+    assert scale.main(["--results", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == "store.json is no file of results.\n"
+    (tmp_path / "store.json").unlink()
+    assert scale.main(["--results", str(tmp_path)]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == (
+        "store.json cannot be read (No such file or directory): run `python -m bench store`.\n"
+    )
+
+
+def test_figures_that_contradict_each_other_are_no_cost(tmp_path):
+    where = ("store", "one session", "ours, actor", "rate")
+    with pytest.raises(Missing, match="contradict each other: commit would be"):
+        units(write(tmp_path, changed={where: 1e6}))
+
+
+def test_better_figures_are_used_where_they_were_measured(tmp_path):
+    changed = {
+        ("runtime", "a warm session", "ours", "kib"): 20.0,
+        ("runtime", "100 sessions at once", "ours", "disk_bytes"): 2000.0,
+        ("runtime", "10 messages, one session", "ours", "cpu_ms"): 1.0,
+        ("agents", "a turn, 10 messages", "ours", "cpu_ms"): 3.5,
+    }
+    found = units(write(tmp_path, changed=changed))
+    assert (found.warm.value, found.stored.value, found.call.value) == (20 * 1024, 1000.0, 0.0025)
+    assert not [one for one in attrs.astuple(found, recurse=False) if "assumed" in one.source]
+
+
+def test_older_figures_do_and_say_so(tmp_path):
+    results = write(tmp_path)
+    for name in ("runtime", "agents"):
+        content = json.loads((tmp_path / f"{name}.json").read_text())
+        newer = ("cpu_ms", "disk_bytes")
+        content["figures"] = [
+            one
+            for one in content["figures"]
+            if one["figure"] not in newer and one["cell"] != "a warm session"
+        ]
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    found = units(results)
+    assert found.call.source.endswith("so at most")
+    assert found.warm.source.endswith("(assumed)")
+    assert found.stored.source.endswith("without the inbox's rows")
+
+
+def test_what_is_apart_by_more_than_allowed_does_not_agree():
+    assert scale_checks.Pair(100, 119, 0.2).agrees
+    assert not scale_checks.Pair(100, 121, 0.2).agrees
+    assert not scale_checks.Pair(100, 79, 0.2).agrees
+    assert scale_checks.Pair(100, 79, 0.2, bound=True).agrees
+    assert not scale_checks.Pair(100, 121, 0.2, bound=True).agrees
+
+
+def test_a_measured_point_far_from_the_simulated_one_is_told_and_ends_with_1(tmp_path):
+    where = ("runtime", "10 messages, one session", "ours", "rate")
+    results = write(tmp_path, changed={where: 5_000.0})
+    block = scale_tables.measured(scale_checks.crowded(results, units(results), 1))
+    assert re.search(r"^1 +5,000 / .* OFF$", block.text, re.MULTILINE)
+    assert re.search(r"^100 .* ok$", block.text, re.MULTILINE)
+    fine = scale_tables.Block("fine", "")
+    assert (scale.code([fine, block]), scale.code([fine, fine])) == (1, 0)
+
+
+def test_points_that_were_not_measured_are_predicted_all_the_same(tmp_path):
+    results = write(tmp_path)
+    points = scale_checks.crowded(results, units(results), 1)
+    unknown = [attrs.evolve(one, rate=None, p50_ms=None, cpu_ms=None) for one in points]
+    block = scale_tables.measured(unknown)
+    assert block.agrees
+    assert re.search(r"^10 +- / ", block.text, re.MULTILINE)
+
+
+def test_the_three_bots_need_more_of_everything_as_they_grow():
+    costs, machine = units(Results(RESULTS)), scale_cases.Machine()
+    for case in scale_cases.CASES:
+        few = scale_cases.shares(case, costs, machine)
+        more = attrs.evolve(case, people=2 * case.people, daily=2 * case.daily)
+        many = scale_cases.shares(more, costs, machine)
+        for limit in ("processor", "disk", "model"):
+            assert many[limit] == pytest.approx(2 * few[limit])
+        assert few["memory"] < many["memory"] <= 2 * few["memory"] + 1e-9
+
+
+def test_the_page_has_a_place_for_every_table():
+    with pytest.raises(ValueError, match="no place for costs"):
+        scale.filled("nothing", [scale_tables.Block("costs", "x")])
+    page = "a\n<!-- scale: costs -->\nold\n<!-- end -->\nb\n<!-- scale: other -->\n<!-- end -->\n"
+    assert scale.filled(page, [scale_tables.Block("costs", "new")]) == page.replace(
+        "old", "```\nnew\n```"
+    )
+
+
+def test_the_page_is_what_the_command_writes_from_the_committed_results():
+    """`python -m bench scale --write` after each full benchmark; it exits with 0."""
+    page = (ROOT / "docs" / "scale.md").read_text()
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "bench", "scale"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr or done.stdout
+    shown = re.findall(r"<!-- scale: \w+ -->\n```\n(.*?)\n```\n<!-- end -->", page, re.DOTALL)
+    assert "\n\n".join(shown) + "\n" == done.stdout
+    assert len(shown) == page.count("<!-- scale:")
