@@ -147,8 +147,10 @@ def under(rate: float, costs: Costs, model: Model) -> Load:
         return Load(busy=1.0, batch=math.inf, mean=math.inf, p99=math.inf)
     found = backlog(rate, costs, model.calls)
     busy = load + found.commits * costs.commit
-    # Who finds a commit under way waits for half of it, then for his own.
-    fixed = 2 * costs.flush + found.commits * (costs.commit + costs.flush) ** 2
+    # Who finds a commit under way waits for half of it, then for his own; for all of it, where he
+    # was answered by the one before and had no model to ask.
+    missed = 0.5 * (2 if model.calls else 3)
+    fixed = 2 * costs.flush + missed * found.commits * (costs.commit + costs.flush) ** 2
     mean, variance = fixed, 0.0
     for chain in _chains(costs, model.calls):
         wait, uneven, gain = found.mean, found.variance, 0.0

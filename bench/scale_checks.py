@@ -19,7 +19,8 @@ MEANS, TAILS = 0.2, 0.4
 """How far apart formula and simulation may be; a p99 of so few turns moves by 15 % by itself."""
 HASHED = 0.05
 """By how much a bound on an average may be exceeded by the few populations that are hashed."""
-TURNS = 8_000
+TURNS = 5_000
+"""Of a simulation; more where there is more to wait, because neighbours wait for the same."""
 LOADS = (0.3, 0.5, 0.7)
 MANY = range(1_000_000)
 POPULATIONS = 2
@@ -130,7 +131,8 @@ def loaded(units: Units, seed: int) -> list[Loaded]:
         for share in LOADS:
             rate = share * capacity.most(costs, shape.calls)
             derived = capacity.under(rate, costs, shape.model)
-            seen = people(shape, costs, People(MANY, rate), seed)
+            turns = int(TURNS / (1 - share))
+            seen = people(shape, costs, People(MANY, rate), seed, turns)
             found.append(Loaded(shape, share, rate, derived, seen))
     return found
 
@@ -173,7 +175,7 @@ def _slow_disk(units: Units, seed: int) -> Answer:
 def _within(target: float, shape: Shape, units: Units, seed: int) -> Answer:
     costs = shape.costs(units)
     rate = capacity.rate_within(target, costs, shape.model)
-    seen = people(shape, costs, People(MANY, rate), seed, 2 * TURNS)
+    seen = people(shape, costs, People(MANY, rate), seed, 3 * TURNS)
     pair = Pair(target * 1e3, seen.quantile(0.99) * 1e3, TAILS)
     return Answer(f"{shape.name}, {rate:,.0f} turns/s: p99", "ms", pair)
 
@@ -182,7 +184,7 @@ def _bursts(units: Units, seed: int) -> list[Answer]:
     costs, model = CHAT.costs(units), CHAT.model
     rate = 0.7 * capacity.most(costs, CHAT.calls)
     even = capacity.under(rate, costs, model)
-    seen = people(CHAT, costs, People(MANY, rate, burst=3, gap=2.0), seed)
+    seen = people(CHAT, costs, People(MANY, rate, burst=3, gap=2.0), seed, 2 * TURNS)
     pairs = {
         "busy": Pair(100 * even.busy, 100 * seen.busy, MEANS, bound=True),
         "p99": Pair(even.p99 * 1e3, seen.quantile(0.99) * 1e3, TAILS, bound=True),
@@ -200,7 +202,7 @@ def _four_nodes(units: Units, seed: int, nodes: int = 4, keys: int = 10_000) -> 
     worst = 0.0
     for node, own in enumerate(shares(range(keys), nodes)):
         who = People(own, nodes * rate * len(own) / keys)
-        seen = people(CHAT, costs, who, f"{seed}, node {node}", TURNS // 2)
+        seen = people(CHAT, costs, who, f"{seed}, node {node}")
         worst = max(worst, seen.quantile(0.99))
     pair = Pair(capacity.under(fullest, costs, CHAT.model).p99 * 1e3, worst * 1e3, TAILS)
     question = f"{nodes} nodes, {keys:,} people, {nodes * rate:,.0f} turns/s: p99 of the slowest"
