@@ -48,6 +48,13 @@ class Shape:
         """The time that is not ours."""
         return Model(self.seconds, 0.6, self.calls)
 
+    def described(self) -> str:
+        """What was assumed, for the page."""
+        return (
+            f"{self.calls} x {self.seconds:g} s (median), {self.pieces} pieces each, "
+            f"{self.history} messages of history, {self.tokens:,} tokens in all"
+        )
+
     def costs(self, units: Units) -> Costs:
         """What it costs a node. The work of a turn is parted evenly; where does not matter."""
         half = units.turn.value / 2
@@ -97,11 +104,18 @@ class Case:
         """Turns per second at the peak."""
         return self.people / self.minutes / 60
 
+    def described(self) -> str:
+        """What was assumed, for the page."""
+        return (
+            f"{self.shape.name}; {self.people:,} people at the peak, a message in "
+            f"{self.minutes:g} min each, {self.daily:,} turns a day"
+        )
+
 
 CASES = (
-    Case(name="private bot, 3 people", shape=CHAT, people=3, minutes=1, daily=300),
+    Case(name="private bot", shape=CHAT, people=3, minutes=1, daily=300),
     Case(name="support, 10,000 users", shape=CHAT, people=1_000, minutes=3, daily=50_000),
-    Case(name="agent with tools, 50 people", shape=TOOLS, people=50, minutes=5, daily=2_000),
+    Case(name="agent with tools", shape=TOOLS, people=50, minutes=5, daily=2_000),
 )
 
 

@@ -146,7 +146,8 @@ def node(units: Units) -> str:
                 f"{rate * shape.model.mean:,.0f}",
             ]
         )
-    return f"{aligned(lines)}\n{_restart(units)}"
+    assumed = [f"assumed of {shape.name}: {shape.described()}" for shape in SHAPES if shape.calls]
+    return "\n".join([aligned(lines), *assumed, _restart(units)])
 
 
 def _restart(units: Units) -> str:
@@ -254,10 +255,12 @@ def cases(units: Units, machine: Machine) -> str:
                 f"{first} x {1 / needs[first]:,.1f}, {second} x {1 / needs[second]:,.1f}",
             ]
         )
-    return (
-        f"{aligned(lines)}\nof {machine.memory / GIB:.0f} GiB memory, {machine.disk / GB:.0f} GB "
-        f"disk, {machine.tokens:,.0f} tokens per minute (assumed)"
+    has = (
+        f"{machine.memory / GIB:.0f} GiB memory, {machine.disk / GB:.0f} GB disk, "
+        f"{machine.tokens:,.0f} tokens per minute"
     )
+    assumed = [f"assumed of {case.name}: {case.described()}" for case in CASES]
+    return "\n".join([aligned(lines), *assumed, f"assumed of all: {has}"])
 
 
 def nodes(units: Units, seed: int) -> Block:

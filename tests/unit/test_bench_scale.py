@@ -136,13 +136,14 @@ def test_a_flush_leaves_the_interpreter_free():
     assert [turn.ended for turn in node.turns] == [301.0, 401.0]
 
 
+seconds = st.floats(0, 0.1, allow_subnormal=False)
 costs_ = st.builds(
     Costs,
-    accept=st.floats(0, 0.1),
-    run=st.floats(0, 0.1),
-    commit=st.floats(0, 0.1),
-    flush=st.floats(0, 0.1),
-    call=st.floats(0, 0.1),
+    accept=seconds,
+    run=seconds,
+    commit=seconds,
+    flush=seconds,
+    call=seconds,
     spread=st.sampled_from([0.0, 0.3, 1.0]),
 )
 models = st.builds(
@@ -391,6 +392,33 @@ def test_the_three_bots_need_more_of_everything_as_they_grow():
         for limit in ("processor", "disk", "model"):
             assert many[limit] == pytest.approx(2 * few[limit])
         assert few["memory"] < many["memory"] <= 2 * few["memory"] + 1e-9
+
+
+def test_the_model_ends_first_and_then_the_disk_as_the_page_says():
+    costs, machine = units(Results(RESULTS)), scale_cases.Machine()
+    for case in scale_cases.CASES:
+        needs = scale_cases.shares(case, costs, machine)
+        assert sorted(needs, key=needs.__getitem__, reverse=True)[:2] == ["model", "disk"]
+        assert max(needs["processor"], needs["memory"]) < needs["disk"] / 2
+
+
+def test_a_database_far_away_makes_turns_longer_and_carries_so_many_nodes():
+    costs, model = Costs(0.2, 0.3, 0.4, 0.2, spread=1.0), Model()
+    shared = scale_cases.Database(trip=1.0, flush=2.0, commits=10.0)
+    far = scale_cases.through(shared, costs)
+    assert capacity.alone(far) == pytest.approx(0.5 + 2 * 3.4)
+    commits = 2 * 0.5 / capacity.under(0.5, far, model).batch
+    assert scale_cases.nodes_on(shared, 0.5, far, model) == math.floor(10 / commits) > 0
+
+
+def test_open_turns_take_memory_and_idle_actors_little():
+    costs = units(Results(RESULTS))
+    case = scale_cases.CASES[1]
+    slow = attrs.evolve(case, shape=attrs.evolve(case.shape, seconds=2 * case.shape.seconds))
+    more = scale_cases.memory(slow, costs) - scale_cases.memory(case, costs)
+    assert more == pytest.approx(case.rate * case.shape.model.mean * case.shape.held(costs))
+    rare = attrs.evolve(case, minutes=1e9)
+    assert scale_cases.memory(rare, costs) == pytest.approx(costs.process.value, rel=1e-3)
 
 
 def test_the_page_has_a_place_for_every_table():
