@@ -185,13 +185,10 @@ def _bursts(units: Units, seed: int) -> list[Answer]:
     rate = 0.7 * capacity.most(costs, CHAT.calls)
     even = capacity.under(rate, costs, model)
     seen = people(CHAT, costs, People(MANY, rate, burst=3, gap=2.0), seed, 2 * TURNS)
-    pairs = {
-        "busy": Pair(100 * even.busy, 100 * seen.busy, MEANS, bound=True),
-        "p99": Pair(even.p99 * 1e3, seen.quantile(0.99) * 1e3, TAILS, bound=True),
-    }
-    question = f"{CHAT.name}, {rate:,.0f} messages/s in threes, 2 s apart: "
-    units_ = {"busy": "%", "p99": "ms"}
-    return [Answer(f"{question}{name}", units_[name], pair) for name, pair in pairs.items()]
+    busy = Pair(100 * even.busy, 100 * seen.busy, MEANS, bound=True)
+    p99 = Pair(even.p99 * 1e3, seen.quantile(0.99) * 1e3, TAILS, bound=True)
+    question = f"{CHAT.name}, {rate:,.0f} messages/s in threes, 2 s apart"
+    return [Answer(f"{question}: busy", "%", busy), Answer(f"{question}: p99", "ms", p99)]
 
 
 def _four_nodes(units: Units, seed: int, nodes: int = 4, keys: int = 10_000) -> Answer:

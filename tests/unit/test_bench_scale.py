@@ -236,6 +236,19 @@ def test_gamma_quantiles_are_those_of_the_tables():
     assert capacity.gamma_p99(3.0, 0.0) == 3.0
 
 
+@pytest.mark.parametrize("calls", [0, 1])
+def test_a_loaded_node_is_as_slow_as_the_formula_says(calls):
+    costs = Costs(0.25, 0.35, 0.4, 0.25, 4.5, spread=1.0)
+    model = Model(median=1_000.0, sigma=0.6, calls=calls)
+    rate = 0.6 * capacity.most(costs, calls)
+    derived = capacity.under(rate, costs, model)
+    seen = poisson(costs, rate, 25_000 / rate, seed=2, model=model)
+    assert seen.busy == pytest.approx(derived.busy, rel=0.05)
+    assert seen.batch == pytest.approx(derived.batch, rel=0.15)
+    assert seen.mean == pytest.approx(derived.mean, rel=0.1)
+    assert seen.quantile(0.99) == pytest.approx(derived.p99, rel=0.15)
+
+
 def test_more_load_takes_longer_and_too_much_never_ends():
     costs, model = Costs(0.2, 0.3, 0.4, 0.2, 0.5, spread=1.0), Model(1.0, 0.6, 1)
     loads = [capacity.under(rate, costs, model) for rate in (0.1, 0.3, 0.6, 0.9)]
