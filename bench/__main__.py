@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from bench import agents, compare, runtime, store, switch
+from bench import agents, compare, runtime, scale, store, switch
 
 BENCHMARKS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "store": store.main,
@@ -13,6 +13,7 @@ BENCHMARKS: Mapping[str, Callable[[Sequence[str]], int]] = {
     "agents": agents.main,
     "switch": switch.main,
     "compare": compare.main,
+    "scale": scale.main,
 }
 
 
