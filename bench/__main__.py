@@ -1,4 +1,4 @@
-"""`python -m bench store|runtime|agents|switch|all|page|compare`: one word picks what is done."""
+"""`python -m bench store|runtime|agents|switch|all|page|compare|scale`: one word picks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from bench import agents, compare, everything, report, runtime, store, switch
+from bench import agents, compare, everything, report, runtime, scale, store, switch
 from bench.everything import Main
 
 BENCHMARKS: Mapping[str, Main] = {
@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, Main] = {
     "all": partial(everything.run, BENCHMARKS),
     "page": everything.show,
     "compare": compare.main,
+    "scale": scale.main,
 }
 USAGE: Mapping[str, str] = {
     "store": "appending, loading, opening and size, beside other stores and the disk",
@@ -29,6 +30,7 @@ USAGE: Mapping[str, str] = {
     "all": "all four, one after the other, and one page of them",
     "page FILE...": "a page of files that were written before",
     "compare OLD NEW": "what got worse or better between two files, beyond the noise",
+    "scale": "what one node and many can hold, derived from what was measured",
 }
 
 

@@ -184,6 +184,7 @@ def sheet(plan: Plan) -> Sheet:
         Column("p50_ms", "p50 ms", 2, explains="Half of the turns took at most this long."),
         Column("p99_ms", "p99 ms", 1, explains="99 of 100 turns took at most this long."),
         Column("rate", "turns/s", 1, "higher", "Turns of one conversation per second."),
+        Column("cpu_ms", "CPU ms", 2, explains="What a turn takes of one processor core."),
     )
     explained = {
         few: "From a message to its answer in a young conversation, stored and all, with a model "

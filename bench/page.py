@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bench import plots, written
+from bench.axes import Scale, scale
 from bench.markup import tag, text
 from bench.plots import Aim, Bar, Mark, Point, Series, Side
 from bench.report import Json
-from bench.scales import Scale, scale
 from bench.written import Column, Goal, Plot, Result, Spread, Table
 
 ORDER = ("store", "runtime", "agents", "switch")

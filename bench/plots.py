@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
+from bench.axes import Scale, number, scale
 from bench.markup import tag, text
-from bench.scales import Scale, number, scale
 
 WIDTH = 900.0
 LETTER = 8.0

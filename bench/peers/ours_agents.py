@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 import httpx2
 import trio
@@ -32,16 +32,20 @@ async def _turns(path: str, url: str, history: int, count: int) -> Figures:
         chat_agents(Endpoint(base_url=url, model="m"), system="Be kind.") as agents,
         open_runtime(Path(path), agent=agents.build, describe=agents.describe) as runtime,
     ):
+        cpu = process_time()
         for number in range(WARM_UP + count):
+            if number == WARM_UP:
+                cpu = process_time()
             started = perf_counter()
             reply = await runtime.ask("key 0", texts.text(0, number))
             latencies.append(perf_counter() - started)
             if reply.text != texts.text(0, 0):
                 raise AssertionError(f"the answer was {reply.text!r}")
+        cpu = process_time() - cpu
         rows = len(await runtime.history("key 0"))
         if rows != history + 2 * (WARM_UP + count):
             raise AssertionError(f"{rows} rows were stored")
-    return latency_figures(latencies[WARM_UP:])
+    return {**latency_figures(latencies[WARM_UP:]), "cpu_ms": cpu / count * 1e3}
 
 
 def streaming(url: str, times: int) -> Figures:

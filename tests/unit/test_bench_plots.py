@@ -7,8 +7,8 @@ import xml.etree.ElementTree as ET
 
 from hypothesis import given, strategies as st
 
+from bench.axes import scale
 from bench.plots import Aim, Bar, Mark, Point, Series, Side, bars, lines, strip
-from bench.scales import scale
 
 VALUES = st.floats(allow_nan=False, allow_infinity=False)
 NAMES = st.text(max_size=80)

@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given, strategies as st
 
-from bench.scales import linear_ticks, log_ticks, number, scale
+from bench.axes import linear_ticks, log_ticks, number, scale
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 POSITIVE = st.floats(min_value=1e-90, max_value=1e90)
