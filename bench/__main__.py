@@ -1,4 +1,4 @@
-"""`python -m bench store|runtime|agents|switch|all|page|compare|scale`: one word picks."""
+"""`python -m bench store|runtime|agents|switch|all|page|show|compare|scale`: one word picks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from bench import agents, compare, everything, report, runtime, scale, store, switch
+from bench import agents, compare, everything, report, runtime, scale, show, store, switch
 from bench.everything import Main
 
 BENCHMARKS: Mapping[str, Main] = {
@@ -19,6 +19,7 @@ COMMANDS: Mapping[str, Main] = {
     **BENCHMARKS,
     "all": partial(everything.run, BENCHMARKS),
     "page": everything.show,
+    "show": show.main,
     "compare": compare.main,
     "scale": scale.main,
 }
@@ -29,6 +30,7 @@ USAGE: Mapping[str, str] = {
     "switch": "how often an agent is built when users switch between sessions",
     "all": "all four, one after the other, and one page of them",
     "page FILE...": "a page of files that were written before",
+    "show": "the tables of files that were written before",
     "compare OLD NEW": "what got worse or better between two files, beyond the noise",
     "scale": "what one node and many can hold, derived from what was measured",
 }

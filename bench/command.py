@@ -12,7 +12,7 @@ from typing import NoReturn, Protocol
 
 import attrs
 
-from bench import page, progress, report, written
+from bench import page, progress, report, tables, written
 from bench.drivers import DriverFailed
 from bench.progress import Steps
 from bench.report import Json
@@ -62,9 +62,15 @@ class Files:
         report.write_text(self.page, page.html(shown))
 
 
-def run(name: str, description: str, arguments: Sequence[str], measure: Measure) -> int:
-    """Run one benchmark as `python -m bench NAME`; the exit code."""
-    options = _options(name, description, arguments)
+def run(
+    name: str,
+    description: str,
+    arguments: Sequence[str],
+    measure: Measure,
+    more: Sequence[argparse.ArgumentParser] = (),
+) -> int:
+    """Run one benchmark as `python -m bench NAME`, also with `more` options; the exit code."""
+    options = _options(name, description, arguments, more)
     out = options.out or RESULTS / f"{name}.json"
     files = Files(
         out, options.page or (out.with_suffix(".html") if options.out else RESULTS / REPORT)
@@ -84,18 +90,24 @@ def run(name: str, description: str, arguments: Sequence[str], measure: Measure)
             print(f"The benchmark stopped: {failure}", file=sys.stderr)
             return 1
     seconds = round(time.monotonic() - started)
-    print(report.shown(measured, quick=options.quick))
     about = description.strip().partition("\n")[0]
     head: dict[str, Json] = {
         "benchmark": name, "about": about, "quick": options.quick, "seconds": seconds,
     }  # fmt: skip
-    files.write({**head, **report.document(measured)})
+    document = {**head, **report.document(measured, quick=options.quick)}
+    print(tables.text(written.parse(document)))
+    files.write(document)
     print(f"\n{seconds} s; written to {files.out}, and as a page to {files.page}")
     return 0
 
 
-def _options(name: str, description: str, arguments: Sequence[str]) -> argparse.Namespace:
-    parser = Parser(prog=f"python -m bench {name}", description=description)
+def _options(
+    name: str,
+    description: str,
+    arguments: Sequence[str],
+    more: Sequence[argparse.ArgumentParser],
+) -> argparse.Namespace:
+    parser = Parser(prog=f"python -m bench {name}", description=description, parents=list(more))
     add_common(parser)
     parser.add_argument(
         "--out", type=Path, help=f"file of results (default: bench/results/{name}.json)"

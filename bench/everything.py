@@ -60,7 +60,7 @@ def _ran(main: Main, arguments: Sequence[str]) -> bool:
 
 def summary(shown: Sequence[Result]) -> str:
     """How many goals are met, and every one that is not."""
-    lines = [["benchmark", "pass", "FAIL", "not measured"]]
+    lines = [["benchmark", "pass", "FAIL", "too small", "not measured"]]
     missed = []
     for result in shown:
         outcomes = Counter(goal.outcome for goal in result.goals)

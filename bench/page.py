@@ -37,7 +37,7 @@ QUICK = (
     "fewer repetitions and smaller files than the goals are stated for. It shows that everything "
     "runs, not how fast it is."
 )
-SUMMARY = ("benchmark", "goals met", "missed", "not measured", "when", "commit", "took")
+SUMMARY = ("benchmark", "goals met", "missed", "not judged", "when", "commit", "took")
 OUTCOMES = {"pass": "pass", "FAIL": "fail"}
 TRACK = (20.0, 280.0)
 

@@ -7,14 +7,14 @@ import math
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 import attrs
 
-from bench.board import Board, Goal, Ref
+from bench.board import Board, Goal
 
 Better = Literal["lower", "higher", "neither"]
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
@@ -116,31 +116,6 @@ def _commit() -> str:
         return "unknown"
 
 
-def tables(board: Board, shown: Iterable[Table]) -> str:
-    """Each cell as lines of: who, then median [lowest..highest] per figure."""
-    parts = []
-    for table in shown:
-        lines = [[table.title, *(column.heading for column in table.columns)]]
-        for who in board.who(table.cell):
-            spreads = [(board.spread(Ref(table.cell, who, c.figure)), c) for c in table.columns]
-            lines.append(
-                [f"  {who}", *(s.text(c.digits) if s is not None else "-" for s, c in spreads)]
-            )
-        if len(lines) > 1:
-            parts.append(aligned(lines))
-    return "\n\n".join(parts)
-
-
-def goals(board: Board, wanted: Iterable[Goal]) -> str:
-    """Each goal with what was measured against it."""
-    lines = [["goal", "target", "measured, median [lowest..highest]", ""]]
-    for goal in wanted:
-        spread = board.measured(goal)
-        seen = "-" if spread is None else f"{spread.text(2)} {goal.unit}"
-        lines.append([goal.text, goal.rule(), seen, goal.outcome(spread)])
-    return aligned(lines)
-
-
 def aligned(lines: Sequence[Sequence[str]]) -> str:
     widths = [max(len(line[place]) for line in lines) for place in range(len(lines[0]))]
     return "\n".join(
@@ -169,7 +144,7 @@ class Measured:
     plan: Mapping[str, Json]
 
 
-def document(measured: Measured) -> dict[str, Json]:
+def document(measured: Measured, *, quick: bool = False) -> dict[str, Json]:
     """Everything measured and how it is shown, for a file: a page can be made of it alone."""
     board, sheet = measured.board, measured.sheet
     figures: list[Json] = []
@@ -187,7 +162,7 @@ def document(measured: Measured) -> dict[str, Json]:
                 "target": goal.rule(),
                 "better": "higher" if goal.at_least else "lower",
                 "unit": goal.unit,
-                "outcome": goal.outcome(spread),
+                "outcome": goal.outcome(spread, quick=quick),
                 "measured": None if spread is None else attrs.asdict(spread),
             }
         )
@@ -209,18 +184,6 @@ def _plot(plot: Plot) -> dict[str, Json]:
         for line in plot.lines
     ]
     return {**attrs.asdict(plot), "lines": lines}
-
-
-def shown(measured: Measured, *, quick: bool) -> str:
-    """What was measured, for a terminal: ratios first."""
-    described = {**measured.machine, **measured.versions}
-    parts = ["\n".join(f"{key}: {value}" for key, value in described.items())]
-    if quick:
-        parts.append("QUICK: fewer repetitions and smaller files than the goals are stated for.")
-    parts.append("median [lowest..highest] of interleaved repetitions")
-    parts.append(goals(measured.board, measured.sheet.goals))
-    parts.append(tables(measured.board, measured.sheet.tables))
-    return "\n\n".join(parts)
 
 
 def write(path: Path, content: Mapping[str, Json]) -> None:

@@ -46,6 +46,7 @@ class Plan:
 
     repetitions: int
     work: workload.Plan
+    patterns: tuple[str, ...] = tuple(workload.PATTERNS)
     contenders: tuple[Contender, ...] = policies.CONTENDERS
     sessions: tuple[int, ...]
     """Sessions of a user, for the plot of how cost grows with them."""
@@ -61,7 +62,8 @@ FULL = Plan(
 )
 QUICK = Plan(
     repetitions=1,
-    work=workload.Plan(users=2, sessions=3, turns=10),
+    work=workload.Plan(users=2, sessions=2, turns=8, writes=0.4, restarts=1),
+    patterns=("zipf", workload.RESUME),  # each start of hermes-agent takes seconds
     sessions=(1, 4),
     lengths=(10, 40),
 )
@@ -79,6 +81,7 @@ def goals(label: str = OURS.label) -> tuple[Goal, ...]:
             unit="turns",
             explains="Turns for which an agent was built without need, or not built although "
             "somebody else had written to the session at hand.",
+            at_any_size=True,
         ),
         Goal(
             "writings from elsewhere that went unnoticed",
@@ -87,6 +90,7 @@ def goals(label: str = OURS.label) -> tuple[Goal, ...]:
             unit="writings",
             explains="Not answered by a new agent where one was due, not shown to the model in the "
             "next turn, or not in the file at the end.",
+            at_any_size=True,
         ),
         Goal(
             "cached tokens: share of the oracle's share",
@@ -96,6 +100,7 @@ def goals(label: str = OURS.label) -> tuple[Goal, ...]:
             at_least=True,
             explains="How much of all prompts the provider had seen before, beside the most that "
             "is possible with this script.",
+            at_any_size=True,
         ),
     )
 
@@ -113,20 +118,25 @@ OVERHEAD = Goal(
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, print the tables and the goals, write the file."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--prices", default="2.5,0.25,10")
-    options, rest = parser.parse_known_args(arguments)
-    try:
-        prices = Prices.parse(options.prices)
-    except ValueError as error:
-        print(f"--prices: {error}", file=sys.stderr)
-        return 2
+    own = command.Parser(prog="python -m bench switch", add_help=False)
+    own.add_argument(
+        "--prices", type=prices_of, default=Prices(), metavar="INPUT,CACHED,OUTPUT",
+        help="dollars per million tokens (default: 2.5,0.25,10)",
+    )  # fmt: skip
+    prices = own.parse_known_args(arguments)[0].prices
 
     def measure(folder: Path, steps: Steps, *, quick: bool) -> Measured:
         return _measure(QUICK if quick else FULL, prices, folder, steps)
 
-    description = f"{__doc__}\n--prices INPUT,CACHED,OUTPUT: dollars per million tokens."
-    return command.run("switch", description, rest, measure)
+    return command.run("switch", __doc__ or "", arguments, measure, [own])
+
+
+def prices_of(text: str) -> Prices:
+    """A price list, as an option tells it."""
+    try:
+        return Prices.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 @contextmanager
@@ -171,16 +181,16 @@ class Bench:
         labels = [each.label for each in self.plan.contenders]
         if "hermes-agent" in self.drivers:
             labels.append(THEIRS)
-        self.steps.expect(self.plan.repetitions * len(labels) * len(workload.PATTERNS))
+        self.steps.expect(self.plan.repetitions * len(labels) * len(self.plan.patterns))
         for repetition in range(self.plan.repetitions):
             runs: dict[str, list[Seen]] = {label: [] for label in labels}
-            for pattern in workload.PATTERNS:
+            for pattern in self.plan.patterns:
                 script = workload.script(self.plan.work, pattern)
                 first = repetition % len(labels)
                 for label in labels[first:] + labels[:first]:
                     self.steps.step(f"{pattern}: {label} ({repetition + 1})")
                     runs[label].append(self.run(label, script, workload.openings(self.plan.work)))
-            for place, pattern in enumerate(workload.PATTERNS):
+            for place, pattern in enumerate(self.plan.patterns):
                 self.add(pattern, {label: [seen[place]] for label, seen in runs.items()})
             self.add(ALL, runs)
 
@@ -245,7 +255,7 @@ def sheet(plan: Plan) -> Sheet:
     tables = [
         Table(ALL, "switching, all patterns: the agents", AGENTS, EXPLAINS),
         Table(ALL, "switching, all patterns: prompts and time", PROMPTS, EXPLAINS),
-        *(Table(name, f"switching, {name}", BRIEF, DOES[name]) for name in workload.PATTERNS),
+        *(Table(name, f"switching, {name}", BRIEF, DOES[name]) for name in plan.patterns),
     ]
     whos = (*(each.label for each in GROWING), ORACLE)
     plots = (

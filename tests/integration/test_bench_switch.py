@@ -111,9 +111,13 @@ def test_every_goal_table_and_plot_is_about_what_is_measured(board: Board):
                 assert board.spread(Ref(cell, line.who, plot.figure)) is not None
 
 
-def test_without_an_answer_a_run_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]):
-    assert switch.main(["--prices", "1,2"]) == 2
-    assert "three numbers" in capsys.readouterr().err
+def test_prices_that_cannot_be_read_are_told_in_a_sentence(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        switch.main(["--prices", "1,2"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "three numbers, such as 2.5,0.25,10, not '1,2'" in said
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize("text", ["", "1", "a,b,c", "1,2,3,4", "-1,0,0", "1,2,", "nan,1,1"])

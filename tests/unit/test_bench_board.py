@@ -144,3 +144,16 @@ def test_the_steps_of_the_store_are_known_from_the_beginning(tmp_path, plan, pee
     Cells(plan, fleet, Board(), tmp_path, told).all()
     assert told.expected == [len(told.steps)]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_quick_run_is_too_small_to_miss_what_is_stated_for_a_full_one():
+    slow, broken = (
+        Goal("speed", Ref("c", "w", "f"), 2),
+        Goal("rule", Ref("c", "w", "f"), 2, at_any_size=True),
+    )
+    missed, met = Spread.of([3.0]), Spread.of([1.0])
+    assert slow.outcome(missed) == broken.outcome(missed) == "FAIL"
+    assert slow.outcome(missed, quick=True) == "too small"
+    assert broken.outcome(missed, quick=True) == "FAIL"
+    assert slow.outcome(met, quick=True) == "pass"
+    assert slow.outcome(None, quick=True) == "not measured"
