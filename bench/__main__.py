@@ -1,4 +1,4 @@
-"""`python -m bench store|runtime|agents|switch|all|page|show|compare|scale`: one word picks."""
+"""`python -m bench switch|runtime|agents|store|all|page|show|compare|scale`: one word picks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from bench import agents, compare, everything, report, runtime, scale, show, sto
 from bench.everything import Main
 
 BENCHMARKS: Mapping[str, Main] = {
-    "store": store.main,
+    "switch": switch.main,
     "runtime": runtime.main,
     "agents": agents.main,
-    "switch": switch.main,
+    "store": store.main,
 }
 COMMANDS: Mapping[str, Main] = {
     **BENCHMARKS,
@@ -24,10 +24,10 @@ COMMANDS: Mapping[str, Main] = {
     "scale": scale.main,
 }
 USAGE: Mapping[str, str] = {
-    "store": "appending, loading, opening and size, beside other stores and the disk",
+    "switch": "how often an agent is built when users switch, and what it costs: the headline",
     "runtime": "messages between actors and whole turns, beside other actors and hermes-agent",
     "agents": "turns with a model over HTTP, streaming and imports, beside hermes-agent",
-    "switch": "how often an agent is built when users switch between sessions",
+    "store": "appending, loading, opening and size, beside other stores and the disk",
     "all": "all four, one after the other, and one page of them",
     "page FILE...": "a page of files that were written before",
     "show": "the tables of files that were written before",

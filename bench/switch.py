@@ -319,7 +319,6 @@ P50 = Column(
     explains="From the question to the answer, with a model that answers at once.",
 )  # fmt: skip
 AGENTS = (
-    MISSES,
     BUILDS,
     Column("cold", "cold", 0, "neither",
            explains="Of these, how many at a user's first turn in a process."),
@@ -336,17 +335,18 @@ AGENTS = (
     Column("build_ms", "build p50 ms", 2, explains="How long it takes to make an agent."),
     Column("compressed", "compressions", 0, "neither",
            explains="How many sessions were compressed on the way."),
+    MISSES,
 )  # fmt: skip
 PROMPTS = (
+    COST,
     Column("prompt", "prompt tokens", 0, "neither", explains="Tokens sent per turn."),
     Column("cached", "cached tokens", 0, "higher",
            explains="Tokens per turn that the provider had read before."),
     SHARE,
-    COST,
     Column("other_tokens", "other tokens", 0,
            explains="Tokens sent for summaries and the like, spread over the turns."),
     P50,
     Column("p99_ms", "turn p99 ms", 1, explains="99 of 100 turns take no longer."),
     Column("switch_ms", "switch p50 ms", 2, explains="What /resume takes by itself."),
 )  # fmt: skip
-BRIEF = (MISSES, BUILDS, NEEDLESS, MISSED, REUSED, SHARE, COST, P50)
+BRIEF = (BUILDS, NEEDLESS, MISSED, REUSED, SHARE, COST, P50, MISSES)

@@ -147,12 +147,16 @@ def read(path: Path) -> Json:
     return document
 
 
+ORDER = ("switch", "runtime", "agents", "store")
+
+
 def beside(folder: Path) -> Sequence[Json]:
-    """Every result in a folder; other JSON files are passed over."""
-    documents = []
+    """Every result in a folder, the headline first; other JSON files are passed over."""
+    found = {}
     for path in sorted(folder.glob("*.json")):
         try:
-            documents.append(read(path))
+            found[path.stem] = read(path)
         except NotAResult:
             continue
-    return documents
+    first = [found.pop(name) for name in ORDER if name in found]
+    return [*first, *found.values()]
