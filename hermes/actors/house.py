@@ -26,12 +26,12 @@ from hermes.errors import ActorStopped
 from hermes.events import RuntimeEvent, TurnEnded
 from hermes.messages import AgentSpec, Answer, Inbound, Outbound, Rebuilt, Reply, Source
 from hermes.protocols import Agent, Build, Describe, Store
+from hermes.secrets import Hide
 
 if TYPE_CHECKING:
     from hermes.actors.admission import Admission
 
 Submit = Callable[[Inbound], Awaitable[object]]
-Hide = Callable[[str], str]
 
 log = logging.getLogger(__name__)
 
