@@ -94,6 +94,8 @@ class TurnEnded(msgspec.Struct, frozen=True):
     reply: Reply
     inbox_ids: tuple[int, ...] = ()
     platform: str = "embedded"
+    dropped_by: int | None = None
+    """The command that ended these messages before their turn; its own end says the same."""
 
 
 AgentEvent: TypeAlias = (

@@ -113,7 +113,7 @@ class Showing:
         if reply.status in {"failed", "refused"}:
             self.failed = True
         told_as = min(event.inbox_ids, default=reply.turn_id)
-        if not reply.text:
+        if not reply.text or event.dropped_by is not None:  # which is said at the command's end
             if self.running == reply.turn_id:
                 await self.screen.finish()
         elif not self._was_told(told_as, reply.text):
