@@ -13,6 +13,8 @@ class TextDelta(msgspec.Struct, frozen=True):
     """A piece of the answer."""
 
     text: str
+    anew: bool = False
+    """It only says that the answer begins once more; neither it nor what came before is kept."""
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True):

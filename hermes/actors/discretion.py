@@ -44,6 +44,9 @@ class Discretion:
     def publish(self, event: RuntimeEvent) -> None:
         """Tell an event, or what of it can be told now."""
         match event:
+            case TextDelta(text, anew) if anew:
+                self._say(self._text.end())
+                self._say(self._hide(f"{text}"), anew=True)
             case TextDelta(text):
                 self._say(self._text.add(f"{text}"))
             case ReasoningDelta(text):
@@ -69,10 +72,10 @@ class Discretion:
         self.end()
         self._told.clear()
 
-    def _say(self, text: str) -> None:
-        if text:
+    def _say(self, text: str, *, anew: bool = False) -> None:
+        if text or anew:
             self._told.append(text)
-            self._publish(TextDelta(text))
+            self._publish(TextDelta(text, anew))
 
     def _think(self, text: str) -> None:
         if text:

@@ -243,6 +243,8 @@ def rows_of(log: Sequence[AgentEvent | Steered], text: str | None) -> list[Messa
 
 def _add(said: _Said, event: AgentEvent | Steered) -> None:
     match event:
+        case TextDelta(_, anew) if anew:
+            said.text = ""
         case TextDelta(text):
             said.text += text
         case ReasoningDelta(text):

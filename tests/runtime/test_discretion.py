@@ -74,6 +74,16 @@ async def test_what_was_held_back_is_told_when_the_agent_fails(start):
     assert events == [TextDelta("hush")]
 
 
+async def test_what_was_held_back_is_told_before_the_answer_begins_anew(start):
+    anew = TextDelta(f" Once more, {SECRET}: ", anew=True)
+    events = await told(start, [TextDelta("hush-"), anew, TextDelta("hush-7"), "done"])
+    assert events == [
+        TextDelta("hush-"),
+        TextDelta(f" Once more, {HIDDEN}: ", anew=True),
+        TextDelta("hush-7"),
+    ]
+
+
 async def test_what_was_held_back_comes_before_the_tool_that_ends_the_text(start):
     steps = [TextDelta("hush"), ToolStarted(ToolCall("c1", "look", "{}"))]
     events = await told(start, [*steps, ToolFinished("c1", "x"), TextDelta("h"), "done"])
