@@ -12,7 +12,6 @@ from typing import Protocol
 
 import trio
 
-from hermes.adapters.console.harmless import gist
 from hermes.events import (
     Envelope,
     Notice,
@@ -23,6 +22,7 @@ from hermes.events import (
     TurnEnded,
     TurnStarted,
 )
+from hermes.harmless import gist
 from hermes.messages import OutboxRow
 
 REMEMBERED = 200
