@@ -98,7 +98,7 @@ class Whole:
     def end(self) -> str:
         """All of it."""
         text, self._pieces = "".join(self._pieces), []
-        return self._hide(text)
+        return self._hide(text) if text else ""
 
 
 class Streamed:

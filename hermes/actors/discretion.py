@@ -61,7 +61,7 @@ class Discretion:
         self._say(self._text.end())
 
     def close(self) -> None:
-        """The turn is over, and must not fail by that."""
+        """This run of the agent is over, and must not fail by that."""
         try:
             self.end()
         except Exception:  # foreign code: what it could not hide is not told
@@ -69,7 +69,7 @@ class Discretion:
 
     def restart(self) -> None:
         """The answer begins once more."""
-        self.end()
+        self.close()
         self._told.clear()
 
     def _say(self, text: str, *, anew: bool = False) -> None:

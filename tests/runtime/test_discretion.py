@@ -6,6 +6,8 @@ import pytest
 import trio
 
 from hermes import Inbound
+from hermes.actors.turn import Mail, RunningTurn
+from hermes.context import Cell
 from hermes.events import (
     ApprovalAsked,
     ReasoningDelta,
@@ -131,6 +133,21 @@ async def test_a_function_that_fails_ends_the_turn_and_nothing_else(start, caplo
     assert "the end of a text was not told" in caplog.text
 
 
+def test_a_function_that_fails_keeps_no_turn_from_beginning_anew(caplog):
+    def hide(text):
+        raise ValueError("nothing")
+
+    turn = running(hide, heard := [])
+    turn.close()
+    turn.restart()
+    assert (heard, caplog.text) == ([], ""), "there was nothing to hide"
+    turn = running(hide, heard)
+    turn.emit(TextDelta("x"))
+    turn.restart()
+    assert heard == []
+    assert "the end of a text was not told" in caplog.text
+
+
 async def test_what_a_running_turn_has_said_is_what_was_told_of_it(start):
     """Whoever joins hears the rest: nothing twice, and nothing missing."""
     steps = [*HALVES, TextDelta(" And hu"), forever()]
@@ -167,14 +184,14 @@ async def test_however_it_is_cut_what_is_told_is_what_is_kept(start, first, seco
     assert kept == [joined(events[1:-1], TextDelta)] == [HIDDEN]
 
 
-async def test_after_a_restart_the_text_begins_once_more(start):
-    """An overflow runs the agent again; what was held back belongs to the first run."""
-    from hermes.actors.turn import Mail, RunningTurn
-    from hermes.context import Cell
-
-    heard = []
+def running(hide, heard):
     mail = Mail(7, Inbound("k", "e", "one"))
-    turn = RunningTurn(Cell("k", "s", 7), [mail], [mail.message], heard.append, hide=KNOWN)
+    return RunningTurn(Cell("k", "s", 7), [mail], [mail.message], heard.append, hide=hide)
+
+
+def test_after_a_restart_the_text_begins_once_more():
+    """An overflow runs the agent again; what was held back belongs to the first run."""
+    turn = running(KNOWN, heard := [])
     turn.emit(TextDelta("hush-"))
     turn.restart()
     assert turn.said == ""
