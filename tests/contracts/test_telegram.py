@@ -619,6 +619,19 @@ class Counted(Governor):
         await super().wait(chat, group=group)
 
 
+def to_seven(text):
+    body = {"kind": "reply", "text": text, "chat_id": "7", "platform": "telegram"}
+    return OutboxRow(1, "k", 1, "telegram//7/", body, "pending", 0, recovered=False)
+
+
+async def test_for_what_telegram_cannot_show_nobody_waits(server):
+    governor = Counted(per_token=Rate(1, 1000.0), per_chat=Rate(1, 1000.0))
+    async with Telegram(Secret(TOKEN), base_url=server.url, governor=governor) as telegram:
+        for verb in (telegram.ready, telegram.send):
+            await verb(to_seven(" \n"))
+    assert (governor.waits, server.counts) == (0, {})
+
+
 @pytest.mark.parametrize(
     ("readies", "passed", "waits"),
     [(0, 0.0, 1), (1, 0.0, 1), (1, 0.9, 1), (1, 1.1, 2)],
@@ -629,8 +642,7 @@ async def test_what_was_allowed_is_sent_without_asking_again_if_it_is_sent_soon(
 ):
     mock_clock.rate = 1e-9  # only as a test says
     server.private(7)
-    body = {"kind": "reply", "text": "hello", "chat_id": "7", "platform": "telegram"}
-    row = OutboxRow(1, "k", 1, "telegram//7/", body, "pending", 0, recovered=False)
+    row = to_seven("hello")
     governor = Counted(per_token=Rate(1000, 1.0), per_chat=Rate(1000, 1.0))
     async with Telegram(Secret(TOKEN), base_url=server.url, governor=governor) as telegram:
         for _ in range(readies):

@@ -12,6 +12,7 @@ from hermes.events import (
     ApprovalAsked,
     ReasoningDelta,
     Spoken,
+    Steered,
     TextDelta,
     ToolFinished,
     ToolStarted,
@@ -106,6 +107,15 @@ async def test_calls_and_their_results_are_told_without_secrets(start):
     assert SECRET not in repr(events)
     assert repr(events).count(HIDDEN) == 6
     assert events[-1] == ToolFinished("c1", f"={HIDDEN}")
+
+
+def test_what_was_held_back_comes_before_what_the_user_says_into_it():
+    turn = running(KNOWN, heard := [])
+    turn.emit(TextDelta("hush"))
+    turn.steer(Mail(8, Inbound("k", "f", f"say {SECRET}")))
+    [said] = turn.steered()
+    assert heard == [TextDelta("hush"), Steered(said, (8,))]
+    assert said.content == f"say {SECRET}", "what users say is not ours to change"
 
 
 async def test_without_anything_to_hide_events_are_told_as_they_are(start):
