@@ -13,6 +13,8 @@ class TextDelta(msgspec.Struct, frozen=True):
     """A piece of the answer."""
 
     text: str
+    anew: bool = False
+    """It only says that the answer begins once more; neither it nor what came before is kept."""
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True):
@@ -94,6 +96,8 @@ class TurnEnded(msgspec.Struct, frozen=True):
     reply: Reply
     inbox_ids: tuple[int, ...] = ()
     platform: str = "embedded"
+    dropped_by: int | None = None
+    """The command that ended these messages before their turn; its own end says the same."""
 
 
 AgentEvent: TypeAlias = (

@@ -302,6 +302,10 @@ class Adapter(Protocol):
     `send` is called for many chats at once, but for one chat and thread only once at a time. It
     bounds the time of its own requests.
 
+    Where it has `ready`, that is awaited before each `send` with the same row, and waits until the
+    platform would take it: a process that ends meanwhile has surely not sent it, whatever `ready`
+    raises. `send` may be called without it too.
+
     Where it has `limit`, longer texts come in parts of at most so many UTF-16 units. Where it has
     `account`, it sends only what is for that account of its platform.
     """
@@ -310,6 +314,10 @@ class Adapter(Protocol):
     def platform(self) -> str: ...
 
     async def send(self, row: OutboxRow, /) -> None: ...
+
+
+Ready: TypeAlias = Callable[[OutboxRow], Awaitable[None]]
+"""Waits until an adapter's platform would take a reply."""
 
 
 class Store(ToolRecords, Principals, Protocol):

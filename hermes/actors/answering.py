@@ -100,7 +100,7 @@ class Answering:
         messages = [mail.message for mail in mails]
         house = self._house
         turn = self.turn = RunningTurn(
-            cell, mails, messages, self._publish, house.store, house.unbooked
+            cell, mails, messages, self._publish, house.store, house.unbooked, hide=house.hide
         )
         house.unbooked.begin(turn.turn_id, turn.source, turn.charged)
         try:

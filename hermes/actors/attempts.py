@@ -12,11 +12,13 @@ from hermes import foreign
 from hermes.actors.answers import OVERFLOW, normalize
 from hermes.actors.cache import Held
 from hermes.actors.cutting import as_message, is_question
-from hermes.actors.house import Hide, outbound
+from hermes.actors.discretion import hidden, without_secrets
+from hermes.actors.house import outbound
 from hermes.actors.turn import Mail, RunningTurn, rows_of
 from hermes.errors import ContextOverflow
 from hermes.events import Steered
 from hermes.messages import Message, Outbound, Rebuilt, ReplyStatus, StoredMessage, TurnResult
+from hermes.secrets import Hide
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +93,7 @@ def checked(result: object, hide: Hide | None = None) -> TurnResult:
             raise TypeError(f"the {name} of a TurnResult is a text, not {type(value).__name__}")
     if hide is None:
         return result
-    return replace(result, text=_hidden(result.text, hide), error=_hidden(result.error, hide))
+    return replace(result, text=hidden(result.text, hide), error=hidden(result.error, hide))
 
 
 def rows(turn: RunningTurn, result: TurnResult, hide: Hide | None = None) -> list[Message]:
@@ -105,21 +107,7 @@ def rows(turn: RunningTurn, result: TurnResult, hide: Hide | None = None) -> lis
 
 def _discreet(said: Sequence[Message], hide: Hide | None) -> Sequence[Message]:
     """What an agent said, without secrets."""
-    return said if hide is None else [_without(message, hide) for message in said]
-
-
-def _without(message: Message, hide: Hide) -> Message:
-    calls = tuple(replace(each, arguments=hide(each.arguments)) for each in message.tool_calls)
-    return replace(
-        message,
-        content=_hidden(message.content, hide),
-        reasoning=_hidden(message.reasoning, hide),
-        tool_calls=calls,
-    )
-
-
-def _hidden(text: str | None, hide: Hide) -> str | None:
-    return None if text is None else hide(text)
+    return said if hide is None else [without_secrets(message, hide) for message in said]
 
 
 def replies(

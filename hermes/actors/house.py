@@ -26,12 +26,12 @@ from hermes.errors import ActorStopped
 from hermes.events import RuntimeEvent, TurnEnded
 from hermes.messages import AgentSpec, Answer, Inbound, Outbound, Rebuilt, Reply, Source
 from hermes.protocols import Agent, Build, Describe, Store
+from hermes.secrets import Hide
 
 if TYPE_CHECKING:
     from hermes.actors.admission import Admission
 
 Submit = Callable[[Inbound], Awaitable[object]]
-Hide = Callable[[str], str]
 
 log = logging.getLogger(__name__)
 
@@ -78,14 +78,14 @@ class House:
         """Tell the listeners."""
         self.listeners.publish(session_key, turn_id, event)
 
-    def tell(self, mails: Sequence[Mail], reply: Reply) -> None:
+    def tell(self, mails: Sequence[Mail], reply: Reply, dropped_by: int | None = None) -> None:
         """Tell the askers of these messages, and the listeners, what became of them."""
         for mail in mails:
             self.askers.reply(mail.inbound.identity, reply)
         self.counts.told(reply)
         ids = tuple(mail.inbox_id for mail in mails)
         first = mails[0].inbound
-        ended = TurnEnded(reply, ids, first.source.platform)
+        ended = TurnEnded(reply, ids, first.source.platform, dropped_by)
         self.publish(first.session_key, reply.turn_id, ended)
 
     def waited(self, mails: Sequence[Mail]) -> float:
@@ -147,9 +147,11 @@ def said_to(
 
 
 def answer_to(mails: Sequence[Mail], session_id: str, text: str, kind: str = "reply") -> Answer:
-    """The end of messages that have no turn of their own; the last one is spoken to."""
+    """The end of messages that have no turn of their own; of each chat the last is spoken to."""
+    key = mails[-1].inbound.session_key
+    spoken_to = {lane_of(mail.inbound.source, key): mail for mail in mails}.values()
     return Answer(
-        session_key=mails[-1].inbound.session_key,
+        session_key=key,
         inbox_ids=[mail.inbox_id for mail in mails],
-        outbox=outbound(mails[-1], session_id, text, kind),
+        outbox=[row for mail in spoken_to for row in outbound(mail, session_id, text, kind)],
     )

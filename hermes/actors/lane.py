@@ -2,6 +2,7 @@
 
 What becomes of a try is written down before the next: what the platform took is not sent again,
 what it may have taken is sent again as recovered, what it surely did not take is simply sent again.
+A reply that still waits for the platform to be ready counts as not begun.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from hermes import foreign
 from hermes.actors.splitting import split
 from hermes.errors import HermesError, MessageRefused, RetryAfter, StoreFailed, Unsendable
 from hermes.messages import OutboxRow
-from hermes.protocols import Adapter, Store
+from hermes.protocols import Adapter, Ready, Store
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class Lane:
     ) -> None:
         self._name = name
         self._adapter = adapter
+        self._ready: Ready | None = getattr(adapter, "ready", None)  # optional by contract
         self._store = store
         self._sent = sent
         self._hide = hide
@@ -109,26 +111,28 @@ class Lane:
     async def _try(self, passage: _Passage) -> BaseException | None:
         """Send a part; from before it until it is known, its outcome is unknown on disk."""
         if passage.row.state == "pending":
+            early = None if self._ready is None else await _failure(self._ready, passage)
+            if early is not None:
+                return early
             await until_stored(lambda: self._store.mark_sending([passage.row.outbox_id]))
             passage.begun()
-        try:
-            await self._adapter.send(passage.message())
-        except BaseException as error:  # noqa: BLE001 - foreign code: the caller tells them apart
-            if (through := foreign.passing(error)) is not None:
-                raise through from None
-            return foreign.leaf(error)
-        return None
+        return await _failure(self._adapter.send, passage)
 
     async def _taken(self, passage: _Passage) -> None:
         passage.taken()
         if not passage.whole:
             row = passage.row
             await until_stored(lambda: self._store.mark_part(row.outbox_id, row.part))
+            if self._ready is not None:  # which may take long; the next part is not begun
+                await until_stored(lambda: self._store.mark_unsent([row.outbox_id]))
+                passage.not_taken()
 
     async def _again_later(self, passage: _Passage, error: BaseException) -> None:
         """Write down what is known of a try that failed, and leave the platform alone a while."""
         ids = [passage.row.outbox_id]
-        if isinstance(error, RetryAfter | MessageRefused):
+        if passage.row.state == "pending":
+            pass  # it was not begun, and that is what is written
+        elif isinstance(error, RetryAfter | MessageRefused):
             await until_stored(lambda: self._store.mark_unsent(ids))
             passage.not_taken()
         else:
@@ -232,6 +236,19 @@ def _texts(row: OutboxRow, adapter: Adapter) -> Sequence[str]:
     limit: int | None = getattr(adapter, "limit", None)  # optional by contract
     text = row.body.get("text")
     return split(text, limit) if limit is not None and isinstance(text, str) else ()
+
+
+async def _failure(
+    verb: Callable[[OutboxRow], Awaitable[None]], passage: _Passage
+) -> BaseException | None:
+    """What an adapter raises, if it does."""
+    try:
+        await verb(passage.message())
+    except BaseException as error:  # noqa: BLE001 - foreign code: the caller tells them apart
+        if (through := foreign.passing(error)) is not None:
+            raise through from None
+        return foreign.leaf(error)
+    return None
 
 
 async def until_stored(verb: Callable[[], Awaitable[T]]) -> T:

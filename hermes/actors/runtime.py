@@ -17,7 +17,7 @@ from hermes.actors.admission import Access, Admission
 from hermes.actors.commands import parse
 from hermes.actors.compression import Compression, Outcome
 from hermes.actors.counting import Latency, Spending
-from hermes.actors.house import Hide, House
+from hermes.actors.house import House
 from hermes.actors.listening import Hearer, Subscription
 from hermes.actors.mailbox import Request
 from hermes.actors.policy import Guard, guard
@@ -58,6 +58,7 @@ from hermes.messages import (
     Title,
 )
 from hermes.protocols import Adapter, Build, Compressor, Describe, Store, Titler
+from hermes.secrets import Hide
 
 log = logging.getLogger(__name__)
 

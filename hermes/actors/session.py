@@ -349,7 +349,7 @@ class SessionActor:
         if text is not None:
             self._reply([mail], text, "command")
             if dropped:
-                self._reply(dropped, text, "refused")
+                self._reply(dropped, text, "refused", mail.inbox_id)
 
     async def _command(self, mail: Mail) -> None:
         await self._run_command(mail, ())
@@ -375,7 +375,9 @@ class SessionActor:
             self._let_go([mail])
             self.wake()
 
-    def _reply(self, mails: Sequence[Mail], text: str, status: ReplyStatus) -> None:
+    def _reply(
+        self, mails: Sequence[Mail], text: str, status: ReplyStatus, dropped_by: int | None = None
+    ) -> None:
         self._let_go(mails)
         self._note_calm()
         reply = Reply(
@@ -384,7 +386,7 @@ class SessionActor:
             turn_id=mails[0].inbox_id,
             status=status,
         )
-        self.house.tell(mails, reply)
+        self.house.tell(mails, reply, dropped_by)
 
     async def status(self) -> Status:
         """How the conversation is doing."""

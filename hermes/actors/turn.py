@@ -10,6 +10,7 @@ import attrs
 import msgspec
 from msgspec.structs import replace
 
+from hermes.actors.discretion import Discretion
 from hermes.actors.ledger import Unbooked
 from hermes.actors.render import render
 from hermes.context import Cell
@@ -27,6 +28,7 @@ from hermes.events import (
 from hermes.keys import payer_of
 from hermes.messages import Inbound, Message, Source, Spent, StoredMessage, ToolCall, Usage
 from hermes.protocols import Store, ToolRecords
+from hermes.secrets import Hide
 
 INTERRUPTED = "[interrupted before it answered]"
 Rows = Sequence[Message | StoredMessage]
@@ -52,7 +54,7 @@ class Mail(msgspec.Struct, frozen=True):
 class RunningTurn:
     """One run of an agent. It ends by `close`; what is said after that is refused."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a turn is made of
         self,
         cell: Cell,
         mails: Sequence[Mail],
@@ -60,6 +62,8 @@ class RunningTurn:
         publish: Callable[[RuntimeEvent], None],
         store: Store | None = None,
         unbooked: Unbooked | None = None,
+        *,
+        hide: Hide | None = None,
     ) -> None:
         self.cell = cell
         self.mails = list(mails)
@@ -69,7 +73,8 @@ class RunningTurn:
         self.records: ToolRecords | None = store
         self.log: list[AgentEvent | Steered] = []
         self.charged: list[Usage] = []
-        self._publish = publish
+        self._discretion = None if hide is None else Discretion(hide, publish)
+        self._publish = publish if self._discretion is None else self._discretion.publish
         self._store = store
         self._unbooked = unbooked or Unbooked()
         self._steering: list[Mail] = []
@@ -99,7 +104,9 @@ class RunningTurn:
 
     @property
     def said(self) -> str:
-        """What the agent has said so far."""
+        """What was told so far of what the agent says."""
+        if self._discretion is not None:
+            return self._discretion.said
         return "".join(f"{event.text}" for event in self.log if isinstance(event, TextDelta))
 
     def messages(self) -> list[Message]:
@@ -158,6 +165,8 @@ class RunningTurn:
 
     def close(self) -> list[Mail]:
         """End the turn; returns the input that the agent never asked for."""
+        if self._discretion is not None:
+            self._discretion.close()
         self._closed = self.cell.over = True
         left, self._steering = self._steering, []
         return left
@@ -168,6 +177,8 @@ class RunningTurn:
         self.input = [*self.input, *steered]
         self.log = []
         self._calls.clear()
+        if self._discretion is not None:
+            self._discretion.restart()
 
 
 @attrs.define
@@ -232,6 +243,8 @@ def rows_of(log: Sequence[AgentEvent | Steered], text: str | None) -> list[Messa
 
 def _add(said: _Said, event: AgentEvent | Steered) -> None:
     match event:
+        case TextDelta(_, anew) if anew:
+            said.text = ""
         case TextDelta(text):
             said.text += text
         case ReasoningDelta(text):

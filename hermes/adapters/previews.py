@@ -6,7 +6,7 @@ An adapter that can edit messages, or show that somebody types, gives two functi
     nursery.start_soon(previews.run, runtime.events())
 
     previews.watch(session_key)  # before it submits a message of this conversation
-    await previews.settle(row.session_key, row.turn_id)  # in `send`, before the reply itself
+    await previews.settle(row.session_key, row.turn_id)  # in `ready` or `send`, before the reply
 
 `show(session_key, turn_id, text)` is given the newest text, and `busy(session_key, turn_id)` is
 called at once and every few seconds while a turn has no new text. For one turn they are called one

@@ -31,6 +31,7 @@ from hermes.protocols import (
     Agent,
     Build,
     Compressor,
+    Ready,
     SpentSoFar,
     Summary,
     SummaryRequest,
@@ -131,6 +132,14 @@ class HostAdapter:
     def account(self) -> str | None:
         account: str | None = getattr(self.adapter, "account", None)  # optional by contract
         return account
+
+    @property
+    def ready(self) -> Ready | None:
+        ready: Ready | None = getattr(self.adapter, "ready", None)  # optional by contract
+        return None if ready is None else functools.partial(self._wait, ready)
+
+    async def _wait(self, ready: Ready, row: OutboxRow, /) -> None:
+        await self.host.run(lambda: ready(row))
 
     async def send(self, row: OutboxRow, /) -> None:
         """Send on the host's loop."""

@@ -15,6 +15,7 @@ from hermes.actors.runtime import Runtime, running
 from hermes.config import Config
 from hermes.messages import AgentSpec, Hooks, Source, TurnResult
 from hermes.protocols import Adapter, Build, Compressor, Describe, Titler, Turn
+from hermes.secrets import Hide
 from hermes.store import Clock, open_store
 from hermes.store.actor import SWEEP_SECONDS
 from hermes.store.lanes import HOOK_SECONDS
@@ -64,7 +65,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     titler: Titler | None = None,
     adapters: Iterable[Adapter] = (),
     admission: Access | None = None,
-    hide: Callable[[str], str] | None = None,
+    hide: Hide | None = None,
     clock: Clock | None = None,
     hook_seconds: float = HOOK_SECONDS,
     sweep_seconds: float = SWEEP_SECONDS,

@@ -12,11 +12,11 @@ import json
 import re
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import quote
 
 # One place for what looks like a key; the known ones are hidden here.
-from hermes.agents.provider import HIDDEN, hide_keys
+from hermes.secrets import HIDDEN, Chained, Pieces, Streamed, hide_keys, key_pieces
 
 SHORTEST = 6
 """Shorter values are no secrets: hiding them would hide half of every line."""
@@ -28,6 +28,12 @@ _ESCAPE = re.compile(
     | (&(?:amp|lt|gt|quot);) | \\+([nrt"'/]) | (\\\\+)""",
     re.VERBOSE,
 )
+_UNFINISHED = re.compile(  # an escape, or a longer one, may come of the end of a text
+    r"""(?: \\+(?: u[0-9a-fA-F]{0,3} | U[0-9a-fA-F]{0,7} | x[0-9a-fA-F]? )?
+    | %(?:25)*[0-9a-fA-F]? | &(?:amp;)*(?: am?p? | lt? | gt? | q(?:u(?:ot?)?)?
+    | \#[xX]0*[0-9a-fA-F]{0,6} | \#[0-9]* )? )\Z""",
+    re.VERBOSE,
+)
 _DECIMAL, _ENTITY, _BACKSLASHED = 6, 7, 8
 _NAMED = {"n": "\n", "r": "\r", "t": "\t"}
 
@@ -36,24 +42,100 @@ class Hiding:
     """Takes the given secrets out of texts; `known` only these, a call what looks like one too."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        values = {part for secret in secrets for part in _parts(secret)}
-        # The longest first: one may be a part of another.
-        ordered = sorted(values, key=len, reverse=True)
-        self._spelled = [text for value in ordered for text in _spellings(value)]
-        self._escaped = [text for value in ordered for text in _characters(value)]
+        self.known = Known(secrets)
 
     def __call__(self, text: str) -> str:
         """The text without these secrets, and without anything that looks like one."""
         return hide_keys(self.known(text))
 
-    def known(self, text: str) -> str:
+    def pieces(self) -> Pieces:
+        """The same for a text that comes in pieces."""
+        return Chained(self.known.pieces(), key_pieces())
+
+
+class Known:
+    """Takes the given secrets out of texts."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        values = {part for secret in secrets for part in _parts(secret)}
+        # The longest first: one may be a part of another.
+        ordered = sorted(values, key=len, reverse=True)
+        self._spelled = [text for value in ordered for text in _spellings(value)]
+        self._escaped = [text for value in ordered for text in _characters(value)]
+        self._begun = _Beginnings(self._spelled)
+        self._shortest = min(map(len, self._spelled), default=0)
+
+    def __call__(self, text: str) -> str:
         """The text without these secrets."""
+        if len(text) < self._shortest:
+            return text  # as most pieces of an answer are
         for secret in self._spelled:
             if secret in text:
                 text = text.replace(secret, HIDDEN)
-        if self._escaped and ("\\" in text or "%" in text or "&" in text):
+        if self._escaped and _has_escapes(text):
             text = _without(text, self._escaped)
         return text
+
+    def pieces(self) -> Pieces:
+        """The same for a text that comes in pieces."""
+        return Streamed(
+            lambda text, start: self(text[start:]),
+            lambda text, start: start + self._settled(text[start:]),
+        )
+
+    def _settled(self, text: str) -> int:
+        """How far the text stays as it is, whatever follows."""
+        cut = self._begun.at_the_end_of(text)
+        spans: list[tuple[int, int]] = []
+        if self._escaped and _has_escapes(text):
+            unfinished = _UNFINISHED.search(text)
+            read = _Read(text[: None if unfinished is None else unfinished.start()])
+            cut = min(cut, read.source(self._begun.at_the_end_of(read.whole)))
+            spans = [span for value in self._escaped for span in read.find(value)]
+        if cut < len(text) and len(text) >= self._shortest:
+            spans += [span for value in self._spelled for span in _places(text, value)]
+        return _outside(cut, spans)
+
+
+class _Beginnings:
+    """Knows where something begins that a text may go on with."""
+
+    def __init__(self, values: Sequence[str]) -> None:
+        self._by_first: dict[str, list[str]] = {}
+        for value in dict.fromkeys(values):
+            self._by_first.setdefault(value[0], []).append(value)
+        self._longest = max(map(len, values), default=0)
+
+    def at_the_end_of(self, text: str) -> int:
+        """Where the longest beginning of a value stands at the end; its length if there is none."""
+        length = len(text)
+        for place in range(max(0, length - self._longest + 1), length):
+            if values := self._by_first.get(text[place]):
+                end = text[place:]
+                for value in values:
+                    if value.startswith(end) and len(value) > len(end):
+                        return place
+        return length
+
+
+def _places(text: str, value: str) -> Iterator[tuple[int, int]]:
+    """Where a value stands, also where it overlaps with itself."""
+    start = text.find(value)
+    while start >= 0:
+        yield start, start + len(value)
+        start = text.find(value, start + 1)
+
+
+def _outside(cut: int, spans: Iterable[tuple[int, int]]) -> int:
+    """The last place up to the cut that is in the middle of none of the spans."""
+    for start, stop in sorted(spans, key=lambda span: -span[1]):
+        if start < cut < stop:
+            cut = start
+    return cut
+
+
+def _has_escapes(text: str) -> bool:
+    return "\\" in text or "%" in text or "&" in text
 
 
 def _parts(secret: str) -> Iterator[str]:
@@ -67,9 +149,10 @@ def _parts(secret: str) -> Iterator[str]:
 
 
 def _spellings(value: str) -> Iterator[str]:
-    """The value as it is, in hexadecimal, and within whatever was encoded as base64."""
+    """The value as it is, as octets, in hexadecimal, and within what was encoded as base64."""
     raw = value.encode(errors="surrogatepass")
     yield value
+    yield from _characters(value)
     if "\\" in value:  # undone, its own backslashes would look like escapes
         for escaped in (json.dumps(value), ascii(value), repr(value), repr(raw)):
             inner = escaped.removeprefix("b")[1:-1]
@@ -119,16 +202,15 @@ class _Read:
             self._places += [length, length + 1]
             self._sources += [escape.start(), end]
             length += 1
-        self._whole = "".join([*pieces, text[end:]])
+        self.whole = "".join([*pieces, text[end:]])
 
     def find(self, value: str) -> Iterator[tuple[int, int]]:
         """Where the value stands in the text, as it was."""
-        start = self._whole.find(value)
-        while start >= 0:
-            yield self._source(start), self._source(start + len(value))
-            start = self._whole.find(value, start + len(value))
+        for start, stop in _places(self.whole, value):
+            yield self.source(start), self.source(stop)
 
-    def _source(self, place: int) -> int:
+    def source(self, place: int) -> int:
+        """Where a character of the whole stands in the text, as it was."""
         before = bisect_right(self._places, place) - 1
         return self._sources[before] + place - self._places[before]
 

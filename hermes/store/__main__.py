@@ -18,8 +18,9 @@ from typing import TypeAlias
 
 from hermes.config import data_path
 from hermes.errors import BadImport, HermesError, StoreRefused
+from hermes.harmless import harmless
 from hermes.store import admin, showing
-from hermes.store.tables import NoTables, require_rich, visible
+from hermes.store.tables import NoTables, require_rich
 
 Run: TypeAlias = Callable[[argparse.Namespace], int]
 Add: TypeAlias = Callable[[str, Run, str], argparse.ArgumentParser]
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("Interrupted; what was finished before stays.\n")
         return 130
     except (HermesError, OSError) as error:
-        sys.stderr.write(f"{visible(str(error))}\n")
+        sys.stderr.write(f"{harmless(str(error))}\n")
         return _code_of(error)
     return code
 

@@ -13,8 +13,12 @@ from hermes.store import closing, outbox, rows
 from hermes.store.tx import Row, Tx
 
 PAIRING_SECONDS = 3600.0
-MAX_WAITING = 3
-"""Strangers who may wait at one account of a platform at a time."""
+MAX_FRESH, FRESH_SECONDS = 3, 300.0
+"""So many strangers get a code at one account of a platform in any stretch of so many seconds.
+
+It is a rate and no queue: nobody can keep others out by waiting, and nobody loses his place. So at
+most 36 wait at a time.
+"""
 MAX_WRONG = 5
 LOCKED_SECONDS = 3600.0
 SHOWN = 1000
@@ -58,14 +62,19 @@ def request_pairing(
 ) -> bool:
     """Let a stranger wait with a code, and tell it to him; False where he may not wait now.
 
-    Who waits already is not told again, and only some may wait at one account.
+    Who waits already is not told again, and at one account only some at a time get a code.
     """
     tx.run("DELETE FROM pairings WHERE expires_at <= ?", tx.now)
     platform, account, user_id = source.platform, source.account, source.user_id
-    waiting = tx.all(
-        "SELECT user_id FROM pairings WHERE platform = ? AND account = ?", platform, account
+    waiting: dict[str | None, float] = dict(
+        tx.all(
+            "SELECT user_id, asked_at FROM pairings WHERE platform = ? AND account = ?",
+            platform,
+            account,
+        )
     )
-    if len(waiting) >= MAX_WAITING or (user_id,) in waiting:
+    fresh = sum(asked_at > tx.now - FRESH_SECONDS for asked_at in waiting.values())
+    if fresh >= MAX_FRESH or user_id in waiting:
         return False
     tx.run(
         "INSERT INTO pairings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",

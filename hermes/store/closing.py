@@ -51,7 +51,7 @@ def close(tx: Tx, answer: Answer | None, session_id: str | None = None) -> None:
     if answer is None:
         return
     if finish(tx, answer.inbox_ids) or not answer.inbox_ids:
-        turn_id = min(answer.inbox_ids, default=0)
+        turn_id = max(answer.inbox_ids, default=0)  # the last is answered; it ended the others
         said = answer.outbox
         if session_id is not None:
             said = [addressed(reply, session_id) for reply in said]

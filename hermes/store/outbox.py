@@ -67,9 +67,9 @@ def mark_sending(tx: Tx, outbox_ids: Sequence[int]) -> None:
 
 
 def mark_part(tx: Tx, outbox_id: int, part: int) -> None:
-    """The platform took so many parts, and the next one is on its way."""
+    """The platform took so many parts, and the next one is on its way, without a doubt."""
     tx.run(
-        "UPDATE outbox SET parts_sent = ? WHERE id = ? AND state = 'sending'",
+        "UPDATE outbox SET parts_sent = ?, recovered = 0 WHERE id = ? AND state = 'sending'",
         part,
         outbox_id,
     )

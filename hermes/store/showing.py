@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from msgspec.structs import asdict
 
+from hermes.harmless import harmless, one_line
 from hermes.messages import Session, StoredMessage
 from hermes.store import routes
 from hermes.store.opening import existing, opened
-from hermes.store.tables import Page, moment, one_line, print_json, visible
+from hermes.store.tables import Page, moment, print_json
 
 
 def list_(options: Namespace) -> int:
@@ -73,7 +74,7 @@ def show(options: Namespace) -> int:
 
 def unknown(name: str) -> int:
     """Say that there is no such session."""
-    sys.stderr.write(f"There is no session {visible(name)}.\n")
+    sys.stderr.write(f"There is no session {harmless(name)}.\n")
     return 1
 
 
@@ -96,7 +97,7 @@ def _show(session: Session, rows: Iterable[StoredMessage], live: set[int]) -> No
         name = f" {row.tool_name}" if row.tool_name else ""
         page.line(one_line(f"{moment(row.timestamp, exact=True)} {row.role}{name}{gone}"))
         for text in _texts(row):
-            for line in visible(text).split("\n"):
+            for line in harmless(text).split("\n"):
                 page.line(f"  {line}".rstrip())
     page.line()
 

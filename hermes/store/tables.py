@@ -1,51 +1,31 @@
 """What the admin commands print: tables and bars for people, JSON for programs, nothing hostile.
 
-A transcript is anybody's text. Control characters and escape sequences in it are shown, not sent to
-the terminal; `[bold]` is no markup; and where nobody looks (a pipe) nothing is coloured or cut.
+A transcript is anybody's text: what is printed of it for people was made harmless, `[bold]` is no
+markup, and where nobody looks (a pipe) nothing is coloured or cut. JSON has it all, in escapes.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from hermes.errors import HermesError
+from hermes.harmless import HOSTILE, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 PIPED_WIDTH = 10_000
-# C0 and C1 but for tab and newline, DEL, halves of characters, what turns the direction of text
-# around, invisible line ends, tags.
-_HOSTILE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
-    "\ufff9-\ufffb\U000e0000-\U000e007f]"
-)
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _KILO = 1024
 
 
 class NoTables(HermesError):
     """The package that makes tables is not installed."""
-
-
-def visible(text: str) -> str:
-    """The text with everything shown that a terminal would obey."""
-    return _HOSTILE.sub(_escape, text)
-
-
-def _escape(found: re.Match[str]) -> str:
-    return found.group().encode("unicode_escape", "surrogatepass").decode()
-
-
-def one_line(text: str) -> str:
-    """`visible`, on one line."""
-    return visible(" ".join(text.split()))
 
 
 def json_line(value: object) -> str:
@@ -59,8 +39,8 @@ def print_json(value: object) -> None:
 
 
 def json_safe(line: str) -> str:
-    """The same JSON, with escapes where `visible` would put some."""
-    return _HOSTILE.sub(lambda found: json.dumps(found.group())[1:-1], line)
+    """The same JSON, with escapes for what a terminal would obey."""
+    return HOSTILE.sub(lambda found: json.dumps(found.group())[1:-1], line)
 
 
 def size(number: float) -> str:
@@ -95,7 +75,7 @@ class Page:
         self._stream = stream
 
     def line(self, text: str = "") -> None:
-        """One line, or several; only `visible` text."""
+        """One line, or several; only harmless text."""
         self._stream.write(f"{text}\n")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

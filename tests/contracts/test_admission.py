@@ -11,6 +11,7 @@ from hermes.messages import Answer, Inbound, Outbound, Pairing, Principal, Sourc
 from tests.conftest import open_face
 
 HOUR = 3600.0
+FIVE_MINUTES = 300.0
 SALT = "00" * 16
 ALICE = Source("telegram", "bot", "42", "dm", None, "42", "Alice")
 BOB = Source("telegram", "bot", "43", "dm", None, "43", "Bob")
@@ -144,7 +145,7 @@ async def test_a_code_is_over_after_an_hour_and_another_may_be_had(store, world)
     assert isinstance(await store.approve_pairing("AAAA-0002", "user", CONSOLE), Pairing)
 
 
-async def test_three_may_wait_at_an_account_and_others_hear_nothing(store, world, sql):
+async def test_three_get_a_code_within_five_minutes_and_others_hear_nothing(store, world, sql):
     for n in range(3):
         assert await ask(store, replace(ALICE, user_id=f"s{n}"), f"AAAA-000{n}")
         world.pass_time(1)
@@ -152,14 +153,38 @@ async def test_three_may_wait_at_an_account_and_others_hear_nothing(store, world
     assert len(await texts(store)) == 3
     assert await ask(store, replace(BOB, account="bot2"), "BBBB-0001")
     assert await ask(store, replace(BOB, platform="signal"), "BBBB-0002")
-    world.pass_time(HOUR - 3)  # the first of them is over
+    world.pass_time(FIVE_MINUTES - 4)
+    assert not await ask(store, BOB, "BBBB-0003")
+    world.pass_time(1)  # since the first of them has asked
     assert await ask(store, BOB, "BBBB-0003")
     assert not await ask(store, ALICE, "BBBB-0004")
     waiting = [each.source.user_id for each in await store.pairings()]
-    assert waiting == ["s1", "s2", "43", "43", "43"]
+    assert waiting == ["s0", "s1", "s2", "43", "43", "43"], "nobody has lost his place"
+    assert isinstance(await store.approve_pairing("AAAA-0000", "user", CONSOLE), Pairing)
     world.pass_time(2 * HOUR)
     await ask(store)
     assert sql("SELECT count(*) FROM pairings") == [[1]]  # what is over is not kept
+
+
+async def test_strangers_who_come_back_keep_nobody_out_for_long(store, world):
+    """Three of them at a time, and as often as they like: a fourth is heard all the same."""
+    for minute in range(60):
+        for n in range(3):
+            await ask(store, replace(ALICE, user_id=f"s{n}"), f"AAAA-{minute:02}0{n}")
+        assert await ask(store, replace(BOB, user_id=f"b{minute}"), f"BBBB-00{minute:02}") is (
+            minute >= 5
+        ), minute
+        if minute >= 5:
+            await store.unpair("telegram", f"b{minute}")
+        world.pass_time(60)
+
+
+async def test_however_many_ask_only_some_wait(store, world):
+    for second in range(0, 2 * int(HOUR), 30):
+        await ask(store, replace(ALICE, user_id=f"s{second}"), "AAAA-0001")
+        assert len(await store.pairings()) <= 36
+        world.pass_time(30)
+    assert len(await texts(store)) == 72
 
 
 # Wrong codes

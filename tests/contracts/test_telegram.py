@@ -17,7 +17,7 @@ from hermes.adapters.telegram import Manners, Telegram
 from hermes.errors import NotAdmitted, Overloaded, StoreBusy, StoreFull
 from hermes.events import TextDelta
 from hermes.keys import session_key
-from hermes.messages import Source
+from hermes.messages import OutboxRow, Source
 from hermes.secrets import Secret
 from hermes.store import SessionStore
 from hermes.testing.telegram import TOKEN, WEEK, Fault, Limits, open_telegram
@@ -581,6 +581,77 @@ async def test_with_its_governor_it_stays_within_the_limits(path):
             await says(server, 7, 5)
             await says(server, -100, 5)
         assert server.floods == 0
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+async def test_a_reply_that_waits_for_its_turn_when_the_bot_ends_is_not_marked(server, path, parts):
+    """Telegram surely does not have it. The next start has all its rates again."""
+
+    async def talk(turn):
+        return "\n\n".join(["x" * 4000] * parts)
+
+    slow = Governor(per_token=Rate(30, 1.0), per_chat=Rate(1, 1000.0))
+    async with bot(server, path, talk, governor=slow, config=Config(drain_seconds=0.1)):
+        server.say(7, "go")
+        await says(server, 7, 1)
+        if parts == 1:
+            server.say(7, "once more")
+            await server.wait_until(lambda: not server.pending)
+        while not any(row.part or row.outbox_id == 2 for row in waiting(path)):  # noqa: ASYNC110
+            await trio.sleep(0.01)
+    assert [(row.state, row.recovered) for row in waiting(path)] == [("pending", False)]
+    async with bot(server, path, talk):
+        assert await says(server, 7, 2) == ["x" * 4000] * 2
+
+
+def waiting(path):
+    with SessionStore(path) as store:
+        return store.pending_outbox()
+
+
+class Counted(Governor):
+    """One that counts how often it was asked to wait."""
+
+    waits = 0
+
+    async def wait(self, chat, *, group=False):
+        self.waits += 1
+        await super().wait(chat, group=group)
+
+
+def to_seven(text):
+    body = {"kind": "reply", "text": text, "chat_id": "7", "platform": "telegram"}
+    return OutboxRow(1, "k", 1, "telegram//7/", body, "pending", 0, recovered=False)
+
+
+async def test_for_what_telegram_cannot_show_nobody_waits(server):
+    governor = Counted(per_token=Rate(1, 1000.0), per_chat=Rate(1, 1000.0))
+    async with Telegram(Secret(TOKEN), base_url=server.url, governor=governor) as telegram:
+        for verb in (telegram.ready, telegram.send):
+            await verb(to_seven(" \n"))
+    assert (governor.waits, server.counts) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("readies", "passed", "waits"),
+    [(0, 0.0, 1), (1, 0.0, 1), (1, 0.9, 1), (1, 1.1, 2)],
+    ids=["not asked before", "at once", "soon", "long after"],
+)
+async def test_what_was_allowed_is_sent_without_asking_again_if_it_is_sent_soon(
+    server, mock_clock, readies, passed, waits
+):
+    mock_clock.rate = 1e-9  # only as a test says
+    server.private(7)
+    row = to_seven("hello")
+    governor = Counted(per_token=Rate(1000, 1.0), per_chat=Rate(1000, 1.0))
+    async with Telegram(Secret(TOKEN), base_url=server.url, governor=governor) as telegram:
+        for _ in range(readies):
+            await telegram.ready(row)
+        mock_clock.jump(passed)
+        await telegram.send(row)
+        assert governor.waits == waits
+        await telegram.send(row)
+        assert governor.waits == waits + 1, "it is allowed once"
 
 
 @pytest.mark.parametrize(

@@ -285,6 +285,17 @@ async def test_parts_that_were_taken_are_remembered_and_the_next_is_on_its_way(s
     assert [row.part for row in await store.pending_outbox("x")] == [2, 0]
 
 
+async def test_a_doubt_concerns_one_part_only(store):
+    await take_turn(store, "e1", reply("x", 1))
+    [only] = [row.outbox_id for row in await store.pending_outbox()]
+    await store.mark_sending([only])
+    await store.mark_unknown([only])
+    await store.mark_sending([only])
+    assert await states(store) == [(1, "sending", 2, True)]
+    await store.mark_part(only, 1)
+    assert await states(store) == [(1, "sending", 2, False)]
+
+
 async def test_what_may_have_been_taken_waits_in_its_place_and_is_marked(store):
     await take_turn(store, "e1", reply("x", 1), reply("x", 2))
     first, _ = [row.outbox_id for row in await store.pending_outbox()]

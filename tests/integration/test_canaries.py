@@ -100,7 +100,9 @@ async def test_no_canary_comes_out_of_a_bot_by_any_way(tmp_path, form):
     assert len(answers) == len(said)
     # It all happened, and is told of ...
     assert f"{HIDDEN}" in answers[said.index("fail")]["text"]
-    assert f"{HIDDEN}" in answers[said.index("talk")]["text"]
+    talk = answers[said.index("talk")]
+    assert f"{HIDDEN}" in talk["text"]
+    assert talk["streamed"] == talk["text"]
     assert "key" in answers[said.index("a question")]["text"]
     assert log.count("broken") >= 1
     assert log.count("watched_bot.py") >= 3  # tracebacks: of a tool, of an agent, of a hook

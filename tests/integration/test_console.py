@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -14,14 +15,15 @@ from pathlib import Path
 import pytest
 import trio
 
-from hermes import Config
+from hermes import Config, Inbound
 from hermes.actors.house import said_to
 from hermes.adapters.console import SOURCE, Console
 from hermes.adapters.console.chat import HOW_TO_LEAVE, LONG, STILL_RUNNING
+from hermes.adapters.console.showing import Showing
 from hermes.agents.offline import CONNECT, WHO
-from hermes.events import TextDelta, ToolFinished, ToolStarted
+from hermes.events import TextDelta, ToolFinished, ToolStarted, TurnEnded, TurnStarted
 from hermes.messages import ToolCall, TurnResult
-from hermes.testing import ScriptedAgent
+from hermes.testing import MemoryAdapter, ScriptedAgent, forever
 from tests.integration.tty import ALT_ENTER, END, ENTER, INTERRUPT, TAB, UP, Tty
 
 ROOT = Path(__file__).parents[2]
@@ -105,6 +107,18 @@ def test_it_ends_when_told_to_after_the_running_answer_which_is_said_once(tmp_pa
         assert said.replace(b"\n", b"") == b"1 2 3 4 5 6 7 8 9"
         assert process.wait(30) == 0
         assert process.stderr.read() == b""
+
+
+def test_that_stop_has_dropped_what_a_killed_process_left_is_said_once(tmp_path, piped):
+    with started(tmp_path) as process:
+        process.stdin.write(b"count to 9 slowly\n")
+        process.stdin.flush()
+        assert process.stdout.read(3)
+        process.kill()
+    _, said, complaints = piped(b"/stop\n")
+    assert said.count("Stopped.") == 1
+    assert said.count("waiting message") <= 1, "it may have been begun again before"
+    assert complaints == ""
 
 
 def test_a_pipe_does_not_wait_for_prompt_toolkit(tmp_path):
@@ -219,6 +233,54 @@ async def test_what_a_tool_asks_and_what_is_done_beside_is_shown_once(start):
     assert sorted(said) == sorted(
         ["May I?␛", "I have asked.", "It is being done in the background.", "done beside"]
     )
+
+
+class Noted:
+    """A screen that remembers what was said."""
+
+    def __init__(self):
+        self.said = []
+
+    async def say(self, text, *, markdown=False):
+        self.said.append(text)
+
+    async def finish(self):
+        pass
+
+
+async def stop_two(start):
+    """What is heard when a command drops two messages: its end, theirs, the row that says so."""
+    adapter, ended = MemoryAdapter("console"), []
+    agent = ScriptedAgent([[forever()]])
+    with trio.fail_after(30):
+        async with start(agent=lambda _: agent, adapters=[adapter]) as runtime:
+            with runtime.events("k") as events:
+                await runtime.submit(Inbound("k", "0", "zero", SOURCE))
+                async for envelope in events:
+                    if isinstance(envelope.event, TurnStarted):
+                        break
+                for text in ("one", "two", "/stop"):
+                    command = text == "/stop"
+                    await runtime.submit(Inbound("k", text, text, SOURCE, command=command))
+                async for envelope in events:
+                    ended += [envelope] if isinstance(envelope.event, TurnEnded) else []
+                    if len(ended) == 3:
+                        break
+                await adapter.wait_sent(1)
+    return [*ended[1:], *adapter.sent]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+async def test_what_a_command_has_dropped_is_said_once_however_it_is_heard(start, order):
+    heard = await stop_two(start)
+    statuses = [each.event.reply.status for each in heard[:2]]
+    assert statuses == ["command", "refused"], "who waits for one of them hears what became of it"
+    screen = Noted()
+    showing = Showing("k", screen)
+    for place in order:
+        await (showing.row if place == 2 else showing.event)(heard[place])
+    assert screen.said == ["Stopped. 2 waiting messages were not answered."]
+    assert showing.failed
 
 
 async def test_what_nobody_could_be_shown_is_shown_at_the_next_start(start):

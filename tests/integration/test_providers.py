@@ -545,6 +545,20 @@ async def test_another_answer_than_the_one_that_broke_off_begins_anew(talk):
     assert heard(events) == f"hello there, sa{ONCE_MORE}hello you and me, sailor"
 
 
+async def test_of_several_tries_that_broke_off_only_the_last_is_kept(talk):
+    """The user has seen all of them; the next turn is not to be confused by them."""
+    said = iter(["hello there, sailor", "hello you, my friend", "good bye, my friend"])
+    async with open_model(lambda _: ModelAnswer(next(said), piece=5)) as model:
+        model.fail(Disconnect(3), Disconnect(3), Disconnect(3))
+        async with talk(model) as runtime:
+            events, reply = await events_of(runtime, "hi")
+            rows = texts_of(await runtime.history("k"))
+    assert reply.status == "failed"
+    tries = ["hello there, sa", "hello you, my f", "good bye, my fr"]
+    assert heard(events) == ONCE_MORE.join(tries)
+    assert rows == [("user", "hi"), ("assistant", tries[-1])]
+
+
 async def test_a_model_that_never_gets_to_an_end_fails_the_turn(talk):
     async with open_model([SPEECH], [Disconnect(3)] * 3) as model, talk(model) as runtime:
         events, reply = await events_of(runtime, "hi")

@@ -19,7 +19,7 @@ from hermes.agents.models import chat_agents
 from hermes.agents.provider import Endpoint, Secret
 from hermes.agents.tools import tool
 from hermes.errors import Unsendable
-from hermes.events import ToolFinished, ToolStarted
+from hermes.events import TextDelta, ToolFinished, ToolStarted
 from hermes.messages import Source, ToolCall
 from hermes.run import logs
 from hermes.run.hiding import Hiding
@@ -104,9 +104,13 @@ async def main() -> None:
     ):
         watch.begin(runtime)
         while line := await trio.to_thread.run_sync(sys.stdin.readline):
-            reply = await runtime.ask("k", line.strip(), source=Source("chat", chat_id="1"))
+            stream = runtime.stream("k", line.strip(), source=Source("chat", chat_id="1"))
+            events = [event async for event in stream]
+            pieces = [event.text for event in events if isinstance(event, TextDelta)]
+            reply = stream.reply
             await watch.write_files(runtime)
-            sys.stdout.write(json.dumps({"text": reply.text, "error": reply.error}) + "\n")
+            said = {"text": reply.text, "error": reply.error, "streamed": "".join(pieces)}
+            sys.stdout.write(json.dumps(said | {"events": repr(events)}) + "\n")
             sys.stdout.flush()
 
 
@@ -122,7 +126,10 @@ class Moody:
         if "talk" in turn.text:
             turn.emit(ToolStarted(ToolCall("c1", "own", json.dumps(CANARIES))))
             turn.emit(ToolFinished("c1", f"not of our toolbox: {CANARIES}"))
-            return f"my keys are {CANARIES}"
+            text = f"my keys are {CANARIES}"
+            for place in range(0, len(text), 5):
+                turn.emit(TextDelta(text[place : place + 5]))
+            return text
         return await self._agent.run(turn)
 
 

@@ -358,7 +358,7 @@ async def test_nothing_is_said_in_groups_to_nobody_and_where_pairing_is_off(chat
 
 
 @inline_only
-async def test_only_three_may_wait_and_a_flood_of_strangers_writes_nothing_more(chat):
+async def test_only_three_at_a_time_get_a_code_and_a_flood_of_strangers_writes_nothing_more(chat):
     async with chat() as here:
         for n in range(1000):
             with pytest.raises(NotAdmitted):

@@ -685,6 +685,25 @@ async def test_slash_stop_ends_the_turn_and_drops_what_waits_visibly(start):
     assert agent.inputs() == [["one"], ["four"]]
 
 
+async def test_what_was_dropped_is_told_once_in_each_chat_that_waits(start):
+    """One conversation may be led from several places."""
+    adapter = MemoryAdapter()
+    here_and_there = [Source("memory", chat_id=chat) for chat in "cdd"]
+    agent = Patient()
+    async with room(start, agent, adapters=[adapter]) as here:
+        await here.say("one", source=here_and_there[0])
+        await agent.wait_begun()
+        for source in here_and_there:
+            await here.say("two", source=source)
+        said = await (await here.say("/stop", source=here_and_there[0])).wait()
+        await adapter.wait_sent(2)
+    assert said.text == "Stopped. 3 waiting messages were not answered."
+    assert sorted((row.body["chat_id"], row.body["text"]) for row in adapter.sent) == [
+        ("c", said.text),
+        ("d", said.text),
+    ]
+
+
 @pytest.mark.parametrize("command", ["/new", "/reset the next"])
 async def test_slash_new_during_a_turn_keeps_what_was_said_and_begins_anew(start, command):
     async def work(turn):

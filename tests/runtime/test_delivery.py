@@ -134,7 +134,7 @@ async def test_an_error_in_the_middle_sends_no_earlier_part_again(
         await adapter.wait_sent(4)
     assert adapter.texts == PARTS
     assert [row.recovered for row in adapter.sent] == [False, False, recovered, False]
-    assert outbox(path, "state, attempts, recovered") == [("sent", 2, int(recovered))]
+    assert outbox(path, "state, attempts, recovered") == [("sent", 2, 0)], "nor is the last marked"
 
 
 @inline_only
@@ -204,6 +204,106 @@ def seed(path, *outbound):
                 outbox=outbound,
             )
         )
+
+
+# Before it is sent
+
+
+WAITING = """
+class Patient(Stuck):
+    limit = 15
+    async def ready(self, row):
+        say("waits", row.outbox_id, row.part)
+        if row.part == PART:
+            await trio.sleep_forever()
+
+async def long(turn):
+    return LONG
+
+async def main():
+    async with open_runtime(path, agent=long, adapters=[Patient(good=9)]) as runtime:
+        await runtime.ask("k", "one", source=chat("c"))
+        await trio.sleep_forever()
+
+trio.run(main)
+"""
+
+
+@pytest.mark.parametrize("part", [0, 2])
+async def test_what_still_waited_when_the_process_was_killed_is_not_marked(start, path, part):
+    """The platform surely does not have it."""
+    said = killed(path, f"LONG, PART = {LONG!r}, {part}" + WAITING, f"waits 1 {part}")
+    assert said[-2:] == ([f"sending 1 {PARTS[1]}"] if part else []) + [f"waits 1 {part}"]
+    assert outbox(path, "state, parts_sent, recovered") == [("pending", part, 0)]
+    adapter = MemoryAdapter(limit=15)
+    with trio.fail_after(SECONDS):
+        async with start(adapters=[adapter]):
+            await adapter.wait_sent(4 - part)
+    assert adapter.texts == PARTS[part:]
+    assert not any(row.recovered for row in adapter.sent)
+
+
+class Patient(MemoryAdapter):
+    """A platform that writes down what it was asked, in order, and may refuse before a send."""
+
+    def __init__(self, path, errors=(), early=(), **options):
+        super().__init__(errors=list(errors), **options)
+        self.path, self.early, self.asked = path, list(early), []
+
+    async def ready(self, row):
+        [state] = outbox(self.path)
+        self.asked.append(("ready", row.body["text"], state))
+        await trio.lowlevel.checkpoint()
+        if self.early:
+            raise self.early.pop(0)
+
+    async def send(self, row):
+        [state] = outbox(self.path)
+        self.asked.append(("send", row.body["text"], state))
+        await super().send(row)
+
+
+@inline_only
+async def test_each_part_and_each_try_waits_before_it_counts_as_begun(start, path, autojump_clock):
+    adapter = Patient(path, [OSError("cut off")], limit=15)
+    async with start(agent=saying(LONG), adapters=[adapter]) as runtime:
+        await runtime.ask("k", "one", source=CHAT)
+        await adapter.wait_sent(4)
+    tries = [PARTS[0], *PARTS]
+    steps = [("ready", "pending"), ("send", "sending")]
+    assert adapter.asked == [(verb, text, state) for text in tries for verb, state in steps]
+    assert adapter.texts == PARTS
+    assert [row.recovered for row in adapter.sent] == [True, False, False, False]
+
+
+@inline_only
+@pytest.mark.parametrize(
+    ("early", "waited"), [(RetryAfter("flood", 7), 7), (MessageRefused("no"), 1), (OSError("x"), 1)]
+)
+async def test_what_fails_before_it_is_sent_is_tried_again_and_never_in_doubt(
+    start, path, autojump_clock, early, waited
+):
+    adapter = Patient(path, early=[early])
+    async with start(adapters=[adapter]) as runtime:
+        begun = trio.current_time()
+        await runtime.ask("k", "one", source=CHAT)
+        await adapter.wait_sent(1)
+    assert trio.current_time() - begun == pytest.approx(waited, abs=0.5)
+    assert [(verb, state) for verb, _, state in adapter.asked] == [
+        ("ready", "pending"),
+        ("ready", "pending"),
+        ("send", "sending"),
+    ]
+    assert outbox(path, "state, attempts, recovered") == [("sent", 1, 0)]
+
+
+async def test_a_chat_may_be_found_gone_before_anything_is_sent(start_proxy, path):
+    adapter = Patient(path, early=[Unsendable("they left")])
+    async with closing(start_proxy, adapter) as (runtime, closed):
+        await runtime.ask("k", "one", source=CHAT)
+        await closed.wait()
+    assert adapter.texts == []
+    assert outbox(path, "state, note, attempts") == [("dead", "they left", 0)]
 
 
 # Chats that are gone
@@ -698,8 +798,12 @@ class Moody:
     platform: str = "memory"
     limit: int = 15
     taken: list = attrs.Factory(list)
+    begun: list = attrs.Factory(list)
 
     async def send(self, row):
+        message = (row.outbox_id, row.part)
+        assert message in self.begun or not row.recovered, "what was never tried is not marked"
+        self.begun.append(message)
         moods = self.moods.get(row.body["chat_id"], [])
         mood = moods.pop(0) if moods else "takes"
         await trio.sleep(0.5)
@@ -717,6 +821,16 @@ class Moody:
         ]
 
 
+class MoodyAndPatient(Moody):
+    """It waits before each send too, and sometimes fails then."""
+
+    async def ready(self, row):
+        await trio.sleep(0.5)
+        if len(self.begun) % 4 == 3 and row.attempts % 2:
+            self.begun.append(None)
+            raise OSError("not now")
+
+
 ERRORS = {
     "wait": RetryAfter("slow down", 2),
     "refuses": MessageRefused("no"),
@@ -732,6 +846,7 @@ stories = st.tuples(
     st.fixed_dictionaries(dict.fromkeys(CHATS, moods)),
     st.integers(1, 4),
     st.lists(st.integers(0, 60).map(lambda half: half / 2), max_size=2),
+    st.sampled_from([Moody, MoodyAndPatient]),
 )
 
 
@@ -773,8 +888,8 @@ def once(messages):
 
 async def live(path, story):
     """Several lives of a process on one file; the last one is long enough to send everything."""
-    moods, replies, ends = story
-    platform = Moody({chat: list(some) for chat, some in moods.items()})
+    moods, replies, ends, kind = story
+    platform = kind({chat: list(some) for chat, some in moods.items()})
 
     def start():
         options = {"agent": saying(*[LONG] * 100), "open_worker": inline()}

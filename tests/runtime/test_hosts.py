@@ -167,12 +167,16 @@ def test_coroutines_of_an_asyncio_host_run_on_its_loop(path):  # noqa: C901 - on
 
 
 def test_an_adapter_on_the_loop_is_asked_as_any_other(path):
-    """Its limit, its account, and the errors that have a name."""
-    sent = []
+    """Its limit, its account, what it waits for, and the errors that have a name."""
+    sent, waited = [], []
 
     class Adapter:
         platform, account, limit = "web", "one", 10
         trouble = [RetryAfter("slow down", 0)]  # noqa: RUF012
+
+        async def ready(self, row: OutboxRow):
+            await asyncio.sleep(0)
+            waited.append(row.part)
 
         async def send(self, row: OutboxRow):
             if self.trouble:
@@ -189,6 +193,7 @@ def test_an_adapter_on_the_loop_is_asked_as_any_other(path):
 
     asyncio.run(main())
     assert sent == [("the first", 0, 2, False), ("the second", 1, 2, False)]
+    assert waited == [0, 0, 1]
 
 
 def test_a_cancelled_asker_leaves_the_turn_alone_and_an_interrupt_reaches_the_agent(path):

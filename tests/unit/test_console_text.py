@@ -13,10 +13,10 @@ from hypothesis import example, given, strategies as st
 from hermes.actors.commands import COMMANDS
 from hermes.adapters.console.blocks import Blocks
 from hermes.adapters.console.completing import choices
-from hermes.adapters.console.harmless import gist, harmless
 from hermes.adapters.console.history import Remembered
 from hermes.adapters.console.lines import Lines, TooLong
 from hermes.adapters.console.markdown import render
+from hermes.harmless import harmless
 from hermes.messages import Listed, Session
 
 SGR = re.compile(r"\x1b\[[0-9;]*m")
@@ -31,50 +31,6 @@ def chunks(whole):
         return content, [content[a:b] for a, b in itertools.pairwise(bounds)]
 
     return st.builds(cut, whole, st.lists(st.integers(0, 80), max_size=12))
-
-
-# Harmless
-
-
-@given(chunks(st.text()))
-def test_no_text_can_do_anything_to_a_terminal(pieces):
-    whole, parts = pieces
-    shown = harmless(whole)
-    assert not [c for c in shown if unicodedata.category(c) in {"Cc", "Cs"} and c not in "\n\t"]
-    assert not set(shown) & set(
-        "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029"
-    )
-    assert "".join(map(harmless, parts)) == shown
-    assert harmless(shown) == shown
-
-
-@given(
-    st.text(st.characters(categories=["L", "N", "P", "S", "M", "Zs"], include_characters="\n\t"))
-)
-def test_what_is_harmless_stays_as_it_is(text):
-    assert harmless(text) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("\x1b]0;title\x07", "␛]0;title␇"),
-        ("\x9b2J", "�2J"),
-        ("a\r\nb\rc", "a\nbc"),
-        ("del\x7f \x00", "del␡ ␀"),
-        ("a\u202eb", "ab"),
-        ("\ud800", "�"),
-    ],
-)
-def test_codes_are_shown_instead_of_obeyed(text, shown):
-    assert harmless(text) == shown
-
-
-@given(st.text(), st.integers(5, 40))
-def test_a_gist_is_one_line_of_bounded_length(text, length):
-    line = gist(text, length)
-    assert len(line) <= length
-    assert "\n" not in line
 
 
 # Lines

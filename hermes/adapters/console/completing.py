@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import attrs
 
 from hermes.actors.commands import COMMANDS
-from hermes.adapters.console.harmless import gist, harmless
+from hermes.harmless import gist, harmless
 from hermes.messages import Listed
 
 RESUME = "/resume "

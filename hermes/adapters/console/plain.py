@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator
 
 import trio
 
-from hermes.adapters.console.harmless import harmless
 from hermes.adapters.console.lines import Lines, TooLong
+from hermes.harmless import harmless
 
 PIECE = 65536
 

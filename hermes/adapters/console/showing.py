@@ -12,7 +12,6 @@ from typing import Protocol
 
 import trio
 
-from hermes.adapters.console.harmless import gist
 from hermes.events import (
     Envelope,
     Notice,
@@ -23,6 +22,7 @@ from hermes.events import (
     TurnEnded,
     TurnStarted,
 )
+from hermes.harmless import gist
 from hermes.messages import OutboxRow
 
 REMEMBERED = 200
@@ -113,7 +113,7 @@ class Showing:
         if reply.status in {"failed", "refused"}:
             self.failed = True
         told_as = min(event.inbox_ids, default=reply.turn_id)
-        if not reply.text:
+        if not reply.text or event.dropped_by is not None:  # which is said at the command's end
             if self.running == reply.turn_id:
                 await self.screen.finish()
         elif not self._was_told(told_as, reply.text):

@@ -33,9 +33,9 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 
 from hermes.adapters.console.blocks import Blocks
 from hermes.adapters.console.completing import RESUME, choices
-from hermes.adapters.console.harmless import harmless
 from hermes.adapters.console.history import Remembered
 from hermes.adapters.console.markdown import plain, render
+from hermes.harmless import harmless
 from hermes.messages import Listed
 
 PROMPT = "> "

@@ -74,6 +74,11 @@ class Telegram:
 
     # Replies
 
+    async def ready(self, row: OutboxRow, /) -> None:
+        """Wait until Telegram would take a reply; see `Adapter`."""
+        await self._previews.settle(row.session_key, row.turn_id)
+        await self._outgoing.ready(row)
+
     async def send(self, row: OutboxRow, /) -> None:
         """Say a reply; see `Adapter`."""
         await self._previews.settle(row.session_key, row.turn_id)

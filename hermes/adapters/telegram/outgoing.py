@@ -8,6 +8,7 @@ for sure is never shown a second time.
 from __future__ import annotations
 
 import logging
+import math
 import re
 
 import attrs
@@ -30,6 +31,8 @@ UNFINISHED = " ▌"
 REMEMBERED = 10_000
 SHOWN_SECONDS = 5.0
 MOVES = 3
+FRESH_SECONDS = 1.0
+"""For how long a call that was allowed may be made without asking again."""
 REVOKED_SECONDS = 3600.0
 FORBIDDEN = 403
 GONE = (
@@ -75,6 +78,8 @@ class Outgoing:
         self._api = api
         self._governor = governor
         self._moved: dict[str, str] = {}
+        self._allowed: dict[Spot, float] = {}
+        """When a reply was last allowed that is not yet on its way."""
         self._previews: dict[int, _Preview | None] = {}
         self._abandoned: dict[int, int] = {}
         """Messages of previews that cannot be edited into a final."""
@@ -89,18 +94,23 @@ class Outgoing:
 
     # Replies
 
+    async def ready(self, row: OutboxRow) -> None:
+        """Wait until a reply may be said. What has to be called before it is called now."""
+        spot = _spot(row)
+        if not _is_shown(row):
+            return
+        await self._clear(row, spot)
+        await self._governor.wait(self._chat(spot), group=spot.is_group)
+        self._allowed[spot] = trio.current_time()
+
     async def send(self, row: OutboxRow) -> None:
         """Say a reply: into the preview of its turn, where there is one."""
-        spot = Spot(str(row.body.get("chat_id")), _text_or_none(row.body.get("thread_id")))
-        if not _NUMBER.fullmatch(spot.chat_id) or not _NUMBER.fullmatch(spot.thread_id or GENERAL):
-            raise Unsendable(f"Telegram has no chat {spot.chat_id!r}")
-        text = str(row.body["text"])
-        if not shown(text).strip():
-            return  # there is nothing in it that Telegram could show
-        is_final = row.body.get("kind") == "reply" and not row.part
+        spot = _spot(row)
+        if not _is_shown(row):
+            return
+        await self._clear(row, spot)
+        text, is_final = str(row.body["text"]), _is_final(row)
         preview = self._previews.get(row.turn_id) if is_final else None
-        if is_final and (abandoned := self._abandoned.pop(row.turn_id, None)):
-            await self._tried("deleteMessage", spot, {"message_id": abandoned})
         try:
             if preview is None or not await self._finish(spot, preview, text):
                 await self._say(spot, (RECOVERED if row.recovered else "") + text, row)
@@ -109,6 +119,11 @@ class Outgoing:
         self._failures = 0
         if is_final:
             self._previews.pop(row.turn_id, None)
+
+    async def _clear(self, row: OutboxRow, spot: Spot) -> None:
+        """Take away a preview that the final cannot be made of."""
+        if _is_final(row) and (abandoned := self._abandoned.pop(row.turn_id, None)):
+            await self._tried("deleteMessage", spot, {"message_id": abandoned})
 
     def _failed(self, error: Revoked | Unreachable | Refused) -> HermesError:
         """What a failure means to who has something to send."""
@@ -158,8 +173,10 @@ class Outgoing:
     async def _call(self, method: str, spot: Spot, params: JsonObject) -> msgspec.Raw:
         """Wait for our turn, and call; again where a group has moved meanwhile."""
         for _ in range(MOVES):
-            chat = self._moved.get(spot.chat_id, spot.chat_id)
-            await self._governor.wait(chat, group=spot.is_group)
+            chat = self._chat(spot)
+            # Between the two a disk may have been full for long: then others were allowed as well.
+            if trio.current_time() - self._allowed.pop(spot, -math.inf) > FRESH_SECONDS:
+                await self._governor.wait(chat, group=spot.is_group)
             try:
                 return await self._post(method, chat, spot, params)
             except Refused as refusal:
@@ -167,6 +184,9 @@ class Outgoing:
                     raise
                 self.move(spot.chat_id, str(refusal.migrate_to))
         raise Unsendable(f"the group {spot.chat_id} moves on and on")
+
+    def _chat(self, spot: Spot) -> str:
+        return self._moved.get(spot.chat_id, spot.chat_id)
 
     async def _post(self, method: str, chat: str, spot: Spot, params: JsonObject) -> msgspec.Raw:
         """Call, without a wait."""
@@ -186,7 +206,7 @@ class Outgoing:
         """Show what a turn has said so far, if there is room for it."""
         text = shown(text).strip()[: LONGEST // 2]
         known = self._previews.get(turn_id)
-        chat = self._moved.get(spot.chat_id, spot.chat_id)
+        chat = self._chat(spot)
         lost = known is None and turn_id in self._previews
         stale = known is not None and known.text == text
         if not text or lost or stale or not self._governor.try_now(chat, group=spot.is_group):
@@ -230,7 +250,7 @@ class Outgoing:
 
     async def typing(self, spot: Spot) -> None:
         """Show that the bot is at work. It counts for the token, but is no message to the chat."""
-        chat = self._moved.get(spot.chat_id, spot.chat_id)
+        chat = self._chat(spot)
         if self._governor.try_now(f"{chat}/typing", group=False):
             await self._post("sendChatAction", chat, spot, {"action": "typing"})
 
@@ -249,5 +269,20 @@ class Outgoing:
             log.warning("something was not said: %s", error)
 
 
-def _text_or_none(value: object) -> str | None:
-    return str(value) if value else None
+def _spot(row: OutboxRow) -> Spot:
+    """Where a reply is for; raises `Unsendable` where Telegram can have no such place."""
+    thread = row.body.get("thread_id")
+    spot = Spot(str(row.body.get("chat_id")), str(thread) if thread else None)
+    if not _NUMBER.fullmatch(spot.chat_id) or not _NUMBER.fullmatch(spot.thread_id or GENERAL):
+        raise Unsendable(f"Telegram has no chat {spot.chat_id!r}")
+    return spot
+
+
+def _is_shown(row: OutboxRow) -> bool:
+    """Whether there is anything in it that Telegram could show."""
+    return bool(shown(str(row.body["text"])).strip())
+
+
+def _is_final(row: OutboxRow) -> bool:
+    """Whether it takes the place of its turn's preview."""
+    return row.body.get("kind") == "reply" and not row.part
