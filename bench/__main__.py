@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -45,6 +46,8 @@ def main(arguments: Sequence[str], commands: Mapping[str, Main] = COMMANDS) -> i
         said = f"There is no {arguments[0]!r}; python -m bench lists all." if arguments else usage()
         print(said, file=sys.stderr)
         return 2
+    for number in (signal.SIGTERM, signal.SIGHUP):  # nothing is left behind by these, either
+        signal.signal(number, signal.default_int_handler)
     try:
         return commands[arguments[0]](arguments[1:])
     except BaseException as error:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import attrs
 
@@ -20,6 +21,7 @@ from bench.progress import Steps
 from bench.report import Axis, Column, Line, Measured, Plot, Sheet, Table
 from bench.runtime import remove
 
+Who = TypeVar("Who")
 OURS = "ours"
 THEIRS = "hermes-agent"
 BARE = "bare httpx2 stream"
@@ -119,27 +121,30 @@ def _measure(folder: Path, steps: Steps, *, quick: bool) -> Measured:
     with together(folder, pythons, MODULES) as fleet:
         versions: dict[str, report.Json] = {name: dict(d.about) for name, d in fleet.items()}
         url = fleet["model"].about["url"]
-        steps.expect(plan.repetitions * (len(cells(plan)) * len(_sides(plan, fleet)) + 2))
+        steps.expect(plan.repetitions * (len(cells(plan)) * len(_sides(plan, fleet, 0)) + 2))
         for repetition in range(plan.repetitions):
             which = f"repetition {repetition + 1} of {plan.repetitions}"
-            _turns(plan, fleet, board, folder, steps, which)
+            _turns(plan, fleet, board, folder, steps, repetition)
             steps.step(f"streaming: {which}")
-            board.add(
-                "streaming", OURS, fleet["ours"].ask("streaming", url=url, times=plan.streams)
-            )
-            board.add("streaming", BARE, fleet["ours"].ask("bare", url=url, times=plan.streams))
+            for who, do in _in_turn([(OURS, "streaming"), (BARE, "bare")], repetition):
+                board.add("streaming", who, fleet["ours"].ask(do, url=url, times=plan.streams))
             steps.step(f"importing: {which}")
-            for who, (name, code) in IMPORTS.items():
+            for who, (name, code) in _in_turn(list(IMPORTS.items()), repetition):
                 if name in pythons:
                     board.add("importing", who, weigh(pythons[name], code, folder))
     machine["load_after"] = report.load()
     return Measured(board, sheet(plan), machine, versions, attrs.asdict(plan))
 
 
-def _sides(plan: Plan, fleet: Mapping[str, Driver]) -> list[tuple[str, str, int]]:
-    """Who takes turns: whose driver is asked what, and how many of them."""
+def _sides(plan: Plan, fleet: Mapping[str, Driver], repetition: int) -> list[tuple[str, str, int]]:
+    """Who takes turns: whose driver is asked what, and how many; each repetition another first."""
     sides = [(OURS, "turns", plan.turns), (THEIRS, "model_turns", plan.peer_turns)]
-    return [side for side in sides if side[0] in fleet]
+    return _in_turn([side for side in sides if side[0] in fleet], repetition)
+
+
+def _in_turn(everybody: Sequence[Who], repetition: int) -> list[Who]:
+    first = repetition % len(everybody)
+    return [*everybody[first:], *everybody[:first]]
 
 
 def _turns(
@@ -148,13 +153,13 @@ def _turns(
     board: Board,
     folder: Path,
     steps: Steps,
-    which: str,
+    repetition: int,
 ) -> None:
     fresh = folder / "fresh"
     url = fleet["model"].about["url"]
     for cell, history in zip(cells(plan), (10, plan.many), strict=True):
-        for who, do, count in _sides(plan, fleet):
-            steps.step(f"{cell}, {who}: {which}")
+        for who, do, count in _sides(plan, fleet, repetition):
+            steps.step(f"{cell}, {who}: repetition {repetition + 1} of {plan.repetitions}")
             ask = fleet[who].ask
             figures = ask(do, path=str(fresh), url=url, history=history, count=count)
             board.add(cell, who, figures)

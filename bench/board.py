@@ -10,8 +10,8 @@ from typing import Literal
 
 import attrs
 
-Outcome = Literal["pass", "FAIL", "too small", "not measured"]
-"""Goals are stated for full sizes: one that a quick run misses may only be too small to tell."""
+Outcome = Literal["pass", "FAIL", "not judged", "not measured"]
+"""Goals are stated for full sizes: a quick run that misses one says little about it."""
 
 
 @attrs.frozen
@@ -74,7 +74,7 @@ class Goal:
         if spread is None:
             return "not measured"
         met = spread.median >= self.target if self.at_least else spread.median <= self.target
-        missed: Outcome = "too small" if quick and not self.at_any_size else "FAIL"
+        missed: Outcome = "not judged" if quick and not self.at_any_size else "FAIL"
         return "pass" if met else missed
 
 

@@ -130,7 +130,7 @@ def compare(old: Result, new: Result) -> Comparison:
         raise BadInput(f"Only the {quick} result is of a quick run: they did different work.")
     before, after = _figures(old), _figures(new)
     both = {ref: Pair(before[ref], after[ref]) for ref in before if ref in after}
-    ours, peers = _sides(_items(both, new.tables or old.tables))
+    ours, peers = _sides(_items(both, new.tables or old.tables), new.foreign)
     items = _goals(old, new) + [item for item in ours if item.better != "neither"]
     undirected = len(ours) - sum(item.better != "neither" for item in ours)
     limits = _limits(items, both.values()).like(peers)
@@ -165,12 +165,16 @@ def _items(both: Mapping[Ref, Pair], tables: Sequence[Shown]) -> dict[Ref, Item]
     return items
 
 
-def _sides(items: Mapping[Ref, Item]) -> tuple[list[Item], list[Item]]:
+def _sides(
+    items: Mapping[Ref, Item], foreign: Collection[str] | None
+) -> tuple[list[Item], list[Item]]:
     """Our figures and the peers'; a benchmark in which nobody is called ours has no peers."""
     ours = [item for ref, item in items.items() if ref.who.startswith(OURS)]
     if not ours:
         return list(items.values()), []
-    return ours, [item for ref, item in items.items() if not ref.who.startswith(OURS)]
+    others = {ref: item for ref, item in items.items() if not ref.who.startswith(OURS)}
+    peers = others if foreign is None else {r: i for r, i in others.items() if r.who in foreign}
+    return ours, list(peers.values())
 
 
 def _goals(old: Result, new: Result) -> list[Item]:

@@ -23,6 +23,11 @@ REPORT = "report.html"
 """The page of everything that lies beside it."""
 
 
+def results(*, quick: bool) -> Path:
+    """Where results go when nobody says otherwise: quick ones never over full ones."""
+    return RESULTS / "quick" if quick else RESULTS
+
+
 class BadInput(Exception):
     """What was asked for cannot be; the text is a sentence that says why."""
 
@@ -49,8 +54,7 @@ class Files:
 
     def ready(self) -> None:
         """See that both can be written before anything is measured."""
-        if self.out == self.page:
-            raise BadInput(f"{self.out} cannot be both the results and the page.")
+        apart(self.page, [self.out])
         ready(self.out)
         ready(self.page)
 
@@ -71,9 +75,10 @@ def run(
 ) -> int:
     """Run one benchmark as `python -m bench NAME`, also with `more` options; the exit code."""
     options = _options(name, description, arguments, more)
-    out = options.out or RESULTS / f"{name}.json"
+    folder = results(quick=options.quick)
+    out = options.out or folder / f"{name}.json"
     files = Files(
-        out, options.page or (out.with_suffix(".html") if options.out else RESULTS / REPORT)
+        out, options.page or (out.with_suffix(".html") if options.out else folder / REPORT)
     )
     try:
         files.ready()
@@ -82,10 +87,10 @@ def run(
         print(error, file=sys.stderr)
         return 2
     started = time.monotonic()
-    with workplace as folder:
+    with workplace as place:
         try:
             with progress.steps() as steps:
-                measured = measure(Path(folder), steps, quick=options.quick)
+                measured = measure(Path(place), steps, quick=options.quick)
         except DriverFailed as failure:
             print(f"The benchmark stopped: {failure}", file=sys.stderr)
             return 1
@@ -95,8 +100,8 @@ def run(
         "benchmark": name, "about": about, "quick": options.quick, "seconds": seconds,
     }  # fmt: skip
     document = {**head, **report.document(measured, quick=options.quick)}
-    print(tables.text(written.parse(document)))
     files.write(document)
+    print(tables.text(written.parse(document)))
     print(f"\n{seconds} s; written to {files.out}, and as a page to {files.page}")
     return 0
 
@@ -110,7 +115,9 @@ def _options(
     parser = Parser(prog=f"python -m bench {name}", description=description, parents=list(more))
     add_common(parser)
     parser.add_argument(
-        "--out", type=Path, help=f"file of results (default: bench/results/{name}.json)"
+        "--out",
+        type=Path,
+        help=f"file of results (default: bench/results/{name}.json; of a quick run, in quick/)",
     )
     parser.add_argument(
         "--page", type=Path,
@@ -121,7 +128,7 @@ def _options(
 
 def add_common(parser: argparse.ArgumentParser) -> None:
     """What a single benchmark and all of them understand alike."""
-    parser.add_argument("--quick", action="store_true", help="under a minute, smaller files")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions, smaller files")
     parser.add_argument("--dir", type=Path, default=HERE, help="where the databases are made")
 
 
@@ -135,6 +142,12 @@ def open_workplace(parent: Path) -> tempfile.TemporaryDirectory[str]:
         return tempfile.TemporaryDirectory(prefix=".run-", dir=parent.absolute())
     except OSError as error:
         raise BadInput(f"No databases can be made in {parent}: {error.strerror}.") from error
+
+
+def apart(page: Path, files: Sequence[Path]) -> None:
+    """See that a page is not written over the results that it shows."""
+    if page.resolve() in {file.resolve() for file in files}:
+        raise BadInput(f"{page} cannot be both results and their page.")
 
 
 def ready(file: Path) -> None:

@@ -6,7 +6,6 @@ what is compared with what, noise for how far noise reaches.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 import attrs
 
 from bench.changes import VERDICTS, Comparison, Row, compare
+from bench.command import Parser
 from bench.report import aligned
 from bench.result_files import BadInput, Result, read
 
@@ -28,7 +28,7 @@ compared.
 
 def main(arguments: Sequence[str]) -> int:
     """Compare two files, print what was found; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bench compare", description=HELP)
+    parser = Parser(prog="python -m bench compare", description=HELP)
     parser.add_argument("old", type=Path, help="the earlier file of results (JSON)")
     parser.add_argument("new", type=Path, help="the later one")
     parser.add_argument("--all", action="store_true", help="also show what is within noise")

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -62,7 +62,7 @@ class Driver:
 
     def read_line(self, limit: float) -> str:
         assert self.process.stdout is not None
-        timer = threading.Timer(limit, self.process.kill)
+        timer = threading.Timer(limit, _kill, [self.process])
         timer.start()
         try:
             line = self.process.stdout.readline()
@@ -74,6 +74,13 @@ class Driver:
 
     def _last_words(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
+
+
+def _popen(command: Sequence[str | Path], **options: Any) -> subprocess.Popen[str]:
+    try:
+        return subprocess.Popen(command, **options)
+    except OSError as error:
+        raise DriverFailed(f"{command[0]} cannot be started: {error.strerror}") from error
 
 
 @contextmanager
@@ -89,7 +96,7 @@ def driver(name: str, python: Path, folder: Path, module: str | None = None) -> 
         "PYTHONPATH": os.fspath(ROOT),
     }
     with log.open("w") as errors:
-        process = subprocess.Popen(
+        process = _popen(
             [python, "-m", module or MODULES[name]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

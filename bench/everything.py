@@ -17,14 +17,15 @@ Main = Callable[[Sequence[str]], int]
 
 def run(benchmarks: Mapping[str, Main], arguments: Sequence[str]) -> int:
     """Run them all; 1 where one of them could not run."""
-    parser = Parser(prog="python -m bench all", description=__doc__)
+    parser = Parser(prog="python -m bench all", description="All benchmarks, and one page of them.")
     command.add_common(parser)
     parser.add_argument(
-        "--out", type=Path, default=command.RESULTS,
-        help="folder of the results and the page (default: bench/results)",
+        "--out", type=Path,
+        help="folder of the results and the page (default: bench/results; of a quick run, quick/)",
     )  # fmt: skip
     options = parser.parse_args(arguments)
-    shown = options.out / command.REPORT
+    folder: Path = options.out or command.results(quick=options.quick)
+    shown = folder / command.REPORT
     try:
         command.open_workplace(options.dir).cleanup()
         command.ready(shown)
@@ -35,7 +36,7 @@ def run(benchmarks: Mapping[str, Main], arguments: Sequence[str]) -> int:
     files = {}
     for place, (name, main) in enumerate(benchmarks.items(), start=1):
         print(f"\n{name} ({place} of {len(benchmarks)})", flush=True)
-        out = options.out / f"{name}.json"
+        out = folder / f"{name}.json"
         if _ran(main, [*common, "--out", str(out), "--page", str(shown)]):
             files[name] = out
     documents = [written.read(out) for out in files.values()]
@@ -60,7 +61,7 @@ def _ran(main: Main, arguments: Sequence[str]) -> bool:
 
 def summary(shown: Sequence[Result]) -> str:
     """How many goals are met, and every one that is not."""
-    lines = [["benchmark", "pass", "FAIL", "too small", "not measured"]]
+    lines = [["benchmark", "pass", "FAIL", "not judged", "not measured"]]
     missed = []
     for result in shown:
         outcomes = Counter(goal.outcome for goal in result.goals)
@@ -85,11 +86,17 @@ def show(arguments: Sequence[str]) -> int:
     """Make a page of existing files."""
     parser = Parser(prog="python -m bench page", description="A page of files of results.")
     parser.add_argument("files", metavar="FILE", nargs="+", type=Path, help="a file of results")
-    parser.add_argument("--out", type=Path, default=Path(command.REPORT), help="the page")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(command.REPORT),
+        help="the page (default: report.html, here)",
+    )
     options = parser.parse_args(arguments)
     try:
-        command.ready(options.out)
         documents = [written.read(file) for file in options.files]
+        command.apart(options.out, options.files)
+        command.ready(options.out)
     except (BadInput, NotAResult) as error:
         print(error, file=sys.stderr)
         return 2

@@ -9,10 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.workload import (
+    SUMMARY,
     SYSTEM,
     TOOL,
     TOOL_SAYS,
@@ -25,6 +26,8 @@ from bench.workload import (
     answer,
     call_id,
     finding,
+    tags_in,
+    tags_of,
     written,
 )
 
@@ -44,48 +47,90 @@ class Asked:
     output: int
 
 
-def rebuilds(steps: Sequence[Step]) -> dict[int, str]:
-    """The turns for which an agent must be built, and why.
+ELSEWHERE = -1
+
+
+@dataclass
+class Due:
+    """The turns for which an agent must be built, and why; and those where it may as well be."""
+
+    must: dict[int, str] = field(default_factory=dict)
+    may: set[int] = field(default_factory=set)
+    """Turns in a session that somebody else has written to while the agent was elsewhere."""
+
+    def note(self, number: int, last: int | None, session: int, *, stale: bool) -> None:
+        """A turn, after the user's last one in this process was in `last`."""
+        if last is None:
+            self.must[number] = "cold"
+        elif stale and last == session:
+            self.must[number] = "foreign-write"
+        elif stale:
+            self.may.add(number)
+
+
+def rebuilds(steps: Sequence[Step], compressed: Collection[int]) -> Due:
+    """When an agent has to be built, by these rules.
 
     Once per user in each process; and where the user's last turn was in the same session, and
-    somebody else has written to it since that turn began: then the agent remembers too little.
-    Compressing is the agent's own doing, and no reason.
+    somebody else has written to it since that turn began: then the agent remembers too little. Who
+    comes to another session is shown that one whole; a compression makes another one.
     """
-    due: dict[int, str] = {}
+    due = Due()
     last: dict[int, int] = {}
     stale: set[tuple[int, int]] = set()
     for step in steps:
         if isinstance(step, Turn):
             place = step.user, step.session
-            if step.user not in last:
-                due[step.number] = "cold"
-            elif last[step.user] == step.session and place in stale:
-                due[step.number] = "foreign-write"
+            due.note(step.number, last.get(step.user), step.session, stale=place in stale)
             last[step.user] = step.session
             stale.discard(place)
         if isinstance(step, Turn | Write) and step.mark is not None:
             stale.add((step.user, step.session))
+        if isinstance(step, Compress) and step.number in compressed:
+            last[step.user] = ELSEWHERE
         if isinstance(step, Restart):
             last.clear()
     return due
 
 
-def first_shown(steps: Sequence[Step]) -> dict[int, int]:
-    """By its mark, the turn in which the model must be shown what somebody else has written.
+def first_shown(steps: Sequence[Step]) -> dict[str, int]:
+    """In which turn the model must be shown each message that somebody else has written.
 
     What is written during a turn may be shown in that turn; it must be in the next one.
     """
-    due: dict[int, int] = {}
-    waiting: dict[tuple[int, int], list[int]] = {}
+    due: dict[str, int] = {}
+    waiting: dict[tuple[int, int], list[str]] = {}
     for step in steps:
-        if isinstance(step, Write):
-            waiting.setdefault((step.user, step.session), []).append(step.mark)
-        elif isinstance(step, Turn):
-            place = step.user, step.session
-            due |= dict.fromkeys(waiting.pop(place, []), step.number)
-            if step.mark is not None:
-                waiting.setdefault(place, []).append(step.mark)
+        if isinstance(step, Turn):
+            due |= dict.fromkeys(waiting.pop((step.user, step.session), []), step.number)
+        if isinstance(step, Turn | Write) and step.mark is not None:
+            tags = tags_of(Write(step.user, step.session, step.mark))
+            waiting.setdefault((step.user, step.session), []).extend(tags)
     return due
+
+
+def forgotten(
+    steps: Sequence[Step], left: Mapping[int, Sequence[Message]], summed_up: Collection[str]
+) -> int:
+    """How many messages compressions have dropped that no summary was made of.
+
+    `left` has, by the number of a compression, what is left of the session. What is left must be
+    there as it was, in its order, with a summary; what is not must have been shown to a summarizer.
+    """
+    wrong = 0
+    sessions: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
+    for step in steps:
+        if isinstance(step, Turn | Write):
+            sessions[step.user, step.session] += tags_of(step)
+        if isinstance(step, Compress) and step.number in left:
+            before = sessions[step.user, step.session]
+            rows = [str(message.get("content") or "") for message in left[step.number]]
+            after = [tag for row in rows for tag in tags_in(row) if SUMMARY not in row]
+            wrong += sum(tag not in after and tag not in summed_up for tag in before)
+            wrong += [tag for tag in before if tag in after] != after
+            wrong += not any(SUMMARY in row for row in rows)
+            sessions[step.user, step.session] = after
+    return wrong
 
 
 @dataclass

@@ -14,13 +14,13 @@ from bench.plots import Aim, Bar, Mark, Point, Series, Side
 from bench.report import Json
 from bench.written import Column, Goal, Plot, Result, Spread, Table
 
-ORDER = ("store", "runtime", "agents", "switch")
 STYLE = Path(__file__).with_suffix(".css")
 TITLE = "Hermes, measured"
 INTRODUCTION = (
     "Hermes is a runtime for chat agents that keeps every conversation whole; this page shows what "
     "it costs beside its peers and beside the limits of the machine. Everybody did the same work "
-    "on the same machine, in turn: first come the ratios, then the absolute figures."
+    "on the same machine, in turn, slow ones less of it, so that the p99 of a peer is often its "
+    "slowest turn: first come the ratios, then the absolute figures."
 )
 READING = (
     "A figure is the median of its repetitions, with the lowest and the highest beside it. A goal "
@@ -29,9 +29,9 @@ READING = (
 )
 STRIPS = (
     "In each strip the shaded part is where the goal is met and the thick line its target; the "
-    "dashed line is 1 ×, which means no difference. The diamond is what was measured, hollow where "
-    "the goal is missed; its whisker spans all repetitions. Scales are logarithmic, and one for "
-    "all ratios."
+    "dashed line is 1 ×, which means no difference. The diamond is what was measured, hollow and "
+    "red where the goal is missed, hollow and grey where a quick run is too small to judge; its "
+    "whisker spans all repetitions. Scales are logarithmic, and one for all ratios."
 )
 QUICK = (
     "fewer repetitions and smaller files than the goals are stated for. It shows that everything "
@@ -56,7 +56,7 @@ def html(documents: Iterable[Json]) -> str:
 
 
 def _place(result: Result) -> tuple[int, str, str]:
-    known = ORDER.index(result.benchmark) if result.benchmark in ORDER else len(ORDER)
+    known = written.place(result.benchmark)
     return known, result.benchmark, str(result.machine.get("when"))
 
 

@@ -6,6 +6,7 @@ and cannot be installed side by side.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -27,23 +28,26 @@ MESSAGING: Mapping[str, tuple[str, ...]] = {
 """Peers that pass messages and store nothing: the store benchmark has no use for them."""
 PACKAGES: Mapping[str, tuple[str, ...]] = {**PEERS, **MESSAGING}
 INSTALL_LIMIT = 600.0
+PATIENCE = ("--quiet", "--retries", "1", "--timeout", "30")
 
 
+@functools.cache  # whoever cannot be installed is not tried again in this run
 def interpreter(peer: str) -> Path | None:
     """The peer's Python, installed first if need be; None, with one sentence, where that fails."""
     folder = FOLDER / peer
     python = folder / "bin" / "python"
     wanted = " ".join(PACKAGES[peer])
     receipt = folder / "installed"
-    if receipt.is_file() and receipt.read_text() == wanted:
+    if python.exists() and receipt.is_file() and receipt.read_text() == wanted:
         return python
     print(f"installing {wanted} in {folder} (once)", file=sys.stderr)
     shutil.rmtree(folder, ignore_errors=True)
     try:
         _run(sys.executable, "-m", "venv", os.fspath(folder))
-        _run(os.fspath(python), "-m", "pip", "install", "--quiet", *PACKAGES[peer])
+        _run(os.fspath(python), "-m", "pip", "install", *PATIENCE, *PACKAGES[peer])
     except (subprocess.SubprocessError, OSError) as error:
         print(f"{peer} is skipped: it could not be installed ({_reason(error)}).", file=sys.stderr)
+        shutil.rmtree(folder, ignore_errors=True)
         return None
     receipt.write_text(wanted)
     return python

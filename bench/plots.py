@@ -65,7 +65,7 @@ class Side:
 
 @attrs.frozen
 class Aim:
-    """The target of a goal, and whether it was met: None where nothing was measured."""
+    """The target of a goal, and whether it was met: None where that was not judged."""
 
     limit: float
     at_least: bool
@@ -201,7 +201,7 @@ def strip(title: str, about: str, mark: Mark | None, aim: Aim, across: Scale) ->
         one = across.at(1)
         parts.append(tag("line", x1=one, x2=one, y1=8.0, y2=28.0, class_="one"))
     if mark is not None:
-        kind = "met" if aim.met else "missed"
+        kind = {True: "met", False: "missed", None: "open"}[aim.met]
         dot = tag("path", d="M-5.5 0l5.5-5.5l5.5 5.5l-5.5 5.5z", class_="marker",
                    transform=f"translate({across.at(mark.median):.1f} 18)")  # fmt: skip
         parts.append(tag("g", _whisker(across, mark, 18), dot, class_=kind))

@@ -70,6 +70,8 @@ class AfterFix(Restated):
     """hermes-agent after its #54947: a count of the session that the agent was built for.
 
     Other sessions are never checked, and what came from elsewhere during a turn is taken for ours.
+    Our compressions give a session another id, so after one it guards nothing until it is rebuilt;
+    hermes-agent's own drop the agent.
     """
 
     def __init__(self) -> None:
@@ -87,11 +89,14 @@ class AfterFix(Restated):
             self._known[agent] = (session_id, message_count)
 
 
-class EverySwitch(Restated):
+class EverySwitch(Ours):
     """A design with one agent per session and room for one: each switch builds."""
 
-    def judge(self, snapshot: Snapshot, head: Head) -> Rebuilt | None:
-        return None if snapshot.session_id == head.session_id else "evicted"
+    def __call__(
+        self, snapshot: Snapshot | None, signature: str, head: Head, baseline: Baseline | None
+    ) -> Rebuilt | None:
+        switched = snapshot is not None and snapshot.session_id != head.session_id
+        return "evicted" if switched else guard(snapshot, signature, head, baseline)
 
 
 class AlwaysReuse(Restated):
@@ -115,7 +120,6 @@ class Contender:
     name: str
     policy: Callable[[], Policy]
     renders: bool = False
-    explains: str = ""
 
     @property
     def label(self) -> str:
@@ -123,7 +127,7 @@ class Contender:
         return f"{self.name}; prompt {'rendered again' if self.renders else 'kept'}"
 
 
-OURS = Contender("ours", Ours, explains="Revisions of the session at hand decide.")
+OURS = Contender("ours", Ours)
 BEFORE = Contender("restated: hermes-agent before #54947", BeforeFix, renders=True)
 AFTER = Contender("restated: hermes-agent after #54947", AfterFix, renders=True)
 SWITCH = Contender("a rebuild on every switch", EverySwitch, renders=True)

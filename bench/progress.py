@@ -10,6 +10,7 @@ from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 
 class Steps(Protocol):
@@ -79,8 +80,8 @@ def steps() -> Iterator[Steps]:
         yield Lines()
         return
     columns = (
-        BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        TextColumn("{task.description}", markup=False),
+        BarColumn(20), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.description}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
     )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, expand=True) as progress:
         yield Bar(progress)

@@ -1,4 +1,4 @@
-"""The table in the terminal and the file of results."""
+"""What a benchmark measures, and how it is shown, as values and as a file of results."""
 
 from __future__ import annotations
 
@@ -142,6 +142,8 @@ class Measured:
     machine: Mapping[str, Json]
     versions: Mapping[str, Json]
     plan: Mapping[str, Json]
+    foreign: Sequence[str] | None = None
+    """Whose figures tell nothing of our code; None where that is everybody but ours."""
 
 
 def document(measured: Measured, *, quick: bool = False) -> dict[str, Json]:
@@ -170,6 +172,7 @@ def document(measured: Measured, *, quick: bool = False) -> dict[str, Json]:
         "machine": measured.machine,
         "versions": measured.versions,
         "plan": measured.plan,
+        "foreign": measured.foreign,
         "goals": outcomes,
         "figures": figures,
         "tables": [attrs.asdict(table) for table in sheet.tables],

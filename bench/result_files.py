@@ -82,6 +82,8 @@ class Result:
     versions: dict[str, dict[str, object]] = attrs.Factory(dict)
     tables: tuple[Shown, ...] = ()
     """Older files have none."""
+    foreign: tuple[str, ...] | None = None
+    """Whose figures tell nothing of our code; None where that is everybody but ours."""
 
 
 def read(path: Path) -> Result:

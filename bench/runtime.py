@@ -9,15 +9,14 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
 
 from bench import command, peers_env, report
 from bench.board import Board
-from bench.drivers import Driver, driver
+from bench.drivers import Driver, together
 from bench.progress import Steps
 from bench.report import Measured
 from bench.runtime_cells import FULL, QUICK, Cell, Contender, Plan, of_files, of_messages
@@ -61,13 +60,7 @@ def _pythons() -> dict[str, Path]:
 @contextmanager
 def fleet(folder: Path, pythons: Mapping[str, Path]) -> Iterator[dict[str, Driver]]:
     """A driver for each of these interpreters, until the block ends."""
-
-    def start(name: str) -> Driver:
-        return stack.enter_context(driver(name, pythons[name], folder, MODULES[name]))
-
-    with ExitStack() as stack:
-        with ThreadPoolExecutor() as pool:  # all at once: a start is mostly imports
-            drivers = dict(zip(pythons, pool.map(start, pythons), strict=True))
+    with together(folder, pythons, MODULES) as drivers:
         yield drivers
 
 

@@ -7,12 +7,12 @@ Every formula is checked against a simulation, and the simulation against what w
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.command import HERE
+from bench import report
+from bench.command import HERE, Parser
 from bench.scale_tables import Block, blocks
 from bench.unit_costs import Missing, Results, units
 
@@ -22,7 +22,7 @@ SEED = 1
 
 def main(arguments: Sequence[str]) -> int:
     """Print the tables, or write them into the page; the exit code."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m bench scale", description="What one node and many nodes can hold."
     )
     parser.add_argument("--seed", type=int, default=SEED, help="of the simulation")
@@ -36,7 +36,11 @@ def main(arguments: Sequence[str]) -> int:
         print(missing, file=sys.stderr)
         return 2
     if options.write:
-        PAGE.write_text(filled(PAGE.read_text(), made))
+        try:
+            report.write_text(PAGE, filled(PAGE.read_text(), made))
+        except OSError as error:
+            print(f"{PAGE.name} cannot be written: {error.strerror}.", file=sys.stderr)
+            return 2
     else:
         print("\n\n".join(block.text for block in made))
     return code(made)

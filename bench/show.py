@@ -30,9 +30,10 @@ def main(arguments: Sequence[str]) -> int:
         if options.write:
             report.write_text(README, filled(README.read_text()))
         else:
-            files = options.files or sorted(RESULTS.glob("*.json"))
-            print("\n\n".join(tables.text(written.parse(written.read(file))) for file in files))
-    except NotAResult as error:
+            named = [written.read(file) for file in options.files]
+            shown = map(written.parse, named or written.beside(RESULTS))
+            print("\n\n".join(map(tables.text, shown)))
+    except (NotAResult, OSError) as error:
         print(error, file=sys.stderr)
         return 2
     return 0

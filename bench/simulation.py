@@ -16,6 +16,8 @@ from random import Random
 
 import attrs
 
+from bench.peers.timing import percentile
+
 Then = Callable[[], None]
 
 
@@ -236,8 +238,7 @@ class Seen:
 
     def quantile(self, share: float) -> float:
         """Seconds of their own that this share of turns stayed below."""
-        ordered = sorted(turn.own for turn in self.turns)
-        return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+        return percentile([turn.own for turn in self.turns], share)
 
 
 def watch(node: Node, warm_up: float, seconds: float) -> Seen:

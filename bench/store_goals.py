@@ -216,7 +216,7 @@ def _files(plan: Plan) -> tuple[Table, ...]:
             f"loading a transcript of {plan.transcript:,}",
             (
                 Column("ms", "ms", 2, explains="Until the whole conversation is in memory."),
-                Column("json_ms", "json.loads of it, ms", 2,
+                Column("json_ms", "json.loads of it, ms", 2, "neither",
                        explains="Parsing one JSON document with the same content."),
             ),
             "One of 20 conversations whose rows were stored in turn, as they are when people talk "

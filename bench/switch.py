@@ -13,8 +13,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,12 @@ import attrs
 
 from bench import command, peers_env, policies, report, switch_figures, workload
 from bench.board import Board, Goal, Ref
-from bench.drivers import Driver, driver
+from bench.drivers import Driver, together
 from bench.policies import OURS, Contender
 from bench.progress import Steps
 from bench.report import Axis, Column, Line, Measured, Plot, Sheet, Table
 from bench.runtime import remove
-from bench.switch_figures import Figures, Prices, Seen
+from bench.switch_figures import SHARE_OF_BEST, Prices, Seen
 
 ALL = "all patterns"
 ORACLE = "the oracle: computed, not run"
@@ -56,23 +56,22 @@ class Plan:
 
 FULL = Plan(
     repetitions=3,
-    work=workload.Plan(users=3, sessions=4, turns=30),
-    sessions=(1, 2, 4, 8, 16),
+    work=workload.Plan(users=3, sessions=4, turns=32, writes=0.3),
+    sessions=(1, 2, 4, 8),
     lengths=(10, 40, 160),
 )
 QUICK = Plan(
     repetitions=1,
     work=workload.Plan(users=2, sessions=2, turns=8, writes=0.4, restarts=1),
     patterns=("zipf", workload.RESUME),  # each start of hermes-agent takes seconds
-    sessions=(1, 4),
-    lengths=(10, 40),
+    sessions=(1, 2),
+    lengths=(8, 24),
 )
 PATTERN_OF_GROWTH = "zipf"
 
 
 def goals(label: str = OURS.label) -> tuple[Goal, ...]:
-    """What issue 6 asks for; every row can be judged by it."""
-    share = Ref(ALL, label, "share")
+    """What issue 6 asks of a guard; every row can be judged by it."""
     return (
         Goal(
             "rebuilds that are not the oracle's",
@@ -84,18 +83,18 @@ def goals(label: str = OURS.label) -> tuple[Goal, ...]:
             at_any_size=True,
         ),
         Goal(
-            "writings from elsewhere that went unnoticed",
+            "messages from elsewhere that went unnoticed",
             Ref(ALL, label, "unnoticed"),
             0,
-            unit="writings",
+            unit="messages",
             explains="Not answered by a new agent where one was due, not shown to the model in the "
             "next turn, or not in the file at the end.",
             at_any_size=True,
         ),
         Goal(
             "cached tokens: share of the oracle's share",
-            share,
-            0.98,
+            Ref(ALL, label, "share"),
+            SHARE_OF_BEST,
             Ref(ALL, ORACLE, "share"),
             at_least=True,
             explains="How much of all prompts the provider had seen before, beside the most that "
@@ -105,6 +104,15 @@ def goals(label: str = OURS.label) -> tuple[Goal, ...]:
     )
 
 
+WHOLE = Goal(
+    "requests, answers and messages that are not what they should be",
+    Ref(ALL, OURS.label, "damaged"),
+    0,
+    unit="",
+    explains="Requests to the model that are not the oracle's token by token, answers that are not "
+    "the model's, messages that are not in the file, or that a compression has dropped unsummed.",
+    at_any_size=True,
+)
 OVERHEAD = Goal(
     "a turn: hermes-agent / ours",
     Ref(ALL, THEIRS, "p50_ms"),
@@ -145,11 +153,8 @@ def fleet(folder: Path, peer: Path | None) -> Iterator[dict[str, Driver]]:
     pythons = {"model": Path(sys.executable), "ours": Path(sys.executable)}
     if peer is not None:
         pythons["hermes-agent"] = peer
-    with ExitStack() as stack:
-        yield {
-            name: stack.enter_context(driver(name, python, folder, MODULES[name]))
-            for name, python in pythons.items()
-        }
+    with together(folder, pythons, MODULES) as drivers:
+        yield drivers
 
 
 def _measure(plan: Plan, prices: Prices, folder: Path, steps: Steps) -> Measured:
@@ -162,7 +167,8 @@ def _measure(plan: Plan, prices: Prices, folder: Path, steps: Steps) -> Measured
     machine["load_after"] = report.load()
     described = {**attrs.asdict(prices), **asdict(plan.work)}
     described["repetitions"] = plan.repetitions
-    return Measured(bench.board, sheet(plan), machine, versions, described)
+    # All other rows run in our runtime, or were not run at all.
+    return Measured(bench.board, sheet(plan), machine, versions, described, [THEIRS])
 
 
 @attrs.define
@@ -220,33 +226,20 @@ class Bench:
 
     def add(self, cell: str, runs: Mapping[str, Sequence[Seen]]) -> None:
         """Everybody's figures for these scripts, and the oracle's."""
-        ours = runs[OURS.label]
-        left = [
-            {int(number): rows for number, rows in run.record["transcripts"].items()}
-            for run in ours
-        ]
-        best = switch_figures.best([run.steps for run in ours], left, self.prices)
+        best = switch_figures.best(runs[OURS.label], self.prices)
         self.board.add(cell, ORACLE, best)
         for label, seen in runs.items():
             figures = switch_figures.pooled(seen, self.prices)
-            figures["unnoticed"] = switch_figures.unnoticed(figures)
-            self.board.add(cell, label, {**figures, "failed": failed(figures, best)})
-
-
-def failed(figures: Figures, best: Figures) -> int:
-    """How many of the three goals that concern a guard a contender misses."""
-    share = figures["share"] / best["share"]
-    return (figures["misjudged"] > 0) + (figures["unnoticed"] > 0) + (share < 0.98)
+            missed = switch_figures.missed_goals(figures, best)
+            self.board.add(cell, label, {**figures, "failed": missed})
 
 
 def growing(plan: Plan) -> dict[str, workload.Plan]:
-    """The cells of the plots, and their work."""
-    base = asdict(plan.work)
-    many = {f"{n} sessions": workload.Plan(**{**base, "sessions": n}) for n in plan.sessions}
-    long = {
-        f"{n} turns": workload.Plan(**{**base, "users": 1, "sessions": 2, "turns": n})
-        for n in plan.lengths
-    }
+    """The cells of the plots, and their work: as many turns for each session, then ever more."""
+    work = plan.work
+    each = work.turns // work.sessions
+    many = {f"{n} sessions": replace(work, sessions=n, turns=n * each) for n in plan.sessions}
+    long = {f"{n} turns": replace(work, users=1, sessions=2, turns=n) for n in plan.lengths}
     return {**many, **long}
 
 
@@ -255,8 +248,10 @@ def sheet(plan: Plan) -> Sheet:
     tables = [
         Table(ALL, "switching, all patterns: the agents", AGENTS, EXPLAINS),
         Table(ALL, "switching, all patterns: prompts and time", PROMPTS, EXPLAINS),
+        Table(ALL, "switching, all patterns: the reasons given", REASONS, GIVEN),
         *(Table(name, f"switching, {name}", BRIEF, DOES[name]) for name in plan.patterns),
     ]
+    tables += [Table(cell, f"switching, {cell}", GROWTH, GROWS) for cell in growing(plan)]
     whos = (*(each.label for each in GROWING), ORACLE)
     plots = (
         Plot(
@@ -265,8 +260,8 @@ def sheet(plan: Plan) -> Sheet:
             Axis("sessions of each user"),
             Axis("new prompt tokens per turn"),
             tuple(Line(who, {n: f"{n} sessions" for n in plan.sessions}) for who in whos),
-            "With one session nobody switches; with more, who rebuilds and makes the prompt anew "
-            "pays for a whole history with each switch.",
+            "As many turns in each session. With one nobody switches; with more, who rebuilds and "
+            "makes the prompt anew pays for a whole history with each switch.",
         ),
         Plot(
             "prompt tokens that a provider had not seen, by length of the conversation",
@@ -278,7 +273,7 @@ def sheet(plan: Plan) -> Sheet:
             "costs grows with it.",
         ),
     )
-    return Sheet((*goals(), OVERHEAD), tables, plots)
+    return Sheet((*goals(), WHOLE, OVERHEAD), tables, plots)
 
 
 EXPLAINS = (
@@ -295,18 +290,16 @@ DOES = {
 }
 MISSES = Column(
     "failed", "goals missed", 0,
-    explains="Of the first three goals of this benchmark, how many this row would miss.",
+    explains="Of the first three goals, how many this row would miss.",
 )  # fmt: skip
-BUILDS = Column("builds", "builds", 0, explains="How many agents were built.")
-NEEDLESS = Column(
-    "extra", "needless", 0, explains="The others: agents that were built without need."
-)
+BUILDS = Column("builds", "builds", 0, "neither", explains="How many agents were built.")
+NEEDLESS = Column("extra", "needless", 0, explains="The others: agents built without any need.")
 MISSED = Column(
     "missed", "missed", 0,
     explains="Turns with an agent that somebody else's writing had made stale.",
 )  # fmt: skip
 REUSED = Column(
-    "reused", "reused", 3, "higher",
+    "reused", "reused", 3, "neither",
     explains="The share of turns for which an agent was there already.",
 )  # fmt: skip
 SHARE = Column("share", "cached share", 3, "higher", explains="Cached of all prompt tokens.")
@@ -318,17 +311,26 @@ P50 = Column(
     "p50_ms", "turn p50 ms", 2,
     explains="From the question to the answer, with a model that answers at once.",
 )  # fmt: skip
+MISJUDGED = Column(
+    "misjudged", "not the oracle's", 0,
+    explains="Turns for which an agent was built and should not have been, or the other way round.",
+)  # fmt: skip
 AGENTS = (
+    MISJUDGED,
     BUILDS,
     Column("cold", "cold", 0, "neither",
            explains="Of these, how many at a user's first turn in a process."),
     Column("foreign", "foreign write", 0, "neither",
-           explains="And how many because somebody else had written to the session at hand."),
+           explains="And how many where somebody else had written to the session at hand."),
+    Column("returned", "on return", 0, "neither",
+           explains="How many where somebody else had written while the user was elsewhere: the "
+           "agent is shown such a session whole anyway, so the oracle builds none."),
     NEEDLESS,
     MISSED,
     Column("hidden", "not shown", 0,
-           explains="Writings from elsewhere that the model did not see in the next turn."),
-    Column("lost", "lost", 0, explains="What is in no row of the file at the end."),
+           explains="Messages from elsewhere that the model did not see in the next turn."),
+    Column("lost", "lost", 0, explains="Messages in no row of the file at the end."),
+    Column("wrong", "wrong", 0, explains="Turns that were not answered with what the model said."),
     Column("spoilt", "spoilt", 0,
            explains="Requests in which the result of an earlier call was not there any more."),
     REUSED,
@@ -349,4 +351,23 @@ PROMPTS = (
     Column("p99_ms", "turn p99 ms", 1, explains="99 of 100 turns take no longer."),
     Column("switch_ms", "switch p50 ms", 2, explains="What /resume takes by itself."),
 )  # fmt: skip
-BRIEF = (BUILDS, NEEDLESS, MISSED, REUSED, SHARE, COST, P50, MISSES)
+GROWS = "One point of the plots: the favourite-and-rarer-ones pattern, with more of something."
+GROWTH = (
+    Column("fresh", "new prompt tokens", 0,
+           explains="Prompt tokens per turn that the provider had not read before."),
+    COST,
+)  # fmt: skip
+GIVEN = (
+    "Why each contender says it has built an agent. hermes-agent gives no reasons; 'evicted' is "
+    "what a policy says that needs no reason."
+)
+REASONS = tuple(
+    Column(f"said {reason}", reason, 0, "neither", explains=explains)
+    for reason, explains in {
+        "cold": "There was none.",
+        "foreign-write": "Somebody else was said to have written.",
+        "evicted": "It was given up.",
+        "built": "No reason was given.",
+    }.items()
+)
+BRIEF = (MISJUDGED, BUILDS, NEEDLESS, MISSED, REUSED, SHARE, COST, P50, MISSES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,8 @@ from typing import Any
 import attrs
 
 from bench import oracle
-from bench.workload import Step, Turn
+from bench.peers.timing import percentile
+from bench.workload import Compress, Restart, Step, Turn
 
 Figures = dict[str, float]
 
@@ -43,74 +45,86 @@ class Prices:
 
 @attrs.frozen
 class Seen:
-    """A script that was done, and what it should have cost."""
+    """A script that was done, and what was noted of it."""
 
     steps: Sequence[Step]
     record: Mapping[str, Any]
     requests: Sequence[Mapping[str, Any]]
-    timed_from: int
-    """The number of the first turn that counts for times."""
+    counts_from: int
+    """The number of the first turn that counts; those before it open the sessions."""
 
     @property
-    def turns(self) -> list[Turn]:
-        return [step for step in self.steps if isinstance(step, Turn)]
+    def turns(self) -> list[Mapping[str, Any]]:
+        return [turn for turn in self.record["turns"] if turn["number"] >= self.counts_from]
 
     @property
     def asked(self) -> list[Mapping[str, Any]]:
-        """The requests of turns; others want summaries, titles or reviews."""
+        """The requests of all turns; others want summaries, titles or reviews."""
         return [each for each in self.requests if each["turn"] is not None]
 
     @property
     def built(self) -> dict[int, str]:
-        """The turns for which an agent was built, and why."""
+        """All turns for which an agent was built, and why."""
         return {each["number"]: each["built"] for each in self.record["turns"] if each["built"]}
 
+    @property
+    def compressed(self) -> set[int]:
+        """The compressions that took place."""
+        wanted = {step.number for step in self.steps if isinstance(step, Compress)}
+        return wanted.difference(self.record["not_compressed"])
+
+    @property
+    def left(self) -> dict[int, Sequence[oracle.Message]]:
+        """By the number of a compression: what is left of the session."""
+        transcripts: Mapping[str, Sequence[oracle.Message]] = self.record["transcripts"]
+        return {int(number): rows for number, rows in transcripts.items()}
+
     def hidden(self) -> int:
-        """Writings from elsewhere that the model was not shown when it should have been."""
-        shown: dict[int, set[int]] = {}
+        """Messages from elsewhere that the model was not shown when it should have been."""
+        shown: dict[int, set[str]] = {}
         for each in self.asked:
-            shown.setdefault(each["turn"], set()).update(each["marks"])
+            shown.setdefault(each["turn"], set()).update(each["tags"])
         due = oracle.first_shown(self.steps)
-        return sum(mark not in shown.get(turn, ()) for mark, turn in due.items())
+        return sum(tag not in shown.get(turn, ()) for tag, turn in due.items())
+
+    def forgotten(self) -> int:
+        """Messages that compressions have dropped without a summary."""
+        summed_up = {tag for r in self.requests if r["turn"] is None for tag in r["tags"]}
+        return oracle.forgotten(self.steps, self.left, summed_up)
+
+    def off(self) -> int:
+        """Requests that are not those of the oracle, token by token."""
+        best = [(b.turn, b.prompt, b.cached) for b in oracle.best(self.steps, self.left)]
+        seen = [(r["turn"], r["prompt"], r["cached"]) for r in self.asked]
+        return sum(ours != other for ours, other in itertools.zip_longest(seen, best))
 
     def times(self) -> list[float]:
-        """How long the turns took."""
-        return [t["ms"] for t in self.record["turns"] if t["number"] >= self.timed_from]
+        """How long the turns took; the first one of a new process is left out."""
+        after = set()
+        for before, step in itertools.pairwise(self.steps):
+            if isinstance(before, Restart) and isinstance(step, Turn):
+                after.add(step.number)
+        return [turn["ms"] for turn in self.turns if turn["number"] not in after]
 
 
 def pooled(runs: Sequence[Seen], prices: Prices) -> Figures:
     """What a contender did in several scripts, as one."""
-    turns = sum(len(run.turns) for run in runs)
-    builds = extra = missed = cold = 0
-    said: Counter[str] = Counter()
+    figures: Counter[str] = Counter()
     for run in runs:
-        due, built = oracle.rebuilds(run.steps), run.built
-        builds += len(built)
-        extra += len(built.keys() - due.keys())
-        missed += len(due.keys() - built.keys())
-        cold += sum(due.get(turn) == "cold" for turn in built)
-        said.update(built.values())
+        figures.update(_judged(run))
     records = [run.record for run in runs]
-    building = [t["build_ms"] for record in records for t in record["turns"] if t["built"]]
+    turns = sum(len(run.turns) for run in runs)
+    counted = [each for run in runs for each in run.asked if each["turn"] >= run.counts_from]
     others = [each for run in runs for each in run.requests if each["turn"] is None]
+    building = [turn["build_ms"] for run in runs for turn in run.turns if turn["built"]]
     return {
-        **_tokens([each for run in runs for each in run.asked], turns, prices),
+        **figures,
+        **_tokens(counted, turns, prices),
+        "unnoticed": figures["missed"] + figures["hidden"] + figures["lost"],
+        "damaged": sum(figures[name] for name in DAMAGED),
         "turns": turns,
-        "builds": builds,
-        "cold": cold,
-        "foreign": builds - cold - extra,
-        "extra": extra,
-        "missed": missed,
-        "misjudged": extra + missed,
-        "hidden": sum(run.hidden() for run in runs),
-        "lost": sum(len(record["lost"]) for record in records),
-        **{f"said {reason}": count for reason, count in said.items()},
-        "spoilt": sum(bool(each["spoilt"]) for run in runs for each in run.asked),
-        "wrong": sum(len(record["wrong"]) for record in records),
-        "compressed": sum(
-            len(record["compress_ms"]) - len(record["not_compressed"]) for record in records
-        ),
-        "reused": 1 - builds / turns,
+        "reused": 1 - figures["builds"] / turns,
+        "compressed": sum(len(run.compressed) for run in runs),
         "other_tokens": sum(each["prompt"] for each in others) / turns,
         "build_ms": _share(building, 0.5),
         **_times([ms for run in runs for ms in run.times()]),
@@ -118,36 +132,62 @@ def pooled(runs: Sequence[Seen], prices: Prices) -> Figures:
     }
 
 
-def unnoticed(figures: Figures) -> float:
-    """What was written elsewhere and not noticed: by the guard, by the model, or by the file."""
-    return figures["missed"] + figures["hidden"] + figures["lost"]
+DAMAGED = ("off", "wrong", "lost", "forgotten")
 
 
-def best(
-    scripts: Sequence[Sequence[Step]],
-    compressed: Sequence[Mapping[int, Sequence[oracle.Message]]],
-    prices: Prices,
-) -> Figures:
-    """The oracle's figures for the same scripts."""
-    due = [oracle.rebuilds(steps) for steps in scripts]
-    turns = sum(isinstance(step, Turn) for steps in scripts for step in steps)
-    builds = sum(map(len, due))
-    cold = sum(reason == "cold" for reasons in due for reason in reasons.values())
-    asked = [
-        asdict(each)
-        for steps, left in zip(scripts, compressed, strict=True)
-        for each in oracle.best(steps, left)
-    ]
+def _judged(run: Seen) -> dict[str, float]:
+    """What was built when, beside when it was due; and whether all that was said is there."""
+    due, built = oracle.rebuilds(run.steps, run.compressed), run.built
+    skipped = [reason for turn, reason in due.must.items() if turn not in built]
+    counted = {turn: reason for turn, reason in built.items() if turn >= run.counts_from}
+    reasons = Counter(due.must[turn] for turn in counted if turn in due.must)
+    return {
+        "builds": len(counted),
+        "cold": reasons["cold"],
+        "foreign": reasons["foreign-write"],
+        "returned": len(counted.keys() & due.may),
+        "extra": len(counted.keys() - due.must.keys() - due.may),
+        "missed": skipped.count("foreign-write"),
+        "misjudged": len(built.keys() ^ due.must.keys()),
+        **Counter(f"said {reason}" for reason in counted.values()),
+        "hidden": run.hidden(),
+        "lost": len(run.record["lost"]),
+        "wrong": len(run.record["wrong"]),
+        "forgotten": run.forgotten(),
+        "off": run.off(),
+        "spoilt": sum(bool(each["spoilt"]) for each in run.asked),
+    }
+
+
+SHARE_OF_BEST = 0.98
+
+
+def missed_goals(figures: Figures, best: Figures) -> int:
+    """How many of the goals for a guard a contender misses."""
+    share = figures["share"] / best["share"]
+    return (figures["misjudged"] > 0) + (figures["unnoticed"] > 0) + (share < SHARE_OF_BEST)
+
+
+def best(runs: Sequence[Seen], prices: Prices) -> Figures:
+    """The oracle's figures for what these runs were asked to do."""
+    reasons: Counter[str] = Counter()
+    asked = []
+    for run in runs:
+        due = oracle.rebuilds(run.steps, run.compressed).must
+        reasons.update(reason for turn, reason in due.items() if turn >= run.counts_from)
+        every = oracle.best(run.steps, run.left)
+        asked += [asdict(each) for each in every if each.turn >= run.counts_from]
+    turns = sum(len(run.turns) for run in runs)
+    judged = ("returned", "extra", "missed", "misjudged", "unnoticed", "hidden", "spoilt")
+    clean = (*DAMAGED, *judged, "damaged")
     return {
         **_tokens(asked, turns, prices),
         "turns": turns,
-        "builds": builds,
-        "cold": cold,
-        "foreign": builds - cold,
-        "reused": 1 - builds / turns,
-        **dict.fromkeys(
-            ("extra", "missed", "misjudged", "hidden", "lost", "unnoticed", "spoilt"), 0.0
-        ),
+        "builds": reasons.total(),
+        "cold": reasons["cold"],
+        "foreign": reasons["foreign-write"],
+        "reused": 1 - reasons.total() / turns,
+        **dict.fromkeys(clean, 0.0),
     }
 
 
@@ -170,5 +210,4 @@ def _times(times: Sequence[float]) -> Figures:
 
 def _share(values: Sequence[float], share: float) -> float:
     """The value that this share of all values does not exceed; 0 where there is none."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else 0.0
+    return percentile(list(values), share) if values else 0.0

@@ -53,7 +53,10 @@ class Results:
     def _read(self, benchmark: str) -> dict[Ref, float]:
         path = self._folder / f"{benchmark}.json"
         try:
-            figures = json.loads(path.read_text())["figures"]
+            found = json.loads(path.read_text())
+            if found["quick"]:
+                raise Missing(f"{path.name} is of a quick run: run `python -m bench {benchmark}`.")
+            figures = found["figures"]
             return {
                 Ref(one["cell"], one["who"], one["figure"]): float(one["median"]) for one in figures
             }

@@ -9,10 +9,11 @@ Standard library only, and nothing of hermes: the peers' interpreters and the or
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -31,7 +32,7 @@ TOOL_TAKES: Mapping[str, object] = {
 }
 SUMMARY = "The conversation so far: " + texts.TEXTS[0]
 _TURN = re.compile(r"\[turn (\d+)\]")
-_MARK = re.compile(r"\[elsewhere (\d+)\]")
+_TAG = re.compile(r"\[((?:turn|answer|found|elsewhere|replied) \d+)\]")
 _WORD = re.compile(r"Look up the word (w\d+)\.")
 
 
@@ -99,28 +100,23 @@ _STEPS: Mapping[str, Callable[..., Step]] = {
 }
 
 
-# What is said
+# What is said. Every message has a tag, so that it can be found again wherever it goes.
 
 
 def written(mark: int) -> tuple[str, str]:
     """The question and the answer that come from elsewhere."""
-    return f"[elsewhere {mark}] {texts.text(mark, 1)}", texts.text(mark, 2)
+    return f"[elsewhere {mark}] {texts.text(mark, 1)}", f"[replied {mark}] {texts.text(mark, 2)}"
 
 
 def answer(number: int) -> str:
     """What the model says in a turn."""
-    return f"Answer {number}: {texts.text(number, 3)}"
+    return f"[answer {number}] {texts.text(number, 3)}"
 
 
 def finding(word: str) -> str:
     """What the dictionary says."""
-    return f"{word}: {texts.text(int(word[1:]), 4)} {texts.text(int(word[1:]), 5)}"
-
-
-def is_finding(text: object) -> bool:
-    """Whether this is what the dictionary says of some word."""
-    word = str(text).partition(":")[0]
-    return bool(re.fullmatch(r"w\d+", word)) and text == finding(word)
+    number = int(word[1:])
+    return f"[found {number}] {texts.text(number, 4)} {texts.text(number, 5)}"
 
 
 def call_id(number: int) -> str:
@@ -140,9 +136,26 @@ def word_of(text: str) -> str | None:
     return found[1] if found else None
 
 
-def marks_in(text: str) -> set[int]:
-    """Which writings from elsewhere are shown here."""
-    return {int(number) for number in _MARK.findall(text)}
+def tags_in(text: str) -> list[str]:
+    """Which messages are in a text, in their order."""
+    return _TAG.findall(text)
+
+
+def tags_of(step: Step) -> list[str]:
+    """The messages that a step adds to its session."""
+    tags = []
+    if isinstance(step, Turn | Write) and step.mark is not None:
+        tags += [f"elsewhere {step.mark}", f"replied {step.mark}"]
+    if isinstance(step, Turn):
+        found = [f"found {step.number}"] if step.word else []
+        tags += [f"turn {step.number}", *found, f"answer {step.number}"]
+    return tags
+
+
+def missing(steps: Sequence[Step], stored: Iterable[str | None]) -> list[str]:
+    """The messages that are in none of the texts that were stored."""
+    known = {tag for text in stored for tag in tags_in(text or "")}
+    return [tag for step in steps for tag in tags_of(step) if tag not in known]
 
 
 # How people switch
@@ -185,6 +198,7 @@ def script(plan: Plan, pattern: str, seed: int = SEED) -> list[Step]:
     random_ = random.Random(f"{seed} {pattern}")
     steps = _openings(plan)
     first = len(steps)
+    marks = itertools.count()
     places = [PATTERNS[pattern](random_, plan.sessions) for _ in range(plan.users)]
     order = [user for user in range(plan.users) for _ in range(plan.turns)]
     random_.shuffle(order)
@@ -195,24 +209,24 @@ def script(plan: Plan, pattern: str, seed: int = SEED) -> list[Step]:
     for place, user in enumerate(order):
         if place in pauses:
             steps.append(Restart())
-        number, session = first + place, next(places[user])
-        turn = _turn(plan, random_, user, session, number)
+        session = next(places[user])
+        turn = _turn(plan, random_, user, session, first + place, marks)
         steps.append(turn)
         stale.discard((user, session))
         if turn.mark is not None:
             stale.add((user, session))
-        elif random_.random() < plan.writes * 0.75:
-            where = session if random_.random() < 2 / 3 else random_.randrange(plan.sessions)
-            steps.append(Write(user, where, number))
-            stale.add((user, where))
         # What came from elsewhere is shown to the model before it can be summed up.
         if random_.random() < plan.compressions and (user, session) not in stale:
-            steps.append(Compress(user, session, number))
+            steps.append(Compress(user, session, turn.number))
+        if turn.mark is None and random_.random() < plan.writes * 0.75:
+            where = session if random_.random() < 2 / 3 else random_.randrange(plan.sessions)
+            steps.append(Write(user, where, next(marks)))
+            stale.add((user, where))
     return steps
 
 
 def openings(plan: Plan) -> int:
-    """How many turns at the beginning are not timed: they open the sessions, and warm up."""
+    """How many turns at the beginning do not count: they open the sessions, and warm up."""
     return 2 * plan.users * plan.sessions
 
 
@@ -222,17 +236,18 @@ def _openings(plan: Plan) -> list[Step]:
     return [Turn(*place, number) for number, place in enumerate(places * 2)]
 
 
-def _turn(plan: Plan, random_: random.Random, user: int, session: int, number: int) -> Turn:
-    word, during = random_.random(), random_.random()
-    looks = word < plan.tools
-    share = plan.writes * 0.25 / plan.tools if plan.tools else 0.0
-    return Turn(
-        user,
-        session,
-        number,
-        f"w{number}" if looks else None,
-        number if looks and during < share else None,
-    )
+def _turn(
+    plan: Plan,
+    random_: random.Random,
+    user: int,
+    session: int,
+    number: int,
+    marks: Iterator[int],
+) -> Turn:
+    looks = random_.random() < plan.tools
+    during = random_.random() < (plan.writes * 0.25 / plan.tools if plan.tools else 0.0)
+    word = f"w{number}" if looks else None
+    return Turn(user, session, number, word, next(marks) if looks and during else None)
 
 
 # As a file, for whoever does it

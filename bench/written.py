@@ -1,8 +1,7 @@
-"""A file of results, read back for a page: leniently, because older files show less."""
+"""Files of results, read back to be shown: leniently, because older files show less."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -135,10 +134,10 @@ def parse(document: Json) -> Result:
 def read(path: Path) -> Json:
     """The document in a file, checked."""
     try:
-        document: Json = json.loads(path.read_text())
+        document: Json = msgspec.json.decode(path.read_bytes())
     except OSError as error:
         raise NotAResult(f"{path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise NotAResult(f"{path} is not a file of results: it is not JSON.") from error
     try:
         parse(document)
@@ -150,13 +149,17 @@ def read(path: Path) -> Json:
 ORDER = ("switch", "runtime", "agents", "store")
 
 
+def place(benchmark: str) -> int:
+    """The headline comes first."""
+    return ORDER.index(benchmark) if benchmark in ORDER else len(ORDER)
+
+
 def beside(folder: Path) -> Sequence[Json]:
     """Every result in a folder, the headline first; other JSON files are passed over."""
-    found = {}
-    for path in sorted(folder.glob("*.json")):
+    documents = []
+    for path in sorted(folder.glob("*.json"), key=lambda path: (place(path.stem), path)):
         try:
-            found[path.stem] = read(path)
+            documents.append(read(path))
         except NotAResult:
             continue
-    first = [found.pop(name) for name in ORDER if name in found]
-    return [*first, *found.values()]
+    return documents

@@ -92,21 +92,12 @@ def in_home(home: Path, arguments: list[str], limit: float) -> None:
     )
 
 
-def lost(file: Path, steps: list[workload.Step]) -> list[int]:
-    """Turns and marks that are in no row, be it shown to a model or put aside by a compression."""
+def lost(file: Path, steps: list[workload.Step]) -> list[str]:
+    """Messages that are in no row, be it shown to a model or put aside by a compression."""
     connection = sqlite3.connect(file)
-    stored = {content for (content,) in connection.execute("SELECT content FROM messages")}
+    stored = [content for (content,) in connection.execute("SELECT content FROM messages")]
     connection.close()
-    turns = [step for step in steps if isinstance(step, workload.Turn)]
-    marks = [
-        step.mark
-        for step in steps
-        if isinstance(step, workload.Turn | workload.Write) and step.mark is not None
-    ]
-    return [
-        *(turn.number for turn in turns if turn.text not in stored),
-        *(mark for mark in marks if workload.written(mark)[0] not in stored),
-    ]
+    return workload.missing(steps, stored)
 
 
 if __name__ == "__main__":

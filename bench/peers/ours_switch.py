@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from importlib.metadata import version
@@ -47,8 +47,6 @@ class Doing:
     path: Path
     contender: Contender
     elsewhere: SessionStore
-    encode: Callable[[Sequence[Message]], Sequence[bytes]]
-    """What a provider is sent of messages."""
     record: Record = attrs.Factory(Record)
     sessions: dict[tuple[int, int], str] = attrs.Factory(dict)
     every_id: set[str] = attrs.Factory(set)
@@ -75,11 +73,13 @@ class Doing:
         if turn.word is not None and turn.mark is not None:
             session_id = self.sessions.get((turn.user, turn.session), "")
             self.marks[turn.word] = (session_id, turn.mark)
-        self.built_ms = 0.0
+        self.built_ms, before = 0.0, self.builds
         started = perf_counter()
         reply = await runtime.ask(key, turn.text)
         ms = (perf_counter() - started) * 1e3
-        self.record.turns.append(TurnRecord(turn.number, ms, reply.rebuilt, self.built_ms))
+        # What was built is seen here; why is the runtime's word.
+        built = (reply.rebuilt or "no reason") if self.builds > before else None
+        self.record.turns.append(TurnRecord(turn.number, ms, built, self.built_ms))
         if reply.text != workload.answer(turn.number):
             self.record.wrong.append(turn.number)
         self.sessions[turn.user, turn.session] = reply.session_id
@@ -130,7 +130,7 @@ class Doing:
             return
         self.sessions[place] = reply.session_id
         shown = Unfolding().add(await runtime.history(key))
-        wire = self.encode(shown)
+        wire = openai_wire(shown)
         self.record.transcripts[step.number] = [msgspec.json.decode(each) for each in wire]
 
     def build(self, agents: ChatAgents, spec: AgentSpec) -> ChatAgent:
@@ -146,6 +146,7 @@ class Doing:
 
 
 def openai_wire(messages: Sequence[Message]) -> list[bytes]:
+    """What a provider is sent of messages."""
     return OpenAIChat(httpx2.AsyncClient(), Endpoint(base_url="", model="m")).encode(messages)
 
 
@@ -194,23 +195,15 @@ async def perform(doing: Doing, steps: Sequence[Step], url: str) -> None:
         del left[:1]
 
 
-def missing(doing: Doing, steps: Sequence[Step]) -> list[int]:
-    """Marks and turns whose text is in no row."""
-    rows = [row for each in doing.every_id for row in doing.elsewhere.get_messages(each)]
-    stored = {row.content for row in rows}
-    lost = [s.number for s in steps if isinstance(s, Turn) and s.text not in stored]
-    marks = [s.mark for s in steps if isinstance(s, Turn | Write) and s.mark is not None]
-    return lost + [mark for mark in marks if workload.written(mark)[0] not in stored]
-
-
 def run(path: str, url: str, script: str, label: str) -> dict[str, Any]:
     """Do a script on a new file, and tell what was seen."""
     steps = workload.load(Path(script))
     file = Path(path)
     with SessionStore(file) as elsewhere:
-        doing = Doing(file, policies.BY_LABEL[label], elsewhere, openai_wire)
+        doing = Doing(file, policies.BY_LABEL[label], elsewhere)
         trio.run(perform, doing, steps, url)
-        doing.record.lost = missing(doing, steps)
+        rows = [row.content for each in doing.every_id for row in elsewhere.get_messages(each)]
+        doing.record.lost = workload.missing(steps, rows)
     return asdict(doing.record)
 
 

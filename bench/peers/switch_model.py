@@ -36,13 +36,14 @@ class Asked:
         """What is of interest; looked at when all is over, so that nobody waits for it."""
         said = [self.answer.text, *(c.name + c.arguments for c in self.answer.calls)]
         results = [m["content"] for m in self.request.json["messages"] if m["role"] == "tool"]
+        spoilt = [r for r in results if not any("found" in t for t in workload.tags_in(str(r)))]
         return {
             "turn": self.turn,
             "prompt": self.request.prompt_tokens,
             "cached": self.request.cached_tokens,
             "output": count("".join(said).encode()),
-            "marks": sorted(workload.marks_in(self.request.body.decode(errors="replace"))),
-            "spoilt": sum(not workload.is_finding(result) for result in results),
+            "tags": workload.tags_in(self.request.body.decode(errors="replace")),
+            "spoilt": len(spoilt),
         }
 
 

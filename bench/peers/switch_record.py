@@ -31,5 +31,5 @@ class Record:
     not_compressed: list[int] = field(default_factory=list)
     wrong: list[int] = field(default_factory=list)
     """Turns that were not answered with what the model said."""
-    lost: list[int] = field(default_factory=list)
-    """Marks and turns that are not in the file at the end."""
+    lost: list[str] = field(default_factory=list)
+    """Messages that are not in the file at the end."""

@@ -6,6 +6,7 @@ Standard library only: the peers' interpreters import it too.
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 from collections.abc import Awaitable, Callable
 from time import perf_counter
@@ -20,7 +21,7 @@ NAP = 0.001
 def percentile(values: list[float], share: float) -> float:
     """The value below which `share` of them lie."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+    return ordered[max(0, math.ceil(len(ordered) * share) - 1)]
 
 
 class Run:

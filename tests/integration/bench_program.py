@@ -19,7 +19,9 @@ from bench.report import Column, Measured, Sheet, Table
 
 SHEET = Sheet(
     (Goal("fast", Ref("cell", "ours", "ms"), 5, unit="ms", explains="It is fast."),
-     Goal("faster", Ref("cell", "ours", "ms"), 1, unit="ms", explains="It is faster.")),
+     Goal("faster", Ref("cell", "ours", "ms"), 1, unit="ms", explains="It is faster.",
+          at_any_size=True),
+     Goal("fastest", Ref("cell", "ours", "ms"), 0, unit="ms", explains="It takes no time.")),
     (Table("cell", "a cell", (Column("ms", "ms", explains="A wait."),), "What is done."),),
 )  # fmt: skip
 

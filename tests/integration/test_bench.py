@@ -62,7 +62,7 @@ def test_a_run_writes_its_results_and_a_page(place, tmp_path):
     assert {key: content[key] for key in ("benchmark", "about", "quick")} == {
         "benchmark": "three", "about": "What is done.", "quick": True,
     }  # fmt: skip
-    assert [goal["outcome"] for goal in content["goals"]] == ["pass", "FAIL"]
+    assert [goal["outcome"] for goal in content["goals"]] == ["pass", "FAIL", "not judged"]
     assert "It is faster." in out.with_suffix(".html").read_text()
     assert sorted(out.parent.iterdir()) == [out.with_suffix(".html"), out]
     assert "1/1 three is measured" in done.stderr
@@ -104,7 +104,7 @@ def test_one_that_fails_does_not_stop_the_others(place, tmp_path):
     assert done.stderr.endswith("Could not run: broken, fail.\n")
     assert "FAIL three: faster: 3.00 ms, wanted <= 1 ms" in done.stdout
     lines = [line.split() for line in done.stdout.splitlines()]
-    assert lines.count(["three", "1", "1", "0"]) == 2  # both benchmarks are called so
+    assert lines.count(["three", "1", "1", "1", "0"]) == 2  # both benchmarks are called so
     assert (tmp_path / "all" / "report.html").read_text().count("<section") == 2
 
 

@@ -74,7 +74,7 @@ def test_what_cannot_be_is_told_in_one_sentence(capsys, tmp_path, arguments, sai
 
 def test_results_and_page_are_two_files(capsys, tmp_path):
     file = tmp_path / "x.html"
-    said = f"{file} cannot be both the results and the page.\n"
+    said = f"{file} cannot be both results and their page.\n"
     assert called(capsys, "agents", "--out", file) == (2, "", said)
 
 

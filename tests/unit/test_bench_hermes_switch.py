@@ -16,9 +16,10 @@ def test_a_script_is_parted_where_the_process_is_started_anew():
 
 
 def test_what_is_in_no_row_is_lost(tmp_path):
-    steps = [Turn(0, 0, 0), Turn(0, 0, 1), Turn(0, 0, 2, "w2", mark=2), Write(0, 0, 7)]
-    stored = [steps[0].text, steps[2].text, workload.written(7)[1], None]
+    steps = [Turn(0, 0, 0), Turn(0, 0, 1, "w1", mark=2), Write(0, 0, 7)]
+    stored = [steps[0].text, workload.answer(0), steps[1].text, workload.written(7)[1], None]
     with closing(sqlite3.connect(tmp_path / "state.db")) as connection, connection:
         connection.execute("CREATE TABLE messages (content TEXT)")
         connection.executemany("INSERT INTO messages VALUES (?)", [(text,) for text in stored])
-    assert lost(tmp_path / "state.db", steps) == [1, 2, 7]
+    gone = ["elsewhere 2", "replied 2", "found 1", "answer 1", "elsewhere 7"]
+    assert lost(tmp_path / "state.db", steps) == gone

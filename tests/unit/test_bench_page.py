@@ -175,7 +175,7 @@ def test_the_order_of_the_documents_does_not_matter():
     source = html(documents)
     assert source == html(documents[::-1]) == html(documents)
     assert re.findall(r"<h2>(\w+)</h2>", source) == [
-        "store", "runtime", "agents", "switch", "other",
+        "switch", "runtime", "agents", "store", "other",
     ]  # fmt: skip
 
 

@@ -92,19 +92,21 @@ def test_the_texts_say_what_they_are():
     assert workload.turn_of(turn.text) == 30
     assert workload.word_of(turn.text) == "w30"
     assert workload.turn_of(f"Sum this up: {turn.text}") is None
-    assert workload.marks_in(" ".join(workload.written(7) + workload.written(8))) == {7, 8}
-    assert workload.marks_in(turn.text) == set()
-    assert workload.is_finding(workload.finding("w30"))
-    assert not workload.is_finding(workload.finding("w30").replace("w30", "w31"))
-    assert not workload.is_finding("gone")
-    assert not workload.is_finding(None)
+    told = [turn.text, workload.finding("w30"), workload.answer(30), *workload.written(7)]
+    tags = ["turn 30", "found 30", "answer 30", "elsewhere 7", "replied 7"]
+    assert workload.tags_in(" ".join(told)) == tags
+    assert workload.tags_of(Turn(1, 2, 30, "w30", 7)) == [*tags[3:], *tags[:3]]
+    assert workload.missing([turn], [None, *told[:2]]) == ["answer 30"]
+    assert workload.missing([turn, Write(0, 0, 7)], told) == []
 
 
 # The oracle: which rebuilds are due
 
 
 def due(*steps: Step) -> dict[int, str]:
-    return oracle.rebuilds(steps)
+    """With every compression done."""
+    numbers = {step.number for step in steps if isinstance(step, Compress)}
+    return oracle.rebuilds(steps, numbers).must
 
 
 def test_a_first_turn_needs_an_agent():
@@ -132,11 +134,22 @@ def test_a_writing_during_a_turn_needs_one_at_the_next():
         [Write(1, 0, 1)],  # to another user's
         [Compress(0, 0, 1)],  # that was we
         [Write(0, 0, 1), Turn(0, 1, 9)],  # the agent was elsewhere meanwhile
+        [Compress(0, 0, 1), Write(0, 0, 1)],  # to a session that the agent was not in yet
     ],
 )
 def test_what_else_happens_needs_none(between: list[Step]):
     steps = [Turn(0, 0, 0), Turn(1, 1, 1), *between, Turn(0, 0, 10)]
     assert due(*steps) == {0: "cold", 1: "cold"}
+
+
+def test_who_comes_back_to_what_was_written_meanwhile_may_have_a_new_agent():
+    steps = Turn(0, 0, 0), Write(0, 0, 0), Turn(0, 1, 1), Turn(0, 0, 2), Turn(0, 0, 3)
+    assert oracle.rebuilds(steps, ()) == oracle.Due({0: "cold"}, {2})
+
+
+def test_a_compression_that_did_not_take_place_changes_nothing():
+    steps = Turn(0, 0, 0), Compress(0, 0, 0), Write(0, 0, 1), Turn(0, 0, 1)
+    assert oracle.rebuilds(steps, ()).must == {0: "cold", 1: "foreign-write"}
 
 
 def test_a_new_process_has_no_agents():
@@ -149,7 +162,8 @@ def test_a_writing_must_be_shown_in_the_next_turn_of_its_session():
         Turn(0, 0, 0), Write(0, 0, 5), Turn(0, 1, 1), Turn(1, 0, 2), Turn(0, 0, 3, "w3", 6),
         Turn(0, 0, 4), Write(0, 1, 7),
     ]  # fmt: skip
-    assert oracle.first_shown(steps) == {5: 3, 6: 4}
+    shown = {"elsewhere 5": 3, "replied 5": 3, "elsewhere 6": 4, "replied 6": 4}
+    assert oracle.first_shown(steps) == shown
 
 
 # The oracle: what a provider can have read before
@@ -206,3 +220,33 @@ def test_a_compression_costs_what_comes_behind_what_it_left():
     left = oracle.best(steps, {1: rest})[-1]
     assert left.prompt < kept.prompt
     assert left.cached < kept.cached
+
+
+# The oracle: what a compression may do
+
+
+def left(*texts: str) -> dict[int, list[oracle.Message]]:
+    return {2: [{"role": "user", "content": text} for text in texts]}
+
+
+SAID = [Turn(0, 0, 0), Write(0, 0, 5), Turn(0, 0, 1), Compress(0, 0, 2)]
+OLD = {"turn 0", "answer 0", "elsewhere 5", "replied 5"}
+LAST = [Turn(0, 0, 1).text, workload.answer(1)]
+RECORD = f"[summary]\n{workload.SUMMARY}"
+
+
+@pytest.mark.parametrize(
+    ("rows", "summed_up", "wrong"),
+    [
+        ([RECORD, *LAST], OLD, 0),
+        ([RECORD, *LAST], OLD - {"turn 0"}, 1),  # gone, and in no summary
+        ([RECORD, LAST[1]], OLD, 1),
+        ([RECORD, *reversed(LAST)], OLD, 1),
+        (LAST, OLD, 1),  # the summary is not there
+        ([RECORD, *LAST, LAST[1]], OLD, 1),  # twice
+    ],
+)
+def test_what_is_dropped_without_a_summary_is_found(
+    rows: list[str], summed_up: set[str], wrong: int
+):
+    assert oracle.forgotten(SAID, left(*rows), summed_up) == wrong
