@@ -46,8 +46,6 @@ def main(arguments: Sequence[str], commands: Mapping[str, Main] = COMMANDS) -> i
         said = f"There is no {arguments[0]!r}; python -m bench lists all." if arguments else usage()
         print(said, file=sys.stderr)
         return 2
-    for number in (signal.SIGTERM, signal.SIGHUP):  # nothing is left behind by these, either
-        signal.signal(number, signal.default_int_handler)
     try:
         return commands[arguments[0]](arguments[1:])
     except BaseException as error:
@@ -55,6 +53,12 @@ def main(arguments: Sequence[str], commands: Mapping[str, Main] = COMMANDS) -> i
             raise
         print("Interrupted: what was not finished is not written.", file=sys.stderr)
         return 130
+
+
+def heed_signals() -> None:
+    """Let whoever ends this process interrupt it, so that nothing is left behind."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
 
 
 def _interrupted(error: BaseException) -> bool:
@@ -71,4 +75,5 @@ def usage() -> str:
 
 
 if __name__ == "__main__":
+    heed_signals()
     sys.exit(main(sys.argv[1:]))

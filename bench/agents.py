@@ -37,10 +37,15 @@ IMPORTS = {
     READY: ("ours", "import hermes; hermes.open_runtime"),
     THEIRS: ("hermes-agent", "import gateway.run"),
 }
-WEIGH = (
-    "import resource, sys, time; begun = time.perf_counter(); {code}; "
-    "print(time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
-)
+# Not by getrusage: that counts the process which started this one, too.
+WEIGH = """
+import time
+begun = time.perf_counter()
+{code}
+seconds = time.perf_counter() - begun
+with open("/proc/self/status") as status:
+    print(seconds, *(line.split()[1] for line in status if line.startswith("VmHWM")))
+"""
 
 
 @attrs.frozen(kw_only=True)

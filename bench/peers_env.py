@@ -32,9 +32,9 @@ PATIENCE = ("--quiet", "--retries", "1", "--timeout", "30")
 
 
 @functools.cache  # whoever cannot be installed is not tried again in this run
-def interpreter(peer: str) -> Path | None:
+def interpreter(peer: str, folder: Path = FOLDER) -> Path | None:
     """The peer's Python, installed first if need be; None, with one sentence, where that fails."""
-    folder = FOLDER / peer
+    folder /= peer
     python = folder / "bin" / "python"
     wanted = " ".join(PACKAGES[peer])
     receipt = folder / "installed"

@@ -107,13 +107,20 @@ def _file_system(folder: Path) -> str:
 
 
 def _commit() -> str:
+    """Which code this is; results are none."""
     try:
-        command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
-        return subprocess.run(
-            command, check=True, capture_output=True, text=True, cwd=Path(__file__).parent
-        ).stdout.strip()
+        changed = _git("status", "--porcelain", "--", ".", ":(top,exclude)bench/results")
+        return _git("describe", "--always", "--abbrev=12") + ("-dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", *arguments]
+    top = Path(__file__).parents[1]
+    return subprocess.run(
+        command, check=True, capture_output=True, text=True, cwd=top
+    ).stdout.strip()
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> str:
@@ -190,8 +197,16 @@ def _plot(plot: Plot) -> dict[str, Json]:
 
 
 def write(path: Path, content: Mapping[str, Json]) -> None:
-    """The results as JSON, which has no infinity: null stands for it."""
-    write_text(path, json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
+    """The results as JSON, which has no infinity: null stands for it. Seven digits are enough."""
+    lines = [f"{json.dumps(key)}: {_lines(_finite(value))}" for key, value in content.items()]
+    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def _lines(value: Json) -> str:
+    """A list has a line for each of its parts, so that files are short and changes are seen."""
+    if not isinstance(value, list) or not value:
+        return json.dumps(value, allow_nan=False)
+    return "[\n" + ",\n".join(json.dumps(each, allow_nan=False) for each in value) + "\n]"
 
 
 def write_text(path: Path, text: str) -> None:
@@ -205,7 +220,7 @@ def write_text(path: Path, text: str) -> None:
 def _finite(value: Json) -> Json:
     match value:
         case float():
-            return value if math.isfinite(value) else None
+            return float(f"{value:.7g}") if math.isfinite(value) else None
         case str():
             return value
         case Mapping():

@@ -14,7 +14,6 @@ from bench.capacity import work_from
 MIB = 1024.0**2
 FULL = 100
 """Sessions at once in the cell in which the interpreter is the limit."""
-ROWS = 20_000
 LONG, SHORT = 10_000, 10
 """Messages of the cells of results that are about so many."""
 MESSAGE_KIB = 1.0
@@ -107,8 +106,8 @@ def units(results: Results) -> Units:
     commit = 1 / store("one session", "ours, actor", "rate") - append - flush
     stored = "stored, 100 sessions", "ours, actor"
     index = 1 / store(*stored, "searchable_rate") - 1 / store(*stored, "rate")
-    long = agents("a turn, 10,000 messages", "ours", "p50_ms")
-    short = agents("a turn, 10 messages", "ours", "p50_ms")
+    long = agents("a turn, 10,000 messages", "ours", "cpu_ms")
+    short = agents("a turn, 10 messages", "ours", "cpu_ms")
     starting = agents("importing", "ours, with open_runtime", "seconds")
     starting += store("opening", "ours, blocking", "ms") / 1e3
     found = Units(
@@ -120,18 +119,24 @@ def units(results: Results) -> Units:
             f"runtime, {CROWD}: 1 / rate - 4 (commit + flush) / {FULL}",
         ),
         index=_ms(index, "store, stored, 100 sessions: 1 / searchable_rate - 1 / rate"),
-        call=_call(results),
+        call=_ms(
+            (short - runtime(ALONE, "ours", "cpu_ms")) / 1e3,
+            "agents, a turn, 10 messages: cpu_ms - runtime's",
+        ),
         message=_us(
             (long - short) / 1e3 / (LONG - SHORT),
-            "agents, a turn: (p50 with 10,000 messages - p50 with 10) / 9,990",
+            "agents, a turn: (cpu_ms with 10,000 messages - with 10) / 9,990",
         ),
         piece=_us(agents("streaming", "ours", "piece_us") / 1e6, "agents, streaming: piece_us"),
         process=_size(
             agents("importing", "ours, with open_runtime", "mib") * MIB, "agents, importing: mib"
         ),
         actor=_size(runtime("idle", "ours", "kib") * 1024, "runtime, idle: kib"),
-        warm=_warm(results),
-        stored=_stored(results),
+        warm=_size(
+            runtime("a warm session", "ours", "kib") * 1024,
+            "runtime, a warm session: kib (with 10 messages)",
+        ),
+        stored=_size(runtime(CROWD, "ours", "disk_bytes") / 2, f"runtime, {CROWD}: disk_bytes / 2"),
         start=Unit(
             starting, f"{starting:.2f} s", "agents, importing: seconds + store, opening: ms"
         ),
@@ -150,38 +155,6 @@ def _sound(found: Units) -> Units:
                 f"The results contradict each other: {name} would be {unit.shown} ({unit.source})."
             )
     return found
-
-
-def _call(results: Results) -> Unit:
-    """The interpreter's time for a call of a model: by its clock, or else an upper bound."""
-    cell = "a turn, 10 messages", "ours"
-    clock = results.find("agents", *cell, "cpu_ms")
-    without = results.find("runtime", ALONE, "ours", "cpu_ms")
-    if clock is not None and without is not None:
-        return _ms((clock - without) / 1e3, "agents, a turn, 10 messages: cpu_ms - runtime's")
-    whole = results.get("agents", *cell, "p50_ms")
-    part = results.get("runtime", ALONE, "ours", "p50_ms")
-    source = "agents, a turn, 10 messages: p50 - runtime's; with the server's time, so at most"
-    return _ms((whole - part) / 1e3, source)
-
-
-def _warm(results: Results) -> Unit:
-    """The memory of a session with its agent and ten messages, beside the idle actor."""
-    warm = results.find("runtime", "a warm session", "ours", "kib")
-    if warm is not None:
-        return _size(warm * 1024, "runtime, a warm session: kib (with 10 messages)")
-    idle = results.get("runtime", "idle", "ours", "kib")
-    source = "not measured: idle + 10 messages of 1 KiB (assumed)"
-    return _size((idle + SHORT * MESSAGE_KIB) * 1024, source)
-
-
-def _stored(results: Results) -> Unit:
-    """What a message takes on disk, with its share of the index and of its turn."""
-    turn = results.find("runtime", CROWD, "ours", "disk_bytes")
-    if turn is not None:
-        return _size(turn / 2, f"runtime, {CROWD}: disk_bytes / 2")
-    size = results.get("store", "size", "ours, blocking", "mib")
-    return _size(size * MIB / ROWS, "store, size: mib / 20,000; without the inbox's rows")
 
 
 def _ms(seconds: float, source: str) -> Unit:

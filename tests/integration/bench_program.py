@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from bench import command, everything, progress
-from bench.__main__ import main
+from bench.__main__ import heed_signals, main
 from bench.board import Board, Goal, Ref
 from bench.drivers import driver
 from bench.peers.wire import serve
@@ -85,4 +85,5 @@ if __name__ == "__main__":
         commands["all"] = partial(everything.run, short)
         commands["all-hang"] = partial(everything.run, {"hang": commands["hang"]})
         commands["good"] = partial(everything.run, {"three": commands["three"]})
+        heed_signals()
         sys.exit(main(sys.argv[2:], commands))

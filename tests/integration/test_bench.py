@@ -114,8 +114,16 @@ def test_when_all_could_run_that_is_success(place, tmp_path):
     assert "QUICK" not in done.stdout
 
 
-@pytest.mark.parametrize("command", ["hang", "all-hang"])
-def test_ctrl_c_ends_drivers_and_what_they_started(place, tmp_path, command):
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ("hang", signal.SIGINT),
+        ("all-hang", signal.SIGINT),
+        ("hang", signal.SIGTERM),
+        ("hang", signal.SIGHUP),
+    ],
+)
+def test_a_signal_ends_drivers_and_what_they_started(place, tmp_path, command, number):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
@@ -127,7 +135,7 @@ def test_ctrl_c_ends_drivers_and_what_they_started(place, tmp_path, command):
     try:
         assert read(reader) == b"1\n"
         assert [folder.name.startswith(".run-") for folder in place.iterdir()] == [True]
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         assert read(reader) == b""  # nobody has the other end any more
         _, said = process.communicate(timeout=PATIENCE)
     finally:

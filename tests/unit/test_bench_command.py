@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import BENCHMARKS, COMMANDS, USAGE, main
+from bench.command import results
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -76,6 +77,28 @@ def test_results_and_page_are_two_files(capsys, tmp_path):
     file = tmp_path / "x.html"
     said = f"{file} cannot be both results and their page.\n"
     assert called(capsys, "agents", "--out", file) == (2, "", said)
+
+
+def test_quick_results_do_not_go_over_full_ones():
+    quick, full = results(quick=True), results(quick=False)
+    assert quick.parent == full
+    ignored = (README.parent / ".gitignore").read_text().splitlines()
+    assert str(quick.relative_to(README.parent)) in ignored
+
+
+def test_a_page_does_not_go_over_its_results(capsys, tmp_path):
+    file = tmp_path / "x.json"
+    file.write_text('{"benchmark": "other"}')
+    said = f"{file} cannot be both results and their page.\n"
+    assert called(capsys, "page", tmp_path / "." / "x.json", "--out", file) == (2, "", said)
+    assert file.read_text() == '{"benchmark": "other"}'
+
+
+def test_deep_nonsense_is_no_result(capsys, tmp_path):
+    file = tmp_path / "x.json"
+    file.write_text("[" * 100_000)
+    said = f"{file} is not a file of results: it is not JSON.\n"
+    assert called(capsys, "page", file, "--out", tmp_path / "y.html") == (2, "", said)
 
 
 def test_a_page_is_made_of_files(capsys, tmp_path):

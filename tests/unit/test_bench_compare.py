@@ -472,3 +472,19 @@ def test_the_command_explains_itself(capsys):
     with pytest.raises(SystemExit):
         bench_main(["compare", "--help"])
     assert "Exit code: 0 without regressions, 1 with" in " ".join(capsys.readouterr().out.split())
+
+
+def test_what_runs_our_code_under_another_name_is_no_peer():
+    """In `switch`, policies are rows of their own: when we are slow, they are slow, too."""
+    slow = [2.0, 2.02, 1.98, 2.01, 1.99]
+    fast = [value / 2 for value in slow]
+    rows = ("ours", "mutant", "restated")
+
+    def run(values):
+        each = [figure for who in rows for figure in figures(who, {"ms": values})]
+        return [*each, *figures("hermes-agent", {"ms": fast})]
+
+    seen = [result(figures=run(values), foreign=("hermes-agent",)) for values in (fast, slow)]
+    assert flagged(compare(*seen)) == {"cell: ours, ms ms"}
+    alike = [result(figures=run(values)) for values in (fast, slow)]
+    assert flagged(compare(*alike)) == set()

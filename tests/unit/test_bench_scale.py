@@ -152,13 +152,22 @@ def test_a_missing_or_broken_file_is_named(tmp_path, capsys):
     )
 
 
+def test_figures_of_a_quick_run_are_no_costs(tmp_path, capsys):
+    write(tmp_path)
+    quick = json.loads((tmp_path / "agents.json").read_text())
+    (tmp_path / "agents.json").write_text(json.dumps({**quick, "quick": True}))
+    assert scale.main(["--results", str(tmp_path)]) == 2
+    told = capsys.readouterr()
+    assert told.err == "agents.json is of a quick run: run `python -m bench agents`.\n"
+
+
 def test_figures_that_contradict_each_other_are_no_cost(tmp_path):
     where = ("store", "one session", "ours, actor", "rate")
     with pytest.raises(Missing, match="contradict each other: commit would be"):
         units(write(tmp_path, changed={where: 1e6}))
 
 
-def test_better_figures_are_used_where_they_were_measured(tmp_path):
+def test_costs_are_read_from_where_they_were_measured(tmp_path):
     changed = {
         ("runtime", "a warm session", "ours", "kib"): 20.0,
         ("runtime", "100 sessions at once", "ours", "disk_bytes"): 2000.0,
@@ -167,24 +176,6 @@ def test_better_figures_are_used_where_they_were_measured(tmp_path):
     }
     found = units(write(tmp_path, changed=changed))
     assert (found.warm.value, found.stored.value, found.call.value) == (20 * 1024, 1000.0, 0.0025)
-    assert not [one for one in attrs.astuple(found, recurse=False) if "assumed" in one.source]
-
-
-def test_older_figures_do_and_say_so(tmp_path):
-    results = write(tmp_path)
-    for name in ("runtime", "agents"):
-        content = json.loads((tmp_path / f"{name}.json").read_text())
-        newer = ("cpu_ms", "disk_bytes")
-        content["figures"] = [
-            one
-            for one in content["figures"]
-            if one["figure"] not in newer and one["cell"] != "a warm session"
-        ]
-        (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    found = units(results)
-    assert found.call.source.endswith("so at most")
-    assert found.warm.source.endswith("(assumed)")
-    assert found.stored.source.endswith("without the inbox's rows")
 
 
 def test_what_is_apart_by_more_than_allowed_does_not_agree():
