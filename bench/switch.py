@@ -162,6 +162,7 @@ def _measure(plan: Plan, prices: Prices, folder: Path, steps: Steps) -> Measured
     with fleet(folder, peers_env.interpreter("hermes-agent")) as drivers:
         versions: dict[str, report.Json] = {name: dict(d.about) for name, d in drivers.items()}
         bench = Bench(plan, prices, drivers, folder, steps)
+        steps.expect(bench.count())
         bench.patterns()
         bench.growth()
     machine["load_after"] = report.load()
@@ -182,12 +183,20 @@ class Bench:
     steps: Steps
     board: Board = attrs.Factory(Board)
 
+    @property
+    def labels(self) -> list[str]:
+        """Everybody who does the patterns."""
+        peers = [THEIRS] if "hermes-agent" in self.drivers else []
+        return [*(each.label for each in self.plan.contenders), *peers]
+
+    def count(self) -> int:
+        """How many steps there are."""
+        patterns = self.plan.repetitions * len(self.labels) * len(self.plan.patterns)
+        return patterns + len(growing(self.plan)) * len(GROWING)
+
     def patterns(self) -> None:
         """Every contender does every pattern."""
-        labels = [each.label for each in self.plan.contenders]
-        if "hermes-agent" in self.drivers:
-            labels.append(THEIRS)
-        self.steps.expect(self.plan.repetitions * len(labels) * len(self.plan.patterns))
+        labels = self.labels
         for repetition in range(self.plan.repetitions):
             runs: dict[str, list[Seen]] = {label: [] for label in labels}
             for pattern in self.plan.patterns:
@@ -202,9 +211,7 @@ class Bench:
 
     def growth(self) -> None:
         """How the cost of a turn grows with sessions and with the length of their histories."""
-        sizes = growing(self.plan)
-        self.steps.expect(len(sizes) * len(GROWING))
-        for cell, work in sizes.items():
+        for cell, work in growing(self.plan).items():
             script = workload.script(work, PATTERN_OF_GROWTH)
             runs: dict[str, list[Seen]] = {}
             for each in GROWING:

@@ -9,7 +9,7 @@ import pytest
 from bench import policies, switch, workload
 from bench.board import Board, Ref
 from bench.policies import OURS, Contender
-from bench.progress import Lines
+from bench.progress import Counter
 from bench.switch_figures import Prices
 
 PLAN = switch.Plan(
@@ -25,9 +25,11 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
     """One small run of everybody but hermes-agent, which cannot always be installed."""
     folder = tmp_path_factory.mktemp("switch")
     with switch.fleet(folder, None) as drivers:
-        bench = switch.Bench(PLAN, Prices(), drivers, folder, Lines())
+        steps = Counter()
+        bench = switch.Bench(PLAN, Prices(), drivers, folder, steps)
         bench.patterns()
         bench.growth()
+        assert steps.steps == bench.count()
         yield bench.board
 
 
