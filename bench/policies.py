@@ -11,8 +11,8 @@ from typing import Protocol
 
 import attrs
 
-from hermes.actors.policy import Baseline, guard
-from hermes.messages import Head, Rebuilt, Snapshot
+from hermes.actors.session.policy import Baseline, guard
+from hermes.messages import BuildReason, Head, Snapshot
 
 
 class Policy(Protocol):
@@ -20,7 +20,7 @@ class Policy(Protocol):
 
     def __call__(
         self, snapshot: Snapshot | None, signature: str, head: Head, baseline: Baseline | None
-    ) -> Rebuilt | None: ...
+    ) -> BuildReason | None: ...
     def refresh(self, agent: object, session_id: str, message_count: int) -> None: ...
 
 
@@ -29,7 +29,7 @@ class Ours:
 
     def __call__(
         self, snapshot: Snapshot | None, signature: str, head: Head, baseline: Baseline | None
-    ) -> Rebuilt | None:
+    ) -> BuildReason | None:
         return guard(snapshot, signature, head, baseline)
 
     def refresh(self, agent: object, session_id: str, message_count: int) -> None:
@@ -41,14 +41,14 @@ class Restated(Ours):
 
     def __call__(
         self, snapshot: Snapshot | None, signature: str, head: Head, baseline: Baseline | None
-    ) -> Rebuilt | None:
+    ) -> BuildReason | None:
         if snapshot is None:
             return "cold"
         if snapshot.signature != signature:
             return "signature"
         return self.judge(snapshot, head)
 
-    def judge(self, snapshot: Snapshot, head: Head) -> Rebuilt | None:
+    def judge(self, snapshot: Snapshot, head: Head) -> BuildReason | None:
         raise NotImplementedError
 
 
@@ -58,7 +58,7 @@ class BeforeFix(Restated):
     def __init__(self) -> None:
         self._counts: dict[object, int] = {}
 
-    def judge(self, snapshot: Snapshot, head: Head) -> Rebuilt | None:
+    def judge(self, snapshot: Snapshot, head: Head) -> BuildReason | None:
         known = self._counts.get(snapshot.agent, head.message_count)
         return None if known == head.message_count else "foreign-write"
 
@@ -77,7 +77,7 @@ class AfterFix(Restated):
     def __init__(self) -> None:
         self._known: dict[object, tuple[str, int]] = {}
 
-    def judge(self, snapshot: Snapshot, head: Head) -> Rebuilt | None:
+    def judge(self, snapshot: Snapshot, head: Head) -> BuildReason | None:
         session_id, count = self._known.get(snapshot.agent, (head.session_id, head.message_count))
         if session_id != head.session_id or count == head.message_count:
             return None
@@ -94,7 +94,7 @@ class EverySwitch(Ours):
 
     def __call__(
         self, snapshot: Snapshot | None, signature: str, head: Head, baseline: Baseline | None
-    ) -> Rebuilt | None:
+    ) -> BuildReason | None:
         switched = snapshot is not None and snapshot.session_id != head.session_id
         return "evicted" if switched else guard(snapshot, signature, head, baseline)
 
@@ -102,14 +102,14 @@ class EverySwitch(Ours):
 class AlwaysReuse(Restated):
     """Broken: what others wrote is never noticed."""
 
-    def judge(self, snapshot: Snapshot, head: Head) -> Rebuilt | None:
+    def judge(self, snapshot: Snapshot, head: Head) -> BuildReason | None:
         return None
 
 
 class AlwaysRebuild(Restated):
     """Broken: nothing is ever reused."""
 
-    def judge(self, snapshot: Snapshot, head: Head) -> Rebuilt | None:
+    def judge(self, snapshot: Snapshot, head: Head) -> BuildReason | None:
         return "evicted"
 
 

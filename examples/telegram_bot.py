@@ -9,7 +9,7 @@ import trio
 
 import hermes
 from hermes.adapters.telegram import BASE, Telegram
-from hermes.secrets import Secret
+from hermes.redaction.keys import Secret
 
 
 async def reply(turn):

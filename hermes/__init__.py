@@ -1,17 +1,20 @@
 """Hermes keeps conversations whole.
 
-Read: messages, events, protocols, actors.mailbox, actors.session, actors.answering, actors.runtime,
-store, embed.
+Read: messages, events, protocols, actors.kernel.mailbox, actors.session, actors.runtime, store, embed.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hermes.lazy import loader
+from hermes._lazy import loader
 
 if TYPE_CHECKING:
-    from hermes.actors.admission import Access as Access, Rates as Rates, Rules as Rules
+    from hermes.actors.admission.access import (
+        AccessPolicy as AccessPolicy,
+        PlatformRules as PlatformRules,
+        RateLimit as RateLimit,
+    )
     from hermes.config import CompressionConfig as CompressionConfig, Config as Config
     from hermes.context import (
         current_session_id as current_session_id,
@@ -38,7 +41,7 @@ __version__ = "0.1.0.dev0"
 
 # Who looks after a file, or needs one value, does not wait for the whole runtime.
 _NAMES = {
-    "actors.admission": "Access Rates Rules",
+    "actors.admission.access": "AccessPolicy PlatformRules RateLimit",
     "config": "CompressionConfig Config",
     "context": "current_session_id current_session_key current_turn_id set_current_session_id",
     "embed": "open_runtime",

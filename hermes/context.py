@@ -16,7 +16,7 @@ from hermes.errors import TurnClosed
 
 
 @attrs.define
-class Cell:
+class TurnContext:
     """The conversation of a turn or of a hook."""
 
     session_key: str
@@ -26,7 +26,7 @@ class Cell:
     """Whether the turn has ended; what it has begun beside may live on with its context."""
 
 
-_cell: ContextVar[Cell | None] = ContextVar("hermes_conversation", default=None)
+_cell: ContextVar[TurnContext | None] = ContextVar("hermes_conversation", default=None)
 
 
 def current_session_id() -> str | None:
@@ -75,7 +75,7 @@ def set_current_session_id(session_id: str) -> None:
 
 
 @contextmanager
-def within(cell: Cell) -> Iterator[None]:
+def within(cell: TurnContext) -> Iterator[None]:
     """Run a block as part of this conversation."""
     token = _cell.set(cell)
     try:

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from hermes.messages import Approval, Message, Rebuilt, Reply, ToolCall
+from hermes.messages import Approval, BuildReason, Message, Reply, ToolCall
 
 
 class TextDelta(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class ReasoningDelta(msgspec.Struct, frozen=True):
     text: str
 
 
-class Spoken(msgspec.Struct, frozen=True):
+class AssistantMessage(msgspec.Struct, frozen=True):
     """A message that calls tools is whole: so it is kept, whatever becomes of the turn."""
 
     message: Message
@@ -57,7 +57,7 @@ class TurnStarted(msgspec.Struct, frozen=True):
 
     turn_id: int
     session_id: str
-    rebuilt: Rebuilt | None
+    rebuilt: BuildReason | None
     inbox_ids: tuple[int, ...] = ()
     waited: float = 0.0
 
@@ -83,7 +83,7 @@ class SessionMoved(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Titled(msgspec.Struct, frozen=True):
+class TitleChanged(msgspec.Struct, frozen=True):
     """The session has this title now."""
 
     session_id: str
@@ -101,10 +101,10 @@ class TurnEnded(msgspec.Struct, frozen=True):
 
 
 AgentEvent: TypeAlias = (
-    TextDelta | ReasoningDelta | Spoken | ToolStarted | ToolFinished | ApprovalAsked
+    TextDelta | ReasoningDelta | AssistantMessage | ToolStarted | ToolFinished | ApprovalAsked
 )
 RuntimeEvent: TypeAlias = (
-    AgentEvent | TurnStarted | Steered | Notice | SessionMoved | Titled | TurnEnded
+    AgentEvent | TurnStarted | Steered | Notice | SessionMoved | TitleChanged | TurnEnded
 )
 
 

@@ -22,7 +22,7 @@ InboxState: TypeAlias = Literal["open", "done", "parked"]
 OutboxState: TypeAlias = Literal["pending", "sending", "sent", "dead"]
 Event: TypeAlias = Literal["on_session_finalize", "on_session_reset", "on_session_switch"]
 Busy: TypeAlias = Literal["queue", "interrupt", "steer", "reject"]
-Rebuilt: TypeAlias = Literal["cold", "signature", "foreign-write", "evicted", "abandoned"]
+BuildReason: TypeAlias = Literal["cold", "signature", "foreign-write", "evicted", "abandoned"]
 ApprovalState: TypeAlias = Literal["pending", "approved", "denied", "used", "expired"]
 ReplyStatus: TypeAlias = Literal["complete", "failed", "interrupted", "refused", "command"]
 Role: TypeAlias = Literal["guest", "user", "operator"]
@@ -175,7 +175,7 @@ class OutboxRow(msgspec.Struct, frozen=True):
     parts: int = 1
 
 
-class OutboxFacts(msgspec.Struct, frozen=True, kw_only=True):
+class OutboxStats(msgspec.Struct, frozen=True, kw_only=True):
     """How the replies to one platform are doing."""
 
     platform: str
@@ -189,13 +189,13 @@ class OutboxFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Given up within the last day."""
 
 
-class StoreFacts(msgspec.Struct, frozen=True, kw_only=True):
+class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     """How a store is doing, by its tables."""
 
     inbox_open: int = 0
     """Accepted messages that no turn has finished."""
     inbox_oldest_seconds: float = 0.0
-    outbox: tuple[OutboxFacts, ...] = ()
+    outbox: tuple[OutboxStats, ...] = ()
     hooks_open: int = 0
     """Boundaries that the hooks have not all heard of."""
     cost_today: float = 0.0
@@ -215,7 +215,7 @@ class Usage(msgspec.Struct, frozen=True):
     cost: float | None = None
 
 
-class Spent(msgspec.Struct, frozen=True):
+class CostTotals(msgspec.Struct, frozen=True):
     """What was spent: in a conversation, and since midnight by its principal and by everybody."""
 
     session: float = 0.0
@@ -257,7 +257,7 @@ class Committed(msgspec.Struct, frozen=True):
     """What was added, as it is stored."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class InboxReply(msgspec.Struct, frozen=True, kw_only=True):
     """The end of inbox rows that need no turn: what is said to them, in the same transaction."""
 
     session_key: str
@@ -265,7 +265,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     outbox: Sequence[Outbound] = ()
 
 
-class OnceCall(msgspec.Struct, frozen=True):
+class ToolCallRecord(msgspec.Struct, frozen=True):
     """A call that must not be made twice; `result` is None where its end was never recorded.
 
     `arguments` is canonical JSON, `ordinal` counts the same calls within one run of the turn.
@@ -315,7 +315,7 @@ class Pairing(msgspec.Struct, frozen=True):
     expires_at: float
 
 
-class WrongCode(msgspec.Struct, frozen=True):
+class PairingRejected(msgspec.Struct, frozen=True):
     """Nobody waits with this code; `left` more may be tried, or none for so many `seconds`."""
 
     left: int
@@ -346,7 +346,7 @@ class Rotation(msgspec.Struct, frozen=True, kw_only=True):
     lease: Lease | None = None
     child_session_id: str | None = None
     system_prompt: str | None = None
-    answer: Answer | None = None
+    answer: InboxReply | None = None
     """What is said to the command that asked for it, in the same transaction."""
 
 
@@ -437,7 +437,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
         return Head(self.id, self.message_count, self.revision, self.rewrites)
 
 
-class Listed(msgspec.Struct, frozen=True):
+class SessionSummary(msgspec.Struct, frozen=True):
     """A line of `list_sessions`: a conversation at its tip."""
 
     session: Session
@@ -446,7 +446,7 @@ class Listed(msgspec.Struct, frozen=True):
     preview: str
 
 
-class Found(msgspec.Struct, frozen=True):
+class SessionMatch(msgspec.Struct, frozen=True):
     """A conversation that somebody has named: its line to the tip, and the keys that lead there.
 
     `session` is the tip's row; None while the first turn of the conversation has not ended.
@@ -462,7 +462,7 @@ class Found(msgspec.Struct, frozen=True):
         return self.lineage[-1]
 
 
-class Hit(msgspec.Struct, frozen=True):
+class SearchHit(msgspec.Struct, frozen=True):
     """A message that a search found, with the messages around it."""
 
     message_id: int
@@ -611,7 +611,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     status: ReplyStatus = "complete"
     usage: tuple[Usage, ...] = ()
     error: str | None = None
-    rebuilt: Rebuilt | None = None
+    rebuilt: BuildReason | None = None
     """Why the agent was built for this turn; None where the cached one answered."""
     error_kind: str | None = None
     """What `error` is, without its words: the class of what was raised, or who failed."""
@@ -638,7 +638,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: int
     compress_at: int
     window: int
-    builds: Mapping[Rebuilt, int]
+    builds: Mapping[BuildReason, int]
     compression_note: str | None = None
 
 
@@ -649,7 +649,7 @@ class Title(msgspec.Struct, frozen=True):
     pending: bool = False
 
 
-class Running(msgspec.Struct, frozen=True):
+class RunningTurnInfo(msgspec.Struct, frozen=True):
     """A turn that runs, and what it has said so far."""
 
     turn_id: int

@@ -12,41 +12,41 @@ from hermes.events import AgentEvent
 from hermes.messages import (
     Accepted,
     AgentSpec,
-    Answer,
     Approval,
     Committed,
+    CostTotals,
     Delivery,
     Discarded,
     ExpiryPolicy,
-    Found,
     Head,
-    Hit,
     Inbound,
+    InboxReply,
     InboxRow,
     Lease,
-    Listed,
     Message,
-    OnceCall,
     Outbound,
-    OutboxFacts,
     OutboxRow,
+    OutboxStats,
     Pairing,
+    PairingRejected,
     Principal,
     Role,
     Rotated,
     Rotation,
     Route,
+    SearchHit,
     Session,
+    SessionMatch,
+    SessionSummary,
     Skipped,
     Source,
-    Spent,
     StoredMessage,
-    StoreFacts,
+    StoreStats,
+    ToolCallRecord,
     Transcript,
     TurnCommit,
     TurnResult,
     Usage,
-    WrongCode,
 )
 
 
@@ -61,7 +61,7 @@ class ToolRecords(Protocol):
         ordinal: int = 0,
         *,
         approved_for: str | None = None,
-    ) -> Awaitable[OnceCall | None]:
+    ) -> Awaitable[ToolCallRecord | None]:
         """Record a call before it is made; None where it may be made now, else the earlier one.
 
         With `approved_for`, a session_key, it takes an approval as well, or raises `NotApproved`.
@@ -69,7 +69,7 @@ class ToolRecords(Protocol):
         """
         ...
 
-    def end_once(self, call: OnceCall) -> Awaitable[None]:
+    def end_once(self, call: ToolCallRecord) -> Awaitable[None]:
         """Record what came of a call; the first result stays."""
         ...
 
@@ -103,7 +103,7 @@ class ToolRecords(Protocol):
         approval_id: int | None,
         *,
         approve: bool,
-        answer: Answer | None = None,
+        answer: InboxReply | None = None,
         then: Inbound | None = None,
         policy: ExpiryPolicy = ...,
     ) -> Awaitable[Approval | None]:
@@ -141,14 +141,14 @@ class Principals(Protocol):
         role: Role,
         by: Source,
         *,
-        answer: Callable[[Pairing | WrongCode], Answer] | None = None,
+        answer: Callable[[Pairing | PairingRejected], InboxReply] | None = None,
         welcome: Callable[[Pairing], Sequence[Outbound]] | None = None,
-    ) -> Awaitable[Pairing | WrongCode]:
+    ) -> Awaitable[Pairing | PairingRejected]:
         """Let the stranger in who waits with this code; answer and tell him at once with it."""
         ...
 
     def unpair(
-        self, platform: str, user_id: str, *, answer: Callable[[int], Answer] | None = None
+        self, platform: str, user_id: str, *, answer: Callable[[int], InboxReply] | None = None
     ) -> Awaitable[int]:
         """Take back what somebody was let in by, and his request; says how many rows."""
         ...
@@ -212,7 +212,7 @@ class Turn(Protocol):
         """
         ...
 
-    async def spent(self) -> Spent:
+    async def spent(self) -> CostTotals:
         """What this conversation has cost, and this day, with the turns that run."""
         ...
 
@@ -235,12 +235,12 @@ Build: TypeAlias = Callable[[AgentSpec], Agent | Awaitable[Agent]]
 Describe: TypeAlias = Callable[[str, Source], AgentSpec]
 
 
-SpentSoFar: TypeAlias = Callable[[], Awaitable[Spent]]
+SpentSoFar: TypeAlias = Callable[[], Awaitable[CostTotals]]
 """Asks what a conversation, its principal and the day have cost; for budgets, before each call."""
 
 
-async def _nothing() -> Spent:
-    return Spent()
+async def _nothing() -> CostTotals:
+    return CostTotals()
 
 
 def _free(_: Usage) -> None:
@@ -337,7 +337,7 @@ class Store(ToolRecords, Principals, Protocol):
         self, inbound: Inbound, *, policy: ExpiryPolicy = ..., max_open: int = ...
     ) -> Accepted: ...
     def commit_turn(self, turn: TurnCommit) -> Awaitable[Committed | Discarded]: ...
-    def answer(self, answer: Answer | None) -> Awaitable[None]: ...
+    def answer(self, answer: InboxReply | None) -> Awaitable[None]: ...
     def open_inbox(
         self, session_key: str | None = None, *, after: int = 0, limit: int = 1000
     ) -> Awaitable[list[InboxRow]]: ...
@@ -346,7 +346,7 @@ class Store(ToolRecords, Principals, Protocol):
     ) -> Awaitable[list[tuple[str, int]]]: ...
     def start_inbox(self, inbox_ids: Sequence[int]) -> Awaitable[None]: ...
     def park_inbox(
-        self, inbox_ids: Sequence[int], note: str, *, answer: Answer | None = None
+        self, inbox_ids: Sequence[int], note: str, *, answer: InboxReply | None = None
     ) -> Awaitable[int]: ...
 
     def load(self, session_id: str) -> Awaitable[Transcript]: ...
@@ -355,7 +355,7 @@ class Store(ToolRecords, Principals, Protocol):
         self, session_id: str, *, include_rewound: bool = False, limit: int = -1, offset: int = 0
     ) -> Awaitable[list[StoredMessage]]: ...
     def rewind(
-        self, session_id: str, message_id: int, *, answer: Answer | None = None
+        self, session_id: str, message_id: int, *, answer: InboxReply | None = None
     ) -> Awaitable[list[StoredMessage]]: ...
 
     def get_route(self, session_key: str) -> Awaitable[Route | None]: ...
@@ -367,12 +367,12 @@ class Store(ToolRecords, Principals, Protocol):
         reason: str = "session_reset",
         title: str | None = None,
         platform: str | None = None,
-        answer: Answer | None = None,
+        answer: InboxReply | None = None,
     ) -> Awaitable[Route]: ...
     def close_session(self, session_key: str, *, reason: str = ...) -> Awaitable[str | None]: ...
     def finalize(self, session_key: str, *, reason: str = ...) -> Awaitable[str | None]: ...
     def switch(
-        self, session_key: str, target: str, *, answer: Answer | None = None
+        self, session_key: str, target: str, *, answer: InboxReply | None = None
     ) -> Awaitable[Route]: ...
     def branch(
         self,
@@ -380,15 +380,15 @@ class Store(ToolRecords, Principals, Protocol):
         *,
         title: str | None = None,
         session_key: str | None = None,
-        answer: Answer | None = None,
+        answer: InboxReply | None = None,
     ) -> Awaitable[str]: ...
 
     def get_session(self, session_id: str) -> Awaitable[Session | None]: ...
-    def find(self, target: str) -> Awaitable[Found | None]: ...
+    def find(self, target: str) -> Awaitable[SessionMatch | None]: ...
     def delete_session(self, session_id: str) -> Awaitable[int]: ...
     def list_sessions(
         self, *, session_key: str | None = None, limit: int = 20, offset: int = 0
-    ) -> Awaitable[list[Listed]]: ...
+    ) -> Awaitable[list[SessionSummary]]: ...
     def set_session_title(self, session_id: str, title: str | None) -> Awaitable[bool]: ...
     def set_auto_title_if_empty(self, session_id: str, title: str) -> Awaitable[bool]: ...
     def set_pending_title(self, session_key: str, title: str | None) -> Awaitable[None]: ...
@@ -413,10 +413,12 @@ class Store(ToolRecords, Principals, Protocol):
         session_key: str | None = None,
         role: str | None = None,
         limit: int = 20,
-    ) -> Awaitable[list[Hit]]: ...
+    ) -> Awaitable[list[SearchHit]]: ...
     def book(self, session_id: str, calls: Sequence[Usage]) -> Awaitable[None]: ...
     def get_usage(self, session_id: str) -> Awaitable[list[Usage]]: ...
-    def spent(self, session_id: str, platform: str, user_id: str | None) -> Awaitable[Spent]: ...
+    def spent(
+        self, session_id: str, platform: str, user_id: str | None
+    ) -> Awaitable[CostTotals]: ...
     def get_meta(self, name: str) -> Awaitable[str | None]: ...
     def set_meta(self, name: str, value: str | None) -> Awaitable[None]: ...
 
@@ -433,8 +435,8 @@ class Store(ToolRecords, Principals, Protocol):
         self, lane: str, note: str, *, since: int = 0
     ) -> Awaitable[Sequence[int]]: ...
     def recover_outbox(self) -> Awaitable[int]: ...
-    def outbox_facts(self) -> Awaitable[Sequence[OutboxFacts]]: ...
-    def facts(self) -> Awaitable[StoreFacts]: ...
+    def outbox_facts(self) -> Awaitable[Sequence[OutboxStats]]: ...
+    def facts(self) -> Awaitable[StoreStats]: ...
     async def wait_boundaries(self) -> None: ...
 
 

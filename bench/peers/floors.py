@@ -15,7 +15,7 @@ from bench import texts
 from bench.peers import timing
 from bench.peers.wire import Figures, serve
 from hermes.store import SessionStore
-from hermes.store.sessions import SELECT
+from hermes.store.conversations.sessions import SELECT
 
 BLOCK = 4096
 BLOCKS = 1024

@@ -15,8 +15,8 @@ from bench.peers.ours_runtime import WARM_UP, fill, latency_figures
 from bench.peers.wire import Figures, serve
 from hermes import open_runtime
 from hermes.agents import Endpoint, chat_agents
-from hermes.agents.openai_chat import OpenAIChat
-from hermes.agents.provider import Piece
+from hermes.agents.providers.base import Piece
+from hermes.agents.providers.openai_chat import OpenAIChat
 from hermes.messages import Message
 
 

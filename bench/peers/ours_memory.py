@@ -16,8 +16,8 @@ from bench.peers.ours_runtime import HISTORY, echo, fill
 from hermes import open_runtime
 from hermes.actors.runtime import Runtime
 from hermes.agents.chat import ChatAgent
-from hermes.agents.openai_chat import OpenAIChat
-from hermes.agents.provider import Endpoint, Piece, Said
+from hermes.agents.providers.base import Endpoint, Piece, Said
+from hermes.agents.providers.openai_chat import OpenAIChat
 from hermes.config import Config
 from hermes.messages import Message
 

@@ -21,7 +21,7 @@ from bench.peers.timing import percentile
 from bench.peers.trio_floors import Call, handle, race
 from bench.peers.wire import Figures, serve
 from hermes import open_runtime
-from hermes.actors.mailbox import Mailbox, Request, serve as serve_mail
+from hermes.actors.kernel.mailbox import Mailbox, Request, serve as serve_mail
 from hermes.actors.runtime import Runtime
 from hermes.messages import Message
 from hermes.store import SessionStore, open_store

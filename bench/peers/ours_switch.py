@@ -20,13 +20,13 @@ from bench.peers.switch_record import Record, TurnRecord
 from bench.peers.wire import serve
 from bench.policies import Contender, Policy
 from bench.workload import Compress, Restart, Step, Turn, Write
-from hermes.actors.render import Unfolding
 from hermes.actors.runtime import Runtime, running
 from hermes.agents import ChatAgent, ChatAgents, Endpoint, chat_agents, tool
-from hermes.agents.openai_chat import OpenAIChat
+from hermes.agents.providers.openai_chat import OpenAIChat
 from hermes.config import CompressionConfig, Config
 from hermes.messages import AgentSpec, Message
 from hermes.store import SessionStore, open_store
+from hermes.transcript.render import Unfolding
 
 # Nothing is compressed but by the script; then all but the last exchanges is summed up.
 CONFIG = Config(compression=CompressionConfig(window=1_000_000, tail_share=0.0003))

@@ -13,19 +13,19 @@ from uuid import uuid4
 import msgspec
 import trio
 
-from hermes.actors.admission import Access, Admission
-from hermes.actors.commands import parse
-from hermes.actors.compression import Compression, Outcome
-from hermes.actors.counting import Latency, Spending
-from hermes.actors.house import House
-from hermes.actors.listening import Hearer, Subscription
-from hermes.actors.mailbox import Request
-from hermes.actors.policy import Guard, guard
-from hermes.actors.sending import Sender
-from hermes.actors.session import SessionActor
-from hermes.actors.streaming import Stream
-from hermes.actors.supervision import Supervisor
-from hermes.actors.titling import Titling
+from hermes.actors.admission.access import AccessPolicy, Admission
+from hermes.actors.auto_title import AutoTitler
+from hermes.actors.compression.compressor import CompressionResult, SessionCompressor
+from hermes.actors.context import RuntimeContext
+from hermes.actors.delivery.dispatcher import Dispatcher
+from hermes.actors.event_bus import EventCallback, Subscription
+from hermes.actors.kernel.mailbox import Request
+from hermes.actors.metrics import Latency, Spending
+from hermes.actors.session.actor import SessionActor
+from hermes.actors.session.commands import parse
+from hermes.actors.session.policy import RebuildPolicy, guard
+from hermes.actors.stream import Stream
+from hermes.actors.supervisor import Supervisor
 from hermes.config import Config
 from hermes.context import inside_hook, inside_turn_of
 from hermes.errors import (
@@ -38,27 +38,27 @@ from hermes.errors import (
 )
 from hermes.messages import (
     Accepted,
+    BuildReason,
     Busy,
-    Found,
-    Hit,
     Inbound,
     JsonObject,
-    Listed,
-    Rebuilt,
     Receipt,
     Reply,
     ReplyStatus,
     Route,
-    Running,
+    RunningTurnInfo,
+    SearchHit,
+    SessionMatch,
+    SessionSummary,
     Snapshot,
     Source,
     Status,
     StoredMessage,
-    StoreFacts,
+    StoreStats,
     Title,
 )
 from hermes.protocols import Adapter, Build, Compressor, Describe, Store, Titler
-from hermes.secrets import Hide
+from hermes.redaction.keys import Redact
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
     actors: int
     agents: int
     transcript_bytes: int
-    builds: Mapping[Rebuilt, int]
+    builds: Mapping[BuildReason, int]
     draining: bool
     running: int
     """Turns that run now."""
@@ -88,7 +88,7 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
 class Runtime:
     """Conversations, each with an actor of its own. Every verb can be called at any time."""
 
-    def __init__(self, house: House, supervisor: Supervisor) -> None:
+    def __init__(self, house: RuntimeContext, supervisor: Supervisor) -> None:
         self._house = house
         self._supervisor = supervisor
         house.submit = self._take
@@ -178,7 +178,7 @@ class Runtime:
 
     async def compress(
         self, session_key: str, focus: str | None = None, *, keep_exchanges: int | None = None
-    ) -> Outcome:
+    ) -> CompressionResult:
         """Sum up the older part of the conversation now."""
         rotation_id = uuid4().hex
         return await self._request(
@@ -240,7 +240,7 @@ class Runtime:
 
     async def sessions(
         self, session_key: str | None, *, limit: int = 20, offset: int = 0
-    ) -> list[Listed]:
+    ) -> list[SessionSummary]:
         """The conversations of a key, latest activity first; those of all for an operator: None."""
         return await self._house.store.list_sessions(
             session_key=session_key, limit=limit, offset=offset
@@ -248,7 +248,7 @@ class Runtime:
 
     async def search(
         self, session_key: str, words: str, *, role: str | None = None, limit: int = 20
-    ) -> list[Hit]:
+    ) -> list[SearchHit]:
         """Messages with these words in the conversations of a key, and in no others; best first."""
         return await self._house.store.search_messages(
             words, session_key=session_key, role=role, limit=limit
@@ -256,7 +256,7 @@ class Runtime:
 
     # For an operator, who sees the conversations of all keys
 
-    async def find(self, target: str) -> Found | None:
+    async def find(self, target: str) -> SessionMatch | None:
         """The conversation that an id, a unique prefix or a title means, at its tip."""
         return await self._house.store.find(target)
 
@@ -301,18 +301,20 @@ class Runtime:
         )
         return not rows or rows[0].inbox_id != receipt.inbox_id
 
-    def running_turns(self) -> dict[str, Running]:
+    def running_turns(self) -> dict[str, RunningTurnInfo]:
         """The turns that run now, by session_key."""
         turns = {actor.key: actor.answering.turn for actor in self._supervisor.actors}
         return {
-            key: Running(turn.turn_id, turn.said) for key, turn in turns.items() if turn is not None
+            key: RunningTurnInfo(turn.turn_id, turn.said)
+            for key, turn in turns.items()
+            if turn is not None
         }
 
     def events(
         self,
         session_key: str | None = None,
         *,
-        call: Hearer | None = None,
+        call: EventCallback | None = None,
         pieces: bool = True,
     ) -> Subscription:
         """Hear what happens from now on, to one conversation or to all; use it in a `with`.
@@ -360,7 +362,7 @@ class Runtime:
             commits=counts.latency(),
         )
 
-    async def facts(self) -> StoreFacts:
+    async def facts(self) -> StoreStats:
         """What the store says of itself: what waits, what was given up, what this day has cost."""
         return await self._house.store.facts()
 
@@ -419,10 +421,10 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
     compressor: Compressor | None = None,
     titler: Titler | None = None,
     adapters: Iterable[Adapter] = (),
-    admission: Access | None = None,
-    hide: Hide | None = None,
+    admission: AccessPolicy | None = None,
+    hide: Redact | None = None,
     wall: Callable[[], float] = time.time,
-    guard: Guard = guard,
+    guard: RebuildPolicy = guard,
 ) -> AsyncIterator[Runtime]:
     """Actors on a store, around a block of the caller's; leaving it drains.
 
@@ -431,9 +433,11 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
     raised: BaseException | None = None
     try:
         async with trio.open_nursery() as beside:
-            sender = Sender(beside, adapters, store, hide)
-            compression = Compression(store, compressor, config.compression, wall, hide or str)
-            house = House(
+            sender = Dispatcher(beside, adapters, store, hide)
+            compression = SessionCompressor(
+                store, compressor, config.compression, wall, hide or str
+            )
+            house = RuntimeContext(
                 store=store,
                 config=config,
                 build=build,
@@ -446,7 +450,7 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
                 hide=hide,
             )
             if titler is not None:
-                house.titling = Titling(beside, store, titler, house.publish, hide or str)
+                house.titling = AutoTitler(beside, store, titler, house.publish, hide or str)
             supervisor = Supervisor(house, sender)
             runtime = Runtime(house, supervisor)
             store.deliver, store.send = supervisor.deliver, sender.offer

@@ -24,8 +24,8 @@ from typing import TypeVar
 import attrs
 import trio
 
-from hermes import foreign
-from hermes.actors.listening import Subscription
+from hermes import user_code
+from hermes.actors.event_bus import Subscription
 from hermes.events import Envelope, TextDelta, ToolStarted, TurnEnded, TurnStarted
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ async def _bounded(call: Callable[..., Awaitable[object]], *args: object) -> Non
         with trio.move_on_after(SHOW_SECONDS):
             await call(*args)
     except BaseException as error:  # noqa: BLE001 - foreign code
-        if (through := foreign.passing(error)) is not None:
+        if (through := user_code.passing(error)) is not None:
             raise through from None
         log.warning("a preview was not shown: %r", error)
 

@@ -8,33 +8,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hermes.lazy import loader
+from hermes._lazy import loader
 
 if TYPE_CHECKING:
     from hermes.agents.bridges import (
         asyncio_agent as asyncio_agent,
         blocking_agent as blocking_agent,
     )
+    from hermes.agents.budgets import Budgets as Budgets, Price as Price, Spending as Spending
     from hermes.agents.chat import ChatAgent as ChatAgent, Retries as Retries
-    from hermes.agents.models import ChatAgents as ChatAgents, chat_agents as chat_agents
+    from hermes.agents.compressor import ModelCompressor as ModelCompressor
+    from hermes.agents.factory import ChatAgents as ChatAgents, chat_agents as chat_agents
     from hermes.agents.offline import OfflineAgent as OfflineAgent
-    from hermes.agents.provider import Endpoint as Endpoint, Secret as Secret
-    from hermes.agents.spending import Budgets as Budgets, Price as Price, Spending as Spending
-    from hermes.agents.summaries import ModelCompressor as ModelCompressor
-    from hermes.agents.titles import ModelTitler as ModelTitler
-    from hermes.agents.tools import Tool as Tool, Toolbox as Toolbox, tool as tool
+    from hermes.agents.providers.base import Endpoint as Endpoint, Secret as Secret
+    from hermes.agents.titler import ModelTitler as ModelTitler
+    from hermes.agents.tools.toolbox import Tool as Tool, Toolbox as Toolbox, tool as tool
 
 # Who needs no model does not wait for an HTTP client.
 _NAMES = {
     "bridges": "asyncio_agent blocking_agent",
     "chat": "ChatAgent Retries",
-    "models": "ChatAgents chat_agents",
+    "factory": "ChatAgents chat_agents",
     "offline": "OfflineAgent",
-    "provider": "Endpoint Secret",
-    "spending": "Budgets Price Spending",
-    "summaries": "ModelCompressor",
-    "titles": "ModelTitler",
-    "tools": "Tool Toolbox tool",
+    "providers.base": "Endpoint Secret",
+    "budgets": "Budgets Price Spending",
+    "compressor": "ModelCompressor",
+    "titler": "ModelTitler",
+    "tools.toolbox": "Tool Toolbox tool",
 }
 __all__ = sorted(" ".join(_NAMES.values()).split())  # noqa: PLE0605 - the names above
 __getattr__ = loader(__name__, _NAMES)

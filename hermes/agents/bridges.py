@@ -17,7 +17,7 @@ from typing import ClassVar, Protocol, TypeAlias
 import attrs
 import trio
 
-from hermes.agents.crossing import Away, AwayTurn, LoopTask, LoopTurn, ThreadTurn, outside
+from hermes.agents.threads import LoopTask, LoopTurn, RemoteTurn, ThreadResult, ThreadTurn, outside
 from hermes.messages import AgentSpec, TurnResult
 from hermes.protocols import Turn
 
@@ -48,8 +48,8 @@ class Begin(Protocol):
     """Begins a turn elsewhere; returns the turn as it is used there, and what stops it."""
 
     def __call__(
-        self, turn: Turn, away: Away[Answer], /
-    ) -> tuple[AwayTurn, Callable[[], None]]: ...
+        self, turn: Turn, away: ThreadResult[Answer], /
+    ) -> tuple[RemoteTurn, Callable[[], None]]: ...
 
 
 @attrs.define(eq=False)
@@ -59,10 +59,10 @@ class Crossings:
     begin: Begin
     grace_seconds: float
     max_abandoned: int
-    running: set[Away[Answer]] = attrs.Factory(set)
-    abandoned: set[Away[Answer]] = attrs.Factory(set)
+    running: set[ThreadResult[Answer]] = attrs.Factory(set)
+    abandoned: set[ThreadResult[Answer]] = attrs.Factory(set)
 
-    def abandon(self, turn_id: int, away: Away[Answer]) -> None:
+    def abandon(self, turn_id: int, away: ThreadResult[Answer]) -> None:
         """Leave a turn alone that did not stop, and count it until it ends."""
         log.warning("turn %d did not stop within %g s: left", turn_id, self.grace_seconds)
 
@@ -90,7 +90,7 @@ class BridgeAgent:
         if len(crossings.abandoned) >= crossings.max_abandoned:
             error = TOO_MANY.format(number=len(crossings.abandoned))
             return TurnResult(failed=True, error=error, api_calls=0)
-        away: Away[Answer] = Away()
+        away: ThreadResult[Answer] = ThreadResult()
         theirs, stop = crossings.begin(turn, away)
         crossings.running.add(away)
         try:
@@ -158,7 +158,9 @@ class BlockingBridge(Bridge):
             self._limiters.set(limiter)
             return limiter
 
-    def _begin(self, turn: Turn, away: Away[Answer]) -> tuple[AwayTurn, Callable[[], None]]:
+    def _begin(
+        self, turn: Turn, away: ThreadResult[Answer]
+    ) -> tuple[RemoteTurn, Callable[[], None]]:
         theirs = ThreadTurn(turn)
         work = functools.partial(outside().run, self._fn, theirs)
         name = f"hermes turn {turn.turn_id}"
@@ -181,7 +183,9 @@ class AsyncioBridge(Bridge):
         self._starting = threading.Lock()  # two runtimes in two threads may share it
         self._thread: LoopThread | None = None
 
-    def _begin(self, turn: Turn, away: Away[Answer]) -> tuple[AwayTurn, Callable[[], None]]:
+    def _begin(
+        self, turn: Turn, away: ThreadResult[Answer]
+    ) -> tuple[RemoteTurn, Callable[[], None]]:
         theirs = LoopTurn(turn)
         task = LoopTask(self._loop(), away, functools.partial(self._fn, theirs))
 

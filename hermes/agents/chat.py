@@ -10,9 +10,8 @@ import attrs
 import trio
 from msgspec.structs import replace
 
-from hermes.actors.answers import LONG_HISTORY
-from hermes.agents.prompts import Fresh, Prompts
-from hermes.agents.provider import (
+from hermes.agents.budgets import Spending
+from hermes.agents.providers.base import (
     Piece,
     Provider,
     ProviderError,
@@ -21,12 +20,13 @@ from hermes.agents.provider import (
     Text,
     Unavailable,
 )
-from hermes.agents.spending import Spending
-from hermes.agents.tools import Ran, Toolbox
+from hermes.agents.providers.prompt_cache import Fresh, Prompts
+from hermes.agents.tools.toolbox import Toolbox, ToolOutcome
 from hermes.errors import ContextOverflow
-from hermes.events import ReasoningDelta, Spoken, TextDelta, ToolFinished, ToolStarted
+from hermes.events import AssistantMessage, ReasoningDelta, TextDelta, ToolFinished, ToolStarted
 from hermes.messages import Message, ToolCall, TurnResult
 from hermes.protocols import Turn
+from hermes.transcript.overflow import LONG_HISTORY
 
 ONCE_MORE = "\n\n[The connection broke off; once more.]\n\n"
 OUT_OF_STEPS = "the model called tools {steps} times without coming to an answer"
@@ -215,7 +215,7 @@ class ChatAgent:
 
         async def run(place: int, call: ToolCall) -> None:
             if place == cut:
-                ran = Ran(CUT_CALL.format(name=call.name), failed=True)
+                ran = ToolOutcome(CUT_CALL.format(name=call.name), failed=True)
             else:
                 ran = await self._tools.run(call, turn)
             # Halves of characters, as in names of files, can be neither sent nor stored.
@@ -225,7 +225,7 @@ class ChatAgent:
 
         # If the turn fails or is interrupted, its rows are made of these events: as they were sent,
         # and in their order, not as the tasks begin.
-        turn.emit(Spoken(message))
+        turn.emit(AssistantMessage(message))
         for call in message.tool_calls:
             turn.emit(ToolStarted(call))
         async with trio.open_nursery() as nursery:

@@ -16,12 +16,12 @@ import msgspec
 import trio
 from msgspec.structs import replace
 
-from hermes.actors.cutting import is_question
-from hermes.actors.turn import rows_of
+from hermes.actors.session.running_turn import rows_of
 from hermes.agents.arithmetic import calculate
 from hermes.events import AgentEvent, Steered, TextDelta, ToolFinished, ToolStarted
-from hermes.messages import Hit, Message, ToolCall, TurnResult
+from hermes.messages import Message, SearchHit, ToolCall, TurnResult
 from hermes.protocols import Turn
+from hermes.transcript.compaction import is_question
 
 WHO = "I am the offline agent of Hermes: no model is connected."
 CONNECT = (
@@ -73,7 +73,7 @@ class Search(Protocol):
 
     def __call__(
         self, session_key: str, words: str, *, role: str | None = None, limit: int = 20
-    ) -> Awaitable[Sequence[Hit]]: ...
+    ) -> Awaitable[Sequence[SearchHit]]: ...
 
 
 def _local_time() -> datetime:

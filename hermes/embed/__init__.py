@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hermes._lazy import loader
 from hermes.embed.trio_host import ReplyAgent as ReplyAgent, open_runtime as open_runtime
-from hermes.lazy import loader
 
 if TYPE_CHECKING:
     from hermes.embed.asyncio_host import (

@@ -21,11 +21,11 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from msgspec.structs import replace
 
 from hermes.actors.runtime import Runtime
-from hermes.actors.streaming import Stream
-from hermes.agents.crossing import Away, LoopTask, LoopTurn
-from hermes.embed.trio_host import Reply, builder_of, open_runtime
+from hermes.actors.stream import Stream
+from hermes.agents.threads import LoopTask, LoopTurn, ThreadResult
+from hermes.embed.trio_host import ReplyFunction, builder_of, open_runtime
 from hermes.events import RuntimeEvent
-from hermes.messages import AgentSpec, Hooks, OutboxRow, Spent, TurnResult
+from hermes.messages import AgentSpec, CostTotals, Hooks, OutboxRow, TurnResult
 from hermes.protocols import (
     Adapter,
     Agent,
@@ -60,7 +60,7 @@ class HostLoop:
 
     async def run(self, work: Callable[[], Awaitable[R]]) -> R:
         """Run something of the host's on its loop; cancelled here, it is cancelled there."""
-        away: Away[R] = Away()
+        away: ThreadResult[R] = ThreadResult()
         return await away.wait(LoopTask(self.loop, away, work).stop, GRACE_SECONDS)
 
 
@@ -150,7 +150,7 @@ def _crossing(question: SpentSoFar) -> SpentSoFar:
     """A question to the runtime that a coroutine on another loop can wait for."""
     token = trio.lowlevel.current_trio_token()
 
-    async def ask() -> Spent:
+    async def ask() -> CostTotals:
         return await asyncio.to_thread(lambda: trio.from_thread.run(question, trio_token=token))
 
     return ask
@@ -161,7 +161,7 @@ def _on_trio(part: object) -> bool:
     return bool(getattr(part, "on_trio", False))
 
 
-def _hosted_builder(agent: Build | Reply, host: HostLoop) -> Build:
+def _hosted_builder(agent: Build | ReplyFunction, host: HostLoop) -> Build:
     build = builder_of(agent)
 
     async def hosted(spec: AgentSpec) -> Agent:
@@ -302,7 +302,7 @@ class AsyncioRuntime:
 async def open_runtime_asyncio(
     path: str | os.PathLike[str],
     *,
-    agent: Build | Reply,
+    agent: Build | ReplyFunction,
     hooks: Hooks | None = None,
     compressor: Compressor | None = None,
     titler: Titler | None = None,

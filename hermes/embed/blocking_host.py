@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from hermes.actors.runtime import Runtime
-from hermes.actors.streaming import Stream
+from hermes.actors.stream import Stream
 from hermes.embed.trio_host import open_runtime
 from hermes.events import RuntimeEvent
 

@@ -10,25 +10,25 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from hermes.actors.admission import Access
+from hermes.actors.admission.access import AccessPolicy
 from hermes.actors.runtime import Runtime, running
 from hermes.config import Config
 from hermes.messages import AgentSpec, Hooks, Source, TurnResult
 from hermes.protocols import Adapter, Build, Compressor, Describe, Titler, Turn
-from hermes.secrets import Hide
+from hermes.redaction.keys import Redact
 from hermes.store import Clock, open_store
 from hermes.store.actor import SWEEP_SECONDS
-from hermes.store.lanes import HOOK_SECONDS
+from hermes.store.hooks import HOOK_SECONDS
 from hermes.store.worker import OpenWorker, open_in_thread
 
-Reply: TypeAlias = Callable[[Turn], Awaitable[str | TurnResult]]
+ReplyFunction: TypeAlias = Callable[[Turn], Awaitable[str | TurnResult]]
 
 
 @attrs.frozen
 class ReplyAgent:
     """The simplest agent: a coroutine function from a turn to a text."""
 
-    reply: Reply
+    reply: ReplyFunction
 
     async def run(self, turn: Turn, /) -> TurnResult:
         """Answer with what the function returns."""
@@ -36,7 +36,7 @@ class ReplyAgent:
         return TurnResult(text=answer) if isinstance(answer, str) else answer
 
 
-def builder_of(agent: Build | Reply) -> Build:
+def builder_of(agent: Build | ReplyFunction) -> Build:
     """A builder, whichever of the two it is: `build(spec)` makes agents, `reply(turn)` is one."""
     if not callable(agent):
         raise TypeError("agent must be a function: build(spec) -> Agent, or async reply(turn)")
@@ -57,15 +57,15 @@ def plain_description(session_key: str, source: Source) -> AgentSpec:
 async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     path: str | os.PathLike[str],
     *,
-    agent: Build | Reply,
+    agent: Build | ReplyFunction,
     describe: Describe = plain_description,
     hooks: Hooks | None = None,
     config: Config | None = None,
     compressor: Compressor | None = None,
     titler: Titler | None = None,
     adapters: Iterable[Adapter] = (),
-    admission: Access | None = None,
-    hide: Hide | None = None,
+    admission: AccessPolicy | None = None,
+    hide: Redact | None = None,
     clock: Clock | None = None,
     hook_seconds: float = HOOK_SECONDS,
     sweep_seconds: float = SWEEP_SECONDS,

@@ -22,12 +22,12 @@ from typing import Any
 import trio
 
 from hermes.errors import StoreFailed, StoreRefused
-from hermes.run import resolving
+from hermes.run import references
 from hermes.run.status import report
 from hermes.settings import EXAMPLE, BadSettings, Problem, Settings, located, read
 
 try:
-    from hermes.run.bot import Front, Kept, Stopped, place_of, run_bot
+    from hermes.run.app import Front, Kept, Stopped, place_of, run_bot
     from hermes.run.logs import Form, configure
 except ModuleNotFoundError as missing:
     sys.stderr.write(
@@ -59,7 +59,7 @@ def _main(options: argparse.Namespace, kept: Kept) -> int:
         settings = read(text, _said(options), os.environ)
         if options.status:  # who asks need not have the bot's keys and functions
             return _tell(settings, "json" if options.json else "text")
-        if problems := located(resolving.unresolved(settings), text):
+        if problems := located(references.unresolved(settings), text):
             return _complain(problems, options)
     except BadSettings as bad:
         return _complain(bad.problems, options)
@@ -139,7 +139,7 @@ def _run(settings: Settings, front: Front, kept: Kept) -> int:
     configure(
         form=settings.log.form,
         level=settings.log.level or usual,
-        secrets=resolving.secrets(settings),
+        secrets=references.secrets(settings),
         stream=sys.stderr,
     )
     try:

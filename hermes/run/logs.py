@@ -22,8 +22,8 @@ from typing import IO, Literal
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from hermes import foreign
-from hermes.run.hiding import Hiding
+from hermes import user_code
+from hermes.redaction.values import Redactor
 
 MAX_WAITING = 1000
 """Lines that wait for a slow sink; more are dropped, and counted."""
@@ -60,7 +60,9 @@ class Sink(logging.Handler):
         try:
             said = self.format(record)
         except Exception as error:  # noqa: BLE001 - a bad log call must not end what it tells of
-            said = self._own("a line of %s could not be made: %s", record.name, foreign.kind(error))
+            said = self._own(
+                "a line of %s could not be made: %s", record.name, user_code.kind(error)
+            )
         with self._some:
             if len(self._lines) >= MAX_WAITING:
                 self.dropped += 1
@@ -112,7 +114,7 @@ def configure(*, form: Form, level: str, secrets: Sequence[str], stream: IO[str]
 
     `level` is for Hermes; of other libraries only warnings are written. Call it once.
     """
-    hiding = Hiding(secrets)
+    hiding = Redactor(secrets)
     sink = Sink(stream)
     clean = _Clean(hiding, for_people=form == "text")
     common: list[Processor] = [
@@ -184,7 +186,7 @@ def dropped() -> int:
 class _Clean:
     """Makes the values of a line harmless: bounded, without secrets, and of one line each."""
 
-    def __init__(self, hiding: Hiding, *, for_people: bool) -> None:
+    def __init__(self, hiding: Redactor, *, for_people: bool) -> None:
         self._hiding = hiding
         self._for_people = for_people
 
@@ -215,7 +217,7 @@ class _Clean:
 class _LastLook:
     """Takes secrets out of the line itself, whatever its parts have made of them."""
 
-    def __init__(self, hiding: Hiding) -> None:
+    def __init__(self, hiding: Redactor) -> None:
         self._hiding = hiding
 
     def __call__(self, _logger: WrappedLogger, _name: str, said: object) -> str:
@@ -277,7 +279,7 @@ def _description(error: BaseException, seen: set[int]) -> Iterator[str]:
         yield "and then:"
     for frame in traceback.extract_tb(error.__traceback__):
         yield f"{frame.filename}:{frame.lineno} in {frame.name}: {frame.line or ''}"
-    yield foreign.named(error)
+    yield user_code.loggable(error)
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
             if id(each) not in seen:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from hermes.actors.runtime import Runtime
 from hermes.protocols import Adapter
-from hermes.run import resolving
+from hermes.run import references
 from hermes.settings import Settings
 from hermes.settings.schema import TelegramTable
 
@@ -33,9 +33,9 @@ async def open_platforms(settings: Settings) -> AsyncIterator[list[Platform]]:
 
 
 async def _telegram(table: TelegramTable, stack: AsyncExitStack) -> Platform:
-    from hermes.adapters.telegram import BASE, Manners, Telegram  # noqa: PLC0415 - an HTTP client
+    from hermes.adapters.telegram import BASE, GroupPolicy, Telegram  # noqa: PLC0415 - an HTTP client
 
-    manners = Manners(groups=table.groups, shared=table.shared_groups, edits=table.edits)
-    token = resolving.secret("telegram.token", table.token)
+    manners = GroupPolicy(groups=table.groups, shared=table.shared_groups, edits=table.edits)
+    token = references.secret("telegram.token", table.token)
     telegram = Telegram(token, manners=manners, base_url=table.base_url or BASE)
     return await stack.enter_async_context(telegram)

@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias, get_args
 
 import attrs
 
-from hermes.messages import Rebuilt, ReplyStatus
-from hermes.run.facts import Facts
+from hermes.messages import BuildReason, ReplyStatus
+from hermes.run.metrics import Metrics
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 Sample: TypeAlias = tuple[str, Labels, float]
@@ -23,54 +23,54 @@ class Metric:
     name: str
     kind: Literal["counter", "gauge", "summary"]
     help: str
-    samples: Callable[[Facts], Iterable[Sample]]
+    samples: Callable[[Metrics], Iterable[Sample]]
     labels: tuple[str, ...] = ()
 
 
-def _one(field: str) -> Callable[[Facts], Iterable[Sample]]:
+def _one(field: str) -> Callable[[Metrics], Iterable[Sample]]:
     return lambda facts: [("", (), float(getattr(facts, field)))]
 
 
 def _by(
     label: str, field: str, always: tuple[str, ...] = ()
-) -> Callable[[Facts], Iterable[Sample]]:
+) -> Callable[[Metrics], Iterable[Sample]]:
     """One sample for each name; those that are known are there from the beginning, as 0."""
 
-    def samples(facts: Facts) -> Iterable[Sample]:
+    def samples(facts: Metrics) -> Iterable[Sample]:
         counts: dict[str, int] = {**dict.fromkeys(always, 0), **getattr(facts, field)}
         return [("", ((label, name),), float(count)) for name, count in counts.items()]
 
     return samples
 
 
-def _info(facts: Facts) -> Iterable[Sample]:
+def _info(facts: Metrics) -> Iterable[Sample]:
     yield "", (("version", facts.version),), 1.0
 
 
-def _tokens(facts: Facts) -> Iterable[Sample]:
+def _tokens(facts: Metrics) -> Iterable[Sample]:
     for kind in ("input", "output", "cached"):
         yield "", (("kind", kind),), float(getattr(facts, f"{kind}_tokens"))
 
 
-def _outbox(facts: Facts) -> Iterable[Sample]:
+def _outbox(facts: Metrics) -> Iterable[Sample]:
     for each in facts.outbox:
         for state in ("pending", "sending", "recovered", "dead"):
             yield "", (("platform", each.platform), ("state", state)), float(getattr(each, state))
 
 
-def _outbox_oldest(facts: Facts) -> Iterable[Sample]:
+def _outbox_oldest(facts: Metrics) -> Iterable[Sample]:
     for each in facts.outbox:
         yield "", (("platform", each.platform),), each.oldest_seconds
 
 
-def _commits(facts: Facts) -> Iterable[Sample]:
+def _commits(facts: Metrics) -> Iterable[Sample]:
     yield "", (("quantile", "0.5"),), facts.commit_p50
     yield "", (("quantile", "0.99"),), facts.commit_p99
     yield "_sum", (), facts.commit_seconds
     yield "_count", (), float(facts.commits)
 
 
-def _adapters(facts: Facts) -> Iterable[Sample]:
+def _adapters(facts: Metrics) -> Iterable[Sample]:
     for name, state in facts.adapters.items():
         yield "", (("adapter", name), ("state", state)), 1.0
 
@@ -97,7 +97,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "hermes_agent_builds_total", "counter", "agents that were built, by why",
-        _by("reason", "builds", get_args(Rebuilt)), ("reason",),
+        _by("reason", "builds", get_args(BuildReason)), ("reason",),
     ),
     Metric(
         "hermes_agent_reuses_total", "counter", "turns that found their agent in the cache",
@@ -156,7 +156,7 @@ METRICS: tuple[Metric, ...] = (
 )  # fmt: skip
 
 
-def prometheus(facts: Facts) -> str:
+def prometheus(facts: Metrics) -> str:
     """The facts, as Prometheus reads them."""
     lines: list[str] = []
     for metric in METRICS:

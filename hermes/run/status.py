@@ -16,10 +16,10 @@ import attrs
 import msgspec
 
 from hermes.errors import StoreError
-from hermes.messages import StoreFacts
-from hermes.run.facts import FORMAT, Facts
-from hermes.store import files
-from hermes.store.looking import look
+from hermes.messages import StoreStats
+from hermes.run.metrics import FORMAT, Metrics
+from hermes.store import file_lock
+from hermes.store.maintenance.stats import look
 
 RUNS, DOES_NOT_RUN, UNREADABLE = 0, 1, 3
 SILENT_SECONDS = 60.0
@@ -35,7 +35,7 @@ def status_path(path: Path) -> Path:
     return path.parent / f"{path.name}.status"
 
 
-def encoded(facts: Facts) -> str:
+def encoded(facts: Metrics) -> str:
     """The facts as the file has them."""
     return msgspec.json.encode(facts).decode()
 
@@ -54,7 +54,7 @@ def write(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-def read(path: Path) -> Facts:
+def read(path: Path) -> Metrics:
     """What the file says. Raises `Unreadable`."""
     try:
         with path.open("rb") as file:
@@ -70,7 +70,7 @@ def read(path: Path) -> Facts:
     if form is not None and form > FORMAT:
         raise Unreadable("The status file was written by a newer Hermes; update this one.")
     try:
-        return msgspec.json.decode(content, type=Facts)
+        return msgspec.json.decode(content, type=Metrics)
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise Unreadable("The status file is damaged; a running bot writes it anew.") from None
 
@@ -86,10 +86,10 @@ class Report:
     path: Path
     owner: str | None
     """Who runs on the data, by its lock."""
-    facts: Facts | None
+    facts: Metrics | None
     age: float
     """Of the facts, in seconds."""
-    store: StoreFacts | None
+    store: StoreStats | None
     parked: int
     """Messages that were begun too often within a day, and set aside."""
     problems: tuple[str, ...]
@@ -134,13 +134,13 @@ def examine(path: str | os.PathLike[str]) -> Report:
     """Look at the lock, the status file and the database; none of them is touched."""
     problems: list[str] = []
     owner: str | None = None
-    stored: StoreFacts | None = None
-    facts: Facts | None = None
+    stored: StoreStats | None = None
+    facts: Metrics | None = None
     parked, unreadable = 0, False
     real = Path(path)
     try:
-        real = files.resolve(path)
-        owner = files.owner(real)
+        real = file_lock.resolve(path)
+        owner = file_lock.owner(real)
         stored, parked = look(real)
     except StoreError as error:
         problems.append(f"{str(error)[:1].upper()}{str(error)[1:]}.")
@@ -172,7 +172,7 @@ def _lines(found: Report) -> Iterator[str]:
         yield from _of_store(found.store, found.parked)
 
 
-def _of_facts(found: Report, facts: Facts) -> Iterator[str]:
+def _of_facts(found: Report, facts: Metrics) -> Iterator[str]:
     if found.owner is None:
         yield f"The last one ended without a farewell; it was last heard of {_ago(found.age)}:"
     elif found.age > SILENT_SECONDS:
@@ -202,7 +202,7 @@ def _of_facts(found: Report, facts: Facts) -> Iterator[str]:
         yield f"log       {facts.log_lines_dropped} lines dropped: too slow a log"
 
 
-def _of_store(stored: StoreFacts, parked: int) -> Iterator[str]:
+def _of_store(stored: StoreStats, parked: int) -> Iterator[str]:
     oldest = f", the first since {_span(stored.inbox_oldest_seconds)}" if stored.inbox_open else ""
     yield f"inbox     {stored.inbox_open} waiting{oldest}; {parked} set aside within a day"
     if not stored.outbox:

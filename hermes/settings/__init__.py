@@ -6,7 +6,7 @@ Read: schema, rules, reading, lines, example.
 from __future__ import annotations
 
 from hermes.settings.example import EXAMPLE as EXAMPLE
-from hermes.settings.reading import (
+from hermes.settings.load import (
     BadSettings as BadSettings,
     Problem as Problem,
     located as located,

@@ -18,9 +18,9 @@ from typing import TypeAlias
 
 from hermes.config import data_path
 from hermes.errors import BadImport, HermesError, StoreRefused
-from hermes.harmless import harmless
-from hermes.store import admin, showing
-from hermes.store.tables import NoTables, require_rich
+from hermes.sanitize import harmless
+from hermes.store.cli import commands, show
+from hermes.store.cli.output import NoTables, require_rich
 
 Run: TypeAlias = Callable[[argparse.Namespace], int]
 Add: TypeAlias = Callable[[str, Run, str], argparse.ArgumentParser]
@@ -103,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_showing(command: Add) -> None:
-    one = command("list", showing.list_, "the conversations, latest first")
+    one = command("list", show.list_, "the conversations, latest first")
     one.add_argument("--key", help="only those of this session_key")
     one.add_argument("--platform", help="only those of this platform")
     one.add_argument("--limit", type=_number, default=20, help="at most so many (%(default)s)")
@@ -111,12 +111,12 @@ def _add_showing(command: Add) -> None:
     which.add_argument("--ended", action="store_true", help="only those that have ended")
     which.add_argument("--open", action="store_true", help="only those that go on")
 
-    one = command("show", showing.show, "a conversation, to read")
+    one = command("show", show.show, "a conversation, to read")
     one.add_argument("session", help="its id, the beginning of it, or its title")
     one.add_argument("--all", action="store_true", help="with what it was compressed from")
     one.add_argument("--rewound", action="store_true", help="with what was taken back")
 
-    one = command("search", showing.search, "messages that contain the words")
+    one = command("search", show.search, "messages that contain the words")
     one.add_argument("words", nargs="+", help='words, "a phrase", AND, OR, NOT, begin*')
     one.add_argument("--key", help="only of this session_key")
     one.add_argument("--role", help="only of this role")
@@ -124,27 +124,29 @@ def _add_showing(command: Add) -> None:
 
 
 def _add_moving(command: Add) -> None:
-    one = command("export", admin.export, "conversations as JSON lines, with every row")
+    one = command("export", commands.export, "conversations as JSON lines, with every row")
     one.add_argument("sessions", nargs="*", help="ids, beginnings of ids, or titles")
     one.add_argument("--all", action="store_true", help="every session of the file")
     one.add_argument("-o", "--output", default="-", help="a file that does not exist; - is stdout")
 
-    one = command("import", admin.import_, "sessions from JSON lines, or from a hermes-agent home")
+    one = command(
+        "import", commands.import_, "sessions from JSON lines, or from a hermes-agent home"
+    )
     one.add_argument("source", help="a file of `export` (- is stdin), or a home or its state.db")
 
-    one = command("backup", admin.backup, "copy the file while it is in use")
+    one = command("backup", commands.backup, "copy the file while it is in use")
     one.add_argument("target", type=Path, help="a file that does not exist")
 
 
 def _add_caring(command: Add) -> None:
-    one = command("prune", admin.prune, "delete conversations that ended long ago")
+    one = command("prune", commands.prune, "delete conversations that ended long ago")
     one.add_argument("--older-than", type=_days, default=90.0, help="an age such as 90d (90d)")
     one.add_argument("--platform", help="only those of this platform")
     one.add_argument("--dry-run", action="store_true", help="only say what would be deleted")
 
-    command("check", admin.check, "look for damage")
-    command("vacuum", admin.vacuum, "give free space back; nobody else may use the file")
-    one = command("migrate", admin.migrate, "bring the file to the schema of this version")
+    command("check", commands.check, "look for damage")
+    command("vacuum", commands.vacuum, "give free space back; nobody else may use the file")
+    one = command("migrate", commands.migrate, "bring the file to the schema of this version")
     one.add_argument("--dry-run", action="store_true", help="only say what would be done")
 
 

@@ -18,11 +18,10 @@ import trio
 
 from hermes.errors import ActorStopped, Overloaded, StoreError, StoreFailed
 from hermes.messages import OutboxRow
-from hermes.store import boundaries, maintenance, routes, search
-from hermes.store.database import Database
-from hermes.store.files import FileGuard
-from hermes.store.lanes import Lanes
-from hermes.store.transact import (
+from hermes.store.connection import Database
+from hermes.store.conversations import boundaries, routes, search
+from hermes.store.file_lock import FileGuard
+from hermes.store.group_commit import (
     Done,
     Failed,
     Group,
@@ -32,7 +31,9 @@ from hermes.store.transact import (
     read,
     translate,
 )
-from hermes.store.tx import Clock, Tx, Work
+from hermes.store.hooks import HookRunner
+from hermes.store.maintenance import cleanup
+from hermes.store.transaction import Clock, Transaction, Work
 from hermes.store.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class StoreActor:
         self._fatal: StoreFailed | None = None
         self._unindexed = trio.Event()
         self._unindexed.set()  # what an earlier process left
-        self._lanes: Lanes | None = None
+        self._lanes: HookRunner | None = None
         self.send: Callable[[Sequence[OutboxRow]], None] | None = None
         self._commits = self._requests = self._largest = 0
 
@@ -346,19 +347,19 @@ class StoreActor:
             for key, epoch in due:
                 work = functools.partial(routes.expire, session_key=key, epoch=epoch)
                 ended.append(await self.transact(work))
-        await self.transact(maintenance.forget_closed)
+        await self.transact(cleanup.forget_closed)
         if await self.snapshot(search.unindexed):
             self._unindexed.set()
         if self._lanes is not None:
             await self._offer(self._lanes)
         return [session_id for session_id in ended if session_id is not None]
 
-    def attach(self, lanes: Lanes) -> None:
+    def attach(self, lanes: HookRunner) -> None:
         """Say who tells the hooks."""
         self._lanes = lanes
 
     @trio.lowlevel.enable_ki_protection
-    async def deliver_boundaries(self, lanes: Lanes) -> None:
+    async def deliver_boundaries(self, lanes: HookRunner) -> None:
         """Tell the hooks of what an earlier process left, then of each new boundary."""
         while True:
             try:
@@ -369,12 +370,12 @@ class StoreActor:
             else:
                 await lanes.wait_nudge()
 
-    async def _offer(self, lanes: Lanes) -> None:
+    async def _offer(self, lanes: HookRunner) -> None:
         while found := await self.snapshot(
             lambda tx: boundaries.pending_boundaries(tx, lanes.newest)
         ):
             lanes.offer(found)
 
 
-def _not_in_a_transaction(_: Tx) -> NoReturn:
+def _not_in_a_transaction(_: Transaction) -> NoReturn:
     raise AssertionError("this request has no transaction")

@@ -17,7 +17,7 @@ import apsw
 import trio
 
 from hermes.errors import ActorStopped
-from hermes.store.database import Database
+from hermes.store.connection import Database
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -17,7 +17,7 @@ import attrs
 import msgspec
 import trio
 
-from hermes.actors.splitting import utf16
+from hermes.actors.delivery.split import utf16
 from hermes.messages import JsonObject
 from hermes.testing.loopback import Request, Response, listening
 from hermes.testing.markdown_v2 import CannotParse, parse
@@ -70,7 +70,7 @@ class Shown:
 
 
 @attrs.define
-class Room:
+class Chat:
     """A chat, and what the bot has said there."""
 
     id: int
@@ -120,7 +120,7 @@ class LoopbackTelegram:
             "id": int(token.partition(":")[0]), "is_bot": True, "first_name": "Hermes",
             "username": username,
         }  # fmt: skip
-        self.rooms: dict[int, Room] = {}
+        self.rooms: dict[int, Chat] = {}
         self.calls: list[tuple[str, JsonObject]] = []
         self.counts: Counter[str] = Counter()
         self.broken: Counter[str] = Counter()
@@ -161,13 +161,13 @@ class LoopbackTelegram:
 
     # People
 
-    def private(self, user_id: int) -> Room:
+    def private(self, user_id: int) -> Chat:
         """The chat of a user with the bot."""
-        return self.rooms.setdefault(user_id, Room(user_id, "private"))
+        return self.rooms.setdefault(user_id, Chat(user_id, "private"))
 
-    def group(self, chat_id: int, type: ChatType = "supergroup", **options: Any) -> Room:  # noqa: A002
+    def group(self, chat_id: int, type: ChatType = "supergroup", **options: Any) -> Chat:  # noqa: A002
         """A group or channel that the bot is in."""
-        return self.rooms.setdefault(chat_id, Room(chat_id, type, **options))
+        return self.rooms.setdefault(chat_id, Chat(chat_id, type, **options))
 
     def say(
         self, chat_id: int, text: str, *, user_id: int | None = None, topic: int | None = None,
@@ -211,7 +211,7 @@ class LoopbackTelegram:
         self._news.set()
         return update_id
 
-    def migrate(self, chat_id: int, new_id: int) -> Room:
+    def migrate(self, chat_id: int, new_id: int) -> Chat:
         """A group becomes a supergroup, with another number."""
         old = self.rooms[chat_id]
         old.moved_to = new_id
@@ -394,7 +394,7 @@ class LoopbackTelegram:
 
     # Messages
 
-    def _room(self, params: JsonObject) -> Room:
+    def _room(self, params: JsonObject) -> Chat:
         room = self.rooms.get(int(params.get("chat_id", 0)))
         if room is None:
             raise Refusal(400, "Bad Request: chat not found")
@@ -438,7 +438,7 @@ class LoopbackTelegram:
         shown.text, shown.parsed = text, parsed
         return {"message_id": shown.message_id, "chat": _chat(room), "text": text}
 
-    def _message(self, room: Room, params: JsonObject, purpose: str) -> Shown:
+    def _message(self, room: Chat, params: JsonObject, purpose: str) -> Shown:
         for each in room.messages:
             if each.message_id == params.get("message_id") and not each.deleted:
                 return each
@@ -461,7 +461,7 @@ class LoopbackTelegram:
         self._next_message += 1
         return self._next_message - 1
 
-    def _check_flood(self, room: Room) -> None:
+    def _check_flood(self, room: Chat) -> None:
         limits: list[tuple[object, tuple[int, float]]] = [
             (room.id, self.limits.per_chat), ("token", self.limits.per_token)
         ]  # fmt: skip
@@ -488,7 +488,7 @@ async def _first(event: trio.Event, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-def _chat(room: Room) -> JsonObject:
+def _chat(room: Chat) -> JsonObject:
     chat: JsonObject = {"id": room.id, "type": room.type}
     return {**chat, "is_forum": True} if room.is_forum else chat
 

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from hermes import CompressionConfig, Config, Inbound, Source, TurnResult
 from hermes.actors.runtime import running
 from hermes.embed.trio_host import plain_description
-from hermes.messages import Answer
+from hermes.messages import InboxReply
 from hermes.store import SessionStore, open_store
 from hermes.testing import DeterministicCompressor
 from tests.runtime.conftest import Through
@@ -77,7 +77,7 @@ class BesideTheTurn(Through):
 
     async def commit_turn(self, turn):
         done = await self.store.commit_turn(replace(turn, outbox=()))
-        late = Answer(session_key=turn.session_key, inbox_ids=(), outbox=turn.outbox)
+        late = InboxReply(session_key=turn.session_key, inbox_ids=(), outbox=turn.outbox)
         await self.store.answer(late)
         return done
 

@@ -20,13 +20,13 @@ import attrs
 import trio
 
 from hermes import Config, open_runtime
-from hermes.adapters.governor import Governor, Rate
-from hermes.adapters.telegram import Manners, Telegram
-from hermes.adapters.telegram.outgoing import Outgoing
-from hermes.adapters.telegram.receiving import Receiver
+from hermes.adapters.rate_limit import Rate, RateLimiter
+from hermes.adapters.telegram import GroupPolicy, Telegram
+from hermes.adapters.telegram.poller import Receiver
+from hermes.adapters.telegram.sender import Outgoing
 from hermes.errors import OutcomeUnknown, RetryAfter
 from hermes.events import TextDelta
-from hermes.secrets import Secret
+from hermes.redaction.keys import Secret
 from hermes.store import SessionStore
 from hermes.testing.telegram import TOKEN, WEEK, Fault, Limits, open_telegram
 
@@ -122,7 +122,7 @@ MUTANTS = {
 
 
 def quick_governor():
-    return Governor(per_token=Rate(1000, 1.0), per_chat=Rate(4, 0.05))
+    return RateLimiter(per_token=Rate(1000, 1.0), per_chat=Rate(4, 0.05))
 
 
 async def run_bot(path, url, mutant):
@@ -131,7 +131,7 @@ async def run_bot(path, url, mutant):
         Secret(TOKEN),
         base_url=url,
         governor=quick_governor(),
-        manners=Manners(burst_seconds=0.01),
+        manners=GroupPolicy(burst_seconds=0.01),
         preview_seconds=0.01,
         pause_seconds=0.05,
     )

@@ -14,7 +14,8 @@ import apsw
 import pytest
 
 from hermes.errors import StoreRefused
-from hermes.store import SessionStore, search
+from hermes.store import SessionStore
+from hermes.store.conversations import search
 from hermes.store.schema import APPLICATION_ID, MIGRATIONS
 
 ROOT = Path(__file__).parents[2]

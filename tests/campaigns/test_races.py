@@ -25,9 +25,10 @@ from msgspec.structs import replace
 
 from hermes.errors import SessionEnded
 from hermes.messages import Message, Rotated
-from hermes.store import Clock, Rotation, SessionStore, routes, schema, transcripts
-from hermes.store.transact import translate
-from hermes.store.tx import Tx
+from hermes.store import Clock, Rotation, SessionStore, schema
+from hermes.store.conversations import messages, routes
+from hermes.store.group_commit import translate
+from hermes.store.transaction import Transaction
 
 ROOT = Path(__file__).parents[2]
 DAY = 86400.0
@@ -44,7 +45,7 @@ class Blind(SessionStore):
     def rotate(self, rotation):
         def work(tx):
             (parent,) = tx.one("SELECT no FROM sessions WHERE id = ?", rotation.session_id)
-            carried = transcripts.messages_after(tx, parent, rotation.upto)
+            carried = messages.messages_after(tx, parent, rotation.upto)
             tx.run(
                 "UPDATE sessions SET ended_at = ?, end_reason = 'compression' WHERE no = ?",
                 tx.now,
@@ -60,7 +61,7 @@ class Blind(SessionStore):
                 tx.now,
             )
             texts = [Message(m.role, m.content) for m in carried]
-            head = transcripts.append_messages(tx, child, [*rotation.messages, *texts])
+            head = messages.append_messages(tx, child, [*rotation.messages, *texts])
             if rotation.session_key is not None:
                 routes.point(tx, rotation.session_key, child)
             return Rotated(child, head, None)
@@ -81,7 +82,7 @@ class Deferred(SessionStore):
     def transact(self, work):
         try:
             self._db.execute("BEGIN")
-            value = work(Tx.begin(self._db, self._clock))
+            value = work(Transaction.begin(self._db, self._clock))
             self._db.execute("COMMIT")
         except apsw.Error as error:
             raise translate(error) from error

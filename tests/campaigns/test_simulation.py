@@ -24,9 +24,8 @@ from msgspec.structs import replace
 from trio.testing import MockClock
 
 from hermes import CompressionConfig, Config, ExpiryPolicy, Inbound, Source
-from hermes.actors.render import is_valid, render
 from hermes.actors.runtime import running
-from hermes.actors.session import REFUSED
+from hermes.actors.session.actor import REFUSED
 from hermes.embed.trio_host import plain_description
 from hermes.errors import (
     ContextOverflow,
@@ -38,6 +37,7 @@ from hermes.events import TextDelta, ToolFinished, ToolStarted
 from hermes.messages import Committed, ToolCall, TurnResult, Usage
 from hermes.store import SessionStore, inline, open_store
 from hermes.testing import DeterministicCompressor, MemoryAdapter
+from hermes.transcript.render import is_valid, render
 from tests.conftest import World
 from tests.runtime.conftest import Through
 

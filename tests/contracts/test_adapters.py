@@ -11,7 +11,7 @@ import pytest
 import trio
 from msgspec.structs import replace
 
-from hermes.actors.splitting import utf16
+from hermes.actors.delivery.split import utf16
 from hermes.errors import MessageRefused, OutcomeUnknown, RetryAfter, Unsendable
 from hermes.messages import OutboxRow
 from hermes.testing import MemoryAdapter

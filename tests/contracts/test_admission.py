@@ -7,7 +7,15 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from hermes.messages import Answer, Inbound, Outbound, Pairing, Principal, Source, WrongCode
+from hermes.messages import (
+    Inbound,
+    InboxReply,
+    Outbound,
+    Pairing,
+    PairingRejected,
+    Principal,
+    Source,
+)
 from tests.conftest import open_face
 
 HOUR = 3600.0
@@ -53,7 +61,7 @@ async def test_a_stranger_waits_with_a_code_and_is_let_in_by_it_once(store, worl
     assert await store.find_principal(*user()) == "user"
     assert await store.principals() == [Principal(*user(), "user", "Alice", now)]
     assert await store.pairings() == []
-    assert await store.approve_pairing("AAAA-0001", "user", CONSOLE) == WrongCode(4)
+    assert await store.approve_pairing("AAAA-0001", "user", CONSOLE) == PairingRejected(4)
 
 
 async def test_an_operator_can_be_made_too_and_a_later_pairing_counts(store, world):
@@ -130,7 +138,7 @@ async def test_who_waits_already_is_not_told_again_and_his_code_stays_good(store
     world.pass_time(HOUR - 1)
     assert not await ask(store, code="AAAA-0002")
     assert await texts(store) == ["ask for AAAA-0001"]
-    assert isinstance(await store.approve_pairing("AAAA-0002", "user", CONSOLE), WrongCode)
+    assert isinstance(await store.approve_pairing("AAAA-0002", "user", CONSOLE), PairingRejected)
     assert isinstance(await store.approve_pairing("AAAA-0001", "user", CONSOLE), Pairing)
 
 
@@ -138,7 +146,7 @@ async def test_a_code_is_over_after_an_hour_and_another_may_be_had(store, world)
     await ask(store)
     world.pass_time(HOUR)
     assert await store.pairings() == []
-    assert await store.approve_pairing("AAAA-0001", "user", CONSOLE) == WrongCode(4)
+    assert await store.approve_pairing("AAAA-0001", "user", CONSOLE) == PairingRejected(4)
     assert await store.find_principal(*user()) is None
     assert await ask(store, code="AAAA-0002")
     assert await texts(store) == ["ask for AAAA-0001", "ask for AAAA-0002"]
@@ -193,9 +201,15 @@ async def test_however_many_ask_only_some_wait(store, world):
 async def test_five_wrong_codes_close_the_door_for_an_hour(store, world):
     await ask(store)
     wrong = [await store.approve_pairing(f"ZZZZ-000{n}", "user", CONSOLE) for n in range(5)]
-    assert wrong == [WrongCode(4), WrongCode(3), WrongCode(2), WrongCode(1), WrongCode(0, HOUR)]
+    assert wrong == [
+        PairingRejected(4),
+        PairingRejected(3),
+        PairingRejected(2),
+        PairingRejected(1),
+        PairingRejected(0, HOUR),
+    ]
     world.pass_time(60)
-    locked = WrongCode(0, HOUR - 60)
+    locked = PairingRejected(0, HOUR - 60)
     assert await store.approve_pairing("AAAA-0001", "user", CONSOLE) == locked
     assert await store.approve_pairing("ZZZZ-0009", "user", CONSOLE) == locked
     assert await store.find_principal(*user()) is None
@@ -216,10 +230,10 @@ async def test_a_right_code_and_an_hour_each_make_good(store, world):
     for n in range(4):
         await store.approve_pairing(f"ZZZZ-000{n}", "user", CONSOLE)
     await store.approve_pairing("AAAA-0001", "user", CONSOLE)
-    assert await store.approve_pairing("ZZZZ-0000", "user", CONSOLE) == WrongCode(4)
-    assert await store.approve_pairing("ZZZZ-0000", "user", CONSOLE) == WrongCode(3)
+    assert await store.approve_pairing("ZZZZ-0000", "user", CONSOLE) == PairingRejected(4)
+    assert await store.approve_pairing("ZZZZ-0000", "user", CONSOLE) == PairingRejected(3)
     world.pass_time(HOUR)
-    assert await store.approve_pairing("ZZZZ-0000", "user", CONSOLE) == WrongCode(4)
+    assert await store.approve_pairing("ZZZZ-0000", "user", CONSOLE) == PairingRejected(4)
 
 
 async def test_all_of_it_outlives_its_process(face, path, world):
@@ -231,7 +245,7 @@ async def test_all_of_it_outlives_its_process(face, path, world):
             await store.approve_pairing(f"ZZZZ-000{n}", "user", CONSOLE)
     async with open_face(face, path, clock=world.clock) as store:
         assert await store.find_principal(*user()) == "operator"
-        assert await store.approve_pairing("BBBB-0001", "user", CONSOLE) == WrongCode(0, HOUR)
+        assert await store.approve_pairing("BBBB-0001", "user", CONSOLE) == PairingRejected(0, HOUR)
         assert isinstance(await store.approve_pairing("BBBB-0001", "user", OTHER), Pairing)
         assert await store.integrity_check() == []
 
@@ -245,7 +259,7 @@ async def test_the_pairing_its_answer_and_the_welcome_are_one_fact(store):
 
     def answer(found):
         assert isinstance(found, Pairing)
-        return Answer(session_key="op", inbox_ids=[command.inbox_id], outbox=said("Done."))
+        return InboxReply(session_key="op", inbox_ids=[command.inbox_id], outbox=said("Done."))
 
     def welcome(found):
         return said(f"Welcome, {found.source.user_id}.")
@@ -269,10 +283,10 @@ async def test_nobody_is_welcomed_by_a_wrong_code_but_it_is_answered(store):
 
     def answer(found):
         heard.append(found)
-        return Answer(session_key="op", inbox_ids=(), outbox=said("Wrong."))
+        return InboxReply(session_key="op", inbox_ids=(), outbox=said("Wrong."))
 
     await store.approve_pairing("ZZZZ-0000", "user", CONSOLE, answer=answer, welcome=said)
-    assert heard == [WrongCode(4)]
+    assert heard == [PairingRejected(4)]
     assert await texts(store) == ["Wrong."]
 
 
@@ -293,7 +307,7 @@ async def test_a_principal_is_taken_back_at_every_account_and_nobody_else_is(sto
 async def test_who_waits_is_sent_away_too_and_his_code_is_good_for_nothing(store):
     await ask(store)
     assert await store.unpair("telegram", "42") == 1
-    assert isinstance(await store.approve_pairing("AAAA-0001", "user", CONSOLE), WrongCode)
+    assert isinstance(await store.approve_pairing("AAAA-0001", "user", CONSOLE), PairingRejected)
 
 
 async def test_taking_back_answers_its_command_in_the_same_transaction(store):
@@ -302,7 +316,7 @@ async def test_taking_back_answers_its_command_in_the_same_transaction(store):
     await store.unpair(
         "telegram",
         "42",
-        answer=lambda number: Answer(session_key="op", inbox_ids=ids, outbox=said(f"{number}")),
+        answer=lambda number: InboxReply(session_key="op", inbox_ids=ids, outbox=said(f"{number}")),
     )
     assert await texts(store) == ["0"]
     assert await store.open_inbox("op") == []

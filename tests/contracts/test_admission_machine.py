@@ -11,11 +11,11 @@ import trio
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hermes.actors import pairing
-from hermes.actors.admission import Access, Admission, Rules
-from hermes.actors.buckets import Buckets, Rates
+from hermes.actors.admission import pairing
+from hermes.actors.admission.access import AccessPolicy, Admission, PlatformRules
+from hermes.actors.admission.rate_limit import RateLimit, RateLimiter
 from hermes.errors import NotAdmitted
-from hermes.messages import Answer, Inbound, Source
+from hermes.messages import Inbound, InboxReply, Source
 from hermes.store import Clock, SessionStore
 from tests.conftest import Awaited
 
@@ -59,8 +59,10 @@ class Door(RuleBasedStateMachine):
     def open(self):
         clock = Clock(wall=lambda: self.now, steady=lambda: self.now)
         self.store = SessionStore(Path(self.folder.name) / "state.db", clock=clock)
-        access = Access(rules={"telegram": Rules(users=["named"], operators=["boss"])})
-        buckets = Buckets(Rates(per_minute=1e9, burst=10**9), lambda: self.now)
+        access = AccessPolicy(
+            rules={"telegram": PlatformRules(users=["named"], operators=["boss"])}
+        )
+        buckets = RateLimiter(RateLimit(per_minute=1e9, burst=10**9), lambda: self.now)
         self.admission = Admission(Awaited(self.store), access, buckets)
 
     def teardown(self):
@@ -112,7 +114,7 @@ class Door(RuleBasedStateMachine):
 
     def pair(self, operator, code, role):
         def answer(text):
-            return Answer(session_key="op", inbox_ids=())
+            return InboxReply(session_key="op", inbox_ids=())
 
         async def pair():
             return await pairing.pair(Awaited(self.store), operator, f"{code} {role}", answer)
@@ -162,7 +164,7 @@ class Door(RuleBasedStateMachine):
             lambda: pairing.unpair(
                 Awaited(self.store),
                 f"telegram {user_id}",
-                lambda text: Answer(session_key="op", inbox_ids=()),
+                lambda text: InboxReply(session_key="op", inbox_ids=()),
             )
         )
         for table, key in gone:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hermes.messages import Listed, Message
+from hermes.messages import Message, SessionSummary
 from hermes.store import Rotation
 
 
@@ -44,7 +44,7 @@ async def test_a_line_is_the_session_with_its_root_its_start_and_a_preview(store
     began = world.now
     await start(store, "a", "hello there")
     session = await store.get_session("a")
-    assert await store.list_sessions() == [Listed(session, "a", began, "hello there")]
+    assert await store.list_sessions() == [SessionSummary(session, "a", began, "hello there")]
 
 
 async def test_a_compressed_conversation_is_one_line_at_its_tip(store, world):
@@ -54,7 +54,7 @@ async def test_a_compressed_conversation_is_one_line_at_its_tip(store, world):
         world.pass_time(100)
         await rotate(store, parent, child)
     tip = await store.get_session("c")
-    assert await store.list_sessions() == [Listed(tip, "a", began, "the very first words")]
+    assert await store.list_sessions() == [SessionSummary(tip, "a", began, "the very first words")]
 
 
 async def test_a_branch_is_a_line_of_its_own(store, world):

@@ -16,7 +16,8 @@ from hermes.messages import (
     TurnCommit,
     Usage,
 )
-from hermes.store import Rotation, maintenance
+from hermes.store import Rotation
+from hermes.store.maintenance import cleanup
 
 DAY = 86_400.0
 
@@ -397,7 +398,7 @@ def test_a_prune_goes_in_bounded_steps(blocking, world):
         blocking.create_session(f"s{number}", "tui")
         blocking.end_session(f"s{number}", "done")
     world.pass_time(100 * DAY)
-    steps = maintenance.prune_sessions()
+    steps = cleanup.prune_sessions()
     sizes = []
     work = next(steps)
     while True:

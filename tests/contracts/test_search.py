@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from hermes.errors import UnknownSession
-from hermes.messages import Hit, Message, ToolCall
+from hermes.messages import Message, SearchHit, ToolCall
 
 WRITE_ELSEWHERE = """
 import sys
@@ -101,7 +101,7 @@ async def test_a_hit_says_where_it_is_and_what_stands_around_it(chat, world):
     [found] = await say(chat, "a", "I like apples a lot", role="assistant")
     await say(chat, "a", "after it")
     assert await chat.search_messages("apples") == [
-        Hit(
+        SearchHit(
             message_id=found,
             session_id="a",
             role="assistant",

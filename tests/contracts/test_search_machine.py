@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hermes.messages import Appended, Head, Message, StoredMessage, ToolCall, Usage
-from hermes.store import Clock, SessionStore, search
+from hermes.store import Clock, SessionStore
+from hermes.store.conversations import search
 
 WORDS = ["apple", "pear", "plum", "Äpfel", "x1"]
 HAN = ["今天", "天气", "好", "雨です", "한국"]

@@ -10,20 +10,20 @@ import attrs
 import pytest
 import trio
 
-from hermes import Access, Config, Rules, open_runtime
-from hermes.actors.buckets import Rates
-from hermes.adapters.governor import Governor, Rate
-from hermes.adapters.telegram import Manners, Telegram
+from hermes import AccessPolicy, Config, PlatformRules, open_runtime
+from hermes.actors.admission.rate_limit import RateLimit
+from hermes.adapters.rate_limit import Rate, RateLimiter
+from hermes.adapters.telegram import GroupPolicy, Telegram
 from hermes.errors import NotAdmitted, Overloaded, StoreBusy, StoreFull
 from hermes.events import TextDelta
-from hermes.keys import session_key
 from hermes.messages import OutboxRow, Source
-from hermes.secrets import Secret
+from hermes.redaction.keys import Secret
+from hermes.session_keys import session_key
 from hermes.store import SessionStore
 from hermes.testing.telegram import TOKEN, WEEK, Fault, Limits, open_telegram
 
 SECRET = TOKEN.partition(":")[2]
-AT_ONCE = Manners(burst_seconds=0.0, album_seconds=1.0)
+AT_ONCE = GroupPolicy(burst_seconds=0.0, album_seconds=1.0)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ async def echo(turn):
 
 
 def unhurried():
-    return Governor(per_token=Rate(1000, 1.0), per_chat=Rate(1000, 1.0))
+    return RateLimiter(per_token=Rate(1000, 1.0), per_chat=Rate(1000, 1.0))
 
 
 @asynccontextmanager
@@ -199,7 +199,9 @@ async def test_who_is_not_admitted_counts_as_done(server, path):
 
 async def test_nobody_was_too_fast_because_the_bot_was_away(server, path):
     """Rates go by when something was said: a day's messages come all at once after a day."""
-    door = Access(rules={"telegram": Rules(users=[7, 8])}, rates=Rates(per_minute=2, burst=2))
+    door = AccessPolicy(
+        rules={"telegram": PlatformRules(users=[7, 8])}, rates=RateLimit(per_minute=2, burst=2)
+    )
     for number in range(9):
         server.say(7, f"now and then {number}")
         server.pass_time(60)
@@ -224,7 +226,9 @@ async def test_strangers_do_not_fill_the_log(server, path, caplog):
     caplog.set_level("INFO")
     for number in range(20):
         server.say(7, f"spam {number}")
-    async with bot(server, path, admission=Access(rules={"telegram": Rules(users=[1])})):
+    async with bot(
+        server, path, admission=AccessPolicy(rules={"telegram": PlatformRules(users=[1])})
+    ):
         await confirmed(server)
     assert sum("turned away" in line or "admitted" in line for line in caplog.messages) == 1
 
@@ -574,7 +578,9 @@ async def test_with_its_governor_it_stays_within_the_limits(path):
             return "\n\n".join(["x" * 4000] * 5)
 
         # Rates are kept here and counted there: a call may take longer than the next.
-        governor = Governor(per_token=Rate(30, 1.0), per_chat=Rate(1, 0.5), per_group=Rate(3, 1.2))
+        governor = RateLimiter(
+            per_token=Rate(30, 1.0), per_chat=Rate(1, 0.5), per_group=Rate(3, 1.2)
+        )
         async with bot(server, path, talk, governor=governor):
             server.say(7, "go")
             server.say(-100, "@hermes_bot go", user_id=7)
@@ -590,7 +596,7 @@ async def test_a_reply_that_waits_for_its_turn_when_the_bot_ends_is_not_marked(s
     async def talk(turn):
         return "\n\n".join(["x" * 4000] * parts)
 
-    slow = Governor(per_token=Rate(30, 1.0), per_chat=Rate(1, 1000.0))
+    slow = RateLimiter(per_token=Rate(30, 1.0), per_chat=Rate(1, 1000.0))
     async with bot(server, path, talk, governor=slow, config=Config(drain_seconds=0.1)):
         server.say(7, "go")
         await says(server, 7, 1)
@@ -609,7 +615,7 @@ def waiting(path):
         return store.pending_outbox()
 
 
-class Counted(Governor):
+class Counted(RateLimiter):
     """One that counts how often it was asked to wait."""
 
     waits = 0

@@ -10,7 +10,7 @@ import trio
 
 from hermes.adapters.telegram.api import BotApi, Conflict, Refused, Revoked, Unreachable
 from hermes.errors import OutcomeUnknown, RetryAfter
-from hermes.secrets import Secret
+from hermes.redaction.keys import Secret
 from hermes.testing.telegram import (
     DAY,
     TOKEN,

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from hermes.errors import UnknownSession
 from hermes.store import Rotation
-from hermes.store.titles import MAX_LENGTH, sanitize_title
+from hermes.store.conversations.titles import MAX_LENGTH, sanitize_title
 
 
 async def rotate(store, parent, child, **options):

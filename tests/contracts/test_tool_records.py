@@ -6,17 +6,17 @@ import pytest
 from msgspec.structs import replace
 
 from hermes.errors import NotApproved, Overloaded, TurnClosed
-from hermes.keys import background_key
 from hermes.messages import (
-    Answer,
     Approval,
     ExpiryPolicy,
     Inbound,
+    InboxReply,
     Message,
-    OnceCall,
     Outbound,
+    ToolCallRecord,
     TurnCommit,
 )
+from hermes.session_keys import background_key
 from tests.conftest import open_face
 
 HOUR = 3600.0
@@ -59,7 +59,7 @@ def state_of(approval):
 async def test_a_call_is_recorded_once_and_then_found_with_its_result(store):
     turn = (await begun_turn(store)).inbox_id
     assert await store.begin_once(turn, "mail", '{"to":"a"}', 0) is None
-    begun = OnceCall(turn, "mail", '{"to":"a"}', 0)
+    begun = ToolCallRecord(turn, "mail", '{"to":"a"}', 0)
     assert await store.begin_once(turn, "mail", '{"to":"a"}', 0) == begun
     ended = replace(begun, result="sent", failed=False)
     await store.end_once(ended)
@@ -77,7 +77,7 @@ async def test_other_turns_tools_arguments_and_ordinals_are_other_calls(store):
         (first, "mail", "{}", 1),
     ]
     assert [await store.begin_once(*call) for call in calls] == [None] * 5
-    await store.end_once(OnceCall(*calls[0], "sent", failed=True))
+    await store.end_once(ToolCallRecord(*calls[0], "sent", failed=True))
     found = [await store.begin_once(*call) for call in calls]
     assert [(call.result, call.failed) for call in found] == [("sent", True)] + [(None, False)] * 4
 
@@ -85,15 +85,15 @@ async def test_other_turns_tools_arguments_and_ordinals_are_other_calls(store):
 async def test_the_first_result_stays_also_an_empty_one(store):
     turn = (await begun_turn(store)).inbox_id
     await store.begin_once(turn, "mail", "{}")
-    await store.end_once(OnceCall(turn, "mail", "{}", 0, ""))
-    await store.end_once(OnceCall(turn, "mail", "{}", 0, "second", failed=True))
-    assert await store.begin_once(turn, "mail", "{}") == OnceCall(turn, "mail", "{}", 0, "")
+    await store.end_once(ToolCallRecord(turn, "mail", "{}", 0, ""))
+    await store.end_once(ToolCallRecord(turn, "mail", "{}", 0, "second", failed=True))
+    assert await store.begin_once(turn, "mail", "{}") == ToolCallRecord(turn, "mail", "{}", 0, "")
 
 
 async def test_halves_of_characters_in_a_result_can_be_kept(store):
     turn = (await begun_turn(store)).inbox_id
     await store.begin_once(turn, "mail", "{}")
-    await store.end_once(OnceCall(turn, "mail", "{}", 0, "half \ud800"))
+    await store.end_once(ToolCallRecord(turn, "mail", "{}", 0, "half \ud800"))
     assert (await store.begin_once(turn, "mail", "{}")).result == "half ?"
 
 
@@ -102,7 +102,7 @@ async def test_a_record_outlives_its_process(face, path, world):
         turn = (await begun_turn(store)).inbox_id
         await store.begin_once(turn, "mail", "{}")
     async with open_face(face, path, clock=world.clock) as store:
-        assert await store.begin_once(turn, "mail", "{}") == OnceCall(turn, "mail", "{}")
+        assert await store.begin_once(turn, "mail", "{}") == ToolCallRecord(turn, "mail", "{}")
 
 
 async def test_a_turn_that_is_over_begins_nothing_and_leaves_nothing(store, sql):
@@ -113,12 +113,12 @@ async def test_a_turn_that_is_over_begins_nothing_and_leaves_nothing(store, sql)
         await store.begin_once(turn, "mail", "{}")
     await store.commit_turn(commit_of(receipts[0]))
     await store.park_inbox([parked], "too often")
-    await store.answer(Answer(session_key="k", inbox_ids=[answered]))
+    await store.answer(InboxReply(session_key="k", inbox_ids=[answered]))
     assert sql("SELECT turn_id FROM once_calls") == [[kept]]
     for turn in (*ids, 999):
         with pytest.raises(TurnClosed):
             await store.begin_once(turn, "mail", "{}")
-    await store.end_once(OnceCall(committed, "mail", "{}", 0, "late"))
+    await store.end_once(ToolCallRecord(committed, "mail", "{}", 0, "late"))
     assert sql("SELECT turn_id, result FROM once_calls") == [[kept, None]]
 
 
@@ -238,7 +238,7 @@ async def test_approvals_outlive_their_process(face, path, world):
 async def test_a_decision_its_answer_and_the_message_that_follows_are_one_fact(store, world):
     asked = await store.ask_approval("k", "mail", "{}")
     command = await begun_turn(store)
-    answer = Answer(
+    answer = InboxReply(
         session_key="k",
         inbox_ids=[command.inbox_id],
         outbox=[Outbound("lane", {"text": "Approved."})],
@@ -254,7 +254,7 @@ async def test_a_decision_its_answer_and_the_message_that_follows_are_one_fact(s
 
 async def test_where_nothing_waits_nothing_is_written(store):
     command = await begun_turn(store)
-    answer = Answer(
+    answer = InboxReply(
         session_key="k", inbox_ids=[command.inbox_id], outbox=[Outbound("lane", {"text": "x"})]
     )
     then = Inbound("k", "approval:1", "you may")
@@ -266,7 +266,7 @@ async def test_where_nothing_waits_nothing_is_written(store):
 async def test_a_decision_whose_message_cannot_be_taken_is_no_decision(store):
     asked = await store.ask_approval("k", "mail", "{}")
     command = await begun_turn(store)
-    answer = Answer(session_key="k", inbox_ids=[command.inbox_id])
+    answer = InboxReply(session_key="k", inbox_ids=[command.inbox_id])
     with pytest.raises(ValueError, match="event_id"):
         await store.decide_approval(
             "k", 1, approve=True, answer=answer, then=Inbound("k", "", "nameless")
@@ -311,7 +311,7 @@ async def test_a_call_that_needs_approval_takes_it_with_its_record_or_leaves_bot
     assert await store.begin_once(*call, approved_for="k") is None
     assert state_of(await store.get_approval("k", 1)) == "used"
     # The turn runs again after a crash: the record answers, and no approval is asked for.
-    assert await store.begin_once(*call, approved_for="k") == OnceCall(*call)
+    assert await store.begin_once(*call, approved_for="k") == ToolCallRecord(*call)
     with pytest.raises(NotApproved):
         await store.begin_once(turn, "mail", "{}", 1, approved_for="k")
 

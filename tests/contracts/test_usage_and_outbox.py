@@ -9,8 +9,8 @@ from hermes.messages import (
     Inbound,
     Message,
     Outbound,
-    OutboxFacts,
     OutboxRow,
+    OutboxStats,
     Source,
     TurnCommit,
     Usage,
@@ -340,9 +340,9 @@ async def test_the_facts_of_the_outbox_by_platform(store, world):
     await store.mark_unknown(ids[2:3])
     await store.mark_dead(ids[4:], "no")
     assert await store.outbox_facts() == [
-        OutboxFacts(platform="", pending=1, oldest_seconds=3),
-        OutboxFacts(platform="slack", pending=1, oldest_seconds=3, dead=1),
-        OutboxFacts(
+        OutboxStats(platform="", pending=1, oldest_seconds=3),
+        OutboxStats(platform="slack", pending=1, oldest_seconds=3, dead=1),
+        OutboxStats(
             platform="telegram", pending=3, sending=1, recovered=1, oldest_seconds=86_398, dead=1
         ),
     ]

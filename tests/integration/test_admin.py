@@ -18,12 +18,12 @@ import apsw
 import pytest
 from hypothesis import given, strategies as st
 
-from hermes import harmless
+from hermes import sanitize
 from hermes.messages import Message, ToolCall
 from hermes.store import Clock, Rotation, SessionStore
 from hermes.store.__main__ import main
+from hermes.store.cli.output import json_line, json_safe, moment, size
 from hermes.store.schema import APPLICATION_ID, MIGRATIONS
-from hermes.store.tables import json_line, json_safe, moment, size
 from tests.integration.agent_homes import Home
 
 NOW = 1_800_000_000.0
@@ -643,7 +643,7 @@ def test_ctrl_c_ends_with_130_and_nothing_half_done(filled):
 LONG = """
 import sys
 from pathlib import Path
-from hermes.store.opening import opened
+from hermes.store.cli.opening import opened
 
 def ready():
     print("ready", flush=True)
@@ -751,7 +751,7 @@ def test_json_for_people_is_the_same_json(text):
     assert line.isprintable()
     raw = json.dumps({"text": text}, ensure_ascii=False)
     assert json.loads(json_safe(raw)) == {"text": text}
-    assert not harmless.HOSTILE.search(json_safe(raw))
+    assert not sanitize.HOSTILE.search(json_safe(raw))
 
 
 def test_sizes_and_times_are_human():

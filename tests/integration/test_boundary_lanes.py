@@ -10,7 +10,7 @@ import trio
 
 from hermes.messages import ExpiryPolicy, Inbound, Message, TurnCommit
 from hermes.store import Clock, SessionStore, inline, open_store
-from hermes.store.lanes import LANES_AT_ONCE
+from hermes.store.hooks import LANES_AT_ONCE
 from tests.conftest import World
 
 IDLE = ExpiryPolicy(mode="idle", idle_minutes=1)

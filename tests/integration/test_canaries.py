@@ -14,10 +14,10 @@ from urllib.parse import quote
 import pytest
 import trio
 
-from hermes.agents.mcp_servers import McpServer, open_servers, tools_of
-from hermes.agents.tools import Toolbox
+from hermes.agents.tools.mcp_servers import McpServer, open_servers, tools_of
+from hermes.agents.tools.toolbox import Toolbox
 from hermes.messages import ToolCall
-from hermes.run.hiding import HIDDEN, Hiding
+from hermes.redaction.values import HIDDEN, Redactor
 from hermes.store import SessionStore
 from hermes.testing import ModelAnswer, Refuse, ScriptedAgent, open_model
 
@@ -33,7 +33,7 @@ MODEL_KEY = CANARIES[0]
 
 
 def spellings(canary):
-    """How a canary could stand in a file, for grep; `Hiding` itself is not asked."""
+    """How a canary could stand in a file, for grep; `Redactor` itself is not asked."""
     return {
         canary,
         quote(canary),
@@ -178,7 +178,7 @@ async def test_what_an_mcp_server_tells_of_a_secret_is_hidden(start, tmp_path):
     async with open_servers([server]) as connections:
         with trio.fail_after(60):
             await connections[0].wait_up()
-        toolbox = Toolbox(tools_of(connections), hide=Hiding(CANARIES).known)
+        toolbox = Toolbox(tools_of(connections), hide=Redactor(CANARIES).known)
 
         async def use(turn):
             results.append(await toolbox.run(ToolCall("1", "test_echo"), turn))

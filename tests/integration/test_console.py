@@ -16,10 +16,10 @@ import pytest
 import trio
 
 from hermes import Config, Inbound
-from hermes.actors.house import said_to
+from hermes.actors.context import said_to
 from hermes.adapters.console import SOURCE, Console
-from hermes.adapters.console.chat import HOW_TO_LEAVE, LONG, STILL_RUNNING
-from hermes.adapters.console.showing import Showing
+from hermes.adapters.console.adapter import HOW_TO_LEAVE, LONG, STILL_RUNNING
+from hermes.adapters.console.view import ConversationView
 from hermes.agents.offline import CONNECT, WHO
 from hermes.events import TextDelta, ToolFinished, ToolStarted, TurnEnded, TurnStarted
 from hermes.messages import ToolCall, TurnResult
@@ -276,7 +276,7 @@ async def test_what_a_command_has_dropped_is_said_once_however_it_is_heard(start
     statuses = [each.event.reply.status for each in heard[:2]]
     assert statuses == ["command", "refused"], "who waits for one of them hears what became of it"
     screen = Noted()
-    showing = Showing("k", screen)
+    showing = ConversationView("k", screen)
     for place in order:
         await (showing.row if place == 2 else showing.event)(heard[place])
     assert screen.said == ["Stopped. 2 waiting messages were not answered."]

@@ -12,8 +12,8 @@ import trio
 
 from hermes.errors import ActorStopped, StoreBusy, StoreError, StoreFailed, StoreFull
 from hermes.store import SessionStore, inline, open_store
-from hermes.store.database import Database
-from hermes.store.transact import Done, Failed, commit_group, commit_one
+from hermes.store.connection import Database
+from hermes.store.group_commit import Done, Failed, commit_group, commit_one
 from tests.campaigns.faulty_vfs import Fault, FaultyVFS
 
 

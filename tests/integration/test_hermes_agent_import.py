@@ -17,11 +17,11 @@ from bench import peers_env
 from hermes.errors import StoreError, StoreRefused
 from hermes.messages import ToolCall, Usage
 from hermes.store import Clock, SessionStore
-from hermes.store.hermes_agent.home import open_home
-from hermes.store.hermes_agent.notes import Notes
-from hermes.store.hermes_agent.taking import Counts, take_home
-from hermes.store.maintenance import session_ids
-from hermes.store.opening import drive
+from hermes.store.cli.opening import drive
+from hermes.store.import_hermes_agent.importer import Counts, take_home
+from hermes.store.import_hermes_agent.report import ImportNotes
+from hermes.store.import_hermes_agent.source import open_home
+from hermes.store.maintenance.cleanup import session_ids
 from tests.integration.agent_homes import NOW, Home
 
 VERSIONS = [1, 4, 6, 11, 16, 17, 18, 19, 21, 22]
@@ -45,7 +45,7 @@ def store(path):
 def take(store, home):
     """Import the home while its writer has it open, as a gateway would."""
     folder = home.path if isinstance(home, Home) else home
-    with open_home(folder, Notes(NOW)) as opened:
+    with open_home(folder, ImportNotes(NOW)) as opened:
         return drive(store, take_home(opened), lambda _: None)
 
 
@@ -703,10 +703,10 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from hermes.store import Clock, SessionStore
-from hermes.store.hermes_agent.home import open_home
-from hermes.store.hermes_agent.notes import Notes
-from hermes.store.hermes_agent.taking import take_home
-from hermes.store.opening import drive
+from hermes.store.import_hermes_agent.source import open_home
+from hermes.store.import_hermes_agent.report import Notes
+from hermes.store.import_hermes_agent.importer import take_home
+from hermes.store.cli.opening import drive
 
 def tell(number):
     if number == int(sys.argv[3]):
@@ -799,10 +799,10 @@ IMPORT = """
 import sys
 from pathlib import Path
 from hermes.store import SessionStore
-from hermes.store.hermes_agent.home import open_home
-from hermes.store.hermes_agent.notes import Notes
-from hermes.store.hermes_agent.taking import take_home
-from hermes.store.opening import drive
+from hermes.store.import_hermes_agent.source import open_home
+from hermes.store.import_hermes_agent.report import Notes
+from hermes.store.import_hermes_agent.importer import take_home
+from hermes.store.cli.opening import drive
 with SessionStore(sys.argv[2]) as store, open_home(Path(sys.argv[1]), Notes(0.0)) as home:
     print(drive(store, take_home(home), lambda _: None).sessions.taken)
 """
@@ -875,7 +875,7 @@ def test_a_gateway_that_starts_while_a_home_is_read_is_noticed(home, store):
             db.execute("UPDATE messages SET content = 'changed'")
             db.close()
 
-    with open_home(home.path, Notes(NOW)) as opened:
+    with open_home(home.path, ImportNotes(NOW)) as opened:
         with pytest.raises(StoreError, match="written to while it was read"):
             drive(store, take_home(opened), start)
     assert texts(store, "a") == ["x"]

@@ -11,8 +11,8 @@ from subprocess import DEVNULL
 import pytest
 import trio
 
-from hermes.agents.mcp_servers import McpServer, ServerDown, open_servers, tools_of
-from hermes.agents.tools import Toolbox
+from hermes.agents.tools.mcp_servers import McpServer, ServerDown, open_servers, tools_of
+from hermes.agents.tools.toolbox import Toolbox
 from hermes.messages import ToolCall
 
 SECONDS = 60

@@ -8,14 +8,14 @@ import pytest
 import trio
 
 from hermes import CompressionConfig, Config, Message, Source
-from hermes.actors.compression import Compressed, Failed
+from hermes.actors.compression.compressor import Compressed, CompressionFailed
 from hermes.agents import Budgets, Endpoint, Price, Secret, Spending, chat_agents, tool
-from hermes.agents.spending import BudgetSpent
-from hermes.agents.summaries import INSTRUCTIONS
-from hermes.agents.tools import THREADS
+from hermes.agents.budgets import BudgetSpent
+from hermes.agents.compressor import INSTRUCTIONS
+from hermes.agents.tools.toolbox import THREADS
 from hermes.errors import CompressorFailed
-from hermes.events import TextDelta, Titled
-from hermes.messages import Spent, ToolCall
+from hermes.events import TextDelta, TitleChanged
+from hermes.messages import CostTotals, ToolCall
 from hermes.protocols import SummaryRequest, TitleRequest
 from hermes.store import SessionStore
 from hermes.testing import Drip, ModelAnswer, Refuse, open_model
@@ -433,7 +433,7 @@ async def test_a_summary_that_fails_is_put_off_for_as_long_as_it_takes(
             note = await runtime._house.store.get_meta(
                 f"compression:{(await runtime.status('k')).session_id}"
             )
-    assert isinstance(outcome, Failed)
+    assert isinstance(outcome, CompressionFailed)
     assert KEY not in outcome.text
     pauses = CompressionConfig().cooldowns
     wait = 900.0 if lasting else 60.0
@@ -443,7 +443,7 @@ async def test_a_summary_that_fails_is_put_off_for_as_long_as_it_takes(
 
 async def test_a_summary_and_a_title_are_calls_that_a_budget_refuses_too(start):
     async def spent():
-        return Spent(session=9.0)
+        return CostTotals(session=9.0)
 
     async with (
         open_model(["never asked"]) as model,
@@ -472,7 +472,7 @@ async def test_a_model_names_the_conversation_and_that_is_on_the_bill(start, pat
         with runtime.events("k") as heard, trio.fail_after(SECONDS):
             reply = await runtime.ask("k", f"tell me of the sea, by {KEY}")
             async for envelope in heard:
-                if isinstance(envelope.event, Titled):
+                if isinstance(envelope.event, TitleChanged):
                     break
         status = await runtime.status("k")
     assert status.title == "Of the sea"

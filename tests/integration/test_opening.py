@@ -17,7 +17,7 @@ import trio
 
 from hermes.errors import StoreInUse, StoreRefused
 from hermes.store import SessionStore, open_store
-from hermes.store.files import refuse_network_file_system, refuse_old_sqlite
+from hermes.store.file_lock import refuse_network_file_system, refuse_old_sqlite
 from hermes.store.schema import APPLICATION_ID, MIGRATIONS
 
 ROOT = Path(__file__).parents[2]

@@ -8,12 +8,9 @@ import httpx2
 import pytest
 import trio
 
-from hermes.actors.answers import OVERFLOW
-from hermes.agents.anthropic_messages import AnthropicMessages
 from hermes.agents.chat import ONCE_MORE, ChatAgent, Retries
-from hermes.agents.http import retry_after
-from hermes.agents.openai_chat import OpenAIChat
-from hermes.agents.provider import (
+from hermes.agents.providers.anthropic_messages import AnthropicMessages
+from hermes.agents.providers.base import (
     Endpoint,
     NotAllowed,
     OutOfQuota,
@@ -23,7 +20,9 @@ from hermes.agents.provider import (
     Text,
     Unavailable,
 )
-from hermes.agents.tools import Ran, Toolbox
+from hermes.agents.providers.openai_chat import OpenAIChat
+from hermes.agents.providers.sse_transport import retry_after
+from hermes.agents.tools.toolbox import Toolbox, ToolOutcome
 from hermes.errors import ContextOverflow
 from hermes.events import ReasoningDelta, TextDelta, ToolFinished, ToolStarted
 from hermes.messages import Message, ToolCall, Usage
@@ -40,6 +39,7 @@ from hermes.testing import (
     open_model,
     texts_of,
 )
+from hermes.transcript.overflow import OVERFLOW
 
 KEY = "not-a-usual-key-9f8e7d6c5b4a"
 SYSTEM = "You keep a lighthouse. " * 300
@@ -411,7 +411,7 @@ class Looking(Toolbox):
     async def run(self, call, turn):
         if self.first is not None:
             await self.first()
-        return Ran(f"{call.id} sees waves")
+        return ToolOutcome(f"{call.id} sees waves")
 
 
 async def events_of(runtime, text):

@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from hermes.settings import EXAMPLE
-from hermes.store import SessionStore, files
+from hermes.store import SessionStore, file_lock
 from hermes.testing import open_model
 from hermes.testing.telegram import TOKEN, open_telegram
 from tests.jsonrpc_client import Client
@@ -527,7 +527,7 @@ def test_a_second_start_does_not_wait_for_servers_with_tools(tmp_path):
         "base_url = 'http://127.0.0.1:1'\n[mcp.slow]\n"
         "command = ['sh', '-c', 'touch started; cat']\n"
     )
-    lock = files.RuntimeLock(tmp_path / "chat.db")
+    lock = file_lock.RuntimeLock(tmp_path / "chat.db")
     try:
         done = run("--config", path, cwd=tmp_path)
     finally:

@@ -17,20 +17,20 @@ from hypothesis import given, strategies as st
 from msgspec.structs import replace
 
 from hermes.errors import StoreInUse
-from hermes.messages import Inbound, OutboxFacts
+from hermes.messages import Inbound, OutboxStats
 from hermes.run import prometheus as module, status
-from hermes.run.facts import Facts
+from hermes.run.metrics import Metrics
 from hermes.run.prometheus import METRICS, prometheus
-from hermes.store import SessionStore, files
+from hermes.store import SessionStore, file_lock
 
 DOCS = Path(__file__).parents[2] / "docs"
-FACTS = Facts(version="1.2", pid=1, started_at=1000.0, written_at=2000.0)
+FACTS = Metrics(version="1.2", pid=1, started_at=1000.0, written_at=2000.0)
 
 BOT = """
 import sys, trio
 from pathlib import Path
 from hermes import open_runtime
-from hermes.run.watching import open_watch
+from hermes.run.telemetry import open_watch
 
 async def reply(turn):
     return "fine"
@@ -127,7 +127,7 @@ def test_looking_never_keeps_a_bot_from_starting(path):
     try:
         assert looking.stdout.readline() == "ready\n"
         for _ in range(300):
-            files.RuntimeLock(path).close()
+            file_lock.RuntimeLock(path).close()
     finally:
         looking.kill()
         looking.wait(30)
@@ -135,14 +135,14 @@ def test_looking_never_keeps_a_bot_from_starting(path):
 
 
 def test_a_second_runtime_is_still_refused_and_its_owner_named(path):
-    lock = files.RuntimeLock(path)
+    lock = file_lock.RuntimeLock(path)
     try:
-        assert files.owner(path) == f"pid {os.getpid()}"
+        assert file_lock.owner(path) == f"pid {os.getpid()}"
         with pytest.raises(StoreInUse):
-            files.RuntimeLock(path)
+            file_lock.RuntimeLock(path)
     finally:
         lock.close()
-    assert files.owner(path) is None
+    assert file_lock.owner(path) is None
 
 
 def test_a_silent_bot_is_not_healthy(bot, path):
@@ -174,7 +174,7 @@ def test_a_status_file_that_says_nothing_is_one_sentence(path, content, told):
         pass
     if content is not None:
         status.status_path(path).write_bytes(content)
-    lock = files.RuntimeLock(path)  # somebody runs, with a host of its own
+    lock = file_lock.RuntimeLock(path)  # somebody runs, with a host of its own
     try:
         text, code = status.report(path)
     finally:
@@ -270,7 +270,7 @@ facts_of = st.builds(
     commit_p50=st.floats(),
     cost=st.floats(),
     outbox=st.lists(names, max_size=3, unique=True).map(
-        lambda platforms: tuple(OutboxFacts(platform=each, pending=2) for each in platforms)
+        lambda platforms: tuple(OutboxStats(platform=each, pending=2) for each in platforms)
     ),
 )
 
@@ -301,7 +301,7 @@ def test_counters_that_are_known_are_there_from_the_beginning():
 
 def test_names_say_what_they_are_and_have_the_labels_they_are_said_to_have():
     facts = replace(
-        FACTS, outbox=(OutboxFacts(platform="x"),), errors={"E": 1}, adapters={"a": "b"}
+        FACTS, outbox=(OutboxStats(platform="x"),), errors={"E": 1}, adapters={"a": "b"}
     )
     for metric in METRICS:
         assert metric.name.startswith("hermes_")
@@ -317,9 +317,9 @@ def test_the_page_has_the_table_of_the_code():
 
 async def test_the_page_names_every_field_of_a_turns_line():
     from hermes.messages import Reply
-    from hermes.run import watching
+    from hermes.run import telemetry
 
     page = (DOCS / "operating.md").read_text()
-    course = watching._course(watching._Turn(0.0, 0.0), Reply(text="", session_id="", turn_id=1))
+    course = telemetry._course(telemetry._Turn(0.0, 0.0), Reply(text="", session_id="", turn_id=1))
     for name in (*course, "session_key", "session_id", "turn_id", "platform", "status", "error"):
         assert f"`{name}`" in page

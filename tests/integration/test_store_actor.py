@@ -21,7 +21,7 @@ from hermes.errors import (
 )
 from hermes.messages import Inbound, Message, TurnCommit
 from hermes.store import SessionStore, Store, actor, inline, open_store
-from hermes.store.files import Opening
+from hermes.store.file_lock import Opening
 from tests.conftest import open_face
 
 

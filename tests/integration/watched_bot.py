@@ -15,15 +15,15 @@ from urllib.parse import quote
 import trio
 
 from hermes import open_runtime
-from hermes.agents.models import chat_agents
-from hermes.agents.provider import Endpoint, Secret
-from hermes.agents.tools import tool
+from hermes.agents.factory import chat_agents
+from hermes.agents.providers.base import Endpoint, Secret
+from hermes.agents.tools.toolbox import tool
 from hermes.errors import Unsendable
 from hermes.events import TextDelta, ToolFinished, ToolStarted
 from hermes.messages import Source, ToolCall
+from hermes.redaction.values import Redactor
 from hermes.run import logs
-from hermes.run.hiding import Hiding
-from hermes.run.watching import open_watch
+from hermes.run.telemetry import open_telemetry
 
 CANARIES = json.loads(os.environ["CANARIES"])
 
@@ -74,7 +74,7 @@ async def hook(session_id, platform):
 async def main() -> None:
     data, form, metrics = sys.argv[1:]
     path = Path(data)
-    hiding = Hiding(CANARIES)
+    hiding = Redactor(CANARIES)
     logs.configure(form=form, level="debug", secrets=CANARIES, stream=sys.stderr)
     endpoint = Endpoint(
         base_url=os.environ["MODEL_URL"], model="m", name="the model", key=Secret.env("MODEL_KEY")
@@ -83,7 +83,7 @@ async def main() -> None:
         chat_agents(
             endpoint, tools=[environment, urls, spelled, broken, recorded], hide=hiding.known
         ) as agents,
-        open_watch(
+        open_telemetry(
             path,
             write=logs.line("hermes.turns"),
             prometheus_file=Path(metrics),

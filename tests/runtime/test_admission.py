@@ -13,16 +13,16 @@ import trio
 from msgspec.structs import replace
 
 from hermes import Config, Inbound, Source, ToolCall
-from hermes.actors import admission, pairing
-from hermes.actors.admission import Access, Rules
-from hermes.actors.buckets import Rates
-from hermes.actors.commands import COMMANDS
-from hermes.agents.tools import Toolbox, tool
+from hermes.actors.admission import access, pairing
+from hermes.actors.admission.access import AccessPolicy, PlatformRules
+from hermes.actors.admission.rate_limit import RateLimit
+from hermes.actors.session.commands import COMMANDS
+from hermes.agents.tools.toolbox import Toolbox, tool
 from hermes.embed import open_runtime_asyncio, start_runtime
 from hermes.errors import NotAdmitted, StoreFull
 from hermes.events import TextDelta, ToolFinished, ToolStarted, TurnEnded
-from hermes.keys import session_key
 from hermes.messages import TurnResult
+from hermes.session_keys import session_key
 from hermes.testing import CountingBuilder, MemoryAdapter, ScriptedAgent, forever
 
 SECONDS = 300  # also of a clock in the hands of a test
@@ -41,7 +41,9 @@ ALICE, BOB, MALLORY = person("1"), person("2"), person("666")
 
 
 def rules(**fields):
-    return Access(rules={"telegram": Rules(**fields)}, rates=Rates(per_minute=600, burst=600))
+    return AccessPolicy(
+        rules={"telegram": PlatformRules(**fields)}, rates=RateLimit(per_minute=600, burst=600)
+    )
 
 
 class Chat:
@@ -229,7 +231,7 @@ def test_the_other_hosts_have_the_same_door(path):
 async def test_a_stranger_is_told_one_code_and_then_nothing(chat):
     async with chat() as here:
         for _ in range(50):
-            assert await here.refused(MALLORY) == admission.STRANGER
+            assert await here.refused(MALLORY) == access.STRANGER
         [text] = await here.heard(1)
         assert text == pairing.STRANGER.format(code=CODE.search(text)[1])
         [row] = here.adapter.sent
@@ -298,14 +300,14 @@ async def test_wrong_codes_are_counted_and_then_the_operator_must_wait(chat, wor
         assert await here.say(CONSOLE, f"/pair {code}") == locked
         world.pass_time(3000)
         assert await here.say(CONSOLE, f"/pair {code}") == pairing.WRONG.format(left="4 tries are")
-        assert await here.refused(MALLORY) == admission.STRANGER
+        assert await here.refused(MALLORY) == access.STRANGER
 
 
 async def test_a_restart_keeps_codes_and_those_who_were_let_in(chat):
     async with chat() as here:
         code = await here.code()
     async with chat() as here:
-        assert await here.refused(MALLORY) == admission.STRANGER
+        assert await here.refused(MALLORY) == access.STRANGER
         assert (await here.say(CONSOLE, f"/pair {code}")).endswith("as user.")
         assert await here.heard(1) == [pairing.WELCOME]
     async with chat() as here:
@@ -352,7 +354,7 @@ async def test_a_code_that_could_not_be_kept_was_not_told_and_the_next_message_g
 )
 async def test_nothing_is_said_in_groups_to_nobody_and_where_pairing_is_off(chat, who, door):
     async with chat(door) as here:
-        assert await here.refused(who) == admission.STRANGER
+        assert await here.refused(who) == access.STRANGER
         assert await here.count("outbox") == 0
         assert await here.count("pairings") == 0
 
@@ -393,7 +395,7 @@ async def test_the_names_of_strangers_are_shown_as_unverified_and_cannot_harm(ch
 
 @inline_only
 async def test_strangers_cannot_flood_the_log(chat, mock_clock, caplog):
-    door = Access(rules={"telegram": Rules()}, rates=Rates(per_minute=6, burst=2))
+    door = AccessPolicy(rules={"telegram": PlatformRules()}, rates=RateLimit(per_minute=6, burst=2))
     with caplog.at_level(logging.INFO):
         async with chat(door) as here:
             for n in range(50):
@@ -430,7 +432,7 @@ async def test_who_is_sent_away_is_a_stranger_again(chat):
         answer = await here.say(CONSOLE, "/unpair telegram 666")
         assert answer == "666 on telegram is not known to me any more."
         again = await here.say(CONSOLE, "/unpair telegram 666")
-        assert await here.refused(MALLORY) == admission.STRANGER
+        assert await here.refused(MALLORY) == access.STRANGER
         assert again == "There is nobody called 666 on telegram whom I was told to let in."
 
 
@@ -440,7 +442,7 @@ async def test_another_process_can_send_somebody_away_and_it_counts_at_once(chat
         await here.paired()
         await here.say(MALLORY, "hello")
         sql("DELETE FROM principals")
-        assert await here.refused(MALLORY) == admission.STRANGER
+        assert await here.refused(MALLORY) == access.STRANGER
 
 
 @inline_only
@@ -487,7 +489,7 @@ async def test_an_operator_who_is_sent_away_lets_nobody_in_by_what_waits(chat):
                 if isinstance(event, TurnEnded) and event.reply.status == "command":
                     assert event.reply.text == pairing.NOT_OPERATOR
                     break
-        assert await here.refused(person("7")) == admission.STRANGER
+        assert await here.refused(person("7")) == access.STRANGER
 
 
 # Roles
@@ -556,7 +558,7 @@ async def test_a_guest_in_a_chat_may_talk_there_and_nowhere_else(chat):
         assert (await here.refused(here_too, "/approve 1")).startswith(
             "/approve is not for a guest"
         )
-        assert await here.refused(MALLORY) == admission.STRANGER
+        assert await here.refused(MALLORY) == access.STRANGER
         assert await here.refused(person("666", chat_id="-6", chat_type="group"))
 
 
@@ -575,7 +577,9 @@ async def flood(here, who, number, text="hello"):
 
 @inline_only
 async def test_a_flood_of_one_harms_nobody_else_and_costs_next_to_nothing(chat, mock_clock):
-    door = Access(rules={"telegram": Rules(users=["1", "2"])}, rates=Rates(per_minute=6, burst=20))
+    door = AccessPolicy(
+        rules={"telegram": PlatformRules(users=["1", "2"])}, rates=RateLimit(per_minute=6, burst=20)
+    )
     async with chat(door, config=Config(busy="reject")) as here:
         await here.say(BOB, "hello")
         before = here.store.statistics().requests
@@ -584,19 +588,21 @@ async def test_a_flood_of_one_harms_nobody_else_and_costs_next_to_nothing(chat, 
         assert cost < 20 * 10
         assert await flood(here, BOB, 19) == 19  # all that he has left
         texts = [row.body["text"] for row in here.adapter.sent]
-        assert texts.count(admission.TOO_MUCH) == 1
+        assert texts.count(access.TOO_MUCH) == 1
         mock_clock.jump(10)
         assert await flood(here, ALICE, 5) == 1
         mock_clock.jump(50)
         assert await flood(here, ALICE, 10) == 5
         await here.runtime._supervisor._sender.wait_sent()
         texts = [row.body["text"] for row in here.adapter.sent]
-        assert texts.count(admission.TOO_MUCH) == 2
+        assert texts.count(access.TOO_MUCH) == 2
 
 
 @inline_only
 async def test_a_flood_of_one_stranger_is_not_even_looked_up(chat, mock_clock):
-    door = Access(rules={"telegram": Rules()}, rates=Rates(per_minute=6, burst=20))
+    door = AccessPolicy(
+        rules={"telegram": PlatformRules()}, rates=RateLimit(per_minute=6, burst=20)
+    )
     async with chat(door) as here:
         before = here.store.statistics().requests
         assert await flood(here, MALLORY, 10_000) == 0
@@ -610,7 +616,9 @@ async def test_a_flood_of_one_stranger_is_not_even_looked_up(chat, mock_clock):
 
 @inline_only
 async def test_who_sends_too_much_can_still_stop_the_answer(chat, mock_clock):
-    door = Access(rules={"telegram": Rules(users=["1"])}, rates=Rates(per_minute=6, burst=2))
+    door = AccessPolicy(
+        rules={"telegram": PlatformRules(users=["1"])}, rates=RateLimit(per_minute=6, burst=2)
+    )
     agent = ScriptedAgent([forever()])
     async with chat(door, agent=lambda _: agent) as here:
         await here.submit(ALICE, "work")
@@ -621,9 +629,9 @@ async def test_who_sends_too_much_can_still_stop_the_answer(chat, mock_clock):
 
 @inline_only
 async def test_each_account_and_each_chat_of_nobody_has_its_own_rate(chat, mock_clock):
-    door = Access(
-        rules={"telegram": Rules(users=["1"], chats=["-5", "-6"])},
-        rates=Rates(per_minute=6, burst=3),
+    door = AccessPolicy(
+        rules={"telegram": PlatformRules(users=["1"], chats=["-5", "-6"])},
+        rates=RateLimit(per_minute=6, burst=3),
     )
     async with chat(door) as here:
         group = person("1", chat_id="-5", chat_type="group")
@@ -635,7 +643,7 @@ async def test_each_account_and_each_chat_of_nobody_has_its_own_rate(chat, mock_
 
 @inline_only
 async def test_the_console_is_not_hurried(chat, mock_clock):
-    door = Access(rates=Rates(per_minute=1, burst=1))
+    door = AccessPolicy(rates=RateLimit(per_minute=1, burst=1))
     async with chat(door) as here:
         for n in range(20):
             assert await here.say(CONSOLE, f"{n}") == f"echo: {n}"
@@ -745,7 +753,9 @@ async def test_a_guest_cannot_approve_and_a_user_can_once(chat, office):
 
 @inline_only
 async def test_what_an_admitted_message_begins_needs_no_token_of_its_own(chat, mock_clock):
-    door = Access(rules={"telegram": Rules(users=["1"])}, rates=Rates(per_minute=1, burst=1))
+    door = AccessPolicy(
+        rules={"telegram": PlatformRules(users=["1"])}, rates=RateLimit(per_minute=1, burst=1)
+    )
     async with chat(door) as here:
         await here.submit(ALICE, "/background work")
         await here.adapter.wait_sent(2)

@@ -18,7 +18,7 @@ import trio
 
 import hermes
 from hermes import Config, TurnResult, current_session_id, current_turn_id, set_current_session_id
-from hermes.actors.answering import ABANDONED
+from hermes.actors.session.turn import ABANDONED
 from hermes.agents.bridges import BridgeStatistics, asyncio_agent, blocking_agent
 from hermes.embed import open_runtime_asyncio, start_runtime
 from hermes.errors import TurnClosed

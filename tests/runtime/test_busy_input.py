@@ -12,8 +12,7 @@ from hypothesis import given, strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from hermes import AgentSpec, CompressionConfig, Config, Inbound, Message, Source, ToolCall
-from hermes.actors.render import is_valid, render
-from hermes.actors.turn import rows_of
+from hermes.actors.session.running_turn import rows_of
 from hermes.errors import AlreadyAnswered, HermesError, Overloaded, StoreBusy, TurnClosed
 from hermes.events import (
     ReasoningDelta,
@@ -24,10 +23,11 @@ from hermes.events import (
     TurnEnded,
     TurnStarted,
 )
-from hermes.foreign import leaf
 from hermes.messages import TurnResult
 from hermes.store import inline, open_store
 from hermes.testing import DeterministicCompressor, MemoryAdapter, ScriptedAgent, texts_of
+from hermes.transcript.render import is_valid, render
+from hermes.user_code import leaf
 
 SECONDS = 30
 inline_only = pytest.mark.parametrize("workers", ["inline"])

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from msgspec.structs import replace
 
 from hermes import open_runtime
-from hermes.actors.compression import Compressed
-from hermes.actors.place import Place
-from hermes.actors.policy import Baseline, guard
+from hermes.actors.compression.compressor import Compressed
 from hermes.actors.runtime import running
+from hermes.actors.session.policy import Baseline, guard
+from hermes.actors.session.route_state import RouteState
 from hermes.config import CompressionConfig, Config
 from hermes.errors import ContextOverflow
 from hermes.events import TurnEnded
@@ -193,13 +193,13 @@ def delivered(epoch, head):
 
 @given(st.lists(st.tuples(st.integers(1, 3), NUMBERS), min_size=1), st.randoms())
 def test_an_actor_keeps_the_newest_head_in_whatever_order_they_arrive(tales, random):
-    place = Place("k", None)
+    place = RouteState("k", None)
     for epoch, revision in tales:
         place.learn(delivered(epoch, Head(f"session {epoch}", revision, revision)))
     expected = max(tales)
     assert (place.epoch, place.head.revision) == expected
     random.shuffle(tales)
-    again = Place("k", None)
+    again = RouteState("k", None)
     for epoch, revision in tales:
         again.learn(delivered(epoch, Head(f"session {epoch}", revision, revision)))
     assert (again.epoch, again.head) == (place.epoch, place.head)

@@ -20,8 +20,12 @@ import trio
 from msgspec.structs import asdict, replace
 from trio.testing import wait_all_tasks_blocked
 
-from hermes.actors.compression import Compressed, Compression, Failed, Job
-from hermes.actors.cutting import estimate_tokens, is_summary, summary_text
+from hermes.actors.compression.compressor import (
+    Compressed,
+    CompressionFailed,
+    CompressionJob,
+    SessionCompressor,
+)
 from hermes.actors.runtime import running
 from hermes.config import CompressionConfig, Config
 from hermes.context import current_session_id
@@ -48,6 +52,7 @@ from hermes.messages import (
 from hermes.protocols import Summary
 from hermes.store import Clock, SessionStore, inline, open_store
 from hermes.testing import CountingBuilder, MemoryAdapter, texts_of
+from hermes.transcript.compaction import estimate_tokens, is_summary, summary_text
 from tests.campaigns.test_races import ROOT, racing
 from tests.runtime.conftest import Through
 
@@ -948,7 +953,7 @@ async def test_a_process_killed_during_the_summary_leaves_no_lease_that_anybody_
 
 
 def job(runtime_key, session_id, epoch):
-    return Job(
+    return CompressionJob(
         session_key=runtime_key,
         session_id=session_id,
         epoch=epoch,
@@ -963,7 +968,7 @@ async def test_a_retry_with_the_same_rotation_id_is_a_success(path, world, worke
         await store.create_session("p", session_key="k")
         await store.append_messages("p", [Message("user", asked(n)) for n in range(20)])
         route = await store.switch("k", "p")
-        compression = Compression(store, Sums(), SMALL, world.clock.wall)
+        compression = SessionCompressor(store, Sums(), SMALL, world.clock.wall)
         first = await compression.run(job("k", "p", route.epoch))
         again = await compression.run(job("k", "p", route.epoch))
     assert isinstance(first, Compressed)
@@ -1528,7 +1533,7 @@ async def test_a_request_whose_summary_fails_says_so(small, path):
         await talk(runtime)
         before = await runtime.history("k")
         outcome = await runtime.compress("k")
-        assert isinstance(outcome, Failed)
+        assert isinstance(outcome, CompressionFailed)
         assert "ValueError: no" in outcome.text
         assert (await runtime.ask("k", "/compress")).text == outcome.text
         assert await runtime.history("k") == before

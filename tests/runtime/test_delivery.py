@@ -16,9 +16,9 @@ from hypothesis import given, settings, strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from hermes import Config, Inbound, Source, open_runtime
-from hermes.actors import lane as lanes
-from hermes.adapters.governor import Governor, Rate
+from hermes.actors.delivery import lane as lanes
 from hermes.adapters.previews import Previews
+from hermes.adapters.rate_limit import Rate, RateLimiter
 from hermes.errors import (
     HermesError,
     MessageRefused,
@@ -738,7 +738,7 @@ class Live(MemoryAdapter):
     def __init__(self):
         super().__init__("embedded")
         self.seen = []
-        self.governor = Governor(per_token=Rate(30, 1), per_chat=Rate(10, 1))
+        self.governor = RateLimiter(per_token=Rate(30, 1), per_chat=Rate(10, 1))
         self.previews = Previews(self.show, busy=self.typing, every=0.7)
 
     async def show(self, key, turn_id, text):

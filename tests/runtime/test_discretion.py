@@ -6,12 +6,12 @@ import pytest
 import trio
 
 from hermes import Inbound
-from hermes.actors.turn import Mail, RunningTurn
-from hermes.context import Cell
+from hermes.actors.session.running_turn import Mail, RunningTurn
+from hermes.context import TurnContext
 from hermes.events import (
     ApprovalAsked,
+    AssistantMessage,
     ReasoningDelta,
-    Spoken,
     Steered,
     TextDelta,
     ToolFinished,
@@ -19,13 +19,13 @@ from hermes.events import (
     TurnEnded,
     TurnStarted,
 )
-from hermes.messages import Approval, Message, Running, ToolCall
-from hermes.run.hiding import HIDDEN, Hiding
+from hermes.messages import Approval, Message, RunningTurnInfo, ToolCall
+from hermes.redaction.values import HIDDEN, Redactor
 from hermes.testing import ScriptedAgent, forever
 from tests.runtime.test_recovery import SECONDS, inline_only
 
 SECRET = "hush-hush-7"
-KNOWN = Hiding([SECRET]).known
+KNOWN = Redactor([SECRET]).known
 HALVES = [TextDelta("it is hush-"), TextDelta("hush-7!")]
 OFF_AND_ON = [
     TextDelta("it is hush-"),
@@ -97,7 +97,7 @@ async def test_calls_and_their_results_are_told_without_secrets(start):
     asked = Approval(1, "k", "k", "look", CALL.arguments, "asked", 0.0, 9.0)
     said = Message("assistant", f"I look for {SECRET}", tool_calls=(CALL,), reasoning=SECRET)
     steps = [
-        Spoken(said),
+        AssistantMessage(said),
         ToolStarted(CALL),
         ApprovalAsked(asked),
         ToolFinished("c1", f"={SECRET}"),
@@ -171,7 +171,7 @@ async def test_what_a_running_turn_has_said_is_what_was_told_of_it(start):
                         heard += envelope.event.text
                     if heard.endswith("And "):
                         break
-                so_far = Running(receipt.inbox_id, f"it is {HIDDEN}! And ")
+                so_far = RunningTurnInfo(receipt.inbox_id, f"it is {HIDDEN}! And ")
                 assert runtime.running_turns() == {"k": so_far}
                 await runtime.interrupt("k")
                 async for envelope in events:
@@ -196,7 +196,7 @@ async def test_however_it_is_cut_what_is_told_is_what_is_kept(start, first, seco
 
 def running(hide, heard):
     mail = Mail(7, Inbound("k", "e", "one"))
-    return RunningTurn(Cell("k", "s", 7), [mail], [mail.message], heard.append, hide=hide)
+    return RunningTurn(TurnContext("k", "s", 7), [mail], [mail.message], heard.append, hide=hide)
 
 
 def test_after_a_restart_the_text_begins_once_more():

@@ -1362,7 +1362,7 @@ async def test_requests_are_not_read_while_their_answers_are_not(start, autojump
 
 
 async def test_more_requests_at_once_than_can_be_are_refused(start, monkeypatch):
-    from hermes.adapters.jsonrpc import peer as module
+    from hermes.adapters.jsonrpc import connection as module
 
     monkeypatch.setattr(module, "MAX_RUNNING", 5)
     async with start() as runtime, open_peer(runtime) as peer:

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.testing
 
-from hermes.actors.compression import Compressed
+from hermes.actors.compression.compressor import Compressed
 from hermes.actors.runtime import running
 from hermes.config import Config
 from hermes.context import set_current_session_id

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from hermes import Inbound
-from hermes.actors.session import LONGEST_LINGER
+from hermes.actors.session.actor import LONGEST_LINGER
 from hermes.testing import CountingBuilder, ScriptedAgent
 
 KEY = "some:key"

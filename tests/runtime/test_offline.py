@@ -9,13 +9,13 @@ import trio
 from hypothesis import given, strategies as st
 
 from hermes import CompressionConfig, Config
-from hermes.actors.compression import Compressed
-from hermes.actors.cutting import is_summary
+from hermes.actors.compression.compressor import Compressed
 from hermes.agents.arithmetic import MAX_BITS, calculate
 from hermes.agents.offline import ABILITIES, CONNECT, MAX_COUNT, WHO, OfflineAgent
 from hermes.events import Steered, TextDelta, ToolFinished, ToolStarted, TurnEnded
 from hermes.messages import ToolCall
 from hermes.testing import DeterministicCompressor, texts_of
+from hermes.transcript.compaction import is_summary
 
 
 def noon():

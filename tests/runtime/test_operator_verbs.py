@@ -6,8 +6,8 @@ import pytest
 import trio
 
 from hermes.errors import Draining, UnknownSession
-from hermes.events import ApprovalAsked, TextDelta, Titled
-from hermes.messages import Inbound, Running, Title
+from hermes.events import ApprovalAsked, TextDelta, TitleChanged
+from hermes.messages import Inbound, RunningTurnInfo, Title
 from hermes.testing import DeterministicCompressor, ScriptedAgent, texts_of
 
 
@@ -123,7 +123,7 @@ async def test_a_title_is_set_and_read_beside_a_running_turn_and_listeners_hear_
 async def _until_titled(events):
     async for each in events:
         yield each
-        if isinstance(each.event, Titled):
+        if isinstance(each.event, TitleChanged):
             return
 
 
@@ -139,7 +139,7 @@ async def test_what_runs_and_what_it_has_said_can_be_seen(start):
         assert runtime.running_turns() == {}
         receipt = await runtime.submit(Inbound("k", "e", "hello"))
         await begun.wait()
-        assert runtime.running_turns() == {"k": Running(receipt.inbox_id, "one two")}
+        assert runtime.running_turns() == {"k": RunningTurnInfo(receipt.inbox_id, "one two")}
         assert not await runtime.answered(receipt)
         with runtime.events("k") as events:
             release.set()
@@ -150,7 +150,7 @@ async def test_what_runs_and_what_it_has_said_can_be_seen(start):
 
 
 async def test_a_tool_that_needs_an_approval_is_heard_of(start):
-    from hermes.agents.tools import Toolbox, tool
+    from hermes.agents.tools.toolbox import Toolbox, tool
 
     @tool(approval=True)
     async def send(to: str) -> str:

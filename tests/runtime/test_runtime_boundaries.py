@@ -19,7 +19,7 @@ from typing import get_args
 import pytest
 import trio
 
-from hermes.actors.compression import Compressed
+from hermes.actors.compression.compressor import Compressed
 from hermes.actors.runtime import running
 from hermes.config import Config
 from hermes.context import current_session_id, set_current_session_id

@@ -8,12 +8,12 @@ import trio
 from hypothesis import given, strategies as st
 
 from hermes import Usage
-from hermes.actors.titling import LENGTH, YOUNG, short
+from hermes.actors.auto_title import LENGTH, YOUNG, short
 from hermes.errors import UnknownSession
-from hermes.events import Titled
+from hermes.events import TitleChanged
 from hermes.messages import Message, TurnResult
 from hermes.protocols import Summary
-from hermes.store.titles import sanitize_title
+from hermes.store.conversations.titles import sanitize_title
 from hermes.testing import DeterministicCompressor, texts_of
 
 SECONDS = 20
@@ -50,7 +50,7 @@ async def title_of(runtime):
 
 async def titled(heard):
     async for envelope in heard:
-        if isinstance(envelope.event, Titled):
+        if isinstance(envelope.event, TitleChanged):
             return envelope.event
     raise AssertionError("there is no title")
 

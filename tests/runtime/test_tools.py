@@ -16,8 +16,8 @@ import trio
 import trio.testing
 
 from hermes import CompressionConfig, Config, ExpiryPolicy, Inbound, Source, ToolCall
-from hermes.actors.commands import COMMANDS
-from hermes.agents.tools import Toolbox, tool
+from hermes.actors.session.commands import COMMANDS
+from hermes.agents.tools.toolbox import Toolbox, tool
 from hermes.errors import ContextOverflow, StoreBusy
 from hermes.events import ToolFinished, ToolStarted, TurnEnded
 from hermes.messages import TurnResult

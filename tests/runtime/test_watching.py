@@ -13,8 +13,8 @@ from hermes.errors import ContextOverflow
 from hermes.events import TextDelta, ToolFinished, ToolStarted
 from hermes.messages import Inbound, Source, ToolCall, TurnResult, Usage
 from hermes.run import status
-from hermes.run.facts import Facts
-from hermes.run.watching import MAX_TURNS, TurnLog, open_watch
+from hermes.run.metrics import Metrics
+from hermes.run.telemetry import MAX_TURNS, TurnLog, open_telemetry
 from hermes.testing import DeterministicCompressor, MemoryAdapter, ScriptedAgent
 
 BODY = "nobody shall read this"
@@ -46,7 +46,7 @@ class Lines:
 
 @asynccontextmanager
 async def watched(path, start, script, lines, **options):
-    async with open_watch(path, write=lines, **options.pop("watch", {})) as watch:
+    async with open_telemetry(path, write=lines, **options.pop("watch", {})) as watch:
         async with start(agent=lambda _: ScriptedAgent(script), **options) as runtime:
             watch.begin(runtime)
             yield runtime
@@ -200,7 +200,7 @@ async def test_turns_whose_end_is_never_heard_of_are_forgotten(path, start):
 
 
 async def test_lost_events_are_told_of(path, start):
-    from hermes.actors.listening import MAX_HEARD
+    from hermes.actors.event_bus import MAX_HEARD
     from hermes.events import Notice
 
     lines = Lines()
@@ -302,7 +302,7 @@ async def file_with(path, text):
 
 
 def test_facts_are_read_as_they_were_written(path):
-    facts = Facts(version="1", pid=2, started_at=3.0, written_at=4.0, errors={"x": 1})
+    facts = Metrics(version="1", pid=2, started_at=3.0, written_at=4.0, errors={"x": 1})
     status.write(path, status.encoded(facts))
     assert status.read(path) == facts
     assert json.loads(path.read_text())["format"] == 1

@@ -11,15 +11,21 @@ import pytest
 import trio
 from hypothesis import given, strategies as st
 
-from hermes.actors import pairing
-from hermes.actors.admission import Access, Rules, principal_of, require_rules, user_of
-from hermes.actors.buckets import Buckets, Rates
-from hermes.actors.commands import COMMANDS
-from hermes.keys import session_key
+from hermes.actors.admission import pairing
+from hermes.actors.admission.access import (
+    AccessPolicy,
+    PlatformRules,
+    principal_of,
+    require_rules,
+    user_of,
+)
+from hermes.actors.admission.rate_limit import RateLimit, RateLimiter
+from hermes.actors.session.commands import COMMANDS
 from hermes.messages import ROLES, Source, may
+from hermes.session_keys import session_key
 
 ROOT = Path(__file__).parents[2]
-RULES = Rules(operators=["1"], users=[42, "b"], chats=["-100"])
+RULES = PlatformRules(operators=["1"], users=[42, "b"], chats=["-100"])
 
 
 def source(user_id=None, chat_id=None, **fields):
@@ -63,7 +69,7 @@ def test_an_id_that_only_looks_like_another_is_another(user_id):
 @given(st.text(max_size=5), st.text(max_size=5))
 def test_only_the_very_same_id_is_let_in(named, written):
     try:
-        rules = Rules(users=[named])
+        rules = PlatformRules(users=[named])
     except ValueError:
         return
     assert (rules.role_of(source(written)) == "user") == (written == named)
@@ -97,12 +103,12 @@ def test_what_cannot_be_written_down_exactly_is_nobodys_id(user_id):
 @pytest.mark.parametrize("field", ["operators", "users", "chats"])
 def test_ids_that_could_mean_something_else_are_refused(field, ids, why):
     with pytest.raises(ValueError, match=why):
-        Rules(**{field: ids})
+        PlatformRules(**{field: ids})
 
 
 def test_rules_for_one_account_come_before_those_of_the_platform():
-    ours, theirs = Rules(users=["1"]), Rules(users=["2"])
-    access = Access(rules={"slack": ours, ("slack", "T2"): theirs})
+    ours, theirs = PlatformRules(users=["1"]), PlatformRules(users=["2"])
+    access = AccessPolicy(rules={"slack": ours, ("slack", "T2"): theirs})
     assert access.rules_of(Source("slack", "T1")) is ours
     assert access.rules_of(Source("slack", "T2")) is theirs
     assert access.rules_of(Source("slack/T2")) is None
@@ -110,7 +116,7 @@ def test_rules_for_one_account_come_before_those_of_the_platform():
 
 
 def test_a_terminal_needs_no_rules_and_no_network_can_be_one():
-    access = Access(local=frozenset({"console", "stdio"}))
+    access = AccessPolicy(local=frozenset({"console", "stdio"}))
     assert access.is_local(Source("console", user_id="operator"))
     assert access.is_local(Source("stdio", user_id="operator"))
     assert not access.is_local(Source("console", user_id="Operator"))
@@ -118,7 +124,7 @@ def test_a_terminal_needs_no_rules_and_no_network_can_be_one():
     assert not access.is_local(Source("telegram", user_id="operator"))
     for name in ("console", ("console", "x")):
         with pytest.raises(ValueError, match="operator's own"):
-            Access(rules={name: Rules(open=True)})
+            AccessPolicy(rules={name: PlatformRules(open=True)})
 
 
 # The rule for starting
@@ -127,32 +133,32 @@ def test_a_terminal_needs_no_rules_and_no_network_can_be_one():
 @pytest.mark.parametrize(
     "rules",
     [
-        Rules(users=["1"]),
-        Rules(operators=["1"]),
-        Rules(chats=["1"]),
-        Rules(open=True),
-        Rules(pairing=True),
+        PlatformRules(users=["1"]),
+        PlatformRules(operators=["1"]),
+        PlatformRules(chats=["1"]),
+        PlatformRules(open=True),
+        PlatformRules(pairing=True),
     ],
 )
 def test_a_network_starts_with_somebody_named_with_pairing_asked_for_or_open(rules):
     assert require_rules("telegram", rules) is rules
 
 
-@pytest.mark.parametrize("rules", [None, Rules(), Rules(pairing=False)])
+@pytest.mark.parametrize("rules", [None, PlatformRules(), PlatformRules(pairing=False)])
 def test_without_any_of_it_a_network_does_not_start(rules):
     with pytest.raises(ValueError, match=r"telegram would let nobody in: .* open = true"):
         require_rules("telegram", rules)
 
 
 def test_who_was_let_in_before_is_reason_enough_where_there_are_rules():
-    assert require_rules("telegram", Rules(), paired=True) == Rules()
+    assert require_rules("telegram", PlatformRules(), paired=True) == PlatformRules()
     with pytest.raises(ValueError, match="nobody"):
         require_rules("telegram", None, paired=True)
 
 
 def test_no_network_can_call_itself_the_console():
     with pytest.raises(ValueError, match="terminal"):
-        require_rules("console", Rules(open=True))
+        require_rules("console", PlatformRules(open=True))
 
 
 # Roles
@@ -225,7 +231,7 @@ class Hands:
 
 def test_a_bucket_is_full_at_first_empties_and_fills_again():
     clock = Hands()
-    buckets = Buckets(Rates(per_minute=60, burst=3), clock)
+    buckets = RateLimiter(RateLimit(per_minute=60, burst=3), clock)
     took = [buckets.take(buckets.of("a")) for _ in range(5)]
     assert took == [True, True, True, False, False]
     clock.now += 0.9
@@ -238,7 +244,7 @@ def test_a_bucket_is_full_at_first_empties_and_fills_again():
 
 
 def test_a_bucket_goes_by_when_something_was_sent_and_no_time_flows_twice():
-    buckets = Buckets(Rates(per_minute=60, burst=1), Hands())
+    buckets = RateLimiter(RateLimit(per_minute=60, burst=1), Hands())
     took = [buckets.take(buckets.of("a", at)) for at in (1e9, 1e9 + 1, 1e9 + 1, 1e9 + 2)]
     assert took == [True, True, False, True]
     for at in (5.0, 1e9 + 2, 5.0, 1e9 + 2):  # an edit of something old, again and again
@@ -246,14 +252,14 @@ def test_a_bucket_goes_by_when_something_was_sent_and_no_time_flows_twice():
 
 
 def test_one_bucket_is_not_anothers():
-    buckets = Buckets(Rates(burst=1), Hands())
+    buckets = RateLimiter(RateLimit(burst=1), Hands())
     assert buckets.take(buckets.of("a"))
     assert not buckets.take(buckets.of("a"))
     assert buckets.take(buckets.of("b"))
 
 
 def test_buckets_are_bounded_and_the_least_used_go_first():
-    buckets = Buckets(Rates(burst=1), Hands(), limit=3)
+    buckets = RateLimiter(RateLimit(burst=1), Hands(), limit=3)
     for name in ("a", "b", "c"):
         assert buckets.take(buckets.of(name))
     buckets.of("a")
@@ -265,7 +271,7 @@ def test_buckets_are_bounded_and_the_least_used_go_first():
 
 def test_it_is_told_once_a_minute():
     clock = Hands()
-    buckets = Buckets(Rates(), clock)
+    buckets = RateLimiter(RateLimit(), clock)
     told = []
     for _ in range(5):
         told.append(buckets.may_tell(buckets.of("a")))
@@ -275,7 +281,7 @@ def test_it_is_told_once_a_minute():
 
 def test_a_clock_that_goes_back_gives_nothing():
     clock = Hands()
-    buckets = Buckets(Rates(burst=1), clock)
+    buckets = RateLimiter(RateLimit(burst=1), clock)
     buckets.take(buckets.of("a"))
     clock.now -= 50
     assert not buckets.take(buckets.of("a"))
@@ -284,11 +290,11 @@ def test_a_clock_that_goes_back_gives_nothing():
 @pytest.mark.parametrize("rates", [{"per_minute": 0}, {"per_minute": -1}, {"burst": 0}])
 def test_rates_that_would_let_nothing_through_are_refused(rates):
     with pytest.raises(ValueError, match="above zero"):
-        Rates(**rates)
+        RateLimit(**rates)
 
 
 async def test_the_clock_is_trios(autojump_clock):
-    buckets = Buckets(Rates(per_minute=60, burst=1))
+    buckets = RateLimiter(RateLimit(per_minute=60, burst=1))
     assert buckets.take(buckets.of("a"))
     assert not buckets.take(buckets.of("a"))
     await trio.sleep(1.01)

@@ -7,8 +7,8 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from hermes.actors.answers import is_overflow, normalize
 from hermes.messages import TurnResult
+from hermes.transcript.overflow import is_overflow, normalize
 
 COMMANDS = set(
     re.findall(

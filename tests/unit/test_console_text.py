@@ -10,14 +10,14 @@ import unicodedata
 import pytest
 from hypothesis import example, given, strategies as st
 
-from hermes.actors.commands import COMMANDS
-from hermes.adapters.console.blocks import Blocks
-from hermes.adapters.console.completing import choices
+from hermes.actors.session.commands import COMMANDS
+from hermes.adapters.console.completion import choices
 from hermes.adapters.console.history import Remembered
-from hermes.adapters.console.lines import Lines, TooLong
+from hermes.adapters.console.line_reader import Lines, TooLong
 from hermes.adapters.console.markdown import render
-from hermes.harmless import harmless
-from hermes.messages import Listed, Session
+from hermes.adapters.console.markdown_stream import Blocks
+from hermes.messages import Session, SessionSummary
+from hermes.sanitize import harmless
 
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -180,7 +180,7 @@ def test_markdown_is_shown_as_what_it_means():
 
 def listed(title, id_="20260101_000000_0000abcd"):
     session = Session(**dict.fromkeys(Session.__struct_fields__) | {"id": id_, "title": title})
-    return Listed(session, id_, 0.0, "")
+    return SessionSummary(session, id_, 0.0, "")
 
 
 def test_a_slash_offers_the_commands_with_their_summaries():

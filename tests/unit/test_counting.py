@@ -6,7 +6,7 @@ import math
 
 from hypothesis import given, strategies as st
 
-from hermes.actors.counting import MAX_COMMITS, MAX_KINDS, OTHER, Commits, Counts, rank
+from hermes.actors.metrics import MAX_COMMITS, MAX_KINDS, OTHER, CommitTimes, RuntimeMetrics, rank
 from hermes.messages import Reply
 
 
@@ -20,7 +20,7 @@ def test_a_rank_is_exceeded_by_no_more_than_its_share(values, share):
 
 
 def test_only_the_last_minute_is_lately_and_nothing_is_forgotten_in_all():
-    commits = Commits()
+    commits = CommitTimes()
     commits.add(0.0, 5.0)
     commits.add(100.0, 101.0)
     commits.add(100.0, 103.0)
@@ -33,7 +33,7 @@ def test_only_the_last_minute_is_lately_and_nothing_is_forgotten_in_all():
 
 
 def test_what_is_kept_of_commits_is_bounded():
-    commits = Commits()
+    commits = CommitTimes()
     for _ in range(MAX_COMMITS + 10):
         commits.add(0.0, 1.0)
     assert len(commits._lately) == MAX_COMMITS
@@ -41,7 +41,7 @@ def test_what_is_kept_of_commits_is_bounded():
 
 
 def test_kinds_of_errors_are_bounded():
-    counts = Counts(lambda: 7.0)
+    counts = RuntimeMetrics(lambda: 7.0)
     for number in range(MAX_KINDS + 5):
         kind = f"E{number}"
         counts.told(Reply(text="", session_id="", turn_id=1, status="failed", error_kind=kind))

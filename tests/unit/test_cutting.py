@@ -9,10 +9,11 @@ import time
 import pytest
 from hypothesis import assume, example, given, strategies as st
 
-from hermes.actors.cutting import (
+from hermes.messages import Message, StoredMessage, ToolCall
+from hermes.transcript.compaction import (
     SUMMARY_END,
     SUMMARY_MARK,
-    Cut,
+    CompactionPlan,
     Limits,
     compacted,
     cut,
@@ -23,7 +24,6 @@ from hermes.actors.cutting import (
     summary_message,
     summary_text,
 )
-from hermes.messages import Message, StoredMessage, ToolCall
 
 # How transcripts look: what people and models do, and what imports and crashes leave behind.
 
@@ -314,9 +314,13 @@ def test_a_conversation_is_cut_into_head_middle_and_tail():
     rows = stored(
         [user(), reply(), user(), reply(), user(), calls("a"), result("a"), reply(), user()]
     )
-    assert cut(rows, tail_tokens=0, protect_first=2) == Cut(rows[:2], rows[2:7], rows[7:], None)
-    assert cut(rows, tail_tokens=0, protect_first=0) == Cut([], rows[:7], rows[7:], None)
-    assert cut(rows, tail_tokens=0, protect_first=-1) == Cut([], rows[:7], rows[7:], None)
+    assert cut(rows, tail_tokens=0, protect_first=2) == CompactionPlan(
+        rows[:2], rows[2:7], rows[7:], None
+    )
+    assert cut(rows, tail_tokens=0, protect_first=0) == CompactionPlan([], rows[:7], rows[7:], None)
+    assert cut(rows, tail_tokens=0, protect_first=-1) == CompactionPlan(
+        [], rows[:7], rows[7:], None
+    )
 
 
 def test_the_head_keeps_within_its_budget_and_never_parts_a_call_from_its_result():
@@ -343,22 +347,24 @@ def test_the_tail_grows_with_its_budget_until_nothing_is_left_to_summarise():
 def test_a_summary_in_front_is_taken_out_and_nothing_is_protected_any_more():
     old = summary_message("what was")
     rows = [user(), reply(), old, reply(), reply(), user()]
-    expected = Cut([], rows[:2] + rows[3:4], rows[4:], "what was")
+    expected = CompactionPlan([], rows[:2] + rows[3:4], rows[4:], "what was")
     assert cut(rows, tail_tokens=0, protect_first=2) == expected
     assert cut(rows, tail_tokens=0, protect_first=0) == expected
     assert cut(rows, tail_tokens=0, protect_first=5) == expected
-    assert cut(rows, tail_tokens=10_000, protect_first=2) == Cut([], rows[:2], rows[3:], "what was")
+    assert cut(rows, tail_tokens=10_000, protect_first=2) == CompactionPlan(
+        [], rows[:2], rows[3:], "what was"
+    )
 
 
 def test_only_the_newest_of_several_summaries_is_updated():
     rows = [summary_message("older"), reply(), summary_message("newer"), user(), reply(), user()]
-    expected = Cut([], rows[:2] + rows[3:4], rows[4:], "newer")
+    expected = CompactionPlan([], rows[:2] + rows[3:4], rows[4:], "newer")
     assert cut(rows, tail_tokens=0, protect_first=2) == expected
 
 
 def test_a_summary_is_no_question_of_a_user():
     rows = [user(), reply(), reply(), user(), calls("a"), result("a"), summary_message("late")]
-    assert cut(rows, tail_tokens=0, protect_first=0) == Cut([], rows[:2], rows[2:], None)
+    assert cut(rows, tail_tokens=0, protect_first=0) == CompactionPlan([], rows[:2], rows[2:], None)
 
 
 def test_a_call_that_nobody_answered_waits_until_the_model_speaks_again():
@@ -381,15 +387,21 @@ def test_a_late_result_holds_all_that_stands_between():
         result("a"),
         reply(),
     ]
-    assert cut(rows, tail_tokens=0, protect_first=0) == Cut([], rows[:2], rows[2:], None)
+    assert cut(rows, tail_tokens=0, protect_first=0) == CompactionPlan([], rows[:2], rows[2:], None)
 
 
 def test_ids_that_are_used_again_belong_to_the_nearest_call():
     turn = [user(), calls("a"), result("a")]
     rows = [*turn, *turn, *turn, reply(), user()]
-    assert cut(rows, tail_tokens=0, protect_first=4) == Cut(rows[:4], rows[4:9], rows[9:], None)
-    assert cut(rows, tail_tokens=0, protect_first=5) == Cut(rows[:4], rows[4:9], rows[9:], None)
-    assert cut(rows, tail_tokens=0, protect_first=6) == Cut(rows[:6], rows[6:9], rows[9:], None)
+    assert cut(rows, tail_tokens=0, protect_first=4) == CompactionPlan(
+        rows[:4], rows[4:9], rows[9:], None
+    )
+    assert cut(rows, tail_tokens=0, protect_first=5) == CompactionPlan(
+        rows[:4], rows[4:9], rows[9:], None
+    )
+    assert cut(rows, tail_tokens=0, protect_first=6) == CompactionPlan(
+        rows[:6], rows[6:9], rows[9:], None
+    )
 
 
 def test_a_result_that_came_twice_holds_nothing():
@@ -404,9 +416,15 @@ def test_a_result_that_came_twice_holds_nothing():
         reply(),
         user(),
     ]
-    assert cut(rows, tail_tokens=0, protect_first=3) == Cut(rows[:3], rows[3:7], rows[7:], None)
-    assert cut(rows, tail_tokens=0, protect_first=5) == Cut(rows[:5], rows[5:7], rows[7:], None)
-    assert cut(rows, tail_tokens=0, protect_first=6) == Cut(rows[:5], rows[5:7], rows[7:], None)
+    assert cut(rows, tail_tokens=0, protect_first=3) == CompactionPlan(
+        rows[:3], rows[3:7], rows[7:], None
+    )
+    assert cut(rows, tail_tokens=0, protect_first=5) == CompactionPlan(
+        rows[:5], rows[5:7], rows[7:], None
+    )
+    assert cut(rows, tail_tokens=0, protect_first=6) == CompactionPlan(
+        rows[:5], rows[5:7], rows[7:], None
+    )
 
 
 def test_calls_of_one_message_may_share_an_id():
@@ -421,8 +439,12 @@ def test_calls_of_one_message_may_share_an_id():
         reply(),
         user(),
     ]
-    assert cut(rows, tail_tokens=0, protect_first=4) == Cut(rows[:1], rows[1:7], rows[7:], None)
-    assert cut(rows, tail_tokens=0, protect_first=5) == Cut(rows[:5], rows[5:7], rows[7:], None)
+    assert cut(rows, tail_tokens=0, protect_first=4) == CompactionPlan(
+        rows[:1], rows[1:7], rows[7:], None
+    )
+    assert cut(rows, tail_tokens=0, protect_first=5) == CompactionPlan(
+        rows[:5], rows[5:7], rows[7:], None
+    )
 
 
 @pytest.mark.parametrize("rows", [[], [user()], [user(), reply()], [reply(), user(), reply()]])
@@ -434,7 +456,7 @@ def test_what_is_short_is_left_alone(rows):
 def test_a_single_message_is_worth_a_summary_only_if_it_is_long():
     assert cut([user("x" * 784), reply(), user()], tail_tokens=0, protect_first=0) is None
     rows = [user("x" * 785), reply(), user()]
-    assert cut(rows, tail_tokens=0, protect_first=0) == Cut([], rows[:1], rows[1:], None)
+    assert cut(rows, tail_tokens=0, protect_first=0) == CompactionPlan([], rows[:1], rows[1:], None)
 
 
 def test_without_a_user_the_last_reply_is_kept():
@@ -442,7 +464,7 @@ def test_without_a_user_the_last_reply_is_kept():
     assert cut(rows, tail_tokens=0, protect_first=0).tail == rows[3:]
     assert cut(rows, tail_tokens=0, protect_first=0, keep_exchanges=3).tail == rows[3:]
     bare = [calls("a"), result("a"), calls("b"), result("b")]
-    assert cut(bare, tail_tokens=0, protect_first=0) == Cut([], bare, [], None)
+    assert cut(bare, tail_tokens=0, protect_first=0) == CompactionPlan([], bare, [], None)
 
 
 @pytest.mark.parametrize("blank", [None, "", " \n"])
@@ -467,10 +489,10 @@ def test_exchanges_are_counted_by_questions_that_were_answered_together():
 def test_exchanges_are_counted_behind_the_last_summary():
     old = summary_message("what was")
     rows = [user(), reply(), old, reply(), user(), reply(), user(), reply()]
-    expected = Cut([], rows[:2] + rows[3:4], rows[4:], "what was")
+    expected = CompactionPlan([], rows[:2] + rows[3:4], rows[4:], "what was")
     assert cut(rows, tail_tokens=0, protect_first=2, keep_exchanges=9) == expected
     rows = [reply(), user(), old, user(), reply(), user(), reply()]
-    expected = Cut([], rows[:2], rows[3:], "what was")
+    expected = CompactionPlan([], rows[:2], rows[3:], "what was")
     assert cut(rows, tail_tokens=0, protect_first=2, keep_exchanges=2) == expected
 
 
@@ -658,7 +680,7 @@ def test_a_stored_message_keeps_all_but_its_place():
     }
     assert set(fields) == set(Message.__struct_fields__)
     row = StoredMessage(id=7, **fields)
-    found = Cut([row], [user()], [row], None)
+    found = CompactionPlan([row], [user()], [row], None)
     assert compacted(found, "s") == [Message(**fields), summary_message("s"), Message(**fields)]
 
 
@@ -673,7 +695,7 @@ def test_head_and_tail_are_kept_to_the_letter(rows, budget, head, kept, summary)
         assert type(after) is Message
         for name in Message.__struct_fields__:
             assert getattr(after, name) == getattr(before, name)
-    assert same(compacted(Cut([], [], made, None), "")[1:], made)
+    assert same(compacted(CompactionPlan([], [], made, None), "")[1:], made)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from hermes.messages import ExpiryPolicy
-from hermes.store.expiry import next_expiry
+from hermes.store.conversations.expiry import next_expiry
 
 ZONES = [
     "UTC",

@@ -10,7 +10,7 @@ import trio
 from hypothesis import example, given, strategies as st
 from trio.testing import MockClock
 
-from hermes.adapters.governor import Governor, Rate
+from hermes.adapters.rate_limit import Rate, RateLimiter
 
 TOKEN = Rate(5, 1.0)
 CHAT = Rate(2, 1.0)
@@ -24,7 +24,7 @@ def simulate(story, *args):
 
 
 def governed():
-    return Governor(per_token=TOKEN, per_chat=CHAT, per_group=GROUP)
+    return RateLimiter(per_token=TOKEN, per_chat=CHAT, per_group=GROUP)
 
 
 def most_in_a_window(times, seconds):
@@ -115,7 +115,7 @@ def test_calls_are_made_as_soon_as_they_may_be():
 
 def test_a_cancelled_wait_leaves_its_place_to_the_next():
     async def story():
-        governor = Governor(per_token=Rate(100, 1), per_chat=Rate(1, 10))
+        governor = RateLimiter(per_token=Rate(100, 1), per_chat=Rate(1, 10))
         begin = trio.current_time()
         await governor.wait("a")
         with trio.move_on_after(5):
@@ -128,7 +128,7 @@ def test_a_cancelled_wait_leaves_its_place_to_the_next():
 
 def test_chats_take_turns_where_the_token_is_what_everybody_waits_for():
     async def story():
-        governor = Governor(per_token=Rate(1, 1), per_chat=Rate(100, 1))
+        governor = RateLimiter(per_token=Rate(1, 1), per_chat=Rate(100, 1))
         served = []
 
         async def wait(chat):
@@ -165,7 +165,7 @@ def test_a_chat_that_rests_holds_up_no_other():
 
 def test_a_chat_that_is_paused_while_it_waits_for_the_token_lets_others_pass():
     async def story():
-        governor = Governor(per_token=Rate(1, 10), per_chat=Rate(100, 1))
+        governor = RateLimiter(per_token=Rate(1, 10), per_chat=Rate(100, 1))
         times = {}
 
         async def wait(chat):
@@ -187,7 +187,7 @@ def test_a_chat_that_is_paused_while_it_waits_for_the_token_lets_others_pass():
 
 def test_previews_leave_half_of_every_rate_and_never_overtake():
     async def story():
-        governor = Governor(per_token=Rate(10, 1), per_chat=Rate(4, 1), per_group=Rate(2, 1))
+        governor = RateLimiter(per_token=Rate(10, 1), per_chat=Rate(4, 1), per_group=Rate(2, 1))
         allowed = {
             "chat": [governor.try_now("a") for _ in range(3)],
             "group": [governor.try_now("G", group=True) for _ in range(2)],
@@ -229,7 +229,7 @@ def test_a_preview_does_not_overtake_who_waits(per_token, per_chat, chat):
     """Not even in the moment in which the next call may be made."""
 
     async def story():
-        governor = Governor(per_token=per_token, per_chat=per_chat)
+        governor = RateLimiter(per_token=per_token, per_chat=per_chat)
         await governor.wait("a")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(governor.wait, "a")
@@ -241,7 +241,7 @@ def test_a_preview_does_not_overtake_who_waits(per_token, per_chat, chat):
 
 def test_a_rate_of_one_call_has_previews_too():
     async def story():
-        return Governor(per_token=Rate(30, 1), per_chat=Rate(1, 1)).try_now("a")
+        return RateLimiter(per_token=Rate(30, 1), per_chat=Rate(1, 1)).try_now("a")
 
     assert simulate(story) is True
 
@@ -263,7 +263,7 @@ def test_chats_are_forgotten_once_nothing_is_to_be_remembered():
 
 def test_a_chat_that_was_forgotten_has_its_full_rate_and_no_more():
     async def story():
-        governor = Governor(per_token=Rate(1000, 1), per_chat=Rate(1, 5))
+        governor = RateLimiter(per_token=Rate(1000, 1), per_chat=Rate(1, 5))
         begin = trio.current_time()
         times = []
         for _ in range(3):

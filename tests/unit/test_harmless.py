@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 from hypothesis import given, strategies as st
 
-from hermes.harmless import _TABLE, HOSTILE, gist, harmless, one_line
+from hermes.sanitize import _TABLE, HOSTILE, gist, harmless, one_line
 from tests.unit.test_console_text import chunks
 
 TURNS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given, settings, strategies as st
 
 from hermes import Inbound
-from hermes.actors.turn import Mail, RunningTurn, rows_of
+from hermes.actors.session.running_turn import Mail, RunningTurn, rows_of
 from hermes.agents.chat import ONCE_MORE, _Hearing
-from hermes.agents.provider import Reasoning, Text
-from hermes.context import Cell
-from hermes.events import Spoken, Steered, TextDelta, ToolFinished, ToolStarted
+from hermes.agents.providers.base import Reasoning, Text
+from hermes.context import TurnContext
+from hermes.events import AssistantMessage, Steered, TextDelta, ToolFinished, ToolStarted
 from hermes.messages import Message, ToolCall
 
 BEGUN = [
@@ -22,7 +22,7 @@ tries = st.lists(st.lists(texts, max_size=4), min_size=1, max_size=5)
 
 def running():
     mail = Mail(7, Inbound("k", "e", "one"))
-    return RunningTurn(Cell("k", "s", 7), [mail], [mail.message], lambda event: None)
+    return RunningTurn(TurnContext("k", "s", 7), [mail], [mail.message], lambda event: None)
 
 
 def last_shown(tries):
@@ -66,7 +66,7 @@ def test_what_was_asked_meanwhile_and_the_message_itself_stay():
         TextDelta("bad"),
         TextDelta(ONCE_MORE, anew=True),
         TextDelta("good"),
-        Spoken(said),
+        AssistantMessage(said),
         *BEGUN,
     ]
     first, second, third, result = rows_of(log, None)

@@ -10,7 +10,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from hermes.run.hiding import HIDDEN, Hiding
+from hermes.redaction.values import HIDDEN, Redactor
 
 SECRET = "hV7/q+9=Zk\"x'\\2pä😀w0rd"
 PEM = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\nAQEFAASCBKcwggSjAgEAAoIB\n-----END KEY-----\n"
@@ -50,7 +50,7 @@ texts = st.text(st.characters(exclude_categories=["Cs", "Z", "C"]), min_size=6, 
 @pytest.mark.parametrize("spelling", SPELLINGS, ids=str)
 def test_a_secret_is_hidden_in_every_spelling(spelling):
     spelled = SPELLINGS[spelling](SECRET)
-    hidden = Hiding([SECRET]).known(f"before {spelled} after")
+    hidden = Redactor([SECRET]).known(f"before {spelled} after")
     assert HIDDEN in hidden
     assert hidden.startswith("before ")
     assert hidden.endswith(" after")
@@ -62,33 +62,33 @@ def test_a_secret_is_hidden_in_every_spelling(spelling):
 @given(texts, st.sampled_from(sorted(SPELLINGS)), texts, texts)
 def test_no_secret_survives_in_any_text_around_it(secret, spelling, before, after):
     spelled = SPELLINGS[spelling](secret)
-    hidden = Hiding([secret]).known(f"{before} {spelled} {after}")
+    hidden = Redactor([secret]).known(f"{before} {spelled} {after}")
     assert secret not in hidden
     assert spelled not in hidden
 
 
 @given(st.lists(texts, max_size=4), st.text())
 def test_nothing_is_hidden_where_there_is_no_secret(secrets, text):
-    hiding = Hiding([f"no such secret: {each}" for each in secrets])
+    hiding = Redactor([f"no such secret: {each}" for each in secrets])
     assert hiding.known(text) == text
 
 
 @given(st.text(), st.text())
 def test_a_text_around_a_secret_stays_as_it_is(before, after):
     around = before.replace("%", "").replace("\\", "").replace("&", "")
-    assert Hiding(["seldom-seen"]).known(f"{around} seldom-seen {after}") == (
+    assert Redactor(["seldom-seen"]).known(f"{around} seldom-seen {after}") == (
         f"{around} {HIDDEN} {after}"
     )
 
 
 def test_a_secret_that_is_part_of_another_leaves_nothing_of_it():
-    hiding = Hiding(["abcdef", "abcdef-ghijkl"])
+    hiding = Redactor(["abcdef", "abcdef-ghijkl"])
     assert hiding.known("x abcdef-ghijkl y abcdef z") == f"x {HIDDEN} y {HIDDEN} z"
     assert hiding.known("x %61bcdef-ghijkl y") == f"x {HIDDEN} y"
 
 
 def test_the_lines_of_a_private_key_are_secrets_of_their_own():
-    hiding = Hiding([PEM])
+    hiding = Redactor([PEM])
     assert hiding.known(f"key: {PEM}!") == f"key: {HIDDEN}\n!"
     assert hiding.known("MIIEvQIBADANBgkqhkiG9w0B") == HIDDEN
     assert hiding.known(json.dumps(PEM)) == f'"{HIDDEN}\\n{HIDDEN}\\n{HIDDEN}\\n{HIDDEN}\\n"'
@@ -96,11 +96,11 @@ def test_the_lines_of_a_private_key_are_secrets_of_their_own():
 
 @pytest.mark.parametrize("secret", ["", " ", "\n", "12345", "on"])
 def test_what_is_too_short_is_no_secret(secret):
-    assert Hiding([secret]).known("on 12345 \n %20") == "on 12345 \n %20"
+    assert Redactor([secret]).known("on 12345 \n %20") == "on 12345 \n %20"
 
 
 def test_what_looks_like_a_key_is_hidden_only_where_that_is_asked_for():
-    hiding = Hiding(["seldom-seen"])
+    hiding = Redactor(["seldom-seen"])
     text = "sk-abcdefghijkl0123 and seldom-seen"
     assert hiding(text) == f"{HIDDEN} and {HIDDEN}"
     assert hiding.known(text) == f"sk-abcdefghijkl0123 and {HIDDEN}"
@@ -109,7 +109,7 @@ def test_what_looks_like_a_key_is_hidden_only_where_that_is_asked_for():
 def test_a_long_text_full_of_escapes_takes_no_time():
     import time
 
-    hiding = Hiding([f"secret-number-{n}-of-many" for n in range(50)])
+    hiding = Redactor([f"secret-number-{n}-of-many" for n in range(50)])
     text = '\\n "%20" &amp; \\u0041 ' * 10_000
     begun = time.perf_counter()
     assert hiding.known(text) == text

@@ -13,15 +13,15 @@ import trio
 import trio.testing
 from hypothesis import given, settings, strategies as st
 
-from hermes.adapters.jsonrpc import frames, outgoing
+from hermes.adapters.jsonrpc import frames, send_buffer
 from hermes.adapters.jsonrpc.events import EVENTS
 from hermes.adapters.jsonrpc.frames import BadLine, decode, encode
 from hermes.adapters.jsonrpc.handles import Handles, is_ours
 from hermes.adapters.jsonrpc.methods import METHODS
-from hermes.adapters.jsonrpc.outgoing import Outgoing
 from hermes.adapters.jsonrpc.schema import schema
+from hermes.adapters.jsonrpc.send_buffer import SendBuffer
 from hermes.adapters.jsonrpc.stdio import Lines
-from hermes.keys import session_key
+from hermes.session_keys import session_key
 
 # A line that is no request
 
@@ -226,7 +226,7 @@ def drive(steps, room):
     taken, given_in = [], []
 
     async def main():
-        out = Outgoing(room)
+        out = SendBuffer(room)
         for step, whose, text in steps:
             put(out, step, whose, text, given_in)
             if step == "take" and (out._waiting or out._shed):
@@ -311,7 +311,7 @@ def test_a_client_that_does_not_read_misses_only_what_is_said_again(steps, room)
 
 
 async def test_pieces_go_before_what_is_told_of_tools():
-    out = Outgoing(room=450)
+    out = SendBuffer(room=450)
     out.tell("tool.start", "a", Final("t"))
     for _ in range(20):
         out.piece("message.delta", "a", 1, "x" * 20)
@@ -324,7 +324,7 @@ async def test_pieces_go_before_what_is_told_of_tools():
 
 
 async def test_a_piece_that_follows_an_answer_stands_behind_it():
-    out = Outgoing()
+    out = SendBuffer()
     out.piece("message.delta", "a", 1, "before")
     out.answer(1, {"text": "so far: before"})
     out.piece("message.delta", "a", 1, "after")
@@ -334,7 +334,7 @@ async def test_a_piece_that_follows_an_answer_stands_behind_it():
 
 
 async def test_pieces_of_two_turns_or_kinds_are_not_mixed():
-    out = Outgoing()
+    out = SendBuffer()
     for kind, turn in (("message.delta", 1), ("message.delta", 2), ("reasoning.delta", 2)):
         out.piece(kind, "a", turn, "x")
         out.piece(kind, "a", turn, "y")
@@ -355,8 +355,8 @@ def test_a_replay_is_what_had_left_after_that_number(sent, after):
 
 
 async def test_what_is_too_old_for_a_replay_is_said_to_be(monkeypatch):
-    monkeypatch.setattr(outgoing, "REPLAY_FRAMES", 3)
-    out = Outgoing()
+    monkeypatch.setattr(send_buffer, "REPLAY_FRAMES", 3)
+    out = SendBuffer()
     for number in range(5):
         out.tell("message.complete", "a", Final(str(number)))
         await out.take()
@@ -367,8 +367,8 @@ async def test_what_is_too_old_for_a_replay_is_said_to_be(monkeypatch):
 
 
 async def test_a_replay_is_bounded_in_bytes_but_always_has_the_last_frame(monkeypatch):
-    monkeypatch.setattr(outgoing, "REPLAY_BYTES", 1000)
-    out = Outgoing()
+    monkeypatch.setattr(send_buffer, "REPLAY_BYTES", 1000)
+    out = SendBuffer()
     for size in (10, 400, 400, 5000):
         out.tell("message.complete", "a", Final("x" * size))
         await out.take()
@@ -377,7 +377,7 @@ async def test_a_replay_is_bounded_in_bytes_but_always_has_the_last_frame(monkey
 
 
 async def test_who_reads_again_lets_requests_be_read_again(autojump_clock):
-    out = Outgoing(room=100)
+    out = SendBuffer(room=100)
     for number in range(5):
         out.answer(number, {"text": "x" * 100})
     assert out.full

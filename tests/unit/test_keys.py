@@ -7,9 +7,9 @@ import itertools
 import pytest
 from hypothesis import example, given, strategies as st
 
-from hermes.keys import MAX_LENGTH, session_key
 from hermes.messages import Source
-from hermes.store import routes
+from hermes.session_keys import MAX_LENGTH, session_key
+from hermes.store.conversations import routes
 
 
 def key(*, profile=None, shared=False, threads_per_user=False, **source):

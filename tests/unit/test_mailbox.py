@@ -17,7 +17,7 @@ import trio
 from hypothesis import given, strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from hermes.actors.mailbox import FAIR, Mailbox, Request, ask, refuse, serve
+from hermes.actors.kernel.mailbox import FAIR, Mailbox, Request, ask, refuse, serve
 from hermes.errors import ActorStopped, Overloaded
 
 
@@ -501,8 +501,8 @@ EVERY_LINE = """
 import json, os, signal, sys
 import trio
 from trio.testing import wait_all_tasks_blocked
-from hermes.actors import mailbox
-from hermes.actors.mailbox import Mailbox, Request, ask, serve
+from hermes.actors.kernel import mailbox
+from hermes.actors.kernel.mailbox import Mailbox, Request, ask, serve
 
 class Interrupt:
     def __init__(self, line):

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from hermes.run.hiding import Hiding, Known
-from hermes.secrets import HIDDEN, LONG, Whole, hide_keys, key_pieces, pieces_of
+from hermes.redaction.keys import HIDDEN, LONG, Whole, hide_keys, key_pieces, pieces_of
+from hermes.redaction.values import KnownValues, Redactor
 from tests.unit.test_hiding import PEM, SECRET, SPELLINGS
 from tests.unit.test_secrets import KEYS
 
@@ -68,7 +68,7 @@ tales = names.flatmap(lambda some: st.tuples(st.just(some), fragments(*some), pl
 @given(tales)
 def test_pieces_are_hidden_as_the_whole_is(tale):
     secrets, text, where = tale
-    hide = Known(secrets)
+    hide = KnownValues(secrets)
     parts = told(hide.pieces(), split(text, where))
     assert "".join(parts) == hide(text)
 
@@ -93,7 +93,7 @@ def test_pieces_of_what_looks_like_a_key_are_hidden_as_the_whole_is(text, where)
 def test_no_spelling_of_a_secret_gets_through_in_pieces(spelling, secret, before, after, where):
     """Wherever it is cut: once all is told, and at any time before."""
     spelled = SPELLINGS[spelling](secret)
-    parts = told(Known([secret]).pieces(), split(f"{before} {spelled} {after}", where))
+    parts = told(KnownValues([secret]).pieces(), split(f"{before} {spelled} {after}", where))
     whole = "".join(parts)
     assert secret not in whole
     assert spelled not in whole
@@ -104,18 +104,20 @@ def test_no_spelling_of_a_secret_gets_through_in_pieces(spelling, secret, before
 @given(names, fragments(*escapes, "abc", "x7"), places)
 def test_pieces_with_escapes_are_hidden_as_the_whole_is(secrets, text, where):
     plain = [secret for secret in secrets if not re.search(r"[%&\\]", secret)]
-    hide = Known(plain)
+    hide = KnownValues(plain)
     assert "".join(told(hide.pieces(), split(text, where))) == hide(text)
 
 
 @given(st.text(), places)
 def test_both_kinds_are_taken_out_one_after_the_other(text, where):
-    hide = Hiding(["seldom-seen"])
+    hide = Redactor(["seldom-seen"])
     text = f"{text}seldom-seen sk-abcdefghijkl0123 {text}"
     assert "".join(told(hide.pieces(), split(text, where))) == hide(text)
 
 
-@pytest.mark.parametrize("hide", [Hiding([]), Hiding(["ZZZZZZ-0"]), Known(["ZZZZZZ-0"])], ids=repr)
+@pytest.mark.parametrize(
+    "hide", [Redactor([]), Redactor(["ZZZZZZ-0"]), KnownValues(["ZZZZZZ-0"])], ids=repr
+)
 def test_what_is_like_no_secret_is_told_at_once(hide):
     for piece in ["The ", "quick, ", "brown; ", "fox: ", "(Ja!) ", "\n\n", "日本語。", "✓ "]:
         assert hide.pieces().add(piece) == piece
@@ -124,7 +126,7 @@ def test_what_is_like_no_secret_is_told_at_once(hide):
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), places)
 def test_what_is_held_back_could_still_become_a_secret(text, where):
     """And as soon as it cannot, it is told."""
-    hide, secret = Known(["abcabcx7"]), "abcabcx7"
+    hide, secret = KnownValues(["abcabcx7"]), "abcabcx7"
     pieces, heard, said = hide.pieces(), "", ""
     for part in split(f"ab{text}abcab{text}", where):
         heard += part
@@ -153,14 +155,18 @@ def test_a_word_that_begins_like_a_key_is_held_back_until_it_is_known(parts, exp
 
 
 def test_a_secret_within_another_waits_for_the_longer_one():
-    pieces = Known(["abcdef", "abcdef-ghijkl", "defxyz"]).pieces()
+    pieces = KnownValues(["abcdef", "abcdef-ghijkl", "defxyz"]).pieces()
     assert told(pieces, ["abc", "def", "!"]) == ["", "", f"{HIDDEN}!", ""]
     assert told(pieces, ["abcdef-ghijk", "l"]) == ["", HIDDEN, ""]
 
 
 @pytest.mark.parametrize("spelled", ["abcdef", "%61bcdef"])
 def test_a_secret_is_not_cut_where_another_begins(spelled):
-    assert told(Known(["abcdef", "defxyz"]).pieces(), [spelled, "!"]) == ["", f"{HIDDEN}!", ""]
+    assert told(KnownValues(["abcdef", "defxyz"]).pieces(), [spelled, "!"]) == [
+        "",
+        f"{HIDDEN}!",
+        "",
+    ]
 
 
 def test_after_the_end_another_text_begins():
@@ -191,7 +197,7 @@ def test_a_word_without_end_is_not_looked_at_for_ever():
 def test_pieces_cost_next_to_nothing_where_nothing_is_secret():
     import time
 
-    pieces = Hiding([f"secret-number-{n}-of-many" for n in range(20)]).pieces()
+    pieces = Redactor([f"secret-number-{n}-of-many" for n in range(20)]).pieces()
     begun = time.perf_counter()
     for _ in range(10_000):
         pieces.add("word ")

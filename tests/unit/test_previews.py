@@ -10,7 +10,7 @@ import trio
 from hypothesis import example, given, strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from hermes.actors.listening import Listeners
+from hermes.actors.event_bus import EventBus
 from hermes.adapters.previews import SETTLED, SHOW_SECONDS, WATCHED, Previews
 from hermes.events import TextDelta, ToolStarted, TurnEnded, TurnStarted
 from hermes.messages import Reply, ToolCall
@@ -54,7 +54,7 @@ class Screen:
 class Told:
     """Events as a runtime would publish them."""
 
-    listeners: Listeners
+    listeners: EventBus
     previews: Previews
     screen: Screen
 
@@ -75,7 +75,7 @@ class Told:
 @asynccontextmanager
 async def told(**options):
     screen = Screen(**options)
-    listeners = Listeners()
+    listeners = EventBus()
     previews = Previews(screen.show, busy=screen.typing, every=EVERY, busy_every=BUSY)
     previews.watch("k")
     async with trio.open_nursery() as nursery:

@@ -12,19 +12,26 @@ import pytest
 import trio
 from hypothesis import example, given, settings, strategies as st
 
-from hermes.actors import attempts
-from hermes.actors.attempts import Retry
-from hermes.actors.render import NO_ANSWER
-from hermes.actors.turn import Mail, RunningTurn
-from hermes.agents.anthropic_messages import AnthropicMessages
+from hermes.actors.session import attempts
+from hermes.actors.session.attempts import Retry
+from hermes.actors.session.running_turn import Mail, RunningTurn
 from hermes.agents.chat import ChatAgent, Retries
-from hermes.agents.openai_chat import OpenAIChat
-from hermes.agents.prompts import Prompts
-from hermes.agents.provider import Endpoint, Reasoning, RequestRefused, Said, Text, Unavailable
-from hermes.agents.tools import Ran
-from hermes.context import Cell
+from hermes.agents.providers.anthropic_messages import AnthropicMessages
+from hermes.agents.providers.base import (
+    Endpoint,
+    Reasoning,
+    RequestRefused,
+    Said,
+    Text,
+    Unavailable,
+)
+from hermes.agents.providers.openai_chat import OpenAIChat
+from hermes.agents.providers.prompt_cache import Prompts
+from hermes.agents.tools.toolbox import ToolOutcome
+from hermes.context import TurnContext
 from hermes.messages import Extra, Inbound, Message, StoredMessage, ToolCall, TurnResult
-from hermes.store.rows import text_of
+from hermes.store.conversations.codec import text_of
+from hermes.transcript.render import NO_ANSWER
 
 MARK = re.compile(rb',"cache_control":\{"type":"ephemeral"\}')
 NOW = "It is Monday."
@@ -167,7 +174,7 @@ class Model:
             self.scope.cancel()
             await trio.sleep_forever()
         await trio.lowlevel.checkpoint()
-        return Ran(f"saw \udcff {call.id}")
+        return ToolOutcome(f"saw \udcff {call.id}")
 
 
 class Talk:
@@ -206,7 +213,11 @@ class Talk:
 
     async def turn(self, session, history, messages, plan):
         turn = RunningTurn(
-            Cell(session, session, 1), [Mail(1, Inbound("k", "e", ""))], messages, print, None
+            TurnContext(session, session, 1),
+            [Mail(1, Inbound("k", "e", ""))],
+            messages,
+            print,
+            None,
         )
         turn.history = history
         model = self.model

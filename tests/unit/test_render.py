@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 from msgspec.structs import replace
 
-from hermes.actors.render import INTERRUPTED, NO_OUTPUT, OPENING, is_valid, render
 from hermes.messages import Extra, Message, StoredMessage, ToolCall
-from hermes.store.rows import text_of
+from hermes.store.conversations.codec import text_of
+from hermes.transcript.render import INTERRUPTED, NO_OUTPUT, OPENING, is_valid, render
 
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hermes.agents.provider import HIDDEN, hide_keys
+from hermes.agents.providers.base import HIDDEN, hide_keys
 
 KEYS = [
     "sk-proj-0123456789abcdefABCDEF",

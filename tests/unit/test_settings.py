@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hermes.settings import EXAMPLE, BadSettings, Settings, read
-from hermes.settings.lines import lines_of
+from hermes.settings.toml_lines import lines_of
 
 
 def problems(text):

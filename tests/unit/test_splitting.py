@@ -8,7 +8,7 @@ from itertools import chain
 import pytest
 from hypothesis import example, given, strategies as st
 
-from hermes.actors.splitting import pieces, split, utf16
+from hermes.actors.delivery.split import pieces, split, utf16
 
 FENCE = re.compile(r"^[ >\t]*(?:[-*+] +|\d+[.)] +)*[ >\t]*(`{3,}|~{3,})(.*)$")
 

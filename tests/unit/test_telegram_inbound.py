@@ -9,10 +9,8 @@ import attrs
 import pytest
 from hypothesis import given, strategies as st
 
-from hermes.adapters.telegram import Manners
-from hermes.adapters.telegram.inbound import Ignored, inbound_of
-from hermes.adapters.telegram.text import cut_out, piece
-from hermes.adapters.telegram.updates import (
+from hermes.adapters.telegram import GroupPolicy
+from hermes.adapters.telegram.bot_api_types import (
     MALFORMED,
     Unread,
     Update,
@@ -20,6 +18,8 @@ from hermes.adapters.telegram.updates import (
     first_number,
     read_updates,
 )
+from hermes.adapters.telegram.inbound import Ignored, inbound_of
+from hermes.adapters.telegram.utf16 import cut_out, piece
 from hermes.messages import Inbound, Source
 
 ME = User(id=42, is_bot=True, username="Hermes_Bot")
@@ -38,7 +38,7 @@ def read(message, kind="message"):
 
 def heard(kind="message", manners=None, albums=None, home=None, chat=DM, **fields):
     message = {"message_id": 5, "chat": chat, "from": ANNA, **fields}
-    return inbound_of(read(message, kind), ME, manners or Manners(), albums, home)
+    return inbound_of(read(message, kind), ME, manners or GroupPolicy(), albums, home)
 
 
 def said(text, at=0, kind="mention", **fields):
@@ -121,14 +121,14 @@ def test_in_a_group_the_bot_is_silent_else(fields, why):
 
 
 def test_a_bot_that_listens_to_all_still_leaves_other_bots_their_commands():
-    everybody = Manners(groups="all")
+    everybody = GroupPolicy(groups="all")
     assert heard(manners=everybody, chat=GROUP, text="hello all").text == "hello all"
     other = said("/start@other_bot", kind="bot_command")
     assert isinstance(heard(manners=everybody, chat=GROUP, **other), Ignored)
 
 
 def test_a_group_that_shares_a_conversation_is_told_who_speaks():
-    shared = Manners(shared=True)
+    shared = GroupPolicy(shared=True)
     found = heard(manners=shared, chat=GROUP, **said("@hermes_bot hi"))
     assert (found.session_key, found.text) == ("agent:main:telegram:group:-100", "Anna B.: hi")
     assert heard(manners=shared, text="hi").text == "hi"  # not to a single person
@@ -148,7 +148,7 @@ def test_topics_are_conversations_of_their_own_and_the_general_one_too():
     assert replies.source.thread_id is None  # a chain of replies is no topic
     assert general.session_key == "agent:main:telegram:group:-100:1:"
     assert topic.text == "Anna B.: hi"
-    alone = heard(**fields, manners=Manners(threads_per_user=True))
+    alone = heard(**fields, manners=GroupPolicy(threads_per_user=True))
     assert (alone.session_key, alone.text) == ("agent:main:telegram:group:-100:1:7", "hi")
 
 
@@ -186,7 +186,7 @@ def test_a_command_in_the_words_of_somebody_else_is_no_command(fields, mark):
 
 def test_edits_are_ignored_unless_they_are_wanted():
     assert heard(kind="edited_message", text="better") == Ignored("an edit")
-    found = heard(kind="edited_message", manners=Manners(edits=True), text="/new")
+    found = heard(kind="edited_message", manners=GroupPolicy(edits=True), text="/new")
     assert (found.text, found.command) == ("(edited) /new", False)
 
 
@@ -292,7 +292,7 @@ UPDATE = st.fixed_dictionaries(
     optional={"message": MESSAGE | JSON, "edited_message": MESSAGE, "channel_post": MESSAGE | JSON},
 )
 MANNERS = st.builds(
-    Manners,
+    GroupPolicy,
     groups=st.sampled_from(["mention", "all"]),
     shared=st.booleans(),
     threads_per_user=st.booleans(),
@@ -353,7 +353,7 @@ def test_pieces_are_counted_in_utf16(text, offset, size):
 
 
 def test_manners_are_as_documented():
-    assert attrs.asdict(Manners()) == {
+    assert attrs.asdict(GroupPolicy()) == {
         "groups": "mention",
         "shared": False,
         "threads_per_user": False,

@@ -8,10 +8,10 @@ import attrs
 import msgspec
 import trio
 
-from hermes.adapters.telegram import Manners
-from hermes.adapters.telegram.receiving import CONFIRM_SECONDS, LONGEST_PAUSE, Receiver
+from hermes.adapters.telegram import GroupPolicy
+from hermes.adapters.telegram.poller import CONFIRM_SECONDS, LONGEST_PAUSE, Receiver
 from hermes.errors import Draining, OutcomeUnknown, RetryAfter
-from hermes.secrets import Secret
+from hermes.redaction.keys import Secret
 
 
 @attrs.define
@@ -56,7 +56,7 @@ class Taking:
 async def receive(*script, wall=lambda: 1000.0):
     api, runtime = Api(list(script)), Taking()
     async with trio.open_nursery() as nursery:
-        await Receiver(api, runtime, None, Manners(), nursery, wall=wall).run()
+        await Receiver(api, runtime, None, GroupPolicy(), nursery, wall=wall).run()
     return api, runtime.taken
 
 
@@ -99,7 +99,7 @@ async def test_it_waits_longer_after_each_failure_and_as_long_as_it_is_told(auto
 async def test_a_wait_without_end_has_one_and_is_told_of(autojump_clock):
     api, told = Api([RetryAfter("wait for ever", 1e300), RetryAfter("a moment", 5.0), []]), []
     async with trio.open_nursery() as nursery:
-        await Receiver(api, Taking(), None, Manners(), nursery, tell=told.append).run()
+        await Receiver(api, Taking(), None, GroupPolicy(), nursery, tell=told.append).run()
     assert [later - before for before, later in pairwise(api.at)] == [3600.0, 5.0, 0.0]
     assert told == ["wait for ever", None]
 

@@ -21,18 +21,18 @@ import trio
 from hypothesis import given, strategies as st
 
 from hermes import Inbound, Source, ToolCall, current_session_id
-from hermes.actors.turn import Mail, RunningTurn
-from hermes.agents.signatures import BadArguments, Signature, read_docstring
-from hermes.agents.tools import Ran, Toolbox, tool
-from hermes.context import Cell, within
+from hermes.actors.session.running_turn import Mail, RunningTurn
+from hermes.agents.tools.schema import BadArguments, Signature, read_docstring
+from hermes.agents.tools.toolbox import Toolbox, ToolOutcome, tool
+from hermes.context import TurnContext, within
 from hermes.errors import TurnClosed
-from hermes.foreign import leaf
 from hermes.protocols import Turn
+from hermes.user_code import leaf
 
 
 def a_turn(platform="embedded"):
     mail = Mail(7, Inbound("k", "e", "hi", Source(platform)))
-    return RunningTurn(Cell("k", "s", 7), [mail], [mail.message], lambda event: None)
+    return RunningTurn(TurnContext("k", "s", 7), [mail], [mail.message], lambda event: None)
 
 
 async def ran(function, arguments="{}", turn=None, **options):
@@ -317,7 +317,7 @@ async def test_arguments_arrive_as_the_types_of_the_signature():
         seen.append((line, colour, when, n))
 
     sent = '{"line": {"ends": [{"x": 1}]}, "colour": "red", "when": "2026-01-02"}'
-    assert await ran(draw, sent) == Ran("(done)")
+    assert await ran(draw, sent) == ToolOutcome("(done)")
     assert seen == [(Line([Point(1)]), Colour.RED, date(2026, 1, 2), 5)]
 
 
@@ -341,10 +341,10 @@ async def test_the_turn_is_given_and_not_asked_for():
         return turn.turn_id
 
     assert list(parameters(annotated)["properties"]) == ["x"]
-    assert await ran(annotated, '{"x": 1}') == Ran("8")
-    assert await ran(by_name, "") == Ran("7")
+    assert await ran(annotated, '{"x": 1}') == ToolOutcome("8")
+    assert await ran(by_name, "") == ToolOutcome("7")
     refused = await ran(by_name, '{"turn": 1}')
-    assert refused == Ran(
+    assert refused == ToolOutcome(
         "by_name was not run: Object contains unknown field `turn`. It takes no arguments.",
         failed=True,
     )
@@ -395,7 +395,7 @@ async def test_a_type_that_refuses_its_values_answers_the_model():
 
     assert (await ran(check, '{"p": {"x": 1}}')).content.startswith("check was not run: ")
     odd = await ran(check, '{"p": {"x": 2}}')
-    assert odd == Ran("check was not run: LookupError: not two", failed=True)
+    assert odd == ToolOutcome("check was not run: LookupError: not two", failed=True)
 
 
 class Picky(msgspec.Struct):
@@ -502,15 +502,15 @@ async def test_what_a_function_returns_is_a_text_for_the_model(value, text):
     async def give_later() -> Any:
         return value
 
-    assert await ran(give) == Ran(text)
-    assert await ran(give_later) == Ran(text)
+    assert await ran(give) == ToolOutcome(text)
+    assert await ran(give_later) == ToolOutcome(text)
 
 
 async def test_what_cannot_be_said_is_a_failure_of_the_tool():
     def give() -> Any:
         return Silent()
 
-    assert await ran(give) == Ran("give failed: ValueError: no words", failed=True)
+    assert await ran(give) == ToolOutcome("give failed: ValueError: no words", failed=True)
 
 
 @given(size=st.integers(0, 2000), most=st.integers(200, 1000))
@@ -552,9 +552,9 @@ async def test_a_plain_function_runs_in_a_thread_and_knows_its_conversation():
     async def look_here() -> list[Any]:
         return look()
 
-    with within(Cell("k", "the session", 7)):
-        assert await ran(look) == Ran('[false,"the session"]')
-        assert await ran(look_here) == Ran('[true,"the session"]')
+    with within(TurnContext("k", "the session", 7)):
+        assert await ran(look) == ToolOutcome('[false,"the session"]')
+        assert await ran(look_here) == ToolOutcome('[true,"the session"]')
 
 
 async def test_a_coroutine_behind_a_plain_decorator_is_awaited():
@@ -567,8 +567,8 @@ async def test_a_coroutine_behind_a_plain_decorator_is_awaited():
     def decorated(*args: Any, **kwargs: Any) -> Any:
         return look(*args, **kwargs)
 
-    with within(Cell("k", "the session", 7)):
-        assert await ran(decorated, '{"at": "it"}') == Ran("at it: the session")
+    with within(TurnContext("k", "the session", 7)):
+        assert await ran(decorated, '{"at": "it"}') == ToolOutcome("at it: the session")
 
 
 @pytest.mark.parametrize(
@@ -588,9 +588,9 @@ async def test_what_a_tool_raises_is_told_to_the_model_in_one_line(error, told, 
         raise error
 
     with caplog.at_level(logging.WARNING):
-        assert await ran(fail) == Ran(f"fail failed: {told}", failed=True)
+        assert await ran(fail) == ToolOutcome(f"fail failed: {told}", failed=True)
     assert caplog.records[0].exc_info[1] is error
-    assert await ran(fail_in_thread) == Ran(f"fail_in_thread failed: {told}", failed=True)
+    assert await ran(fail_in_thread) == ToolOutcome(f"fail_in_thread failed: {told}", failed=True)
 
 
 async def test_ctrl_c_and_the_end_of_the_turn_pass():
@@ -632,7 +632,7 @@ async def test_a_tool_that_takes_too_long_is_given_up(autojump_clock):
         await trio.sleep_forever()
 
     began = trio.current_time()
-    assert await ran(wait) == Ran(
+    assert await ran(wait) == ToolOutcome(
         "wait took longer than 300 seconds and was given up.", failed=True
     )
     assert trio.current_time() - began == 300
@@ -689,7 +689,7 @@ async def test_a_thread_is_abandoned_and_counts_until_it_ends():
         assert not began.is_set()
     finally:
         gate.set()
-    assert await toolbox.run(call, a_turn()) == Ran("at last")
+    assert await toolbox.run(call, a_turn()) == ToolOutcome("at last")
 
 
 # Toolboxes
@@ -697,7 +697,7 @@ async def test_a_thread_is_abandoned_and_counts_until_it_ends():
 
 async def test_an_unknown_tool_is_answered_with_those_there_are():
     toolbox = Toolbox([tool(name="b")(lambda: None), tool(name="a")(lambda: None)])
-    assert await toolbox.run(ToolCall("c", "x"), a_turn()) == Ran(
+    assert await toolbox.run(ToolCall("c", "x"), a_turn()) == ToolOutcome(
         "There is no tool 'x'; the tools are: a, b.", failed=True
     )
     assert "the tools are: none." in (await Toolbox().run(ToolCall("c", "x"), a_turn())).content
@@ -711,14 +711,14 @@ async def test_a_tool_is_only_for_its_platforms():
     nowhere = tool(platforms=(), name="nowhere")(anywhere)
     toolbox = Toolbox([anywhere, here, nowhere])
     call = ToolCall("c", "here")
-    assert await toolbox.run(call, a_turn("telegram")) == Ran("ran")
-    assert await toolbox.run(call, a_turn("slack")) == Ran(
+    assert await toolbox.run(call, a_turn("telegram")) == ToolOutcome("ran")
+    assert await toolbox.run(call, a_turn("slack")) == ToolOutcome(
         "here may not be used on slack.", failed=True
     )
     assert (await toolbox.run(ToolCall("c", "nowhere"), a_turn("telegram"))).failed
     names = {p: [each["name"] for each in toolbox.on(p).schemas] for p in ("telegram", "slack")}
     assert names == {"telegram": ["anywhere", "here"], "slack": ["anywhere"]}
-    assert await toolbox.on("telegram").run(call, a_turn("telegram")) == Ran("ran")
+    assert await toolbox.on("telegram").run(call, a_turn("telegram")) == ToolOutcome("ran")
 
 
 async def test_a_once_tool_without_a_store_does_not_run():

@@ -6,4 +6,4 @@ prompt_toolkit and rich are loaded where a terminal is used, and never by the im
 
 from __future__ import annotations
 
-from hermes.adapters.console.chat import SOURCE as SOURCE, Console as Console
+from hermes.adapters.console.adapter import SOURCE as SOURCE, Console as Console

@@ -31,12 +31,12 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import Output
 from prompt_toolkit.output.vt100 import Vt100_Output
 
-from hermes.adapters.console.blocks import Blocks
-from hermes.adapters.console.completing import RESUME, choices
+from hermes.adapters.console.completion import RESUME, choices
 from hermes.adapters.console.history import Remembered
 from hermes.adapters.console.markdown import plain, render
-from hermes.harmless import harmless
-from hermes.messages import Listed
+from hermes.adapters.console.markdown_stream import Blocks
+from hermes.messages import SessionSummary
+from hermes.sanitize import harmless
 
 PROMPT = "> "
 REFRESH_SECONDS = 0.05
@@ -54,9 +54,11 @@ class Wanted:
     """A line is about to name a conversation: which are there?"""
 
     def __init__(self) -> None:
-        self.sessions: asyncio.Future[Sequence[Listed]] = asyncio.get_running_loop().create_future()
+        self.sessions: asyncio.Future[Sequence[SessionSummary]] = (
+            asyncio.get_running_loop().create_future()
+        )
 
-    def offer(self, sessions: Sequence[Listed]) -> None:
+    def offer(self, sessions: Sequence[SessionSummary]) -> None:
         """These."""
         if not self.sessions.done():  # it may have been given up
             self.sessions.set_result(sessions)
@@ -110,7 +112,7 @@ class Terminal:
         with suppress(RuntimeError):  # the terminal is gone
             self._loop.call_soon_threadsafe(self._paper.say, harmless(text), write)
 
-    async def offer(self, wanted: Wanted, sessions: Sequence[Listed]) -> None:
+    async def offer(self, wanted: Wanted, sessions: Sequence[SessionSummary]) -> None:
         """Answer which conversations there are."""
         await self._there(functools.partial(wanted.offer, sessions))
 
@@ -409,7 +411,7 @@ class _Completing(Completer):
     ) -> AsyncGenerator[Completion, None]:
         """How the text before the cursor may go on."""
         line = document.text_before_cursor
-        sessions: Sequence[Listed] = ()
+        sessions: Sequence[SessionSummary] = ()
         if line.lower().startswith(RESUME):
             wanted = Wanted()
             self._tell(wanted)

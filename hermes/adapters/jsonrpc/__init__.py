@@ -8,5 +8,5 @@ of the process.
 
 from __future__ import annotations
 
-from hermes.adapters.jsonrpc.peer import Peer as Peer, open_peer as open_peer
+from hermes.adapters.jsonrpc.connection import Peer as Peer, open_peer as open_peer
 from hermes.adapters.jsonrpc.stdio import serve as serve, serve_stdio as serve_stdio

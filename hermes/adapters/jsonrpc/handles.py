@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import attrs
 
 from hermes.adapters.jsonrpc.frames import NO_SESSION, TOO_MANY, Refused
-from hermes.keys import session_key
 from hermes.messages import Source
+from hermes.session_keys import session_key
 
 PLATFORM = "rpc"
 MAX_HANDLES = 10_000

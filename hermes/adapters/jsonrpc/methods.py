@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 import msgspec
 
-from hermes.adapters.jsonrpc import vocabulary as v
-from hermes.adapters.jsonrpc.conversations import Conversations
+from hermes.adapters.jsonrpc import types as v
+from hermes.adapters.jsonrpc.handlers import Conversations
 
 
 @attrs.frozen

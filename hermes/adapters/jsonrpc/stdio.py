@@ -14,8 +14,8 @@ from contextlib import contextmanager, nullcontext
 import trio
 
 from hermes.actors.runtime import Runtime
+from hermes.adapters.jsonrpc.connection import Peer, open_peer
 from hermes.adapters.jsonrpc.frames import MAX_LINE
-from hermes.adapters.jsonrpc.peer import Peer, open_peer
 from hermes.errors import plain
 
 CHUNK = 65536

@@ -7,4 +7,4 @@ from hermes.adapters.telegram.adapter import (
     default_governor as default_governor,
 )
 from hermes.adapters.telegram.api import BASE as BASE
-from hermes.adapters.telegram.inbound import Manners as Manners
+from hermes.adapters.telegram.inbound import GroupPolicy as GroupPolicy

@@ -7,24 +7,24 @@ from typing import Self
 
 import trio
 
-from hermes.actors.listening import Subscription
+from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import Runtime
-from hermes.adapters.governor import Governor, Rate
 from hermes.adapters.previews import Previews
+from hermes.adapters.rate_limit import Rate, RateLimiter
 from hermes.adapters.telegram.api import BASE, BotApi
-from hermes.adapters.telegram.inbound import Manners
-from hermes.adapters.telegram.outgoing import LONGEST, RECOVERED, Outgoing, Spot
-from hermes.adapters.telegram.receiving import POLL_SECONDS, Receiver
+from hermes.adapters.telegram.inbound import GroupPolicy
+from hermes.adapters.telegram.poller import POLL_SECONDS, Receiver
+from hermes.adapters.telegram.sender import LONGEST, RECOVERED, ChatTarget, Outgoing
 from hermes.events import TurnEnded
 from hermes.messages import Inbound, OutboxRow
-from hermes.secrets import Secret
+from hermes.redaction.keys import Secret
 
 REMEMBERED = 10_000
 
 
-def default_governor() -> Governor:
+def default_governor() -> RateLimiter:
     """What Telegram allows: 30 calls a second, one a second in a chat, 20 a minute in a group."""
-    return Governor(per_token=Rate(30, 1.0), per_chat=Rate(1, 1.0), per_group=Rate(20, 60.0))
+    return RateLimiter(per_token=Rate(30, 1.0), per_chat=Rate(1, 1.0), per_group=Rate(20, 60.0))
 
 
 class Telegram:
@@ -37,14 +37,14 @@ class Telegram:
         self,
         token: Secret,
         *,
-        manners: Manners | None = None,
-        governor: Governor | None = None,
+        manners: GroupPolicy | None = None,
+        governor: RateLimiter | None = None,
         base_url: str = BASE,
         poll_seconds: int = POLL_SECONDS,
         preview_seconds: float | None = 1.5,
         pause_seconds: float = 1.0,
     ) -> None:
-        self.manners = manners or Manners()
+        self.manners = manners or GroupPolicy()
         self.trouble: str | None = None
         """Why nothing is received at present, in one sentence; None where all is well."""
         self._api = BotApi(token, base_url)
@@ -53,7 +53,7 @@ class Telegram:
         self._pause_seconds = pause_seconds
         self._shows = preview_seconds is not None
         self._previews = Previews(self._show, busy=self._busy, every=preview_seconds or 1.5)
-        self._spots: dict[str, Spot] = {}
+        self._spots: dict[str, ChatTarget] = {}
 
     @property
     def account(self) -> str:
@@ -100,7 +100,7 @@ class Telegram:
                 if spot is not None and isinstance(event, TurnEnded) and not event.reply.text:
                     nursery.start_soon(self._leave, spot, envelope.session_key, event.reply.turn_id)
 
-    async def _leave(self, spot: Spot, session_key: str, turn_id: int) -> None:
+    async def _leave(self, spot: ChatTarget, session_key: str, turn_id: int) -> None:
         await self._previews.settle(session_key, turn_id)
         await self._outgoing.leave(spot, turn_id)
 
@@ -130,7 +130,7 @@ class Telegram:
         source, key = inbound.source, inbound.session_key
         self._previews.watch(key)
         self._spots.pop(key, None)
-        self._spots[key] = Spot(str(source.chat_id), source.thread_id)
+        self._spots[key] = ChatTarget(str(source.chat_id), source.thread_id)
         if len(self._spots) > REMEMBERED:
             del self._spots[next(iter(self._spots))]
 

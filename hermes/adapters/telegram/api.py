@@ -14,9 +14,9 @@ import httpx2
 import msgspec
 import trio
 
-from hermes.adapters.telegram.updates import MALFORMED, Int
+from hermes.adapters.telegram.bot_api_types import MALFORMED, Int
 from hermes.errors import HermesError, OutcomeUnknown, RetryAfter
-from hermes.secrets import Secret
+from hermes.redaction.keys import Secret
 
 BASE = "https://api.telegram.org"
 CONNECT_SECONDS = 10.0

@@ -9,11 +9,11 @@ from typing import Literal, TypeAlias
 import attrs
 from msgspec.structs import replace
 
-from hermes.actors.commands import parse
-from hermes.adapters.telegram.text import cut_out, piece
-from hermes.adapters.telegram.updates import Entity, File, Post, Update, User
-from hermes.keys import session_key
+from hermes.actors.session.commands import parse
+from hermes.adapters.telegram.bot_api_types import Entity, File, Post, Update, User
+from hermes.adapters.telegram.utf16 import cut_out, piece
 from hermes.messages import Inbound, JsonObject, Source
+from hermes.session_keys import session_key
 
 Groups: TypeAlias = Literal["mention", "all"]
 
@@ -32,7 +32,7 @@ _COMMAND = re.compile(r"/(\w+)(?:@(\w+))?", re.ASCII)
 
 
 @attrs.frozen(kw_only=True)
-class Manners:
+class GroupPolicy:
     """Whom the bot listens to, and how it tells conversations apart."""
 
     groups: Groups = "mention"
@@ -65,7 +65,7 @@ def post_of(update: Update) -> tuple[Post | None, bool]:
 def inbound_of(
     update: Update,
     me: User,
-    manners: Manners,
+    manners: GroupPolicy,
     albums: set[str] | None = None,
     home: str | None = None,
 ) -> Inbound | Ignored:
@@ -101,7 +101,7 @@ def inbound_of(
 
 
 def _inbound(
-    update_id: int, post: Post, said: _Said, source: Source, manners: Manners, *, edited: bool
+    update_id: int, post: Post, said: _Said, source: Source, manners: GroupPolicy, *, edited: bool
 ) -> Inbound:
     # An operator who forwards what a stranger wrote does not mean to obey him.
     command = parse(said.text) is not None and not edited and not post.is_borrowed
@@ -121,7 +121,7 @@ def _inbound(
     )
 
 
-def _key(source: Source, manners: Manners, chat_id: str | None) -> str:
+def _key(source: Source, manners: GroupPolicy, chat_id: str | None) -> str:
     place = replace(source, chat_id=chat_id)
     return session_key(place, shared=manners.shared, threads_per_user=manners.threads_per_user)
 
@@ -204,7 +204,9 @@ def _command(text: str, name: str) -> tuple[str, bool, bool]:
     return f"/{found[1]}{rest}", False, bool(whose)
 
 
-def _is_to_us(post: Post, said: _Said, me: User, manners: Manners, albums: set[str] | None) -> bool:
+def _is_to_us(
+    post: Post, said: _Said, me: User, manners: GroupPolicy, albums: set[str] | None
+) -> bool:
     if said.for_another and not said.mentioned:
         return False
     commanded = parse(said.text) is not None and not post.is_borrowed
@@ -230,7 +232,7 @@ def _replied(post: Post) -> tuple[int | None, str, str] | None:
     return to.sender.id, _shown(_name(to.sender)), text
 
 
-def _told(post: Post, text: str, source: Source, manners: Manners, *, edited: bool) -> str:
+def _told(post: Post, text: str, source: Source, manners: GroupPolicy, *, edited: bool) -> str:
     """The text with what an agent needs to understand it: who speaks, and to what."""
     before = []
     replied = _replied(post)

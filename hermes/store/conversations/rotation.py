@@ -1,0 +1,155 @@
+"""A conversation moves into a new session: by compression (`rotate`) or as a copy (`branch`)."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from hermes.errors import StoreError
+from hermes.messages import InboxReply, JsonObject, Rotated, Rotation, Session, Skipped
+from hermes.store.conversations import (
+    codec,
+    inbox_end,
+    leases,
+    lineage,
+    messages,
+    routes,
+    sessions,
+    titles,
+)
+from hermes.store.transaction import Transaction
+
+
+def rotate(tx: Transaction, rotation: Rotation) -> Rotated | Skipped:
+    """End the session by compression and continue in one child, or say who was quicker.
+
+    Rows that were appended since `upto` are carried over. A retry finds the child it made.
+    """
+    row = tx.one("SELECT no, end_reason, rewrites FROM sessions WHERE id = ?", rotation.session_id)
+    if row is None:
+        return Skipped("unknown session")
+    no, end_reason, rewrites = row
+    if (child := lineage.child(tx, no)) is not None:
+        return _already(tx, rotation, child[1], child[2])
+    if (refusal := _refusal(tx, rotation, end_reason, rewrites)) is not None:
+        return refusal
+    if rotation.upto and rotation.upto // codec.SPAN != no:
+        raise StoreError(f"message {rotation.upto} is not one of {rotation.session_id}")
+    carried = [codec.as_message(m) for m in messages.messages_after(tx, no, rotation.upto)]
+    child_id = continue_in(tx, rotation.session_id, rotation.child_session_id)
+    tx.run("UPDATE sessions SET rotation_id = ? WHERE id = ?", rotation.rotation_id, child_id)
+    if rotation.system_prompt is not None:
+        sessions.set_system_prompt(tx, child_id, rotation.system_prompt)
+    head = messages.append_messages(tx, child_id, [*rotation.messages, *carried])
+    key = rotation.session_key
+    epoch = None if key is None else routes.point(tx, key, child_id)
+    leases.drop(tx, rotation.session_id)
+    inbox_end.close(tx, rotation.answer, child_id)
+    return Rotated(child_id, head, epoch, carried=len(carried))
+
+
+def _already(
+    tx: Transaction, rotation: Rotation, child_id: str, rotation_id: str | None
+) -> Rotated | Skipped:
+    if rotation_id != rotation.rotation_id:
+        winner = lineage.get_compression_tip(tx, child_id)
+        return Skipped("already compressed", winner=winner)
+    route = None if rotation.session_key is None else routes.get_route(tx, rotation.session_key)
+    epoch = None if route is None else route.epoch
+    return Rotated(child_id, sessions.head(tx, child_id), epoch, repeated=True)
+
+
+def _refusal(
+    tx: Transaction, rotation: Rotation, end_reason: str | None, rewrites: int
+) -> Skipped | None:
+    if end_reason is not None:
+        return Skipped(f"the session has ended ({end_reason})")
+    if rewrites != rotation.rewrites:
+        return Skipped("the transcript was rewritten meanwhile")
+    holder = None if rotation.lease is None else leases.taken_from(tx, rotation.lease)
+    if holder is not None:
+        return Skipped("the lease was lost", holder=holder)
+    if rotation.session_key is None:
+        return None
+    route = routes.get_route(tx, rotation.session_key)
+    moved = route is None or (route.session_id, route.epoch) != (
+        rotation.session_id,
+        rotation.epoch,
+    )
+    winner = route.session_id if route is not None else None
+    return Skipped("the route has moved", winner=winner) if moved else None
+
+
+def continue_in(tx: Transaction, session_id: str, child_id: str | None = None) -> str:
+    """End the session by compression and create its child, which takes over what describes it."""
+    parent = sessions.get_session(tx, session_id)
+    assert parent is not None
+    if child_id is not None and sessions.number(tx, child_id) is not None:
+        raise StoreError(f"session {child_id} exists; a continuation needs an id of its own")
+    sessions.end_session(tx, session_id, "compression")
+    child_id = sessions.create_session(
+        tx,
+        child_id,
+        parent.source,
+        parent_session_id=session_id,
+        kind="compression",
+        **_described(parent),
+    )
+    titles.continue_title(tx, sessions.require(tx, session_id), sessions.require(tx, child_id))
+    return child_id
+
+
+class _Described(TypedDict):
+    model: str | None
+    model_config: JsonObject | None
+    system_prompt: str | None
+    user_id: str | None
+    session_key: str | None
+    chat_id: str | None
+    chat_type: str | None
+    thread_id: str | None
+    cwd: str | None
+    profile: str | None
+
+
+def _described(parent: Session) -> _Described:
+    """What a child takes over: model, prompt and peer."""
+    return {
+        "model": parent.model,
+        "model_config": parent.model_config,
+        "system_prompt": parent.system_prompt,
+        "user_id": parent.user_id,
+        "session_key": parent.session_key,
+        "chat_id": parent.chat_id,
+        "chat_type": parent.chat_type,
+        "thread_id": parent.thread_id,
+        "cwd": parent.cwd,
+        "profile": parent.profile,
+    }
+
+
+def branch(
+    tx: Transaction,
+    session_id: str,
+    *,
+    title: str | None = None,
+    session_key: str | None = None,
+    answer: InboxReply | None = None,
+) -> str:
+    """Copy the whole live transcript into a new session, at once; lead the key there if given."""
+    parent_no = sessions.require(tx, session_id)
+    parent = sessions.get_session(tx, session_id)
+    assert parent is not None
+    described = _described(parent)
+    described["session_key"] = session_key or parent.session_key
+    child_id = sessions.create_session(
+        tx, None, parent.source, parent_session_id=session_id, kind="branch", **described
+    )
+    messages.copy_live(tx, parent_no, child_id)
+    wanted = titles.sanitize_title(title) or parent.title
+    if wanted is not None:
+        name = titles.free_title(tx, wanted)
+        tx.run("UPDATE sessions SET title = ? WHERE id = ?", name, child_id)
+    if session_key is not None:
+        routes.switch(tx, session_key, child_id)
+    inbox_end.close(tx, answer, child_id)
+    return child_id

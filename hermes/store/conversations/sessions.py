@@ -1,0 +1,250 @@
+"""Session rows: created, ended, reopened, read."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hermes.errors import HasContinuation, StoreError, UnknownSession
+from hermes.messages import Head, JsonObject, Kind, Session
+from hermes.store.conversations import codec, lineage
+from hermes.store.transaction import Row, Transaction
+
+MAX_ID = 200
+ACCIDENTS = ("agent_close", "ws_orphan_reap")
+"""Ends that nobody asked for: the conversation may go on, or be reset after all."""
+
+_COLUMNS = (
+    "s.id, s.source, s.kind, p.id, s.title, s.model, s.user_id, s.session_key, s.chat_id, "
+    "s.chat_type, s.thread_id, s.cwd, s.profile, s.started_at, s.ended_at, s.end_reason, "
+    "s.last_active, s.message_count, s.tool_call_count, s.revision, s.rewrites, "
+    "s.api_call_count, s.input_tokens, s.output_tokens, s.cache_read_tokens, "
+    "s.cache_write_tokens, s.reasoning_tokens, s.cost, x.system_prompt, x.model_config"
+)
+SELECT = (
+    f"SELECT {_COLUMNS} FROM sessions s LEFT JOIN sessions p ON p.no = s.parent_no "
+    "LEFT JOIN session_texts x ON x.session_no = s.no "
+)
+
+
+def from_row(row: Row) -> Session:
+    """A `Session` from a row of `SELECT`."""
+    (
+        *plain,
+        model_config,
+    ) = row
+    names = _FIELDS[: len(plain)]
+    config = None if model_config is None else msgspec.json.decode(model_config)
+    return Session(**dict(zip(names, plain, strict=True)), model_config=config)
+
+
+_FIELDS = Session.__struct_fields__
+
+
+def number(tx: Transaction, session_id: str) -> int | None:
+    """The session's number, which its message ids are made of."""
+    row = tx.one("SELECT no FROM sessions WHERE id = ?", session_id)
+    return None if row is None else int(row[0])
+
+
+def require(tx: Transaction, session_id: str) -> int:
+    """The session's number, or `UnknownSession`."""
+    no = number(tx, session_id)
+    if no is None:
+        raise UnknownSession(f"there is no session {session_id!r}")
+    return no
+
+
+def get_session(tx: Transaction, session_id: str) -> Session | None:
+    """The session with exactly this id."""
+    row = tx.one(SELECT + "WHERE s.id = ?", session_id)
+    return None if row is None else from_row(row)
+
+
+def head(tx: Transaction, session_id: str) -> Head:
+    """The session's head; all zero where the session has no row yet."""
+    row = tx.one("SELECT message_count, revision, rewrites FROM sessions WHERE id = ?", session_id)
+    return Head(session_id) if row is None else Head(session_id, *row)
+
+
+def create_session(  # noqa: PLR0913 - the columns of a session
+    tx: Transaction,
+    session_id: str | None = None,
+    source: str = "unknown",
+    *,
+    parent_session_id: str | None = None,
+    kind: Kind | None = None,
+    model: str | None = None,
+    model_config: JsonObject | None = None,
+    system_prompt: str | None = None,
+    user_id: str | None = None,
+    session_key: str | None = None,
+    chat_id: str | None = None,
+    chat_type: str | None = None,
+    thread_id: str | None = None,
+    cwd: str | None = None,
+    profile: str | None = None,
+    started_at: float | None = None,
+) -> str:
+    """Create the session; where it exists, fill only what it lacks. Returns its id.
+
+    Without `kind`, a child of a session that ended by compression continues it, unless another
+    child does so already; any other child is a branch.
+    """
+    session_id = tx.new_session_id() if session_id is None else require_id(session_id)
+    fields: dict[str, str | None] = {
+        "model": model,
+        "user_id": user_id,
+        "session_key": session_key,
+        "chat_id": chat_id,
+        "chat_type": chat_type,
+        "thread_id": thread_id,
+        "cwd": cwd,
+        "profile": profile,
+    }
+    parent_no = None if parent_session_id is None else require(tx, parent_session_id)
+    no = number(tx, session_id)
+    if no is None:
+        kind = kind or _kind_of_child(tx, parent_no)
+        _refuse_second_continuation(tx, parent_session_id, parent_no, kind)
+        no = _insert(tx, session_id, source, kind, parent_no, started_at, fields)
+    else:
+        _fill(tx, no, session_id, parent_session_id, parent_no, fields)
+    _keep_texts(tx, no, system_prompt, model_config)
+    return session_id
+
+
+def ensure_session(tx: Transaction, session_id: str, source: str = "unknown") -> str:
+    """`create_session` for callers that know nothing more."""
+    return create_session(tx, session_id, source)
+
+
+def require_id(session_id: str) -> str:
+    """The id itself, if it can be one."""
+    if not 0 < len(session_id) <= MAX_ID or not session_id.isprintable():
+        raise ValueError(f"a session id is 1 to {MAX_ID} printable characters: {session_id[:50]!r}")
+    return session_id
+
+
+def _kind_of_child(tx: Transaction, parent_no: int | None) -> Kind:
+    if parent_no is None:
+        return "new"
+    row = tx.one("SELECT end_reason FROM sessions WHERE no = ?", parent_no)
+    continues = row is not None and row[0] == "compression"
+    return "compression" if continues and lineage.child(tx, parent_no) is None else "branch"
+
+
+def _refuse_second_continuation(
+    tx: Transaction, parent_session_id: str | None, parent_no: int | None, kind: Kind
+) -> None:
+    if kind != "compression":
+        return
+    if parent_no is None:
+        raise StoreError("a compression child needs its parent_session_id")
+    row = tx.one("SELECT end_reason FROM sessions WHERE no = ?", parent_no)
+    if row is None or row[0] != "compression":
+        raise StoreError(f"{parent_session_id} has not ended by compression")
+    if (other := lineage.child(tx, parent_no)) is not None:
+        raise HasContinuation(f"{parent_session_id} already continues in {other[1]}")
+
+
+def _insert(  # noqa: PLR0913, PLR0917
+    tx: Transaction,
+    session_id: str,
+    source: str,
+    kind: Kind,
+    parent_no: int | None,
+    started_at: float | None,
+    fields: dict[str, str | None],
+) -> int:
+    start = tx.now if started_at is None else started_at
+    tx.run(
+        "INSERT INTO sessions (id, source, kind, parent_no, started_at, last_active, "
+        f"{', '.join(fields)}) VALUES (?, ?, ?, ?, ?, ?{', ?' * len(fields)})",
+        session_id,
+        source,
+        kind,
+        parent_no,
+        start,
+        start,
+        *fields.values(),
+    )
+    return tx.db.last_insert_rowid()
+
+
+def _fill(
+    tx: Transaction,
+    no: int,
+    session_id: str,
+    parent_session_id: str | None,
+    parent_no: int | None,
+    fields: dict[str, str | None],
+) -> None:
+    given = {name: value for name, value in fields.items() if value is not None}
+    if given:
+        sets = ", ".join(f"{name} = coalesce({name}, ?)" for name in given)
+        tx.run(f"UPDATE sessions SET {sets} WHERE no = ?", *given.values(), no)
+    if parent_no is None:
+        return
+    if parent_no >= no:
+        raise StoreError(f"{parent_session_id} is not older than {session_id}, so not its parent")
+    tx.run(
+        "UPDATE sessions SET parent_no = ?, kind = iif(kind = 'new', ?, kind) "
+        "WHERE no = ? AND parent_no IS NULL",
+        parent_no,
+        _kind_of_child(tx, parent_no),
+        no,
+    )
+
+
+def _keep_texts(
+    tx: Transaction, no: int, system_prompt: str | None, model_config: JsonObject | None
+) -> None:
+    codec.require_shallow(model_config)
+    config = msgspec.json.encode(model_config).decode() if model_config else None
+    if system_prompt is None and config is None:
+        return
+    tx.run(
+        "INSERT INTO session_texts (session_no, system_prompt, model_config) VALUES (?, ?, ?) "
+        "ON CONFLICT (session_no) DO UPDATE SET "
+        "system_prompt = coalesce(system_prompt, excluded.system_prompt), "
+        "model_config = coalesce(model_config, excluded.model_config)",
+        no,
+        system_prompt,
+        config,
+    )
+
+
+def set_system_prompt(tx: Transaction, session_id: str, system_prompt: str) -> None:
+    """Replace the session's system prompt."""
+    tx.run(
+        "INSERT INTO session_texts (session_no, system_prompt) VALUES (?, ?) "
+        "ON CONFLICT (session_no) DO UPDATE SET system_prompt = excluded.system_prompt",
+        require(tx, session_id),
+        system_prompt,
+    )
+
+
+def end_session(tx: Transaction, session_id: str, reason: str) -> bool:
+    """End the session; the first reason wins, and an unknown id is no error."""
+    sql = "UPDATE sessions SET ended_at = ?, end_reason = ? WHERE id = ? AND ended_at IS NULL"
+    return tx.run(sql, tx.now, reason, session_id) == 1
+
+
+def promote_to_session_reset(
+    tx: Transaction, session_id: str, reason: str = "session_reset"
+) -> bool:
+    """End the session, also where it had ended by accident only."""
+    sql = (
+        "UPDATE sessions SET ended_at = ?, end_reason = ? "
+        "WHERE id = ? AND (ended_at IS NULL OR end_reason IN (?, ?))"
+    )
+    return tx.run(sql, tx.now, reason, session_id, *ACCIDENTS) == 1
+
+
+def reopen_session(tx: Transaction, session_id: str) -> None:
+    """Let an ended session go on; refused where a compression child already does."""
+    no = require(tx, session_id)
+    if lineage.child(tx, no) is not None:
+        tip = lineage.get_compression_tip(tx, session_id)
+        raise HasContinuation(f"{session_id} goes on in {tip}; reopen or resume that one")
+    tx.run("UPDATE sessions SET ended_at = NULL, end_reason = NULL WHERE no = ?", no)

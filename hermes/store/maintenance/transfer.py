@@ -1,0 +1,325 @@
+"""Sessions as JSON lines: one line a session, with every row, the hidden ones too."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from itertools import pairwise
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+from msgspec.structs import astuple
+
+from hermes.errors import BadImport, UnknownSession
+from hermes.messages import Extra, Imported, JsonObject, Kind, Usage
+from hermes.store.conversations import codec, lineage, search, sessions, titles
+from hermes.store.maintenance import cleanup
+from hermes.store.records import usage
+from hermes.store.transaction import Transaction, Work
+
+FORMAT = "hermes-session-1"
+MAX_LINE = 256 * 1024 * 1024
+TOKENS = (
+    "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens",
+)  # fmt: skip
+
+_MOST = 2**53
+_Count = Annotated[int, Meta(ge=0, le=_MOST)]
+_Seq = Annotated[int, Meta(ge=1, le=2**31)]
+_Id = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+class ExportedMessage(Extra, frozen=True):
+    """A row of a transcript; `seq` is its place, and one that was taken back is not `live`."""
+
+    seq: _Seq
+    role: str
+    timestamp: float
+    content: str | None = None
+    platform_message_id: str | None = None
+    live: bool = True
+
+
+class ExportedUsage(msgspec.Struct, frozen=True):
+    """A call of a model."""
+
+    purpose: str = "turn"
+    model: str | None = None
+    provider: str | None = None
+    input_tokens: _Count = 0
+    output_tokens: _Count = 0
+    cache_read_tokens: _Count = 0
+    cache_write_tokens: _Count = 0
+    reasoning_tokens: _Count = 0
+    cost: float | None = None
+
+
+class Exported(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A session with all that belongs to it, on its way from one file to another."""
+
+    format: str
+    id: _Id
+    source: str
+    kind: Kind
+    started_at: float
+    last_active: float
+    parent_session_id: _Id | None = None
+    title: str | None = None
+    model: str | None = None
+    user_id: str | None = None
+    session_key: str | None = None
+    chat_id: str | None = None
+    chat_type: str | None = None
+    thread_id: str | None = None
+    cwd: str | None = None
+    profile: str | None = None
+    ended_at: float | None = None
+    end_reason: str | None = None
+    revision: _Count = 0
+    rewrites: _Count = 0
+    system_prompt: str | None = None
+    model_config: JsonObject | None = None
+    messages: tuple[ExportedMessage, ...] = ()
+    usage: tuple[ExportedUsage, ...] = ()
+
+
+_EXTRA = Extra.__struct_fields__
+_CARRIED = tuple(
+    name for name in Exported.__struct_fields__ if name not in {"format", "messages", "usage"}
+)
+_decode = msgspec.json.Decoder(Exported).decode
+
+
+def export_session(tx: Transaction, session_id: str) -> str:
+    """The session as one line of JSON; `import_sessions` of another store makes the same of it."""
+    session = sessions.get_session(tx, session_id)
+    if session is None:
+        raise UnknownSession(f"there is no session {session_id!r}")
+    fields = {name: getattr(session, name) for name in _CARRIED}
+    exported = Exported(
+        format=FORMAT,
+        messages=tuple(exported_messages(tx, sessions.require(tx, session_id))),
+        usage=tuple(ExportedUsage(*astuple(call)) for call in usage.get_usage(tx, session_id)),
+        **fields,
+    )
+    return msgspec.json.encode(exported).decode()
+
+
+def exported_messages(tx: Transaction, no: int) -> Iterable[ExportedMessage]:
+    """Every row of the session, in order."""
+    low, high = codec.bounds(no)
+    sql = "SELECT id FROM messages WHERE id BETWEEN ? AND ? AND live = 0"
+    hidden = {row[0] for row in tx.all(sql, low, high)}
+    found = tx.all(
+        f"SELECT {codec.COLUMNS} FROM all_messages WHERE id BETWEEN ? AND ? ORDER BY id", low, high
+    )
+    for stored in codec.to_messages(found):
+        yield ExportedMessage(
+            seq=stored.id - low,
+            role=stored.role,
+            timestamp=stored.timestamp,
+            content=stored.content,
+            platform_message_id=stored.platform_message_id,
+            live=stored.id not in hidden,
+            **{name: getattr(stored, name) for name in _EXTRA},
+        )
+
+
+def import_sessions(lines: Iterable[str]) -> Generator[Work[Imported], Imported, Imported]:
+    """Import exported sessions, parents first, each in a transaction of its own.
+
+    All lines are checked before the first is written. Sessions that exist are skipped, unknown
+    parents are dropped, and a second continuation of one parent is kept as a `fork`.
+    """
+    total = Imported(0, 0)
+    for session in _parents_first(_read(lines)):
+        done = yield Import(session)
+        total = Imported(
+            total.sessions + done.sessions,
+            total.messages + done.messages,
+            total.skipped + done.skipped,
+            total.forks + done.forks,
+        )
+    yield tidy
+    return total
+
+
+def _read(lines: Iterable[str]) -> list[Exported]:
+    found = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        if len(line) > MAX_LINE:
+            raise BadImport(f"line {number} is longer than {MAX_LINE} characters")
+        try:
+            session = _decode(line)
+        except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+            raise BadImport(f"line {number} is no exported session: {error}") from None
+        found.append(_checked(session, number))
+    return found
+
+
+def _checked(session: Exported, number: int) -> Exported:
+    """The session, if it can be one; JSON of the right shape may still tell nonsense."""
+    if (problem := _nonsense(session)) is not None:
+        raise BadImport(f"line {number} {problem}")
+    try:
+        sessions.require_id(session.id)
+        titles.sanitize_title(session.title)
+        codec.require_shallow(session.model_config)
+        for message in session.messages:
+            codec.extra_of(message)
+    except (ValueError, RecursionError) as error:
+        raise BadImport(f"line {number}: {error}") from None
+    return session
+
+
+def _nonsense(session: Exported) -> str | None:
+    if session.format != FORMAT:
+        return f"has the format {session.format[:40]!r}, not {FORMAT!r}"
+    if (session.ended_at is None) != (session.end_reason is None):
+        return "must have both ended_at and end_reason, or neither"
+    if any(later.seq <= earlier.seq for earlier, later in pairwise(session.messages)):
+        return "has messages out of order"
+    platform_ids = [m.platform_message_id for m in session.messages if m.live]
+    platform_ids = [platform_id for platform_id in platform_ids if platform_id is not None]
+    if len(platform_ids) != len(set(platform_ids)):
+        return "has a platform message twice"
+    if any(sum(column) > _MOST for column in zip(*map(_tokens, session.usage), strict=True)):
+        return "counts more tokens than there are"
+    return None
+
+
+def _tokens(call: ExportedUsage) -> tuple[int, ...]:
+    return tuple(getattr(call, name) for name in TOKENS)
+
+
+def _parents_first(found: list[Exported]) -> list[Exported]:
+    by_id: dict[str, Exported] = {}
+    for session in found:
+        by_id.setdefault(session.id, session)
+    ordered: dict[str, Exported] = {}
+    for session in by_id.values():
+        line: dict[str, Exported] = {}
+        step: Exported | None = session
+        # A line that bites its own tail is cut where it does: that parent is unknown then.
+        while step is not None and step.id not in ordered and step.id not in line:
+            line[step.id] = step
+            step = by_id.get(step.parent_session_id or "")
+        ordered.update(reversed(line.items()))
+    return list(ordered.values())
+
+
+class Import:
+    """One session on its way in."""
+
+    def __init__(self, session: Exported) -> None:
+        self._session = session
+
+    def __call__(self, tx: Transaction) -> Imported:
+        session = self._session
+        if sessions.number(tx, session.id) is not None:
+            return Imported(0, 0, skipped=(session.id,))
+        parent_no = sessions.number(tx, session.parent_session_id or "")
+        kind = _kind(tx, session.kind, parent_no)
+        no = self._insert_session(tx, kind, parent_no)
+        insert_rows(tx, no, session.messages)
+        record_usage(tx, session)
+        self._finish(tx, no)
+        forks = (session.id,) if kind == "fork" else ()
+        return Imported(1, len(session.messages), forks=forks)
+
+    def _insert_session(self, tx: Transaction, kind: Kind, parent_no: int | None) -> int:
+        session = self._session
+        sessions.create_session(
+            tx,
+            session.id,
+            session.source,
+            kind="import" if kind == "compression" else kind,
+            model=session.model,
+            model_config=session.model_config,
+            system_prompt=session.system_prompt,
+            user_id=session.user_id,
+            session_key=session.session_key,
+            chat_id=session.chat_id,
+            chat_type=session.chat_type,
+            thread_id=session.thread_id,
+            cwd=session.cwd,
+            profile=session.profile,
+            started_at=session.started_at,
+        )
+        no = sessions.require(tx, session.id)
+        tx.run("UPDATE sessions SET kind = ?, parent_no = ? WHERE no = ?", kind, parent_no, no)
+        return no
+
+    def _finish(self, tx: Transaction, no: int) -> None:
+        session = self._session
+        live = [message for message in session.messages if message.live]
+        tx.run(
+            "UPDATE sessions SET seq = ?, message_count = ?, tool_call_count = ?, revision = ?, "
+            "rewrites = ?, last_active = ?, ended_at = ?, end_reason = ?, title = ?, model = ? "
+            "WHERE no = ?",
+            session.messages[-1].seq if session.messages else 0,
+            len(live),
+            codec.tool_calls_in(live),
+            session.revision,
+            session.rewrites,
+            session.last_active,
+            session.ended_at,
+            session.end_reason,
+            free_title(tx, session.title),
+            session.model,
+            no,
+        )
+
+
+def insert_rows(tx: Transaction, no: int, messages: Sequence[ExportedMessage]) -> None:
+    """Put the rows in their places, and into the index; none of them is there yet."""
+    if not messages:
+        return
+    low, _ = codec.bounds(no)
+    for message in messages:
+        tx.run(
+            "INSERT INTO messages (id, role, content, created_at, platform_message_id, live, "
+            "extra) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            low + message.seq,
+            message.role,
+            message.content,
+            message.timestamp,
+            message.platform_message_id,
+            int(message.live),
+            codec.extra_of(message),
+        )
+    search.index_imported(tx, low + messages[0].seq, low + messages[-1].seq)
+
+
+def record_usage(tx: Transaction, session: Exported) -> None:
+    """The bill, dated back: what was spent elsewhere is not spent today."""
+    for call in session.usage:
+        spent = Usage(*msgspec.structs.astuple(call))
+        usage.update_token_counts(tx, session.id, spent, at=session.last_active)
+
+
+def _kind(tx: Transaction, kind: Kind, parent_no: int | None) -> Kind:
+    if kind != "compression":
+        return kind
+    if parent_no is None:
+        return "import"
+    row = tx.one("SELECT end_reason FROM sessions WHERE no = ?", parent_no)
+    ended = row is not None and row[0] == "compression"
+    return "compression" if ended and lineage.child(tx, parent_no) is None else "fork"
+
+
+def free_title(tx: Transaction, title: str | None) -> str | None:
+    """The title, or its next number where another session has it."""
+    clean = titles.sanitize_title(title)
+    if clean is None or tx.one("SELECT 1 FROM sessions WHERE title = ?", clean) is None:
+        return clean
+    return titles.free_title(tx, clean)
+
+
+def tidy(tx: Transaction) -> Imported:
+    """End and remove what an import left behind that nobody will come back to."""
+    cleanup.finalize_orphaned_compression_sessions(tx)
+    cleanup.prune_empty_ghost_sessions(tx)
+    return Imported(0, 0)

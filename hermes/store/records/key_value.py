@@ -1,0 +1,30 @@
+"""Small notes that outlive a process, by name."""
+
+from __future__ import annotations
+
+from hermes.store.transaction import Transaction
+
+
+def get_meta(tx: Transaction, name: str) -> str | None:
+    """The note of this name."""
+    row = tx.one("SELECT value FROM meta WHERE key = ?", name)
+    return None if row is None else str(row[0])
+
+
+def forget(tx: Transaction, session_id: str) -> None:
+    """Forget what was noted about a session."""
+    for name in ("compression", "imported"):
+        tx.run("DELETE FROM meta WHERE key = ?", f"{name}:{session_id}")
+
+
+def set_meta(tx: Transaction, name: str, value: str | None) -> None:
+    """Write the note, or forget it."""
+    if value is None:
+        tx.run("DELETE FROM meta WHERE key = ?", name)
+    else:
+        tx.run(
+            "INSERT INTO meta (key, value) VALUES (?, ?) "
+            "ON CONFLICT (key) DO UPDATE SET value = excluded.value",
+            name,
+            value,
+        )
