@@ -134,7 +134,7 @@ class Machine:
 def memory(case: Case, units: Units) -> float:
     """Bytes at the peak: all who wrote in the last quarter of an hour are awake."""
     shape = case.shape
-    awake = min(case.people, case.rate * BOUNDS.passivate_seconds)
+    awake = min(case.people, case.rate * BOUNDS.idle_timeout)
     running = case.rate * shape.model.mean
     kept = min(awake, BOUNDS.max_agents) * units.warm.value
     transcripts = min(awake * shape.history * MESSAGE_KIB * 1024, BOUNDS.transcript_bytes)

@@ -1,6 +1,6 @@
 """Hermes keeps conversations whole.
 
-Read: messages, events, protocols, actors.kernel.mailbox, actors.session, actors.runtime, store, embed.
+Read: messages, events, protocols, actors.kernel, actors.session, actors.runtime, store, embed.
 """
 
 from __future__ import annotations

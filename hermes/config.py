@@ -29,8 +29,8 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
     protect_first: int = 3
     margin: float = 0.1
     """By how much a compressed conversation must be smaller to be worth it."""
-    lease_seconds: float = 30.0
-    summary_seconds: float = 120.0
+    lease_timeout: float = 30.0
+    summary_timeout: float = 120.0
     cooldowns: tuple[float, ...] = (60.0, 300.0, 900.0)
     """How long not to try again after one, two, and more failures in a row."""
     max_useless: int = 2
@@ -44,16 +44,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     expiry: ExpiryPolicy = msgspec.field(default_factory=ExpiryPolicy)
     expiry_by: Mapping[str, ExpiryPolicy] = msgspec.field(default_factory=dict)
     """By platform, by chat type, or by both as `platform/chat_type`; the closest one counts."""
-    max_open: int = 100
-    turn_seconds: float = 1800.0
-    commit_seconds: float = 30.0
-    close_seconds: float = 10.0
-    drain_seconds: float = 30.0
-    passivate_seconds: float = 900.0
+    max_queued: int = 100
+    turn_timeout: float = 1800.0
+    commit_timeout: float = 30.0
+    close_timeout: float = 10.0
+    drain_timeout: float = 30.0
+    idle_timeout: float = 900.0
     max_agents: int = 128
     transcript_bytes: int = 64 * 1024 * 1024
     max_attempts: int = 3
-    quarantine_seconds: float = 60.0
+    quarantine_time: float = 60.0
     compression: CompressionConfig = msgspec.field(default_factory=CompressionConfig)
 
     def busy_on(self, platform: str) -> Busy:

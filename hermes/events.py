@@ -13,7 +13,7 @@ class TextDelta(msgspec.Struct, frozen=True):
     """A piece of the answer."""
 
     text: str
-    anew: bool = False
+    restart: bool = False
     """It only says that the answer begins once more; neither it nor what came before is kept."""
 
 
@@ -50,14 +50,14 @@ class ApprovalAsked(msgspec.Struct, frozen=True):
 
 
 class TurnStarted(msgspec.Struct, frozen=True):
-    """The agent begins; `rebuilt` says why it had to be built, None that the cached one runs.
+    """The agent begins; `build_reason` says why it had to be built, None that the cached one runs.
 
     `waited` is how many seconds ago the first of the messages was accepted.
     """
 
     turn_id: int
     session_id: str
-    rebuilt: BuildReason | None
+    build_reason: BuildReason | None
     inbox_ids: tuple[int, ...] = ()
     waited: float = 0.0
 

@@ -611,7 +611,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     status: ReplyStatus = "complete"
     usage: tuple[Usage, ...] = ()
     error: str | None = None
-    rebuilt: BuildReason | None = None
+    build_reason: BuildReason | None = None
     """Why the agent was built for this turn; None where the cached one answered."""
     error_kind: str | None = None
     """What `error` is, without its words: the class of what was raised, or who failed."""

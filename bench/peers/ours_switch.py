@@ -78,7 +78,7 @@ class Doing:
         reply = await runtime.ask(key, turn.text)
         ms = (perf_counter() - started) * 1e3
         # What was built is seen here; why is the runtime's word.
-        built = (reply.rebuilt or "no reason") if self.builds > before else None
+        built = (reply.build_reason or "no reason") if self.builds > before else None
         self.record.turns.append(TurnRecord(turn.number, ms, built, self.built_ms))
         if reply.text != workload.answer(turn.number):
             self.record.wrong.append(turn.number)

@@ -39,13 +39,13 @@ class AutoTitler:
         store: Store,
         titler: Titler,
         publish: Callable[[str, int | None, TitleChanged], None],
-        hide: Callable[[str], str] = str,
+        redact: Callable[[str], str] = str,
     ) -> None:
         self._nursery = nursery
         self._store = store
         self._titler = titler
         self._publish = publish
-        self._hide = hide
+        self._redact = redact
         self._running: set[str] = set()
         self._slots = trio.Semaphore(AT_ONCE)
 
@@ -90,7 +90,7 @@ class AutoTitler:
         if not isinstance(written, Summary) or not isinstance(written.text, str):
             raise TypeError(f"a titler answers with a Summary, not {written!r:.100}")
         await self._store.book(session_id, list(written.usage))
-        title = short(self._hide(written.text))  # first: what is cut has only half of a secret
+        title = short(self._redact(written.text))  # first: what is cut has only half of a secret
         if not title:
             raise HermesError("the title is empty")
         if await self._store.set_auto_title_if_empty(session_id, title):

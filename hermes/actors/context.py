@@ -50,13 +50,13 @@ class RuntimeContext:
     titling: AutoTitler | None = None
     admission: Admission | None = None
     """Who may speak; without one the host program has seen to it."""
-    unbooked: InFlightUsage = attrs.Factory(InFlightUsage)
-    listeners: EventBus = attrs.Factory(EventBus)
-    askers: ReplyWaiters = attrs.Factory(ReplyWaiters)
+    in_flight: InFlightUsage = attrs.Factory(InFlightUsage)
+    bus: EventBus = attrs.Factory(EventBus)
+    waiters: ReplyWaiters = attrs.Factory(ReplyWaiters)
     builds: Counter[BuildReason] = attrs.Factory(Counter)
     wall: Callable[[], float] = time.time
     guard: RebuildPolicy = guard
-    hide: Redact | None = None
+    redact: Redact | None = None
     """Takes secrets out of what agents say, before it is stored or told."""
     counts: RuntimeMetrics = attrs.field(init=False)
     submit: Submit = attrs.field(init=False)
@@ -65,23 +65,23 @@ class RuntimeContext:
     def __attrs_post_init__(self) -> None:
         self.counts = RuntimeMetrics(self.wall)
 
-    def farewell(self) -> Exception:
+    def stop_error(self) -> Exception:
         """Why nobody will be answered any more."""
         return self.store.failure or ActorStopped("the runtime ended before it could answer")
 
     def end(self) -> None:
         """Nobody will be answered or told any more."""
-        self.askers.fail_all(self.farewell())
-        self.listeners.close()
+        self.waiters.fail_all(self.stop_error())
+        self.bus.close()
 
     def publish(self, session_key: str, turn_id: int | None, event: RuntimeEvent) -> None:
         """Tell the listeners."""
-        self.listeners.publish(session_key, turn_id, event)
+        self.bus.publish(session_key, turn_id, event)
 
     def tell(self, mails: Sequence[Mail], reply: Reply, dropped_by: int | None = None) -> None:
         """Tell the askers of these messages, and the listeners, what became of them."""
         for mail in mails:
-            self.askers.reply(mail.inbound.identity, reply)
+            self.waiters.reply(mail.inbound.identity, reply)
         self.counts.told(reply)
         ids = tuple(mail.inbox_id for mail in mails)
         first = mails[0].inbound
@@ -103,7 +103,7 @@ class RuntimeContext:
         aclose = getattr(agent, "aclose", None)  # optional by contract
         if aclose is None:
             return
-        with trio.move_on_after(self.config.close_seconds, shield=True) as scope:
+        with trio.move_on_after(self.config.close_timeout, shield=True) as scope:
             try:
                 await aclose()
             except BaseException as error:  # foreign code: its failure is its own
@@ -111,7 +111,7 @@ class RuntimeContext:
                     raise through from None
                 log.exception("an agent failed while it was closed")
         if scope.cancelled_caught:
-            log.warning("an agent was not closed within %g s", self.config.close_seconds)
+            log.warning("an agent was not closed within %g s", self.config.close_timeout)
 
 
 def outbound(mail: Mail, session_id: str, text: str, kind: str = "reply") -> list[Outbound]:

@@ -23,13 +23,13 @@ class Subscription:
 
     def __init__(
         self,
-        listeners: EventBus,
+        bus: EventBus,
         session_key: str | None,
         call: EventCallback | None = None,
         *,
         pieces: bool = True,
     ) -> None:
-        self._listeners = listeners
+        self._bus = bus
         self._key = session_key
         self._call = call
         self._pieces = pieces
@@ -80,7 +80,7 @@ class Subscription:
     def close(self) -> None:
         """Hear no more; what was heard can still be read."""
         self._closed = True
-        self._listeners.forget(self)
+        self._bus.forget(self)
         self._arrived.set()
 
     async def aclose(self) -> None:

@@ -88,10 +88,10 @@ class RuntimeStatistics(msgspec.Struct, frozen=True):
 class Runtime:
     """Conversations, each with an actor of its own. Every verb can be called at any time."""
 
-    def __init__(self, house: RuntimeContext, supervisor: Supervisor) -> None:
-        self._house = house
+    def __init__(self, context: RuntimeContext, supervisor: Supervisor) -> None:
+        self._context = context
         self._supervisor = supervisor
-        house.submit = self._take
+        context.submit = self._take
 
     # Input
 
@@ -101,18 +101,18 @@ class Runtime:
 
     async def _accept(self, inbound: Inbound) -> Accepted:
         """The one door: whatever somebody says, by any verb, comes through here."""
-        if self._house.admission is not None:
-            await self._house.admission.admit(inbound)
+        if self._context.admission is not None:
+            await self._context.admission.admit(inbound)
         return await self._take(inbound)
 
     async def _take(self, inbound: Inbound) -> Accepted:
         if self._supervisor.draining:
             raise Draining("the runtime is ending and takes no new messages")
-        source, config = inbound.source, self._house.config
-        return await self._house.store.accept(
+        source, config = inbound.source, self._context.config
+        return await self._context.store.accept(
             inbound,
             policy=config.expiry_of(source.platform, source.chat_type),
-            max_open=config.max_open,
+            max_queued=config.max_queued,
         )
 
     async def ask(
@@ -128,12 +128,12 @@ class Runtime:
         """Say something and wait for the reply. What begins like a command is one."""
         _refuse_itself(session_key)
         inbound = _inbound(session_key, text, source, parts, busy, event_id)
-        request = self._house.askers.expect(inbound.identity)
+        request = self._context.waiters.expect(inbound.identity)
         try:
             await self._accept_new(inbound, request)
             return await request.wait()
         finally:
-            self._house.askers.forget(inbound.identity, request)
+            self._context.waiters.forget(inbound.identity, request)
 
     async def _accept_new(self, inbound: Inbound, request: Request[Reply]) -> Accepted:
         """Accept an event somebody waits for; `AlreadyAnswered` where that would be in vain."""
@@ -156,7 +156,7 @@ class Runtime:
         _refuse_itself(session_key)
         inbound = _inbound(session_key, text, source, None, busy, event_id)
         stop = self._interrupt_turn_of if interrupt_on_exit else None
-        return Stream(inbound, self._accept_new, self._house.listeners, self._house.askers, stop)
+        return Stream(inbound, self._accept_new, self._context.bus, self._context.waiters, stop)
 
     # Verbs
 
@@ -231,10 +231,10 @@ class Runtime:
         self, session_key: str, *, include_rewound: bool = False
     ) -> list[StoredMessage]:
         """The transcript of the current session, as it is stored."""
-        route = await self._house.store.get_route(session_key)
-        if route is None or await self._house.store.get_session(route.session_id) is None:
+        route = await self._context.store.get_route(session_key)
+        if route is None or await self._context.store.get_session(route.session_id) is None:
             return []
-        return await self._house.store.get_messages(
+        return await self._context.store.get_messages(
             route.session_id, include_rewound=include_rewound
         )
 
@@ -242,7 +242,7 @@ class Runtime:
         self, session_key: str | None, *, limit: int = 20, offset: int = 0
     ) -> list[SessionSummary]:
         """The conversations of a key, latest activity first; those of all for an operator: None."""
-        return await self._house.store.list_sessions(
+        return await self._context.store.list_sessions(
             session_key=session_key, limit=limit, offset=offset
         )
 
@@ -250,7 +250,7 @@ class Runtime:
         self, session_key: str, words: str, *, role: str | None = None, limit: int = 20
     ) -> list[SearchHit]:
         """Messages with these words in the conversations of a key, and in no others; best first."""
-        return await self._house.store.search_messages(
+        return await self._context.store.search_messages(
             words, session_key=session_key, role=role, limit=limit
         )
 
@@ -258,22 +258,22 @@ class Runtime:
 
     async def find(self, target: str) -> SessionMatch | None:
         """The conversation that an id, a unique prefix or a title means, at its tip."""
-        return await self._house.store.find(target)
+        return await self._context.store.find(target)
 
     async def transcript(self, session_id: str) -> list[StoredMessage]:
         """The rows of any session, as they are stored."""
-        return await self._house.store.get_messages(session_id)
+        return await self._context.store.get_messages(session_id)
 
     async def delete(self, session_id: str) -> int:
         """Delete a conversation, all its compressed parts too; returns how many messages.
 
         A key that led there begins a new session; a turn still running on it is discarded.
         """
-        found = await self._house.store.find(session_id)
+        found = await self._context.store.find(session_id)
         if found is None or found.session is None or session_id not in found.lineage:
             raise UnknownSession(f"there is no session {session_id!r}")
         # The tip last: where this is cut short, what is left can still be found and deleted.
-        return sum([await self._house.store.delete_session(each) for each in found.lineage])
+        return sum([await self._context.store.delete_session(each) for each in found.lineage])
 
     async def branch_off(self, session_key: str, other_key: str, title: str | None = None) -> str:
         """Lead another key to a copy of the conversation; returns its id. This one stays."""
@@ -296,7 +296,7 @@ class Runtime:
 
     async def answered(self, receipt: Receipt) -> bool:
         """Whether a message had its turn, or was refused: nothing more will be told of it."""
-        rows = await self._house.store.open_inbox(
+        rows = await self._context.store.open_inbox(
             receipt.session_key, after=receipt.inbox_id - 1, limit=1
         )
         return not rows or rows[0].inbox_id != receipt.inbox_id
@@ -323,21 +323,21 @@ class Runtime:
         must be quick, and must not raise. Without `pieces`, answers are not heard while they are
         being given.
         """
-        return self._house.listeners.listen(session_key, call, pieces=pieces)
+        return self._context.bus.listen(session_key, call, pieces=pieces)
 
     async def recall(self, name: str) -> str | None:
         """What an adapter has asked to remember."""
-        return await self._house.store.get_meta(f"adapter:{name}")
+        return await self._context.store.get_meta(f"adapter:{name}")
 
     async def remember(self, name: str, value: str) -> None:
         """Keep a small thing that an adapter must not forget; on disk when this returns."""
-        await self._house.store.set_meta(f"adapter:{name}", value)
+        await self._context.store.set_meta(f"adapter:{name}", value)
 
-    async def wait_boundaries(self) -> None:
+    async def wait_hooks(self) -> None:
         """Wait until the hooks have heard of every boundary there is."""
         if inside_hook():
             raise HermesError("a hook cannot wait for the hooks: it would wait for itself")
-        await self._house.store.wait_boundaries()
+        await self._context.store.wait_hooks()
 
     def snapshot(self, session_key: str) -> Snapshot | None:
         """The cached agent of a conversation and what is known of it."""
@@ -346,12 +346,12 @@ class Runtime:
 
     def statistics(self) -> RuntimeStatistics:
         """How the runtime is doing."""
-        actors, counts = self._supervisor.actors, self._house.counts
+        actors, counts = self._supervisor.actors, self._context.counts
         return RuntimeStatistics(
             actors=len(actors),
             agents=sum(actor.cache.has_agent for actor in actors),
             transcript_bytes=sum(actor.cache.size for actor in actors),
-            builds=Counter(self._house.builds),
+            builds=Counter(self._context.builds),
             draining=self._supervisor.draining,
             running=sum(actor.answering.turn is not None for actor in actors),
             reuses=counts.reuses,
@@ -364,7 +364,7 @@ class Runtime:
 
     async def facts(self) -> StoreStats:
         """What the store says of itself: what waits, what was given up, what this day has cost."""
-        return await self._house.store.facts()
+        return await self._context.store.facts()
 
     def passivate(self) -> None:
         """End idle actors and keep the bounds now; the runtime does so by itself as well."""
@@ -422,7 +422,7 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
     titler: Titler | None = None,
     adapters: Iterable[Adapter] = (),
     admission: AccessPolicy | None = None,
-    hide: Redact | None = None,
+    redact: Redact | None = None,
     wall: Callable[[], float] = time.time,
     guard: RebuildPolicy = guard,
 ) -> AsyncIterator[Runtime]:
@@ -433,11 +433,11 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
     raised: BaseException | None = None
     try:
         async with trio.open_nursery() as beside:
-            sender = Dispatcher(beside, adapters, store, hide)
+            sender = Dispatcher(beside, adapters, store, redact)
             compression = SessionCompressor(
-                store, compressor, config.compression, wall, hide or str
+                store, compressor, config.compression, wall, redact or str
             )
-            house = RuntimeContext(
+            context = RuntimeContext(
                 store=store,
                 config=config,
                 build=build,
@@ -447,12 +447,12 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
                 admission=None if admission is None else Admission(store, admission),
                 wall=wall,
                 guard=guard,
-                hide=hide,
+                redact=redact,
             )
             if titler is not None:
-                house.titling = AutoTitler(beside, store, titler, house.publish, hide or str)
-            supervisor = Supervisor(house, sender)
-            runtime = Runtime(house, supervisor)
+                context.titling = AutoTitler(beside, store, titler, context.publish, redact or str)
+            supervisor = Supervisor(context, sender)
+            runtime = Runtime(context, supervisor)
             store.deliver, store.send = supervisor.deliver, sender.offer
             beside.start_soon(sender.mark)
             beside.start_soon(supervisor.look_after)
@@ -465,7 +465,7 @@ async def running(  # noqa: PLR0913 - the parts of a runtime
                 # Where the block failed or was cancelled, without waiting for anybody.
                 await runtime.drain(None if raised is None else 0)
             finally:
-                house.end()
+                context.end()
             beside.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise plain(group) from raised

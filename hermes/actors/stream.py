@@ -25,15 +25,15 @@ class Stream:
         self,
         inbound: Inbound,
         accept: Callable[[Inbound, Request[Reply]], Awaitable[Accepted]],
-        listeners: EventBus,
-        askers: ReplyWaiters,
+        bus: EventBus,
+        waiters: ReplyWaiters,
         stop: Callable[[str, int], Awaitable[bool]] | None,
     ) -> None:
         self._inbound = inbound
         self._accept = accept
-        self._heard = listeners.listen(inbound.session_key)
-        self._askers = askers
-        self._request = askers.expect(inbound.identity)
+        self._heard = bus.listen(inbound.session_key)
+        self._waiters = waiters
+        self._request = waiters.expect(inbound.identity)
         self._stop = stop
         self._inbox_id: int | None = None
         self._turn_id: int | None = None
@@ -74,7 +74,7 @@ class Stream:
     async def aclose(self) -> None:
         """Hear no more; the turn goes on, or is stopped if that was asked for."""
         self._heard.close()
-        self._askers.forget(self._inbound.identity, self._request)
+        self._waiters.forget(self._inbound.identity, self._request)
         if self._stop is not None and not self._ended and self._inbox_id is not None:
             await self._stop(self._inbound.session_key, self._inbox_id)
         else:

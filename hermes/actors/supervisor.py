@@ -34,15 +34,15 @@ LOOK_SECONDS = 30.0
 class Supervisor:
     """One actor per session_key, in one nursery; the failure of one harms no other."""
 
-    def __init__(self, house: RuntimeContext, sender: Dispatcher) -> None:
-        self._house = house
+    def __init__(self, context: RuntimeContext, sender: Dispatcher) -> None:
+        self._context = context
         self._sender = sender
         self._actors: dict[str, SessionActor] = {}
         self._active: dict[str, SessionActor] = {}
         """Actors that were at work when everything was cancelled."""
         self._failures: dict[str, deque[float]] = {}
         self._resting: set[str] = set()
-        self._context = contextvars.copy_context()
+        self._task_context = contextvars.copy_context()
         self._acting: trio.Nursery | None = None
         self._recovered = trio.Event()
         self._ended = trio.Event()
@@ -71,12 +71,12 @@ class Supervisor:
         actor = self._actors.pop(session_key, None)
         if actor is None:
             if self._ended.is_set():
-                raise self._house.farewell()
-            actor = SessionActor(session_key, self._house)
+                raise self._context.stop_error()
+            actor = SessionActor(session_key, self._context)
             assert self._acting is not None
             # Not in the caller's context: it may be inside of another conversation.
             start = functools.partial(self._acting.start_soon, name=TASK)
-            self._context.copy().run(start, self._supervise, actor)
+            self._task_context.copy().run(start, self._supervise, actor)
         self._actors[session_key] = actor  # last: the least used come first
         actor.last_used = trio.current_time()
         return actor
@@ -108,7 +108,7 @@ class Supervisor:
         failures = self._failures.setdefault(actor.key, deque(maxlen=FAILURES))
         failures.append(trio.current_time())
         if len(failures) == FAILURES and failures[-1] - failures[0] < FAILURE_SECONDS:
-            pause = self._house.config.quarantine_seconds
+            pause = self._context.config.quarantine_time
             log.error("%s failed %d times and rests for %g s", actor.key, FAILURES, pause)
             self._resting.add(actor.key)
             try:
@@ -122,12 +122,12 @@ class Supervisor:
     async def _apologize(self, session_key: str) -> None:
         """Tell the user that the conversation rests; best effort, since the store may be ill."""
         try:
-            rows = await self._house.store.open_inbox(session_key, limit=1)
+            rows = await self._context.store.open_inbox(session_key, limit=1)
             for row in rows:
                 mail = Mail(row.inbox_id, row.inbound)
                 said = outbound(mail, "", RESTING, "notice")
                 answer = InboxReply(session_key=session_key, inbox_ids=(), outbox=said)
-                await self._house.store.answer(answer)
+                await self._context.store.answer(answer)
         except StoreFailed:
             raise
         except Exception:  # whatever ails the conversation may ail this too
@@ -135,15 +135,15 @@ class Supervisor:
 
     async def look_after(self) -> None:
         """End idle actors and keep the bounds, for ever."""
-        seconds = min(LOOK_SECONDS, max(self._house.config.passivate_seconds / 4, 0.05))
+        seconds = min(LOOK_SECONDS, max(self._context.config.idle_timeout / 4, 0.05))
         while True:
             await trio.sleep(seconds)
             self.passivate()
 
     def passivate(self) -> None:
         """End what was idle for too long, then what exceeds a bound, least used first."""
-        config = self._house.config
-        long_ago = trio.current_time() - config.passivate_seconds
+        config = self._context.config
+        long_ago = trio.current_time() - config.idle_timeout
         agents = sum(actor.cache.has_agent for actor in self._actors.values())
         size = sum(actor.cache.size for actor in self._actors.values())
         self._failures = {
@@ -173,7 +173,7 @@ class Supervisor:
         """Hold the actors, until they are ended."""
         try:
             async with trio.open_nursery() as self._acting:
-                await self._house.compression.begin()
+                await self._context.compression.begin()
                 await self._sender.recover()
                 self._acting.start_soon(self._recover)
                 task_status.started()
@@ -184,7 +184,7 @@ class Supervisor:
     async def _recover(self) -> None:
         """Wake the conversations that an earlier process left unfinished; nobody waits for it."""
         after = 0
-        while found := await self._house.store.waiting_keys(after, limit=PAGE):
+        while found := await self._context.store.waiting_keys(after, limit=PAGE):
             for key, _ in found:
                 self.actor(key).wake()
             if len(found) < PAGE:
@@ -198,7 +198,7 @@ class Supervisor:
         What was accepted and is not done stays in the store for the next start.
         """
         self.draining = True
-        wait = self._house.config.drain_seconds if seconds is None else seconds
+        wait = self._context.config.drain_timeout if seconds is None else seconds
         give_up = trio.current_time() + wait
         try:
             with trio.move_on_at(give_up):
@@ -210,8 +210,8 @@ class Supervisor:
                 await self._end()
         with trio.move_on_at(give_up):
             await self._sender.wait_sent(give_up)
-            await self._house.store.wait_boundaries()
-        with trio.move_on_after(self._house.config.close_seconds, shield=True):
+            await self._context.store.wait_hooks()
+        with trio.move_on_after(self._context.config.close_timeout, shield=True):
             await self._sender.flush()
 
     async def _end(self) -> None:
@@ -222,7 +222,7 @@ class Supervisor:
         await self._ended.wait()
         active |= self._active
         self._active = {}
-        with trio.move_on_after(self._house.config.close_seconds):
+        with trio.move_on_after(self._context.config.close_timeout):
             async with trio.open_nursery() as nursery:
                 for actor in active.values():
                     if actor.has_session:
@@ -232,7 +232,7 @@ class Supervisor:
     async def _finalize(self, session_key: str) -> None:
         while True:
             try:
-                await self._house.store.finalize(session_key, reason="shutdown")
+                await self._context.store.finalize(session_key, reason="shutdown")
             except StoreFailed:
                 raise
             except HermesError as error:

@@ -89,7 +89,7 @@ class _Hearing:
         if not text.startswith(known):
             text = self._before[: self._agreed] + text
             self._before, self.heard = "", [text]
-            self.turn.emit(TextDelta(ONCE_MORE, anew=True))
+            self.turn.emit(TextDelta(ONCE_MORE, restart=True))
             self.turn.emit(TextDelta(text))
             return
         self._agreed += len(known)

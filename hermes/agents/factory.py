@@ -36,14 +36,14 @@ class ChatAgents:
     facts: Facts | None = None
     retries: Retries = attrs.Factory(Retries)
     spending: Spending = attrs.Factory(Spending)
-    hide: Callable[[str], str] | None = None
+    redact: Callable[[str], str] | None = None
     """Takes secrets out of what tools answer."""
     _toolbox: Toolbox = attrs.field(init=False, repr=False)
     """All agents share its threads: it is they that are bounded, whoever's call they run."""
 
     @_toolbox.default
     def _make_toolbox(self) -> Toolbox:
-        return Toolbox(self.tools, hide=self.hide)
+        return Toolbox(self.tools, redact=self.redact)
 
     def describe(self, session_key: str, source: Source) -> AgentSpec:
         """What an agent is built from; two conversations with the same need no rebuild."""
@@ -97,7 +97,7 @@ async def chat_agents(  # noqa: PLR0913 - what all of them share
     tools: Sequence[Tool] = (),
     facts: Facts | None = None,
     spending: Spending | None = None,
-    hide: Callable[[str], str] | None = None,
+    redact: Callable[[str], str] | None = None,
 ) -> AsyncIterator[ChatAgents]:
     """Agents that share a client; its connections are closed at the end of the block."""
     limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
@@ -110,6 +110,6 @@ async def chat_agents(  # noqa: PLR0913 - what all of them share
             tools=tools,
             facts=facts,
             spending=spending or Spending(),
-            hide=hide,
+            redact=redact,
         )
         await trio.lowlevel.checkpoint()

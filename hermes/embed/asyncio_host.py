@@ -287,7 +287,7 @@ class AsyncioRuntime:
     facts = _awaits(Runtime.facts)
     recall = _awaits(Runtime.recall)
     remember = _awaits(Runtime.remember)
-    wait_boundaries = _awaits(Runtime.wait_boundaries)
+    wait_hooks = _awaits(Runtime.wait_hooks)
     drain = _awaits(Runtime.drain)
     snapshot = _looks(Runtime.snapshot)
     statistics = _looks(Runtime.statistics)

@@ -124,7 +124,7 @@ class BlockingRuntime:
     facts = _waits(Runtime.facts)
     recall = _waits(Runtime.recall)
     remember = _waits(Runtime.remember)
-    wait_boundaries = _waits(Runtime.wait_boundaries)
+    wait_hooks = _waits(Runtime.wait_hooks)
     drain = _waits(Runtime.drain)
     snapshot = _looks(Runtime.snapshot)
     statistics = _looks(Runtime.statistics)

@@ -17,8 +17,8 @@ from hermes.messages import AgentSpec, Hooks, Source, TurnResult
 from hermes.protocols import Adapter, Build, Compressor, Describe, Titler, Turn
 from hermes.redaction.keys import Redact
 from hermes.store import Clock, open_store
-from hermes.store.actor import SWEEP_SECONDS
-from hermes.store.hooks import HOOK_SECONDS
+from hermes.store.actor import SWEEP_INTERVAL
+from hermes.store.hooks import HOOK_TIMEOUT
 from hermes.store.worker import OpenWorker, open_in_thread
 
 ReplyFunction: TypeAlias = Callable[[Turn], Awaitable[str | TurnResult]]
@@ -65,10 +65,10 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     titler: Titler | None = None,
     adapters: Iterable[Adapter] = (),
     admission: AccessPolicy | None = None,
-    hide: Redact | None = None,
+    redact: Redact | None = None,
     clock: Clock | None = None,
-    hook_seconds: float = HOOK_SECONDS,
-    sweep_seconds: float = SWEEP_SECONDS,
+    hook_timeout: float = HOOK_TIMEOUT,
+    sweep_interval: float = SWEEP_INTERVAL,
     open_worker: OpenWorker = open_in_thread,
     **store_options: Any,
 ) -> AsyncIterator[Runtime]:
@@ -80,8 +80,8 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
             path,
             hooks=hooks,
             clock=clock,
-            hook_seconds=hook_seconds,
-            sweep_seconds=sweep_seconds,
+            hook_timeout=hook_timeout,
+            sweep_interval=sweep_interval,
             open_worker=open_worker,
             **store_options,
         ) as store,
@@ -94,7 +94,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
             titler=titler,
             adapters=adapters,
             admission=admission,
-            hide=hide,
+            redact=redact,
             wall=clock.wall,
         ) as runtime,
     ):

@@ -29,11 +29,11 @@ class EventRedactor:
     another piece ends the text.
     """
 
-    def __init__(self, hide: Redact, publish: Callable[[RuntimeEvent], None]) -> None:
-        self._hide = hide
+    def __init__(self, redact: Redact, publish: Callable[[RuntimeEvent], None]) -> None:
+        self._redact = redact
         self._publish = publish
-        self._text = pieces_of(hide)
-        self._thoughts = pieces_of(hide)
+        self._text = pieces_of(redact)
+        self._thoughts = pieces_of(redact)
         self._told: list[str] = []
 
     @property
@@ -44,16 +44,16 @@ class EventRedactor:
     def publish(self, event: RuntimeEvent) -> None:
         """Tell an event, or what of it can be told now."""
         match event:
-            case TextDelta(text, anew) if anew:
+            case TextDelta(text, restart) if restart:
                 self._say(self._text.end())
-                self._say(self._hide(f"{text}"), anew=True)
+                self._say(self._redact(f"{text}"), restart=True)
             case TextDelta(text):
                 self._say(self._text.add(f"{text}"))
             case ReasoningDelta(text):
                 self._think(self._thoughts.add(f"{text}"))
             case _:
                 self.end()
-                self._publish(_discreet(event, self._hide))
+                self._publish(_discreet(event, self._redact))
 
     def end(self) -> None:
         """The text is over: tell what was held back."""
@@ -72,41 +72,41 @@ class EventRedactor:
         self.close()
         self._told.clear()
 
-    def _say(self, text: str, *, anew: bool = False) -> None:
-        if text or anew:
+    def _say(self, text: str, *, restart: bool = False) -> None:
+        if text or restart:
             self._told.append(text)
-            self._publish(TextDelta(text, anew))
+            self._publish(TextDelta(text, restart))
 
     def _think(self, text: str) -> None:
         if text:
             self._publish(ReasoningDelta(text))
 
 
-def without_secrets(message: Message, hide: Redact) -> Message:
+def without_secrets(message: Message, redact: Redact) -> Message:
     """The message without secrets."""
-    calls = tuple(replace(each, arguments=hide(each.arguments)) for each in message.tool_calls)
+    calls = tuple(replace(each, arguments=redact(each.arguments)) for each in message.tool_calls)
     return replace(
         message,
-        content=hidden(message.content, hide),
-        reasoning=hidden(message.reasoning, hide),
+        content=hidden(message.content, redact),
+        reasoning=hidden(message.reasoning, redact),
         tool_calls=calls,
     )
 
 
-def hidden(text: str | None, hide: Redact) -> str | None:
+def hidden(text: str | None, redact: Redact) -> str | None:
     """The text without secrets, where there is one."""
-    return None if text is None else hide(text)
+    return None if text is None else redact(text)
 
 
-def _discreet(event: RuntimeEvent, hide: Redact) -> RuntimeEvent:
+def _discreet(event: RuntimeEvent, redact: Redact) -> RuntimeEvent:
     match event:
         case AssistantMessage(message):
-            return AssistantMessage(without_secrets(message, hide))
+            return AssistantMessage(without_secrets(message, redact))
         case ToolStarted(call):
-            return ToolStarted(replace(call, arguments=hide(call.arguments)))
+            return ToolStarted(replace(call, arguments=redact(call.arguments)))
         case ToolFinished(content=content):
-            return replace(event, content=hide(content))
+            return replace(event, content=redact(content))
         case ApprovalAsked(approval):
-            return ApprovalAsked(replace(approval, arguments=hide(approval.arguments)))
+            return ApprovalAsked(replace(approval, arguments=redact(approval.arguments)))
         case _:
             return event

@@ -51,7 +51,7 @@ class Secret:
         # Files and shells like to leave a line end behind it.
         return None if value is None else value.strip()
 
-    def hide(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """The text without this key, and without anything that looks like one."""
         value = self.reveal()
         return hide_keys(text.replace(value, HIDDEN) if value else text)
@@ -77,17 +77,17 @@ class Pieces(Protocol):
         ...
 
 
-def pieces_of(hide: Redact) -> Pieces:
+def pieces_of(redact: Redact) -> Pieces:
     """The pieces of a text without secrets; for a plain function they come when it is over."""
-    pieces: Callable[[], Pieces] | None = getattr(hide, "pieces", None)  # optional by contract
-    return Whole(hide) if pieces is None else pieces()
+    pieces: Callable[[], Pieces] | None = getattr(redact, "pieces", None)  # optional by contract
+    return Whole(redact) if pieces is None else pieces()
 
 
 class Whole:
     """Tells nothing before the text is over."""
 
-    def __init__(self, hide: Redact) -> None:
-        self._hide = hide
+    def __init__(self, redact: Redact) -> None:
+        self._redact = redact
         self._pieces: list[str] = []
 
     def add(self, piece: str) -> str:
@@ -98,7 +98,7 @@ class Whole:
     def end(self) -> str:
         """All of it."""
         text, self._pieces = "".join(self._pieces), []
-        return self._hide(text) if text else ""
+        return self._redact(text) if text else ""
 
 
 class Streamed:
@@ -109,8 +109,10 @@ class Streamed:
     character at most, has been told.
     """
 
-    def __init__(self, hide: Callable[[str, int], str], settled: Callable[[str, int], int]) -> None:
-        self._hide = hide
+    def __init__(
+        self, redact: Callable[[str, int], str], settled: Callable[[str, int], int]
+    ) -> None:
+        self._redact = redact
         self._settled = settled
         self._text, self._start = "", 0
         self._enough = 0
@@ -121,7 +123,7 @@ class Streamed:
         if len(self._text) < self._enough:
             return ""
         settled = self._settled(self._text, self._start)
-        said = self._hide(self._text[:settled], self._start)
+        said = self._redact(self._text[:settled], self._start)
         first = max(settled - 1, 0)
         self._text, self._start = self._text[first:], settled - first
         held = len(self._text) - self._start
@@ -130,7 +132,7 @@ class Streamed:
 
     def end(self) -> str:
         """What was held back."""
-        said = self._hide(self._text, self._start)
+        said = self._redact(self._text, self._start)
         self._text, self._start, self._enough = "", 0, 0
         return said
 

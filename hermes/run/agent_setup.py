@@ -42,11 +42,11 @@ class AgentSetup:
 
 @asynccontextmanager
 async def open_answering(
-    settings: Settings, hide: Callable[[str], str]
+    settings: Settings, redact: Callable[[str], str]
 ) -> AsyncIterator[AgentSetup]:
     """The parts that the settings ask for; connections are closed at the end of the block."""
     if settings.agent.kind in {"openai", "anthropic"}:
-        async with _open_model(settings, hide) as answering:
+        async with _open_model(settings, redact) as answering:
             yield answering
     else:
         yield _offline()
@@ -62,7 +62,9 @@ def _offline() -> AgentSetup:
 
 
 @asynccontextmanager
-async def _open_model(settings: Settings, hide: Callable[[str], str]) -> AsyncIterator[AgentSetup]:
+async def _open_model(
+    settings: Settings, redact: Callable[[str], str]
+) -> AsyncIterator[AgentSetup]:
     from hermes.agents.factory import chat_agents  # noqa: PLC0415 - it brings an HTTP client
 
     endpoint = endpoint_of(settings)
@@ -76,7 +78,7 @@ async def _open_model(settings: Settings, hide: Callable[[str], str]) -> AsyncIt
                 system=settings.agent.system or SYSTEM,
                 tools=tools,
                 spending=_spending(settings),
-                hide=hide,
+                redact=redact,
             )
         )
         compression, titles = settings.compression, settings.titles

@@ -102,9 +102,9 @@ def prepare(settings: Settings) -> None:
 
 
 async def _run(settings: Settings, path: Path, front: Front, ending: Shutdown, kept: Kept) -> bool:
-    hide = Redactor(references.secrets(settings))
+    redact = Redactor(references.secrets(settings))
     async with AsyncExitStack() as stack:
-        answering = await stack.enter_async_context(open_answering(settings, hide.known))
+        answering = await stack.enter_async_context(open_answering(settings, redact.known))
         platforms = await stack.enter_async_context(open_platforms(settings))
         console = _console(answering, path) if front == "console" else None
         adapters: list[Adapter] = [*platforms, *([console] if console is not None else [])]
@@ -115,7 +115,7 @@ async def _run(settings: Settings, path: Path, front: Front, ending: Shutdown, k
                 prometheus_file=metrics_of(settings),
                 adapters=lambda: {each.platform: each.trouble or "running" for each in platforms},
                 dropped=logs.dropped,
-                hide=hide,
+                redact=redact,
             )
         )
         runtime = await stack.enter_async_context(
@@ -129,7 +129,7 @@ async def _run(settings: Settings, path: Path, front: Front, ending: Shutdown, k
                 adapters=adapters,
                 admission=access_of(settings),
                 hooks=references.hooks(settings),
-                hide=hide.known,
+                redact=redact.known,
             )
         )
         ending.started.set()
@@ -252,10 +252,10 @@ def config_of(settings: Settings) -> Config:
         busy_by_platform={str(name): busy for name, busy in runtime.busy_on.items()},
         expiry=settings.expiry.policy(),
         expiry_by={name: table.policy() for name, table in settings.expiry_by.items()},
-        max_open=runtime.max_open,
-        turn_seconds=runtime.turn_seconds,
-        drain_seconds=runtime.drain_seconds,
-        passivate_seconds=runtime.passivate_seconds,
+        max_queued=runtime.max_queued,
+        turn_timeout=runtime.turn_timeout,
+        drain_timeout=runtime.drain_timeout,
+        idle_timeout=runtime.idle_timeout,
         max_agents=runtime.max_agents,
         compression=CompressionConfig(
             enabled=compression.enabled,

@@ -70,7 +70,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
     commits: int = 0
     """Turns that were written to disk."""
-    commit_seconds: float = 0.0
+    commit_timeout: float = 0.0
     """How long that took in all."""
     commit_p50: float = 0.0
     """Of the last minute, as the next two."""
@@ -141,7 +141,7 @@ class Collector:
             outbox=stored.outbox,
             hooks_open=stored.hooks_open,
             commits=seen.commits.count,
-            commit_seconds=seen.commits.total,
+            commit_timeout=seen.commits.total,
             commit_p50=seen.commits.p50,
             commit_p99=seen.commits.p99,
             commit_max=seen.commits.longest,

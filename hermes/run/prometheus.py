@@ -66,7 +66,7 @@ def _outbox_oldest(facts: Metrics) -> Iterable[Sample]:
 def _commits(facts: Metrics) -> Iterable[Sample]:
     yield "", (("quantile", "0.5"),), facts.commit_p50
     yield "", (("quantile", "0.99"),), facts.commit_p99
-    yield "_sum", (), facts.commit_seconds
+    yield "_sum", (), facts.commit_timeout
     yield "_count", (), float(facts.commits)
 
 

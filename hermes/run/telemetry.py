@@ -130,7 +130,7 @@ def _course(turn: _Turn, reply: Reply) -> dict[str, object]:
         "queued": round(turn.waited, 3),
         "ran": round(ran, 3),
         "total": round(turn.waited + ran, 3),
-        "agent": reply.rebuilt or "reused",
+        "agent": reply.build_reason or "reused",
         "calls": len(usage),
         "input_tokens": sum(call.input_tokens for call in usage),
         "output_tokens": sum(call.output_tokens for call in usage),
@@ -151,7 +151,7 @@ class Telemetry:
     seconds: float
     adapters: Callable[[], Mapping[str, str]]
     dropped: Callable[[], int]
-    hide: Callable[[str], str]
+    redact: Callable[[str], str]
     _nursery: trio.Nursery
     _collector: Collector = attrs.field(init=False)
     _events: Subscription | None = attrs.field(init=False, default=None)
@@ -186,7 +186,7 @@ class Telemetry:
             texts[self.prometheus_file] = prometheus(facts)
         try:
             for path, text in texts.items():
-                await trio.to_thread.run_sync(status.write, path, self.hide(text))
+                await trio.to_thread.run_sync(status.write, path, self.redact(text))
             self._failing = False
         except OSError as error:
             if not self._failing:  # once, and not every few seconds
@@ -216,7 +216,7 @@ async def open_telemetry(  # noqa: PLR0913 - what a bot is watched by
     seconds: float = SECONDS,
     adapters: Callable[[], Mapping[str, str]] = dict,
     dropped: Callable[[], int] = int,
-    hide: Callable[[str], str] = str,
+    redact: Callable[[str], str] = str,
 ) -> AsyncIterator[Telemetry]:
     """Around a runtime, so that its last turns are heard as well; `begin` inside of it.
 
@@ -227,7 +227,7 @@ async def open_telemetry(  # noqa: PLR0913 - what a bot is watched by
         async with trio.open_nursery() as nursery:
             watch = Telemetry(
                 path=path, write=write, prometheus_file=prometheus_file, seconds=seconds,
-                adapters=adapters, dropped=dropped, hide=hide, nursery=nursery,
+                adapters=adapters, dropped=dropped, redact=redact, nursery=nursery,
             )  # fmt: skip
             try:
                 yield watch

@@ -56,10 +56,10 @@ kind = "offline"            # or "openai" (any endpoint that speaks its protocol
 [runtime]
 busy = "queue"              # a message during a turn: "queue", "interrupt", "steer" or "reject"
 # busy_on = { telegram = "steer" }
-max_open = 100              # messages of one conversation that may wait
-turn_seconds = 1800.0
-drain_seconds = 30.0        # how long turns may go on when the bot is ended
-passivate_seconds = 900.0   # after so long an idle conversation leaves memory; nothing is lost
+max_queued = 100              # messages of one conversation that may wait
+turn_timeout = 1800.0
+drain_timeout = 30.0        # how long turns may go on when the bot is ended
+idle_timeout = 900.0   # after so long an idle conversation leaves memory; nothing is lost
 max_agents = 128            # cached agents
 
 # When a conversation is over by itself; the next message begins another.

@@ -97,10 +97,10 @@ class RuntimeTable(Table, frozen=True, kw_only=True):
 
     busy: Busy = "queue"
     busy_on: dict[Platform, Busy] = {}
-    max_open: Count = 100
-    turn_seconds: Seconds = 1800.0
-    drain_seconds: Seconds = 30.0
-    passivate_seconds: Seconds = 900.0
+    max_queued: Count = 100
+    turn_timeout: Seconds = 1800.0
+    drain_timeout: Seconds = 30.0
+    idle_timeout: Seconds = 900.0
     max_agents: Count = 128
 
 

@@ -43,7 +43,7 @@ R = TypeVar("R")
 MAX_BATCH = 256
 MAX_WAITING = 10_000
 INDEX_DELAY = 0.2
-SWEEP_SECONDS = 60.0
+SWEEP_INTERVAL = 60.0
 RETRY_SECONDS = 1.0
 _PASSING = (StoreError, Overloaded)
 """What housekeeping meets and outlives: a full disk, a lock, a crowd."""
@@ -195,7 +195,7 @@ class StoreActor:
             log_pages=self._writer.db.log_pages,
         )
 
-    async def wait_boundaries(self) -> None:
+    async def wait_hooks(self) -> None:
         """Wait until the hooks have heard of every boundary there is."""
         if self._lanes is not None:
             await self._offer(self._lanes)
@@ -326,7 +326,7 @@ class StoreActor:
         return count
 
     @trio.lowlevel.enable_ki_protection
-    async def sweep(self, seconds: float = SWEEP_SECONDS) -> None:
+    async def sweep(self, seconds: float = SWEEP_INTERVAL) -> None:
         """Look after the file: is it still there, which conversations are over, what is too old."""
         while True:
             await trio.sleep(seconds)

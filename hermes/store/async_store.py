@@ -41,7 +41,7 @@ from hermes.store.conversations import (
     titles,
     turns,
 )
-from hermes.store.hooks import HOOK_SECONDS, HookRunner, require_hooks
+from hermes.store.hooks import HOOK_TIMEOUT, HookRunner, require_hooks
 from hermes.store.maintenance import cleanup, stats, transfer
 from hermes.store.records import access, key_value, tool_records, usage
 from hermes.store.transaction import Clock, Transaction, Work
@@ -118,7 +118,7 @@ class Store(actor.StoreActor):
         inbound: Inbound,
         *,
         policy: ExpiryPolicy = inbox.NEVER,
-        max_open: int = inbox.MAX_OPEN,
+        max_queued: int = inbox.MAX_QUEUED,
     ) -> Accepted:
         """Make an inbound message durable, and hand it to `deliver` as soon as it is.
 
@@ -126,7 +126,8 @@ class Store(actor.StoreActor):
         """
 
         return await self.transact(
-            lambda tx: inbox.accept(tx, inbound, policy=policy, max_open=max_open), self._delivered
+            lambda tx: inbox.accept(tx, inbound, policy=policy, max_queued=max_queued),
+            self._delivered,
         )
 
     def _delivered(self, accepted: Accepted) -> None:
@@ -282,8 +283,8 @@ async def open_store(  # noqa: PLR0913
     deliver: Callable[[Delivery], None] | None = None,
     send: Callable[[Sequence[OutboxRow]], None] | None = None,
     hooks: Hooks | None = None,
-    hook_seconds: float = HOOK_SECONDS,
-    sweep_seconds: float = actor.SWEEP_SECONDS,
+    hook_timeout: float = HOOK_TIMEOUT,
+    sweep_interval: float = actor.SWEEP_INTERVAL,
     clock: Clock | None = None,
     open_worker: OpenWorker = open_in_thread,
     vfs: str | None = None,
@@ -304,7 +305,7 @@ async def open_store(  # noqa: PLR0913
             store.deliver = deliver
             store.send = send
             threads = isinstance(workers[0], ThreadWorker)
-            async with _running(store, hooks or {}, hook_seconds, sweep_seconds, threads=threads):
+            async with _running(store, hooks or {}, hook_timeout, sweep_interval, threads=threads):
                 yield store
     finally:
         lock.close()
@@ -359,7 +360,7 @@ async def _open_first(
 @asynccontextmanager
 @trio.lowlevel.enable_ki_protection
 async def _running(
-    store: Store, hooks: Hooks, hook_seconds: float, sweep_seconds: float, *, threads: bool
+    store: Store, hooks: Hooks, hook_timeout: float, sweep_interval: float, *, threads: bool
 ) -> AsyncIterator[None]:
     """The actor's tasks around a block of the caller's; the writer ends last."""
     raised: BaseException | None = None
@@ -373,12 +374,12 @@ async def _running(
                         hooks,
                         close=store.close_boundary,
                         load=store.load,
-                        seconds=hook_seconds,
+                        seconds=hook_timeout,
                         threads=threads,
                     )
                     store.attach(lanes)
                     beside.start_soon(store.index)
-                    beside.start_soon(store.sweep, sweep_seconds)
+                    beside.start_soon(store.sweep, sweep_interval)
                     beside.start_soon(store.deliver_boundaries, lanes)
                     try:
                         yield

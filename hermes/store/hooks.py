@@ -22,7 +22,7 @@ from hermes.messages import Boundary, Event, Hooks, Transcript
 
 log = logging.getLogger(__name__)
 
-HOOK_SECONDS = 30.0
+HOOK_TIMEOUT = 30.0
 LANES_AT_ONCE = 16
 CLOSE_AGAIN_SECONDS = 1.0
 Load = Callable[[str], Awaitable[Transcript]]
@@ -39,7 +39,7 @@ class HookRunner:
         *,
         close: Close,
         load: Load,
-        seconds: float = HOOK_SECONDS,
+        seconds: float = HOOK_TIMEOUT,
         threads: bool = True,
     ) -> None:
         self._nursery = nursery

@@ -102,10 +102,10 @@ async def listening(respond: Respond, port: int = 0) -> AsyncIterator[int]:
     async def serve(stream: trio.SocketStream) -> None:
         await converse(stream, respond)
 
-    listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
+    bus = await trio.open_tcp_listeners(port, host="127.0.0.1")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.serve_listeners, serve, listeners)
+        nursery.start_soon(trio.serve_listeners, serve, bus)
         try:
-            yield listeners[0].socket.getsockname()[1]
+            yield bus[0].socket.getsockname()[1]
         finally:
             nursery.cancel_scope.cancel()

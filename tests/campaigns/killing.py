@@ -35,8 +35,8 @@ IN_FLIGHT = 12
 MOST_SECONDS = 0.04
 PATIENCE = 60.0
 CONFIG = Config(
-    max_open=1_000_000,
-    drain_seconds=1200,
+    max_queued=1_000_000,
+    drain_timeout=1200,
     max_attempts=10_000,
     compression=CompressionConfig(window=700, max_output=0, share=0.5, tail_share=0.2),
 )

@@ -137,7 +137,7 @@ async def run_bot(path, url, mutant):
     )
     if kind is not None and issubclass(kind, Outgoing):
         telegram._outgoing = kind(telegram._api, quick_governor())
-    config = Config(max_open=100_000, max_attempts=10_000, drain_seconds=30.0)
+    config = Config(max_queued=100_000, max_attempts=10_000, drain_timeout=30.0)
     async with telegram, open_runtime(path, agent=answer, adapters=[telegram], config=config) as rt:
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:

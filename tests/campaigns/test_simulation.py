@@ -55,11 +55,11 @@ EXAMPLES = 5000 if "--prove" in sys.argv else 100
 
 CONFIG = Config(
     expiry=ExpiryPolicy(mode="idle", idle_minutes=10),
-    turn_seconds=60,
-    commit_seconds=2,
-    passivate_seconds=300,
+    turn_timeout=60,
+    commit_timeout=2,
+    idle_timeout=300,
     max_agents=1,
-    drain_seconds=0,
+    drain_timeout=0,
     max_attempts=1000,
     compression=CompressionConfig(window=1000, max_output=100, protect_first=1),
 )
@@ -308,12 +308,12 @@ async def calm(story):
             while await unfinished(runtime):
                 story.world.pass_time(1)
                 await trio.sleep(1)
-            await runtime.wait_boundaries()
+            await runtime.wait_hooks()
             await runtime.drain(PATIENCE)
 
 
 async def unfinished(runtime):
-    store = runtime._house.store
+    store = runtime._context.store
     return await store.open_inbox() or await store.pending_outbox()
 
 

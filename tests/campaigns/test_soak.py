@@ -53,7 +53,7 @@ async def speak(runtime, keys):
 
 
 async def main():
-    limits = Config(max_agents=50, transcript_bytes=2**20, passivate_seconds=0.5)
+    limits = Config(max_agents=50, transcript_bytes=2**20, idle_timeout=0.5)
     config = limits if bounded == "bounded" else Config(max_agents=10**6, transcript_bytes=2**40)
     marks = []
     async with open_runtime(path, agent=Agent, config=config) as runtime:

@@ -265,8 +265,8 @@ async def reply(turn):
 )
 async def test_a_builder_is_asked_once_for_two_turns(start, builder):
     async with start(agent=builder) as runtime:
-        rebuilt = [(await runtime.ask("k", text)).rebuilt for text in ("one", "two")]
-    assert rebuilt == ["cold", None]
+        build_reason = [(await runtime.ask("k", text)).build_reason for text in ("one", "two")]
+    assert build_reason == ["cold", None]
 
 
 # Compressors
@@ -343,5 +343,5 @@ async def test_a_hook_hears_of_each_boundary_once(start, make):
     async with start(hooks={"on_session_finalize": [make(heard)]}) as runtime:
         old = (await runtime.ask("k", "hello")).session_id
         await runtime.new_session("k")
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard == [old]

@@ -597,7 +597,7 @@ async def test_a_reply_that_waits_for_its_turn_when_the_bot_ends_is_not_marked(s
         return "\n\n".join(["x" * 4000] * parts)
 
     slow = RateLimiter(per_token=Rate(30, 1.0), per_chat=Rate(1, 1000.0))
-    async with bot(server, path, talk, governor=slow, config=Config(drain_seconds=0.1)):
+    async with bot(server, path, talk, governor=slow, config=Config(drain_timeout=0.1)):
         server.say(7, "go")
         await says(server, 7, 1)
         if parts == 1:
@@ -747,7 +747,7 @@ async def test_a_reply_waits_for_a_new_token(server, path):
         server.revoke()
         return "worth waiting for"
 
-    async with bot(server, path, talk, config=Config(drain_seconds=0.1)) as telegram:
+    async with bot(server, path, talk, config=Config(drain_timeout=0.1)) as telegram:
         server.say(7, "go")
         while telegram.trouble is None:  # noqa: ASYNC110
             await trio.sleep(0.01)

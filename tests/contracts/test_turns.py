@@ -106,12 +106,12 @@ async def test_the_same_event_gets_the_first_receipt_for_ever(store, world):
 
 async def test_too_many_open_rows_are_refused_before_anything_is_stored(store):
     for n in range(3):
-        await store.accept(inbound(f"e{n}"), max_open=3)
+        await store.accept(inbound(f"e{n}"), max_queued=3)
     with pytest.raises(Overloaded, match="3 messages already wait"):
-        await store.accept(inbound("e3"), max_open=3)
+        await store.accept(inbound("e3"), max_queued=3)
     assert len(await open_ids(store)) == 3
-    assert (await store.accept(inbound("e0"), max_open=3)).duplicate is True
-    assert (await store.accept(inbound("e3", key="other"), max_open=3)).duplicate is False
+    assert (await store.accept(inbound("e0"), max_queued=3)).duplicate is True
+    assert (await store.accept(inbound("e3", key="other"), max_queued=3)).duplicate is False
 
 
 async def test_a_command_is_accepted_and_answered_without_a_session_row(store):

@@ -69,7 +69,7 @@ async def test_finalize_of_the_old_comes_before_reset_of_the_new(path):
     async with open_store(path, hooks=recorder.hooks) as store:
         old = await say(store)
         new = (await store.new_session("k", platform="telegram")).session_id
-        await store.wait_boundaries()
+        await store.wait_hooks()
         assert recorder.heard == [("finalize", old, "telegram"), ("reset", new, "telegram")]
         assert await store.pending_boundaries() == []
 
@@ -80,7 +80,7 @@ async def test_a_switch_tells_both_ids(path):
         old = await say(store)
         await store.create_session("other", "x")
         await store.switch("k", "other")
-        await store.wait_boundaries()
+        await store.wait_hooks()
         assert recorder.heard == [("switch", old, "other")]
 
 
@@ -100,7 +100,7 @@ async def test_a_hook_gets_what_it_names_and_a_greedy_one_everything(path):
     async with open_store(path, hooks={"on_session_finalize": [two, some, greedy]}) as store:
         old = await say(store)
         await store.new_session("k")
-        await store.wait_boundaries()
+        await store.wait_hooks()
     assert heard["two"] == (old, "embedded")
     assert heard["some"] == ("session_reset", 1, ["hi"])
     assert heard["greedy"] >= {"session_id", "platform", "reason", "boundary_id", "transcript"}
@@ -124,13 +124,13 @@ async def test_a_bad_hook_changes_nothing_for_the_others(path, autojump_clock, c
     hooks["on_session_finalize"] = [wrong if how == "wrong arguments" else bad, recorder.finalize]
     caplog.set_level(logging.WARNING)
     async with open_store(
-        path, hooks=hooks, clock=virtual(), open_worker=inline(), hook_seconds=5
+        path, hooks=hooks, clock=virtual(), open_worker=inline(), hook_timeout=5
     ) as store:
         await say(store)
         with trio.fail_after(1):  # nobody waits for the hook
             await store.new_session("k")
             await say(store, event="e2")
-        await store.wait_boundaries()
+        await store.wait_hooks()
         assert [kind for kind, *_ in recorder.heard] == ["finalize", "reset"]
         assert await store.pending_boundaries() == []
         [(error,)] = await store.snapshot(
@@ -157,7 +157,7 @@ async def test_a_hanging_hook_holds_up_its_own_lane_only(path, autojump_clock):
         await trio.testing.wait_all_tasks_blocked(0.1)
         assert sorted(recorder.heard) == ["k1", "k2"]
         stuck.set()
-        await store.wait_boundaries()
+        await store.wait_hooks()
         assert recorder.heard[-1] == "slow"
 
 
@@ -174,7 +174,7 @@ async def test_a_hook_may_use_the_store(path):
         stores.append(store)
         await say(store)
         await store.new_session("k")
-        await store.wait_boundaries()
+        await store.wait_hooks()
     assert titles == ["Finished"]
 
 
@@ -188,7 +188,7 @@ async def test_a_plain_hook_runs_in_a_thread_and_may_block(path):
     async with open_store(path, hooks={"on_session_finalize": [finalize]}) as store:
         old = await say(store)
         await store.new_session("k")
-        await store.wait_boundaries()
+        await store.wait_hooks()
     assert seen == [(old, True)]
 
 
@@ -199,14 +199,14 @@ async def test_what_a_crash_left_open_is_delivered_at_the_next_start(path):
         new = store.new_session("k").session_id
     recorder = Recorder()
     async with open_store(path, hooks=recorder.hooks) as store:
-        await store.wait_boundaries()
+        await store.wait_hooks()
         assert recorder.heard == [
             ("reset", old, "embedded"),
             ("finalize", old, "embedded"),
             ("reset", new, "embedded"),
         ]
     async with open_store(path, hooks=recorder.hooks) as store:
-        await store.wait_boundaries()
+        await store.wait_hooks()
     assert len(recorder.heard) == 3
 
 
@@ -222,25 +222,25 @@ async def test_a_boundary_whose_hook_was_cut_off_is_delivered_again(path):
         await begun.wait()
     recorder = Recorder()
     async with open_store(path, hooks=recorder.hooks) as store:
-        await store.wait_boundaries()
+        await store.wait_hooks()
     assert [kind for kind, *_ in recorder.heard] == ["reset"]
 
 
 async def test_the_sweep_expires_an_idle_session_once_and_tells_the_hooks(path, autojump_clock):
     recorder = Recorder()
-    options = {"hooks": recorder.hooks, "open_worker": inline(), "sweep_seconds": 10}
+    options = {"hooks": recorder.hooks, "open_worker": inline(), "sweep_interval": 10}
     async with open_store(path, clock=virtual(), **options) as store:
         old = await say(store, policy=IDLE)
         await trio.sleep(59)
         assert recorder.heard == []
         await trio.sleep(60)
-        await store.wait_boundaries()
+        await store.wait_hooks()
         assert recorder.heard[0][:2] == ("finalize", old)
         assert (await store.get_session(old)).end_reason == "session_expired"
         await trio.sleep(600)
     async with open_store(path, clock=virtual(), **options) as store:
         await trio.sleep(600)
-        await store.wait_boundaries()
+        await store.wait_hooks()
     assert [kind for kind, *_ in recorder.heard] == ["finalize", "reset"]
 
 
@@ -256,7 +256,7 @@ async def test_many_boundaries_of_one_key_keep_their_order(path, autojump_clock)
         async with trio.open_nursery() as nursery:
             for _ in range(40):
                 nursery.start_soon(store.new_session, "k")
-        await store.wait_boundaries()
+        await store.wait_hooks()
     assert order == sorted(order)
     assert len(order) == 79
 
@@ -286,7 +286,7 @@ async def test_a_hook_that_wants_to_end_the_program_does_not(path, plain):
     hooks = {"on_session_reset": [leave_plainly if plain else leave]}
     async with open_store(path, hooks=hooks) as store:
         await store.new_session("k")
-        await store.wait_boundaries()
+        await store.wait_hooks()
         assert await store.pending_boundaries() == []
 
 
@@ -297,14 +297,14 @@ async def test_hooks_that_never_end_take_no_boundary_with_them(path, caplog):
     def hang(session_id, platform):
         assert release.wait(60)
 
-    async with open_store(path, hooks={"on_session_reset": [hang]}, hook_seconds=0.05) as store:
+    async with open_store(path, hooks={"on_session_reset": [hang]}, hook_timeout=0.05) as store:
         for n in range(LANES_AT_ONCE + 3):
             await store.new_session(f"k{n}")
-        await store.wait_boundaries()
+        await store.wait_hooks()
         assert len(await store.pending_boundaries()) == 3
         assert "was not delivered" in caplog.text
     release.set()
     recorder = Recorder()
     async with open_store(path, hooks=recorder.hooks) as store:
-        await store.wait_boundaries()
+        await store.wait_hooks()
     assert len(recorder.heard) == 3

@@ -178,7 +178,7 @@ async def test_what_an_mcp_server_tells_of_a_secret_is_hidden(start, tmp_path):
     async with open_servers([server]) as connections:
         with trio.fail_after(60):
             await connections[0].wait_up()
-        toolbox = Toolbox(tools_of(connections), hide=Redactor(CANARIES).known)
+        toolbox = Toolbox(tools_of(connections), redact=Redactor(CANARIES).known)
 
         async def use(turn):
             results.append(await toolbox.run(ToolCall("1", "test_echo"), turn))

@@ -305,7 +305,7 @@ async def test_rows_that_wait_when_the_chat_is_cancelled_are_shown_all_the_same(
         with os.fdopen(os.dup(console.read_from), "rb") as file:
             read.append(file.read())
 
-    async with start(config=Config(drain_seconds=5), adapters=[console]) as runtime:
+    async with start(config=Config(drain_timeout=5), adapters=[console]) as runtime:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(console.run, runtime)
             await runtime.ask("k", "x" * 200_000, source=SOURCE)  # more than a pipe takes

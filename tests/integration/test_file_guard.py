@@ -205,7 +205,7 @@ async def test_the_actor_stops_when_its_files_are_taken_away(path, steal):
 @pytest.mark.parametrize("steal", THEFTS)
 async def test_the_sweep_notices_without_a_write_that_the_files_were_taken_away(path, steal):
     async def wait():
-        async with open_store(path, sweep_seconds=0.01) as store:
+        async with open_store(path, sweep_interval=0.01) as store:
             await store.create_session("before")
             steal(path)
             await trio.sleep_forever()

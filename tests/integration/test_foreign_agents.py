@@ -69,7 +69,7 @@ async def test_an_agent_of_pydantic_ai_streams_calls_tools_and_knows_what_was_sa
             heard = [event.text async for event in stream if isinstance(event, TextDelta)]
         assert (len(heard) > 1, "".join(heard)) == (True, "the tool was called")
         reply_after = await runtime.ask("k", "and again")
-        assert (reply_after.text, reply_after.rebuilt) == ("the tool was called", None)
+        assert (reply_after.text, reply_after.build_reason) == ("the tool was called", None)
         assert reply_after.usage[0].input_tokens > 0
         assert set(sessions) == {reply_after.session_id}
         assert texts_of(await runtime.history("k"))[0] == ("user", "what is a heron?")
@@ -208,7 +208,7 @@ async def test_an_agent_of_openai_agents_calls_tools_knows_the_history_and_can_b
             await trio.to_thread.run_sync(model.begun.wait)
             assert await runtime.interrupt("k")
         assert [each.status for each in replies] == ["interrupted"]
-        assert (await runtime.ask("k", "and again")).rebuilt is None
+        assert (await runtime.ask("k", "and again")).build_reason is None
     told = [item["content"] for item in model.inputs[2]]
     assert told == ["what is a heron?", "It says: heron is a bird", "wait"]
     assert agent.statistics() == BridgeStatistics(0, 0)

@@ -64,7 +64,7 @@ async def test_a_model_answers_with_the_help_of_tools(start, protocol):
     assert (reply.text, reply.status, len(reply.usage)) == ("it is 5", "complete", 2)
     assert [row.role for row in rows] == ["user", "assistant", "tool", "assistant"]
     assert rows[2].content == "5"
-    assert again.rebuilt is None
+    assert again.build_reason is None
 
 
 async def test_what_was_read_before_is_read_from_the_cache(start, protocol):
@@ -430,7 +430,7 @@ async def test_a_summary_that_fails_is_put_off_for_as_long_as_it_takes(
             for number in range(8):
                 await runtime.ask("k", f"question {number} " + "word " * 5)
             outcome = await runtime.compress("k")
-            note = await runtime._house.store.get_meta(
+            note = await runtime._context.store.get_meta(
                 f"compression:{(await runtime.status('k')).session_id}"
             )
     assert isinstance(outcome, CompressionFailed)

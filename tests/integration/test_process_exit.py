@@ -403,7 +403,7 @@ def test_a_store_that_fails_while_nobody_asks_it(path):
         path,
         """
 async def main():
-    async with open_store(path, sweep_seconds=0.01) as store:
+    async with open_store(path, sweep_interval=0.01) as store:
         await settled(store)
         os.unlink(path + "-wal")
         await trio.sleep_forever()

@@ -378,12 +378,12 @@ class raw_server:  # noqa: N801
                     return
 
     async def __aenter__(self):
-        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        bus = await trio.open_tcp_listeners(0, host="127.0.0.1")
         self.manager = trio.open_nursery()
         nursery = await self.manager.__aenter__()
-        nursery.start_soon(trio.serve_listeners, self.handle, listeners)
+        nursery.start_soon(trio.serve_listeners, self.handle, bus)
         self.scope = nursery.cancel_scope
-        return f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        return f"http://127.0.0.1:{bus[0].socket.getsockname()[1]}"
 
     async def __aexit__(self, *error):
         self.scope.cancel()
@@ -691,7 +691,7 @@ async def test_a_turn_without_time_for_another_try_says_so(start, provider, worl
     faults = [Refuse("overloaded", retry_after=50)]
     async with open_model(["hello"], faults) as model:
         agent = ChatAgent(provider(model))
-        options = {"agent": lambda _: agent, "config": Config(turn_seconds=10)}
+        options = {"agent": lambda _: agent, "config": Config(turn_timeout=10)}
         async with start(**options) as runtime:
             reply = await runtime.ask("k", "hi")
     assert "no time left" in reply.text

@@ -72,7 +72,7 @@ def test_both_faces_have_the_same_verbs():
 
     only_the_actor = {
         "attach", "close", "deliver", "deliver_boundaries", "failure", "index", "run_alone",
-        "run_beside", "statistics", "sweep", "sweep_once", "transact_alone", "wait_boundaries",
+        "run_beside", "statistics", "sweep", "sweep_once", "transact_alone", "wait_hooks",
         "write",
     }  # fmt: skip
     assert verbs(Store) - only_the_actor == verbs(SessionStore) - {"close"}
@@ -285,7 +285,7 @@ async def test_a_store_whose_file_is_taken_away_stops(path, face):
 
 async def test_a_sweep_notices_a_file_that_was_taken_away(path, face):
     with pytest.raises(StoreFailed, match="removed or replaced"):
-        async with open_face(face, path, sweep_seconds=0.01):
+        async with open_face(face, path, sweep_interval=0.01):
             path.rename(path.with_name("moved"))
             await trio.sleep_forever()
 

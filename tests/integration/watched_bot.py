@@ -81,7 +81,7 @@ async def main() -> None:
     )
     async with (
         chat_agents(
-            endpoint, tools=[environment, urls, spelled, broken, recorded], hide=hiding.known
+            endpoint, tools=[environment, urls, spelled, broken, recorded], redact=hiding.known
         ) as agents,
         open_telemetry(
             path,
@@ -90,7 +90,7 @@ async def main() -> None:
             seconds=0.05,
             adapters=lambda: {"chat": f"failed at https://api.example/bot{CANARIES[2]}"},
             dropped=logs.dropped,
-            hide=hiding.known,
+            redact=hiding.known,
         ) as watch,
         open_runtime(
             path,
@@ -99,7 +99,7 @@ async def main() -> None:
             compressor=agents.compressor(),
             hooks={"on_session_finalize": [hook]},
             adapters=[Platform()],
-            hide=hiding.known,
+            redact=hiding.known,
         ) as runtime,
     ):
         watch.begin(runtime)

@@ -52,7 +52,7 @@ class Chat:
     def __init__(self, runtime, adapter):
         self.runtime = runtime
         self.adapter = adapter
-        self.store = runtime._house.store
+        self.store = runtime._context.store
         self.number = 0
 
     def inbound(self, source, text, **fields):

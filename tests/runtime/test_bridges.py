@@ -129,7 +129,7 @@ async def test_a_plain_function_answers_in_a_thread_of_its_own_with_the_context_
         assert first.text == "k embedded 0 ['hello']"
         second = await runtime.ask("k", "more")
         assert second.text == f"k embedded 2 {['hello', first.text, 'more']}"
-        assert (first.rebuilt, second.rebuilt) == ("cold", None)
+        assert (first.build_reason, second.build_reason) == ("cold", None)
     assert seen == [(False, True, first.turn_id), (False, True, second.turn_id)]
 
 
@@ -177,7 +177,7 @@ async def test_whatever_a_function_raises_fails_its_turn_only(start, bridge, kin
     async with start(agent=agent) as runtime:
         assert (await runtime.ask("k", "fail")).status == "failed"
         reply_after = await runtime.ask("k", "go on")
-        assert (reply_after.text, reply_after.rebuilt) == ("well", None)
+        assert (reply_after.text, reply_after.build_reason) == ("well", None)
     assert agent.statistics() == BridgeStatistics(0, 0)
 
 
@@ -255,7 +255,7 @@ async def test_a_thread_that_stops_when_told_to_keeps_its_agent(start):
             assert await runtime.interrupt("k")
         assert [reply.status for reply in asking.replies] == ["interrupted"]
         assert len(refused) == 1
-        assert (await runtime.ask("k", "next")).rebuilt is None
+        assert (await runtime.ask("k", "next")).build_reason is None
         assert texts_of(await runtime.history("k"))[:2] == [
             ("user", "wait"),
             ("assistant", "so far"),
@@ -285,7 +285,7 @@ async def test_a_task_of_asyncio_is_cancelled_and_its_end_is_waited_for(start, b
             asking.soon("k", "wait")
             await trio.to_thread.run_sync(begun.wait)
             assert await runtime.interrupt("k")
-            assert (await runtime.ask("k", "next")).rebuilt is None
+            assert (await runtime.ask("k", "next")).build_reason is None
         assert [reply.status for reply in asking.replies] == ["interrupted"]
     assert order == ["wait", "cleaned up", "next"]
 
@@ -310,8 +310,8 @@ async def test_what_does_not_stop_is_abandoned_and_has_no_effect_any_more(start,
         assert runtime.snapshot("k") is None
 
         reply = await runtime.ask("k", "next")
-        assert (reply.text, reply.rebuilt) == ("echo: next", "abandoned")
-        assert (await runtime.ask("k", "again")).rebuilt is None
+        assert (reply.text, reply.build_reason) == ("echo: next", "abandoned")
+        assert (await runtime.ask("k", "again")).build_reason is None
         assert runtime.statistics().builds == {"cold": 1, "abandoned": 1}
 
         hanging.release.set()
@@ -350,10 +350,10 @@ async def test_while_too_many_are_left_no_other_turn_is_begun(start, hung, hangi
 
 async def test_a_turn_that_takes_too_long_is_abandoned_too(start, hung, hanging):
     agents = hung(grace_seconds=0)
-    async with start(agent=agents, config=Config(turn_seconds=0.05)) as runtime:
+    async with start(agent=agents, config=Config(turn_timeout=0.05)) as runtime:
         reply = await runtime.ask("k", "hang")
         assert (reply.status, "0.05 seconds" in reply.text) == ("failed", True)
-        assert (await runtime.ask("k", "next")).rebuilt == "abandoned"
+        assert (await runtime.ask("k", "next")).build_reason == "abandoned"
 
 
 async def test_a_runtime_that_ends_leaves_what_hangs_behind_and_its_message_waits(

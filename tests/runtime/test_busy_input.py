@@ -101,7 +101,7 @@ class Room:
 
     def __init__(self, runtime, agent, nursery):
         self.runtime, self.agent, self.nursery = runtime, agent, nursery
-        self.store = runtime._house.store
+        self.store = runtime._context.store
 
     async def say(self, text, key="k", **options):
         """Ask in a task of its own; returns once the message is on disk and delivered."""
@@ -234,7 +234,7 @@ async def test_what_waited_for_a_turn_counts_as_begun_when_its_own_turn_begins(s
 
 
 async def test_too_many_waiting_messages_are_refused_before_they_are_acknowledged(start):
-    async with room(start, config=Config(max_open=3)) as here:
+    async with room(start, config=Config(max_queued=3)) as here:
         await here.say("one")
         await here.agent.wait_begun()
         await here.say("two")
@@ -1047,7 +1047,7 @@ async def test_a_turn_that_takes_too_long_is_ended_and_what_it_said_is_kept(star
         await trio.sleep_forever()
 
     agent = Patient(turn0=slow)
-    async with start(agent=lambda _: agent, config=Config(turn_seconds=60)) as runtime:
+    async with start(agent=lambda _: agent, config=Config(turn_timeout=60)) as runtime:
         began = trio.current_time()
         reply = await runtime.ask("k", "one")
         assert 60 <= trio.current_time() - began < 61
@@ -1062,7 +1062,7 @@ async def test_a_turn_that_takes_too_long_is_ended_and_what_it_said_is_kept(star
 @inline_only
 async def test_a_turn_that_is_shorter_than_its_deadline_is_left_alone(start, autojump_clock):
     agent = ScriptedAgent(delay=59)
-    async with start(agent=lambda _: agent, config=Config(turn_seconds=60)) as runtime:
+    async with start(agent=lambda _: agent, config=Config(turn_timeout=60)) as runtime:
         assert (await runtime.ask("k", "one")).text == "echo: one"
 
 
@@ -1075,7 +1075,7 @@ async def test_an_agent_that_is_built_for_ever_is_given_up_too(start, autojump_c
         return ScriptedAgent()
 
     built = []
-    async with start(agent=build, config=Config(turn_seconds=60)) as runtime:
+    async with start(agent=build, config=Config(turn_timeout=60)) as runtime:
         assert (await runtime.ask("k", "one")).status == "failed"
         assert (await runtime.ask("k", "two")).text == "echo: two"
 
@@ -1387,7 +1387,7 @@ async def test_whenever_an_asker_gives_up_his_message_is_whole_or_absent_and_not
                     pass
         asked = [row.content for row in await runtime.history("k") if row.role == "user"]
         assert asked == [f"text {steps}" for steps in range(1, 60)]
-        assert runtime._house.askers._waiting == {}
+        assert runtime._context.waiters._waiting == {}
     assert cancelled > 5
     assert answered > 10
 
@@ -1450,8 +1450,8 @@ async def test_input_that_cannot_be_taken_is_refused_in_one_sentence_and_harms_n
             assert 10 < len(sentence) < 300
             assert "\n" not in sentence
             assert (await runtime.ask("k", "hello")).text == "echo: hello"
-            assert runtime._house.askers._waiting == {}
-            rows = await runtime._house.store.open_inbox()
+            assert runtime._context.waiters._waiting == {}
+            rows = await runtime._context.store.open_inbox()
             assert rows == []
 
 

@@ -221,7 +221,7 @@ async def test_a_hundred_switches_between_two_sessions_reuse_one_agent(start):
             session_id = list(told)[number % 2]
             await runtime.switch("k", session_id)
             reply = await runtime.ask("k", f"{number}")
-            assert (reply.session_id, reply.rebuilt) == (session_id, None)
+            assert (reply.session_id, reply.build_reason) == (session_id, None)
             assert agent.shown[-1] == told[session_id]
             assert runtime.snapshot("k") == Snapshot(
                 agent, agent_signature(), len(told[session_id]) + 2, session_id
@@ -251,10 +251,10 @@ async def test_new_resume_branch_and_compression_by_command_reuse_one_agent(star
         compressed = await runtime.ask("k", "/compress here 1")
         assert compressed.text.startswith("Compressed from")
         child = await runtime.ask("k", "after it")
-        assert (child.session_id, child.rebuilt) == (compressed.session_id, None)
+        assert (child.session_id, child.build_reason) == (compressed.session_id, None)
         assert child.session_id not in visited
         await runtime.ask("k", f"/resume {first}")
-        assert (await runtime.ask("k", "back")).rebuilt is None
+        assert (await runtime.ask("k", "back")).build_reason is None
         await runtime.ask("k", f"/resume {child.session_id}")
         assert (await runtime.ask("k", "and forth")).session_id == child.session_id
         assert builds(runtime) == {"cold": 1}
@@ -280,7 +280,7 @@ async def test_more_sessions_than_are_remembered_still_rebuild_nothing(start):
         for _ in range(2):
             for number, session_id in enumerate(visited):
                 await runtime.switch("k", session_id)
-                assert (await runtime.ask("k", "again")).rebuilt is None
+                assert (await runtime.ask("k", "again")).build_reason is None
                 assert builder.agents[0].shown[-1][0] == ("user", f"of {number}")
         assert builds(runtime) == {"cold": 1}
 
@@ -312,7 +312,7 @@ async def test_same_session_turns_reuse_whatever_else_changes_about_the_session(
         elsewhere(session_id, NO_CHANGES[harmless])
         for number in range(3):
             reply = await runtime.ask("k", f"{number}")
-            assert (reply.session_id, reply.rebuilt) == (session_id, None)
+            assert (reply.session_id, reply.build_reason) == (session_id, None)
         assert runtime.snapshot("k").agent is agent
         assert builds(runtime) == {"cold": 1}
 
@@ -337,7 +337,7 @@ async def test_turns_that_fail_or_are_interrupted_rebuild_nothing(start):
             nursery.start_soon(runtime.ask, "k", "hang")
             await running.wait()
             await runtime.interrupt("k")
-        assert (await runtime.ask("k", "end")).rebuilt is None
+        assert (await runtime.ask("k", "end")).build_reason is None
         assert shown[-1] == [
             ("user", "begin"), ("assistant", "fine"), ("user", "fail"), ("user", "hang"),
         ]  # fmt: skip
@@ -353,7 +353,7 @@ async def test_a_turn_that_is_tried_twice_tells_why_its_agent_was_built(start):
     async with start(agent=witnesses(ContextOverflow("too much"), "fine"), **options) as runtime:
         reply = await runtime.ask("k", "hello")
         assert (reply.text, builds(runtime)) == ("fine", {"cold": 1})
-        assert reply.rebuilt == "cold"
+        assert reply.build_reason == "cold"
 
 
 ODD = {
@@ -385,9 +385,9 @@ async def test_titles_undo_and_retry_of_our_own_are_no_news(start):
         await runtime.ask("k", "1")
         await runtime.set_title("k", "mine")
         await runtime.ask("k", "2")
-        assert (await runtime.retry("k")).rebuilt is None
+        assert (await runtime.retry("k")).build_reason is None
         await runtime.undo("k")
-        assert (await runtime.ask("k", "3")).rebuilt is None
+        assert (await runtime.ask("k", "3")).build_reason is None
         assert builder.agents[0].shown[-1] == [("user", "1"), ("assistant", "one")]
         assert builds(runtime) == {"cold": 1}
 
@@ -401,15 +401,15 @@ async def test_a_foreign_change_to_the_current_session_costs_exactly_one_rebuild
     builder = witnesses()
     async with start(agent=builder) as runtime:
         session_id = (await runtime.ask("k", "one")).session_id
-        assert (await runtime.ask("k", "two")).rebuilt is None
+        assert (await runtime.ask("k", "two")).build_reason is None
         elsewhere(session_id, change)
         live = texts_of(await runtime.history("k"))
         reply = await runtime.ask("k", "three")
-        assert (reply.session_id, reply.rebuilt) == (session_id, "foreign-write")
+        assert (reply.session_id, reply.build_reason) == (session_id, "foreign-write")
         old, new = builder.agents
         assert new.shown == [live], "it is shown what is there, and nothing that was taken back"
         for number in range(3):
-            assert (await runtime.ask("k", f"{number}")).rebuilt is None
+            assert (await runtime.ask("k", f"{number}")).build_reason is None
         assert builds(runtime) == {"cold": 1, "foreign-write": 1}
         assert runtime.snapshot("k").agent is new
         assert (old.closed, new.closed) == (1, 0)
@@ -461,7 +461,7 @@ async def test_a_foreign_change_to_a_session_visited_earlier_costs_one_reload_an
     await runtime.switch("k", a)
     live = texts_of(await runtime.history("k"))
     assert loads == []
-    assert (await runtime.ask("k", "back on A")).rebuilt is None
+    assert (await runtime.ask("k", "back on A")).build_reason is None
     assert builder.agents[0].shown[-1] == live
     assert loads == [a]
     await runtime.ask("k", "and once more")
@@ -479,8 +479,8 @@ async def test_a_session_is_guarded_again_once_a_turn_has_gone_back_to_it(start,
         await runtime.switch("k", a)
         await runtime.ask("k", "back")
         elsewhere(a, change)
-        assert (await runtime.ask("k", "now")).rebuilt == "foreign-write"
-        assert (await runtime.ask("k", "then")).rebuilt is None
+        assert (await runtime.ask("k", "now")).build_reason == "foreign-write"
+        assert (await runtime.ask("k", "then")).build_reason is None
 
 
 async def test_without_foreign_writes_nothing_is_ever_loaded_twice(counted):
@@ -501,7 +501,7 @@ async def test_a_transcript_that_was_given_up_is_loaded_once_and_the_agent_stays
     a = (await runtime.ask("k", "one")).session_id
     runtime.passivate()
     assert runtime.statistics().transcript_bytes == 0
-    assert (await runtime.ask("k", "two")).rebuilt is None
+    assert (await runtime.ask("k", "two")).build_reason is None
     assert builder.agents[0].shown[-1] == [("user", "one"), ("assistant", "echo: one")]
     await runtime.ask("k", "three")
     assert loads == [a]
@@ -515,9 +515,9 @@ async def test_a_foreign_change_between_the_message_and_its_turn_is_seen_by_that
     await runtime.ask("k", "two")
     runtime.passivate()
     store.before_load.append(lambda session_id: elsewhere(session_id, change))
-    assert (await runtime.ask("k", "three")).rebuilt == "foreign-write"
+    assert (await runtime.ask("k", "three")).build_reason == "foreign-write"
     assert builder.agents[1].shown == [texts_of((await runtime.history("k"))[:-2])]
-    assert (await runtime.ask("k", "four")).rebuilt is None
+    assert (await runtime.ask("k", "four")).build_reason is None
 
 
 async def test_a_look_at_the_status_during_a_turn_disturbs_nothing(start, elsewhere):
@@ -534,13 +534,13 @@ async def test_a_look_at_the_status_during_a_turn_disturbs_nothing(start, elsewh
         await runtime.ask("k", "1")
         with runtime.events("k") as heard:
             assert (await runtime.ask("k", "2")).text == "two"
-            assert (await reply_to(heard, receipts[0])).rebuilt == "foreign-write"
+            assert (await reply_to(heard, receipts[0])).build_reason == "foreign-write"
         assert seen == [2, 3]
         assert builder.agents[1].shown == [
             [("user", "1"), ("assistant", "one"), ("user", "theirs"), ("user", "2"),
              ("assistant", "two")],
         ]  # fmt: skip
-        assert (await runtime.ask("k", "4")).rebuilt is None
+        assert (await runtime.ask("k", "4")).build_reason is None
 
 
 async def test_a_foreign_change_during_a_turn_is_seen_by_the_next_with_one_rebuild(
@@ -553,15 +553,15 @@ async def test_a_foreign_change_during_a_turn_is_seen_by_the_next_with_one_rebui
     async with start(agent=builder) as runtime:
         session_id = (await runtime.ask("k", "1")).session_id
         during = await runtime.ask("k", "2")
-        assert (during.text, during.rebuilt) == ("two", None)
+        assert (during.text, during.build_reason) == ("two", None)
         live = texts_of(await runtime.history("k"))
         assert live[-2:] == [("user", "2"), ("assistant", "two")], (
             "our rows are a block after theirs"
         )
         after = await runtime.ask("k", "3")
-        assert (after.session_id, after.rebuilt) == (session_id, "foreign-write")
+        assert (after.session_id, after.build_reason) == (session_id, "foreign-write")
         assert builder.agents[1].shown == [live]
-        assert (await runtime.ask("k", "4")).rebuilt is None
+        assert (await runtime.ask("k", "4")).build_reason is None
         assert builds(runtime) == {"cold": 1, "foreign-write": 1}
 
 
@@ -571,8 +571,8 @@ async def test_a_foreign_write_during_the_first_turn_of_all_is_seen_by_the_secon
 
     builder = witnesses([meanwhile, "ours"])
     async with start(agent=builder) as runtime:
-        assert (await runtime.ask("k", "1")).rebuilt == "cold"
-        assert (await runtime.ask("k", "2")).rebuilt == "foreign-write"
+        assert (await runtime.ask("k", "1")).build_reason == "cold"
+        assert (await runtime.ask("k", "2")).build_reason == "foreign-write"
         assert builder.agents[1].shown == [
             [("user", "theirs"), ("user", "1"), ("assistant", "ours")]
         ]
@@ -592,7 +592,7 @@ async def test_a_foreign_change_during_a_turn_on_a_session_gone_back_to_is_guard
         await runtime.switch("k", a)
         await runtime.ask("k", "back on A")
         assert runtime.snapshot("k").session_id == a, "the session of the last turn"
-        assert (await runtime.ask("k", "still on A")).rebuilt == "foreign-write"
+        assert (await runtime.ask("k", "still on A")).build_reason == "foreign-write"
 
 
 async def test_a_foreign_write_during_a_retry_is_not_taken_back_with_the_old_answer(
@@ -621,7 +621,7 @@ async def test_an_undo_does_not_hide_an_earlier_foreign_change_from_the_guard(st
         await runtime.undo("k")
         reply = await runtime.ask("k", "three")
         assert builder.agents[-1].shown[-1] == [("user", "edited"), ("assistant", "echo: one")]
-        assert reply.rebuilt == "foreign-write"
+        assert reply.build_reason == "foreign-write"
 
 
 async def test_another_key_that_shares_the_session_is_a_foreign_writer(start):
@@ -629,10 +629,10 @@ async def test_another_key_that_shares_the_session_is_a_foreign_writer(start):
     async with start(agent=builder) as runtime:
         shared = (await runtime.ask("k1", "from one")).session_id
         await runtime.switch("k2", shared)
-        assert (await runtime.ask("k2", "from two")).rebuilt == "cold"
-        assert (await runtime.ask("k1", "one again")).rebuilt == "foreign-write"
-        assert (await runtime.ask("k1", "and again")).rebuilt is None
-        assert (await runtime.ask("k2", "two again")).rebuilt == "foreign-write"
+        assert (await runtime.ask("k2", "from two")).build_reason == "cold"
+        assert (await runtime.ask("k1", "one again")).build_reason == "foreign-write"
+        assert (await runtime.ask("k1", "and again")).build_reason is None
+        assert (await runtime.ask("k2", "two again")).build_reason == "foreign-write"
         assert [text for _, text in builder.agents[-1].shown[-1]] == [
             "from one", "echo: from one", "from two", "echo: from two",
             "one again", "echo: one again", "and again", "echo: and again",
@@ -652,10 +652,10 @@ async def test_a_compression_by_another_process_is_followed_without_a_rebuild(st
         parent = (await runtime.ask("k", "one")).session_id
         elsewhere(parent, COMPRESS)
         reply = await runtime.ask("k", "two")
-        assert (reply.session_id != parent, reply.rebuilt) == (True, None)
+        assert (reply.session_id != parent, reply.build_reason) == (True, None)
         assert builder.agents[0].shown[-1] == [("user", "summary")]
         again = await runtime.ask("k", "three")
-        assert (again.session_id, again.rebuilt) == (reply.session_id, None)
+        assert (again.session_id, again.build_reason) == (reply.session_id, None)
 
 
 async def test_a_compression_by_another_process_during_a_turn_loses_nothing(start, elsewhere):
@@ -693,7 +693,7 @@ async def test_what_another_process_says_during_a_compression_is_carried_along(s
             await runtime.ask("k", LONG)
         outcome = await runtime.compress("k", keep_exchanges=1)
         reply = await runtime.ask("k", "go on")
-        assert (reply.session_id, reply.rebuilt) == (outcome.rotated.session_id, None)
+        assert (reply.session_id, reply.build_reason) == (outcome.rotated.session_id, None)
         assert builder.agents[0].shown[-1][-1] == ("user", "theirs")
         assert builds(runtime) == {"cold": 1}
 
@@ -706,9 +706,9 @@ async def test_a_compression_gives_way_to_another_process_that_rewrites_meanwhil
             session_id = (await runtime.ask("k", LONG)).session_id
         assert not isinstance(await runtime.compress("k", keep_exchanges=1), Compressed)
         reply = await runtime.ask("k", "go on")
-        assert (reply.session_id, reply.rebuilt) == (session_id, "foreign-write")
+        assert (reply.session_id, reply.build_reason) == (session_id, "foreign-write")
         assert builder.agents[1].shown[-1][0] == ("user", "news")
-        assert (await runtime.ask("k", "and on")).rebuilt is None
+        assert (await runtime.ask("k", "and on")).build_reason is None
 
 
 async def test_a_session_deleted_by_another_process_is_never_shown_again(start, elsewhere):
@@ -736,7 +736,7 @@ async def test_a_message_that_waited_travels_with_an_old_head_and_rebuilds_nothi
         with runtime.events("k") as heard:
             await runtime.ask("k", "2")
             replies = [await reply_to(heard, receipts[0]), await reply_to(heard, receipts[1])]
-        assert [(reply.text, reply.rebuilt) for reply in replies] == [
+        assert [(reply.text, reply.build_reason) for reply in replies] == [
             ("three", None), ("four", None),
         ]  # fmt: skip
         assert len(builder.agents[0].shown[-1]) == 6
@@ -773,12 +773,12 @@ async def test_a_foreign_write_that_a_waiting_message_brings_along_rebuilds_exac
         with runtime.events("k") as heard:
             await runtime.ask("k", "2")
             reply = await reply_to(heard, receipts[0])
-        assert reply.rebuilt == "foreign-write"
+        assert reply.build_reason == "foreign-write"
         assert builder.agents[1].shown == [
             [("user", "1"), ("assistant", "one"), ("user", "theirs"), ("user", "2"),
              ("assistant", "two")],
         ]  # fmt: skip
-        assert (await runtime.ask("k", "4")).rebuilt is None
+        assert (await runtime.ask("k", "4")).build_reason is None
         assert builds(runtime) == {"cold": 1, "foreign-write": 1}
 
 
@@ -811,7 +811,7 @@ async def test_another_signature_rebuilds_exactly_once_and_closes_the_old_agent_
         a = (await runtime.ask("k", "one")).session_id
         prompt.append("new")
         replies = [await runtime.ask("k", f"{number}") for number in range(3)]
-        assert [reply.rebuilt for reply in replies] == ["signature", None, None]
+        assert [reply.build_reason for reply in replies] == ["signature", None, None]
         assert {reply.session_id for reply in replies} == {a}
         old, new = builder.agents
         assert new.shown[0] == [("user", "one"), ("assistant", "echo: one")]
@@ -819,18 +819,18 @@ async def test_another_signature_rebuilds_exactly_once_and_closes_the_old_agent_
         assert (old.closed, len(old.turns), len(new.turns)) == (1, 1, 3)
         await runtime.new_session("k")
         prompt.append("newest")
-        assert (await runtime.ask("k", "on B")).rebuilt == "signature"
+        assert (await runtime.ask("k", "on B")).build_reason == "signature"
         assert builds(runtime) == {"cold": 1, "signature": 2}
     assert [agent.closed for agent in builder.agents] == [1, 1, 1]
 
 
 async def test_another_person_at_the_same_key_is_another_signature(start):
     async with start() as runtime:
-        rebuilt = [
-            (await runtime.ask("k", "hi", source=Source(user_id=user))).rebuilt
+        build_reason = [
+            (await runtime.ask("k", "hi", source=Source(user_id=user))).build_reason
             for user in ("ann", "ann", "bob", "bob")
         ]
-        assert rebuilt == ["cold", None, "signature", None]
+        assert build_reason == ["cold", None, "signature", None]
 
 
 async def test_what_may_change_with_every_turn_is_no_signature(start):
@@ -848,12 +848,12 @@ async def test_an_evicted_agent_is_rebuilt_with_that_reason_and_closed_once(star
         await runtime.ask("k2", "two")
         runtime.passivate()
         assert runtime.snapshot("k1") is None, "the one that was used least lately"
-        assert (await runtime.ask("k2", "stays")).rebuilt is None
+        assert (await runtime.ask("k2", "stays")).build_reason is None
         reply = await runtime.ask("k1", "comes back")
-        assert reply.rebuilt == "evicted"
+        assert reply.build_reason == "evicted"
         assert builder.agents[2].shown == [[("user", "one"), ("assistant", "echo: one")]]
         assert builder.agents[0].closed == 1
-        assert (await runtime.ask("k1", "stays")).rebuilt is None
+        assert (await runtime.ask("k1", "stays")).build_reason is None
         assert builds(runtime) == {"cold": 2, "evicted": 1}
     assert [agent.closed for agent in builder.agents] == [1, 1, 1]
 
@@ -873,12 +873,12 @@ async def test_no_agent_is_evicted_or_closed_under_its_turn(start):
 
 async def test_an_idle_actor_ends_and_the_next_one_starts_cold(start):
     builder = witnesses()
-    async with start(agent=builder, config=Config(passivate_seconds=0)) as runtime:
+    async with start(agent=builder, config=Config(idle_timeout=0)) as runtime:
         session_id = (await runtime.ask("k", "one")).session_id
         runtime.passivate()
         assert runtime.snapshot("k") is None
         reply = await runtime.ask("k", "two")
-        assert (reply.session_id, reply.rebuilt) == (session_id, "cold")
+        assert (reply.session_id, reply.build_reason) == (session_id, "cold")
         assert builder.agents[1].shown == [[("user", "one"), ("assistant", "echo: one")]]
     assert [agent.closed for agent in builder.agents] == [1, 1]
 
@@ -894,9 +894,7 @@ async def test_an_actor_that_works_on_a_request_is_not_passivated(start):
             return await super().summarize(request)
 
     builder = witnesses()
-    async with start(
-        agent=builder, compressor=Slow(), config=Config(passivate_seconds=3600)
-    ) as runtime:
+    async with start(agent=builder, compressor=Slow(), config=Config(idle_timeout=3600)) as runtime:
         for _ in range(5):
             await runtime.ask("k", LONG)
         actor = runtime._supervisor.find("k")
@@ -912,7 +910,11 @@ async def test_a_restart_is_cold_once(start):
     async with start() as runtime:
         await runtime.ask("k", "one")
     async with start() as runtime:
-        assert [(await runtime.ask("k", "x")).rebuilt for _ in range(3)] == ["cold", None, None]
+        assert [(await runtime.ask("k", "x")).build_reason for _ in range(3)] == [
+            "cold",
+            None,
+            None,
+        ]
 
 
 # Agents that the host has built
@@ -931,7 +933,7 @@ async def test_an_adopted_agent_of_which_nothing_is_known_is_reused_unguarded(st
         session_id = (await runtime.ask("k", "one")).session_id
         for number in range(3):
             elsewhere(session_id, f"store.append_message(sid, 'user', 'theirs {number}')")
-            assert (await runtime.ask("k", f"{number}")).rebuilt is None
+            assert (await runtime.ask("k", f"{number}")).build_reason is None
             assert ("user", f"theirs {number}") in agent.shown[-1], "the history is right anyway"
         assert runtime.snapshot("k").message_count is None
         assert builds(runtime) == {}
@@ -945,7 +947,7 @@ async def test_an_adopted_agent_with_a_session_but_no_count_is_reused_unguarded(
     async with start() as runtime:
         await runtime.adopt("k", snapshot)
         elsewhere(session_id, APPEND)
-        assert (await runtime.ask("k", "two")).rebuilt is None
+        assert (await runtime.ask("k", "two")).build_reason is None
         assert runtime.snapshot("k").agent is agent
 
 
@@ -958,10 +960,10 @@ async def test_an_adopted_count_that_is_right_is_reused_and_guarded_from_then_on
     agent, snapshot = adopted(2, session_id if known else None)
     async with start() as runtime:
         await runtime.adopt("k", snapshot)
-        assert (await runtime.ask("k", "two")).rebuilt is None
+        assert (await runtime.ask("k", "two")).build_reason is None
         assert runtime.snapshot("k") == Snapshot(agent, agent_signature(), 4, session_id)
         elsewhere(session_id, CHANGES["rewrite of equal length"])
-        assert (await runtime.ask("k", "three")).rebuilt == "foreign-write"
+        assert (await runtime.ask("k", "three")).build_reason == "foreign-write"
         assert agent.closed == 1
 
 
@@ -972,8 +974,8 @@ async def test_an_adopted_count_that_is_stale_is_rebuilt_at_once(start, known):
     _, snapshot = adopted(0, session_id if known else None)
     async with start() as runtime:
         await runtime.adopt("k", snapshot)
-        assert (await runtime.ask("k", "two")).rebuilt == "foreign-write"
-        assert (await runtime.ask("k", "three")).rebuilt is None
+        assert (await runtime.ask("k", "two")).build_reason == "foreign-write"
+        assert (await runtime.ask("k", "three")).build_reason is None
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["session known", "session unknown"])
@@ -982,7 +984,7 @@ async def test_an_adopted_count_is_what_counts_although_another_agent_had_turns_
         session_id = (await runtime.ask("k", "one")).session_id
         _, snapshot = adopted(0, session_id if known else None)
         await runtime.adopt("k", snapshot)
-        assert (await runtime.ask("k", "two")).rebuilt == "foreign-write"
+        assert (await runtime.ask("k", "two")).build_reason == "foreign-write"
 
 
 async def test_an_adopted_agent_of_another_session_is_reused(start):
@@ -998,7 +1000,7 @@ async def test_an_adopted_agent_with_another_signature_is_rebuilt(start):
     agent = Witness()
     async with start() as runtime:
         await runtime.adopt("k", Snapshot(agent, "of another model"))
-        assert (await runtime.ask("k", "one")).rebuilt == "signature"
+        assert (await runtime.ask("k", "one")).build_reason == "signature"
     assert agent.closed == 1
 
 
@@ -1008,7 +1010,7 @@ async def test_adopting_closes_the_agent_that_was_there_once(start):
     async with start(agent=builder) as runtime:
         await runtime.ask("k", "one")
         await runtime.adopt("k", snapshot)
-        assert (await runtime.ask("k", "two")).rebuilt is None
+        assert (await runtime.ask("k", "two")).build_reason is None
         assert builder.agents[0].closed == 1
     assert (builder.agents[0].closed, agent.closed) == (1, 1)
 
@@ -1018,7 +1020,7 @@ async def test_adopting_the_agent_that_is_there_does_not_close_it(start):
     async with start(agent=builder) as runtime:
         await runtime.ask("k", "one")
         await runtime.adopt("k", replace(runtime.snapshot("k"), message_count=None))
-        assert (await runtime.ask("k", "two")).rebuilt is None
+        assert (await runtime.ask("k", "two")).build_reason is None
         assert builder.agents[0].closed == 0
 
 
@@ -1047,7 +1049,7 @@ async def test_an_agent_that_is_still_being_built_is_left_alone(start):
     async def ask():
         replies.append(await runtime.ask("k", "1"))
 
-    async with start(agent=builder, config=Config(max_agents=0, passivate_seconds=0)) as runtime:
+    async with start(agent=builder, config=Config(max_agents=0, idle_timeout=0)) as runtime:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)
             await builder.begun.wait()
@@ -1062,7 +1064,7 @@ async def test_an_agent_that_is_still_being_built_is_left_alone(start):
             with runtime.events("k") as heard:
                 builder.go_on.set()
                 replies.append(await reply_to(heard, receipt))
-        assert [reply.rebuilt for reply in sorted(replies, key=lambda r: r.turn_id)] == [
+        assert [reply.build_reason for reply in sorted(replies, key=lambda r: r.turn_id)] == [
             "cold", None,
         ]  # fmt: skip
         assert len(builder.agents) == 1
@@ -1079,9 +1081,9 @@ async def test_a_foreign_write_while_the_agent_is_built_is_seen_by_the_next_turn
             elsewhere(session_id, APPEND)
             builder.go_on.set()
         assert runtime.snapshot("k").message_count == 2
-        assert (await runtime.ask("k", "2")).rebuilt == "foreign-write"
+        assert (await runtime.ask("k", "2")).build_reason == "foreign-write"
         assert ("user", "theirs") in builder.agents[1].shown[0]
-        assert (await runtime.ask("k", "3")).rebuilt is None
+        assert (await runtime.ask("k", "3")).build_reason is None
         assert builds(runtime) == {"cold": 1, "foreign-write": 1}
 
 
@@ -1099,7 +1101,7 @@ async def test_an_interrupted_build_is_begun_again_for_the_same_reason(start):
             assert await runtime.interrupt("k")
         assert (replies[0].status, builds(runtime)) == ("interrupted", {})
         builder.go_on.set()
-        assert (await runtime.ask("k", "2")).rebuilt == "cold"
+        assert (await runtime.ask("k", "2")).build_reason == "cold"
         assert builds(runtime) == {"cold": 1}
 
 
@@ -1118,7 +1120,7 @@ async def test_a_builder_that_fails_is_asked_again_for_the_same_reason(start, el
         broken[0] = True
         assert (await runtime.ask("k", "two")).status == "failed"
         broken[0] = False
-        assert (await runtime.ask("k", "three")).rebuilt == "foreign-write"
+        assert (await runtime.ask("k", "three")).build_reason == "foreign-write"
         assert builds(runtime) == {"cold": 1, "foreign-write": 1}
         assert builder.agents[0].closed == 1
 
@@ -1182,7 +1184,7 @@ class Walk:
 
     def turned(self, reply, expected, shown):
         assert (reply.session_id, reply.status) == (self.here, "complete")
-        assert reply.rebuilt == expected
+        assert reply.build_reason == expected
         assert self.builder.agents[-1].shown[-1] == shown
         if self.here not in self.stored:
             self.stored.append(self.here)

@@ -459,7 +459,7 @@ async def test_another_process_that_rotates_during_our_summary_wins(small, path,
         reply = await runtime.ask("k", asked(10))
     assert outcomes == [Skipped("already compressed", winner=winner)]
     assert reply.session_id == winner
-    assert reply.rebuilt is None
+    assert reply.build_reason is None
     assert agent.shown[-1] == [("user", "the summary of another")]
     assert agent.sessions[-1] == (winner, winner)
     assert lineage(path) == [parent, winner]
@@ -1464,7 +1464,7 @@ async def test_an_actor_is_not_passivated_while_it_compresses(small, path, autoj
 
     compressor = Sums(slowly)
     outcomes = []
-    config = Config(compression=SMALL, passivate_seconds=20.0)
+    config = Config(compression=SMALL, idle_timeout=20.0)
     async with small(compressor=compressor, config=config) as runtime:
         await talk(runtime)
         async with trio.open_nursery() as nursery:
@@ -1516,7 +1516,7 @@ async def test_a_summary_that_fails_changes_nothing_and_tells_the_user(small, pa
 @inline_only
 async def test_a_summary_that_hangs_is_given_up(small, path, autojump_clock):
     compressor = Sums(never)
-    async with small(compressor=compressor, compression={"summary_seconds": 45.0}) as runtime:
+    async with small(compressor=compressor, compression={"summary_timeout": 45.0}) as runtime:
         parent = (await talk(runtime))[-1].session_id
         begin = trio.current_time()
         with trio.fail_after(1000):
@@ -1890,7 +1890,7 @@ async def test_no_agent_is_rebuilt_for_a_rotation(small, path):
     async with small(agent=build) as runtime:
         with runtime.events("k") as events:
             replies = await talk(runtime, 25)
-        started = [e.event.rebuilt async for e in events if isinstance(e.event, TurnStarted)]
+        started = [e.event.build_reason async for e in events if isinstance(e.event, TurnStarted)]
         snapshot = runtime.snapshot("k")
         assert runtime.statistics().builds == {"cold": 1}
         assert snapshot.agent is agents[0]
@@ -1900,7 +1900,7 @@ async def test_no_agent_is_rebuilt_for_a_rotation(small, path):
         assert runtime.statistics().transcript_bytes < shown + 300 * snapshot.message_count
         assert agents[0].closed == 0
     assert started == ["cold"] + [None] * 24
-    assert [reply.rebuilt for reply in replies] == started
+    assert [reply.build_reason for reply in replies] == started
     assert len(agents) == 1
     assert agents[0].closed == 1
     assert len(lineage(path)) > 2
@@ -1965,7 +1965,7 @@ async def test_a_foreign_write_to_the_child_is_still_noticed(small, path, world)
         code = "store.append_message(session_id, 'user', 'question 050')"
         elsewhere(path, world, code, session_id=child)
         reply = await runtime.ask("k", asked(11))
-    assert reply.rebuilt == "foreign-write"
+    assert reply.build_reason == "foreign-write"
     assert numbers(text for _, text in agent.shown[-1]) == [8, 9, 10, 50]
 
 

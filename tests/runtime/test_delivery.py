@@ -592,7 +592,7 @@ async def test_a_thousand_chats_at_once_of_which_one_is_stuck_and_some_are_slow(
             await super().send(row)
 
     adapter = Busy()
-    config = Config(drain_seconds=0.01)
+    config = Config(drain_timeout=0.01)
 
     async def speak(chat):
         for text in ("one", "two"):
@@ -653,7 +653,7 @@ async def test_a_reply_to_a_platform_that_is_not_there_today_waits_for_it(start,
     seed(path, *[Outbound("memory//c/", {"platform": "memory", "text": str(n)}) for n in range(3)])
     down = MemoryAdapter(errors=[OSError("down")])
     with trio.fail_after(SECONDS):
-        async with start(adapters=[down], config=Config(drain_seconds=0)):
+        async with start(adapters=[down], config=Config(drain_timeout=0)):
             pass
         assert "sent" not in outbox(path)
         async with start() as runtime:
@@ -686,7 +686,7 @@ async def test_adapters_that_cannot_work_are_refused_at_the_start(start, adapter
 @inline_only
 async def test_a_drain_does_not_wait_for_a_chat_that_rests_for_longer(start, path, autojump_clock):
     adapter = Timed(errors=[RetryAfter("flood", 1000)])
-    async with start(adapters=[adapter], config=Config(drain_seconds=30)) as runtime:
+    async with start(adapters=[adapter], config=Config(drain_timeout=30)) as runtime:
         await runtime.ask("k", "one", source=CHAT)
         await wait_all_tasks_blocked()
         left = trio.current_time()
@@ -701,7 +701,7 @@ async def test_a_drain_does_not_wait_for_a_chat_that_rests_for_longer(start, pat
 @inline_only
 async def test_a_drain_waits_for_a_chat_that_rests_for_less(start, path, autojump_clock):
     adapter = Timed(errors=[RetryAfter("flood", 20)])
-    async with start(adapters=[adapter], config=Config(drain_seconds=30)) as runtime:
+    async with start(adapters=[adapter], config=Config(drain_timeout=30)) as runtime:
         await runtime.ask("k", "one", source=CHAT)
         await wait_all_tasks_blocked()
     assert adapter.texts == ["echo: one"]
@@ -721,7 +721,7 @@ async def test_a_drain_waits_for_those_who_work_while_another_begins_to_rest(
             await super().send(row)
 
     adapter = Uneven()
-    async with start(adapters=[adapter], config=Config(drain_seconds=30)) as runtime:
+    async with start(adapters=[adapter], config=Config(drain_timeout=30)) as runtime:
         for chat in ("rests", "works"):
             await runtime.ask(chat, chat, source=Source("memory", chat_id=chat))
         left = trio.current_time()

@@ -41,10 +41,10 @@ def agents(*script):
     return lambda _: agent
 
 
-async def told(start, steps, hide=KNOWN):
+async def told(start, steps, redact=KNOWN):
     """What is told of a turn between its beginning and its end."""
     with trio.fail_after(SECONDS):
-        async with start(agent=agents(steps), hide=hide) as runtime:
+        async with start(agent=agents(steps), redact=redact) as runtime:
             events = [event async for event in runtime.stream("k", "one")]
     assert isinstance(events[0], TurnStarted)
     assert isinstance(events[-1], TurnEnded)
@@ -78,11 +78,11 @@ async def test_what_was_held_back_is_told_when_the_agent_fails(start):
 
 
 async def test_what_was_held_back_is_told_before_the_answer_begins_anew(start):
-    anew = TextDelta(f" Once more, {SECRET}: ", anew=True)
-    events = await told(start, [TextDelta("hush-"), anew, TextDelta("hush-7"), "done"])
+    restart = TextDelta(f" Once more, {SECRET}: ", restart=True)
+    events = await told(start, [TextDelta("hush-"), restart, TextDelta("hush-7"), "done"])
     assert events == [
         TextDelta("hush-"),
-        TextDelta(f" Once more, {HIDDEN}: ", anew=True),
+        TextDelta(f" Once more, {HIDDEN}: ", restart=True),
         TextDelta("hush-7"),
     ]
 
@@ -120,7 +120,7 @@ def test_what_was_held_back_comes_before_what_the_user_says_into_it():
 
 async def test_without_anything_to_hide_events_are_told_as_they_are(start):
     steps = [*HALVES, ToolStarted(CALL)]
-    events = await told(start, [*steps, "done"], hide=None)
+    events = await told(start, [*steps, "done"], redact=None)
     assert all(a is b for a, b in zip(events, steps, strict=True))
 
 
@@ -130,13 +130,13 @@ async def test_with_a_plain_function_pieces_come_together_when_the_text_is_over(
 
 
 async def test_a_function_that_fails_ends_the_turn_and_nothing_else(start, caplog):
-    def hide(text):
+    def redact(text):
         if "!" in text:
             raise ValueError("not that")
         return text
 
     with trio.fail_after(SECONDS):
-        async with start(agent=agents([*HALVES, "done"]), hide=hide) as runtime:
+        async with start(agent=agents([*HALVES, "done"]), redact=redact) as runtime:
             events = [event async for event in runtime.stream("k", "one")]
             assert (await runtime.ask("k", "two")).text == "echo: two"
     assert joined(events[:-1], TextDelta) == ""
@@ -144,14 +144,14 @@ async def test_a_function_that_fails_ends_the_turn_and_nothing_else(start, caplo
 
 
 def test_a_function_that_fails_keeps_no_turn_from_beginning_anew(caplog):
-    def hide(text):
+    def redact(text):
         raise ValueError("nothing")
 
-    turn = running(hide, heard := [])
+    turn = running(redact, heard := [])
     turn.close()
     turn.restart()
     assert (heard, caplog.text) == ([], ""), "there was nothing to hide"
-    turn = running(hide, heard)
+    turn = running(redact, heard)
     turn.emit(TextDelta("x"))
     turn.restart()
     assert heard == []
@@ -162,7 +162,7 @@ async def test_what_a_running_turn_has_said_is_what_was_told_of_it(start):
     """Whoever joins hears the rest: nothing twice, and nothing missing."""
     steps = [*HALVES, TextDelta(" And hu"), forever()]
     with trio.fail_after(SECONDS):
-        async with start(agent=agents(steps), hide=KNOWN) as runtime:
+        async with start(agent=agents(steps), redact=KNOWN) as runtime:
             with runtime.events() as events:
                 receipt = await runtime.submit(Inbound("k", "e", "one"))
                 heard = ""
@@ -188,15 +188,17 @@ async def test_however_it_is_cut_what_is_told_is_what_is_kept(start, first, seco
     pieces = [SECRET[:first], SECRET[first:second], SECRET[second:]]
     steps = [*(TextDelta(f"{piece}") for piece in pieces), RuntimeError("broken")]
     with trio.fail_after(SECONDS):
-        async with start(agent=agents(steps), hide=KNOWN) as runtime:
+        async with start(agent=agents(steps), redact=KNOWN) as runtime:
             events = [event async for event in runtime.stream("k", "one")]
             kept = [row.content for row in await runtime.history("k") if row.role == "assistant"]
     assert kept == [joined(events[1:-1], TextDelta)] == [HIDDEN]
 
 
-def running(hide, heard):
+def running(redact, heard):
     mail = Mail(7, Inbound("k", "e", "one"))
-    return RunningTurn(TurnContext("k", "s", 7), [mail], [mail.message], heard.append, hide=hide)
+    return RunningTurn(
+        TurnContext("k", "s", 7), [mail], [mail.message], heard.append, redact=redact
+    )
 
 
 def test_after_a_restart_the_text_begins_once_more():

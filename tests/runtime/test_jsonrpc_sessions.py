@@ -450,7 +450,7 @@ async def test_a_conversation_of_another_platform_can_be_gone_on_with_and_is_not
             assert await refused(client, "session.title", session_id=handle) == 4001
             again = await client.call("session.resume", session_id=reply.session_id)
             assert again["session_id"] == handle
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == []
         later = await runtime.ask("agent:main:telegram:dm:5", "and there", source=source)
         assert later.session_id == reply.session_id
@@ -565,7 +565,7 @@ async def test_close_finalizes_and_ends_the_session_of_now_once(start, path):
             answers = [await client.wait(lambda f, n=number: f.get("id") == n) for number in asked]
             assert sorted("result" in answer for answer in answers) == [False, False, True]
             assert await refused(client, "session.close", session_id=handle) == 4001
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == [("finalize", "child")]
         assert heard.platforms == ["rpc"]
     assert heard.calls == [("finalize", "child")]  # and not once more at the end
@@ -583,7 +583,7 @@ async def test_close_ends_the_session_also_where_no_agent_was_built(start, path)
         resumed = await client.call("session.resume", session_id=session_id)
         done = await client.call("session.close", session_id=resumed["session_id"])
         assert done["stored_session_id"] == session_id
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == [("finalize", session_id)]
         assert dict(runtime.statistics().builds) == {}
     assert rows_in(path)[session_id].end_reason == "rpc_close"
@@ -675,7 +675,7 @@ async def serve_and_close(runtime, stream):
 
 
 async def test_a_turn_that_does_not_end_holds_the_end_up_so_long_and_no_longer(start):
-    async with start(agent=playing(forever()), config=Config(drain_seconds=0)) as runtime:
+    async with start(agent=playing(forever()), config=Config(drain_timeout=0)) as runtime:
         with trio.fail_after(10):
             async with connected(runtime, linger=0.05) as client:
                 handle = (await client.call("session.create"))["session_id"]
@@ -793,7 +793,7 @@ async def test_an_interrupt_does_not_wait_behind_a_slow_request(start):
     compressor = DeterministicCompressor(delay=1000)
     config = Config(
         compression=CompressionConfig(window=20_000, max_output=500, protect_first=0),
-        drain_seconds=0,
+        drain_timeout=0,
     )
     gate = Gate()
     script = [f"answer {number} {LONG}" for number in range(8)]
@@ -1214,7 +1214,7 @@ async def test_an_id_that_is_still_running_is_not_taken_twice(start):
     compressing = DeterministicCompressor(delay=1000)
     config = Config(
         compression=CompressionConfig(window=20_000, max_output=500, protect_first=0),
-        drain_seconds=0,
+        drain_timeout=0,
     )
     async with start(compressor=compressing, config=config) as runtime:
         async with connected(runtime, linger=0) as client:
@@ -1476,7 +1476,7 @@ async def ask_at_random(client, choose):
 async def test_notices_are_told(start):
     class Telling:
         async def run(self, turn):
-            runtime._house.publish(turn.session_key, turn.turn_id, Notice("mind the step"))
+            runtime._context.publish(turn.session_key, turn.turn_id, Notice("mind the step"))
             return TurnResult(text="done")
 
     async with start(agent=lambda _: Telling()) as runtime, connected(runtime) as client:

@@ -183,7 +183,7 @@ async def test_after_new_there_is_no_row_until_somebody_speaks(both):
 
 async def test_a_first_turn_that_leaving_cut_off_made_no_row_and_is_made_up_for(both):
     _, hanging = playing(forever())
-    async with both(build=hanging, config=Config(drain_seconds=0)) as (store, runtime):
+    async with both(build=hanging, config=Config(drain_timeout=0)) as (store, runtime):
         receipt = await runtime.submit(Inbound("k", "e", "hello"))
         await trio.testing.wait_all_tasks_blocked()
     async with both() as (store, runtime):
@@ -215,7 +215,7 @@ class SlowToRecover(Through):
 
 async def test_a_message_after_a_restart_waits_for_the_one_that_was_cut_off(both):
     _, hanging = playing(forever())
-    async with both(build=hanging, config=Config(drain_seconds=0)) as (_, runtime):
+    async with both(build=hanging, config=Config(drain_timeout=0)) as (_, runtime):
         await runtime.submit(Inbound("k", "e", "first"))
         await trio.testing.wait_all_tasks_blocked()
     gate = trio.Event()
@@ -335,7 +335,7 @@ async def test_any_other_error_keeps_the_title_for_the_next_turn(both, error, re
         assert await titles_in(store) == {reply.session_id: None}
         assert (await store.get_route("k")).pending_title == "Plans"
         if not restarted:
-            assert (await runtime.ask("k", "more")).rebuilt is None
+            assert (await runtime.ask("k", "more")).build_reason is None
             await settled(runtime)
             assert await titles_in(store) == {reply.session_id: "Plans"}
     if restarted:
@@ -389,7 +389,7 @@ async def test_a_disk_that_is_full_after_the_first_turn_keeps_the_title(
 @pytest.mark.parametrize("how", ["restart", "passivation", "cut off"])
 async def test_a_title_survives_what_happens_before_the_first_turn_ends(both, how):
     _, hanging = playing(forever())
-    config = Config(passivate_seconds=0, drain_seconds=0)
+    config = Config(idle_timeout=0, drain_timeout=0)
     async with both(build=hanging, config=config) as (store, runtime):
         await runtime.ask("k", "/title Plans")
         if how == "cut off":
@@ -491,7 +491,7 @@ async def test_close_finalizes_and_ends_the_session_of_now_and_not_the_one_of_be
             child = "child"
         assert (child == parent) == (who == "nobody")
         assert await runtime.close("k", reason="tui_close") == child
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == [("finalize", child)]
         assert (await store.get_session(child)).end_reason == "tui_close"
         if who != "nobody":
@@ -504,7 +504,7 @@ async def test_close_ends_the_session_of_the_route_where_no_agent_was_ever_built
     builder = CountingBuilder()
     async with both(build=builder, heard=heard) as (store, runtime):
         assert await runtime.close("k") == reply.session_id
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == [("finalize", reply.session_id)]
         session = await store.get_session(reply.session_id)
         assert (session.end_reason, session.ended_at) == ("closed", store._clock.wall())
@@ -564,7 +564,7 @@ async def test_close_lets_a_running_turn_end_and_what_waits_behind_it_begins_ane
         said = texts_of(await runtime.history("k"))
         assert said == [("user", "two"), ("assistant", "second")]
         assert len(await titles_in(store)) == 2
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == [("finalize", got["closed"])]
 
 
@@ -706,7 +706,7 @@ async def fails_alone(opened, agent, words=()):
         assert await store.open_inbox("k") == []
         assert agent.runs == 1
         again = await runtime.ask("k", "more")
-        assert (again.text, again.rebuilt) == ("back to normal", None)
+        assert (again.text, again.build_reason) == ("back to normal", None)
         assert (again.session_id, again.status) == (reply.session_id, "complete")
 
 

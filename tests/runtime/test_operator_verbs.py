@@ -92,7 +92,7 @@ async def test_rewind_takes_back_exchanges_and_counts_rows(start):
         assert await runtime.rewind("k", 2) == 4
         assert await runtime.rewind("k", 5) == 2
         assert await runtime.rewind("k") == 0
-        assert (await runtime.ask("k", "four")).rebuilt is None
+        assert (await runtime.ask("k", "four")).build_reason is None
 
 
 async def test_a_title_is_set_and_read_beside_a_running_turn_and_listeners_hear_of_it(start):

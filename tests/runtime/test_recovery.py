@@ -351,7 +351,7 @@ async def test_one_lane_that_stands_still_holds_up_no_other_lane(start):
             await super().send(row)
 
     adapter = Picky()
-    config = Config(drain_seconds=0.01)
+    config = Config(drain_timeout=0.01)
     with trio.fail_after(SECONDS):
         async with start(adapters=[adapter], config=config) as runtime:
             for chat in ("stuck", "free", "stuck", "free"):
@@ -466,7 +466,7 @@ async def test_a_reply_that_was_sent_before_the_end_is_not_sent_again_by_the_nex
 async def test_a_reply_that_is_not_sent_before_the_end_is_sent_by_the_next_start(start, path):
     adapter = Leaving()
     with trio.fail_after(SECONDS):
-        async with start(adapters=[adapter], config=Config(drain_seconds=0.01)) as runtime:
+        async with start(adapters=[adapter], config=Config(drain_timeout=0.01)) as runtime:
             await runtime.ask("k", "one", source=Source("memory", chat_id="c"))
             await adapter.sending.wait()
         assert adapter.sent == []
@@ -535,7 +535,7 @@ async def test_a_drain_that_takes_too_long_interrupts_and_leaves_the_messages_fo
     with trio.fail_after(SECONDS):
         async with (
             trio.open_nursery() as nursery,
-            start(agent=lambda _: agent, config=Config(drain_seconds=0.01)) as runtime,
+            start(agent=lambda _: agent, config=Config(drain_timeout=0.01)) as runtime,
         ):
 
             async def ask():
@@ -577,7 +577,7 @@ async def test_an_agent_that_raises_when_the_runtime_is_left_leaves_its_message_
             await trio.sleep_forever()
 
     began = trio.Event()
-    config = Config(drain_seconds=0)
+    config = Config(drain_timeout=0)
     with trio.fail_after(SECONDS):
         async with start(agent=lambda _: ScriptedAgent([[cross]]), config=config) as runtime:
             await runtime.submit(Inbound("k", "e", "one"))
@@ -602,7 +602,7 @@ async def test_an_adapter_whose_helper_raises_when_the_runtime_is_left_harms_nob
 
     sending, again = trio.Event(), MemoryAdapter()
     with trio.fail_after(SECONDS):
-        async with start(adapters=[Cross()], config=Config(drain_seconds=0)) as runtime:
+        async with start(adapters=[Cross()], config=Config(drain_timeout=0)) as runtime:
             await runtime.ask("k", "one", source=Source("memory", chat_id="c"))
             await sending.wait()
             for _ in range(5):
@@ -871,9 +871,9 @@ async def test_however_much_an_earlier_process_left_is_answered_in_order(start, 
     count = 2500
     with SessionStore(path, clock=world.clock) as store:
         for number in range(count):
-            store.accept(Inbound("k", f"e{number}", f"{number}"), max_open=count)
+            store.accept(Inbound("k", f"e{number}", f"{number}"), max_queued=count)
     agent = ScriptedAgent()
-    async with start(agent=lambda _: agent, config=Config(max_open=count)) as runtime:
+    async with start(agent=lambda _: agent, config=Config(max_queued=count)) as runtime:
         await wait_ended_all(runtime)
         rows = [text for role, text in await history(runtime) if role == "user"]
         await runtime.ask("k", "and one more")
@@ -884,5 +884,5 @@ async def test_however_much_an_earlier_process_left_is_answered_in_order(start, 
 
 async def wait_ended_all(runtime):
     with trio.fail_after(SECONDS):
-        while await runtime._house.store.open_inbox("k"):
+        while await runtime._context.store.open_inbox("k"):
             await trio.lowlevel.checkpoint()

@@ -43,7 +43,7 @@ IDLE = Config(expiry=ExpiryPolicy(mode="idle", idle_minutes=60))
 HOUR = 3600.0
 PATIENCE = 60
 """Seconds after which a deadlock is called one."""
-AT_ONCE = Config(passivate_seconds=0)
+AT_ONCE = Config(idle_timeout=0)
 
 virtual_time = pytest.mark.parametrize("workers", ["inline"])
 real_threads = pytest.mark.parametrize("workers", ["threads"])
@@ -111,7 +111,7 @@ async def test_new_finalizes_the_old_id_and_then_resets_with_the_new_one(start, 
             reply = await runtime.ask("k", how, source=TELEGRAM)
             assert "New session" in reply.text
             new = reply.session_id
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == [(FINALIZE, old), (RESET, new)]
         assert heard.platforms == ["telegram", "telegram"]
         assert (await runtime.ask("k", "more", source=TELEGRAM)).session_id == new
@@ -125,7 +125,7 @@ async def test_new_after_a_compression_finalizes_the_child_and_not_the_parent(st
         parent = await talk_at_length(runtime)
         child = (await compressed(runtime)).session_id
         new = (await runtime.ask("k", "/new")).session_id
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == [(FINALIZE, child), (RESET, new)]
     assert parent != child
 
@@ -145,7 +145,7 @@ async def test_after_another_process_rotated_it_is_the_child_that_is_finalized(
             assert await store.sweep_once() == ["child"]
         else:
             await runtime.ask("k", "/new" if how == "/new" else "more")
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         new = (await store.get_route("k")).session_id
         assert heard.calls == [(FINALIZE, "child"), (RESET, new)]
         assert (await store.get_session(parent)).end_reason == "compression"
@@ -172,7 +172,7 @@ async def test_new_during_a_turn_stops_it_and_finalizes_what_it_was_in(start, pa
             nursery.start_soon(ask, "slow")
             await begun.wait()
             nursery.start_soon(ask, "/new")
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == [(FINALIZE, old), (RESET, replies["/new"].session_id)]
         assert replies["slow"].status == "interrupted"
         assert "New session" in replies["/new"].text
@@ -254,7 +254,7 @@ TROUBLES = [name for name in vars(Trouble) if inspect.isfunction(getattr(Trouble
 async def test_new_is_answered_and_goes_on_whatever_the_hooks_do(start, heard, trouble):
     hooks = Trouble()
     bad = getattr(hooks, trouble)
-    options = {"hook_seconds": 0.05} if trouble == "hang" else {}
+    options = {"hook_timeout": 0.05} if trouble == "hang" else {}
     both_kinds = {event: [bad, heard.named(event)] for event in (FINALIZE, RESET)}
     with trio.fail_after(PATIENCE):
         async with start(hooks=both_kinds, **options) as runtime:
@@ -263,9 +263,9 @@ async def test_new_is_answered_and_goes_on_whatever_the_hooks_do(start, heard, t
             reply = await runtime.ask("k", "/new")
             assert "New session" in reply.text
             if trouble == "begin_another":  # which may stop what is asked beside it
-                await runtime.wait_boundaries()
+                await runtime.wait_hooks()
             assert "afterwards" in (await runtime.ask("k", "afterwards")).text
-            await runtime.wait_boundaries()
+            await runtime.wait_hooks()
             # Who comes after a bad hook hears all the same, of the right session.
             assert heard.calls[:2] == [(FINALIZE, old), (RESET, reply.session_id)]
             assert heard.contexts[:2] == [old, reply.session_id]
@@ -284,7 +284,7 @@ async def test_a_hook_whose_child_task_ends_the_program_harms_nobody(start):
     async with start(hooks={FINALIZE: [finalize]}) as runtime:
         await runtime.ask("k", "hello")
         assert "New session" in (await runtime.ask("k", "/new")).text
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert (await runtime.ask("k", "more")).text == "echo: more"
 
 
@@ -303,7 +303,7 @@ async def test_a_hook_that_is_cancelled_on_its_own_asyncio_loop_harms_nobody(sta
     async with start(hooks={FINALIZE: [finalize]}) as runtime:
         await runtime.ask("k", "hello")
         assert "New session" in (await runtime.ask("k", "/new")).text
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert (await runtime.ask("k", "more")).text == "echo: more"
 
 
@@ -323,7 +323,7 @@ async def test_no_reply_waits_for_a_hook(start, heard):
             assert (await runtime.ask("other", "hello")).text == "echo: hello"
             assert heard.calls == []
             release.set()
-            await runtime.wait_boundaries()
+            await runtime.wait_hooks()
             assert heard.calls[:3] == [(FINALIZE, old), (RESET, new), (FINALIZE, new)]
 
 
@@ -338,7 +338,7 @@ async def test_a_question_from_inside_a_finalize_hook_is_answered_in_the_new_ses
         async with start(hooks={FINALIZE: [finalize]}) as runtime:
             old = (await runtime.ask("k", "hello")).session_id
             new = (await runtime.ask("k", "/new")).session_id
-            await runtime.wait_boundaries()
+            await runtime.wait_hooks()
             [(finalized, reply)] = told
             assert finalized == old
             assert (reply.session_id, reply.text) == (new, "echo: from inside")
@@ -356,7 +356,7 @@ async def test_a_plain_hook_may_call_back_from_its_thread(start):
         async with start(hooks={FINALIZE: [finalize]}) as runtime:
             await runtime.ask("k", "hello")
             await runtime.ask("k", "/new")
-            await runtime.wait_boundaries()
+            await runtime.wait_hooks()
             assert [reply.text for reply in told] == ["echo: from a thread"]
 
 
@@ -405,7 +405,7 @@ async def test_a_hook_is_given_what_it_names(start, kind):
     async with start(hooks={FINALIZE: hooks}) as runtime:
         old = (await runtime.ask("k", "hello", source=TELEGRAM)).session_id
         new = (await runtime.ask("k", "/new", source=TELEGRAM)).session_id
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert given["two"] == (old, "telegram")
         assert given["every"] == (old, "telegram", "session_reset", old, new)
         assert given["one"] == "session_reset"
@@ -441,7 +441,7 @@ async def test_a_hook_that_only_its_call_shows_to_be_a_coroutine_works(start, ki
     async with start(hooks={FINALIZE: [hook]}) as runtime:
         old = (await runtime.ask("k", "hello")).session_id
         await runtime.ask("k", "/new")
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert plugin.told == [(old, "embedded")]
 
 
@@ -457,7 +457,7 @@ async def test_the_current_session_inside_a_hook_is_the_one_it_is_told_of(start,
         await runtime.ask("k", "/new")
         await runtime.ask("k", "more")
         await runtime.switch("k", first)
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert current_session_id() is None
     assert len(heard.calls) == 4
     assert heard.contexts == [session_id for _, session_id in heard.calls]
@@ -478,7 +478,7 @@ async def test_what_a_hook_does_with_another_conversation_does_not_happen_inside
     async with start(agent=build, hooks={FINALIZE: [finalize]}) as runtime:
         await runtime.ask("k", "hello")
         await runtime.ask("k", "/new")
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         await runtime.ask("other", "hello")
     assert seen == [("k", None), ("other", None)]
 
@@ -497,7 +497,7 @@ async def test_leaving_finalizes_every_active_session_and_ends_none(start, path,
         async with trio.open_nursery() as nursery:
             for key in keys:
                 nursery.start_soon(ask, key)
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == []
     ids = [reply.session_id for reply in replies.values()]
     assert sorted(heard.calls) == sorted((FINALIZE, session_id) for session_id in ids)
@@ -514,7 +514,7 @@ async def test_after_leaving_the_next_start_continues_and_leaving_that_finalizes
         first = await runtime.ask("k", "hello")
     agent, build = playing()
     async with start(agent=build, hooks=hearing(heard)) as runtime:
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == [(FINALIZE, first.session_id)]
         second = await runtime.ask("k", "more")
         assert second.session_id == first.session_id
@@ -540,7 +540,7 @@ async def test_leaving_after_a_compression_finalizes_the_child(start, path, hear
     async with start(hooks=hearing(heard), compressor=DeterministicCompressor()) as runtime:
         parent = await talk_at_length(runtime)
         child = (await compressed(runtime)).session_id
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == []
     assert heard.calls == [(FINALIZE, child)]
     assert stored(path, parent).end_reason == "compression"
@@ -557,7 +557,7 @@ async def test_leaving_after_an_agent_rotated_by_itself_finalizes_its_new_id(sta
     async with start(agent=build, hooks=hearing(heard)) as runtime:
         await runtime.ask("k", "hello")
         assert (await runtime.ask("k", "more")).session_id == "child"
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == []
     assert heard.calls == [(FINALIZE, "child")]
 
@@ -585,7 +585,7 @@ async def test_leaving_after_a_switch_finalizes_only_where_the_key_leads(start, 
         await runtime.ask("k", "/new")
         second = (await runtime.ask("k", "more")).session_id
         await runtime.switch("k", first)
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         heard.calls.clear()
     assert heard.calls == [(FINALIZE, first)]
     assert stored(path, first).ended_at is None
@@ -610,7 +610,7 @@ async def test_leaving_finalizes_no_conversation_that_is_not_active(start, heard
             await runtime.new_session("k")
         elif how == "closed":
             await runtime.close("k")
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         before = list(heard.calls)
     assert heard.calls == before
 
@@ -622,7 +622,7 @@ async def test_leaving_after_an_expiry_does_not_finalize_the_session_nobody_has_
         old = (await runtime.ask("k", "hello")).session_id
         world.pass_time(2 * HOUR)
         assert await store.sweep_once() == [old]
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert [event for event, _ in heard.calls] == [FINALIZE, RESET]
     assert [event for event, _ in heard.calls] == [FINALIZE, RESET]
 
@@ -633,7 +633,7 @@ async def test_leaving_by_an_error_finalizes_too_at_the_next_start_at_the_latest
             reply = await runtime.ask("k", "hello")
             _ = 1 / 0
     async with start(hooks=hearing(heard)) as runtime:
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == [(FINALIZE, reply.session_id)]
         assert (await runtime.ask("k", "more")).session_id == reply.session_id
 
@@ -652,7 +652,7 @@ async def test_leaving_by_a_cancellation_finalizes_too_at_the_next_start_at_the_
                 await trio.sleep_forever()
         assert scope.cancelled_caught
     async with start(hooks=hearing(heard)) as runtime:
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
     assert sorted(heard.calls) == sorted((FINALIZE, session_id) for session_id in ids)
 
 
@@ -666,8 +666,8 @@ async def test_leaving_waits_for_a_hanging_hook_no_longer_than_for_anything_else
         begun.append(boundary_id)
         await trio.sleep_forever()
 
-    config = Config(drain_seconds=5)
-    async with start(hooks={FINALIZE: [hang]}, hook_seconds=1000, config=config) as runtime:
+    config = Config(drain_timeout=5)
+    async with start(hooks={FINALIZE: [hang]}, hook_timeout=1000, config=config) as runtime:
         reply = await runtime.ask("k", "hello")
         left = trio.current_time()
     assert 4 < trio.current_time() - left < 6
@@ -678,11 +678,11 @@ async def test_leaving_waits_for_a_hanging_hook_no_longer_than_for_anything_else
 
     hooks = {FINALIZE: [note, heard.named(FINALIZE)]}
     async with start(hooks=hooks) as runtime:
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
     assert heard.calls == [(FINALIZE, reply.session_id)]
     assert again == begun
     async with start(hooks=hooks) as runtime:
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
     assert len(heard.calls) == 1
 
 
@@ -697,13 +697,13 @@ async def test_leaving_does_not_wait_for_the_thread_of_a_plain_hook(start, heard
 
     try:
         with trio.fail_after(PATIENCE / 2):
-            async with start(hooks={FINALIZE: [hang]}, config=Config(drain_seconds=0.2)) as runtime:
+            async with start(hooks={FINALIZE: [hang]}, config=Config(drain_timeout=0.2)) as runtime:
                 reply = await runtime.ask("k", "hello")
     finally:
         release.set()
     assert begun == [reply.session_id]
     async with start(hooks=hearing(heard)) as runtime:
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
     assert heard.calls == [(FINALIZE, reply.session_id)]
 
 
@@ -745,7 +745,7 @@ async def test_a_host_may_drain_inside_the_block_and_each_session_is_finalized_o
 @virtual_time
 async def test_leaving_finalizes_although_many_messages_wait(start, heard, autojump_clock):
     _, build = playing("first", forever())
-    async with start(agent=build, hooks=hearing(heard), config=Config(drain_seconds=5)) as runtime:
+    async with start(agent=build, hooks=hearing(heard), config=Config(drain_timeout=5)) as runtime:
         reply = await runtime.ask("k", "hello")
         for n in range(90):
             await runtime.submit(Inbound("k", f"e{n}", "more"))
@@ -765,7 +765,7 @@ async def test_leaving_finalizes_although_the_store_was_busy_for_a_moment(
         faults.append(fault)
     assert faults == []
     async with start(hooks=hearing(heard)) as runtime:
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
     assert heard.calls == [(FINALIZE, reply.session_id)]
 
 
@@ -794,7 +794,7 @@ async def test_a_sweep_finalizes_what_is_over_once_and_for_ever(both, world, hea
         world.pass_time(HOUR + 1)
         assert await store.sweep_once() == [old]
         assert await store.sweep_once() == []
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         new = (await store.get_route("k")).session_id
         assert heard.calls == [(FINALIZE, old), (RESET, new)]
         assert heard.platforms == ["telegram", "telegram"]
@@ -807,20 +807,20 @@ async def test_a_sweep_finalizes_what_is_over_once_and_for_ever(both, world, hea
     world.pass_time(48 * HOUR)
     async with both(hooks=hearing(heard), config=config) as (store, runtime):
         assert await store.sweep_once() == []
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == []
 
 
 @virtual_time
 async def test_the_sweep_comes_by_itself(start, path, world, heard, autojump_clock):
-    async with start(hooks=hearing(heard), config=IDLE, sweep_seconds=10) as runtime:
+    async with start(hooks=hearing(heard), config=IDLE, sweep_interval=10) as runtime:
         old = (await runtime.ask("k", "hello")).session_id
         await trio.sleep(25)
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == []
         world.pass_time(2 * HOUR)
         await trio.sleep(25)
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert [call for call in heard.calls if call[0] == FINALIZE] == [(FINALIZE, old)]
     assert stored(path, old).end_reason == "session_expired"
 
@@ -839,10 +839,10 @@ async def test_the_message_that_comes_too_late_begins_a_new_conversation(
     async with start(agent=build, hooks=hearing(heard), config=config) as runtime:
         world.pass_time(2 * HOUR)
         new = (await runtime.ask("k", "again")).session_id
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == [(FINALIZE, old), (RESET, new)]
         assert (await runtime.ask("k", "more")).session_id == new
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert len(heard.calls) == 2
         assert len(agent.turns[0].history) == 2 * 2  # of this conversation only
     assert stored(path, old).end_reason == "session_expired"
@@ -855,7 +855,7 @@ async def test_a_message_in_time_keeps_the_conversation_alive(both, world, heard
             world.pass_time(HOUR - 1)
             assert await store.sweep_once() == []
             assert (await runtime.ask("k", "more")).session_id == first
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == []
 
 
@@ -889,7 +889,7 @@ async def test_a_conversation_does_not_expire_under_a_running_turn(both, world, 
         assert await store.sweep_once() == []  # an hour from the answer on
         world.pass_time(HOUR + 1)
         assert await store.sweep_once() == [old]
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert [event for event, _ in heard.calls] == [FINALIZE, RESET]
 
 
@@ -942,7 +942,7 @@ async def test_going_back_to_an_expired_conversation_opens_it_again(both, world,
         new = (await runtime.ask("k", "again")).session_id
         assert "Back in" in (await runtime.ask("k", f"/resume {old}")).text
         assert (await runtime.ask("k", "more")).session_id == old
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == [(FINALIZE, old), (RESET, new), (SWITCH, old)]
         assert (await store.get_session(old)).ended_at is None
 
@@ -955,7 +955,7 @@ async def test_what_never_was_a_conversation_does_not_expire(both, world, heard)
         assert await store.sweep_once() == []
         await runtime.ask("k", "hello")
         await settled(runtime)
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == []
         assert [listed.session.title for listed in await runtime.sessions("k")] == ["Plans"]
     assert [row.body["text"] for row in adapter.sent if row.body["kind"] == "notice"] == []
@@ -1066,7 +1066,7 @@ async def test_a_boundary_whose_hook_a_crash_cut_off_is_delivered_at_the_next_st
     hooks = hearing(heard)
     hooks[FINALIZE].append(note)
     async with start(hooks=hooks) as runtime:
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert again == [(boundary_id, old)]
         expected = {"new": [FINALIZE, RESET], "expiry": [FINALIZE, RESET]}
         assert [event for event, _ in heard.calls] == expected.get(how, [FINALIZE])
@@ -1074,10 +1074,10 @@ async def test_a_boundary_whose_hook_a_crash_cut_off_is_delivered_at_the_next_st
         reply = await runtime.ask("k", "more")
         assert (reply.session_id == old) == (how == "shutdown")
         await runtime.ask("k", "/new")
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         heard.calls.clear()
     async with start(hooks=hooks) as runtime:
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == []
 
 
@@ -1097,14 +1097,14 @@ async def test_a_switch_fires_its_own_hook_and_neither_ends_nor_finalizes(both, 
         await store.append_message("other", "user", "earlier")
         left = (await runtime.ask("k", "hello", source=TELEGRAM)).session_id
         await runtime.switch("k", "other")
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == [(SWITCH, "other")]
         assert heard.platforms == ["telegram"]
         assert ids == {"session": "other", "old": left, "new": "other", "reason": "session_switch"}
         assert (await store.get_session(left)).ended_at is None
         assert (await runtime.ask("k", "more")).session_id == "other"
         await runtime.switch("k", "other")  # where it already is
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert len(heard.calls) == 1
     assert heard.calls[1:] == [(FINALIZE, "other")]
 
@@ -1114,10 +1114,10 @@ async def test_a_resume_is_a_switch(both, heard):
         first = (await runtime.ask("k", "hello")).session_id
         await runtime.ask("k", "/new")
         second = (await runtime.ask("k", "more")).session_id
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         heard.calls.clear()
         await runtime.ask("k", f"/resume {first}")
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == [(SWITCH, first)]
         assert (await store.get_session(second)).ended_at is None
 
@@ -1127,7 +1127,7 @@ async def test_a_branch_leaves_without_an_end(both, heard):
         first = (await runtime.ask("k", "hello")).session_id
         await runtime.ask("k", "/branch")
         copy = (await runtime.ask("k", "more")).session_id
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == [(SWITCH, copy)]
         assert (await store.get_session(first)).ended_at is None
     assert copy != first
@@ -1139,7 +1139,7 @@ async def test_a_switch_to_what_there_is_not_changes_nothing(both, heard):
         first = (await runtime.ask("k", "hello")).session_id
         with pytest.raises(LookupError):
             await runtime.switch("k", "nowhere")
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == []
         assert (await runtime.ask("k", "more")).session_id == first
 
@@ -1149,7 +1149,7 @@ async def test_a_compression_fires_nothing(start, heard):
         await talk_at_length(runtime)
         await compressed(runtime)
         await runtime.ask("k", "more")
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == []
     assert len(heard.calls) == 1  # that of leaving
 
@@ -1162,7 +1162,7 @@ async def test_passivation_fires_nothing_and_the_conversation_goes_on(start, hea
         runtime.passivate()
         assert runtime.statistics().actors == 0
         again = await runtime.ask("k", "more")
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == []
     assert again.session_id == first.session_id
     assert len(builder) == 2
@@ -1177,9 +1177,9 @@ async def test_eviction_fires_nothing_and_the_conversation_goes_on(start, heard)
         runtime.passivate()
         assert runtime.snapshot("k") is None
         again = await runtime.ask("k", "more")
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert heard.calls == []
-    assert (again.session_id, again.rebuilt) == (first.session_id, "evicted")
+    assert (again.session_id, again.build_reason) == (first.session_id, "evicted")
     assert heard.calls == [(FINALIZE, first.session_id)]
 
 
@@ -1188,14 +1188,14 @@ async def test_a_hook_that_waits_for_the_hooks_is_told_that_it_would_wait_for_it
 
     async def hook(event, **_):
         try:
-            await runtime.wait_boundaries()
+            await runtime.wait_hooks()
         except HermesError as error:
             said.append(str(error))
 
     async with start(hooks={RESET: [hook]}) as runtime:
         await runtime.new_session("k")
         with trio.fail_after(PATIENCE):
-            await runtime.wait_boundaries()
+            await runtime.wait_hooks()
     assert len(said) == 1
     assert "wait for itself" in said[0]
 

@@ -242,10 +242,10 @@ async def test_after_a_rotation_everybody_names_the_same_session(travelling, sto
         assert travelling.agents["k"].seen[-1] == [child] * 4
         assert runtime.snapshot("k").session_id == child
         assert stored("get_route", "k").epoch == route.epoch
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert hook.calls == [], "a compression is no boundary"
         fresh = await runtime.ask("k", "/new")
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
         assert hook.calls == [
             ("on_session_finalize", child), ("on_session_reset", fresh.session_id),
         ]  # fmt: skip
@@ -302,7 +302,7 @@ async def test_an_agent_may_rotate_in_every_turn(travelling, stored):
         root = (await runtime.ask("k", "hello")).session_id
         for number in range(1, 6):
             reply = await runtime.ask("k", f"return child-{number}")
-            assert (reply.session_id, reply.rebuilt) == (f"child-{number}", None)
+            assert (reply.session_id, reply.build_reason) == (f"child-{number}", None)
             known = runtime.snapshot("k")
             assert (known.session_id, known.message_count) == (f"child-{number}", 2)
         names = [f"child-{number}" for number in range(1, 6)]
@@ -493,7 +493,7 @@ async def test_a_runtime_killed_after_a_rotation_goes_on_in_the_child_without_an
     async with travelling(compressor=compressor, clock=Clock()) as runtime:
         rows = texts_of(stored("get_messages", child))
         reply = await runtime.ask("k", "are you there?")
-        assert (reply.session_id, reply.rebuilt) == (child, "cold")
+        assert (reply.session_id, reply.build_reason) == (child, "cold")
         agent = travelling.agents["k"]
         assert (agent.seen, agent.shown) == ([[child] * 4], [rows])
         assert compressor.requests == []
@@ -608,7 +608,7 @@ async def test_the_id_of_another_conversation_is_refused_and_nothing_leaks(
         ]
         assert texts_of(await runtime.history("k")) == told, "the refused answer is not kept"
         again = await runtime.ask("k", "go on")
-        assert (again.session_id, again.rebuilt) == (own, None)
+        assert (again.session_id, again.build_reason) == (own, None)
         agent = travelling.agents["k"]
         assert (agent.seen[-1], agent.shown[-1]) == ([own] * 4, told)
         await runtime.ask("victim", "hello?")
@@ -692,7 +692,7 @@ async def test_a_hook_is_no_turn_and_cannot_set_the_session(travelling):
 
     async with travelling(hooks={"on_session_reset": [hook]}) as runtime:
         await runtime.ask("k", "/new")
-        await runtime.wait_boundaries()
+        await runtime.wait_hooks()
     assert len(errors) == 1
 
 
@@ -794,6 +794,6 @@ async def test_a_conversation_begun_from_within_another_does_not_inherit_its_id(
         await runtime.ask("k1", "hello")
         if where == "hook":
             await runtime.ask("k1", "/new")
-            await runtime.wait_boundaries()
+            await runtime.wait_hooks()
         await runtime.ask("k2", "hello")
     assert "k1" not in seen["k2"]

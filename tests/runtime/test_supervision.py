@@ -362,7 +362,7 @@ async def test_what_overflows_while_an_actor_fetches_the_rest_is_not_forgotten(s
                 await runtime.submit(Inbound("k", f"e{n}", str(n)))
             gate.set()
             await wait_all_tasks_blocked()
-            assert await runtime._house.store.open_inbox() == []
+            assert await runtime._context.store.open_inbox() == []
 
 
 # A store that has trouble
@@ -543,7 +543,7 @@ async def test_an_idle_actor_ends_and_the_next_message_wakes_one_that_knows_ever
     start, autojump_clock
 ):
     builder = CountingBuilder()
-    async with start(agent=builder, config=Config(passivate_seconds=100)) as runtime:
+    async with start(agent=builder, config=Config(idle_timeout=100)) as runtime:
         await runtime.ask("k", "one")
         await trio.sleep(50)
         assert runtime.statistics().actors == 1
@@ -552,7 +552,7 @@ async def test_an_idle_actor_ends_and_the_next_message_wakes_one_that_knows_ever
         assert runtime.statistics().actors == 0
         assert builder.agents[0].closed == 1
         reply = await runtime.ask("k", "two")
-        assert reply.rebuilt is not None
+        assert reply.build_reason is not None
         [turn] = builder.agents[1].turns
         assert texts_of(turn.history)[:2] == [("user", "one"), ("assistant", "echo: one")]
         assert len(await runtime.history("k")) == 4
@@ -562,7 +562,7 @@ async def test_an_idle_actor_ends_and_the_next_message_wakes_one_that_knows_ever
 @inline_only
 async def test_an_actor_that_is_used_again_and_again_stays(start, autojump_clock):
     builder = CountingBuilder()
-    async with start(agent=builder, config=Config(passivate_seconds=100)) as runtime:
+    async with start(agent=builder, config=Config(idle_timeout=100)) as runtime:
         for n in range(10):
             await runtime.ask("k", str(n))
             await trio.sleep(70)
@@ -579,7 +579,7 @@ async def test_no_actor_ends_under_a_turn_however_long_it_takes(start, autojump_
             seen.append(builder.agents[0].closed)
 
     builder = CountingBuilder(lambda _: ScriptedAgent([[long, "at last"]]))
-    config = Config(passivate_seconds=10, max_agents=0, transcript_bytes=0)
+    config = Config(idle_timeout=10, max_agents=0, transcript_bytes=0)
     async with start(agent=builder, config=config) as runtime:
         assert (await runtime.ask("k", "one")).text == "at last"
         await trio.sleep(100)
@@ -594,10 +594,10 @@ async def test_an_actor_is_idle_from_the_end_of_its_last_turn(start, autojump_cl
         await trio.sleep(1000)
 
     builder = CountingBuilder(lambda _: ScriptedAgent([[long, "at last"]]))
-    async with start(agent=builder, config=Config(passivate_seconds=900)) as runtime:
+    async with start(agent=builder, config=Config(idle_timeout=900)) as runtime:
         await runtime.ask("k", "one")
         await trio.sleep(60)
-        assert (await runtime.ask("k", "two")).rebuilt is None
+        assert (await runtime.ask("k", "two")).build_reason is None
 
 
 @inline_only
@@ -609,7 +609,7 @@ async def test_no_actor_ends_while_it_compresses(start, autojump_clock):
 
     compressor, ended = DeterministicCompressor(delay=60), trio.Event()
     config = Config(
-        passivate_seconds=10,
+        idle_timeout=10,
         compression=CompressionConfig(window=2000, max_output=100, share=0.99),
     )
     script = [*["so " * 200] * 4, [look, "well"]]
@@ -637,7 +637,7 @@ async def test_no_actor_ends_while_it_compresses(start, autojump_clock):
 async def test_no_actor_ends_while_something_waits_for_it(start, autojump_clock):
     gate = trio.Event()
     agent = Held(gate)
-    async with start(agent=lambda _: agent, config=Config(passivate_seconds=1)) as runtime:
+    async with start(agent=lambda _: agent, config=Config(idle_timeout=1)) as runtime:
         await runtime.submit(Inbound("k", "e1", "one"))
         await agent.began.wait()
         await runtime.submit(Inbound("k", "e2", "two"))
@@ -653,7 +653,7 @@ async def test_whenever_an_actor_ends_no_message_is_lost_and_each_agent_is_close
     """Actors are ended as soon as they are idle, at every step, while messages come."""
     builder = CountingBuilder()
     with trio.fail_after(60):
-        async with start(agent=builder, config=Config(passivate_seconds=0)) as runtime:
+        async with start(agent=builder, config=Config(idle_timeout=0)) as runtime:
 
             async def end_all():
                 while True:
@@ -682,7 +682,7 @@ async def test_what_comes_in_the_step_in_which_an_actor_was_ended_wakes_a_new_on
     """A message or a request: whoever looks the actor up after that finds none."""
     builder = CountingBuilder()
     with trio.fail_after(SECONDS):
-        async with start(agent=builder, config=Config(passivate_seconds=0)) as runtime:
+        async with start(agent=builder, config=Config(idle_timeout=0)) as runtime:
             await runtime.ask("k", "one")
             inbound = Inbound("k", "e", "two")
             with SessionStore(path) as other:
@@ -715,7 +715,7 @@ async def test_no_actor_ends_while_a_command_is_answered_beside_it(start_proxy):
 
     with trio.fail_after(SECONDS):
         async with (
-            start_proxy(config=Config(passivate_seconds=0), get_usage=slow) as runtime,
+            start_proxy(config=Config(idle_timeout=0), get_usage=slow) as runtime,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(asked.run, lambda: runtime.ask("k", "/usage"))
@@ -742,9 +742,9 @@ async def test_more_agents_than_allowed_are_closed_least_used_first(start):
         assert runtime.statistics().actors == 5
         assert runtime.snapshot("a") is not None
         assert runtime.snapshot("e") is not None
-        assert (await runtime.ask("a", "three")).rebuilt is None
+        assert (await runtime.ask("a", "three")).build_reason is None
         reply = await runtime.ask("b", "two")
-        assert reply.rebuilt == "evicted"
+        assert reply.build_reason == "evicted"
         assert texts_of(builder.agents[-1].turns[0].history)[:1] == [("user", "one")]
         assert runtime.statistics().builds == {"cold": 5, "evicted": 1}
     assert {agent.closed for agent in builder.agents} == {1}
@@ -787,7 +787,7 @@ async def test_transcripts_that_take_too_much_memory_are_let_go_and_loaded_again
         kept = runtime.statistics().transcript_bytes
         assert 20_000 < kept <= 50_000
         for key in "abcd":
-            assert (await runtime.ask(key, "two")).rebuilt is None
+            assert (await runtime.ask(key, "two")).build_reason is None
             assert texts_of(runtime.snapshot(key).agent.turns[1].history)[0] == (
                 "user",
                 key * 10_000,
@@ -810,7 +810,7 @@ async def test_an_agent_that_does_not_want_to_be_closed_holds_nobody_up(start, a
             raise ValueError("my own")
 
     agents = iter([Clinging(), Failing(), Clinging()])
-    config = Config(passivate_seconds=100, close_seconds=5)
+    config = Config(idle_timeout=100, close_timeout=5)
     async with start(agent=lambda _: next(agents), config=config) as runtime:
         for n in range(3):
             await trio.sleep(200)
@@ -838,7 +838,7 @@ async def test_an_agent_whose_helper_raises_when_its_closing_is_cut_short_harms_
                 nursery.start_soon(helper)
 
     agents = iter([Cross(), Cross(), ScriptedAgent()])
-    config = Config(passivate_seconds=100, close_seconds=5, max_agents=0)
+    config = Config(idle_timeout=100, close_timeout=5, max_agents=0)
     async with start(agent=lambda _: next(agents), config=config) as runtime:
         await runtime.ask("k", "one")
         runtime.passivate()  # drops the agent beside the actor
@@ -870,5 +870,5 @@ async def test_a_store_error_of_a_verb_is_its_callers_and_the_actor_goes_on(star
         await runtime.ask("k", "one")
         with pytest.raises(StoreBusy, match="not now"):
             await runtime.new_session("k")
-        assert (await runtime.ask("k", "two")).rebuilt is None
+        assert (await runtime.ask("k", "two")).build_reason is None
     assert len(builder) == 1

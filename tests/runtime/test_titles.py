@@ -74,8 +74,8 @@ async def test_the_first_exchange_gives_the_conversation_a_title(start):
 
 async def test_a_title_has_no_secret_in_it(start):
     titler = Titler("about hunter-two")
-    hide = lambda text: text.replace("hunter-two", "[hidden]")  # noqa: E731
-    async with start(agent=echo, titler=titler, hide=hide) as runtime:
+    redact = lambda text: text.replace("hunter-two", "[hidden]")  # noqa: E731
+    async with start(agent=echo, titler=titler, redact=redact) as runtime:
         with runtime.events("k") as heard, trio.fail_after(SECONDS):
             await runtime.ask("k", "hello")
             assert (await titled(heard)).title == "about [hidden]"

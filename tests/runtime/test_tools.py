@@ -136,7 +136,7 @@ UNKNOWN_END = (
 async def test_a_once_tool_that_was_cut_off_is_not_run_again_and_the_model_is_told(start, path):
     post, again = Post(), Post()
     post.held = True
-    async with start(agent=post.build, config=Config(drain_seconds=0)) as runtime:
+    async with start(agent=post.build, config=Config(drain_timeout=0)) as runtime:
         await runtime.submit(Inbound("k", "e", 'once {"to": "a"}'))
         await post.began.wait()
     assert foreign(path, "SELECT turn_id, tool, arguments, ordinal, result FROM once_calls") == [
@@ -173,7 +173,7 @@ async def test_a_once_tool_that_had_ended_answers_what_it_had_answered(start, re
         return TurnResult(text=f"{ran.content} {ran.failed}")
 
     agent = ScriptedAgent([call, call])
-    async with start(agent=lambda _: agent, config=Config(drain_seconds=0)) as runtime:
+    async with start(agent=lambda _: agent, config=Config(drain_timeout=0)) as runtime:
         await runtime.submit(Inbound("k", "e", '{"to": "a"}'))
         await done.wait()
     async with start(agent=lambda _: agent) as runtime:
@@ -206,7 +206,7 @@ async def test_the_same_call_twice_in_a_turn_is_two_calls_each_made_once(start):
         return TurnResult(text=" ".join(each.content for each in ran))
 
     agent = ScriptedAgent([twice, thrice])
-    async with start(agent=lambda _: agent, config=Config(drain_seconds=0)) as runtime:
+    async with start(agent=lambda _: agent, config=Config(drain_timeout=0)) as runtime:
         await runtime.submit(Inbound("k", "e", "count"))
         await stopped.wait()
     async with start(agent=lambda _: agent) as runtime:
@@ -377,7 +377,7 @@ async def test_an_approval_survives_a_restart_before_and_after_it_is_given(start
     async with start(agent=first.build) as runtime:
         await say(runtime, 'ask {"to": "a"}')
     second.held = True
-    async with start(agent=second.build, config=Config(drain_seconds=0)) as runtime:
+    async with start(agent=second.build, config=Config(drain_timeout=0)) as runtime:
         assert await say(runtime, "/approve") == 'Approved: ask with {"to":"a"}'
         await second.began.wait()
     caller = Caller(third.toolbox)
@@ -404,7 +404,7 @@ async def test_a_process_that_ends_around_a_decision_loses_nothing(
 
     post, again = Post(), Post()
     async with start_proxy(
-        agent=post.build, config=Config(drain_seconds=0), decide_approval=die
+        agent=post.build, config=Config(drain_timeout=0), decide_approval=die
     ) as runtime:
         await say(runtime, 'ask {"to": "a"}')
         await runtime.submit(Inbound("k", "the command", "/approve 1", command=True))
@@ -582,14 +582,14 @@ async def test_a_decision_waits_for_the_running_turn(start):
 
 async def test_a_decision_moves_the_end_of_the_conversation_like_any_message(start, world):
     post = Post()
-    idle = Config(expiry=ExpiryPolicy(mode="idle", idle_minutes=100), drain_seconds=0)
+    idle = Config(expiry=ExpiryPolicy(mode="idle", idle_minutes=100), drain_timeout=0)
     async with start(agent=post.build, config=idle) as runtime:
         await say(runtime, 'ask {"to": "a"}')
         world.pass_time(60)
         post.held = True
         await say(runtime, "/approve")
         await post.began.wait()
-        route = await runtime._house.store.get_route("k")
+        route = await runtime._context.store.get_route("k")
         assert route.expires_at == world.now + 6000
 
 

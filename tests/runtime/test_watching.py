@@ -207,7 +207,7 @@ async def test_lost_events_are_told_of(path, start):
     async with start() as runtime:
         with runtime.events(pieces=False) as events:
             for _ in range(MAX_HEARD + 3):
-                runtime._house.publish("k", None, Notice(BODY))
+                runtime._context.publish("k", None, Notice(BODY))
         await TurnLog(events, lines).run()
     assert lines.named("events were lost") == [{"count": 3}]
     assert len(lines.named("notice")) == MAX_HEARD

@@ -64,7 +64,7 @@ def test_what_was_asked_meanwhile_and_the_message_itself_stay():
         TextDelta("ba"),
         Steered(asked),
         TextDelta("bad"),
-        TextDelta(ONCE_MORE, anew=True),
+        TextDelta(ONCE_MORE, restart=True),
         TextDelta("good"),
         AssistantMessage(said),
         *BEGUN,

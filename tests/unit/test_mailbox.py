@@ -349,9 +349,9 @@ async def test_when_an_actor_raises_everybody_who_waits_is_told(place, autojump_
 
     box = Mailbox()
     with trio.fail_after(10):
-        async with trio.open_nursery() as askers:
+        async with trio.open_nursery() as waiters:
             for n in range(100):
-                askers.start_soon(one, box, n)
+                waiters.start_soon(one, box, n)
             await wait_all_tasks_blocked()
             with pytest.raises(RuntimeError, match="my own"):
                 await serve(box, handle)

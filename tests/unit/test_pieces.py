@@ -68,9 +68,9 @@ tales = names.flatmap(lambda some: st.tuples(st.just(some), fragments(*some), pl
 @given(tales)
 def test_pieces_are_hidden_as_the_whole_is(tale):
     secrets, text, where = tale
-    hide = KnownValues(secrets)
-    parts = told(hide.pieces(), split(text, where))
-    assert "".join(parts) == hide(text)
+    redact = KnownValues(secrets)
+    parts = told(redact.pieces(), split(text, where))
+    assert "".join(parts) == redact(text)
 
 
 @settings(max_examples=600)
@@ -104,37 +104,37 @@ def test_no_spelling_of_a_secret_gets_through_in_pieces(spelling, secret, before
 @given(names, fragments(*escapes, "abc", "x7"), places)
 def test_pieces_with_escapes_are_hidden_as_the_whole_is(secrets, text, where):
     plain = [secret for secret in secrets if not re.search(r"[%&\\]", secret)]
-    hide = KnownValues(plain)
-    assert "".join(told(hide.pieces(), split(text, where))) == hide(text)
+    redact = KnownValues(plain)
+    assert "".join(told(redact.pieces(), split(text, where))) == redact(text)
 
 
 @given(st.text(), places)
 def test_both_kinds_are_taken_out_one_after_the_other(text, where):
-    hide = Redactor(["seldom-seen"])
+    redact = Redactor(["seldom-seen"])
     text = f"{text}seldom-seen sk-abcdefghijkl0123 {text}"
-    assert "".join(told(hide.pieces(), split(text, where))) == hide(text)
+    assert "".join(told(redact.pieces(), split(text, where))) == redact(text)
 
 
 @pytest.mark.parametrize(
-    "hide", [Redactor([]), Redactor(["ZZZZZZ-0"]), KnownValues(["ZZZZZZ-0"])], ids=repr
+    "redact", [Redactor([]), Redactor(["ZZZZZZ-0"]), KnownValues(["ZZZZZZ-0"])], ids=repr
 )
-def test_what_is_like_no_secret_is_told_at_once(hide):
+def test_what_is_like_no_secret_is_told_at_once(redact):
     for piece in ["The ", "quick, ", "brown; ", "fox: ", "(Ja!) ", "\n\n", "日本語。", "✓ "]:
-        assert hide.pieces().add(piece) == piece
+        assert redact.pieces().add(piece) == piece
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), places)
 def test_what_is_held_back_could_still_become_a_secret(text, where):
     """And as soon as it cannot, it is told."""
-    hide, secret = KnownValues(["abcabcx7"]), "abcabcx7"
-    pieces, heard, said = hide.pieces(), "", ""
+    redact, secret = KnownValues(["abcabcx7"]), "abcabcx7"
+    pieces, heard, said = redact.pieces(), "", ""
     for part in split(f"ab{text}abcab{text}", where):
         heard += part
         said += pieces.add(part)
         held = heard.replace(secret, HIDDEN)[len(said) :]
         if not re.search(r"[\\%&]", held):
-            assert len(held) < 2 * max(map(len, hide._spelled))
-            assert not held or any(each.startswith(held) for each in hide._spelled)
+            assert len(held) < 2 * max(map(len, redact._spelled))
+            assert not held or any(each.startswith(held) for each in redact._spelled)
 
 
 @pytest.mark.parametrize(

@@ -54,35 +54,35 @@ class Screen:
 class Told:
     """Events as a runtime would publish them."""
 
-    listeners: EventBus
+    bus: EventBus
     previews: Previews
     screen: Screen
 
     def start(self, turn_id=1, key="k"):
-        self.listeners.publish(key, turn_id, TurnStarted(turn_id, "s", None))
+        self.bus.publish(key, turn_id, TurnStarted(turn_id, "s", None))
 
     def say(self, text, turn_id=1, key="k"):
-        self.listeners.publish(key, turn_id, TextDelta(text))
+        self.bus.publish(key, turn_id, TextDelta(text))
 
     def tool(self, turn_id=1, key="k"):
-        self.listeners.publish(key, turn_id, ToolStarted(ToolCall("c", "t")))
+        self.bus.publish(key, turn_id, ToolStarted(ToolCall("c", "t")))
 
     def end(self, turn_id=1, key="k"):
         reply = Reply(text="said", session_id="s", turn_id=turn_id, status="complete")
-        self.listeners.publish(key, turn_id, TurnEnded(reply))
+        self.bus.publish(key, turn_id, TurnEnded(reply))
 
 
 @asynccontextmanager
 async def told(**options):
     screen = Screen(**options)
-    listeners = EventBus()
+    bus = EventBus()
     previews = Previews(screen.show, busy=screen.typing, every=EVERY, busy_every=BUSY)
     previews.watch("k")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(previews.run, listeners.listen())
+        nursery.start_soon(previews.run, bus.listen())
         await wait_all_tasks_blocked()
-        yield Told(listeners, previews, screen)
-        listeners.close()
+        yield Told(bus, previews, screen)
+        bus.close()
 
 
 async def test_the_newest_text_is_shown_now_and_then(autojump_clock):

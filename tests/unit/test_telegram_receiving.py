@@ -106,4 +106,4 @@ async def test_a_wait_without_end_has_one_and_is_told_of(autojump_clock):
 
 def test_a_secret_that_looks_like_a_bots_token_is_hidden_everywhere():
     token = "123456789:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"
-    assert token not in Secret("another").hide(f"https://api.telegram.org/bot{token}/getMe")
+    assert token not in Secret("another").redact(f"https://api.telegram.org/bot{token}/getMe")

@@ -101,13 +101,13 @@ class SessionCompressor:
         compressor: Compressor | None,
         config: CompressionConfig,
         wall: Callable[[], float],
-        hide: Callable[[str], str] = str,
+        redact: Callable[[str], str] = str,
     ) -> None:
         self._store = store
         self._compressor = compressor
         self._config = config
         self._wall = wall
-        self._hide = hide
+        self._redact = redact
         self._holder = f"{RUNTIME_HOLDER}{secrets.token_hex(8)}"
         self.limits = compaction.limits(
             config.window,
@@ -319,7 +319,7 @@ class SessionCompressor:
             spent=spent,
             charge=charged.append,
         )
-        with trio.fail_after(self._config.summary_seconds):
+        with trio.fail_after(self._config.summary_timeout):
             summary: object = await self._compressor.summarize(request)
         if not isinstance(summary, Summary) or not isinstance(summary.text, str):
             raise TypeError(f"a compressor answers with a Summary, not {summary!r:.100}")
@@ -330,7 +330,7 @@ class SessionCompressor:
         session_id = job.session_id
         holder = f"{self._holder}:{job.rotation_id}"
         try:
-            lease = await self._store.acquire_lease(session_id, holder, self._config.lease_seconds)
+            lease = await self._store.acquire_lease(session_id, holder, self._config.lease_timeout)
             if lease is not None:
                 return lease
             other = await self._store.get_compression_lock_holder(session_id)
@@ -356,10 +356,10 @@ class SessionCompressor:
 
     async def _refresh(self, lease: Lease) -> None:
         while True:
-            await trio.sleep(self._config.lease_seconds / 3)
+            await trio.sleep(self._config.lease_timeout / 3)
             try:
                 await self._store.refresh_compression_lock(
-                    lease.session_id, lease.holder, self._config.lease_seconds
+                    lease.session_id, lease.holder, self._config.lease_timeout
                 )
             except StoreFailed:
                 raise
@@ -404,7 +404,7 @@ class SessionCompressor:
     ) -> CompressionFailed:
         standing.failures += 1
         standing.not_before = self._wall() + self._pause(standing.failures, error)
-        standing.error = self._hide(_why(error))
+        standing.error = self._redact(_why(error))
         await self._note(job.session_id, standing)
         return CompressionFailed(
             f"The conversation could not be compressed: {standing.error}. Nothing was changed; "

@@ -46,7 +46,7 @@ class Dispatcher:
         nursery: trio.Nursery,
         adapters: Iterable[Adapter],
         store: Store,
-        hide: Callable[[str], str] | None = None,
+        redact: Callable[[str], str] | None = None,
     ) -> None:
         self._nursery = nursery
         self._store = store
@@ -60,7 +60,7 @@ class Dispatcher:
             ours[account] = each
         self._served = set(self._adapters)
         """Platforms that have an adapter, or had one."""
-        self._hide = hide or str
+        self._redact = redact or str
         self._missed: set[tuple[str, str]] = set()
         self._lanes: dict[str, Lane] = {}
         self._told: list[int] = []
@@ -83,7 +83,7 @@ class Dispatcher:
     def _lane(self, name: str, adapter: Adapter) -> Lane:
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._lanes[name] = Lane(name, adapter, self._store, self._sent, self._hide)
+            lane = self._lanes[name] = Lane(name, adapter, self._store, self._sent, self._redact)
             self._nursery.start_soon(self._run_lane, name, lane)
         return lane
 

@@ -47,14 +47,14 @@ class Lane:
         adapter: Adapter,
         store: Store,
         sent: Callable[[int], None],
-        hide: Callable[[str], str] = str,
+        redact: Callable[[str], str] = str,
     ) -> None:
         self._name = name
         self._adapter = adapter
         self._ready: Ready | None = getattr(adapter, "ready", None)  # optional by contract
         self._store = store
         self._sent = sent
-        self._hide = hide
+        self._redact = redact
         self._rows: deque[OutboxRow] = deque()
         self._newest = 0
         self._behind = False
@@ -150,7 +150,7 @@ class Lane:
         await self._rest(pause)
 
     async def _give_up(self, passage: _DeliveryAttempt, error: BaseException) -> None:
-        note = passage.note(self._hide(str(error)))
+        note = passage.note(self._redact(str(error)))
         log.error("reply %d is given up: %s", passage.row.outbox_id, user_code.loggable(error))
         await until_stored(lambda: self._store.mark_dead([passage.row.outbox_id], note))
 
@@ -167,7 +167,7 @@ class Lane:
 
     async def _close(self, passage: _DeliveryAttempt, gone: Unsendable) -> None:
         """Nobody is there: nothing of what waits is tried, only what comes later."""
-        first, note = passage.row.outbox_id, passage.note(self._hide(str(gone)))
+        first, note = passage.row.outbox_id, passage.note(self._redact(str(gone)))
         # From this row on: the rows before were sent, even where that is not on disk yet.
         dead = await until_stored(lambda: self._store.mark_lane_dead(self._name, note, since=first))
         log.warning("%d replies cannot be sent, from %d on", len(dead), first)

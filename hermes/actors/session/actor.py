@@ -47,16 +47,16 @@ class SessionActor:
 
     __slots__ = (
         "_behind", "_calm", "_commands", "_held", "_queue", "_stopping", "_urgent", "answering",
-        "cache", "house", "key", "last_used", "mailbox", "place",
+        "cache", "context", "key", "last_used", "mailbox", "place",
     )  # fmt: skip
 
-    def __init__(self, session_key: str, house: RuntimeContext) -> None:
+    def __init__(self, session_key: str, context: RuntimeContext) -> None:
         self.key = session_key
-        self.house = house
+        self.context = context
         self.mailbox: Mailbox[Mail | Request[Any] | None] = Mailbox(MAILS)
-        self.place = RouteState(session_key, house.store)
-        self.cache = AgentCache(house)
-        self.answering = TurnRunner(session_key, house, self.place, self.cache)
+        self.place = RouteState(session_key, context.store)
+        self.cache = AgentCache(context)
+        self.answering = TurnRunner(session_key, context, self.place, self.cache)
         self.last_used = 0.0
         self._commands: Commands | None = None
         self._queue: list[Mail | Request[Any] | None] = []  # a deque takes ten times as much
@@ -87,7 +87,7 @@ class SessionActor:
             return
         manner = mode_of(mail.inbound)
         mail = Mail(mail.inbox_id, unwrapped(mail.inbound), mail.accepted_at)
-        busy = mail.inbound.busy or self.house.config.busy_on(mail.inbound.source.platform)
+        busy = mail.inbound.busy or self.context.config.busy_on(mail.inbound.source.platform)
         turn = self.answering.turn
         action = decide(busy, manner, running=turn is not None)
         self._hold([mail.inbox_id])
@@ -95,7 +95,7 @@ class SessionActor:
             return
         if action in {"beside", "reject"}:
             work = self._command if action == "beside" else self._reject
-            self.house.nursery.start_soon(self._beside, work, mail)
+            self.context.nursery.start_soon(self._beside, work, mail)
             return
         if manner == "stops":
             self._hurry(mail)
@@ -155,7 +155,7 @@ class SessionActor:
     @property
     def verbs(self) -> SessionOperations:
         """What can be done between two turns."""
-        return SessionOperations(self.key, self.house, self.place, self.cache)
+        return SessionOperations(self.key, self.context, self.place, self.cache)
 
     @property
     def idle(self) -> bool:
@@ -188,7 +188,7 @@ class SessionActor:
         finally:
             self.mailbox.close()
             self._note_calm()
-            refuse([*self._queue, *self.mailbox.take_nowait()], self.house.farewell())
+            refuse([*self._queue, *self.mailbox.take_nowait()], self.context.stop_error())
 
     async def _run_urgent(self, command: Mail) -> None:
         """A command that ends all that waits, itself included what the mailbox could not hold."""
@@ -243,7 +243,7 @@ class SessionActor:
         except (HermesError, ValueError) as error:
             request.fail(error)
         except BaseException:
-            refuse([request], self.house.farewell())
+            refuse([request], self.context.stop_error())
             raise
 
     def _next_turn(self) -> list[Mail]:
@@ -294,18 +294,18 @@ class SessionActor:
             if mail.inbox_id not in still_open:
                 self._let_go([mail])
                 gone = AlreadyAnswered(f"message {mail.inbox_id} was answered elsewhere")
-                self.house.askers.fail(mail.inbound.identity, gone)
+                self.context.waiters.fail(mail.inbound.identity, gone)
 
     async def _refill(self) -> None:
         """Fetch messages that an earlier process left, or that found the mailbox full."""
         self._behind = False
         fresh = [row for row in await self._open_rows() if not self._holds(row.inbox_id)]
-        spent = [row for row in fresh if row.attempts >= self.house.config.max_attempts]
+        spent = [row for row in fresh if row.attempts >= self.context.config.max_attempts]
         if spent:
             await self._park(spent)
-        left = [row for row in fresh if row.attempts < self.house.config.max_attempts]
+        left = [row for row in fresh if row.attempts < self.context.config.max_attempts]
         if left:
-            await self.house.store.start_inbox(_first_turn(left))
+            await self.context.store.start_inbox(_first_turn(left))
         self._queue.extend(self.mailbox.take_nowait())
         found = [row for row in left if not self._holds(row.inbox_id)]  # delivered while we read
         self._hold([row.inbox_id for row in found])
@@ -315,7 +315,7 @@ class SessionActor:
         """All that waits for this key; how much that can be is bounded when it is accepted."""
         rows: list[InboxRow] = []
         after = 0
-        while page := await self.house.store.open_inbox(self.key, after=after, limit=PAGE):
+        while page := await self.context.store.open_inbox(self.key, after=after, limit=PAGE):
             rows += page
             if len(page) < PAGE:
                 break
@@ -339,7 +339,7 @@ class SessionActor:
                 "stopped trying. Your message is kept; send it again to have another try."
             )
             answer = answer_to([mail], self.place.session_id or "", text, "notice")
-            await self.house.store.park_inbox([row.inbox_id], "begun too often", answer=answer)
+            await self.context.store.park_inbox([row.inbox_id], "begun too often", answer=answer)
             self._reply([mail], text, "refused")
 
     # Commands
@@ -361,7 +361,7 @@ class SessionActor:
 
     async def _reject(self, mail: Mail) -> None:
         session_id = self.place.session_id or ""
-        await self.house.store.answer(answer_to([mail], session_id, REFUSED, "notice"))
+        await self.context.store.answer(answer_to([mail], session_id, REFUSED, "notice"))
         self._reply([mail], REFUSED, "refused")
 
     async def _beside(self, work: Callable[[Mail], Awaitable[None]], mail: Mail) -> None:
@@ -386,12 +386,12 @@ class SessionActor:
             turn_id=mails[0].inbox_id,
             status=status,
         )
-        self.house.tell(mails, reply, dropped_by)
+        self.context.tell(mails, reply, dropped_by)
 
     async def status(self) -> Status:
         """How the conversation is doing."""
-        limits = self.house.compression.limits
-        if await self.house.store.get_route(self.key) is None:
+        limits = self.context.compression.limits
+        if await self.context.store.get_route(self.key) is None:
             return Status(
                 session_key=self.key, session_id=None, title=None, message_count=0, busy=False,
                 waiting=0, context_tokens=0, compress_at=limits.compress_at, window=limits.window,
@@ -399,7 +399,7 @@ class SessionActor:
             )  # fmt: skip
         head = await self.place.locate(look=True)
         held = await self.cache.transcript(head)
-        standing = await self.house.compression.standing(head.session_id)
+        standing = await self.context.compression.standing(head.session_id)
         return Status(
             session_key=self.key,
             session_id=head.session_id,
@@ -411,7 +411,7 @@ class SessionActor:
             compress_at=limits.compress_at,
             window=limits.window,
             builds=self.cache.builds,
-            compression_note=self.house.compression.blocked(standing),
+            compression_note=self.context.compression.blocked(standing),
         )
 
 

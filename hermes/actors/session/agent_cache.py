@@ -48,11 +48,18 @@ class AgentCache:
     """One agent, and for each session it was used on where that stood afterwards."""
 
     __slots__ = (
-        "_agent", "_baselines", "_held", "_house", "_lost", "_snapshot", "builds", "counted",
+        "_agent",
+        "_baselines",
+        "_context",
+        "_held",
+        "_lost",
+        "_snapshot",
+        "builds",
+        "counted",
     )  # fmt: skip
 
-    def __init__(self, house: RuntimeContext) -> None:
-        self._house = house
+    def __init__(self, context: RuntimeContext) -> None:
+        self._context = context
         self._agent: Agent | None = None
         self._snapshot: Snapshot | None = None
         self._lost: BuildReason = "cold"
@@ -85,20 +92,20 @@ class AgentCache:
     async def ready(self, spec: AgentSpec, head: Head) -> tuple[Agent, BuildReason | None]:
         """The agent for a turn on `head`'s session, and why it had to be built, if it had."""
         known = self.snapshot
-        reason = self._house.guard(known, spec.signature, head, self.baseline(head.session_id))
+        reason = self._context.guard(known, spec.signature, head, self.baseline(head.session_id))
         if reason is None:
             assert self._agent is not None
-            self._house.counts.reuses += 1
+            self._context.counts.reuses += 1
             return self._agent, None
         if reason == "cold":
             reason = self._lost
         self.drop(reason)
-        agent = await self._house.build_agent(spec)
+        agent = await self._context.build_agent(spec)
         if not callable(getattr(agent, "run", None)):
             raise TypeError(f"the builder returned {agent!r}, which has no run(turn)")
         self._agent = agent
         self._snapshot = Snapshot(agent, spec.signature, head.message_count, head.session_id)
-        self._house.builds[reason] += 1
+        self._context.builds[reason] += 1
         self.builds = {**self.builds, reason: self.builds.get(reason, 0) + 1}
         return agent, reason
 
@@ -137,7 +144,7 @@ class AgentCache:
         self._snapshot = None
         self._lost = reason
         if agent is not None:
-            self._house.nursery.start_soon(self._house.close_agent, agent)
+            self._context.nursery.start_soon(self._context.close_agent, agent)
 
     def drop_abandoned(self) -> bool:
         """Give the agent up if it says that something of it still runs; says whether it did."""
@@ -155,7 +162,7 @@ class AgentCache:
         agent, self._agent = self._agent, None
         self._snapshot = None
         if agent is not None:
-            await self._house.close_agent(agent)
+            await self._context.close_agent(agent)
 
     # The transcripts
 
@@ -166,7 +173,7 @@ class AgentCache:
             return held
         if head.revision == 0:
             return self.hold(head, [])
-        loaded = await self._house.store.load(head.session_id)
+        loaded = await self._context.store.load(head.session_id)
         return self.hold(loaded.head, list(loaded.messages))
 
     def hold(self, head: Head, rows: list[StoredMessage]) -> CachedTranscript:

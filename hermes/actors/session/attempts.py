@@ -57,7 +57,7 @@ class Answered(msgspec.Struct, frozen=True):
 
     result: TurnResult
     status: ReplyStatus
-    rebuilt: BuildReason | None = None
+    build_reason: BuildReason | None = None
     overflow: bool = False
     kind: str | None = None
     """What failed, without its words."""
@@ -80,7 +80,7 @@ class Attempt:
         return normalize(self.answered.result, len(self.held.rows))
 
 
-def checked(result: object, hide: Redact | None = None) -> TurnResult:
+def checked(result: object, redact: Redact | None = None) -> TurnResult:
     if isinstance(result, str):
         result = TurnResult(text=result)
     if not isinstance(result, TurnResult):
@@ -91,23 +91,23 @@ def checked(result: object, hide: Redact | None = None) -> TurnResult:
         value = getattr(result, name)
         if value is not None and not isinstance(value, str):
             raise TypeError(f"the {name} of a TurnResult is a text, not {type(value).__name__}")
-    if hide is None:
+    if redact is None:
         return result
-    return replace(result, text=hidden(result.text, hide), error=hidden(result.error, hide))
+    return replace(result, text=hidden(result.text, redact), error=hidden(result.error, redact))
 
 
-def rows(turn: RunningTurn, result: TurnResult, hide: Redact | None = None) -> list[Message]:
+def rows(turn: RunningTurn, result: TurnResult, redact: Redact | None = None) -> list[Message]:
     if result.rows is None:
-        return [*turn.input, *_discreet(rows_of(turn.log, result.text or None), hide)]
+        return [*turn.input, *_discreet(rows_of(turn.log, result.text or None), redact)]
     known = {id(row) for row in result.rows}
     steered = [event.message for event in turn.log if isinstance(event, Steered)]
     unseen = [each for each in steered if id(each) not in known]
-    return [*turn.input, *unseen, *_discreet(result.rows, hide)]
+    return [*turn.input, *unseen, *_discreet(result.rows, redact)]
 
 
-def _discreet(said: Sequence[Message], hide: Redact | None) -> Sequence[Message]:
+def _discreet(said: Sequence[Message], redact: Redact | None) -> Sequence[Message]:
     """What an agent said, without secrets."""
-    return said if hide is None else [without_secrets(message, hide) for message in said]
+    return said if redact is None else [without_secrets(message, redact) for message in said]
 
 
 def replies(
@@ -129,9 +129,9 @@ def kind(result: TurnResult) -> str | None:
 
 
 def failed(
-    error: BaseException, rebuilt: BuildReason | None, hide: Redact | None = None
+    error: BaseException, build_reason: BuildReason | None, redact: Redact | None = None
 ) -> Answered:
     overflow = isinstance(user_code.leaf(error), ContextOverflow)
     told = user_code.describe(error)
-    result = TurnResult(failed=True, error=told if hide is None else hide(told))
-    return Answered(result, "failed", rebuilt, overflow, user_code.kind(error))
+    result = TurnResult(failed=True, error=told if redact is None else redact(told))
+    return Answered(result, "failed", build_reason, overflow, user_code.kind(error))

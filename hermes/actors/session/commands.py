@@ -133,7 +133,7 @@ class Commands:
 
     def __init__(self, actor: SessionActor) -> None:
         self._actor = actor
-        self._store = actor.house.store
+        self._store = actor.context.store
 
     async def run(self, mail: Mail, dropped: Sequence[Mail]) -> str | None:
         """Do what the command says and answer it; None where it became a turn.
@@ -264,7 +264,7 @@ class Commands:
         if not text:
             return await self._explain(mails, "background")
         mail = mails[-1]
-        await self._actor.house.submit(background(mail, text))
+        await self._actor.context.submit(background(mail, text))
         return await self._say(mails, "It is being done in the background.")
 
     async def approve(self, mails: Sequence[Mail], argument: str) -> str:
@@ -277,7 +277,7 @@ class Commands:
         if argument and not (argument.isascii() and argument.isdigit()):
             return await self._explain(mails, name)
         answer = functools.partial(self._answer, mails)
-        policy = self._actor.house.config.expiry_of
+        policy = self._actor.context.config.expiry_of
         done = await approvals.decide(
             self._store, mails[-1], argument, answer, policy, approve=name == "approve"
         )
@@ -325,7 +325,7 @@ class Commands:
     async def whoami(self, mails: Sequence[Mail], _: str) -> str:
         source = mails[-1].inbound.source
         who = source.user_id or "unnamed"
-        role = "" if self._actor.house.admission is None else f", {await self._role(mails)}"
+        role = "" if self._actor.context.admission is None else f", {await self._role(mails)}"
         return await self._say(
             mails, f"You are {who} on {source.platform}{role}; this chat is {self._actor.key}."
         )
@@ -334,7 +334,7 @@ class Commands:
 
     async def _role(self, mails: Sequence[Mail]) -> Role:
         """What who wrote may do now; he may have been more, or less, when it was accepted."""
-        admission = self._actor.house.admission
+        admission = self._actor.context.admission
         if admission is None:
             return "user"
         return await admission.role_of(mails[-1].inbound.source) or "guest"
@@ -356,7 +356,7 @@ class Commands:
         return await self._explain(mails, "unpair") if said is None else said
 
     async def _not_operator(self, mails: Sequence[Mail]) -> str | None:
-        if self._actor.house.admission is None:
+        if self._actor.context.admission is None:
             return pairing.NO_DOOR
         return None if await self._role(mails) == "operator" else pairing.NOT_OPERATOR
 

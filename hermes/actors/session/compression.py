@@ -33,7 +33,7 @@ class SessionCompression(Part):
 
     async def make(self, turn: RunningTurn) -> list[str]:
         """Compress where the conversation has become too long; returns what the user must know."""
-        if not self._house.compression.possible:
+        if not self._context.compression.possible:
             return []
         held = await self._cache.transcript(await self._place.locate())
         self._place.seen(held.head)
@@ -44,7 +44,7 @@ class SessionCompression(Part):
 
     @property
     def _limit(self) -> int:
-        return self._house.compression.limits.compress_at
+        return self._context.compression.limits.compress_at
 
     def taken(self, held: CachedTranscript) -> int:
         """How much of the window the conversation takes: counted by the provider, or estimated.
@@ -70,15 +70,15 @@ class SessionCompression(Part):
             # At most half: or a child would count as too long from its first message on.
             unseen = min(max(0, counted - estimate), self._limit // 2)
         self._cache.counted = (session_id, counted, unseen)
-        if counted < self._limit or not self._house.compression.possible:
+        if counted < self._limit or not self._context.compression.possible:
             return
         outcome = await self._unasked(f"{turn.turn_id}:after", "size")
         if not isinstance(outcome, CompressionFailed):
             return
-        self._house.publish(self._key, turn.turn_id, Notice(outcome.text))
+        self._context.publish(self._key, turn.turn_id, Notice(outcome.text))
         said = outbound(turn.mails[-1], session_id, outcome.text, "notice")
         try:
-            await self._house.store.answer(
+            await self._context.store.answer(
                 InboxReply(session_key=self._key, inbox_ids=(), outbox=said)
             )
         except StoreFailed:
@@ -116,7 +116,7 @@ class SessionCompression(Part):
     ) -> CompressionResult:
         """Compress the current session, and go on in its child; `turn` is what runs meanwhile."""
         head = await self._place.locate(look=turn is None)
-        outcome = await self._house.compression.run(
+        outcome = await self._context.compression.run(
             CompressionJob(
                 session_key=self._key,
                 session_id=head.session_id,
@@ -144,4 +144,4 @@ class SessionCompression(Part):
         if turn is not None:
             turn.cell.session_id = new
         turn_id = None if turn is None else turn.turn_id
-        self._house.publish(self._key, turn_id, SessionMoved(old, new, "compression"))
+        self._context.publish(self._key, turn_id, SessionMoved(old, new, "compression"))

@@ -61,9 +61,9 @@ class RunningTurn:
         messages: Sequence[Message],
         publish: Callable[[RuntimeEvent], None],
         store: Store | None = None,
-        unbooked: InFlightUsage | None = None,
+        in_flight: InFlightUsage | None = None,
         *,
-        hide: Redact | None = None,
+        redact: Redact | None = None,
     ) -> None:
         self.cell = cell
         self.mails = list(mails)
@@ -73,10 +73,10 @@ class RunningTurn:
         self.records: ToolRecords | None = store
         self.log: list[AgentEvent | Steered] = []
         self.charged: list[Usage] = []
-        self._discretion = None if hide is None else EventRedactor(hide, publish)
+        self._discretion = None if redact is None else EventRedactor(redact, publish)
         self._publish = publish if self._discretion is None else self._discretion.publish
         self._store = store
-        self._unbooked = unbooked or InFlightUsage()
+        self._in_flight = in_flight or InFlightUsage()
         self._steering: list[Mail] = []
         self._closed = False
         self._calls: Counter[tuple[str, str]] = Counter()
@@ -126,7 +126,7 @@ class RunningTurn:
             return CostTotals()
         spent = await self._store.spent(self.session_id, source.platform, source.user_id)
         spent = replace(spent, payer=payer_of(source.platform, source.user_id))
-        return self._unbooked.added(spent, self.turn_id)
+        return self._in_flight.added(spent, self.turn_id)
 
     def ordinal(self, tool: str, arguments: str) -> int:
         """How often the same call came before in this run; counts this one."""
@@ -243,7 +243,7 @@ def rows_of(log: Sequence[AgentEvent | Steered], text: str | None) -> list[Messa
 
 def _add(said: _Said, event: AgentEvent | Steered) -> None:
     match event:
-        case TextDelta(_, anew) if anew:
+        case TextDelta(_, restart) if restart:
             said.text = ""
         case TextDelta(text):
             said.text += text

@@ -56,14 +56,14 @@ class TurnRunner:
     """Runs the turns of one actor, one at a time."""
 
     __slots__ = (
-        "_cache", "_house", "_key", "_place", "_scope", "_stopped", "turn",
+        "_cache", "_context", "_key", "_place", "_scope", "_stopped", "turn",
     )  # fmt: skip
 
     def __init__(
-        self, session_key: str, house: RuntimeContext, place: RouteState, cache: AgentCache
+        self, session_key: str, context: RuntimeContext, place: RouteState, cache: AgentCache
     ) -> None:
         self._key = session_key
-        self._house = house
+        self._context = context
         self._place = place
         self._cache = cache
         self._scope: trio.CancelScope | None = None
@@ -73,11 +73,11 @@ class TurnRunner:
     @property
     def room(self) -> SessionCompression:
         """What keeps the conversation within the window of its model."""
-        return SessionCompression(self._key, self._house, self._place, self._cache)
+        return SessionCompression(self._key, self._context, self._place, self._cache)
 
     @property
     def _verbs(self) -> SessionOperations:
-        return SessionOperations(self._key, self._house, self._place, self._cache)
+        return SessionOperations(self._key, self._context, self._place, self._cache)
 
     def interrupt(self) -> bool:
         """Stop the running turn at its next checkpoint; False where none runs."""
@@ -98,15 +98,21 @@ class TurnRunner:
         """Answer the messages, or what was asked before them, and commit what came of it."""
         cell = TurnContext(self._key, self._place.session_id or "", mails[0].inbox_id)
         messages = [mail.message for mail in mails]
-        house = self._house
+        context = self._context
         turn = self.turn = RunningTurn(
-            cell, mails, messages, self._publish, house.store, house.unbooked, hide=house.hide
+            cell,
+            mails,
+            messages,
+            self._publish,
+            context.store,
+            context.in_flight,
+            redact=context.redact,
         )
-        house.unbooked.begin(turn.turn_id, turn.source, turn.charged)
+        context.in_flight.begin(turn.turn_id, turn.source, turn.charged)
         try:
             return await self._run(turn, following, retry=retry)
         finally:
-            house.unbooked.end(turn.turn_id)
+            context.in_flight.end(turn.turn_id)
 
     async def _run(
         self, turn: RunningTurn, following: Callable[[], Sequence[int]], *, retry: bool
@@ -134,8 +140,8 @@ class TurnRunner:
             return first
         turn.restart()
         second = await self._attempt(turn, retry=retry)
-        rebuilt = first.answered.rebuilt or second.answered.rebuilt
-        second.answered = replace(second.answered, rebuilt=rebuilt)
+        build_reason = first.answered.build_reason or second.answered.build_reason
+        second.answered = replace(second.answered, build_reason=build_reason)
         return second
 
     async def _stands_where(self, attempt: Attempt) -> bool:
@@ -144,7 +150,7 @@ class TurnRunner:
     def _publish(self, event: object) -> None:
         turn = self.turn
         if turn is not None:
-            self._house.publish(self._key, turn.turn_id, event)  # type: ignore[arg-type]
+            self._context.publish(self._key, turn.turn_id, event)  # type: ignore[arg-type]
 
     # The agent
 
@@ -153,7 +159,7 @@ class TurnRunner:
         self._place.seen(held.head)
         turn.cell.session_id = held.head.session_id
         turn.history = held.rows
-        turn.deadline = trio.current_time() + self._house.config.turn_seconds
+        turn.deadline = trio.current_time() + self._context.config.turn_timeout
         again = Retry.of(held.rows) if retry else None
         if again is not None:
             turn.history, turn.input = again.history, again.messages
@@ -167,17 +173,17 @@ class TurnRunner:
             with trio.CancelScope(deadline=turn.deadline) as self._scope:
                 if self._stopped:
                     return answered
-                spec = self._house.describe(self._key, turn.source)
-                agent, rebuilt = await self._cache.ready(spec, head)
+                spec = self._context.describe(self._key, turn.source)
+                agent, build_reason = await self._cache.ready(spec, head)
                 self._cache.begin(head)
-                answered = Answered(TurnResult(interrupted=True), "interrupted", rebuilt)
+                answered = Answered(TurnResult(interrupted=True), "interrupted", build_reason)
                 ids = tuple(mail.inbox_id for mail in turn.mails)
-                waited = self._house.waited(turn.mails)
-                self._publish(TurnStarted(turn.turn_id, head.session_id, rebuilt, ids, waited))
+                waited = self._context.waited(turn.mails)
+                self._publish(TurnStarted(turn.turn_id, head.session_id, build_reason, ids, waited))
                 with within(turn.cell):
-                    result = attempts.checked(await agent.run(turn), self._house.hide)
+                    result = attempts.checked(await agent.run(turn), self._context.redact)
                 return Answered(
-                    result, attempts.status(result), rebuilt, kind=attempts.kind(result)
+                    result, attempts.status(result), build_reason, kind=attempts.kind(result)
                 )
         except BaseException as error:  # noqa: BLE001 - foreign code: its failure is this turn's
             if (through := user_code.passing(error)) is not None:
@@ -186,12 +192,12 @@ class TurnRunner:
             # Who raises because the runtime is left has not failed: the turn runs again later.
             await trio.lowlevel.checkpoint_if_cancelled()
             if not self._stopped:
-                return attempts.failed(error, answered.rebuilt, self._house.hide)
+                return attempts.failed(error, answered.build_reason, self._context.redact)
         if self._stopped:
             return answered
-        late = f"it took longer than {self._house.config.turn_seconds:g} seconds"
+        late = f"it took longer than {self._context.config.turn_timeout:g} seconds"
         result = TurnResult(failed=True, error=late)
-        return Answered(result, "failed", answered.rebuilt, kind="TooLate")
+        return Answered(result, "failed", answered.build_reason, kind="TooLate")
 
     def _log(self, turn: RunningTurn, error: BaseException) -> None:
         if isinstance(user_code.leaf(error), ContextOverflow):  # a matter of course, and dealt with
@@ -204,7 +210,7 @@ class TurnRunner:
         if not result.failed or result.text or self._stopped:
             return False
         overflow = attempt.answered.overflow or is_overflow(result.error, len(attempt.held.rows))
-        return overflow and self._house.compression.possible
+        return overflow and self._context.compression.possible
 
     # After the agent
 
@@ -226,15 +232,15 @@ class TurnRunner:
             status=answered.status,
             usage=tuple(commit.usage),
             error=answered.result.error,
-            rebuilt=answered.rebuilt,
+            build_reason=answered.build_reason,
             error_kind=answered.kind,
         )
         for notice in notices:
-            self._house.publish(self._key, turn.turn_id, Notice(notice))
-        self._house.tell(turn.mails, reply)  # before all that could fail: the reply is on disk
+            self._context.publish(self._key, turn.turn_id, Notice(notice))
+        self._context.tell(turn.mails, reply)  # before all that could fail: the reply is on disk
         self._settle(done, commit, attempt.held)
         await self._after(done, commit.usage, turn)
-        titling = self._house.titling
+        titling = self._context.titling
         if titling is not None and answered.status == "complete" and begun_by(self._key) is None:
             exchange = [*turn.input, Message("assistant", reply.text)]
             titling.offer(self._key, self._place, exchange, len(commit.rows))
@@ -263,7 +269,7 @@ class TurnRunner:
                 if not costs:
                     turn.charged.clear()
                 answered = Answered(
-                    told, "failed", attempt.answered.rebuilt, kind=user_code.kind(error)
+                    told, "failed", attempt.answered.build_reason, kind=user_code.kind(error)
                 )
                 attempt = attrs.evolve(attempt, answered=answered, rewind_to=None)
                 turn.cell.session_id = attempt.held.head.session_id
@@ -285,7 +291,7 @@ class TurnRunner:
             epoch=attempt.epoch,
             revision=held.head.revision,
             inbox_ids=[mail.inbox_id for mail in turn.mails],
-            rows=attempts.rows(turn, result, self._house.hide),
+            rows=attempts.rows(turn, result, self._context.redact),
             outbox=attempts.replies(
                 turn, rotated_to or held.head.session_id, notices, attempt.text
             ),
@@ -294,7 +300,7 @@ class TurnRunner:
             rotated_to=rotated_to,
             upto=held.last_id,
             rewind_to=attempt.rewind_to,
-            policy=self._house.config.expiry_of(turn.source.platform, turn.source.chat_type),
+            policy=self._context.config.expiry_of(turn.source.platform, turn.source.chat_type),
         )
 
     def _billed(self, calls: Sequence[Usage]) -> Sequence[Usage]:
@@ -312,17 +318,17 @@ class TurnRunner:
         done: Committed | Discarded | None = None
         with trio.CancelScope(shield=True):
             begun = trio.current_time()
-            give_up = begun + self._house.config.commit_seconds
+            give_up = begun + self._context.config.commit_timeout
             while done is None:
                 try:
-                    done = await self._house.store.commit_turn(commit)
+                    done = await self._context.store.commit_turn(commit)
                 except (StoreBusy, StoreFull, Overloaded):
                     if trio.current_time() + pause > give_up:
                         raise
                     await trio.sleep(pause)
                     pause = min(2 * pause, LONGEST_PAUSE)
         assert done is not None
-        self._house.counts.commits.add(begun, trio.current_time())
+        self._context.counts.commits.add(begun, trio.current_time())
         return done
 
     def _settle(self, done: Committed, commit: TurnCommit, held: CachedTranscript) -> None:

@@ -134,7 +134,7 @@ class BotApi:
         raise failure
 
     def _failed(self, error: Exception) -> HermesError:
-        why = self._token.hide(str(error))[:_SHOWN] or type(error).__name__
+        why = self._token.redact(str(error))[:_SHOWN] or type(error).__name__
         if isinstance(error, _SURELY_NOT):
             return Unreachable(f"Telegram cannot be reached: {why}")
         return OutcomeUnknown(f"the connection to Telegram ended before its answer: {why}")
@@ -152,7 +152,7 @@ class BotApi:
         raise self._refusal(method, status, said or _Answer())
 
     def _refusal(self, method: str, status: int, said: _Answer) -> HermesError:
-        why = self._token.hide(said.description)[:_SHOWN] or "no reason given"
+        why = self._token.redact(said.description)[:_SHOWN] or "no reason given"
         parameters = said.parameters or _Parameters()
         if status == httpx2.codes.TOO_MANY_REQUESTS:
             seconds = max(0.0, parameters.retry_after or 1.0)

@@ -61,12 +61,12 @@ class Endpoint:
     """How long the provider may say nothing before it counts as gone."""
     call_seconds: float = 600.0
 
-    def hide(self, text: str) -> str:
+    def redact(self, text: str) -> str:
         """The text without the key, the values of the headers, and what looks like a key."""
         for _, value in self.headers:
             if len(value) >= SHORTEST_SECRET:
                 text = text.replace(value, HIDDEN)
-        return self.key.hide(text)
+        return self.key.redact(text)
 
 
 @attrs.frozen

@@ -70,10 +70,10 @@ async def post(
     except httpx2.TimeoutException:
         raise Unavailable(f"{endpoint.name} does not answer") from None
     except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
-        why = endpoint.hide(str(error))
+        why = endpoint.redact(str(error))
         raise RequestRefused(f"the address of {endpoint.name} cannot be used: {why}") from None
     except (httpx2.TransportError, httpx2.DecodingError) as error:
-        why = endpoint.hide(str(error)) or type(error).__name__
+        why = endpoint.redact(str(error)) or type(error).__name__
         raise Unavailable(f"the connection to {endpoint.name} failed: {why}") from None
 
 
@@ -167,7 +167,7 @@ def error_of(
 ) -> ProviderError | ContextOverflow:
     """What an answer that is none means, in one sentence without secrets."""
     # Hidden before it is cut: half a key is too much.
-    reason = endpoint.hide(_message(text))[:_SHOWN]
+    reason = endpoint.redact(_message(text))[:_SHOWN]
     said = reason or "no reason given"
     name = endpoint.name
     if _is_about_money(status, said.lower()):

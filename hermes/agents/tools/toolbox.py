@@ -156,7 +156,7 @@ def _made(  # noqa: PLR0913 - the options of a tool
 class Toolbox:
     """The tools of an agent. Without `records`, those of the running turn's store are used.
 
-    `hide` takes secrets out of what tools answer, before the model or the store see it.
+    `redact` takes secrets out of what tools answer, before the model or the store see it.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Toolbox:
         records: ToolRecords | None = None,
         approval_seconds: float = APPROVAL_SECONDS,
         threads: int = THREADS,
-        hide: Callable[[str], str] | None = None,
+        redact: Callable[[str], str] | None = None,
     ) -> None:
         made = [each if isinstance(each, Tool) else tool(each) for each in tools]
         self._tools: Mapping[str, Tool] = {each.name: each for each in made}
@@ -174,7 +174,7 @@ class Toolbox:
             raise ValueError("two tools of a toolbox have the same name")
         self._records = records
         self._approval_seconds = approval_seconds
-        self._hide = hide
+        self._redact = redact
         self._limiter = trio.CapacityLimiter(threads)
         self._schemas = tuple(each.schema for _, each in sorted(self._tools.items()))
 
@@ -187,7 +187,10 @@ class Toolbox:
         """The tools that may be used on a platform; it shares the threads of this one."""
         left = [each for each in self._tools.values() if each.is_for(platform)]
         toolbox = Toolbox(
-            left, records=self._records, approval_seconds=self._approval_seconds, hide=self._hide
+            left,
+            records=self._records,
+            approval_seconds=self._approval_seconds,
+            redact=self._redact,
         )
         toolbox._limiter = self._limiter
         return toolbox
@@ -288,7 +291,9 @@ class Toolbox:
 
     def _ran(self, found: Tool, text: str, *, failed: bool = False) -> ToolOutcome:
         """What is told of a call: without secrets, and only then cut, or half of one might stay."""
-        return ToolOutcome(found.bounded(text if self._hide is None else self._hide(text)), failed)
+        return ToolOutcome(
+            found.bounded(text if self._redact is None else self._redact(text)), failed
+        )
 
     async def _await(self, function: Callable[..., Any], work: Callable[[], Any]) -> Any:
         if inspect.iscoroutinefunction(function):

@@ -12,7 +12,7 @@ from hermes.store.conversations import codec, routes, sessions
 from hermes.store.transaction import Transaction
 
 NEVER = ExpiryPolicy()
-MAX_OPEN = 100
+MAX_QUEUED = 100
 MAX_BODY = 1_000_000
 """Characters of an inbound message as JSON; more is refused before it is acknowledged."""
 _DECODE = msgspec.json.Decoder(Inbound).decode
@@ -20,7 +20,7 @@ _RECEIPT = "id, session_key, session_id, epoch, accepted_at"
 
 
 def accept(
-    tx: Transaction, inbound: Inbound, *, policy: ExpiryPolicy = NEVER, max_open: int = MAX_OPEN
+    tx: Transaction, inbound: Inbound, *, policy: ExpiryPolicy = NEVER, max_queued: int = MAX_QUEUED
 ) -> Accepted:
     """Make an inbound message durable: bound, route, expiry, inbox row and head together.
 
@@ -38,7 +38,7 @@ def accept(
         receipt = Receipt(*row)
         return Accepted(receipt, sessions.head(tx, receipt.session_id), duplicate=True)
     waiting = routes.open_rows(tx, key)
-    if waiting >= max_open:
+    if waiting >= max_queued:
         raise Overloaded(f"{waiting} messages already wait for {key}; try again later")
     expired = _expire_overdue(tx, key)
     route = routes.settle(tx, key)

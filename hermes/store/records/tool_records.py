@@ -185,7 +185,7 @@ def decide(  # noqa: PLR0913 - what is decided, and what follows from it
     accepted = None
     if then is not None:
         # It takes the place of the command that has just ended, so it needs no room of its own.
-        accepted = inbox.accept(tx, then, policy=policy, max_open=sys.maxsize)
+        accepted = inbox.accept(tx, then, policy=policy, max_queued=sys.maxsize)
     decided = replace(asked, state=state, expires_at=expires_at)
     return Decided(decided, accepted)
 
