@@ -1,10 +1,13 @@
-"""Code that is not ours: what it raises is its own affair, except for what must pass.
+"""Contain exceptions of user code: agents, hooks, tools, compressors, adapters.
 
-Agents, hooks, compressors and adapters may raise anything: SystemExit, asyncio's CancelledError, a
-group out of a nursery. Only Trio's own cancellation and Ctrl-C go through.
+User code may raise anything: `SystemExit`, asyncio's `CancelledError`, an exception group out of a
+nursery. Only Trio's own cancellation and Ctrl-C must propagate.
 """
 
 from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
 
 import trio
 
@@ -14,29 +17,65 @@ _PASSING = (trio.Cancelled, KeyboardInterrupt)
 _OURS = (StoreError, StoreFailed, Overloaded, ActorStopped, Draining)
 
 
+class contained:  # noqa: N801 - used as a `with` statement, like contextlib.suppress
+    """Catch whatever a block of user code raises, and keep it in `error`.
+
+    Cancellation and Ctrl-C propagate, and so do the exception types in `passing`. Out of an
+    exception group only those propagate; `error` is then not set.
+
+        with contained() as caught:
+            await agent.aclose()
+        if caught.error is not None:
+            log.warning("an agent failed to close: %s", loggable(caught.error))
+    """
+
+    def __init__(self, *passing: type[BaseException]) -> None:
+        self._passing = (*_PASSING, *passing)
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if error is None or isinstance(error, self._passing):
+            return False
+        if isinstance(error, BaseExceptionGroup):
+            through: BaseException | None = error.subgroup(self._passing)
+            if through is not None:
+                raise through from None
+        self.error = error
+        return True
+
+
 def passing(error: BaseException) -> BaseException | None:
-    """The part of an error that is not foreign code's own, and must be raised on."""
+    """Return the part of an exception that must propagate, or None if user code owns all of it."""
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(_PASSING)
     return error if isinstance(error, _PASSING) else None
 
 
 def leaf(error: BaseException) -> BaseException:
-    """The first error inside of groups, which says more than they do."""
+    """Return the first exception inside nested groups; it says more than the groups do."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
 def kind(error: BaseException) -> str:
-    """What the error is, without its words, which may be somebody's."""
+    """Return the class name of an exception, without its message, which may quote a user."""
     return type(leaf(error)).__name__
 
 
 def loggable(error: BaseException) -> str:
-    """The error as it may be logged: its words only where they are Hermes' or the system's own.
+    """Return an exception as it may be logged.
 
-    Words of others may quote what somebody wrote; so may the name of a file.
+    The message is included only if Hermes or the operating system wrote it. Messages of other
+    code, and file names, may quote what a user wrote.
     """
     name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
     if isinstance(error, _OURS):
@@ -47,6 +86,6 @@ def loggable(error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """The error in one line."""
+    """Return the class name and the message of an exception, as one line for the user."""
     first = leaf(error)
     return f"{type(first).__name__}: {first}"

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from hermes.config import data_path
 from hermes.errors import BadImport, HermesError, StoreRefused
-from hermes.sanitize import harmless
+from hermes.sanitize import sanitize
 from hermes.store.cli import commands, show
 from hermes.store.cli.output import NoTables, require_rich
 
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write("Interrupted; what was finished before stays.\n")
         return 130
     except (HermesError, OSError) as error:
-        sys.stderr.write(f"{harmless(str(error))}\n")
+        sys.stderr.write(f"{sanitize(str(error))}\n")
         return _code_of(error)
     return code
 

@@ -1,4 +1,4 @@
-"""What the console does with text: made harmless, cut into lines and blocks, shown whole."""
+"""What the console does with text: made sanitize, cut into lines and blocks, shown whole."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hermes.adapters.console.line_reader import Lines, TooLong
 from hermes.adapters.console.markdown import render
 from hermes.adapters.console.markdown_stream import Blocks
 from hermes.messages import Session, SessionSummary
-from hermes.sanitize import harmless
+from hermes.sanitize import sanitize
 
 SGR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -154,7 +154,7 @@ def letters(text):
 @example("| averyverylongword | b |\n|---|---|\n| anotherlongword | c |", 12)
 @example("&amp; &copy;", 80)
 def test_a_block_is_shown_whole_and_within_the_width(text, width):
-    text = harmless(text)
+    text = sanitize(text)
     shown = render(text, width)
     wanted = letters(re.sub(r"^[ \t]*(?:`{3,}|~{3,})[^\n]*$", "", text, flags=re.MULTILINE))
     for letter in letters(shown):

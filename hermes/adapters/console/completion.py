@@ -8,7 +8,7 @@ import attrs
 
 from hermes.actors.session.commands import COMMANDS
 from hermes.messages import SessionSummary
-from hermes.sanitize import gist, harmless
+from hermes.sanitize import sanitize, shorten
 
 RESUME = "/resume "
 SHOWN = 60
@@ -42,7 +42,7 @@ def _sessions(begun: str, sessions: Sequence[SessionSummary]) -> list[Choice]:
     for each in sessions:
         title, id_ = each.session.title or "", each.session.id
         if title.lower().startswith(begun.lower()) or id_.startswith(begun):
-            by_title = title and title == harmless(title) and not title.isdigit()
-            text, summary = (title, id_) if by_title else (id_, gist(title, SHOWN))
+            by_title = title and title == sanitize(title) and not title.isdigit()
+            text, summary = (title, id_) if by_title else (id_, shorten(title, SHOWN))
             found.append(Choice(text, len(begun), summary))
     return found

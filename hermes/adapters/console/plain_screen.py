@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 import trio
 
 from hermes.adapters.console.line_reader import Lines, TooLong
-from hermes.sanitize import harmless
+from hermes.sanitize import sanitize
 
 PIECE = 65536
 
@@ -28,7 +28,7 @@ class PlainScreen:
 
     async def piece(self, text: str) -> None:
         """Write a piece of an answer."""
-        await self.write(harmless(text))
+        await self.write(sanitize(text))
 
     async def finish(self) -> None:
         """End the line."""

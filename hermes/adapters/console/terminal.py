@@ -36,7 +36,7 @@ from hermes.adapters.console.history import Remembered
 from hermes.adapters.console.markdown import plain, render
 from hermes.adapters.console.markdown_stream import Blocks
 from hermes.messages import SessionSummary
-from hermes.sanitize import harmless
+from hermes.sanitize import sanitize
 
 PROMPT = "> "
 REFRESH_SECONDS = 0.05
@@ -89,7 +89,7 @@ class Terminal:
 
     async def piece(self, text: str) -> None:
         """Show a piece of Markdown."""
-        await self._there(functools.partial(self._paper.piece, harmless(text)))
+        await self._there(functools.partial(self._paper.piece, sanitize(text)))
 
     async def finish(self) -> None:
         """Print what is still a preview."""
@@ -98,19 +98,19 @@ class Terminal:
     async def say(self, text: str, *, markdown: bool = False) -> None:
         """Print a text above an answer that is still being written."""
         write = render if markdown else plain
-        await self._there(functools.partial(self._paper.say, harmless(text), write))
+        await self._there(functools.partial(self._paper.say, sanitize(text), write))
 
     async def aside(self, text: str) -> None:
         """Print it faintly."""
         write = functools.partial(plain, style="dim")
-        await self._there(functools.partial(self._paper.say, harmless(text), write))
+        await self._there(functools.partial(self._paper.say, sanitize(text), write))
 
     def say_soon(self, text: str) -> None:
         """Print it faintly; from any thread, and without a wait."""
         write = functools.partial(plain, style="dim")
         assert self._loop is not None
         with suppress(RuntimeError):  # the terminal is gone
-            self._loop.call_soon_threadsafe(self._paper.say, harmless(text), write)
+            self._loop.call_soon_threadsafe(self._paper.say, sanitize(text), write)
 
     async def offer(self, wanted: Wanted, sessions: Sequence[SessionSummary]) -> None:
         """Answer which conversations there are."""
@@ -322,7 +322,7 @@ class _Paper:
         self._stop_preview()
 
     def _echo(self, text: str) -> None:
-        shown = harmless(text.strip("\n")).replace("\n", "\n" + " " * len(PROMPT))
+        shown = sanitize(text.strip("\n")).replace("\n", "\n" + " " * len(PROMPT))
         self._print(plain(PROMPT + shown, self._columns, "bold"))
 
     def say(self, text: str, write: Callable[[str, int], str]) -> None:

@@ -23,7 +23,7 @@ from hermes.events import (
     TurnStarted,
 )
 from hermes.messages import OutboxRow
-from hermes.sanitize import gist
+from hermes.sanitize import shorten
 
 REMEMBERED = 200
 SHORT = 100
@@ -32,7 +32,7 @@ INTERRUPTED = "(interrupted)"
 
 
 class Screen(Protocol):
-    """Where things are shown. Nothing given to it needs to be harmless."""
+    """Where things are shown. Nothing given to it needs to be sanitize."""
 
     async def piece(self, text: str) -> None:
         """A piece of an answer, which is Markdown."""
@@ -106,7 +106,7 @@ class ConversationView:
     async def _aside(self, text: str) -> None:
         self._part = ""
         await self.screen.finish()
-        await self.screen.aside(gist(text, SHORT))
+        await self.screen.aside(shorten(text, SHORT))
 
     async def _end(self, event: TurnEnded) -> None:
         reply = event.reply

@@ -20,7 +20,7 @@ from msgspec.structs import asdict
 
 from hermes.errors import StoreFailed, StoreRefused
 from hermes.messages import Imported
-from hermes.sanitize import harmless, one_line
+from hermes.sanitize import one_line, sanitize
 from hermes.store.cli.opening import (
     CURRENT,
     alone,
@@ -69,7 +69,7 @@ def export(options: Namespace) -> int:
         print_json({"sessions": len(ids), "file": str(target), "bytes": written})
     else:
         sessions = count(len(ids), "session")
-        Page(sys.stdout).line(f"Exported {sessions} to {harmless(str(target))} ({size(written)}).")
+        Page(sys.stdout).line(f"Exported {sessions} to {sanitize(str(target))} ({size(written)}).")
     return 0 if ids else 1
 
 
@@ -116,7 +116,7 @@ def backup(options: Namespace) -> int:
     if options.json:
         print_json(facts)
     else:
-        Page(sys.stdout).line(f"Copied to {harmless(str(target))} ({size(target.stat().st_size)}).")
+        Page(sys.stdout).line(f"Copied to {sanitize(str(target))} ({size(target.stat().st_size)}).")
     return 0
 
 
@@ -205,7 +205,7 @@ def _import_home(options: Namespace, source: Path) -> int:
 
 def _tell_report(report: Report) -> None:
     page = Page(sys.stdout)
-    page.line(f"From {harmless(report.home)} (hermes-agent, schema {report.schema_version}):")
+    page.line(f"From {sanitize(report.home)} (hermes-agent, schema {report.schema_version}):")
     columns = ("", "#taken", "#already here", "#not taken")
     rows = [
         (name, f"{n.taken:,}", f"{n.already_here:,}", f"{n.not_taken:,}")
@@ -280,6 +280,6 @@ def migrate(options: Namespace) -> int:
         Page(sys.stdout).line(f"Nothing to do: the schema is {found}, as this Hermes has it.")
     else:
         verb = "Would migrate" if options.dry_run else "Migrated"
-        beside = "" if kept is None else f"; the backup is {harmless(str(kept))}"
+        beside = "" if kept is None else f"; the backup is {sanitize(str(kept))}"
         Page(sys.stdout).line(f"{verb} from schema {found} to {CURRENT}{beside}.")
     return 0

@@ -1,6 +1,6 @@
 """What the admin commands print: tables and bars for people, JSON for programs, nothing hostile.
 
-A transcript is anybody's text: what is printed of it for people was made harmless, `[bold]` is no
+A transcript is anybody's text: what is printed of it for people was made sanitize, `[bold]` is no
 markup, and where nobody looks (a pipe) nothing is coloured or cut. JSON has it all, in escapes.
 """
 
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from hermes.errors import HermesError
-from hermes.sanitize import HOSTILE, one_line
+from hermes.sanitize import UNSAFE, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,7 +40,7 @@ def print_json(value: object) -> None:
 
 def json_safe(line: str) -> str:
     """The same JSON, with escapes for what a terminal would obey."""
-    return HOSTILE.sub(lambda found: json.dumps(found.group())[1:-1], line)
+    return UNSAFE.sub(lambda found: json.dumps(found.group())[1:-1], line)
 
 
 def size(number: float) -> str:
@@ -75,7 +75,7 @@ class Page:
         self._stream = stream
 
     def line(self, text: str = "") -> None:
-        """One line, or several; only harmless text."""
+        """One line, or several; only sanitize text."""
         self._stream.write(f"{text}\n")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

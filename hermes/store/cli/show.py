@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from hermes.messages import Session, StoredMessage
-from hermes.sanitize import harmless, one_line
+from hermes.sanitize import one_line, sanitize
 from hermes.store.cli.opening import existing, opened
 from hermes.store.cli.output import Page, moment, print_json
 from hermes.store.conversations import routes
@@ -74,7 +74,7 @@ def show(options: Namespace) -> int:
 
 def unknown(name: str) -> int:
     """Say that there is no such session."""
-    sys.stderr.write(f"There is no session {harmless(name)}.\n")
+    sys.stderr.write(f"There is no session {sanitize(name)}.\n")
     return 1
 
 
@@ -97,7 +97,7 @@ def _show(session: Session, rows: Iterable[StoredMessage], live: set[int]) -> No
         name = f" {row.tool_name}" if row.tool_name else ""
         page.line(one_line(f"{moment(row.timestamp, exact=True)} {row.role}{name}{gone}"))
         for text in _texts(row):
-            for line in harmless(text).split("\n"):
+            for line in sanitize(text).split("\n"):
                 page.line(f"  {line}".rstrip())
     page.line()
 

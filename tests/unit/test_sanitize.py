@@ -8,7 +8,7 @@ import unicodedata
 import pytest
 from hypothesis import given, strategies as st
 
-from hermes.sanitize import _TABLE, HOSTILE, gist, harmless, one_line
+from hermes.sanitize import _TABLE, UNSAFE, one_line, sanitize, shorten
 from tests.unit.test_console_text import chunks
 
 TURNS = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -19,24 +19,24 @@ hostile = st.sampled_from([*map(chr, range(0x20)), *TURNS, *UNSEEN, "\x7f", "\x9
 @given(chunks(st.lists(st.text(max_size=3) | hostile).map("".join)))
 def test_no_text_can_do_anything_to_a_terminal_or_to_who_reads(pieces):
     whole, parts = pieces
-    shown = harmless(whole)
+    shown = sanitize(whole)
     assert not [c for c in shown if unicodedata.category(c) in {"Cc", "Cs"} and c not in "\n\t"]
     assert not set(shown) & set(TURNS + UNSEEN)
-    assert not HOSTILE.search(shown)
-    assert "".join(map(harmless, parts)) == shown
-    assert harmless(shown) == shown
+    assert not UNSAFE.search(shown)
+    assert "".join(map(sanitize, parts)) == shown
+    assert sanitize(shown) == shown
 
 
 def test_all_that_is_hostile_is_shown_otherwise_and_nothing_else():
     codes = map(chr, range(sys.maxunicode + 1))
-    assert not [c for c in codes if bool(HOSTILE.match(c)) != (c.translate(_TABLE) != c)]
+    assert not [c for c in codes if bool(UNSAFE.match(c)) != (c.translate(_TABLE) != c)]
 
 
 @given(
     st.text(st.characters(categories=["L", "N", "P", "S", "M", "Zs"], include_characters="\n\t"))
 )
 def test_what_is_harmless_stays_as_it_is(text):
-    assert harmless(text) == text
+    assert sanitize(text) == text
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def test_what_is_harmless_stays_as_it_is(text):
     ],
 )
 def test_codes_are_shown_instead_of_obeyed(text, shown):
-    assert harmless(text) == shown
+    assert sanitize(text) == shown
 
 
 @given(st.lists(st.text(max_size=3) | hostile).map("".join), st.integers(5, 40))
 def test_a_gist_is_one_line_of_bounded_length(text, length):
-    line = gist(text, length)
+    line = shorten(text, length)
     assert len(line) <= length
     for each in (line, one_line(text)):
         assert not set(each) & set("\n\t")
