@@ -25,7 +25,7 @@ processes:
 	$(BIN)/coverage run -m pytest tests/integration
 
 the-rest:
-	$(BIN)/coverage run -m pytest tests/runtime tests/unit
+	$(BIN)/coverage run -m pytest tests/runtime tests/unit tests/test_*.py
 
 lint: $(VENV)/ready
 	$(BIN)/ruff format --check

@@ -1,4 +1,4 @@
-"""What the commands of the benchmark have in common: options, a folder, the files of results."""
+"""The commands that run benchmarks, `all` of them included, and `show` their results."""
 
 from __future__ import annotations
 
@@ -6,157 +6,194 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+import traceback
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
-import attrs
+import msgspec
 
-from bench import page, progress, report, tables, written
-from bench.drivers import DriverFailed
-from bench.progress import Steps
-from bench.report import Json
+from bench.errors import CommandError
+from bench.harness.benchmark import Benchmark, Run
+from bench.harness.driver import open_drivers
+from bench.harness.machine import describe_machine, load_average
+from bench.harness.progress import Steps
+from bench.report import results, tables
+from bench.report.page import render_page
+from bench.report.results import Result
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
+QUICK_RESULTS = RESULTS / "quick"
+README = HERE / "README.md"
 REPORT = "report.html"
-"""The page of everything that lies beside it."""
-
-
-def results(*, quick: bool) -> Path:
-    """Where results go when nobody says otherwise: quick ones never over full ones."""
-    return RESULTS / "quick" if quick else RESULTS
-
-
-class BadInput(Exception):
-    """What was asked for cannot be; the text is a sentence that says why."""
-
-
-class Measure(Protocol):
-    """Measures in this folder."""
-
-    def __call__(self, folder: Path, steps: Steps, *, quick: bool) -> report.Measured: ...
+"""The page with all results of its folder."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one sentence what is wrong."""
+    """Reports a usage error in one sentence."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (--help tells more)\n")
+        self.exit(2, f"{self.prog}: {message} (see --help)\n")
 
 
-@attrs.frozen
-class Files:
-    """Where the results go, and the page of them."""
-
-    out: Path
-    page: Path
-
-    def ready(self) -> None:
-        """See that both can be written before anything is measured."""
-        apart(self.page, [self.out])
-        ready(self.out)
-        ready(self.page)
-
-    def write(self, document: Mapping[str, Json]) -> None:
-        """The page of everything shows what lies beside it, any other page this result alone."""
-        report.write(self.out, document)
-        together = self.page == self.out.parent / REPORT
-        shown = written.beside(self.out.parent) if together else [written.read(self.out)]
-        report.write_text(self.page, page.html(shown))
-
-
-def run(
-    name: str,
-    description: str,
-    arguments: Sequence[str],
-    measure: Measure,
-    more: Sequence[argparse.ArgumentParser] = (),
-) -> int:
-    """Run one benchmark as `python -m bench NAME`, also with `more` options; the exit code."""
-    options = _options(name, description, arguments, more)
-    folder = results(quick=options.quick)
-    out = options.out or folder / f"{name}.json"
-    files = Files(
-        out, options.page or (out.with_suffix(".html") if options.out else folder / REPORT)
-    )
-    try:
-        files.ready()
-        workplace = open_workplace(options.dir)
-    except BadInput as error:
-        print(error, file=sys.stderr)
-        return 2
-    started = time.monotonic()
-    with workplace as place:
-        try:
-            with progress.steps() as steps:
-                measured = measure(Path(place), steps, quick=options.quick)
-        except DriverFailed as failure:
-            print(f"The benchmark stopped: {failure}", file=sys.stderr)
-            return 1
-    seconds = round(time.monotonic() - started)
-    about = description.strip().partition("\n")[0]
-    head: dict[str, Json] = {
-        "benchmark": name, "about": about, "quick": options.quick, "seconds": seconds,
-    }  # fmt: skip
-    document = {**head, **report.document(measured, quick=options.quick)}
-    files.write(document)
-    print(tables.text(written.parse(document)))
-    print(f"\n{seconds} s; written to {files.out}, and as a page to {files.page}")
+def run(benchmark: Benchmark, arguments: Sequence[str]) -> int:
+    """Run one benchmark: print its tables, write its result file and the page."""
+    parser = Parser(prog=f"python -m bench {benchmark.name}", description=benchmark.about)
+    benchmark.add_options(parser)
+    _add_run_options(parser)
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE.json",
+        help="result file, with its page beside it (default: in bench/results, with one page for "
+        "all; quick results are in bench/results/quick)",
+    )  # fmt: skip
+    options = parser.parse_args(arguments)
+    folder = QUICK_RESULTS if options.quick else RESULTS
+    out = options.out or folder / f"{benchmark.name}.json"
+    page = out.with_suffix(".html") if options.out else folder / REPORT
+    _check_writable(out, page)
+    result = _measure(benchmark, options)
+    results.write(out, result)
+    _write_page(page, [result] if options.out else results.read_folder(folder))
+    print(tables.render(result))
+    print(f"\n{result.seconds:.0f} s; results written to {out}, page written to {page}")
     return 0
 
 
-def _options(
-    name: str,
-    description: str,
-    arguments: Sequence[str],
-    more: Sequence[argparse.ArgumentParser],
-) -> argparse.Namespace:
-    parser = Parser(prog=f"python -m bench {name}", description=description, parents=list(more))
-    add_common(parser)
+def run_all(benchmarks: Iterable[Benchmark], arguments: Sequence[str]) -> int:
+    """Run all benchmarks and write one page. A failure does not stop the others; exit code 1."""
+    parser = Parser(prog="python -m bench all", description="Run all benchmarks; write one page.")
+    for benchmark in benchmarks:
+        benchmark.add_options(parser)
+    _add_run_options(parser)
     parser.add_argument(
-        "--out",
-        type=Path,
-        help=f"file of results (default: bench/results/{name}.json; of a quick run, in quick/)",
-    )
-    parser.add_argument(
-        "--page", type=Path,
-        help=f"file of the page (default: --out with .html; without --out, bench/results/{REPORT})",
+        "--out", type=Path, metavar="FOLDER",
+        help="folder of the results and the page (default: bench/results, or quick in there)",
     )  # fmt: skip
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    folder = options.out or (QUICK_RESULTS if options.quick else RESULTS)
+    _open_work_folder(options.dir).cleanup()
+    _check_writable(folder / REPORT)
+    measured, failed = [], []
+    for benchmark in benchmarks:
+        print(f"\n{benchmark.name}", flush=True)
+        try:
+            result = _measure(benchmark, options)
+        except Exception:  # noqa: BLE001 - reported; the other benchmarks still run
+            traceback.print_exc()
+            failed.append(benchmark.name)
+            continue
+        results.write(folder / f"{benchmark.name}.json", result)
+        print(tables.render(result))
+        measured.append(result)
+    _write_page(folder / REPORT, measured)
+    print(f"\n{summary(measured)}\n\npage written to {folder / REPORT}")
+    if failed:
+        print(f"Failed: {', '.join(failed)}.", file=sys.stderr)
+    return 1 if failed else 0
 
 
-def add_common(parser: argparse.ArgumentParser) -> None:
-    """What a single benchmark and all of them understand alike."""
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions, smaller files")
-    parser.add_argument("--dir", type=Path, default=HERE, help="where the databases are made")
+def summary(shown: Sequence[Result]) -> str:
+    """Count the outcomes of all goals, and list those that failed."""
+    lines = [["benchmark", "pass", "FAIL", "not judged", "not measured"]]
+    failed = []
+    for result in shown:
+        outcomes = Counter(goal.outcome for goal in result.goals)
+        lines.append([result.benchmark, *(str(outcomes[name]) for name in lines[0][1:])])  # type: ignore[index]
+        failed += [
+            f"FAIL {result.benchmark}: {goal.goal}: {goal.measured.median:,.2f} {goal.unit}, "
+            f"target {goal.target}"
+            for goal in result.goals
+            if goal.outcome == "FAIL" and goal.measured
+        ]
+    quick = [tables.QUICK] if any(result.quick for result in shown) else []
+    return "\n".join([tables.align(lines), *failed, *quick])
 
 
-def open_workplace(parent: Path) -> tempfile.TemporaryDirectory[str]:
-    """A folder for the databases, gone when its block ends.
+def show(arguments: Sequence[str]) -> int:
+    """Print the tables of result files, or write a page or the README from them."""
+    parser = Parser(prog="python -m bench show", description=show.__doc__)
+    parser.add_argument(
+        "files", metavar="FILE", nargs="*", type=Path, help="default: all of bench/results/"
+    )
+    parser.add_argument("--page", type=Path, metavar="HTML", help="write a page instead")
+    parser.add_argument(
+        "--write", action="store_true", help="update the tables in bench/README.md and the page"
+    )
+    options = parser.parse_args(arguments)
+    shown = [results.read(file) for file in options.files] or results.read_folder(RESULTS)
+    target = RESULTS / REPORT if options.write else options.page
+    if target:
+        _check_writable(target, *options.files)
+        _write_page(target, shown)
+        print(f"page written to {target}")
+    if options.write:
+        results.write_text(README, tables.fill(README.read_text(), shown))
+    if not target:
+        print("\n\n".join(map(tables.render, shown)))
+    return 0
 
-    Not in /tmp, which is memory on many machines: a flush to memory would measure nothing.
+
+def _add_run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions, less data")
+    parser.add_argument(
+        "--dir", type=Path, default=HERE, help="where temporary databases are created"
+    )
+
+
+def _measure(benchmark: Benchmark, options: argparse.Namespace) -> Result:
+    started = time.monotonic()
+    with _open_work_folder(options.dir) as name:
+        folder = Path(name)
+        machine = describe_machine(folder)
+        with open_drivers(folder, benchmark.modules) as drivers:
+            versions = {name: driver.about for name, driver in drivers.items()}
+            measured = benchmark.measure(Run(drivers, folder, Steps(), options))
+        machine["load_after"] = load_average()
+    sheet, measurements = measured.sheet, measured.measurements
+    return Result(
+        benchmark=benchmark.name,
+        about=benchmark.about,
+        quick=options.quick,
+        seconds=round(time.monotonic() - started),
+        machine=machine,
+        versions=versions,
+        plan=msgspec.to_builtins(measured.plan),
+        foreign=None if measured.foreign is None else tuple(measured.foreign),
+        goals=measurements.goal_results(sheet.goals, quick=options.quick),
+        figures=measurements.all_figures(),
+        tables=tuple(sheet.tables),
+        plots=tuple(sheet.plots),
+    )
+
+
+def _open_work_folder(parent: Path) -> tempfile.TemporaryDirectory[str]:
+    """Create a folder that is removed when its block ends.
+
+    It is not in /tmp, which is often held in memory: flushing to memory would measure nothing.
     """
     try:
-        # Absolute, because every driver has a working folder of its own.
+        # The path is absolute because every driver has its own working directory.
         return tempfile.TemporaryDirectory(prefix=".run-", dir=parent.absolute())
     except OSError as error:
-        raise BadInput(f"No databases can be made in {parent}: {error.strerror}.") from error
+        raise CommandError(f"{parent} cannot hold databases: {error.strerror}.") from error
 
 
-def apart(page: Path, files: Sequence[Path]) -> None:
-    """See that a page is not written over the results that it shows."""
-    if page.resolve() in {file.resolve() for file in files}:
-        raise BadInput(f"{page} cannot be both results and their page.")
+def _check_writable(*files: Path) -> None:
+    """Fail before anything is measured if a file cannot be written, or is named twice."""
+    if len({file.resolve() for file in files}) < len(files):
+        raise CommandError(f"{files[0]} cannot be both a result file and its page.")
+    for file in files:
+        if file.is_dir():
+            raise CommandError(f"{file} cannot be written: it is a folder.")
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=file.parent):
+                pass
+        except OSError as error:
+            raise CommandError(f"{file} cannot be written: {error.strerror}.") from error
 
 
-def ready(file: Path) -> None:
-    """Make the folder of a file that is written later, and try that it can be written."""
-    if file.is_dir():
-        raise BadInput(f"{file} cannot be written: it is a folder.")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=file.parent):
-            pass
-    except OSError as error:
-        raise BadInput(f"{file} cannot be written: {error.strerror}.") from error
+def _write_page(path: Path, shown: Sequence[Result]) -> None:
+    results.write_text(path, render_page(shown))

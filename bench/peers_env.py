@@ -1,7 +1,7 @@
-"""The peers' own environments, made once under `bench/.venv-peers` and by exact versions.
+"""Virtual environments of the peers, created once under `bench/.venv-peers` with exact versions.
 
-One environment per peer: hermes-agent 0.19.0 and openai-agents 0.24.0 pin different openai packages
-and cannot be installed side by side.
+There is one environment per peer, because hermes-agent 0.19.0 and openai-agents 0.24.0 need
+different openai packages.
 """
 
 from __future__ import annotations
@@ -15,50 +15,49 @@ from collections.abc import Mapping
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / ".venv-peers"
-PEERS: Mapping[str, tuple[str, ...]] = {
+PACKAGES: Mapping[str, tuple[str, ...]] = {
     "hermes-agent": ("hermes-agent==0.19.0",),
     "openai-agents": ("openai-agents==0.24.0",),
     "langgraph": ("langgraph-checkpoint-sqlite==3.1.2", "langgraph==1.2.20"),
-}
-MESSAGING: Mapping[str, tuple[str, ...]] = {
     "pykka": ("pykka==4.5.0",),
     "xoscar": ("xoscar==0.12.2",),
     "autogen-core": ("autogen-core==0.7.5",),
 }
-"""Peers that pass messages and store nothing: the store benchmark has no use for them."""
-PACKAGES: Mapping[str, tuple[str, ...]] = {**PEERS, **MESSAGING}
-INSTALL_LIMIT = 600.0
-PATIENCE = ("--quiet", "--retries", "1", "--timeout", "30")
+TIMEOUT = 600.0
+PIP_OPTIONS = ("--quiet", "--retries", "1", "--timeout", "30")
 
 
-@functools.cache  # whoever cannot be installed is not tried again in this run
+@functools.cache  # so that a failed installation is not repeated in the same run
 def interpreter(peer: str, folder: Path = FOLDER) -> Path | None:
-    """The peer's Python, installed first if need be; None, with one sentence, where that fails."""
+    """Return the peer's Python, after installing it if necessary.
+
+    If that fails, explain it in one sentence on standard error and return None.
+    """
     folder /= peer
     python = folder / "bin" / "python"
     wanted = " ".join(PACKAGES[peer])
-    receipt = folder / "installed"
-    if python.exists() and receipt.is_file() and receipt.read_text() == wanted:
+    installed = folder / "installed"
+    if python.exists() and installed.is_file() and installed.read_text() == wanted:
         return python
     print(f"installing {wanted} in {folder} (once)", file=sys.stderr)
     shutil.rmtree(folder, ignore_errors=True)
     try:
         _run(sys.executable, "-m", "venv", os.fspath(folder))
-        _run(os.fspath(python), "-m", "pip", "install", *PATIENCE, *PACKAGES[peer])
+        _run(os.fspath(python), "-m", "pip", "install", *PIP_OPTIONS, *PACKAGES[peer])
     except (subprocess.SubprocessError, OSError) as error:
         print(f"{peer} is skipped: it could not be installed ({_reason(error)}).", file=sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
         return None
-    receipt.write_text(wanted)
+    installed.write_text(wanted)
     return python
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=INSTALL_LIMIT)
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT)
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, subprocess.CalledProcessError):
         lines = str(error.stderr).strip().splitlines()
-        return lines[-1] if lines else f"pip ended with {error.returncode}"
+        return lines[-1] if lines else f"pip exited with {error.returncode}"
     return str(error)

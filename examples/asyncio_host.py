@@ -1,4 +1,4 @@
-"""An asyncio program with a runtime inside; its agent is a coroutine of the host's own loop."""
+"""A runtime inside an asyncio program. The agent is a coroutine on the program's own event loop."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ import asyncio
 import sys
 
 import hermes
-from hermes.embed import open_runtime_asyncio
-from hermes.events import TextDelta, TurnEnded
 
 
-async def reply(turn):
+async def reply(turn: hermes.Turn) -> str:
     for word in turn.text.upper().split():
         await asyncio.sleep(0.01)
-        turn.emit(TextDelta(f"{word} "))
-    return f"{turn.text.upper()} (session {hermes.current_session_id()[:8]}…)"
+        turn.emit(hermes.TextDelta(f"{word} "))
+    return turn.text.upper()
 
 
-async def main(path):
-    async with open_runtime_asyncio(path, agent=reply) as runtime:
-        async for event in runtime.stream("example:carla", "speak up please"):
-            match event:
-                case TextDelta(text):
-                    print(f"piece: {text}")
-                case TurnEnded(answer):
-                    print(f"whole: {answer.text}")
-        both = await asyncio.gather(
+async def main(path: str) -> None:
+    async with hermes.embed.open_runtime_asyncio(path, agent=reply) as runtime:
+        async with runtime.stream("example:carla", "speak up please") as stream:
+            async for event in stream:
+                match event:
+                    case hermes.TextDelta(text):
+                        print(f"delta: {text}")
+                    case hermes.TurnEnded(answer):
+                        print(f"reply: {answer.text}")
+        answers = await asyncio.gather(
             runtime.ask("example:carla", "one"), runtime.ask("example:dora", "two")
         )
-        print(sorted(answer.text.split(" (")[0] for answer in both))
+        print([answer.text for answer in answers])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A bot in twenty lines, in the terminal or through a pipe: python bot.py"""
+"""A chat bot in the terminal: python bot.py [database]"""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import hermes
 from hermes.adapters.console import Console
 
 
-async def reply(turn):
-    before = len(turn.history) // 2
-    return f"{len(turn.text.split())} words, after {before} other messages of yours."
+async def reply(turn: hermes.Turn) -> str:
+    earlier = sum(message.role == "user" for message in turn.history)
+    return f"Words: {len(turn.text.split())}, earlier messages: {earlier}."
 
 
-async def main(path):
-    console = Console(greeting="I count your words. Ctrl-D ends.\n")
+async def main(path: str) -> None:
+    console = Console(greeting="I count your words. Press Ctrl-D to quit.\n")
     async with hermes.open_runtime(path, agent=reply, adapters=[console]) as runtime:
         await console.run(runtime)
 

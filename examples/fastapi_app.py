@@ -1,31 +1,32 @@
 """A FastAPI app with a runtime inside. Run it with: uvicorn fastapi_app:app
 
-POST /chats/{name} with {"text": "..."} answers; GET /chats/{name} shows the conversation.
+POST /chats/{name} with {"text": "..."} returns the reply; GET /chats/{name} returns the transcript.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel
 
-from hermes import HermesError
-from hermes.embed import open_runtime_asyncio
+import hermes
 
 
-class Said(BaseModel):
+class Text(BaseModel):
     text: str
 
 
-async def reply(turn):
+async def reply(turn: hermes.Turn) -> str:
     return f"You said: {turn.text}"
 
 
 @asynccontextmanager
-async def lifespan(app):
-    async with open_runtime_asyncio(os.environ.get("CHATS", "chats.db"), agent=reply) as runtime:
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    path = os.environ.get("CHATS", "chats.db")
+    async with hermes.embed.open_runtime_asyncio(path, agent=reply) as runtime:
         app.state.runtime = runtime
         yield
 
@@ -34,15 +35,17 @@ app = FastAPI(lifespan=lifespan)
 
 
 @app.post("/chats/{name}")
-async def say(name: str, said: Said):
+async def ask(name: str, message: Text) -> dict[str, str]:
     try:
-        reply = await app.state.runtime.ask(f"web:{name}", said.text)
-    except (HermesError, ValueError) as error:
+        answer = await app.state.runtime.ask(f"web:{name}", message.text)
+    except ValueError as error:  # for example, the message is too long
+        raise HTTPException(422, str(error)) from error
+    except hermes.HermesError as error:  # overloaded, disk full, shutting down
         raise HTTPException(503, str(error)) from error
-    return {"text": reply.text, "session_id": reply.session_id}
+    return {"text": answer.text, "session_id": answer.session_id}
 
 
 @app.get("/chats/{name}")
-async def show(name: str):
-    history = await app.state.runtime.history(f"web:{name}")
-    return [{"role": message.role, "text": message.content} for message in history]
+async def history(name: str) -> list[dict[str, str | None]]:
+    rows = await app.state.runtime.conversation(f"web:{name}").history()
+    return [{"role": row.role, "text": row.content} for row in rows]

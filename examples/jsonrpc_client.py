@@ -1,4 +1,4 @@
-"""A client of the JSON-RPC server in about 30 lines: it asks, and shows the answer as it comes."""
+"""A client for jsonrpc_server.py: sends a message and prints the answer while it is streamed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ SERVER = [sys.executable, str(Path(__file__).with_name("jsonrpc_server.py"))]
 class Client:
     def __init__(self, *command):
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self.last = 0
+        self.last_id = 0
         self.events = []
 
     def call(self, method, **params):
-        self.last += 1
-        frame = {"jsonrpc": "2.0", "id": self.last, "method": method, "params": params}
+        self.last_id += 1
+        frame = {"jsonrpc": "2.0", "id": self.last_id, "method": method, "params": params}
         self.process.stdin.write(json.dumps(frame).encode() + b"\n")
         self.process.stdin.flush()
-        while (answer := self.read()).get("id") != self.last:
-            self.events.append(answer["params"])
-        if "error" in answer:
-            raise RuntimeError(answer["error"]["message"])
-        return answer["result"]
+        while (response := self.read()).get("id") != self.last_id:
+            self.events.append(response["params"])
+        if "error" in response:
+            raise RuntimeError(response["error"]["message"])
+        return response["result"]
 
     def read(self):
         return json.loads(self.process.stdout.readline())
@@ -42,7 +42,7 @@ def main(path):
         if event["type"] == "message.delta":
             print(event["payload"]["text"], end="", flush=True)
     print(f"\n{event['payload']['status']}: {event['payload']['text']}")
-    client.process.stdin.close()  # the end of the input ends the server
+    client.process.stdin.close()  # at the end of its input, the server ends
     client.process.stdout.close()
     return client.process.wait()
 

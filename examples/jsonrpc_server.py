@@ -1,4 +1,4 @@
-"""A JSON-RPC server on standard input and output; jsonrpc_client.py talks to it."""
+"""A JSON-RPC server on standard input and output. jsonrpc_client.py is a client for it."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import trio
 
 import hermes
 from hermes.adapters.jsonrpc import serve_stdio
-from hermes.events import TextDelta
 
 
-async def reply(turn):
+async def reply(turn: hermes.Turn) -> str:
     for word in f"You said: {turn.text}".split(" "):
-        turn.emit(TextDelta(f"{word} "))
+        turn.emit(hermes.TextDelta(f"{word} "))
         await trio.sleep(0.01)
     return f"You said: {turn.text}"
 
 
-async def main(path):
+async def main(path: str) -> None:
     async with hermes.open_runtime(path, agent=reply) as runtime:
         await serve_stdio(runtime)
 

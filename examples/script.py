@@ -1,25 +1,25 @@
-"""A plain synchronous script with a runtime inside, used from several threads."""
+"""A runtime inside a synchronous program, used from several threads."""
 
 from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-from hermes.embed import start_runtime
+import hermes
 
 
-async def reply(turn):
+async def reply(turn: hermes.Turn) -> str:
     return f"{turn.text} has {len(turn.text)} letters"
 
 
-def main(path):
-    with start_runtime(path, agent=reply) as runtime:
-        print(runtime.ask("example:emil", "heron").text)
+def main(path: str) -> None:
+    with hermes.embed.start_runtime(path, agent=reply) as runtime:
         with ThreadPoolExecutor(4) as threads:
-            words = ["kite", "crane", "stork", "osprey"]
-            answers = threads.map(lambda word: runtime.ask(f"example:{word}", word).text, words)
-            print("\n".join(answers))
-        print(f"{len(runtime.history('example:emil'))} messages are stored for emil")
+            words = ["heron", "kite", "crane", "osprey"]
+            answers = threads.map(lambda word: runtime.ask(f"example:{word}", word), words)
+            print("\n".join(answer.text for answer in answers))
+        history = runtime.conversation("example:heron").history()
+        print(f"{len(history)} messages are stored for example:heron")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A Trio program with a runtime inside: two people talk to an agent that counts."""
+"""A runtime inside a Trio program: two users talk to one agent at the same time."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ import trio
 import hermes
 
 
-async def reply(turn):
-    asked = [message for message in turn.history if message.role == "user"]
-    return f"That was message {len(asked) + 1} of yours: {turn.text}"
+async def reply(turn: hermes.Turn) -> str:
+    earlier = sum(message.role == "user" for message in turn.history)
+    return f"Message {earlier + 1}: {turn.text}"
 
 
-async def talk(runtime, name):
+async def talk(runtime: hermes.Runtime, name: str) -> None:
     for text in ("hello", "how are you?", "bye"):
         answer = await runtime.ask(f"example:{name}", text)
         print(f"{name}: {answer.text}")
 
 
-async def main(path):
+async def main(path: str) -> None:
     async with hermes.open_runtime(path, agent=reply) as runtime:
         async with trio.open_nursery() as nursery:
             for name in ("anna", "bert"):
                 nursery.start_soon(talk, runtime, name)
-        await runtime.new_session("example:anna", title="A second talk")
-        print((await runtime.ask("example:anna", "and again")).text)
+
+        chat = runtime.conversation("example:anna")
+        await chat.new(title="Second session")
+        print((await chat.ask("and again")).text)
+        for summary in await chat.sessions():
+            print(f"{summary.session.title or summary.preview}: {summary.session.message_count}")
 
 
 if __name__ == "__main__":

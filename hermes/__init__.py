@@ -1,53 +1,146 @@
-"""Hermes keeps conversations whole.
+"""Hermes runs chat agents on Trio: one actor per conversation, durable in SQLite.
 
-Read: messages, events, protocols, actors.kernel, actors.session, actors.runtime, store, embed.
+Every message is on disk before it is acknowledged, and every turn is committed as a whole. Open a
+runtime with `open_runtime` (Trio), `hermes.embed.open_runtime_asyncio` (asyncio) or
+`hermes.embed.start_runtime` (no event loop):
+
+    async with hermes.open_runtime("state.db", agent=reply) as runtime:
+        print((await runtime.ask("me", "Hello!")).text)
+
+To read the code: messages, events, protocols, actors.kernel, actors.session (actor, then turn),
+actors.runtime, store, embed. docs/architecture.md walks through one turn.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hermes._lazy import loader
+from hermes._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from hermes import embed as embed, errors as errors, events as events
+    from hermes.actors.admin import Admin as Admin, RuntimeStatistics as RuntimeStatistics
     from hermes.actors.admission.access import (
         AccessPolicy as AccessPolicy,
         PlatformRules as PlatformRules,
+    )
+    from hermes.actors.conversation import Conversation as Conversation
+    from hermes.actors.event_bus import Subscription as Subscription
+    from hermes.actors.runtime import AdapterState as AdapterState, Runtime as Runtime
+    from hermes.actors.stream import Stream as Stream
+    from hermes.config import (
+        CompressionConfig as CompressionConfig,
+        Config as Config,
         RateLimit as RateLimit,
     )
-    from hermes.config import CompressionConfig as CompressionConfig, Config as Config
     from hermes.context import (
         current_session_id as current_session_id,
         current_session_key as current_session_key,
         current_turn_id as current_turn_id,
         set_current_session_id as set_current_session_id,
     )
-    from hermes.embed import open_runtime as open_runtime
-    from hermes.errors import HermesError as HermesError
+    from hermes.embed.trio_host import open_runtime as open_runtime
+    from hermes.errors import (
+        ActorStopped as ActorStopped,
+        AlreadyAnswered as AlreadyAnswered,
+        CompressorFailed as CompressorFailed,
+        ContextOverflow as ContextOverflow,
+        Draining as Draining,
+        HermesError as HermesError,
+        MessageRefused as MessageRefused,
+        NotAdmitted as NotAdmitted,
+        NotApproved as NotApproved,
+        OutcomeUnknown as OutcomeUnknown,
+        Overloaded as Overloaded,
+        RetryAfter as RetryAfter,
+        StoreBusy as StoreBusy,
+        StoreError as StoreError,
+        StoreFailed as StoreFailed,
+        StoreFull as StoreFull,
+        StoreInUse as StoreInUse,
+        StoreRefused as StoreRefused,
+        TurnClosed as TurnClosed,
+        UnknownSession as UnknownSession,
+        Unsendable as Unsendable,
+    )
+    from hermes.events import (
+        AgentEvent as AgentEvent,
+        ApprovalAsked as ApprovalAsked,
+        AssistantMessage as AssistantMessage,
+        Envelope as Envelope,
+        Notice as Notice,
+        ReasoningDelta as ReasoningDelta,
+        RuntimeEvent as RuntimeEvent,
+        SessionMoved as SessionMoved,
+        Steered as Steered,
+        TextDelta as TextDelta,
+        TitleChanged as TitleChanged,
+        ToolFinished as ToolFinished,
+        ToolStarted as ToolStarted,
+        TurnEnded as TurnEnded,
+        TurnStarted as TurnStarted,
+    )
     from hermes.messages import (
         AgentSpec as AgentSpec,
         ExpiryPolicy as ExpiryPolicy,
         Inbound as Inbound,
         Message as Message,
+        OutboxRow as OutboxRow,
         Receipt as Receipt,
         Reply as Reply,
+        SearchHit as SearchHit,
+        Session as Session,
+        SessionChange as SessionChange,
+        SessionMatch as SessionMatch,
+        SessionSummary as SessionSummary,
+        Snapshot as Snapshot,
         Source as Source,
+        Status as Status,
+        StoredMessage as StoredMessage,
+        Title as Title,
         ToolCall as ToolCall,
         TurnResult as TurnResult,
         Usage as Usage,
     )
+    from hermes.protocols import (
+        Adapter as Adapter,
+        Agent as Agent,
+        Compressor as Compressor,
+        Summary as Summary,
+        SummaryRequest as SummaryRequest,
+        Titler as Titler,
+        TitleRequest as TitleRequest,
+        Turn as Turn,
+    )
+    from hermes.session_keys import session_key as session_key
 
 __version__ = "0.1.0.dev0"
 
-# Who looks after a file, or needs one value, does not wait for the whole runtime.
+# Type checkers read the imports above; at run time each name is imported on first use.
 _NAMES = {
-    "actors.admission.access": "AccessPolicy PlatformRules RateLimit",
-    "config": "CompressionConfig Config",
+    "embed": "embed",
+    "errors": "errors ActorStopped AlreadyAnswered CompressorFailed ContextOverflow Draining "
+    "HermesError MessageRefused NotAdmitted NotApproved OutcomeUnknown Overloaded RetryAfter "
+    "StoreBusy StoreError StoreFailed StoreFull StoreInUse StoreRefused TurnClosed UnknownSession "
+    "Unsendable",
+    "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope Notice ReasoningDelta "
+    "RuntimeEvent SessionMoved Steered TextDelta TitleChanged ToolFinished ToolStarted TurnEnded "
+    "TurnStarted",
+    "actors.admin": "Admin RuntimeStatistics",
+    "actors.admission.access": "AccessPolicy PlatformRules",
+    "actors.conversation": "Conversation",
+    "actors.event_bus": "Subscription",
+    "actors.runtime": "AdapterState Runtime",
+    "actors.stream": "Stream",
+    "config": "CompressionConfig Config RateLimit",
     "context": "current_session_id current_session_key current_turn_id set_current_session_id",
-    "embed": "open_runtime",
-    "errors": "HermesError",
-    "messages": "AgentSpec ExpiryPolicy Inbound Message Receipt Reply Source ToolCall TurnResult "
-    "Usage",
+    "embed.trio_host": "open_runtime",
+    "messages": "AgentSpec ExpiryPolicy Inbound Message OutboxRow Receipt Reply SearchHit Session "
+    "SessionChange SessionMatch SessionSummary Snapshot Source Status StoredMessage Title ToolCall "
+    "TurnResult Usage",
+    "protocols": "Adapter Agent Compressor Summary SummaryRequest Titler TitleRequest Turn",
+    "session_keys": "session_key",
 }
-__all__ = sorted(" ".join(_NAMES.values()).split())  # noqa: PLE0605 - the names above
-__getattr__ = loader(__name__, _NAMES)
+if not TYPE_CHECKING:  # else a misspelt name would be an `object`, and no error
+    __all__ = sorted(" ".join(_NAMES.values()).split())  # noqa: PLE0605 - the names above
+    __getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -1,4 +1,4 @@
-"""Names of a package that are loaded when they are asked for (PEP 562)."""
+"""Names of a package that are imported on first use (PEP 562), to keep imports cheap."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ import sys
 from collections.abc import Callable, Mapping
 
 
-def loader(package: str, names: Mapping[str, str]) -> Callable[[str], object]:
-    """A `__getattr__` for the package; `names` says, by module, what it offers."""
-    where = {name: module for module, listed in names.items() for name in listed.split()}
+def lazy_names(
+    package: str, modules: Mapping[str, str]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` for a package.
+
+    `modules` maps each submodule to the names it provides, separated by spaces. A submodule itself
+    can be listed with the name ".".
+    """
+    where = {name: module for module, names in modules.items() for name in names.split()}
 
     def load(name: str) -> object:
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        found = getattr(importlib.import_module(f"{package}.{where[name]}"), name)
+        module = importlib.import_module(f"{package}.{where[name]}")
+        found = module if name == where[name] else getattr(module, name)
         setattr(sys.modules[package], name, found)
         return found
 
-    return load
+    def listed() -> list[str]:
+        return sorted({*where, *(n for n in vars(sys.modules[package]) if n.startswith("__"))})
+
+    return load, listed

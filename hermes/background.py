@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from hermes.errors import plain
+from hermes.errors import actionable
 
 
 @asynccontextmanager
@@ -17,7 +17,7 @@ async def open_background() -> AsyncIterator[trio.Nursery]:
 
     The tasks are cancelled when the block ends. An exception of the block leaves as it is, never
     wrapped in a group. If a task fails, the block is cancelled and the task's exception leaves; out
-    of several, the one that a caller can act on (see `hermes.errors.plain`).
+    of several, the one that a caller can act on (see `hermes.errors.actionable`).
     """
     raised: BaseException | None = None
     try:
@@ -28,6 +28,6 @@ async def open_background() -> AsyncIterator[trio.Nursery]:
                 raised = error
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        raise plain(group) from raised
+        raise actionable(group) from raised
     if raised is not None:
         raise raised

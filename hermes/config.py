@@ -1,68 +1,168 @@
-"""What can be set, with its defaults."""
+"""Settings of a runtime and of its agents, each with its type, bounds, default and meaning.
+
+This is the only place where they are written. `hermes.settings` reads the same classes from a TOML
+file and generates the example configuration from them; `Meta(examples=...)` is what the example
+shows for a setting without a default.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
-from hermes.messages import Busy, ExpiryPolicy
+from hermes.messages import ExpiryPolicy, Usage, WhenBusy
+
+PositiveInt: TypeAlias = Annotated[int, Meta(ge=1)]
+NonNegativeInt: TypeAlias = Annotated[int, Meta(ge=0)]
+Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
+Share: TypeAlias = Annotated[float, Meta(gt=0, lt=1)]
+NonNegativeFloat: TypeAlias = Annotated[float, Meta(ge=0)]
+
+TOKENS_PER_PRICE = 1_000_000
 
 
 def data_path() -> Path:
-    """Where conversations are kept when nobody says otherwise."""
+    """Return the default path of the database, below `$XDG_DATA_HOME`."""
     base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(base).expanduser() / "hermes" / "state.db"
 
 
-class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """When and how far a conversation is compressed; sizes are in tokens, times in seconds."""
+class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a conversation is compressed, and how far."""
 
     enabled: bool = True
-    window: int = 128_000
-    max_output: int = 8_000
-    share: float = 0.75
-    """How full the window may become, after room for the answer was set aside."""
-    tail_share: float = 0.2
-    protect_first: int = 3
-    margin: float = 0.1
-    """By how much a compressed conversation must be smaller to be worth it."""
-    lease_timeout: float = 30.0
-    summary_timeout: float = 120.0
-    cooldowns: tuple[float, ...] = (60.0, 300.0, 900.0)
-    """How long not to try again after one, two, and more failures in a row."""
-    max_useless: int = 2
+    """Whether conversations are compressed at all."""
+    window: PositiveInt = 128_000
+    """Context window of the model, in tokens."""
+    max_output: NonNegativeInt = 8_000
+    """Tokens of the window that are reserved for the model's answer."""
+    share: Share = 0.75
+    """Compress when this share of the window, without the reserved output, is in use."""
+    tail_share: Share = 0.2
+    """Share of the compression threshold that is kept verbatim: the most recent messages."""
+    protect_first: NonNegativeInt = 3
+    """Number of messages at the beginning that are kept verbatim."""
+    margin: Annotated[float, Meta(ge=0, lt=1)] = 0.1
+    """Discard a compression that makes the conversation smaller by less than this share."""
+    lease_timeout: Seconds = 30.0
+    """Seconds after which another process may take over an unfinished compression.
+
+    The lease is renewed three times within this time while the compression runs.
+    """
+    summary_timeout: Seconds = 120.0
+    """Seconds that the model may take to write the summary."""
+    cooldowns: tuple[NonNegativeFloat, ...] = (60.0, 300.0, 900.0)
+    """Seconds to wait after one, two, and more failed compressions in a row."""
+    max_useless: PositiveInt = 2
+    """Stop compressing a session automatically after this many attempts that did not help."""
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True):
-    """How a runtime behaves; every bound is one of these."""
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a runtime behaves. Times are in seconds."""
 
-    busy: Busy = "queue"
-    busy_by_platform: Mapping[str, Busy] = msgspec.field(default_factory=dict)
+    when_busy: WhenBusy = "queue"
+    """What to do with a message that arrives while a turn is running.
+
+    "queue": answer it in the next turn. "interrupt": stop the running turn. "steer": pass it to the
+    running turn. "reject": refuse it.
+    """
+    when_busy_by_platform: Annotated[
+        Mapping[str, WhenBusy], Meta(examples=[{"telegram": "steer"}])
+    ] = msgspec.field(default_factory=dict)
+    """Replaces `when_busy` for messages of a platform."""
     expiry: ExpiryPolicy = msgspec.field(default_factory=ExpiryPolicy)
+    """When a conversation ends by itself, so that the next message starts a new session."""
     expiry_by: Mapping[str, ExpiryPolicy] = msgspec.field(default_factory=dict)
-    """By platform, by chat type, or by both as `platform/chat_type`; the closest one counts."""
-    max_queued: int = 100
-    turn_timeout: float = 1800.0
-    commit_timeout: float = 30.0
-    close_timeout: float = 10.0
-    drain_timeout: float = 30.0
-    idle_timeout: float = 900.0
-    max_agents: int = 128
-    transcript_bytes: int = 64 * 1024 * 1024
-    max_attempts: int = 3
-    quarantine_time: float = 60.0
-    compression: CompressionConfig = msgspec.field(default_factory=CompressionConfig)
+    """Replaces `expiry` for a platform, a chat type, or both as "platform/chat_type".
 
-    def busy_on(self, platform: str) -> Busy:
-        """What to do with input while a turn runs."""
-        return self.busy_by_platform.get(platform, self.busy)
+    The most specific entry applies.
+    """
+    max_queued: PositiveInt = 100
+    """Unanswered messages that a conversation may have; further ones are refused."""
+    turn_timeout: Seconds = 1800.0
+    """Seconds after which a turn is stopped and counts as failed."""
+    commit_timeout: Seconds = 30.0
+    """Seconds to retry the commit of a turn while the disk is full or the database is locked."""
+    close_timeout: Seconds = 10.0
+    """Seconds to wait for an agent to close, and for the hooks of a shutdown."""
+    drain_timeout: Seconds = 30.0
+    """Seconds that running turns get to finish at shutdown.
+
+    Accepted messages without an answer are answered after the next start.
+    """
+    idle_timeout: Seconds = 900.0
+    """Seconds after which an idle conversation is removed from memory. Its data is kept."""
+    max_agents: PositiveInt = 128
+    """Agents to keep in the cache; the least recently used ones are closed first."""
+    transcript_bytes: NonNegativeInt = 64 * 1024 * 1024
+    """Bytes of transcripts to keep in memory; the least recently used ones are dropped first."""
+    max_attempts: PositiveInt = 3
+    """Starts of a turn, interrupted by crashes, after which its message is set aside."""
+    quarantine_time: Seconds = 60.0
+    """Seconds to pause a conversation that has failed three times within a minute."""
+    compression: CompressionConfig = msgspec.field(default_factory=CompressionConfig)
+    """When and how conversations are compressed."""
+
+    def busy_on(self, platform: str) -> WhenBusy:
+        """Return what to do with a message of this platform while a turn is running."""
+        return self.when_busy_by_platform.get(platform, self.when_busy)
 
     def expiry_of(self, platform: str, chat_type: str) -> ExpiryPolicy:
-        """When a conversation is over by itself."""
+        """Return when a conversation of this platform and chat type ends by itself."""
         for name in (f"{platform}/{chat_type}", platform, chat_type):
             if name in self.expiry_by:
                 return self.expiry_by[name]
         return self.expiry
+
+
+class RateLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many messages one user may send. Raises `ValueError` if that would be none."""
+
+    per_minute: Annotated[float, Meta(gt=0)] = 30.0
+    """Messages per minute in the long run."""
+    burst: PositiveInt = 30
+    """Messages that may be sent at once."""
+
+    def __post_init__(self) -> None:
+        if not (self.per_minute > 0 and self.burst >= 1):
+            raise ValueError("per_minute must be above zero, and burst at least 1")
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Prices of a model for a million tokens, in any currency."""
+
+    input: NonNegativeFloat = 0.0
+    """Price of input tokens."""
+    output: NonNegativeFloat = 0.0
+    """Price of output tokens."""
+    cache_read: NonNegativeFloat | None = None
+    """Price of input tokens read from the provider's cache. Default: as `input`."""
+    cache_write: NonNegativeFloat | None = None
+    """Price of input tokens written to the provider's cache. Default: as `input`."""
+
+    def of(self, usage: Usage) -> float:
+        """Return the cost of a call."""
+        read = self.input if self.cache_read is None else self.cache_read
+        write = self.input if self.cache_write is None else self.cache_write
+        return (
+            usage.input_tokens * self.input
+            + usage.output_tokens * self.output
+            + usage.cache_read_tokens * read
+            + usage.cache_write_tokens * write
+        ) / TOKENS_PER_PRICE
+
+
+class Budgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much may be spent, in the currency of the prices. Without a value there is no limit."""
+
+    session: Annotated[NonNegativeFloat | None, Meta(examples=[2.0])] = None
+    """Limit for one session."""
+    principal: Annotated[NonNegativeFloat | None, Meta(examples=[5.0])] = None
+    """Limit for one user per day."""
+    day: Annotated[NonNegativeFloat | None, Meta(examples=[50.0])] = None
+    """Limit for all users together per day."""

@@ -1,7 +1,8 @@
 """Which conversation the running code belongs to.
 
-The value is a cell that a turn shares with all its tasks and worker threads, which copy the context
-but not the cell: what one of them writes, the others see. Nothing here is process-wide.
+The context variable holds a mutable object that a turn shares with all its tasks and worker
+threads: they copy the context, but not the object, so all of them see what one of them sets.
+Nothing here is process-wide.
 """
 
 from __future__ import annotations
@@ -17,68 +18,68 @@ from hermes.errors import TurnClosed
 
 @attrs.define
 class TurnContext:
-    """The conversation of a turn or of a hook."""
+    """The conversation of a turn, or of a hook (without a turn_id)."""
 
     session_key: str
     session_id: str
     turn_id: int | None = None
     over: bool = False
-    """Whether the turn has ended; what it has begun beside may live on with its context."""
+    """Whether the turn has ended. Tasks that it started may outlive it."""
 
 
-_cell: ContextVar[TurnContext | None] = ContextVar("hermes_conversation", default=None)
+_current: ContextVar[TurnContext | None] = ContextVar("hermes_conversation", default=None)
 
 
 def current_session_id() -> str | None:
-    """The session that the running turn or hook belongs to; None outside of one."""
-    cell = _cell.get()
-    return None if cell is None else cell.session_id
+    """Return the session of the running turn or hook; None outside of one."""
+    context = _current.get()
+    return None if context is None else context.session_id
 
 
 def current_session_key() -> str | None:
-    """The session_key of the running turn or hook; None outside of one."""
-    cell = _cell.get()
-    return None if cell is None else cell.session_key
+    """Return the session_key of the running turn or hook; None outside of one."""
+    context = _current.get()
+    return None if context is None else context.session_key
 
 
 def current_turn_id() -> int | None:
-    """The running turn, by the id that stays the same when a crash makes it run again."""
-    cell = _cell.get()
-    return None if cell is None else cell.turn_id
+    """Return the id of the running turn, which stays the same if a crash makes it run again."""
+    context = _current.get()
+    return None if context is None else context.turn_id
 
 
 def inside_turn_of(session_key: str) -> bool:
-    """Whether the running code is part of a turn of this conversation, which waits for it."""
-    cell = _cell.get()
-    if cell is None or cell.turn_id is None or cell.over:
+    """Whether the running code belongs to a turn of this conversation."""
+    context = _current.get()
+    if context is None or context.turn_id is None or context.over:
         return False
-    return cell.session_key == session_key
+    return context.session_key == session_key
 
 
 def inside_hook() -> bool:
-    """Whether the running code is a hook, or belongs to one."""
-    cell = _cell.get()
-    return cell is not None and cell.turn_id is None
+    """Whether the running code belongs to a hook."""
+    context = _current.get()
+    return context is not None and context.turn_id is None
 
 
 def set_current_session_id(session_id: str) -> None:
-    """For agents that compress by themselves: say that the turn goes on in another session.
+    """Set the session in which the turn continues. For agents that compress by themselves.
 
-    `TurnClosed` once the turn is over.
+    Raises `LookupError` outside of a turn, and `TurnClosed` if the turn is over.
     """
-    cell = _cell.get()
-    if cell is None or cell.turn_id is None:
+    context = _current.get()
+    if context is None or context.turn_id is None:
         raise LookupError("set_current_session_id works inside a turn only")
-    if cell.over:  # perhaps not committed yet: what is left of it must not move it any more
-        raise TurnClosed(f"turn {cell.turn_id} is over")
-    cell.session_id = session_id
+    if context.over:  # the turn may not be committed yet, but nothing may move it any more
+        raise TurnClosed(f"turn {context.turn_id} is over")
+    context.session_id = session_id
 
 
 @contextmanager
-def within(cell: TurnContext) -> Iterator[None]:
+def within(context: TurnContext) -> Iterator[None]:
     """Run a block as part of this conversation."""
-    token = _cell.set(cell)
+    token = _current.set(context)
     try:
         yield
     finally:
-        _cell.reset(token)
+        _current.reset(token)

@@ -1,26 +1,26 @@
-"""What can go wrong, one class per meaning."""
+"""The errors that Hermes raises, one class for each meaning."""
 
 from __future__ import annotations
 
 
 class HermesError(Exception):
-    """Base of every error that Hermes raises on purpose."""
+    """Base class of all errors that Hermes raises deliberately."""
 
 
 class StoreError(HermesError):
-    """The request was not stored: nothing of it is in the file."""
+    """The request failed, and nothing of it was stored."""
 
 
 class StoreBusy(StoreError):
-    """Another process held the write lock for too long; the same request may be sent again."""
+    """Another process held the write lock for too long. The request can be repeated."""
 
 
 class StoreFull(StoreError):
-    """The disk is full; the same request may be sent again once there is room."""
+    """The disk is full. The request can be repeated once there is space."""
 
 
 class StoreRefused(StoreError):
-    """The file cannot be opened as a Hermes store; it was left as it is."""
+    """The file cannot be opened as a Hermes store. It was not changed."""
 
 
 class StoreInUse(StoreRefused):
@@ -28,7 +28,10 @@ class StoreInUse(StoreRefused):
 
 
 class StoreFailed(HermesError):
-    """The store stopped, or cannot tell whether the last commit is on disk: reopen and look."""
+    """The store has stopped, or does not know whether the last commit is on disk.
+
+    Reopen it to find out.
+    """
 
 
 class UnknownSession(StoreError, LookupError):
@@ -36,11 +39,11 @@ class UnknownSession(StoreError, LookupError):
 
 
 class SessionEnded(StoreError):
-    """The session has ended and takes no more rows."""
+    """The session has ended and accepts no more rows."""
 
 
 class HasContinuation(StoreError):
-    """The session goes on in a compression child, which is named."""
+    """The session continues in a compression child, which the message names."""
 
 
 class NotInLineage(StoreError):
@@ -48,11 +51,11 @@ class NotInLineage(StoreError):
 
 
 class BadImport(StoreError, ValueError):
-    """The text to import is not what `export_session` writes."""
+    """The text to import is not in the format of `export_session`."""
 
 
 class Overloaded(HermesError):
-    """Refused before anything was acknowledged: too much is waiting already."""
+    """Too much is waiting already; the request was refused before anything was accepted."""
 
 
 class ActorStopped(HermesError):
@@ -60,15 +63,15 @@ class ActorStopped(HermesError):
 
 
 class Draining(HermesError):
-    """The runtime is about to end and takes no new work; what it has taken is safe."""
+    """The runtime is shutting down and accepts no new work. Accepted messages are safe."""
 
 
 class TurnClosed(HermesError):
-    """The turn is over: what its agent still wants to say or do is refused."""
+    """The turn is over, and its agent can no longer act."""
 
 
 class NotApproved(HermesError):
-    """The call needs an approval that nobody has given; nothing was recorded."""
+    """The tool call needs an approval that it does not have. Nothing was recorded."""
 
 
 class ContextOverflow(HermesError):
@@ -76,7 +79,11 @@ class ContextOverflow(HermesError):
 
 
 class CompressorFailed(HermesError):
-    """There is no summary. `lasting`: trying again soon is in vain; `retry_after`: in seconds."""
+    """The compressor returned no summary.
+
+    `lasting` means that the next attempts would fail, too. `retry_after` is the delay in seconds
+    that the provider asked for.
+    """
 
     def __init__(
         self, text: str, *, lasting: bool = False, retry_after: float | None = None
@@ -87,19 +94,19 @@ class CompressorFailed(HermesError):
 
 
 class AlreadyAnswered(HermesError):
-    """This event had its turn before; the transcript has what was said."""
+    """The event was answered before; the reply is in the transcript."""
 
 
 class NotAdmitted(HermesError):
-    """Who wrote is not allowed to; nothing was taken, and what there is to say was said."""
+    """The sender has no access. The message was not accepted, and the sender was informed."""
 
 
 class Unsendable(HermesError):
-    """The chat is gone for good: nothing can be sent there any more."""
+    """The chat no longer exists, so nothing can be sent to it."""
 
 
 class RetryAfter(HermesError):
-    """The platform took nothing and asks to be left alone for so many `seconds`."""
+    """The platform accepted nothing and asks to wait for `seconds`."""
 
     def __init__(self, text: str, seconds: float) -> None:
         super().__init__(text)
@@ -107,15 +114,18 @@ class RetryAfter(HermesError):
 
 
 class MessageRefused(HermesError):
-    """The platform took nothing: it does not want this message, and would take others."""
+    """The platform rejected this message; others may be accepted."""
 
 
 class OutcomeUnknown(HermesError):
-    """The platform may have taken the message or not: the connection ended before its answer."""
+    """The connection ended before the response, so the platform may have accepted the message."""
 
 
-def plain(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one thing that a caller of a block can do something about, out of its group."""
+def actionable(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the exception of a group that a caller can act on, or the group if there is none.
+
+    `StoreFailed` takes precedence over Ctrl-C, and that over other errors of Hermes.
+    """
     for kind in (StoreFailed, KeyboardInterrupt, HermesError):
         found, _ = group.split(kind)
         if found is not None:

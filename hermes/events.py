@@ -1,4 +1,4 @@
-"""What happens during a turn, as agents tell it and listeners hear it."""
+"""Events of a turn: agents emit them, subscribers receive them."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ class TextDelta(msgspec.Struct, frozen=True):
 
     text: str
     restart: bool = False
-    """It only says that the answer begins once more; neither it nor what came before is kept."""
+    """The answer starts again: discard this text and everything received before it."""
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True):
-    """A piece of what the model thinks before it answers."""
+    """A piece of the model's reasoning."""
 
     text: str
 
 
 class AssistantMessage(msgspec.Struct, frozen=True):
-    """A message that calls tools is whole: so it is kept, whatever becomes of the turn."""
+    """A complete assistant message with tool calls. It is stored whatever becomes of the turn."""
 
     message: Message
 
 
 class ToolStarted(msgspec.Struct, frozen=True):
-    """The model asked for a tool, and it runs."""
+    """A tool that the model requested has started."""
 
     call: ToolCall
 
 
 class ToolFinished(msgspec.Struct, frozen=True):
-    """A tool has answered."""
+    """A tool has finished."""
 
     call_id: str
     content: str
@@ -44,15 +44,16 @@ class ToolFinished(msgspec.Struct, frozen=True):
 
 
 class ApprovalAsked(msgspec.Struct, frozen=True):
-    """A tool does not run before the user allows it."""
+    """A tool needs the user's approval before it runs."""
 
     approval: Approval
 
 
 class TurnStarted(msgspec.Struct, frozen=True):
-    """The agent begins; `build_reason` says why it had to be built, None that the cached one runs.
+    """The agent starts.
 
-    `waited` is how many seconds ago the first of the messages was accepted.
+    `build_reason` says why it had to be built; None if the cached agent is reused. `waited` is the
+    time in seconds since the first message was accepted.
     """
 
     turn_id: int
@@ -63,14 +64,14 @@ class TurnStarted(msgspec.Struct, frozen=True):
 
 
 class Steered(msgspec.Struct, frozen=True):
-    """Input that came during the turn was handed to the agent."""
+    """The agent took input that arrived during the turn."""
 
     message: Message
     inbox_ids: tuple[int, ...] = ()
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """Something the user should know that is not part of the answer."""
+    """Information for the user that is not part of the answer."""
 
     text: str
 
@@ -84,7 +85,7 @@ class SessionMoved(msgspec.Struct, frozen=True):
 
 
 class TitleChanged(msgspec.Struct, frozen=True):
-    """The session has this title now."""
+    """The session has a new title."""
 
     session_id: str
     title: str
@@ -97,19 +98,21 @@ class TurnEnded(msgspec.Struct, frozen=True):
     inbox_ids: tuple[int, ...] = ()
     platform: str = "embedded"
     dropped_by: int | None = None
-    """The command that ended these messages before their turn; its own end says the same."""
+    """The command that cancelled these messages before their turn."""
 
 
 AgentEvent: TypeAlias = (
     TextDelta | ReasoningDelta | AssistantMessage | ToolStarted | ToolFinished | ApprovalAsked
 )
+"""What an agent can emit during a turn."""
 RuntimeEvent: TypeAlias = (
     AgentEvent | TurnStarted | Steered | Notice | SessionMoved | TitleChanged | TurnEnded
 )
+"""What a stream or a subscription yields."""
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """An event with its address; `seq` counts within one run of the runtime, without gaps."""
+    """An event with its conversation; `seq` counts the events of one runtime, without gaps."""
 
     seq: int
     session_key: str

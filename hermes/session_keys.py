@@ -1,4 +1,4 @@
-"""The address of a conversation partner, made of where a message comes from."""
+"""Session keys: which conversation a message belongs to."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from urllib.parse import quote
 from hermes.messages import Source
 
 MAX_LENGTH = 1000
-"""As long as the store takes a key."""
+"""The maximum length of a key in the store."""
 
 _BACKGROUND = re.compile(r"(.+):background:([0-9]{1,18})", re.DOTALL)
 
-# Visible ASCII, but for the separator and the sign of an escape. Not all that Python calls
-# printable: that grows with Unicode, and a key must outlive an upgrade of Python.
+# Visible ASCII without the separator and the escape character. `str.isprintable` would not do: its
+# result changes with Unicode, but a key must stay the same after an upgrade of Python.
 _PLAIN = "".join(map(chr, range(0x21, 0x7F))).replace(":", "").replace("%", "")
 
 
@@ -25,35 +25,38 @@ def session_key(
     shared: bool = False,
     threads_per_user: bool = False,
 ) -> str:
-    """The key of the conversation that a message from this source belongs to.
+    """Return the key of the conversation that a message from this source belongs to.
 
-    `agent:<profile or main>:<platform>:dm[:<chat>[:<thread>]]` for a direct message, where the user
-    stands in for a chat without an id. Everywhere else the number of parts says what they are:
-    `agent:…:<chat_type>`, and then nothing, `:<chat>`, `:<chat>:<participant>`, or
-    `:<chat>:<thread>:<participant>`. A part that is missing before or among them is left empty, so
-    a thread that all share is `…:group:<chat>:<thread>:`, and never what a participant's key is.
+    For a direct message it is `agent:<profile or main>:<platform>:dm[:<chat>[:<thread>]]`, with the
+    user's id if the chat has none. For all others it is `agent:…:<chat_type>`, followed by nothing,
+    `:<chat>`, `:<chat>:<participant>`, or `:<chat>:<thread>:<participant>`. A missing part before
+    or between others is empty: a thread that all participants share is
+    `…:group:<chat>:<thread>:`, which is never the key of a participant.
 
-    The participant counts unless the chat is `shared`, and in a thread only with
-    `threads_per_user`. An empty id is a missing one. All but visible ASCII, and `:` and `%`, is
-    percent-encoded, so two keys are equal only if every part that counts is. A key that would be
-    too long ends in `%sha256=` and its digest, which no other key contains.
+    The participant is part of the key unless the chat is `shared`; in a thread only with
+    `threads_per_user`. An empty id counts as missing. Everything except visible ASCII is
+    percent-encoded, and so are `:` and `%`: two keys are equal only if all their parts are. A key
+    that would be too long is cut and ends with `%sha256=` and a digest, which no other key has.
     """
-    place = [profile or "main", source.platform, source.chat_type]
+    prefix = [profile or "main", source.platform, source.chat_type]
     if source.chat_type == "dm":
         partner = _direct(source)
     else:
         alone = not shared and (threads_per_user or not source.thread_id)
         partner = _grouped(source, source.user_id if alone else None)
-    return _bounded(":".join(["agent", *(_escaped(part or "") for part in (*place, *partner))]))
+    return _bounded(":".join(["agent", *(_escaped(part or "") for part in (*prefix, *partner))]))
 
 
 def background_key(key: str, inbox_id: int) -> str:
-    """The conversation that a message has begun in the background."""
+    """Return the key of the background conversation that a message started."""
     return f"{key}:background:{inbox_id}"
 
 
-def begun_by(key: str) -> tuple[str, int] | None:
-    """The conversation and the message that may have begun this one; only the inbox can tell."""
+def background_origin(key: str) -> tuple[str, int] | None:
+    """Return the conversation and the inbox id that a background key names; None for other keys.
+
+    A user can choose an id that looks like one, so the caller must check the inbox row.
+    """
     found = _BACKGROUND.fullmatch(key)
     return None if found is None else (found[1], int(found[2]))
 
@@ -74,18 +77,18 @@ def _grouped(source: Source, participant: str | None) -> list[str | None]:
 
 
 def _escaped(part: str) -> str:
-    # Halves of characters are kept apart too: they come from platforms that count in UTF-16.
+    # Lone surrogates, which platforms that use UTF-16 may send, stay distinct as well.
     return quote(part, safe=_PLAIN, errors="surrogatepass")
 
 
 def _bounded(key: str) -> str:
     if len(key) <= MAX_LENGTH:
         return key
-    # "%s" begins no escape, so nobody can choose an id that looks like somebody's digest.
+    # "%s" starts no percent escape, so no id can imitate a digest.
     tail = f"%sha256={hashlib.sha256(key.encode()).hexdigest()}"
     return key[: MAX_LENGTH - len(tail)] + tail
 
 
 def payer_of(platform: str, user_id: str | None) -> str:
-    """Whose budget it is."""
+    """Return the name of the account whose budget is charged."""
     return f"{platform}/{user_id or ''}"

@@ -13,7 +13,7 @@ import trio
 
 from hermes.errors import ActorStopped, Draining, Overloaded, StoreError, StoreFailed
 
-_PASSING = (trio.Cancelled, KeyboardInterrupt)
+_PASSING = (trio.Cancelled, KeyboardInterrupt, GeneratorExit)
 _OURS = (StoreError, StoreFailed, Overloaded, ActorStopped, Draining)
 
 

@@ -1,3 +1,3 @@
-"""Drivers: one small program per thing measured, each in its own interpreter, asked over a pipe."""
+"""Drivers of the peers; each runs in the environment of its peer (`bench.peers_env`)."""
 
 from __future__ import annotations

@@ -3,100 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
-from time import perf_counter
 
-from autogen_core import (
-    AgentId,
-    MessageContext,
-    RoutedAgent,
-    SingleThreadedAgentRuntime,
-    TopicId,
-    TypeSubscription,
-    event,
-    rpc,
-)
+from autogen_core import AgentId, MessageContext, RoutedAgent, SingleThreadedAgentRuntime, rpc
 
-from bench.peers import messaging
-from bench.peers.wire import Figures, serve
+from bench.harness.protocol import Figures, serve
+from bench.harness.timing import ask_async
 
-TYPE = "adder"
-TOPIC = TopicId("numbers", "default")
+ADDER = AgentId("adder", "default")
 
 
 @dataclass
-class Asked:
-    number: int
-
-
-@dataclass
-class Told:
-    number: int
+class Number:
+    value: int
 
 
 class Adder(RoutedAgent):
-    """Sets `done` when it has been told so many numbers."""
-
-    def __init__(self, count: int, done: asyncio.Event) -> None:
-        super().__init__("adds one")
-        self.count = count
-        self.done = done
-        self.processed = 0
-
     @rpc
-    async def handle(self, message: Asked, ctx: MessageContext) -> Asked:
-        return Asked(message.number + 1)
-
-    @event
-    async def tally(self, message: Told, ctx: MessageContext) -> None:
-        self.processed += 1
-        if self.processed == self.count:
-            self.done.set()
+    async def handle(self, message: Number, ctx: MessageContext) -> Number:
+        return Number(message.value + 1)
 
 
-@asynccontextmanager
-async def runtime_with(adder: Adder) -> AsyncIterator[SingleThreadedAgentRuntime]:
+async def ask(count: int) -> Figures:
     runtime = SingleThreadedAgentRuntime(ignore_unhandled_exceptions=False)
-    await adder.register_instance(runtime, AgentId(TYPE, "default"))
-    await runtime.add_subscription(TypeSubscription(TOPIC.type, TYPE))
+    await Adder("adds one").register_instance(runtime, ADDER)
     runtime.start()
-    yield runtime
+
+    async def ask_once(number: int) -> int:
+        return (await runtime.send_message(Number(number), ADDER)).value
+
+    figures = await ask_async(ask_once, count)
     await runtime.stop_when_idle()
-
-
-async def _ask(count: int) -> Figures:
-    whom = AgentId(TYPE, "default")
-    async with runtime_with(Adder(count, asyncio.Event())) as runtime:
-
-        async def once(number: int) -> int:
-            return (await runtime.send_message(Asked(number), whom)).number
-
-        return await messaging.asked(once, count)
-
-
-async def _tell(count: int) -> Figures:
-    adder = Adder(count, asyncio.Event())
-    async with runtime_with(adder) as runtime:
-        started = perf_counter()
-        for number in range(count):
-            await runtime.publish_message(Told(number), TOPIC)
-        await adder.done.wait()
-        seconds = perf_counter() - started
-    messaging.check(count, adder.processed)
-    return messaging.figures(count, seconds)
-
-
-def ask(count: int) -> Figures:
-    return asyncio.run(_ask(count))
-
-
-def tell(count: int) -> Figures:
-    """Until the last message is processed; `publish_message` is what waits for no answer."""
-    return asyncio.run(_tell(count))
+    return figures
 
 
 if __name__ == "__main__":
-    serve({"autogen-core": version("autogen-core")}, {"ask": ask, "tell": tell})
+    about = {"autogen-core": version("autogen-core")}
+    serve(about, ask, run=lambda call: asyncio.run(call()))

@@ -1,36 +1,34 @@
-"""hermes-agent 0.19.0 does the script of the switching benchmark, in a home made for it.
+"""hermes-agent 0.19.0 performs the script of the switching benchmark, in a new home.
 
-A process of its own for each part between two restarts, started here: the home is read at import.
+Each part between two restarts runs in a process of its own (`hermes_switching`).
 
-All is as it is shipped, but for this. The one tool of the script is its only toolset. Its SOUL.md
-is so much of everybody's system prompt that with what it adds itself the prompt is as long as
-everybody's: of a longer one a larger share would be cached. /new asks nobody whether it may. Off is
-what reaches out of the machine (a download), what asks the model beside the turns (titles), a long
-offer to get acquainted after the very first message (a short greeting remains), and questions that
-only a server at a local address is asked: there were five for each new agent.
+The configuration is the default except for this: The script's tool is the only toolset. SOUL.md is
+a part of the common system prompt, so that together with hermes-agent's own text the prompt is as
+long as ours; a longer prompt would have a larger cached share. /new needs no confirmation. Disabled
+are a download, the titles (a model request beside the turns), a long onboarding message, and
+requests that only a local server gets, five for each new agent.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 from time import monotonic
 
-from bench import workload
-from bench.peers.wire import serve
+from bench.harness.protocol import serve
+from bench.peers.hermes_gateway import run_in_home
+from bench.switch import workload
+from bench.switch.workload import Restart, Step
 
-LIMIT = 840.0
+TIMEOUT = 840.0
 TOOLSET = "bench"
 SOUL = "\n".join(workload.SYSTEM.splitlines()[:9])
-"""It adds 4,400 characters, which are eleven lines."""
-RESULT = "result.json"
-"""In the home: what is known and what was seen so far, from one process to the next."""
+"""hermes-agent adds 4,400 characters, which is as long as the other eleven lines."""
+RECORD = "record.json"
+"""The file in the home that one process passes to the next."""
 CONFIG = f"""\
 model:
   default: stub
@@ -38,62 +36,50 @@ model:
   base_url: URL
   api_key: none
   context_length: 200000
-  ollama_num_ctx: 0  # or each new agent would ask a local address what it is
+  ollama_num_ctx: 0  # otherwise each new agent sends requests to a local server
 platform_toolsets:
-  telegram: [{TOOLSET}, no_mcp]  # the one tool of the script, as ours has
+  telegram: [{TOOLSET}, no_mcp]  # the tool of the script, as for ours
 approvals:
-  destructive_slash_confirm: false  # /new asks nobody
+  destructive_slash_confirm: false  # /new needs no confirmation
 security:
-  tirith_enabled: false  # or it would be downloaded
+  tirith_enabled: false  # it would be downloaded
 onboarding:
-  profile_build: "off"  # as text: the YAML word is not understood
+  profile_build: "off"  # as a string: the YAML value is not understood
 auxiliary:
   compression:
-    context_length: 200000  # or each compression would ask a local address for it
+    context_length: 200000  # otherwise each compression sends requests to a local server
   title_generation:
-    enabled: false  # a request beside the first turn, at a moment of its own
+    enabled: false  # an extra request beside the first turn
 """
 
 
 def run(path: str, url: str, script: str, **_: object) -> dict[str, object]:
-    """Do the script with a model at this address; what was seen of it."""
+    """Perform the script with a model at this URL; return the record."""
     home = Path(path)
     home.mkdir()
     try:
         (home / "config.yaml").write_text(CONFIG.replace("URL", url))
         (home / "SOUL.md").write_text(SOUL)
         steps = workload.load(Path(script))
-        deadline = monotonic() + LIMIT
+        deadline = monotonic() + TIMEOUT
         for start, end in parts(steps):
-            in_home(home, [script, str(start), str(end)], deadline - monotonic())
-        result: dict[str, object] = json.loads((home / RESULT).read_text())["record"]
-        return {**result, "lost": lost(home / "state.db", steps)}
+            program = ["-m", "bench.peers.hermes_switching", script, str(start), str(end)]
+            run_in_home(home, program, deadline - monotonic())
+        record: dict[str, object] = json.loads((home / RECORD).read_text())
+        return {**record, "lost": lost(home / "state.db", steps)}
     finally:
         shutil.rmtree(home)
 
 
-def parts(steps: list[workload.Step]) -> list[tuple[int, int]]:
-    """From where to where there is no restart."""
-    pauses = [n for n, step in enumerate(steps) if isinstance(step, workload.Restart)]
-    starts = [0, *(pause + 1 for pause in pauses)]
-    return list(zip(starts, [*pauses, len(steps)], strict=True))
+def parts(steps: list[Step]) -> list[tuple[int, int]]:
+    """Return the ranges of steps between restarts."""
+    restarts = [number for number, step in enumerate(steps) if isinstance(step, Restart)]
+    starts = [0, *(number + 1 for number in restarts)]
+    return list(zip(starts, [*restarts, len(steps)], strict=True))
 
 
-def in_home(home: Path, arguments: list[str], limit: float) -> None:
-    """It ends by itself, and is ended where it does not."""
-    name = os.fspath(home)
-    subprocess.run(
-        [sys.executable, "-m", "bench.peers.hermes_switching", *arguments],
-        check=True,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, "HOME": name, "HERMES_HOME": name, "GATEWAY_ALLOW_ALL_USERS": "true"},
-        cwd=home,
-        timeout=limit,
-    )
-
-
-def lost(file: Path, steps: list[workload.Step]) -> list[str]:
-    """Messages that are in no row, be it shown to a model or put aside by a compression."""
+def lost(file: Path, steps: list[Step]) -> list[str]:
+    """Return the messages that are in no row, not even in one that a compression archived."""
     connection = sqlite3.connect(file)
     stored = [content for (content,) in connection.execute("SELECT content FROM messages")]
     connection.close()
@@ -102,4 +88,4 @@ def lost(file: Path, steps: list[workload.Step]) -> list[str]:
 
 if __name__ == "__main__":
     about = {"hermes-agent": version("hermes-agent"), "sqlite": sqlite3.sqlite_version}
-    serve(about, {"run": run})
+    serve(about, run)

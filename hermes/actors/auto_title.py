@@ -1,36 +1,44 @@
-"""Titles that nobody asked for: made beside the conversation, while it is young."""
+"""Automatic titles, generated in the background after the first turns of a conversation."""
 
 from __future__ import annotations
 
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import trio
 
-from hermes import user_code
-from hermes.actors.budget import spent_by
-from hermes.actors.session.route_state import RouteState
+from hermes.actors.budget import session_costs
 from hermes.errors import HermesError, StoreFailed
 from hermes.events import TitleChanged
-from hermes.messages import Message
+from hermes.messages import Head, Message
 from hermes.protocols import Store, Summary, Titler, TitleRequest
+from hermes.user_code import contained, leaf, loggable
 
 log = logging.getLogger(__name__)
 
-YOUNG = 20
-"""Messages before a turn with which a conversation stays without a title, where none was made."""
-AT_ONCE = 4
+MAX_MESSAGES = 20
+"""A conversation with more messages before the turn gets no automatic title any more."""
+CONCURRENCY = 4
 SECONDS = 60.0
 LENGTH = 80
 _MARKS = " \t#*_`\"'“”„«»"
 
 
-class AutoTitler:
-    """Gives young conversations a title. No turn waits for it, and a lost try is made again.
+class TitledSession(Protocol):
+    """What the titler reads and writes of a session actor's state."""
 
-    What is kept of a title is in the store. A try that fails, or that the end of the runtime cuts
-    short, is made again after the next turn, as long as the conversation is young.
+    head: Head | None
+    titled: str | None
+    """The session that needs no automatic title any more."""
+
+
+class AutoTitler:
+    """Titles new conversations in the background. No turn waits for it.
+
+    An attempt that fails, or that the end of the runtime cuts short, is repeated after the next
+    turn, as long as the conversation is short.
     """
 
     def __init__(
@@ -47,58 +55,52 @@ class AutoTitler:
         self._publish = publish
         self._redact = redact
         self._running: set[str] = set()
-        self._slots = trio.Semaphore(AT_ONCE)
+        self._slots = trio.Semaphore(CONCURRENCY)
 
-    def offer(self, key: str, place: RouteState, exchange: Sequence[Message], rows: int) -> None:
-        """A turn of this conversation has ended, with so many rows; never waits."""
-        head = place.head
-        # Without its own rows: a first exchange is one, however many tools it took.
-        if head is None or head.message_count - rows >= YOUNG:
+    def offer(
+        self, key: str, state: TitledSession, exchange: Sequence[Message], added: int
+    ) -> None:
+        """Start an attempt after a turn that added rows, if one is due. Never waits."""
+        head = state.head
+        # The turn's own rows do not count: a first exchange may take many tool calls.
+        if head is None or head.message_count - added >= MAX_MESSAGES:
             return
-        if head.session_id in {place.titled, *self._running}:
+        if head.session_id in {state.titled, *self._running}:
             return
         self._running.add(head.session_id)
-        self._nursery.start_soon(self._run, key, head.session_id, place, exchange)
+        self._nursery.start_soon(self._run, key, head.session_id, state, exchange)
 
     async def _run(
-        self, key: str, session_id: str, place: RouteState, exchange: Sequence[Message]
+        self, key: str, session_id: str, state: TitledSession, exchange: Sequence[Message]
     ) -> None:
-        try:
-            with trio.move_on_after(SECONDS):
-                async with self._slots:
-                    await self._name(key, session_id, exchange)
-                place.titled = session_id
-        except StoreFailed:
-            raise
-        except BaseException as error:  # noqa: BLE001 - foreign code: a title is worth nobody's trouble
-            if (through := user_code.passing(error)) is not None:
-                raise through from None
-            log.info(
-                "%s has no title yet: %s", session_id, user_code.loggable(user_code.leaf(error))
-            )
-        finally:
-            self._running.discard(session_id)
+        with contained(StoreFailed) as caught, trio.move_on_after(SECONDS):
+            async with self._slots:
+                await self._set_title(key, session_id, exchange)
+            state.titled = session_id
+        if caught.error is not None:
+            log.info("%s has no title yet: %s", session_id, loggable(leaf(caught.error)))
+        self._running.discard(session_id)
 
-    async def _name(self, key: str, session_id: str, exchange: Sequence[Message]) -> None:
+    async def _set_title(self, key: str, session_id: str, exchange: Sequence[Message]) -> None:
         session = await self._store.get_session(session_id)
         if session is None or session.title is not None:
             return
-        spent = functools.partial(spent_by, self._store, session_id)
+        spent = functools.partial(session_costs, self._store, session_id)
         written: object = await self._titler.title(
             TitleRequest(session_id=session_id, messages=exchange, spent=spent)
         )
         if not isinstance(written, Summary) or not isinstance(written.text, str):
-            raise TypeError(f"a titler answers with a Summary, not {written!r:.100}")
+            raise TypeError(f"a titler must return a Summary, not {written!r:.100}")
         await self._store.book(session_id, list(written.usage))
-        title = short(self._redact(written.text))  # first: what is cut has only half of a secret
+        title = shorten(self._redact(written.text))  # redact first: a cut secret is not recognized
         if not title:
             raise HermesError("the title is empty")
         if await self._store.set_auto_title_if_empty(session_id, title):
             self._publish(key, None, TitleChanged(session_id, title))
 
 
-def short(text: str) -> str:
-    """A title as a model may say it, without what stands around it: one line of some words."""
+def shorten(text: str) -> str:
+    """Return a model's title on one line of limited length, without quotes and markup."""
     line = next(filter(None, map(_bare, text.splitlines())), "")
     head, colon, rest = line.partition(":")
     if colon and head.casefold() == "title":

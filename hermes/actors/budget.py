@@ -1,4 +1,4 @@
-"""What a conversation has cost so far, for those who may spend no more."""
+"""Costs so far, including provider calls of turns that are still running."""
 
 from __future__ import annotations
 
@@ -12,44 +12,46 @@ from hermes.session_keys import payer_of
 
 
 class InFlightUsage:
-    """What running turns were charged with, which the ledger does not know before they end."""
+    """Provider calls of running turns, which the ledger contains only after the commit."""
 
     def __init__(self) -> None:
         self._charged: dict[int, tuple[str, Sequence[Usage]]] = {}
 
     def begin(self, turn_id: int, source: Source, charged: Sequence[Usage]) -> None:
-        """A turn begins; `charged` is its own list, which grows."""
+        """Register a turn; `charged` is its own list, which grows."""
         self._charged[turn_id] = payer_of(source.platform, source.user_id), charged
 
     def end(self, turn_id: int) -> None:
-        """The turn is in the ledger, or will never be."""
+        """Remove a turn: it is in the ledger, or never will be."""
         self._charged.pop(turn_id, None)
 
-    def added(self, spent: CostTotals, turn_id: int | None = None) -> CostTotals:
-        """What was spent, with what is not booked yet; `turn_id` is the asking turn's own."""
+    def add_to(self, totals: CostTotals, turn_id: int | None = None) -> CostTotals:
+        """Return the totals with the running turns added; `turn_id` is the asking turn."""
         costs = {
             name: (payer, sum(usage.cost or 0.0 for usage in charged))
             for name, (payer, charged) in self._charged.items()
         }
         own = costs[turn_id][1] if turn_id in costs else 0.0
         return CostTotals(
-            spent.session + own,
-            spent.principal + sum(cost for payer, cost in costs.values() if payer == spent.payer),
-            spent.day + sum(cost for _, cost in costs.values()),
-            spent.payer,
+            totals.session + own,
+            totals.principal + sum(cost for payer, cost in costs.values() if payer == totals.payer),
+            totals.day + sum(cost for _, cost in costs.values()),
+            totals.payer,
         )
 
 
-async def spent_by(store: Store, session_id: str) -> CostTotals:
-    """The cost of a session's conversation, and of the day of the one it belongs to."""
+async def session_costs(store: Store, session_id: str) -> CostTotals:
+    """Return the costs of a session's conversation, and of its payer and everybody today."""
     session = await store.get_session(session_id)
     if session is None:
         return CostTotals()
-    spent = await store.spent(session_id, session.source, session.user_id)
-    return replace(spent, payer=payer_of(session.source, session.user_id))
+    totals = await store.spent(session_id, session.source, session.user_id)
+    return replace(totals, payer=payer_of(session.source, session.user_id))
 
 
-def with_calls(spent: CostTotals, calls: Sequence[Usage]) -> CostTotals:
-    """What was spent, and these calls by the same payer."""
+def with_calls(totals: CostTotals, calls: Sequence[Usage]) -> CostTotals:
+    """Return the totals with more calls of the same payer."""
     more = sum(call.cost or 0.0 for call in calls)
-    return CostTotals(spent.session + more, spent.principal + more, spent.day + more, spent.payer)
+    return CostTotals(
+        totals.session + more, totals.principal + more, totals.day + more, totals.payer
+    )

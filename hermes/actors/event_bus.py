@@ -1,68 +1,72 @@
-"""Who hears what happens: listeners of events, and askers who wait for a reply."""
+"""The event bus: subscribers to events, and callers that wait for the reply to a message."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 
 import trio
 
 from hermes.actors.kernel.mailbox import Request
 from hermes.events import Envelope, ReasoningDelta, RuntimeEvent, TextDelta, TurnEnded
-from hermes.messages import Reply
+from hermes.messages import InboxRow, Reply
 
-MAX_HEARD = 1000
-Identity = tuple[str, str, str]
-EventCallback = Callable[[Envelope], None]
+MAX_BUFFERED = 1000
+Identity: TypeAlias = tuple[str, str, str]
+EventCallback: TypeAlias = Callable[[Envelope], None]
 
 
 class Subscription:
-    """Events for one listener, in order. A slow one loses pieces of text first, then the oldest."""
+    """Events for one subscriber, in order.
+
+    A subscriber that falls behind loses text deltas first, then the oldest events; `lost` counts
+    them.
+    """
 
     def __init__(
         self,
         bus: EventBus,
         session_key: str | None,
-        call: EventCallback | None = None,
+        callback: EventCallback | None = None,
         *,
-        pieces: bool = True,
+        deltas: bool = True,
     ) -> None:
         self._bus = bus
         self._key = session_key
-        self._call = call
-        self._pieces = pieces
+        self._callback = callback
+        self._deltas = deltas
         self._events: deque[Envelope] = deque()
         self._arrived = trio.Event()
         self._closed = False
-        self.lost = 0
+        self.lost: int = 0
 
     def offer(self, envelope: Envelope) -> None:
-        """Take an event, if it is for this listener."""
+        """Take an event, if this subscriber wants it."""
         if self._key not in {None, envelope.session_key}:
             return
-        if not self._pieces and _is_piece(envelope):
+        if not self._deltas and _is_delta(envelope):
             return
-        if self._call is not None:
-            self._call(envelope)
+        if self._callback is not None:
+            self._callback(envelope)
             return
-        if len(self._events) >= MAX_HEARD:
+        if len(self._events) >= MAX_BUFFERED:
             self.lost += 1
-            if _is_piece(envelope):
+            if _is_delta(envelope):
                 return
-            self._shed()
+            self._drop_one()
         self._events.append(envelope)
         self._arrived.set()
 
-    def _shed(self) -> None:
-        for place, envelope in enumerate(self._events):
-            if _is_piece(envelope):
-                del self._events[place]
+    def _drop_one(self) -> None:
+        for index, envelope in enumerate(self._events):
+            if _is_delta(envelope):
+                del self._events[index]
                 return
-        for place, envelope in enumerate(self._events):
-            if not isinstance(envelope.event, TurnEnded):  # without it a stream would never end
-                del self._events[place]
+        for index, envelope in enumerate(self._events):
+            if not isinstance(envelope.event, TurnEnded):  # without it, a stream would never end
+                del self._events[index]
                 return
         self._events.popleft()
 
@@ -78,13 +82,13 @@ class Subscription:
         return self._events.popleft()
 
     def close(self) -> None:
-        """Hear no more; what was heard can still be read."""
+        """Stop receiving. Events that have arrived can still be read."""
         self._closed = True
-        self._bus.forget(self)
+        self._bus.unsubscribe(self)
         self._arrived.set()
 
     async def aclose(self) -> None:
-        """`close`, for `async with`."""
+        """Same as `close`, for `async with`."""
         self.close()
         await trio.lowlevel.checkpoint()
 
@@ -100,79 +104,93 @@ class Subscription:
         self.close()
 
 
-def _is_piece(envelope: Envelope) -> bool:
+def _is_delta(envelope: Envelope) -> bool:
     return isinstance(envelope.event, TextDelta | ReasoningDelta)
 
 
 class EventBus:
-    """All who listen."""
+    """Publishes events to subscribers and replies to waiting callers. Nothing here waits."""
 
-    def __init__(self) -> None:
-        self._all: dict[Subscription, None] = {}
+    def __init__(self, on_reply: Callable[[Reply], None] | None = None) -> None:
+        self._on_reply = on_reply
+        self._subscriptions: dict[Subscription, None] = {}
+        self._waiting: dict[Identity, list[Request[Reply]]] = {}
         self._seq = 0
 
-    def listen(
+    # Events
+
+    def subscribe(
         self,
         session_key: str | None = None,
-        call: EventCallback | None = None,
+        callback: EventCallback | None = None,
         *,
-        pieces: bool = True,
+        deltas: bool = True,
     ) -> Subscription:
-        """Hear what happens from now on, to one conversation or to all."""
-        subscription = Subscription(self, session_key, call, pieces=pieces)
-        self._all[subscription] = None
+        """Receive events from now on, of one conversation or of all."""
+        subscription = Subscription(self, session_key, callback, deltas=deltas)
+        self._subscriptions[subscription] = None
         return subscription
 
-    def forget(self, subscription: Subscription) -> None:
-        self._all.pop(subscription, None)
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Remove a subscription; removing it twice does nothing."""
+        self._subscriptions.pop(subscription, None)
 
     def publish(self, session_key: str, turn_id: int | None, event: RuntimeEvent) -> None:
-        """Tell everybody; never waits."""
+        """Hand an event to every subscriber."""
         self._seq += 1
-        if self._all:
+        if self._subscriptions:
             envelope = Envelope(self._seq, session_key, turn_id, event)
-            for subscription in list(self._all):
+            for subscription in list(self._subscriptions):
                 subscription.offer(envelope)
 
-    def close(self) -> None:
-        """Nothing more will happen."""
-        for subscription in list(self._all):
-            subscription.close()
-
-
-class ReplyWaiters:
-    """Who waits for the reply to which event."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[Identity, list[Request[Reply]]] = {}
+    # Replies
 
     def expect(self, identity: Identity) -> Request[Reply]:
-        """Register before the event is accepted, so that no reply is missed."""
+        """Register a caller before its message is accepted, so that no reply is missed."""
         request: Request[Reply] = Request()
         self._waiting.setdefault(identity, []).append(request)
         return request
 
+    @property
+    def waiting(self) -> int:
+        """How many messages have callers that wait for their reply."""
+        return len(self._waiting)
+
     def forget(self, identity: Identity, request: Request[Reply]) -> None:
-        """The asker waits no more."""
+        """Remove a caller that no longer waits."""
         waiting = self._waiting.get(identity)
         if waiting is not None and request in waiting:
             waiting.remove(request)
             if not waiting:
                 del self._waiting[identity]
 
-    def reply(self, identity: Identity, reply: Reply) -> None:
-        """Tell whoever asked."""
-        for request in self._waiting.pop(identity, ()):
-            request.answer(reply)
+    def reply(
+        self, rows: Sequence[InboxRow], reply: Reply, *, dropped_by: int | None = None
+    ) -> None:
+        """Give the reply to the callers of these messages, and publish the end of their turn.
+
+        `dropped_by` is the command that cancelled the messages before their turn.
+        """
+        for row in rows:
+            for request in self._waiting.pop(row.inbound.identity, ()):
+                request.answer(reply)
+        if self._on_reply is not None:
+            self._on_reply(reply)
+        first = rows[0].inbound
+        ids = tuple([row.inbox_id for row in rows])
+        event = TurnEnded(reply, ids, first.source.platform, dropped_by)
+        self.publish(first.session_key, reply.turn_id, event)
 
     def fail(self, identity: Identity, error: Exception) -> None:
-        """There will be no reply to this event."""
+        """Tell the callers of a message that it gets no reply."""
         for request in self._waiting.pop(identity, ()):
             request.fail(error)
 
-    def fail_all(self, error: Exception) -> None:
-        """Nobody will be answered any more."""
+    def close(self, error: Exception) -> None:
+        """End all subscriptions, and fail all waiting callers with a copy of the error."""
         waiting, self._waiting = self._waiting, {}
         for requests in waiting.values():
             for request in requests:
                 request.fail(type(error)(*error.args))
+        for subscription in list(self._subscriptions):
+            subscription.close()

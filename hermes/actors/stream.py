@@ -1,4 +1,4 @@
-"""A message, and what happens until its reply."""
+"""A message, and the events until its reply."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 import trio
 
-from hermes.actors.event_bus import EventBus, ReplyWaiters
+from hermes.actors.event_bus import EventBus
 from hermes.actors.kernel.mailbox import Request
 from hermes.errors import ActorStopped
 from hermes.events import Envelope, RuntimeEvent, Steered, TurnEnded, TurnStarted
@@ -16,9 +16,11 @@ from hermes.messages import Accepted, Inbound, Reply
 
 
 class Stream:
-    """The events of one message, in order; the last one has the reply.
+    """The events of one message, in order. The last one is `TurnEnded`, with the reply.
 
-    Leaving it early detaches: the turn goes on without a listener, unless `stop` was given.
+    Use it with `async with` and `async for`. The message is sent when the iteration starts. Leaving
+    the block early detaches: the turn goes on without a listener, or is interrupted if the stream
+    was opened with `interrupt_on_exit`. After the last event, `reply` is the reply.
     """
 
     def __init__(
@@ -26,15 +28,14 @@ class Stream:
         inbound: Inbound,
         accept: Callable[[Inbound, Request[Reply]], Awaitable[Accepted]],
         bus: EventBus,
-        waiters: ReplyWaiters,
-        stop: Callable[[str, int], Awaitable[bool]] | None,
+        interrupt: Callable[[str, int], Awaitable[bool]] | None,
     ) -> None:
         self._inbound = inbound
         self._accept = accept
-        self._heard = bus.listen(inbound.session_key)
-        self._waiters = waiters
-        self._request = waiters.expect(inbound.identity)
-        self._stop = stop
+        self._bus = bus
+        self._events = bus.subscribe(inbound.session_key)
+        self._request = bus.expect(inbound.identity)
+        self._interrupt = interrupt
         self._inbox_id: int | None = None
         self._turn_id: int | None = None
         self._ended = False
@@ -48,7 +49,7 @@ class Stream:
             raise StopAsyncIteration
         if self._inbox_id is None:
             self._inbox_id = (await self._accept(self._inbound, self._request)).receipt.inbox_id
-        async for envelope in self._heard:
+        async for envelope in self._events:
             event = envelope.event
             if isinstance(event, TurnEnded):
                 if self._inbox_id in event.inbox_ids:
@@ -61,7 +62,7 @@ class Stream:
 
     async def _last(self) -> TurnEnded:
         self._ended = True
-        self._heard.close()
+        self._events.close()
         self.reply = await self._request.wait()
         return TurnEnded(self.reply)
 
@@ -72,11 +73,11 @@ class Stream:
         return self._turn_id is not None and envelope.turn_id == self._turn_id
 
     async def aclose(self) -> None:
-        """Hear no more; the turn goes on, or is stopped if that was asked for."""
-        self._heard.close()
-        self._waiters.forget(self._inbound.identity, self._request)
-        if self._stop is not None and not self._ended and self._inbox_id is not None:
-            await self._stop(self._inbound.session_key, self._inbox_id)
+        """Stop receiving. The turn goes on, or is interrupted if that was asked for."""
+        self._events.close()
+        self._bus.forget(self._inbound.identity, self._request)
+        if self._interrupt is not None and not self._ended and self._inbox_id is not None:
+            await self._interrupt(self._inbound.session_key, self._inbox_id)
         else:
             await trio.lowlevel.checkpoint()
         self._ended = True

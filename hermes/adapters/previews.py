@@ -1,18 +1,18 @@
-"""What a running turn has said so far, shown now and then: previews, never the answer itself.
+"""Previews: the text that a running turn has produced so far, shown at intervals.
 
-An adapter that can edit messages, or show that somebody types, gives two functions of its own::
+An adapter that can edit messages or show a typing indicator provides two functions::
 
-    previews = Previews(show, busy=typing)
-    nursery.start_soon(previews.run, runtime.events())
+    previews = Previews(show, typing=show_typing)
+    nursery.start_soon(previews.run, runtime.subscribe())
 
     previews.watch(session_key)  # before it submits a message of this conversation
-    await previews.settle(row.session_key, row.turn_id)  # in `ready` or `send`, before the reply
+    await previews.stop(row.session_key, row.turn_id)  # in `ready` or `send`, before the reply
 
-`show(session_key, turn_id, text)` is given the newest text, and `busy(session_key, turn_id)` is
-called at once and every few seconds while a turn has no new text. For one turn they are called one
-after the other and never for long; their errors are logged. Both should give way where the platform
-is busy (`Governor.try_now`). A turn whose text comes all at once has no preview. No preview begins
-after `settle`, or after the turn's end.
+`show(session_key, turn_id, text)` receives the latest text. `typing(session_key, turn_id)` is
+called when a turn starts and every few seconds while it has no new text. For one turn the calls
+never overlap; each is given up after `CALL_TIMEOUT` seconds, and its errors are logged. Both should
+skip the call if the platform is busy (`RateLimiter.try_acquire`). A turn that ends before the first
+interval has no preview. No preview starts after `stop` or after the end of the turn.
 """
 
 from __future__ import annotations
@@ -24,105 +24,107 @@ from typing import TypeVar
 import attrs
 import trio
 
-from hermes import user_code
 from hermes.actors.event_bus import Subscription
 from hermes.events import Envelope, TextDelta, ToolStarted, TurnEnded, TurnStarted
+from hermes.user_code import contained
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Show = Callable[[str, int, str], Awaitable[object]]
-Busy = Callable[[str, int], Awaitable[object]]
+Typing = Callable[[str, int], Awaitable[object]]
 
-SHOW_SECONDS = 10.0
-WATCHED = 10_000
-SETTLED = 1_000
+CALL_TIMEOUT = 10.0
+MAX_WATCHED = 10_000
+MAX_STOPPED = 1_000
 
 
 @attrs.define(eq=False)
-class _Running:
+class _RunningTurn:
     session_key: str
     turn_id: int
     text: str = ""
-    whole: bool = False
-    """Whether a tool was called since: what is said next is another message."""
-    stirred: trio.Event = attrs.Factory(trio.Event)
-    over: trio.Event = attrs.Factory(trio.Event)
+    tool_called: bool = False
+    """Whether a tool was called since the last text: the next text starts a new message."""
+    changed: trio.Event = attrs.Factory(trio.Event)
+    ended: trio.Event = attrs.Factory(trio.Event)
     done: trio.Event = attrs.Factory(trio.Event)
 
-    def add(self, text: str) -> None:
-        self.text = text if self.whole else self.text + text
-        self.whole = False
-        self.stirred.set()
-
-    def is_called(self, session_key: str, turn_id: int) -> bool:
-        return (self.session_key, self.turn_id) == (session_key, turn_id)
+    def append(self, text: str) -> None:
+        self.text = text if self.tool_called else self.text + text
+        self.tool_called = False
+        self.changed.set()
 
     def end(self) -> None:
-        self.over.set()
-        self.stirred.set()
+        self.ended.set()
+        self.changed.set()
 
 
 class Previews:
-    """Tells an adapter what the turns of some conversations have said so far."""
+    """Shows the running turns of watched conversations through an adapter's functions.
+
+    `interval` is the time between two previews of a turn, `typing_interval` the time between two
+    typing indicators, both in seconds.
+    """
 
     def __init__(
         self,
         show: Show,
         *,
-        busy: Busy | None = None,
-        every: float = 1.5,
-        busy_every: float = 4.0,
+        typing: Typing | None = None,
+        interval: float = 1.5,
+        typing_interval: float = 4.0,
     ) -> None:
         self._show = show
-        self._busy = busy
-        self._every = every
-        self._busy_every = busy_every
+        self._typing = typing
+        self._interval = interval
+        self._typing_interval = typing_interval
         self._watched: dict[str, None] = {}
-        self._running: dict[str, _Running] = {}
-        self._followed: set[_Running] = set()
-        """Those that run, and those that have ended while they were shown."""
-        self._settled: dict[int, None] = {}
+        self._running: dict[str, _RunningTurn] = {}
+        self._followed: set[_RunningTurn] = set()
+        """The running turns, and those that ended while a preview was in flight."""
+        self._stopped: dict[int, None] = {}
 
     def watch(self, session_key: str) -> None:
-        """Show the turns of this conversation too; of very many, the latest are remembered."""
-        _remember(self._watched, session_key, WATCHED)
+        """Show the turns of this conversation; the latest `MAX_WATCHED` ones are remembered."""
+        _remember(self._watched, session_key, MAX_WATCHED)
 
-    async def settle(self, session_key: str, turn_id: int) -> None:
-        """Show this turn no more, and wait until the preview that is on its way has ended."""
-        _remember(self._settled, turn_id, SETTLED)  # its beginning may still be unheard
-        for turn in [turn for turn in self._followed if turn.is_called(session_key, turn_id)]:
+    async def stop(self, session_key: str, turn_id: int) -> None:
+        """Show no more previews of this turn, and wait for the one in flight."""
+        _remember(self._stopped, turn_id, MAX_STOPPED)  # its start may not have been seen yet
+        wanted = (session_key, turn_id)
+        for turn in [each for each in self._followed if (each.session_key, each.turn_id) == wanted]:
             turn.end()
             await turn.done.wait()
 
     async def run(self, events: Subscription) -> None:
-        """Hear what happens until there is nothing more to hear."""
+        """Follow the events until the subscription ends."""
         with events:
             async with trio.open_nursery() as nursery:
                 async for envelope in events:
-                    self._hear(nursery, envelope)
+                    self._handle(nursery, envelope)
                 for turn in self._running.values():
                     turn.end()
 
-    def _hear(self, nursery: trio.Nursery, envelope: Envelope) -> None:
+    def _handle(self, nursery: trio.Nursery, envelope: Envelope) -> None:
         event, key = envelope.event, envelope.session_key
         if isinstance(event, TurnStarted):
-            self._begin(nursery, key, event.turn_id)
+            self._start(nursery, key, event.turn_id)
             return
         turn = self._running.get(key)
         if turn is None or turn.turn_id != envelope.turn_id:
             return
         if isinstance(event, TextDelta):
-            turn.add(event.text)
+            turn.append(event.text)
         elif isinstance(event, ToolStarted):
-            turn.whole = True
+            turn.tool_called = True
         elif isinstance(event, TurnEnded):
             self._end(key)
 
-    def _begin(self, nursery: trio.Nursery, session_key: str, turn_id: int) -> None:
-        self._end(session_key)  # a turn that was discarded, or whose end was lost
-        if session_key in self._watched and turn_id not in self._settled:
-            turn = self._running[session_key] = _Running(session_key, turn_id)
+    def _start(self, nursery: trio.Nursery, session_key: str, turn_id: int) -> None:
+        self._end(session_key)  # a turn that was discarded, or whose end event was dropped
+        if session_key in self._watched and turn_id not in self._stopped:
+            turn = self._running[session_key] = _RunningTurn(session_key, turn_id)
             self._followed.add(turn)
             nursery.start_soon(self._follow, turn)
 
@@ -131,45 +133,43 @@ class Previews:
         if turn is not None:
             turn.end()
 
-    async def _follow(self, turn: _Running) -> None:
+    async def _follow(self, turn: _RunningTurn) -> None:
         try:
-            await self._tell_busy(turn)
-            while not turn.over.is_set():
-                with trio.move_on_after(self._busy_every):
-                    await turn.stirred.wait()
-                if turn.stirred.is_set():
-                    await self._show_newest(turn)
+            await self._show_typing(turn)
+            while not turn.ended.is_set():
+                with trio.move_on_after(self._typing_interval):
+                    await turn.changed.wait()
+                if turn.changed.is_set():
+                    await self._show_text(turn)
                 else:
-                    await self._tell_busy(turn)
+                    await self._show_typing(turn)
         finally:
             self._followed.discard(turn)
             turn.done.set()
 
-    async def _show_newest(self, turn: _Running) -> None:
-        with trio.move_on_after(self._every):
-            await turn.over.wait()
+    async def _show_text(self, turn: _RunningTurn) -> None:
+        with trio.move_on_after(self._interval):
+            await turn.ended.wait()
             return
-        turn.stirred = trio.Event()
-        await _bounded(self._show, turn.session_key, turn.turn_id, turn.text)
+        turn.changed = trio.Event()
+        await _call(self._show, turn.session_key, turn.turn_id, turn.text)
 
-    async def _tell_busy(self, turn: _Running) -> None:
-        if self._busy is not None and not turn.over.is_set():
-            await _bounded(self._busy, turn.session_key, turn.turn_id)
-
-
-async def _bounded(call: Callable[..., Awaitable[object]], *args: object) -> None:
-    """It is only a preview: its failure is logged, and it does not take long."""
-    try:
-        with trio.move_on_after(SHOW_SECONDS):
-            await call(*args)
-    except BaseException as error:  # noqa: BLE001 - foreign code
-        if (through := user_code.passing(error)) is not None:
-            raise through from None
-        log.warning("a preview was not shown: %r", error)
+    async def _show_typing(self, turn: _RunningTurn) -> None:
+        if self._typing is not None and not turn.ended.is_set():
+            await _call(self._typing, turn.session_key, turn.turn_id)
 
 
-def _remember(kept: dict[T, None], name: T, most: int) -> None:
-    kept.pop(name, None)
-    kept[name] = None
-    if len(kept) > most:
-        del kept[next(iter(kept))]
+async def _call(function: Callable[..., Awaitable[object]], *args: object) -> None:
+    """Call a function of the adapter with a timeout, and log its errors."""
+    with contained() as caught, trio.move_on_after(CALL_TIMEOUT):
+        await function(*args)
+    if caught.error is not None:
+        log.warning("a preview was not shown: %r", caught.error)
+
+
+def _remember(items: dict[T, None], item: T, limit: int) -> None:
+    """Add an item to a bounded set, as the newest; drop the oldest one beyond the limit."""
+    items.pop(item, None)
+    items[item] = None
+    if len(items) > limit:
+        del items[next(iter(items))]

@@ -1,40 +1,93 @@
-"""What answers: an offline agent, models over HTTP, and bridges to agents of other kinds.
+"""Agents: `OfflineAgent`, agents with a model (`chat_agents`), and bridges to other agents.
 
-Read: provider, http, wire, openai_chat, anthropic_messages, prompts, chat, models, summaries,
-titles, tools, bridges.
+- `chat_agents` opens a `ChatAgents` factory for a model `Endpoint`; `tool` and `Toolbox` make tools
+  of functions; `Spending`, `Price` and `Budgets` limit the cost; `Retries` configures retries.
+- `ModelCompressor` and `ModelTitler` write summaries and titles with a model.
+- `blocking_agent` and `asyncio_agent` run functions in threads and on asyncio.
+- `OfflineAgent` answers without a model.
+
+Suggested reading order: providers.base, providers.openai_chat, chat, factory, tools.toolbox,
+compressor, titler, bridges.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hermes._lazy import loader
+from hermes._lazy import lazy_names
 
 if TYPE_CHECKING:
     from hermes.agents.bridges import (
         asyncio_agent as asyncio_agent,
         blocking_agent as blocking_agent,
     )
-    from hermes.agents.budgets import Budgets as Budgets, Price as Price, Spending as Spending
-    from hermes.agents.chat import ChatAgent as ChatAgent, Retries as Retries
+    from hermes.agents.budgets import (
+        Budgets as Budgets,
+        BudgetSpent as BudgetSpent,
+        Price as Price,
+        Spending as Spending,
+    )
+    from hermes.agents.chat import ChatAgent as ChatAgent
     from hermes.agents.compressor import ModelCompressor as ModelCompressor
     from hermes.agents.factory import ChatAgents as ChatAgents, chat_agents as chat_agents
     from hermes.agents.offline import OfflineAgent as OfflineAgent
-    from hermes.agents.providers.base import Endpoint as Endpoint, Secret as Secret
+    from hermes.agents.providers.base import (
+        Endpoint as Endpoint,
+        Provider as Provider,
+        ProviderError as ProviderError,
+        Secret as Secret,
+    )
+    from hermes.agents.providers.retries import Retries as Retries
+    from hermes.agents.threads import LoopTurn as LoopTurn, ThreadTurn as ThreadTurn
     from hermes.agents.titler import ModelTitler as ModelTitler
-    from hermes.agents.tools.toolbox import Tool as Tool, Toolbox as Toolbox, tool as tool
+    from hermes.agents.tools.toolbox import (
+        Tool as Tool,
+        Toolbox as Toolbox,
+        ToolOutcome as ToolOutcome,
+        tool as tool,
+    )
 
-# Who needs no model does not wait for an HTTP client.
-_NAMES = {
-    "bridges": "asyncio_agent blocking_agent",
-    "chat": "ChatAgent Retries",
-    "factory": "ChatAgents chat_agents",
-    "offline": "OfflineAgent",
-    "providers.base": "Endpoint Secret",
-    "budgets": "Budgets Price Spending",
-    "compressor": "ModelCompressor",
-    "titler": "ModelTitler",
-    "tools.toolbox": "Tool Toolbox tool",
-}
-__all__ = sorted(" ".join(_NAMES.values()).split())  # noqa: PLE0605 - the names above
-__getattr__ = loader(__name__, _NAMES)
+__all__ = [
+    "BudgetSpent",
+    "Budgets",
+    "ChatAgent",
+    "ChatAgents",
+    "Endpoint",
+    "LoopTurn",
+    "ModelCompressor",
+    "ModelTitler",
+    "OfflineAgent",
+    "Price",
+    "Provider",
+    "ProviderError",
+    "Retries",
+    "Secret",
+    "Spending",
+    "ThreadTurn",
+    "Tool",
+    "ToolOutcome",
+    "Toolbox",
+    "asyncio_agent",
+    "blocking_agent",
+    "chat_agents",
+    "tool",
+]
+
+if not TYPE_CHECKING:  # type checkers would accept any name if they saw `__getattr__`
+    # Loaded on first use, so that `import hermes.agents` does not load an HTTP client.
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "bridges": "asyncio_agent blocking_agent",
+            "budgets": "BudgetSpent Budgets Price Spending",
+            "chat": "ChatAgent",
+            "compressor": "ModelCompressor",
+            "factory": "ChatAgents chat_agents",
+            "offline": "OfflineAgent",
+            "providers.base": "Endpoint Provider ProviderError Secret",
+            "providers.retries": "Retries",
+            "threads": "LoopTurn ThreadTurn",
+            "titler": "ModelTitler",
+            "tools.toolbox": "Tool ToolOutcome Toolbox tool",
+        },
+    )

@@ -1,7 +1,8 @@
-"""Agents that do not run on Trio: plain functions in threads, and coroutines of asyncio.
+"""Agents outside of Trio: functions in threads, and coroutine functions on asyncio.
 
-Cancelled, they are told to stop and get a grace period. What still runs then is abandoned: what it
-says is refused, its agent is not used again, and while too many are left no other turn is begun.
+A turn that is cancelled gets a grace period to stop. If it still runs then, it is abandoned: its
+events are refused, its agent is not used again, and if too many abandoned turns are left, no new
+turn starts.
 """
 
 from __future__ import annotations
@@ -17,138 +18,152 @@ from typing import ClassVar, Protocol, TypeAlias
 import attrs
 import trio
 
-from hermes.agents.threads import LoopTask, LoopTurn, RemoteTurn, ThreadResult, ThreadTurn, outside
+from hermes.agents.threads import (
+    LoopTask,
+    LoopTurn,
+    RemoteTurn,
+    ThreadResult,
+    ThreadTurn,
+    thread_context,
+)
 from hermes.messages import AgentSpec, TurnResult
-from hermes.protocols import Turn
+from hermes.protocols import Agent, RunsOnTrio, SupportsAbandon, Turn
 
 log = logging.getLogger(__name__)
 
-GRACE_SECONDS = 5.0
+GRACE_PERIOD = 5.0
 MAX_ABANDONED = 4
 MAX_THREADS = 40
-TOO_MANY = (
-    "{number} answers did not stop when they were told to and still run; "
-    "no other is begun before one of them ends"
+TOO_MANY_ABANDONED = (
+    "{number} earlier turns did not stop when they were cancelled and still run; "
+    "no new turn starts until one of them ends"
 )
 
 Answer: TypeAlias = str | TurnResult
-Blocking: TypeAlias = Callable[[ThreadTurn], Answer]
-OnAsyncio: TypeAlias = Callable[[LoopTurn], Awaitable[Answer]]
+ThreadFunction: TypeAlias = Callable[[ThreadTurn], Answer]
+AsyncioFunction: TypeAlias = Callable[[LoopTurn], Awaitable[Answer]]
 
 
 @attrs.frozen
 class BridgeStatistics:
-    """How many turns run, and how many were abandoned and have not ended yet."""
+    """The number of turns that run, and of abandoned turns that have not ended yet."""
 
     running: int
     abandoned: int
 
 
-class Begin(Protocol):
-    """Begins a turn elsewhere; returns the turn as it is used there, and what stops it."""
+class StartTurn(Protocol):
+    """Starts a turn in another thread; returns the turn as used there, and a function to stop it.
+
+    The outcome is passed to `result.finish`.
+    """
 
     def __call__(
-        self, turn: Turn, away: ThreadResult[Answer], /
+        self, turn: Turn, result: ThreadResult[Answer], /
     ) -> tuple[RemoteTurn, Callable[[], None]]: ...
 
 
 @attrs.define(eq=False)
-class Crossings:
-    """The turns of a builder's agents. Threads change it, by single steps on its sets."""
+class BridgeState:
+    """The turns of all agents of one bridge.
 
-    begin: Begin
-    grace_seconds: float
+    Several threads change it; each change is a single operation on a set.
+    """
+
+    start_turn: StartTurn
+    grace_period: float
     max_abandoned: int
     running: set[ThreadResult[Answer]] = attrs.Factory(set)
     abandoned: set[ThreadResult[Answer]] = attrs.Factory(set)
 
-    def abandon(self, turn_id: int, away: ThreadResult[Answer]) -> None:
-        """Leave a turn alone that did not stop, and count it until it ends."""
-        log.warning("turn %d did not stop within %g s: left", turn_id, self.grace_seconds)
+    def abandon(self, turn_id: int, result: ThreadResult[Answer]) -> None:
+        """Count a turn that did not stop as abandoned until it ends."""
+        log.warning("turn %d did not stop within %g s: abandoned", turn_id, self.grace_period)
 
-        def ended() -> None:
-            self.abandoned.discard(away)
-            log.info("the late end of turn %d has no effect", turn_id)
+        def on_finish() -> None:
+            self.abandoned.discard(result)
+            log.info("the abandoned turn %d has ended; its result is ignored", turn_id)
 
-        self.abandoned.add(away)
-        away.then = ended
-        if away.over:  # meanwhile, and perhaps before it could see `then`
-            self.abandoned.discard(away)
+        self.abandoned.add(result)
+        result.on_finish = on_finish
+        if result.done:  # it ended meanwhile, and perhaps before on_finish was set
+            self.abandoned.discard(result)
 
 
 @attrs.define(eq=False)
-class BridgeAgent:
-    """Runs turns elsewhere; `abandoned` when one did not stop, and no other may follow it."""
+class BridgeAgent(Agent, SupportsAbandon, RunsOnTrio):
+    """An agent whose turns run in another thread."""
 
     on_trio: ClassVar[bool] = True
-    crossings: Crossings
+    state: BridgeState
     abandoned: bool = False
+    """Whether a turn did not stop; the runtime then discards the agent."""
 
     async def run(self, turn: Turn, /) -> TurnResult:
-        """Answer with what the function returns."""
-        crossings = self.crossings
-        if len(crossings.abandoned) >= crossings.max_abandoned:
-            error = TOO_MANY.format(number=len(crossings.abandoned))
+        """Run the function, and return its result."""
+        state = self.state
+        if len(state.abandoned) >= state.max_abandoned:
+            error = TOO_MANY_ABANDONED.format(number=len(state.abandoned))
             return TurnResult(failed=True, error=error, api_calls=0)
-        away: ThreadResult[Answer] = ThreadResult()
-        theirs, stop = crossings.begin(turn, away)
-        crossings.running.add(away)
+        result: ThreadResult[Answer] = ThreadResult()
+        remote, stop = state.start_turn(turn, result)
+        state.running.add(result)
         try:
-            said = await away.wait(stop, crossings.grace_seconds)
+            answer = await result.wait(stop, state.grace_period)
         finally:
-            theirs.end()
-            crossings.running.discard(away)
-            if not away.over:
+            remote.end()
+            state.running.discard(result)
+            if not result.done:
                 self.abandoned = True
-                crossings.abandon(turn.turn_id, away)
-        return TurnResult(text=said) if isinstance(said, str) else said
+                state.abandon(turn.turn_id, result)
+        return TurnResult(text=answer) if isinstance(answer, str) else answer
 
 
 class Bridge:
-    """A builder of agents that run elsewhere."""
+    """A builder of agents whose turns run in another thread."""
 
-    def __init__(self, begin: Begin, grace_seconds: float, max_abandoned: int) -> None:
-        self._crossings = Crossings(begin, grace_seconds, max_abandoned)
+    def __init__(self, start_turn: StartTurn, grace_period: float, max_abandoned: int) -> None:
+        self._state = BridgeState(start_turn, grace_period, max_abandoned)
 
     def __call__(self, spec: AgentSpec) -> BridgeAgent:
-        """Build one; they share the bound."""
-        return BridgeAgent(self._crossings)
+        """Build an agent; all agents of a bridge share its limits."""
+        return BridgeAgent(self._state)
 
     def statistics(self) -> BridgeStatistics:
-        """How many turns run now."""
-        return BridgeStatistics(len(self._crossings.running), len(self._crossings.abandoned))
+        """Return the number of running and abandoned turns."""
+        return BridgeStatistics(len(self._state.running), len(self._state.abandoned))
 
 
 @attrs.define(eq=False)
 class LimitedAgent(BridgeAgent):
-    """Waits for one of the threads that its builder may use."""
+    """A bridge agent that first waits for one of a limited number of threads."""
 
     limiter: Callable[[], trio.CapacityLimiter] = attrs.field(kw_only=True)
 
     async def run(self, turn: Turn, /) -> TurnResult:
-        """Answer with what the function returns."""
+        """Run the function, and return its result."""
         async with self.limiter():
             return await super().run(turn)
 
 
 class BlockingBridge(Bridge):
-    """Builds agents that run a plain function, each turn in a worker thread of Trio's.
+    """Builds agents that run a function, each turn in one of Trio's worker threads.
 
-    Those threads are daemons: none of them keeps the process from exiting.
+    These are daemon threads, so an abandoned turn does not keep the process from exiting.
     """
 
     def __init__(
-        self, fn: Blocking, *, grace_seconds: float, max_abandoned: int, max_threads: int
+        self, fn: ThreadFunction, *, grace_period: float, max_abandoned: int, max_threads: int
     ) -> None:
-        super().__init__(self._begin, grace_seconds, max_abandoned)
+        super().__init__(self._start_turn, grace_period, max_abandoned)
         self._fn = fn
         self._max_threads = max_threads
-        # One for each run of Trio: a builder may serve several, in several threads.
+        # One limiter for each Trio run: several runs, in several threads, may share a bridge.
         self._limiters: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("threads")
 
     def __call__(self, spec: AgentSpec) -> BridgeAgent:
-        """Build one; they share the bounds."""
-        return LimitedAgent(self._crossings, limiter=self._limiter)
+        """Build an agent; all agents of a bridge share its limits."""
+        return LimitedAgent(self._state, limiter=self._limiter)
 
     def _limiter(self) -> trio.CapacityLimiter:
         try:
@@ -158,101 +173,121 @@ class BlockingBridge(Bridge):
             self._limiters.set(limiter)
             return limiter
 
-    def _begin(
-        self, turn: Turn, away: ThreadResult[Answer]
+    def _start_turn(
+        self, turn: Turn, result: ThreadResult[Answer]
     ) -> tuple[RemoteTurn, Callable[[], None]]:
-        theirs = ThreadTurn(turn)
-        work = functools.partial(outside().run, self._fn, theirs)
+        remote = ThreadTurn(turn)
+        work = functools.partial(thread_context().run, self._fn, remote)
         name = f"hermes turn {turn.turn_id}"
-        trio.lowlevel.start_thread_soon(work, away.finish, name)
-        return theirs, theirs.end
+        trio.lowlevel.start_thread_soon(work, result.finish, name)
+        return remote, remote.end
 
 
 class AsyncioBridge(Bridge):
-    """Builds agents that run a coroutine function on asyncio, all on one loop in one thread.
+    """Builds agents that run a coroutine function on asyncio; all turns share one loop and thread.
 
-    The loop is asyncio's own and not trio_asyncio's: importing that would change asyncio for the
-    whole process, and its loop ends with the first error that nobody waits for. It is begun by the
-    first turn and goes on until `close` or the end of the process, because clients that were made
-    on it are of no use on another.
+    The loop is asyncio's own, not that of trio_asyncio: importing trio_asyncio changes asyncio for
+    the whole process, and its loop ends with the first exception that nobody waits for. The first
+    turn starts the loop. It runs until `close` or the end of the process, because clients that were
+    created on one loop cannot be used on another.
     """
 
-    def __init__(self, fn: OnAsyncio, *, grace_seconds: float, max_abandoned: int) -> None:
-        super().__init__(self._begin, grace_seconds, max_abandoned)
+    def __init__(self, fn: AsyncioFunction, *, grace_period: float, max_abandoned: int) -> None:
+        super().__init__(self._start_turn, grace_period, max_abandoned)
         self._fn = fn
-        self._starting = threading.Lock()  # two runtimes in two threads may share it
+        self._lock = threading.Lock()  # runtimes in several threads may share a bridge
         self._thread: LoopThread | None = None
 
-    def _begin(
-        self, turn: Turn, away: ThreadResult[Answer]
+    def _start_turn(
+        self, turn: Turn, result: ThreadResult[Answer]
     ) -> tuple[RemoteTurn, Callable[[], None]]:
-        theirs = LoopTurn(turn)
-        task = LoopTask(self._loop(), away, functools.partial(self._fn, theirs))
+        remote = LoopTurn(turn)
+        task = LoopTask(self._loop(), result, functools.partial(self._fn, remote))
 
         def stop() -> None:
-            theirs.end()
+            remote.end()
             task.stop()
 
-        return theirs, stop
+        return remote, stop
 
     def _loop(self) -> asyncio.AbstractEventLoop:
-        with self._starting:
+        with self._lock:
             if self._thread is None:
                 self._thread = LoopThread()
             return self._thread.loop
 
     def close(self) -> None:
-        """Cancel what runs on the loop, and end its thread; another turn would begin another."""
-        with self._starting:
+        """Cancel all tasks of the loop and stop its thread; another turn would start a new loop."""
+        with self._lock:
             thread, self._thread = self._thread, None
         if thread is not None:
-            thread.close(self._crossings.grace_seconds)
+            thread.close(self._state.grace_period)
 
 
 class LoopThread:
-    """An event loop of asyncio's in a thread that does not keep the process from exiting."""
+    """An asyncio event loop in a daemon thread."""
 
     def __init__(self) -> None:
-        # Named, since after an import of trio_asyncio the default is another.
+        # Not asyncio.new_event_loop: after an import of trio_asyncio that makes another kind.
         self.loop: asyncio.AbstractEventLoop = asyncio.SelectorEventLoop()
         self._closing = False
-        self._thread = threading.Thread(target=self._serve, name="hermes asyncio", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="hermes asyncio", daemon=True)
         self._thread.start()
 
-    def _serve(self) -> None:
+    def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
             while not self._closing:
                 try:
                     runner.get_loop().run_forever()
-                except BaseException:
-                    log.exception("a task of asyncio's wanted to end its loop, which goes on")
+                except BaseException:  # a SystemExit of one task must not stop all others
+                    log.exception("an asyncio task tried to stop its event loop; it keeps running")
 
-    def close(self, seconds: float) -> None:
-        """End it; waits no longer than so many seconds."""
+    def close(self, timeout: float) -> None:
+        """Stop the loop, and wait for its thread for at most `timeout` seconds."""
         self._closing = True
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(seconds)
+        self._thread.join(timeout)
 
 
 def blocking_agent(
-    fn: Blocking,
+    fn: ThreadFunction,
     *,
-    grace_seconds: float = GRACE_SECONDS,
+    grace_period: float = GRACE_PERIOD,
     max_abandoned: int = MAX_ABANDONED,
     max_threads: int = MAX_THREADS,
 ) -> BlockingBridge:
-    """A builder for `open_runtime` from a plain function: `fn(turn)` answers, in a thread."""
+    """Make a builder of agents from a plain function, which runs in a thread.
+
+    Args:
+        fn: Called with a `ThreadTurn`; returns the answer as a string or a `TurnResult`.
+        grace_period: How long a cancelled turn may run on, in seconds, before it is abandoned.
+        max_abandoned: With so many abandoned turns, new turns fail.
+        max_threads: Maximum number of threads; further turns wait.
+
+    Raises `TypeError` for a coroutine function.
+    """
     if inspect.iscoroutinefunction(fn):
-        raise TypeError("blocking_agent takes a plain function; for a coroutine: asyncio_agent")
+        raise TypeError("blocking_agent takes a plain function; use asyncio_agent for a coroutine")
     return BlockingBridge(
-        fn, grace_seconds=grace_seconds, max_abandoned=max_abandoned, max_threads=max_threads
+        fn, grace_period=grace_period, max_abandoned=max_abandoned, max_threads=max_threads
     )
 
 
 def asyncio_agent(
-    fn: OnAsyncio, *, grace_seconds: float = GRACE_SECONDS, max_abandoned: int = MAX_ABANDONED
+    fn: AsyncioFunction,
+    *,
+    grace_period: float = GRACE_PERIOD,
+    max_abandoned: int = MAX_ABANDONED,
 ) -> AsyncioBridge:
-    """A builder for `open_runtime` from a coroutine function of asyncio's: `await fn(turn)`."""
+    """Make a builder of agents from a coroutine function, which runs on asyncio.
+
+    Args:
+        fn: Called with a `LoopTurn`; returns the answer as a string or a `TurnResult`.
+        grace_period: How long a cancelled turn may run on, in seconds, before it is abandoned.
+        max_abandoned: With so many abandoned turns, new turns fail.
+
+    Raises `TypeError` for a plain function.
+    """
     if not inspect.iscoroutinefunction(fn):
-        raise TypeError("asyncio_agent takes a coroutine function; for a plain one: blocking_agent")
-    return AsyncioBridge(fn, grace_seconds=grace_seconds, max_abandoned=max_abandoned)
+        raise TypeError("asyncio_agent takes a coroutine function; use blocking_agent for others")
+    return AsyncioBridge(fn, grace_period=grace_period, max_abandoned=max_abandoned)

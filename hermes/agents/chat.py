@@ -1,10 +1,9 @@
-"""`ChatAgent`: a model that speaks and calls tools, until it has answered."""
+"""`ChatAgent`: answers turns with a model that may call tools."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import attrs
 import trio
@@ -12,116 +11,118 @@ from msgspec.structs import replace
 
 from hermes.agents.budgets import Spending
 from hermes.agents.providers.base import (
-    Piece,
+    Completion,
+    Delta,
     Provider,
     ProviderError,
-    RequestRefused,
-    Said,
-    Text,
-    Unavailable,
+    RequestRejected,
 )
-from hermes.agents.providers.prompt_cache import Fresh, Prompts
+from hermes.agents.providers.prompt_cache import PromptCache, TurnMessages
+from hermes.agents.providers.retries import Retries
 from hermes.agents.tools.toolbox import Toolbox, ToolOutcome
 from hermes.errors import ContextOverflow
-from hermes.events import AssistantMessage, ReasoningDelta, TextDelta, ToolFinished, ToolStarted
+from hermes.events import AssistantMessage, TextDelta, ToolFinished, ToolStarted
 from hermes.messages import Message, ToolCall, TurnResult
-from hermes.protocols import Turn
+from hermes.protocols import Agent, RunsOnTrio, SupportsAclose, Turn
+from hermes.sanitize import scrub
 from hermes.transcript.overflow import LONG_HISTORY
 
-ONCE_MORE = "\n\n[The connection broke off; once more.]\n\n"
-OUT_OF_STEPS = "the model called tools {steps} times without coming to an answer"
-CUT = "the answer reached the limit of its length before it said anything"
-CUT_CALL = "{name} was not run: the answer reached the limit of its length within this call."
-LATE = "the turn has no time left for another try"
+RETRYING = "\n\n[Connection lost; retrying.]\n\n"
+TOO_MANY_STEPS = "the model called tools {steps} times without giving an answer"
+TRUNCATED = "the answer reached the token limit before it contained any text"
+TRUNCATED_CALL = (
+    "{name} was not run: the answer reached the token limit in the middle of this call."
+)
 
-Facts = Callable[[Turn], str | None]
-"""What is true only now, such as the date: it is said last, and not kept."""
-
-
-@attrs.frozen(kw_only=True)
-class Retries:
-    """How often a call is tried, and how long is waited between two tries."""
-
-    tries: int = 5
-    first_pause: float = 0.5
-    longest_pause: float = 30.0
-    longest_wait: float = 60.0
-    """Where a provider asks us to wait longer than this, the user is told instead."""
-
-    def pause(self, failures: int, asked: float | None) -> float | None:
-        """Seconds until the next try; None where there is none."""
-        if failures >= self.tries or (asked is not None and asked > self.longest_wait):
-            return None
-        pause = min(self.first_pause * 2.0 ** (failures - 1), self.longest_pause)
-        # Not all at once, when a provider comes back to life.
-        return max(asked or 0.0, pause * random.uniform(0.5, 1.0))
+TurnFacts: TypeAlias = Callable[[Turn], str | None]
+"""Returns text that is true only now, such as the date. It is sent as the last message of each
+request, so that it does not invalidate the prompt cache, and is not stored."""
 
 
 @attrs.define
-class _Hearing:
-    """Hands the pieces of an answer on; a second try repeats nothing that was heard before."""
+class _DeltaRelay:
+    """Emits the deltas of an answer; a retry does not repeat what was already emitted."""
 
     turn: Turn
-    heard: list[str] = attrs.Factory(list)
-    thought: bool = False
-    began: bool = False
-    """Whether the running try was heard of."""
-    _mute: bool = False
-    _before: str = ""
-    _agreed: int = 0
+    attempt_started: bool = False
+    """Whether the current attempt has produced anything."""
+    _emitted: list[str] = attrs.Factory(list)
+    _reasoned: bool = False
+    _skip_reasoning: bool = False
+    _previous: str = ""
+    """The text that earlier attempts have emitted."""
+    _matched: int = 0
+    """How much of it the current attempt has repeated so far."""
 
-    def start(self) -> None:
-        """A try begins."""
-        self.began = False
-        self._mute = self.thought or bool(self.heard)
-        self._before, self._agreed = "".join(self.heard), 0
+    def start_attempt(self) -> None:
+        """Prepare for another attempt to get the same answer."""
+        self.attempt_started = False
+        self._skip_reasoning = self._reasoned or bool(self._emitted)
+        self._previous, self._matched = "".join(self._emitted), 0
 
-    def hear(self, piece: Piece) -> None:
-        self.began = True
-        if isinstance(piece, Text):
-            self._hear_text(piece.text)
-        elif not self._mute:
-            self.thought = True
-            self.turn.emit(ReasoningDelta(piece.text))
+    def feed(self, delta: Delta) -> None:
+        """Emit the new part of a delta."""
+        self.attempt_started = True
+        if isinstance(delta, TextDelta):
+            self._feed_text(delta.text)
+        elif not self._skip_reasoning:
+            self._reasoned = True
+            self.turn.emit(delta)
 
-    def _hear_text(self, text: str) -> None:
-        known = self._before[self._agreed : self._agreed + len(text)]
-        if not text.startswith(known):
-            text = self._before[: self._agreed] + text
-            self._before, self.heard = "", [text]
-            self.turn.emit(TextDelta(ONCE_MORE, restart=True))
+    def _feed_text(self, text: str) -> None:
+        repeated = self._previous[self._matched : self._matched + len(text)]
+        if not text.startswith(repeated):  # another answer than the one before: begin again
+            text = self._previous[: self._matched] + text
+            self._previous, self._emitted = "", [text]
+            self.turn.emit(TextDelta(RETRYING, restart=True))
             self.turn.emit(TextDelta(text))
             return
-        self._agreed += len(known)
-        if new := text[len(known) :]:
-            self.heard.append(new)
+        self._matched += len(repeated)
+        if new := text[len(repeated) :]:
+            self._emitted.append(new)
             self.turn.emit(TextDelta(new))
 
 
 @attrs.define
-class _Work:
-    """A turn on its way: what was said and done in it so far."""
+class _Progress:
+    """The messages and provider calls of a turn so far."""
 
-    fresh: Fresh
+    messages: TurnMessages
     rows: list[Message] = attrs.Factory(list)
-    calls: int = 0
+    api_calls: int = 0
 
     def add(self, rows: Sequence[Message]) -> None:
         self.rows += rows
-        self.fresh.add(rows)
+        self.messages.add(rows)
 
-    def result(self, **fields: object) -> TurnResult:
-        return TurnResult(api_calls=self.calls, **fields)  # type: ignore[arg-type]
+    def result(self, completion: Completion) -> TurnResult:
+        text = completion.message.content
+        return TurnResult(
+            text=text,
+            rows=[*self.rows, completion.message] if text else None,
+            partial=completion.truncated,
+            error=TRUNCATED if completion.truncated and not text else None,
+            api_calls=self.api_calls,
+        )
+
+    def failure(self, error: str) -> TurnResult:
+        return TurnResult(failed=True, error=error, api_calls=self.api_calls)
 
 
-def _suspect(turn: Turn, refusal: RequestRefused) -> None:
-    """Some providers refuse what is too long without a word: in a long conversation it is that."""
-    if len(turn.history) > LONG_HISTORY:
-        raise ContextOverflow(str(refusal)) from refusal
+class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
+    """An agent that answers with a model and runs the tools that the model calls.
 
+    Between turns it keeps only encoded histories, which can be rebuilt at any time. Usually built
+    by `chat_agents`.
 
-class ChatAgent:
-    """Answers turns with a model; what it keeps between them are bytes that can be made again."""
+    Args:
+        provider: The model, with the system prompt and the tool schemas.
+        tools: The tools that the model may call; their schemas must be those of the provider.
+        facts: Returns text for the current turn only (see `TurnFacts`).
+        retries: How calls are retried that failed.
+        spending: Prices and budgets.
+        max_steps: Maximum number of model calls in a turn.
+    """
 
     on_trio: ClassVar[bool] = True
 
@@ -130,7 +131,7 @@ class ChatAgent:
         provider: Provider,
         tools: Toolbox | None = None,
         *,
-        facts: Facts | None = None,
+        facts: TurnFacts | None = None,
         retries: Retries | None = None,
         spending: Spending | None = None,
         max_steps: int = 50,
@@ -141,101 +142,105 @@ class ChatAgent:
         self._retries = retries or Retries()
         self._spending = spending or Spending()
         self._max_steps = max_steps
-        self._prompts = Prompts(provider)
+        self._prompts = PromptCache(provider)
 
     async def run(self, turn: Turn, /) -> TurnResult:
-        """Ask the model, do what it asks for, and ask again, until it has answered."""
+        """Answer a turn: call the model and run tools until it answers without tool calls.
+
+        A `ProviderError` becomes a failed result. Raises `ContextOverflow` if the conversation is
+        too long for the model.
+        """
         history = self._prompts.history(turn.session_id, turn.history)
-        work = _Work(self._prompts.fresh(turn.session_id))
-        work.fresh.add(turn.input)
-        said = self._facts(turn) if self._facts else None
-        tail = [Message("user", said)] if said else []
+        progress = _Progress(self._prompts.start_turn(turn.session_id))
+        progress.messages.add(turn.input)
+        facts = self._facts(turn) if self._facts else None
+        suffix = [Message("user", facts)] if facts else []
         try:
             for _ in range(self._max_steps):
+                messages = progress.messages
                 body = self._provider.body(
-                    bytes(history), work.fresh.encoded, work.fresh.behind(tail)
+                    bytes(history), messages.encoded, messages.suffix(suffix)
                 )
-                answer = await self._ask(turn, body, work)
-                if not answer.message.tool_calls:
-                    work.rows.append(answer.message)
-                    text = answer.message.content
-                    return work.result(
-                        text=text,
-                        rows=work.rows if text else None,
-                        partial=answer.cut,
-                        error=CUT if answer.cut and not text else None,
-                    )
-                await self._do(turn, answer, work)
+                completion = await self._complete(turn, body, progress)
+                if not completion.message.tool_calls:
+                    return progress.result(completion)
+                await self._run_tools(turn, completion, progress)
         except ProviderError as error:
-            if isinstance(error, RequestRefused) and error.bare:
-                _suspect(turn, error)
-            return work.result(failed=True, error=str(error))
-        return work.result(failed=True, error=OUT_OF_STEPS.format(steps=self._max_steps))
+            _raise_if_overflow(turn, error)
+            return progress.failure(str(error))
+        return progress.failure(TOO_MANY_STEPS.format(steps=self._max_steps))
 
-    async def _ask(self, turn: Turn, body: bytes, work: _Work) -> Said:
-        """One answer of the model, by as many tries as it takes."""
-        hearing = _Hearing(turn)
-        failures = 0
-        while True:
-            hearing.start()
-            try:
-                return await self._call(turn, body, work, hearing)
-            except Unavailable as error:
-                failures += 1
-                pause = self._retries.pause(failures, error.retry_after)
-                if pause is None:
-                    raise
-                if trio.current_time() + pause >= turn.deadline:
-                    raise Unavailable(f"{error}; {LATE}") from error
-                await trio.sleep(pause)
+    async def _complete(self, turn: Turn, body: bytes, progress: _Progress) -> Completion:
+        """Get one answer of the model, with retries."""
+        relay = _DeltaRelay(turn)
 
-    async def _call(self, turn: Turn, body: bytes, work: _Work, hearing: _Hearing) -> Said:
-        """One call, which is on the bill: by the provider's count, or by what was asked of it."""
+        async def attempt() -> Completion:
+            relay.start_attempt()
+            return await self._call(turn, body, progress, relay)
+
+        return await self._retries.run(attempt, turn.deadline)
+
+    async def _call(
+        self, turn: Turn, body: bytes, progress: _Progress, relay: _DeltaRelay
+    ) -> Completion:
+        """Call the provider once, within the budget, and charge the turn for it."""
         endpoint = self._provider.endpoint
         expected = self._spending.expected(endpoint.model, body, endpoint.max_tokens)
         async with self._spending.allowed(turn.spent, expected):
-            work.calls += 1
+            progress.api_calls += 1
             try:
-                said = await self._provider.ask(body, hearing.hear)
+                completion = await self._provider.complete(body, relay.feed)
             except BaseException:
-                if hearing.began:  # it was answering, and so it counts
-                    guess = replace(expected, output_tokens=0, cost=None, provider=endpoint.name)
-                    turn.charge(self._spending.priced(guess))
+                if relay.attempt_started:  # the provider bills an answer that was interrupted
+                    estimate = replace(expected, output_tokens=0, cost=None, provider=endpoint.name)
+                    turn.charge(self._spending.priced(estimate))
                 raise
-            if said.usage is not None:
-                turn.charge(self._spending.priced(said.usage))
-            return said
+            if completion.usage is not None:
+                turn.charge(self._spending.priced(completion.usage))
+            return completion
 
-    async def _do(self, turn: Turn, answer: Said, work: _Work) -> None:
-        """Run the tools that a message asks for, all at once; their results keep its order."""
-        message = answer.message
+    async def _run_tools(self, turn: Turn, completion: Completion, progress: _Progress) -> None:
+        """Run the tool calls of a message concurrently; the results keep the order of the calls."""
+        message = completion.message
         results: dict[int, Message] = {}
-        # What is left of a call that was cut may be read as one with fewer arguments.
-        cut = len(message.tool_calls) - 1 if answer.cut else None
+        # A truncated call may still be valid JSON, with arguments missing.
+        truncated = len(message.tool_calls) - 1 if completion.truncated else None
 
-        async def run(place: int, call: ToolCall) -> None:
-            if place == cut:
-                ran = ToolOutcome(CUT_CALL.format(name=call.name), failed=True)
+        async def run(index: int, call: ToolCall) -> None:
+            if index == truncated:
+                outcome = ToolOutcome(TRUNCATED_CALL.format(name=call.name), failed=True)
             else:
-                ran = await self._tools.run(call, turn)
-            # Halves of characters, as in names of files, can be neither sent nor stored.
-            content = ran.content.encode(errors="replace").decode()
-            turn.emit(ToolFinished(call.id, content, ran.failed))
-            results[place] = Message("tool", content, tool_call_id=call.id, tool_name=call.name)
+                outcome = await self._tools.run(call, turn)
+            content = scrub(outcome.content)
+            turn.emit(ToolFinished(call.id, content, outcome.failed))
+            results[index] = Message("tool", content, tool_call_id=call.id, tool_name=call.name)
 
-        # If the turn fails or is interrupted, its rows are made of these events: as they were sent,
-        # and in their order, not as the tasks begin.
+        # If the turn fails or is interrupted, its rows are built from these events, so they are
+        # emitted in the order of the message and not in the order in which the tasks start.
         turn.emit(AssistantMessage(message))
         for call in message.tool_calls:
             turn.emit(ToolStarted(call))
         async with trio.open_nursery() as nursery:
-            for place, call in enumerate(message.tool_calls):
-                nursery.start_soon(run, place, call)
-        work.add([message, *(results[place] for place in sorted(results))])
+            for index, call in enumerate(message.tool_calls):
+                nursery.start_soon(run, index, call)
+        progress.add([message, *(results[index] for index in sorted(results))])
         if steered := turn.steered():
-            work.add(steered)
+            progress.add(steered)
 
     async def aclose(self) -> None:
-        """Forget what was shown; the client belongs to whoever made it."""
-        self._prompts = Prompts(self._provider)
+        """Discard the encoded histories. The HTTP client stays open; its creator closes it."""
+        self._prompts = PromptCache(self._provider)
         await trio.lowlevel.checkpoint()
+
+
+def _raise_if_overflow(turn: Turn, error: ProviderError) -> None:
+    """Raise `ContextOverflow` for an unexplained rejection in a long conversation.
+
+    Some providers reject a prompt that is too long without giving a reason.
+    """
+    if (
+        isinstance(error, RequestRejected)
+        and error.unexplained
+        and len(turn.history) > LONG_HISTORY
+    ):
+        raise ContextOverflow(str(error)) from error

@@ -1,52 +1,60 @@
-"""Agents that answer with a model, ready for a runtime: one HTTP client, one set of tools."""
+"""`chat_agents`: agents, compressor and titler for a runtime, with one HTTP client."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import attrs
 import httpx2
 import trio
 
 from hermes.agents.budgets import Spending
-from hermes.agents.chat import ChatAgent, Facts, Retries
-from hermes.agents.compressor import INSTRUCTIONS, ModelCompressor
+from hermes.agents.chat import ChatAgent, TurnFacts
+from hermes.agents.compressor import SUMMARY_PROMPT, ModelCompressor
 from hermes.agents.providers.anthropic_messages import AnthropicMessages
 from hermes.agents.providers.base import Endpoint, Provider
 from hermes.agents.providers.openai_chat import OpenAIChat
-from hermes.agents.titler import NAMING, ModelTitler
+from hermes.agents.providers.retries import Retries
+from hermes.agents.titler import TITLE_PROMPT, ModelTitler
 from hermes.agents.tools.toolbox import Tool, Toolbox
 from hermes.messages import AgentSpec, JsonObject, Source
 
-Protocol = Literal["openai", "anthropic"]
-CONNECTIONS = 100
+Protocol: TypeAlias = Literal["openai", "anthropic"]
+MAX_CONNECTIONS = 100
 
 
 @attrs.frozen(kw_only=True)
 class ChatAgents:
-    """Builds agents for conversations: give `build` and `describe` to a runtime."""
+    """Builds the agents of a runtime; all of them share an HTTP client and the tool threads.
+
+    Pass `build` and `agent_spec` to `open_runtime`, as `build_agent` and `agent_spec`. Usually made
+    by `chat_agents`.
+    """
 
     client: httpx2.AsyncClient
     endpoint: Endpoint
     protocol: Protocol = "openai"
     system: str | None = None
+    """The system prompt."""
     tools: Sequence[Tool] = ()
-    facts: Facts | None = None
+    facts: TurnFacts | None = None
+    """Returns text for the current turn only, such as the date."""
     retries: Retries = attrs.Factory(Retries)
     spending: Spending = attrs.Factory(Spending)
+    """Prices and budgets."""
     redact: Callable[[str], str] | None = None
-    """Takes secrets out of what tools answer."""
+    """Removes secrets from the output of tools."""
     _toolbox: Toolbox = attrs.field(init=False, repr=False)
-    """All agents share its threads: it is they that are bounded, whoever's call they run."""
 
     @_toolbox.default
     def _make_toolbox(self) -> Toolbox:
         return Toolbox(self.tools, redact=self.redact)
 
-    def describe(self, session_key: str, source: Source) -> AgentSpec:
-        """What an agent is built from; two conversations with the same need no rebuild."""
+    def agent_spec(self, session_key: str, source: Source) -> AgentSpec:
+        """Return what an agent is built from; it is rebuilt only if this changes."""
+        toolset = tuple(str(each["name"]) for each in self._toolbox.on(source.platform).schemas)
         return AgentSpec(
             session_key=session_key,
             platform=source.platform,
@@ -54,13 +62,13 @@ class ChatAgents:
             model=self.endpoint.model,
             endpoint=self.endpoint.base_url,
             credential=self.endpoint.key.reveal(),
-            toolset=tuple(str(each["name"]) for each in self._toolbox.on(source.platform).schemas),
+            toolset=toolset,
             system_prompt=self.system,
             settings=(("protocol", self.protocol), ("parameters", repr(self.endpoint.parameters))),
         )
 
     def build(self, spec: AgentSpec) -> ChatAgent:
-        """An agent for one conversation."""
+        """Return an agent for one conversation, with the tools of its platform."""
         toolbox = self._toolbox.on(spec.platform)
         provider = self._provider(self.endpoint, self.system, toolbox.schemas)
         return ChatAgent(
@@ -70,37 +78,55 @@ class ChatAgents:
     def compressor(
         self, endpoint: Endpoint | None = None, *, window: int = 100_000
     ) -> ModelCompressor:
-        """A compressor, with the same model or with another one."""
-        provider = self._provider(endpoint or self.endpoint, INSTRUCTIONS, ())
+        """Return a compressor.
+
+        Args:
+            endpoint: The model that writes summaries; by default the model of the agents.
+            window: The size of its context window in tokens.
+        """
+        provider = self._provider(endpoint or self.endpoint, SUMMARY_PROMPT, ())
         return ModelCompressor(provider=provider, window=window, spending=self.spending)
 
     def titler(self, endpoint: Endpoint | None = None) -> ModelTitler:
-        """What names conversations, with the same model or with another one."""
-        provider = self._provider(endpoint or self.endpoint, NAMING, ())
+        """Return a titler that calls the model of `endpoint`; by default that of the agents."""
+        provider = self._provider(endpoint or self.endpoint, TITLE_PROMPT, ())
         return ModelTitler(provider=provider, spending=self.spending)
 
     def _provider(
         self, endpoint: Endpoint, system: str | None, tools: tuple[JsonObject, ...]
     ) -> Provider:
-        make: Callable[..., Provider] = (
-            AnthropicMessages if self.protocol == "anthropic" else OpenAIChat
-        )
-        return make(self.client, endpoint, system, tools)
+        provider = AnthropicMessages if self.protocol == "anthropic" else OpenAIChat
+        return provider(self.client, endpoint, system, tools)
 
 
 @asynccontextmanager
-async def chat_agents(  # noqa: PLR0913 - what all of them share
+async def chat_agents(  # noqa: PLR0913 - all of it is shared by the agents
     endpoint: Endpoint,
     *,
     protocol: Protocol = "openai",
     system: str | None = None,
     tools: Sequence[Tool] = (),
-    facts: Facts | None = None,
+    facts: TurnFacts | None = None,
     spending: Spending | None = None,
     redact: Callable[[str], str] | None = None,
 ) -> AsyncIterator[ChatAgents]:
-    """Agents that share a client; its connections are closed at the end of the block."""
-    limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+    """Open an HTTP client and yield a `ChatAgents` that uses it.
+
+    The connections are closed at the end of the block, so the runtime must be opened inside it.
+
+    Args:
+        endpoint: URL, model name and API key.
+        protocol: `"openai"` for chat completions, `"anthropic"` for the Messages API.
+        system: The system prompt.
+        tools: The tools that the model may call.
+        facts: Called with each turn; returns text that is true only now, such as the date. It is
+            sent last and not stored, so it does not invalidate the prompt cache.
+        spending: Prices and budgets.
+        redact: Removes secrets from the output of tools, before the model or the store see it.
+    """
+    limits = httpx2.Limits(
+        max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS
+    )
     async with httpx2.AsyncClient(limits=limits, trust_env=True) as client:
         yield ChatAgents(
             client=client,

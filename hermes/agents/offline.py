@@ -1,56 +1,52 @@
-"""`OfflineAgent`: answers without a model, a key or a network, always in the same way.
+"""`OfflineAgent`: a deterministic agent that needs no model, API key or network.
 
-Every feature of the runtime can be tried on it: it streams, calls tools, recalls what was said,
-hears what is said into its answer, and can be stopped.
+Every feature of the runtime can be tried with it: it streams, calls tools, remembers the
+conversation, takes messages into account that arrive while it answers, and can be stopped.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import attrs
 import msgspec
 import trio
 from msgspec.structs import replace
 
-from hermes.actors.session.running_turn import rows_of
-from hermes.agents.arithmetic import calculate
 from hermes.events import AgentEvent, Steered, TextDelta, ToolFinished, ToolStarted
-from hermes.messages import Message, SearchHit, ToolCall, TurnResult
-from hermes.protocols import Turn
-from hermes.transcript.compaction import is_question
+from hermes.messages import Message, ToolCall, TurnResult
+from hermes.protocols import Agent, RunsOnTrio, Turn
+from hermes.sanitize import one_line, shorten
+from hermes.transcript.rows import rows_from_events
 
-WHO = "I am the offline agent of Hermes: no model is connected."
+INTRODUCTION = "I am the offline agent of Hermes; no model is connected."
 CONNECT = (
-    "To talk with a model, set OPENAI_API_KEY before you start Hermes, and OPENAI_BASE_URL as well "
-    "if the model is not one of OpenAI's."
+    "To chat with a model, set OPENAI_API_KEY before you start Hermes, and OPENAI_BASE_URL for a "
+    "provider other than OpenAI."
 )
-ABILITIES = """\
-Without one I can
+HELP = """\
+Here is what I can do without a model:
+- remember things: remember that the key is under the mat
+- find what you told me: what did I say about the key
 - tell the time: what time is it
-- do sums: what is 2 + 3*4
 - count words: count the words in to be or not to be
-- recall what you said: what did I say about bees
-- count: count to 100 slowly (meanwhile, try /stop, /steer and /queue)"""
+- count: count to 100 slowly (try /stop, /steer and /queue while I count)"""
+FALLBACK = f"{INTRODUCTION} Type help to see what I can do. {CONNECT}"
 
 MAX_COUNT = 1000
 MAX_RECALLED = 5
-PACE = 0.2
-"""Seconds between two numbers that are counted slowly."""
-_GIST = 80
+MAX_QUOTE = 80
+SECONDS_PER_NUMBER = 0.2
+"""The pause between two numbers if the agent counts slowly."""
 
 
 def _request(pattern: str) -> re.Pattern[str]:
     return re.compile(rf"(?:please |(?:can|could) you )?(?:{pattern})", re.IGNORECASE)
 
 
-_SUM = _request(
-    r"(?:what is |what's |whats |how much is |calculate |compute )?"
-    r"(?P<sum>(?=.*[\d)]\s*[-+−*×·/÷%^])[-+−*×·/÷%^\d\s.()]*[\d.)])\s*=?"
-)
 _TIME = _request(
     r"what time is it|what(?:'s| is) the time|what day is it|"
     r"what(?:'s| is) (?:the|today's) date|tell (?:me )?the time"
@@ -68,79 +64,66 @@ _HELP = _request(r"help|what can you do|who are you|what are you")
 _STOP = _request(r"stop|enough|that(?:'s| is) enough")
 
 
-class Search(Protocol):
-    """Finds messages by their words, among those of one session_key."""
-
-    def __call__(
-        self, session_key: str, words: str, *, role: str | None = None, limit: int = 20
-    ) -> Awaitable[Sequence[SearchHit]]: ...
-
-
 def _local_time() -> datetime:
     return datetime.now().astimezone()
 
 
-def _plain(text: str) -> str:
+def _normalize(text: str) -> str:
     return " ".join(text.split()).rstrip("?!. ")
 
 
 @attrs.define
-class _Talk:
-    """What is said and done in one turn, told as it happens and kept for its rows."""
+class _Answer:
+    """The answer to one turn: emits events, and keeps them to build the rows of the turn."""
 
     turn: Turn
     waiting: list[str]
-    """What is still to be answered."""
-    log: list[AgentEvent | Steered] = attrs.Factory(list)
-    said: str = ""
-    calls: int = 0
+    """Messages that are not answered yet."""
+    events: list[AgentEvent | Steered] = attrs.Factory(list)
+    text: str = ""
+    tool_calls: int = 0
 
     async def say(self, text: str) -> None:
-        """Say it, word by word, apart from what was said before."""
-        await self.begin()
-        for piece in re.findall(r"\s*\S+", text):
-            await self.piece(piece)
+        """Stream a paragraph, word by word."""
+        await self.start_paragraph()
+        for word in re.findall(r"\s*\S+", text):
+            await self.stream(word)
 
-    async def begin(self) -> None:
-        """Leave a line between two answers."""
-        if self.said and not self.said.endswith("\n\n"):
-            await self.piece("\n\n")
+    async def start_paragraph(self) -> None:
+        """Separate the next paragraph from the text so far."""
+        if self.text and not self.text.endswith("\n\n"):
+            await self.stream("\n\n")
 
-    async def piece(self, text: str, pause: float = 0.0) -> None:
-        """Say a piece of it; here the agent can be stopped."""
+    async def stream(self, text: str, pause: float = 0.0) -> None:
+        """Emit a piece of text; the turn can be cancelled here."""
         await trio.sleep(pause)
-        self._tell(TextDelta(text))
-        self.said += text
+        self._emit(TextDelta(text))
+        self.text += text
 
-    def _tell(self, event: AgentEvent) -> None:
+    def _emit(self, event: AgentEvent) -> None:
         self.turn.emit(event)
-        self.log.append(event)
+        self.events.append(event)
 
-    async def use(
-        self, name: str, tool: Callable[[], Awaitable[str]], **arguments: str
-    ) -> ToolFinished:
-        """Use a tool, and listen then; what it refuses is its answer."""
-        self.calls += 1
-        call_id = f"offline-{self.turn.turn_id}-{self.calls}"
-        self._tell(ToolStarted(ToolCall(call_id, name, msgspec.json.encode(arguments).decode())))
-        try:
-            finished = ToolFinished(call_id, await tool())
-        except ValueError as refusal:
-            finished = ToolFinished(call_id, str(refusal), failed=True)
-        self._tell(finished)
-        self.waiting += self.listen()
-        return finished
+    async def call(self, name: str, tool: Callable[[], Awaitable[str]], **arguments: str) -> str:
+        """Run a tool, emit its events, and return its result."""
+        self.tool_calls += 1
+        call_id = f"offline-{self.turn.turn_id}-{self.tool_calls}"
+        self._emit(ToolStarted(ToolCall(call_id, name, msgspec.json.encode(arguments).decode())))
+        result = await tool()
+        self._emit(ToolFinished(call_id, result))
+        self.waiting += self.steered()
+        return result
 
-    def listen(self) -> list[str]:
-        """What was said into this answer since the last time."""
-        heard = self.turn.steered()
-        self.log += [Steered(message) for message in heard]
-        return [message.content or "" for message in heard]
+    def steered(self) -> list[str]:
+        """Return the messages that arrived since the last call."""
+        messages = self.turn.steered()
+        self.events += [Steered(message) for message in messages]
+        return [message.content or "" for message in messages]
 
     def result(self) -> TurnResult:
-        """All of it; each message that was heard stands where it was heard."""
-        rows = [_stripped(row) for row in rows_of(self.log, None)]
-        return TurnResult(text=self.said, rows=rows, api_calls=0)
+        """Return the result of the turn, with steered messages where they were read."""
+        rows = [_stripped(row) for row in rows_from_events(self.events, None)]
+        return TurnResult(text=self.text, rows=rows, api_calls=0)
 
 
 def _stripped(row: Message) -> Message:
@@ -150,127 +133,106 @@ def _stripped(row: Message) -> Message:
 
 
 @attrs.define(eq=False)
-class OfflineAgent:
-    """Answers plain requests by rules, and says what it is to all others.
+class OfflineAgent(Agent, RunsOnTrio):
+    """Answers a few simple requests by rules, and explains itself for all others.
 
-    It keeps nothing between turns, so one is enough: `open_runtime(path, agent=lambda _: agent)`.
+    It keeps no state between turns, so one agent can serve all conversations.
     """
 
     on_trio: ClassVar[bool] = True
-    search: Search | None = None
-    """Such as a runtime's; without it, what was said is looked for in this session's history."""
     now: Callable[[], datetime] = _local_time
-    pace: float = PACE
+    """Returns the current time."""
+    pause: float = SECONDS_PER_NUMBER
+    """Seconds between two numbers if the agent counts slowly."""
 
     async def run(self, turn: Turn, /) -> TurnResult:
-        """Answer each message, and then what was said meanwhile."""
-        talk = _Talk(turn, [message.content or "" for message in turn.input])
-        while talk.waiting:
-            await self._answer(talk, talk.waiting.pop(0))
-            talk.waiting += talk.listen()
-        return talk.result()
+        """Answer each message, including those that arrive meanwhile."""
+        answer = _Answer(turn, [message.content or "" for message in turn.input])
+        while answer.waiting:
+            await self._reply(answer, answer.waiting.pop(0))
+            answer.waiting += answer.steered()
+        return answer.result()
 
-    async def _answer(self, talk: _Talk, text: str) -> None:
-        asked = _plain(text)
-        for pattern, answer in (
-            (_SUM, self._sum),
-            (_TIME, self._time),
-            (_WORDS, self._words),
+    async def _reply(self, answer: _Answer, text: str) -> None:
+        request = _normalize(text)
+        for pattern, reply in (
+            (_TIME, self._tell_time),
+            (_WORDS, self._count_words),
             (_COUNT, self._count),
             (_RECALL, self._recall),
             (_REMEMBER, self._remember),
             (_HELP, self._help),
         ):
-            if found := pattern.fullmatch(asked):
-                await answer(talk, found)
+            if match := pattern.fullmatch(request):
+                await reply(answer, match)
                 return
-        await self._admit(talk, " ".join(text.split()))
+        quote = shorten(text, MAX_QUOTE)
+        first_line = f"You said: {quote}" if quote else "Your message contains no text."
+        await answer.say(f"{first_line}\n{FALLBACK}")
 
-    async def _sum(self, talk: _Talk, found: re.Match[str]) -> None:
-        wanted = found["sum"].strip()
-
-        async def tool() -> str:
-            await trio.lowlevel.checkpoint()
-            return calculate(wanted)
-
-        answer = await talk.use("calculate", tool, expression=wanted)
-        await talk.say(f"{wanted} {'does not work:' if answer.failed else '='} {answer.content}")
-
-    async def _time(self, talk: _Talk, _: re.Match[str]) -> None:
+    async def _tell_time(self, answer: _Answer, _: re.Match[str]) -> None:
         async def tool() -> str:
             await trio.lowlevel.checkpoint()
             return f"{self.now():%A, %Y-%m-%d %H:%M:%S %Z}".strip()
 
-        answer = await talk.use("now", tool)
-        await talk.say(f"It is {answer.content}.")
+        await answer.say(f"It is {await answer.call('now', tool)}.")
 
-    async def _words(self, talk: _Talk, found: re.Match[str]) -> None:
+    async def _count_words(self, answer: _Answer, match: re.Match[str]) -> None:
+        text = match["text"]
+
         async def tool() -> str:
             await trio.lowlevel.checkpoint()
-            return str(len(found["text"].split()))
+            return str(len(text.split()))
 
-        answer = await talk.use("count_words", tool, text=found["text"])
-        await talk.say(f"Words: {answer.content}")
+        await answer.say(f"Words: {await answer.call('count_words', tool, text=text)}")
 
-    async def _count(self, talk: _Talk, found: re.Match[str]) -> None:
-        """Count; what is said meanwhile is answered in between, or ends it."""
-        last = int(found["last"])
-        await talk.begin()
+    async def _count(self, answer: _Answer, match: re.Match[str]) -> None:
+        """Count, and reply to messages that arrive meanwhile; one of them may stop the count."""
+        last = int(match["last"])
+        await answer.start_paragraph()
         for number in range(1, min(last, MAX_COUNT) + 1):
-            heard = talk.listen()
-            if any(_STOP.fullmatch(_plain(text)) for text in heard):
-                await talk.say("As you say: I stop here.")
+            steered = answer.steered()
+            if any(_STOP.fullmatch(_normalize(text)) for text in steered):
+                await answer.say("OK, I stop here.")
                 return
-            for text in heard:
-                await self._answer(talk, text)
-                await talk.begin()
-            pause = self.pace if found["slowly"] and number > 1 else 0.0
-            joint = "" if talk.said[-1:] in {"", "\n"} else " "
-            await talk.piece(f"{joint}{number}", pause)
+            for text in steered:
+                await self._reply(answer, text)
+                await answer.start_paragraph()
+            pause = self.pause if match["slowly"] and number > 1 else 0.0
+            separator = "" if answer.text[-1:] in {"", "\n"} else " "
+            await answer.stream(f"{separator}{number}", pause)
         if not 1 <= last <= MAX_COUNT:
-            await talk.say(f"I count from 1, and to {MAX_COUNT} at most.")
+            await answer.say(f"I can count from 1 to {MAX_COUNT}.")
 
-    async def _recall(self, talk: _Talk, found: re.Match[str]) -> None:
-        wanted = found["words"]
+    async def _recall(self, answer: _Answer, match: re.Match[str]) -> None:
+        words = match["words"]
 
         async def tool() -> str:
-            return "\n".join(await self._recalled(talk.turn, wanted))
+            return "\n".join(await _find(answer.turn, words))
 
-        answer = await talk.use("recall", tool, words=wanted)
-        if answer.content:
-            lines = "".join(f"\n- {line}" for line in answer.content.splitlines())
-            await talk.say(f"You said about {wanted}:{lines}")
+        found = await answer.call("recall", tool, words=words)
+        if found:
+            lines = "".join(f"\n- {line}" for line in found.splitlines())
+            await answer.say(f"You said about {words}:{lines}")
         else:
-            await talk.say(f"I find nothing that you said about {wanted}.")
+            await answer.say(f"You have not told me anything about {words}.")
 
-    async def _recalled(self, turn: Turn, wanted: str) -> list[str]:
-        """The latest things that the user said with these words in them, on a line each."""
-        if self.search is None:
-            await trio.lowlevel.checkpoint()
-            words = wanted.lower().split()
-            said = [row.content or "" for row in turn.history if is_question(row)]
-            found = [text for text in said if all(word in text.lower() for word in words)]
-        else:
-            # Each in quotes: a word of the user's is no operator of the search.
-            quoted = " ".join(f'"{word}"' for word in wanted.replace('"', " ").split())
-            hits = await self.search(turn.session_key, quoted, role="user", limit=4 * MAX_RECALLED)
-            hits = sorted(hits, key=lambda hit: (hit.timestamp, hit.message_id))
-            found = [hit.snippet.replace(">>>", "").replace("<<<", "") for hit in hits]
-        lines = [" ".join(text.split()) for text in found]
-        # Not the questions: the words are in them too.
-        told = [line for line in lines if not _RECALL.match(line)]
-        return list(dict.fromkeys(told))[-MAX_RECALLED:]
+    async def _remember(self, answer: _Answer, match: re.Match[str]) -> None:
+        await answer.say(f"I will remember: {match['what']}\nAsk me later what you said about it.")
 
-    async def _remember(self, talk: _Talk, found: re.Match[str]) -> None:
-        await talk.say(
-            f"That is kept with this conversation: {found['what']}\n"
-            "Ask me what you said about it, by one of its words."
-        )
+    async def _help(self, answer: _Answer, _: re.Match[str]) -> None:
+        await answer.say(f"{INTRODUCTION}\n{HELP}\n{CONNECT}")
 
-    async def _help(self, talk: _Talk, _: re.Match[str]) -> None:
-        await talk.say(f"{WHO}\n{ABILITIES}\n{CONNECT}")
 
-    async def _admit(self, talk: _Talk, text: str) -> None:
-        gist = text if len(text) <= _GIST else text[: _GIST - 1] + "…"
-        said = f"You said: {gist}" if gist else "There were no words in your message."
-        await talk.say(f"{said}\n{WHO} Say help to see what I can do. {CONNECT}")
+async def _find(turn: Turn, words: str) -> list[str]:
+    """Return the user's latest messages that contain the words, each on one line."""
+    # Quoted, so that no word is taken for an operator of the query language.
+    query = " ".join(f'"{word}"' for word in words.replace('"', " ").split())
+    hits = await turn.search(query, role="user", limit=4 * MAX_RECALLED)
+    found = [
+        one_line(hit.snippet.replace(">>>", "").replace("<<<", ""))
+        for hit in sorted(hits, key=lambda hit: (hit.timestamp, hit.message_id))
+    ]
+    # Earlier questions of this kind contain the words too.
+    lines = [line for line in found if not _RECALL.match(line)]
+    return list(dict.fromkeys(lines))[-MAX_RECALLED:]

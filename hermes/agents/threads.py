@@ -1,10 +1,11 @@
-"""Work in another thread that a task on Trio waits for, and a turn that can be used there."""
+"""Work in another thread that a Trio task waits for, and the turn as seen from there."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import contextvars
+import functools
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
@@ -16,96 +17,100 @@ from sniffio import current_async_library_cvar
 from hermes import user_code
 from hermes.errors import TurnClosed
 from hermes.events import AgentEvent
-from hermes.messages import CostTotals, Message, Source, StoredMessage, Usage
+from hermes.messages import CostTotals, Message, SearchHit, Source, StoredMessage, Usage
 from hermes.protocols import Turn
 
 R = TypeVar("R")
 
 
-def outside() -> contextvars.Context:
-    """A copy of the context for code that does not run on Trio; a turn's cell is shared by it."""
+def thread_context() -> contextvars.Context:
+    """Return a copy of the context for code outside of Trio; it shares the `TurnContext`."""
     context = contextvars.copy_context()
-    # anyio and all that is built on it would believe that they are on Trio there.
+    # Without this, anyio and libraries built on it would think that they run on Trio.
     context.run(current_async_library_cvar.set, None)
     return context
 
 
 class ThreadResult(Generic[R]):
-    """Work that runs elsewhere. Made on Trio, ended by `finish` in whatever thread it runs."""
+    """The result of work in another thread. Created on Trio, set by `finish` in that thread."""
 
     def __init__(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
-        self._ended = trio.Event()
+        self._finished = trio.Event()
         self._outcome: outcome.Outcome[R] | None = None
-        self.held: object = None
-        """What must live as long as this; asyncio itself does not hold its tasks."""
-        self.then: Callable[[], None] | None = None
-        """Called at the end of work that was abandoned, in its own thread."""
+        self.keep_alive: object = None
+        """Referenced as long as this object; asyncio keeps only weak references to tasks."""
+        self.on_finish: Callable[[], None] | None = None
+        """Called when the work ends, in its own thread."""
 
     @property
-    def over(self) -> bool:
-        """Whether it has ended."""
+    def done(self) -> bool:
+        """Whether the work has ended."""
         return self._outcome is not None
 
-    def finish(self, ended: outcome.Outcome[R]) -> None:
-        """It has ended; this never raises, since there is nobody who could hear it."""
-        self._outcome = ended
-        with contextlib.suppress(trio.RunFinishedError):  # then nobody waits any more
-            self._token.run_sync_soon(self._ended.set)
-        if (then := self.then) is not None:
-            then()
+    def finish(self, result: outcome.Outcome[R]) -> None:
+        """Set the result; never raises, because the calling thread could not handle it."""
+        self._outcome = result
+        with contextlib.suppress(trio.RunFinishedError):  # nobody is waiting any more
+            self._token.run_sync_soon(self._finished.set)
+        if (on_finish := self.on_finish) is not None:
+            on_finish()
 
-    async def wait(self, stop: Callable[[], None], grace: float) -> R:
-        """Its result. Cancelled here it is told to stop, and waited for no longer than `grace`."""
+    async def wait(self, stop: Callable[[], None], grace_period: float) -> R:
+        """Wait for the work, and return its result or raise its exception.
+
+        If the waiting task is cancelled, call `stop` and wait for at most another `grace_period`
+        seconds. Exceptions that only make sense in the other thread (`KeyboardInterrupt`, asyncio's
+        `CancelledError`) are raised as `RuntimeError`.
+        """
         try:
-            await self._ended.wait()
+            await self._finished.wait()
         except trio.Cancelled:
             stop()
-            with trio.move_on_after(grace, shield=True):
-                await self._ended.wait()
+            with trio.move_on_after(grace_period, shield=True):
+                await self._finished.wait()
             raise
         assert self._outcome is not None
         try:
             return self._outcome.unwrap()
         except asyncio.CancelledError as error:
-            raise RuntimeError("it was cancelled, and not by the runtime") from error
+            raise RuntimeError("cancelled by something other than the runtime") from error
         except BaseException as error:
             if user_code.passing(error) is None:
                 raise
-            # Trio's cancellations and Ctrl-C come to nobody in another thread.
-            raise RuntimeError(f"it raised {user_code.describe(error)}") from error
+            raise RuntimeError(f"raised {user_code.describe(error)}") from error
 
 
 class LoopTask(Generic[R]):
-    """Work that runs as a task of another thread's loop."""
+    """Work that runs as a task on the event loop of another thread."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        away: ThreadResult[R],
+        result: ThreadResult[R],
         work: Callable[[], Awaitable[R]],
     ) -> None:
         self._loop = loop
-        self._away = away
+        self._result = result
         self._work = work
         self._task: asyncio.Task[None] | None = None
-        away.held = self
-        loop.call_soon_threadsafe(self._begin, context=outside())
+        result.keep_alive = self
+        loop.call_soon_threadsafe(self._start, context=thread_context())
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         self._task = self._loop.create_task(self._run())
-        self._task.add_done_callback(self._ended)
+        self._task.add_done_callback(self._on_done)
 
     async def _run(self) -> None:
-        # Caught here: asyncio would let a SystemExit of a task end its whole loop.
-        self._away.finish(await outcome.acapture(self._work))
+        # Captured here, because a SystemExit that leaves a task stops asyncio's whole loop.
+        self._result.finish(await outcome.acapture(self._work))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():  # before its first step
-            self._away.finish(outcome.Error(asyncio.CancelledError()))
+            self._result.finish(outcome.Error(asyncio.CancelledError()))
 
     def stop(self) -> None:
-        """Cancel it, from any thread."""
+        """Cancel the task, from any thread."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._cancel)
 
@@ -115,128 +120,156 @@ class LoopTask(Generic[R]):
 
 
 class RemoteTurn:
-    """A turn as it is used in another thread: what is said there crosses to the runtime's."""
+    """A turn for code in another thread; its methods call the runtime's thread."""
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self._token = trio.lowlevel.current_trio_token()
-        self._over = threading.Event()
+        self._closed = threading.Event()
 
     @property
     def session_key(self) -> str:
+        """The key of the conversation."""
         return self._turn.session_key
 
     @property
     def session_id(self) -> str:
+        """The current session of the conversation."""
         return self._turn.session_id
 
     @property
     def turn_id(self) -> int:
+        """The id of the turn; the same if the turn runs again after a crash."""
         return self._turn.turn_id
 
     @property
     def source(self) -> Source:
+        """Where the first message of the turn comes from."""
         return self._turn.source
 
     @property
     def input(self) -> Sequence[Message]:
+        """The messages to answer."""
         return self._turn.input
 
     @property
     def text(self) -> str:
+        """The input as one text."""
         return self._turn.text
 
     @property
     def history(self) -> Sequence[Message | StoredMessage]:
+        """The stored rows before this turn. Not a copy: do not keep it after the turn."""
         return self._turn.history
 
     @property
     def deadline(self) -> float:
+        """When the turn is cancelled, on Trio's clock."""
         return self._turn.deadline
 
     @property
     def records(self) -> None:
-        """The store is awaited on the runtime's loop, not here."""
+        """Always None: tools that record their calls need the runtime's own thread."""
         return
 
     def ordinal(self, tool: str, arguments: str) -> int:
-        """How often the same call came before in this run; counts this one."""
-        return self._there(lambda: self._turn.ordinal(tool, arguments))
+        """Count a tool call; returns how often the same call was made before in this run."""
+        return self._call(lambda: self._turn.ordinal(tool, arguments))
 
     def messages(self) -> list[Message]:
-        """History and input as a model may be shown them."""
+        """Return history and input as valid messages for a model."""
         return self._turn.messages()
 
     def charge(self, usage: Usage) -> None:
-        """A provider was called: this is on the bill, whatever becomes of the turn."""
-        self._there(lambda: self._turn.charge(usage))
+        """Record a call to a provider; it counts whether or not the turn succeeds."""
+        self._call(lambda: self._turn.charge(usage))
 
     def steered(self) -> list[Message]:
-        """Input that came meanwhile and asks to be heard now."""
-        return self._there(self._turn.steered)
+        """Return messages that arrived during the turn and should be taken into account now."""
+        return self._call(self._turn.steered)
 
     def end(self) -> None:
-        """It has answered or is to stop: what it says from now on is refused."""
-        self._over.set()
+        """Close the turn: from now on its methods raise `TurnClosed`."""
+        self._closed.set()
 
-    def _there(self, function: Callable[[], R]) -> R:
-        """Call it in the runtime's thread, and wait."""
+    def _call(self, function: Callable[[], R]) -> R:
+        """Call a function in the runtime's thread, and return its result."""
 
         def call() -> R:
-            self._refuse_late()
+            self._check_open()
             return function()
 
-        self._refuse_late()
+        self._check_open()
         try:
             return trio.from_thread.run_sync(call, trio_token=self._token)
         except trio.RunFinishedError:
-            raise self._closed() from None
+            raise self._closed_error() from None
 
-    def _refuse_late(self) -> None:
-        if self._over.is_set():
-            raise self._closed()
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise self._closed_error()
 
-    def _closed(self) -> TurnClosed:
+    def _closed_error(self) -> TurnClosed:
         return TurnClosed(f"turn {self.turn_id} is over")
 
 
 class ThreadTurn(RemoteTurn):
-    """A turn for a plain function in a thread; it asks `cancelled` whether to stop."""
+    """A turn for a function in a thread. The function should check `cancelled` from time to time.
+
+    Methods raise `TurnClosed` after the turn has ended or was cancelled.
+    """
 
     @property
     def cancelled(self) -> bool:
-        """Whether it should stop: nobody wants its answer any more."""
-        return self._over.is_set()
+        """Whether the function should stop, because its answer is no longer wanted."""
+        return self._closed.is_set()
 
     def wait_cancelled(self, seconds: float | None = None) -> bool:
-        """Sleep, but no longer than until it should stop; says whether it should."""
-        return self._over.wait(seconds)
+        """Sleep until the turn is cancelled, at most `seconds`; returns `cancelled`."""
+        return self._closed.wait(seconds)
 
     def spent(self) -> CostTotals:
-        """What this conversation has cost, and this day, with the turns that run."""
+        """Return what the conversation, its user and the day have cost, running turns included."""
         return trio.from_thread.run(self._turn.spent, trio_token=self._token)
 
+    def search(
+        self, words: str, *, role: str | None = None, limit: int = 20
+    ) -> Sequence[SearchHit]:
+        """Search the messages of this conversation, earlier sessions included; best match first."""
+        search = functools.partial(self._turn.search, words, role=role, limit=limit)
+        return trio.from_thread.run(search, trio_token=self._token)
+
     def emit(self, event: AgentEvent) -> None:
-        """Tell what happens; returns once it is told."""
-        self._there(lambda: self._turn.emit(event))
+        """Publish an event; returns when the runtime has published it."""
+        self._call(lambda: self._turn.emit(event))
 
 
 class LoopTurn(RemoteTurn):
-    """A turn for a coroutine on another thread's loop, which must not wait for us."""
+    """A turn for a coroutine on the event loop of another thread.
+
+    Methods raise `TurnClosed` after the turn has ended or was cancelled.
+    """
 
     async def spent(self) -> CostTotals:
-        """What this conversation has cost, and this day, with the turns that run."""
+        """Return what the conversation, its user and the day have cost, running turns included."""
         return await asyncio.to_thread(
             lambda: trio.from_thread.run(self._turn.spent, trio_token=self._token)
         )
 
+    async def search(
+        self, words: str, *, role: str | None = None, limit: int = 20
+    ) -> Sequence[SearchHit]:
+        """Search the messages of this conversation, earlier sessions included; best match first."""
+        search = functools.partial(self._turn.search, words, role=role, limit=limit)
+        return await asyncio.to_thread(lambda: trio.from_thread.run(search, trio_token=self._token))
+
     def emit(self, event: AgentEvent) -> None:
-        """Tell what happens; in order, and without a wait."""
-        self._refuse_late()
+        """Publish an event; does not wait, but keeps the order."""
+        self._check_open()
         try:
             self._token.run_sync_soon(self._emit, event)
         except trio.RunFinishedError:
-            raise self._closed() from None
+            raise self._closed_error() from None
 
     def _emit(self, event: AgentEvent) -> None:
         try:

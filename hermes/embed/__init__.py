@@ -1,30 +1,44 @@
-"""Composition roots for hosts: a runtime inside a Trio, a synchronous or an asyncio program.
+"""Open a runtime inside a Trio, a synchronous or an asyncio program.
 
-Read: trio_host, blocking_host, asyncio_host. None of them imports trio_asyncio.
+None of these imports trio_asyncio. To read the code: trio_host, verbs, blocking_host, asyncio_host.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hermes._lazy import loader
-from hermes.embed.trio_host import ReplyAgent as ReplyAgent, open_runtime as open_runtime
+from hermes._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from hermes.embed.agent import ReplyAgent as ReplyAgent, ReplyFunction as ReplyFunction
     from hermes.embed.asyncio_host import (
+        AsyncioConversation as AsyncioConversation,
         AsyncioRuntime as AsyncioRuntime,
+        AsyncioStream as AsyncioStream,
+        AsyncioSubscription as AsyncioSubscription,
         open_runtime_asyncio as open_runtime_asyncio,
     )
     from hermes.embed.blocking_host import (
+        BlockingConversation as BlockingConversation,
         BlockingRuntime as BlockingRuntime,
+        BlockingStream as BlockingStream,
+        BlockingSubscription as BlockingSubscription,
         start_runtime as start_runtime,
     )
+    from hermes.embed.trio_host import (
+        RuntimeOptions as RuntimeOptions,
+        open_runtime as open_runtime,
+    )
 
-# A program on Trio does not wait for asyncio and anyio.
-__getattr__ = loader(
-    __name__,
-    {
-        "asyncio_host": "AsyncioRuntime open_runtime_asyncio",
-        "blocking_host": "BlockingRuntime start_runtime",
-    },
-)
+# A program on Trio does not import asyncio and anyio.
+_NAMES = {
+    "agent": "ReplyAgent ReplyFunction",
+    "asyncio_host": "AsyncioConversation AsyncioRuntime AsyncioStream AsyncioSubscription "
+    "open_runtime_asyncio",
+    "blocking_host": "BlockingConversation BlockingRuntime BlockingStream BlockingSubscription "
+    "start_runtime",
+    "trio_host": "RuntimeOptions open_runtime",
+}
+if not TYPE_CHECKING:
+    __all__ = sorted(" ".join(_NAMES.values()).split())  # noqa: PLE0605 - the names above
+    __getattr__, __dir__ = lazy_names(__name__, _NAMES)

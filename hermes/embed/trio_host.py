@@ -2,79 +2,91 @@
 
 from __future__ import annotations
 
-import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias
-
-import attrs
+from typing import TypedDict
 
 from hermes.actors.admission.access import AccessPolicy
-from hermes.actors.runtime import Runtime, running
+from hermes.actors.runtime import Runtime, open_actors
+from hermes.actors.session.agent_cache import close_agent
 from hermes.config import Config
-from hermes.messages import AgentSpec, Hooks, Source, TurnResult
-from hermes.protocols import Adapter, Build, Compressor, Describe, Titler, Turn
-from hermes.redaction.keys import Redact
+from hermes.embed.agent import ReplyFunction, builder_for, default_spec
+from hermes.messages import Hooks
+from hermes.protocols import Adapter, Agent, Build, Compressor, Describe, SupportsAclose, Titler
+from hermes.redaction import Redact
 from hermes.store import Clock, open_store
 from hermes.store.actor import SWEEP_INTERVAL
 from hermes.store.hooks import HOOK_TIMEOUT
 from hermes.store.worker import OpenWorker, open_in_thread
 
-ReplyFunction: TypeAlias = Callable[[Turn], Awaitable[str | TurnResult]]
 
+class RuntimeOptions(TypedDict, total=False):
+    """The keyword arguments of `open_runtime`, which documents them."""
 
-@attrs.frozen
-class ReplyAgent:
-    """The simplest agent: a coroutine function from a turn to a text."""
-
-    reply: ReplyFunction
-
-    async def run(self, turn: Turn, /) -> TurnResult:
-        """Answer with what the function returns."""
-        answer = await self.reply(turn)
-        return TurnResult(text=answer) if isinstance(answer, str) else answer
-
-
-def builder_of(agent: Build | ReplyFunction) -> Build:
-    """A builder, whichever of the two it is: `build(spec)` makes agents, `reply(turn)` is one."""
-    if not callable(agent):
-        raise TypeError("agent must be a function: build(spec) -> Agent, or async reply(turn)")
-    if not inspect.iscoroutinefunction(agent):
-        return agent  # type: ignore[return-value]
-    first = next(iter(inspect.signature(agent).parameters.values()), None)
-    if first is not None and (first.name == "spec" or first.annotation in {AgentSpec, "AgentSpec"}):
-        return agent  # type: ignore[return-value]
-    return lambda _: ReplyAgent(agent)  # type: ignore[arg-type]
-
-
-def plain_description(session_key: str, source: Source) -> AgentSpec:
-    """An agent that is told who it speaks with, and nothing else."""
-    return AgentSpec(session_key=session_key, platform=source.platform, user_id=source.user_id)
+    agent: Agent | ReplyFunction | None
+    build_agent: Build | None
+    agent_spec: Describe
+    hooks: Hooks | None
+    config: Config | None
+    compressor: Compressor | None
+    titler: Titler | None
+    adapters: Iterable[Adapter]
+    access: AccessPolicy | None
+    redact: Redact | None
+    clock: Clock | None
+    hook_timeout: float
+    sweep_interval: float
+    open_worker: OpenWorker
+    vfs: str | None
 
 
 @asynccontextmanager
 async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     path: str | os.PathLike[str],
     *,
-    agent: Build | ReplyFunction,
-    describe: Describe = plain_description,
+    agent: Agent | ReplyFunction | None = None,
+    build_agent: Build | None = None,
+    agent_spec: Describe = default_spec,
     hooks: Hooks | None = None,
     config: Config | None = None,
     compressor: Compressor | None = None,
     titler: Titler | None = None,
     adapters: Iterable[Adapter] = (),
-    admission: AccessPolicy | None = None,
+    access: AccessPolicy | None = None,
     redact: Redact | None = None,
     clock: Clock | None = None,
     hook_timeout: float = HOOK_TIMEOUT,
     sweep_interval: float = SWEEP_INTERVAL,
     open_worker: OpenWorker = open_in_thread,
-    **store_options: Any,
+    vfs: str | None = None,
 ) -> AsyncIterator[Runtime]:
-    """A runtime on the file at `path`, in a Trio program; leaving the block drains it."""
-    build = builder_of(agent)
+    """Open a runtime on the SQLite file at `path`. Leaving the block drains it.
+
+    - `agent` answers all conversations: an object with `async run(turn)`, or an async function of
+      a turn that returns a text.
+    - `build_agent` builds an agent for each conversation instead, from its `AgentSpec`; plain or
+      async.
+    - `agent_spec` returns the `AgentSpec` for a session_key and the source of its message. If its
+      signature changes, the agent is rebuilt.
+    - `hooks` are called when sessions are finalized, reset or switched, by event name.
+    - `config` has the limits and timeouts.
+    - `compressor` summarizes long conversations; without one they are not compressed.
+    - `titler` suggests titles for new conversations.
+    - `adapters` deliver replies to platforms.
+    - `access` decides who may use the runtime; without it, the host does.
+    - `redact` removes secrets from a text, before anything an agent says is stored or published.
+    - `clock` provides time and randomness, `open_worker` and `vfs` open the database connections;
+      they are meant for tests.
+    - `hook_timeout` limits each hook; `sweep_interval` is the time between maintenance runs.
+
+    Raises `TypeError` if neither or both of `agent` and `build_agent` are given, or one is of the
+    wrong kind; `StoreInUse` if another runtime owns the file; `StoreRefused` if it cannot be opened
+    as a store; and `StoreFailed`, out of the block, if the store stops.
+    """
+    build = builder_for(agent, build_agent)
     clock = clock or Clock()
+    config = config or Config()
     async with (
         open_store(
             path,
@@ -83,19 +95,30 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
             hook_timeout=hook_timeout,
             sweep_interval=sweep_interval,
             open_worker=open_worker,
-            **store_options,
+            vfs=vfs,
         ) as store,
-        running(
+        _closed_at_end(agent, config.close_timeout),
+        open_actors(
             store,
             build=build,
-            describe=describe,
-            config=config or Config(),
+            agent_spec=agent_spec,
+            config=config,
             compressor=compressor,
             titler=titler,
             adapters=adapters,
-            admission=admission,
+            access=access,
             redact=redact,
             wall=clock.wall,
         ) as runtime,
     ):
         yield runtime
+
+
+@asynccontextmanager
+async def _closed_at_end(agent: object, seconds: float) -> AsyncIterator[None]:
+    """Close an agent that all conversations share, once, after the last of them."""
+    try:
+        yield
+    finally:
+        if isinstance(agent, SupportsAclose):
+            await close_agent(agent, seconds)

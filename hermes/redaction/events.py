@@ -1,4 +1,4 @@
-"""What a turn tells while it runs, freed of secrets as what is stored of it will be."""
+"""Redaction of the events and messages of a turn."""
 
 from __future__ import annotations
 
@@ -17,91 +17,97 @@ from hermes.events import (
     ToolStarted,
 )
 from hermes.messages import Message
-from hermes.redaction.keys import Redact, pieces_of
+from hermes.redaction.stream import Redact, Redactor
+from hermes.user_code import contained
 
 log = logging.getLogger(__name__)
 
 
 class EventRedactor:
-    """Publishes the events of one turn without secrets, in their order.
+    """Redacts the events of one turn and publishes them in their order.
 
-    Pieces of a text are held back for as long as they may become a part of one; any event but
-    another piece ends the text.
+    The end of a text delta is withheld while later deltas could complete it to a secret. Any other
+    event ends the text and releases what was withheld.
     """
 
-    def __init__(self, redact: Redact, publish: Callable[[RuntimeEvent], None]) -> None:
-        self._redact = redact
+    def __init__(self, redactor: Redactor, publish: Callable[[RuntimeEvent], None]) -> None:
+        self._redactor = redactor
         self._publish = publish
-        self._text = pieces_of(redact)
-        self._thoughts = pieces_of(redact)
-        self._told: list[str] = []
+        self._text = redactor.stream()
+        self._reasoning = redactor.stream()
+        self._published: list[str] = []
 
     @property
-    def said(self) -> str:
-        """What was told of the answer."""
-        return "".join(self._told)
+    def published_text(self) -> str:
+        """The text of the answer that was published so far."""
+        return "".join(self._published)
 
     def publish(self, event: RuntimeEvent) -> None:
-        """Tell an event, or what of it can be told now."""
+        """Publish an event without secrets; withhold the part of a delta that may become one."""
         match event:
             case TextDelta(text, restart) if restart:
-                self._say(self._text.end())
-                self._say(self._redact(f"{text}"), restart=True)
+                self._publish_text(self._text.finish())
+                self._publish_text(self._redactor(f"{text}"), restart=True)
             case TextDelta(text):
-                self._say(self._text.add(f"{text}"))
+                self._publish_text(self._text.feed(f"{text}"))
             case ReasoningDelta(text):
-                self._think(self._thoughts.add(f"{text}"))
+                self._publish_reasoning(self._reasoning.feed(f"{text}"))
             case _:
-                self.end()
-                self._publish(_discreet(event, self._redact))
+                self.flush()
+                self._publish(_redact_event(event, self._redactor))
 
-    def end(self) -> None:
-        """The text is over: tell what was held back."""
-        self._think(self._thoughts.end())
-        self._say(self._text.end())
+    def flush(self) -> None:
+        """Publish what was withheld: the text has ended."""
+        self._publish_reasoning(self._reasoning.finish())
+        self._publish_text(self._text.finish())
 
     def close(self) -> None:
-        """This run of the agent is over, and must not fail by that."""
-        try:
-            self.end()
-        except Exception:  # foreign code: what it could not hide is not told
-            log.exception("the end of a text was not told")
+        """Flush at the end of a run of the agent; a failing redactor is logged, not raised.
+
+        Text that could not be redacted is not published.
+        """
+        with contained() as caught:
+            self.flush()
+        if caught.error is not None:
+            log.error(
+                "redaction failed; the end of a text was not published", exc_info=caught.error
+            )
 
     def restart(self) -> None:
-        """The answer begins once more."""
+        """Close this run of the agent and start the answer again."""
         self.close()
-        self._told.clear()
+        self._published.clear()
 
-    def _say(self, text: str, *, restart: bool = False) -> None:
+    def _publish_text(self, text: str, *, restart: bool = False) -> None:
         if text or restart:
-            self._told.append(text)
+            self._published.append(text)
             self._publish(TextDelta(text, restart))
 
-    def _think(self, text: str) -> None:
+    def _publish_reasoning(self, text: str) -> None:
         if text:
             self._publish(ReasoningDelta(text))
 
 
-def without_secrets(message: Message, redact: Redact) -> Message:
-    """The message without secrets."""
-    calls = tuple(replace(each, arguments=redact(each.arguments)) for each in message.tool_calls)
+def redact_message(message: Message, redact: Redact) -> Message:
+    """Return the message without secrets in its content, reasoning and tool arguments."""
+    calls = tuple(replace(call, arguments=redact(call.arguments)) for call in message.tool_calls)
     return replace(
         message,
-        content=hidden(message.content, redact),
-        reasoning=hidden(message.reasoning, redact),
+        content=redact_optional(message.content, redact),
+        reasoning=redact_optional(message.reasoning, redact),
         tool_calls=calls,
     )
 
 
-def hidden(text: str | None, redact: Redact) -> str | None:
-    """The text without secrets, where there is one."""
+def redact_optional(text: str | None, redact: Redact) -> str | None:
+    """Return the text without secrets, or None if there is no text."""
     return None if text is None else redact(text)
 
 
-def _discreet(event: RuntimeEvent, redact: Redact) -> RuntimeEvent:
+def _redact_event(event: RuntimeEvent, redact: Redact) -> RuntimeEvent:
     match event:
         case AssistantMessage(message):
-            return AssistantMessage(without_secrets(message, redact))
+            return AssistantMessage(redact_message(message, redact))
         case ToolStarted(call):
             return ToolStarted(replace(call, arguments=redact(call.arguments)))
         case ToolFinished(content=content):

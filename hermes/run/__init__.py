@@ -1,4 +1,5 @@
-"""The standalone bot, `python -m hermes.run`: where settings become parts.
+"""The standalone bot, `python -m hermes.run`: opens everything that the settings describe.
 
-Read: command, parts, watching.
+Reading order: `__main__`, `app`, `agent_setup`, `platforms`, `references`, `telemetry`, `metrics`,
+`status`, `prometheus`, `logs`.
 """

@@ -1,13 +1,4 @@
-"""`python -m hermes.run`: the standalone bot.
-
-Without a configuration: a chat in the terminal, with a model where OPENAI_API_KEY or
-OPENAI_BASE_URL is set (OPENAI_MODEL names it) or --model is given, else with the offline agent.
-
-Exit codes: 0 it ended as it was told to, and all was answered; 1 a turn failed; 2 wrong usage or
-settings; 3 the data cannot be used; 4 the store failed while running; 5 no platform is left that
-could be served; 130 ended at once by a second signal, or left by Ctrl-C. With --status: 0 a bot
-runs on this data, 1 none does, 3 that cannot be told.
-"""
+"""The command line of the bot, `python -m hermes.run`; see `--help`."""
 
 from __future__ import annotations
 
@@ -17,143 +8,175 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import trio
 
 from hermes.errors import StoreFailed, StoreRefused
-from hermes.run import references
+from hermes.run.references import check_references, secret_values
 from hermes.run.status import report
-from hermes.settings import EXAMPLE, BadSettings, Problem, Settings, located, read
+from hermes.settings import Problem, Settings, SettingsError, example_config, load, with_lines
+from hermes.settings.schema import AgentKind, LogForm
 
 try:
-    from hermes.run.app import Front, Kept, Stopped, place_of, run_bot
-    from hermes.run.logs import Form, configure
+    from hermes.run.app import Frontend, ReservedStdio, Stopped, database_path, run_bot
+    from hermes.run.logs import configure
 except ModuleNotFoundError as missing:
     sys.stderr.write(
         f"The bot needs the package {missing.name}: pip install 'hermes-runtime[bot]'\n"
     )
     sys.exit(2)
 
-KINDS = ("offline", "openai", "anthropic")
+DESCRIPTION = """\
+Run a chat bot: in the terminal, on the platforms of the configuration, or over JSON-RPC.
+
+Without a configuration it opens a chat in the terminal. A model answers if OPENAI_API_KEY or
+OPENAI_BASE_URL is set or --model is given; otherwise the built-in offline agent does.
+"""
+EPILOG = """\
+exit codes:
+  0    finished or stopped as requested
+  1    a turn failed
+  2    invalid usage or configuration
+  3    the database cannot be used
+  4    the database failed while the bot was running
+  5    no platform is left to serve, for example because a token was revoked
+  130  stopped at once by a second signal, or left with Ctrl-C
+
+exit codes of --status:
+  0    the bot is running
+  1    the bot is not running, or hangs
+  3    the database cannot be read
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the bot; returns its exit code."""
+    """Run the command; returns the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.json and not options.status:
-        parser.error("--json goes with --status")
+        parser.error("--json requires --status")
     if options.no_console and options.stdio:
-        parser.error("--stdio has no console anyway; take --no-console out")
+        parser.error("--no-console has no effect with --stdio; remove it")
     if options.example_config:
-        sys.stdout.write(EXAMPLE)
+        sys.stdout.write(example_config())
         return 0
-    with _kept(options) as kept:
-        return _main(options, kept)
+    with _reserve_stdio(options) as stdio:
+        return _main(options, stdio)
 
 
-def _main(options: argparse.Namespace, kept: Kept) -> int:
+def _main(options: argparse.Namespace, stdio: ReservedStdio) -> int:
     try:
-        text = "" if options.config is None else _text(options.config)
-        settings = read(text, _said(options), os.environ)
-        if options.status:  # who asks need not have the bot's keys and functions
-            return _tell(settings, "json" if options.json else "text")
-        if problems := located(references.unresolved(settings), text):
-            return _complain(problems, options)
-    except BadSettings as bad:
-        return _complain(bad.problems, options)
+        text = "" if options.config is None else _read(options.config)
+        settings = load(text, _overrides(options), os.environ)
+        if options.status:  # needs neither the secrets nor the functions of the bot
+            return _print_status(settings, json=options.json)
+        if problems := with_lines(check_references(settings), text):
+            return _print_problems(problems, options)
+    except SettingsError as error:
+        return _print_problems(error.problems, options)
     if options.check_config:
-        sys.stdout.write(f"{options.config or 'What is set'} is in order.\n")
+        sys.stdout.write(f"{options.config or 'configuration'}: OK\n")
         return 0
-    return _run(settings, _front(options), kept)
+    return _run(settings, _frontend(options), stdio)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("hermes.run", description="A chat bot that keeps every word.")
-    add = parser.add_argument
-    add("--config", type=Path, metavar="FILE", help="the settings, in TOML")
-    add("--db", type=Path, metavar="FILE", help="where the conversations are kept")
-    add("--agent", choices=KINDS, help="what answers")
-    add("--model", metavar="NAME", help="which model answers")
-    add("--no-console", action="store_true", help="without a chat in the terminal")
-    add("--stdio", action="store_true", help="speak JSON-RPC over standard input and output")
-    add("--log", choices=("text", "json"), help="the form of the log, on standard error")
-    add("--status", action="store_true", help="how the bot on this data is doing")
-    add("--json", action="store_true", help="with --status: as JSON")
-    add("--check-config", action="store_true", help="explain what is wrong with the settings")
-    add("--example-config", action="store_true", help="print settings with every key, explained")
+    parser = argparse.ArgumentParser(
+        prog="python -m hermes.run",
+        usage="%(prog)s [options]",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument_group("configuration").add_argument
+    add("--config", type=Path, metavar="FILE", help="read the configuration from a TOML file")
+    add("--db", type=Path, metavar="FILE",
+        help="database file (default: ~/.local/share/hermes/state.db)")  # fmt: skip
+    add("--agent", choices=get_args(AgentKind), help="kind of agent")
+    add("--model", metavar="NAME", help="name of the model")
+    add("--log", choices=get_args(LogForm), help="format of the log on standard error")
+    add = parser.add_argument_group("interfaces").add_argument
+    add("--no-console", action="store_true", help="do not open a chat in the terminal")
+    add("--stdio", action="store_true", help="serve JSON-RPC on standard input and output")
+    add = parser.add_argument_group("information").add_argument
+    add("--status", action="store_true", help="print the status of a running bot and exit")
+    add("--json", action="store_true", help="print the status as JSON")
+    add("--check-config", action="store_true", help="check the configuration and exit")
+    add("--example-config", action="store_true",
+        help="print an example configuration with every key and exit")  # fmt: skip
     return parser
 
 
-def _text(path: Path) -> str:
+def _read(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except OSError as error:
-        why = error.strerror or type(error).__name__
-        raise BadSettings([Problem(0, "", f"it cannot be read: {why}")]) from None
+        reason = error.strerror or type(error).__name__
+        raise SettingsError([Problem(0, "", f"cannot read the file: {reason}")]) from None
     except UnicodeDecodeError:
-        raise BadSettings([Problem(0, "", "it is not UTF-8 text")]) from None
+        raise SettingsError([Problem(0, "", "the file is not UTF-8 text")]) from None
 
 
-def _said(options: argparse.Namespace) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+def _overrides(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings that were given on the command line."""
+    overrides: dict[str, Any] = {}
     agent = {"kind": options.agent, "model": options.model}
     for name, table in (("agent", agent), ("log", {"form": options.log})):
-        if kept := {key: value for key, value in table.items() if value is not None}:
-            said[name] = kept
+        if given := {key: value for key, value in table.items() if value is not None}:
+            overrides[name] = given
     if options.db is not None:
-        said["data"] = str(options.db)
-    return said
+        overrides["data"] = str(options.db)
+    return overrides
 
 
-def _kept(options: argparse.Namespace) -> AbstractContextManager[Kept]:
-    """Frames alone go to standard output, also while the settings' own modules are imported."""
+def _reserve_stdio(options: argparse.Namespace) -> AbstractContextManager[ReservedStdio]:
+    """Reserve standard output for JSON-RPC, before modules of the settings could print to it."""
     if not options.stdio or options.status or options.check_config:
         return nullcontext()
-    from hermes.adapters.jsonrpc.stdio import reserved  # noqa: PLC0415 - only here
+    from hermes.adapters.jsonrpc.stdio import reserve_stdio  # noqa: PLC0415 - rarely needed
 
-    return reserved()
+    return reserve_stdio()
 
 
-def _front(options: argparse.Namespace) -> Front:
+def _frontend(options: argparse.Namespace) -> Frontend:
     if options.stdio:
         return "stdio"
     return "none" if options.no_console else "console"
 
 
-def _tell(settings: Settings, form: Form) -> int:
-    text, code = report(place_of(settings), form)
+def _print_status(settings: Settings, *, json: bool) -> int:
+    text, code = report(database_path(settings), "json" if json else "text")
     sys.stdout.write(f"{text}\n")
     return code
 
 
-def _complain(problems: Sequence[Problem], options: argparse.Namespace) -> int:
-    for each in problems:
-        sys.stderr.write(f"{options.config or 'settings'}: {each}\n")
+def _print_problems(problems: Sequence[Problem], options: argparse.Namespace) -> int:
+    for problem in problems:
+        sys.stderr.write(f"{options.config or 'configuration'}: {problem}\n")
     return 2
 
 
-def _run(settings: Settings, front: Front, kept: Kept) -> int:
-    usual = "warning" if front == "console" else "info"
+def _run(settings: Settings, frontend: Frontend, stdio: ReservedStdio) -> int:
+    default_level = "warning" if frontend == "console" else "info"
     configure(
         form=settings.log.form,
-        level=settings.log.level or usual,
-        secrets=references.secrets(settings),
+        level=settings.log.level or default_level,
+        secrets=secret_values(settings),
         stream=sys.stderr,
     )
     try:
-        return 0 if trio.run(run_bot, settings, front, kept) else 1
+        return 0 if trio.run(run_bot, settings, frontend, stdio) else 1
     except Stopped as stopped:
         return stopped.code
-    except BadSettings as bad:
-        sys.stderr.write(f"{bad}\n")
+    except SettingsError as error:
+        sys.stderr.write(f"{error}\n")
         return 2
-    except StoreRefused as refusal:
-        sys.stderr.write(f"{refusal}\n")
+    except StoreRefused as error:
+        sys.stderr.write(f"{error}\n")
         return 3
-    except StoreFailed as failure:
-        sys.stderr.write(f"The store failed: {failure}\n")
+    except StoreFailed as error:
+        sys.stderr.write(f"The database failed: {error}\n")
         return 4
     except KeyboardInterrupt:
         sys.stderr.write("\n")

@@ -1,11 +1,11 @@
-"""The bot itself: its parts are put together, run, and ended in the right order."""
+"""The bot: opens its parts, runs them, and closes them in the right order."""
 
 from __future__ import annotations
 
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -14,41 +14,43 @@ import attrs
 import trio
 
 from hermes.actors.admission.access import AccessPolicy, PlatformRules
-from hermes.actors.admission.rate_limit import RateLimit
 from hermes.actors.runtime import Runtime
 from hermes.adapters.console import Console
-from hermes.config import CompressionConfig, Config, data_path
+from hermes.background import open_background
+from hermes.config import data_path
 from hermes.embed import open_runtime
-from hermes.errors import HermesError, StoreRefused, plain
+from hermes.errors import HermesError, StoreRefused
 from hermes.protocols import Adapter
-from hermes.redaction.values import Redactor
-from hermes.run import logs, references
-from hermes.run.agent_setup import AgentSetup, open_answering
+from hermes.redaction import StrictRedactor
+from hermes.run import logs
+from hermes.run.agent_setup import open_agent_setup
 from hermes.run.platforms import Platform, open_platforms
-from hermes.run.telemetry import open_telemetry
-from hermes.settings import BadSettings, Problem, Settings
+from hermes.run.references import expand_path, resolve_hooks, secret_values
+from hermes.run.telemetry import Telemetry
+from hermes.settings import Problem, Settings, SettingsError
 from hermes.store import file_lock
 
 log = logging.getLogger(__name__)
 
-Front = Literal["console", "stdio", "none"]
-Kept: TypeAlias = tuple[int, int] | None
-"""Standard input and output, where they were kept for frames before anything could print."""
+Frontend: TypeAlias = Literal["console", "stdio", "none"]
+ReservedStdio: TypeAlias = tuple[int, int] | None
+"""Copies of standard input and output, reserved for JSON-RPC before anything could print."""
 
 GREETING = """\
 Hermes. {agent}
-Your conversations are kept in {path}
-/help shows the commands; Ctrl-D ends.
+Conversations are stored in {path}
+/help lists the commands; Ctrl-D exits.
 """
-HISTORY = "console_history"
-NO_PLATFORM = 5
-LOCAL: frozenset[str] = frozenset({"console", "rpc"})
-"""Where who speaks is who started the bot."""
-NOTHING = "there is nothing to run: no console, and no platform such as [telegram] in the settings"
+HISTORY_FILE = "console_history"
+EXIT_NO_PLATFORM = 5
+EXIT_INTERRUPTED = 130
+LOCAL_PLATFORMS: frozenset[str] = frozenset({"console", "rpc"})
+"""Platforms whose user is whoever started the bot."""
+NOTHING_TO_RUN = "nothing to run: no console, and no platform such as [telegram] in the settings"
 
 
 class Stopped(HermesError):
-    """It ended neither by the end of its input nor by one signal; `code` is for the shell."""
+    """The bot stopped without serving all of its input; `code` is the exit code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)
@@ -57,180 +59,169 @@ class Stopped(HermesError):
 
 @attrs.frozen
 class Shutdown:
-    """The end, once it is asked for: heard by those who end in their own way, and by the rest."""
+    """A request to shut down: an event for what stops by itself, a cancel scope for the rest."""
 
-    asked: trio.Event = attrs.Factory(trio.Event)
+    requested: trio.Event = attrs.Factory(trio.Event)
     started: trio.Event = attrs.Factory(trio.Event)
-    """Before this there is nothing to drain."""
+    """Set once the runtime is open; before that there is nothing to drain."""
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
 
-    def begin(self) -> None:
-        """Ask for it."""
-        self.asked.set()
+    def request(self) -> None:
+        """Request the shutdown."""
+        self.requested.set()
         self.scope.cancel()
 
 
-async def run_bot(settings: Settings, front: Front, kept: Kept = None) -> bool:
-    """Run until the front ends, or a signal ends it; says whether every turn was answered."""
-    if front == "none" and settings.telegram is None:
-        raise BadSettings([Problem(0, "", NOTHING)])
-    prepare(settings)
-    numbers = [signal.SIGTERM, signal.SIGINT]
-    if front == "console" and os.isatty(0) and os.isatty(1):
-        numbers = [signal.SIGTERM]  # there Ctrl-C stops a turn, and is the console's own
-    async with ended_by_signals(*numbers) as ending:
-        path = place_of(settings)
-        file_lock.require_free(path)  # now: servers with tools, which come first, may take long
-        return await _run(settings, path, front, ending, kept)
+async def run_bot(settings: Settings, frontend: Frontend, stdio: ReservedStdio = None) -> bool:
+    """Run the bot until its input ends or a signal stops it.
+
+    Returns whether every turn at the console succeeded. Raises `Stopped` for other exits,
+    `SettingsError` if there is nothing to run, and the errors of `open_runtime`.
+    """
+    if frontend == "none" and settings.telegram is None:
+        raise SettingsError([Problem(0, "", NOTHING_TO_RUN)])
+    _create_data_directory(settings)
+    signals = [signal.SIGTERM, signal.SIGINT]
+    if frontend == "console" and os.isatty(0) and os.isatty(1):
+        signals = [signal.SIGTERM]  # there the console handles Ctrl-C: it stops a turn
+    async with shutdown_on_signals(*signals) as shutdown:
+        path = database_path(settings)
+        file_lock.require_free(path)  # fail now, not after the MCP servers have started
+        return await _run(settings, path, frontend, shutdown, stdio)
 
 
-def place_of(settings: Settings) -> Path:
-    """The file of the conversations."""
-    return data_path() if settings.data is None else references.place(settings.data)
+def database_path(settings: Settings) -> Path:
+    """Return the path of the database."""
+    return data_path() if settings.data is None else expand_path(settings.data)
 
 
-def prepare(settings: Settings) -> None:
-    """Make the user's own folder for the file; others are not for us to make."""
+def _create_data_directory(settings: Settings) -> None:
+    """Create the default directory; one that the user has chosen must exist."""
     if settings.data is not None:
         return
-    folder = data_path().parent
+    directory = data_path().parent
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        why = f"the folder {folder} cannot be made: {error.strerror}; say --db FILE"
-        raise StoreRefused(why) from None
+        message = f"cannot create the directory {directory}: {error.strerror}; use --db FILE"
+        raise StoreRefused(message) from None
 
 
-async def _run(settings: Settings, path: Path, front: Front, ending: Shutdown, kept: Kept) -> bool:
-    redact = Redactor(references.secrets(settings))
+async def _run(
+    settings: Settings, path: Path, frontend: Frontend, shutdown: Shutdown, stdio: ReservedStdio
+) -> bool:
+    redactor = StrictRedactor(secret_values(settings))
     async with AsyncExitStack() as stack:
-        answering = await stack.enter_async_context(open_answering(settings, redact.known))
+        agent = await stack.enter_async_context(open_agent_setup(settings, redactor.values))
         platforms = await stack.enter_async_context(open_platforms(settings))
-        console = _console(answering, path) if front == "console" else None
-        adapters: list[Adapter] = [*platforms, *([console] if console is not None else [])]
-        watch = await stack.enter_async_context(
-            open_telemetry(
-                path,
-                write=logs.line("hermes.turns"),
-                prometheus_file=metrics_of(settings),
-                adapters=lambda: {each.platform: each.trouble or "running" for each in platforms},
-                dropped=logs.dropped,
-                redact=redact,
-            )
+        console = _console(agent.greeting, path) if frontend == "console" else None
+        adapters: list[Adapter] = [*platforms, *([] if console is None else [console])]
+        telemetry = Telemetry(
+            path=path,
+            log_event=logs.event_logger("hermes.turns"),
+            prometheus_file=_prometheus_file(settings),
+            adapters=lambda: {each.platform: each.problem or "running" for each in platforms},
+            dropped=logs.dropped,
+            redact=redactor,
         )
-        runtime = await stack.enter_async_context(
-            open_runtime(
-                path,
-                agent=answering.build,
-                describe=answering.describe,
-                compressor=answering.compressor,
-                titler=answering.titler,
-                config=config_of(settings),
-                adapters=adapters,
-                admission=access_of(settings),
-                hooks=references.hooks(settings),
-                redact=redact.known,
-            )
+        opening = open_runtime(
+            path,
+            build_agent=agent.build,
+            agent_spec=agent.agent_spec,
+            compressor=agent.compressor,
+            titler=agent.titler,
+            config=settings.config(),
+            adapters=adapters,
+            access=access_policy(settings),
+            hooks=resolve_hooks(settings),
+            redact=redactor.values,
         )
-        ending.started.set()
-        watch.begin(runtime)
-        answering.begin(runtime)
-        logs.line("hermes.run")("started", front=front, agent=settings.agent.kind)
-        async with beside(platforms, runtime, alone=front == "none"):
-            if front == "stdio":
-                return await _serve(runtime, ending, kept)
-            return await _talk(runtime, console, ending)
+        runtime = await stack.enter_async_context(telemetry.observe(opening))
+        shutdown.started.set()
+        logs.event_logger("hermes.run")("started", frontend=frontend, agent=settings.agent.kind)
+        async with receiving(platforms, runtime, required=frontend == "none"):
+            if frontend == "stdio":
+                return await _serve_stdio(runtime, shutdown, stdio)
+            return await _serve_console(runtime, console, shutdown)
 
 
 @asynccontextmanager
-async def beside(
-    platforms: list[Platform], runtime: Runtime, *, alone: bool
+async def receiving(
+    platforms: Sequence[Platform], runtime: Runtime, *, required: bool
 ) -> AsyncIterator[None]:
-    """The platforms, running during the block; where they are `alone`, their end is the bot's."""
+    """Receive messages of the platforms during the block.
+
+    If they are `required`, raises `Stopped` once no platform is left.
+    """
     left = len(platforms)
 
     async def receive(platform: Platform) -> None:
         nonlocal left
         await platform.run(runtime)
         left -= 1
-        if alone and not left:
-            raise Stopped(NO_PLATFORM)
+        if required and not left:
+            raise Stopped(EXIT_NO_PLATFORM)
 
-    try:
-        async with trio.open_nursery() as nursery:
-            for each in platforms:
-                nursery.start_soon(receive, each)
-            yield
-            nursery.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        raise plain(group) from None
+    async with open_background() as background:
+        for platform in platforms:
+            background.start_soon(receive, platform)
+        yield
 
 
-async def _serve(runtime: Runtime, ending: Shutdown, kept: Kept) -> bool:
-    from hermes.adapters.jsonrpc import serve_stdio  # noqa: PLC0415 - only here
+async def _serve_stdio(runtime: Runtime, shutdown: Shutdown, stdio: ReservedStdio) -> bool:
+    from hermes.adapters.jsonrpc import serve_stdio  # noqa: PLC0415 - rarely needed
 
-    await serve_stdio(runtime, stop=ending.asked, kept=kept)
+    await serve_stdio(runtime, stop=shutdown.requested, descriptors=stdio)
     return True
 
 
-async def _talk(runtime: Runtime, console: Console | None, ending: Shutdown) -> bool:
+async def _serve_console(runtime: Runtime, console: Console | None, shutdown: Shutdown) -> bool:
     if console is None:
-        await ending.asked.wait()
+        await shutdown.requested.wait()
         return True
-    with ending.scope:
+    with shutdown.scope:
         await console.run(runtime)
     if console.left:
-        raise Stopped(130)
+        raise Stopped(EXIT_INTERRUPTED)
     return not console.failed
 
 
-def _console(answering: AgentSetup, path: Path) -> Console:
+def _console(greeting: str, path: Path) -> Console:
     return Console(
-        greeting=GREETING.format(agent=answering.says, path=path), history=path.parent / HISTORY
+        greeting=GREETING.format(agent=greeting, path=path), history=path.parent / HISTORY_FILE
     )
 
 
 @asynccontextmanager
-async def ended_by_signals(*numbers: signal.Signals) -> AsyncIterator[Shutdown]:
-    """What the first signal ends, so that the bot drains; a second one ends everything at once."""
-    ending = Shutdown()
-    stopped: int | None = None
-    raised: BaseException | None = None
+async def shutdown_on_signals(*signals: signal.Signals) -> AsyncIterator[Shutdown]:
+    """Request a shutdown at the first signal; at the second one raise `Stopped` at once.
 
-    async def listen(task_status: trio.TaskStatus[None]) -> None:
-        nonlocal stopped
-        with trio.open_signal_receiver(*numbers) as signals:
+    Before the shutdown has `started`, the first signal raises it.
+    """
+    shutdown = Shutdown()
+
+    async def receive(task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(*signals) as received:
             task_status.started()
-            async for _ in signals:
-                if ending.asked.is_set() or not ending.started.is_set():
-                    stopped = 130 if ending.asked.is_set() else 0
-                    nursery.cancel_scope.cancel()
-                    return
-                log.info("told to end: draining; a second signal ends it at once")
-                ending.begin()
+            async for _ in received:
+                if shutdown.requested.is_set():
+                    raise Stopped(EXIT_INTERRUPTED)
+                if not shutdown.started.is_set():
+                    raise Stopped(0)
+                log.info("draining: finishing the running turns; a second signal stops at once")
+                shutdown.request()
 
-    async with trio.open_nursery() as nursery:
-        await nursery.start(listen)
-        try:
-            yield ending
-        except trio.Cancelled:
-            raise
-        except BaseException as error:  # noqa: BLE001 - raised below, not in a group
-            raised = error
-        nursery.cancel_scope.cancel()
-    if stopped is not None:
-        raise Stopped(stopped)
-    if raised is not None:
-        raise raised
+    async with open_background() as background:
+        await background.start(receive)
+        yield shutdown
 
 
-def metrics_of(settings: Settings) -> Path | None:
-    """Where Prometheus finds the figures."""
-    return None if settings.metrics is None else references.place(settings.metrics.file)
+def _prometheus_file(settings: Settings) -> Path | None:
+    return None if settings.metrics is None else expand_path(settings.metrics.file)
 
 
-def access_of(settings: Settings) -> AccessPolicy:
-    """Who may speak, where."""
+def access_policy(settings: Settings) -> AccessPolicy:
+    """Return who may use the bot, by platform."""
     rules: dict[str | tuple[str, str], PlatformRules] = {}
     if (telegram := settings.telegram) is not None:
         rules["telegram"] = PlatformRules(
@@ -240,29 +231,4 @@ def access_of(settings: Settings) -> AccessPolicy:
             open=telegram.open,
             pairing=telegram.pairing,
         )
-    rates = RateLimit(per_minute=settings.rates.per_minute, burst=settings.rates.burst)
-    return AccessPolicy(rules=rules, rates=rates, local=LOCAL)
-
-
-def config_of(settings: Settings) -> Config:
-    """The runtime's own settings."""
-    compression, runtime = settings.compression, settings.runtime
-    return Config(
-        busy=runtime.busy,
-        busy_by_platform={str(name): busy for name, busy in runtime.busy_on.items()},
-        expiry=settings.expiry.policy(),
-        expiry_by={name: table.policy() for name, table in settings.expiry_by.items()},
-        max_queued=runtime.max_queued,
-        turn_timeout=runtime.turn_timeout,
-        drain_timeout=runtime.drain_timeout,
-        idle_timeout=runtime.idle_timeout,
-        max_agents=runtime.max_agents,
-        compression=CompressionConfig(
-            enabled=compression.enabled,
-            window=compression.window,
-            max_output=compression.max_output,
-            share=compression.share,
-            tail_share=compression.tail_share,
-            protect_first=compression.protect_first,
-        ),
-    )
+    return AccessPolicy(rules=rules, rates=settings.rates, local=LOCAL_PLATFORMS)

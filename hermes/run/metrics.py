@@ -1,8 +1,7 @@
-"""How a running bot is doing, as a value: what `--status` shows and Prometheus is told."""
+"""The metrics of a running bot: what `--status` shows and Prometheus scrapes."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Mapping
@@ -12,94 +11,88 @@ import msgspec
 
 import hermes
 from hermes.actors.runtime import Runtime
-from hermes.errors import HermesError
 from hermes.messages import OutboxStats, StoreStats
 
 FORMAT = 1
-"""Grows when a reader of an older Hermes would misunderstand the file."""
+"""Version of the status file; raised if an older Hermes would misread a newer file."""
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers and names; nothing that anybody said. Counters count since `started_at`."""
+    """Numbers and names, never content of messages. Counters start at 0 with the process."""
 
     format: int = FORMAT
     version: str
     pid: int
     started_at: float
-    """Seconds since 1970, as all times here."""
+    """Unix time, like all points in time here."""
     written_at: float
     draining: bool = False
-    """It is about to end and takes no new messages."""
+    """Whether the bot is shutting down and accepts no new messages."""
 
     actors: int = 0
-    """Conversations that are awake."""
+    """Conversations in memory."""
     agents: int = 0
     """Agents in the cache."""
     transcript_bytes: int = 0
-    """What is held of transcripts in memory."""
+    """Size of the transcripts in memory."""
     running: int = 0
-    """Turns that run now."""
+    """Running turns."""
     turns: dict[str, int] = {}
-    """Messages that had their end, by how: complete, failed, interrupted, refused, command."""
+    """Finished messages by status: complete, failed, interrupted, refused, command."""
     builds: dict[str, int] = {}
-    """Agents that were built, by why."""
+    """Built agents by reason."""
     reuses: int = 0
-    """Turns that found their agent in the cache."""
+    """Turns that used an agent of the cache."""
     errors: dict[str, int] = {}
-    """Turns that failed, by the class of the error."""
+    """Failed turns by class of the exception."""
     last_error: str | None = None
     last_error_at: float | None = None
 
     provider_calls: int = 0
-    """Calls that turns have made of models."""
+    """Calls to models made by turns."""
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
-    """Read from the provider's cache, and not among the input."""
+    """Tokens read from the provider's cache, not included in `input_tokens`."""
     cost: float = 0.0
     cost_today: float = 0.0
-    """Of everything since midnight, also before the start."""
+    """Total cost since midnight, also of earlier processes."""
 
     inbox_open: int = 0
-    """Accepted messages that no turn has finished."""
+    """Accepted messages without an answer."""
     inbox_oldest_seconds: float = 0.0
     outbox: tuple[OutboxStats, ...] = ()
-    """Replies that wait or were given up, by platform."""
+    """Undelivered and given up replies by platform."""
     hooks_open: int = 0
-    """Boundaries that the hooks have not all heard of."""
+    """Session boundaries whose hooks have not all run."""
 
     commits: int = 0
-    """Turns that were written to disk."""
-    commit_timeout: float = 0.0
-    """How long that took in all."""
+    """Committed turns."""
+    commit_seconds: float = 0.0
+    """Total duration of these commits."""
     commit_p50: float = 0.0
-    """Of the last minute, as the next two."""
+    """Median of the last minute, in seconds."""
     commit_p99: float = 0.0
+    """99th percentile of the last minute, in seconds."""
     commit_max: float = 0.0
+    """Maximum of the last minute, in seconds."""
     wal_bytes: int = 0
-    """The log of the database."""
+    """Size of the database's write-ahead log."""
     database_bytes: int = 0
 
     adapters: dict[str, str] = {}
-    """Platforms, and how they are doing."""
+    """State of each platform."""
     log_lines_dropped: int = 0
-    """Lines that a slow log had no room for."""
+    """Log lines that were dropped because the log was written too slowly."""
 
     @property
     def uptime_seconds(self) -> float:
+        """Seconds from the start of the bot until these metrics were written."""
         return max(0.0, self.written_at - self.started_at)
 
 
-def size(path: Path, suffix: str = "") -> int:
-    """The bytes of a file; 0 where there is none."""
-    try:
-        return path.with_name(f"{path.name}{suffix}").stat().st_size
-    except OSError:
-        return 0
-
-
-class Collector:
-    """Asks a runtime for its facts; where the store cannot answer, its last answer stands."""
+class MetricsCollector:
+    """Collects the metrics of a runtime. If the store does not answer, its last values are used."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -109,11 +102,10 @@ class Collector:
     async def collect(
         self, runtime: Runtime, *, adapters: Mapping[str, str], log_lines_dropped: int
     ) -> Metrics:
-        """The facts as they are now."""
-        with contextlib.suppress(HermesError):  # busy, or about to end
-            self._store = await runtime.facts()
-        seen, stored = runtime.statistics(), self._store
-        kind, when = seen.last_error or (None, None)
+        """Return the current metrics."""
+        seen = await runtime.admin.statistics()
+        stored = self._store = seen.store or self._store
+        last_error, last_error_at = seen.last_error or (None, None)
         return Metrics(
             version=hermes.__version__,
             pid=os.getpid(),
@@ -128,8 +120,8 @@ class Collector:
             builds={str(name): count for name, count in seen.builds.items()},
             reuses=seen.reuses,
             errors=dict(seen.errors),
-            last_error=kind,
-            last_error_at=when,
+            last_error=last_error,
+            last_error_at=last_error_at,
             provider_calls=seen.spending.calls,
             input_tokens=seen.spending.input_tokens,
             output_tokens=seen.spending.output_tokens,
@@ -141,12 +133,19 @@ class Collector:
             outbox=stored.outbox,
             hooks_open=stored.hooks_open,
             commits=seen.commits.count,
-            commit_timeout=seen.commits.total,
+            commit_seconds=seen.commits.total,
             commit_p50=seen.commits.p50,
             commit_p99=seen.commits.p99,
             commit_max=seen.commits.longest,
-            wal_bytes=size(self._path, "-wal"),
-            database_bytes=size(self._path),
+            wal_bytes=_file_size(self._path, "-wal"),
+            database_bytes=_file_size(self._path),
             adapters=dict(adapters),
             log_lines_dropped=log_lines_dropped,
         )
+
+
+def _file_size(path: Path, suffix: str = "") -> int:
+    try:
+        return path.with_name(f"{path.name}{suffix}").stat().st_size
+    except OSError:
+        return 0

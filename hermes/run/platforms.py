@@ -1,4 +1,4 @@
-"""The platforms that the settings name, each with its adapter."""
+"""Adapters for the platforms in the settings."""
 
 from __future__ import annotations
 
@@ -8,34 +8,37 @@ from typing import Protocol
 
 from hermes.actors.runtime import Runtime
 from hermes.protocols import Adapter
-from hermes.run import references
+from hermes.run.references import resolve_secret
 from hermes.settings import Settings
 from hermes.settings.schema import TelegramTable
 
 
 class Platform(Adapter, Protocol):
-    """An adapter that receives: `run` ends where the platform does not want us any more."""
+    """An adapter that also receives messages."""
 
-    trouble: str | None
-    """Why nothing is received at present, in one sentence."""
+    problem: str | None
+    """Why no messages can be received at present, or None."""
 
-    async def run(self, runtime: Runtime) -> None: ...
+    async def run(self, runtime: Runtime) -> None:
+        """Receive messages until the platform refuses the bot for good."""
+        ...
 
 
 @asynccontextmanager
 async def open_platforms(settings: Settings) -> AsyncIterator[list[Platform]]:
-    """The adapters; their connections are closed at the end of the block."""
+    """Open the adapters; their connections are closed at the end of the block."""
     async with AsyncExitStack() as stack:
         platforms: list[Platform] = []
         if settings.telegram is not None:
-            platforms.append(await _telegram(settings.telegram, stack))
+            platforms.append(await _open_telegram(settings.telegram, stack))
         yield platforms
 
 
-async def _telegram(table: TelegramTable, stack: AsyncExitStack) -> Platform:
-    from hermes.adapters.telegram import BASE, GroupPolicy, Telegram  # noqa: PLC0415 - an HTTP client
+async def _open_telegram(table: TelegramTable, stack: AsyncExitStack) -> Platform:
+    # Imported here because it brings an HTTP client.
+    from hermes.adapters.telegram import BASE, GroupPolicy, Telegram  # noqa: PLC0415
 
-    manners = GroupPolicy(groups=table.groups, shared=table.shared_groups, edits=table.edits)
-    token = references.secret("telegram.token", table.token)
-    telegram = Telegram(token, manners=manners, base_url=table.base_url or BASE)
+    policy = GroupPolicy(groups=table.groups, shared=table.shared_groups, edits=table.edits)
+    token = resolve_secret("telegram.token", table.token)
+    telegram = Telegram(token, group_policy=policy, base_url=table.base_url or BASE)
     return await stack.enter_async_context(telegram)

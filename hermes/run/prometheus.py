@@ -1,24 +1,26 @@
-"""Facts in the text format of Prometheus, for its textfile collector."""
+"""The metrics in the text format of Prometheus, for the textfile collector of the node exporter."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Literal, TypeAlias, get_args
 
 import attrs
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 from hermes.messages import BuildReason, ReplyStatus
 from hermes.run.metrics import Metrics
+from hermes.sanitize import scrub
 
-Labels: TypeAlias = tuple[tuple[str, str], ...]
-Sample: TypeAlias = tuple[str, Labels, float]
-"""What follows the name (nothing, `_sum`, `_count`), the labels, and the value."""
+Sample: TypeAlias = tuple[str, dict[str, str], float]
+"""Suffix of the name (empty, `_sum` or `_count`), labels, and value."""
 
 
 @attrs.frozen
-class Metric:
-    """One name, and how its samples come out of the facts."""
+class MetricFamily:
+    """A metric: its name, type and help text, and how its samples follow from the metrics."""
 
     name: str
     kind: Literal["counter", "gauge", "summary"]
@@ -27,168 +29,204 @@ class Metric:
     labels: tuple[str, ...] = ()
 
 
-def _one(field: str) -> Callable[[Metrics], Iterable[Sample]]:
-    return lambda facts: [("", (), float(getattr(facts, field)))]
+def _gauge(name: str, help_text: str, value: Callable[[Metrics], float]) -> MetricFamily:
+    return MetricFamily(name, "gauge", help_text, lambda m: [("", {}, float(value(m)))])
 
 
-def _by(
-    label: str, field: str, always: tuple[str, ...] = ()
-) -> Callable[[Metrics], Iterable[Sample]]:
-    """One sample for each name; those that are known are there from the beginning, as 0."""
-
-    def samples(facts: Metrics) -> Iterable[Sample]:
-        counts: dict[str, int] = {**dict.fromkeys(always, 0), **getattr(facts, field)}
-        return [("", ((label, name),), float(count)) for name, count in counts.items()]
-
-    return samples
+def _counter(name: str, help_text: str, value: Callable[[Metrics], float]) -> MetricFamily:
+    return MetricFamily(name, "counter", help_text, lambda m: [("", {}, float(value(m)))])
 
 
-def _info(facts: Metrics) -> Iterable[Sample]:
-    yield "", (("version", facts.version),), 1.0
+def _counters(
+    name: str,
+    help_text: str,
+    label: str,
+    counts: Callable[[Metrics], Mapping[str, int]],
+    known: tuple[str, ...] = (),
+) -> MetricFamily:
+    """A counter with a label; the `known` values of the label are there from the start, with 0."""
+
+    def samples(metrics: Metrics) -> Iterable[Sample]:
+        values = {**dict.fromkeys(known, 0), **counts(metrics)}
+        return [("", {label: value}, float(count)) for value, count in values.items()]
+
+    return MetricFamily(name, "counter", help_text, samples, (label,))
 
 
-def _tokens(facts: Metrics) -> Iterable[Sample]:
-    for kind in ("input", "output", "cached"):
-        yield "", (("kind", kind),), float(getattr(facts, f"{kind}_tokens"))
+def _info(metrics: Metrics) -> Iterable[Sample]:
+    yield "", {"version": metrics.version}, 1.0
 
 
-def _outbox(facts: Metrics) -> Iterable[Sample]:
-    for each in facts.outbox:
-        for state in ("pending", "sending", "recovered", "dead"):
-            yield "", (("platform", each.platform), ("state", state)), float(getattr(each, state))
+def _tokens(metrics: Metrics) -> Mapping[str, int]:
+    return {
+        "input": metrics.input_tokens,
+        "output": metrics.output_tokens,
+        "cached": metrics.cached_tokens,
+    }
 
 
-def _outbox_oldest(facts: Metrics) -> Iterable[Sample]:
-    for each in facts.outbox:
-        yield "", (("platform", each.platform),), each.oldest_seconds
+def _outbox(metrics: Metrics) -> Iterable[Sample]:
+    for stats in metrics.outbox:
+        counts = {
+            "pending": stats.pending,
+            "sending": stats.sending,
+            "recovered": stats.recovered,
+            "dead": stats.dead,
+        }
+        for state, count in counts.items():
+            yield "", {"platform": stats.platform, "state": state}, float(count)
 
 
-def _commits(facts: Metrics) -> Iterable[Sample]:
-    yield "", (("quantile", "0.5"),), facts.commit_p50
-    yield "", (("quantile", "0.99"),), facts.commit_p99
-    yield "_sum", (), facts.commit_timeout
-    yield "_count", (), float(facts.commits)
+def _outbox_oldest(metrics: Metrics) -> Iterable[Sample]:
+    for stats in metrics.outbox:
+        yield "", {"platform": stats.platform}, stats.oldest_seconds
 
 
-def _adapters(facts: Metrics) -> Iterable[Sample]:
-    for name, state in facts.adapters.items():
-        yield "", (("adapter", name), ("state", state)), 1.0
+def _commits(metrics: Metrics) -> Iterable[Sample]:
+    yield "", {"quantile": "0.5"}, metrics.commit_p50
+    yield "", {"quantile": "0.99"}, metrics.commit_p99
+    yield "_sum", {}, metrics.commit_seconds
+    yield "_count", {}, float(metrics.commits)
 
 
-METRICS: tuple[Metric, ...] = (
-    Metric("hermes_info", "gauge", "1; the version is a label", _info, ("version",)),
-    Metric(
-        "hermes_start_time_seconds", "gauge", "when it was started, since 1970", _one("started_at")
+def _adapters(metrics: Metrics) -> Iterable[Sample]:
+    for name, state in metrics.adapters.items():
+        yield "", {"adapter": name, "state": state}, 1.0
+
+
+FAMILIES: tuple[MetricFamily, ...] = (
+    MetricFamily("hermes_info", "gauge", "Always 1; the version is a label.", _info, ("version",)),
+    _gauge("hermes_start_time_seconds", "Start of the bot, in Unix time.", lambda m: m.started_at),
+    _gauge(
+        "hermes_written_time_seconds",
+        "Last write of this file, in Unix time.",
+        lambda m: m.written_at,
     ),
-    Metric(
-        "hermes_written_time_seconds", "gauge", "when this was written: an old one means trouble",
-        _one("written_at"),
+    _gauge(
+        "hermes_draining",
+        "1 while the bot shuts down and accepts no new messages.",
+        lambda m: m.draining,
     ),
-    Metric("hermes_draining", "gauge", "1 while it ends and takes no new work", _one("draining")),
-    Metric("hermes_actors", "gauge", "conversations that are awake", _one("actors")),
-    Metric("hermes_agents_cached", "gauge", "agents in the cache", _one("agents")),
-    Metric(
-        "hermes_transcript_bytes", "gauge", "transcripts held in memory", _one("transcript_bytes")
+    _gauge("hermes_actors", "Conversations in memory.", lambda m: m.actors),
+    _gauge("hermes_agents_cached", "Agents in the cache.", lambda m: m.agents),
+    _gauge(
+        "hermes_transcript_bytes",
+        "Size of the transcripts in memory.",
+        lambda m: m.transcript_bytes,
     ),
-    Metric("hermes_turns_running", "gauge", "turns that run now", _one("running")),
-    Metric(
-        "hermes_turns_total", "counter", "messages that had their end, by how",
-        _by("status", "turns", get_args(ReplyStatus)), ("status",),
+    _gauge("hermes_turns_running", "Running turns.", lambda m: m.running),
+    _counters(
+        "hermes_turns_total",
+        "Finished messages.",
+        "status",
+        lambda m: m.turns,
+        get_args(ReplyStatus),
     ),
-    Metric(
-        "hermes_agent_builds_total", "counter", "agents that were built, by why",
-        _by("reason", "builds", get_args(BuildReason)), ("reason",),
+    _counters(
+        "hermes_agent_builds_total",
+        "Built agents.",
+        "reason",
+        lambda m: m.builds,
+        get_args(BuildReason),
     ),
-    Metric(
-        "hermes_agent_reuses_total", "counter", "turns that found their agent in the cache",
-        _one("reuses"),
+    _counter(
+        "hermes_agent_reuses_total", "Turns that used an agent of the cache.", lambda m: m.reuses
     ),
-    Metric(
-        "hermes_errors_total", "counter", "turns that failed, by the class of the error",
-        _by("kind", "errors"), ("kind",),
+    _counters(
+        "hermes_errors_total",
+        "Failed turns, by class of the exception.",
+        "kind",
+        lambda m: m.errors,
     ),
-    Metric(
-        "hermes_provider_calls_total", "counter", "calls that turns made of models",
-        _one("provider_calls"),
+    _counter(
+        "hermes_provider_calls_total", "Calls to models made by turns.", lambda m: m.provider_calls
     ),
-    Metric(
-        "hermes_tokens_total", "counter", "tokens of these calls; cached ones are not input",
-        _tokens, ("kind",),
+    _counters(
+        "hermes_tokens_total",
+        "Tokens of these calls; `input` excludes `cached`.",
+        "kind",
+        _tokens,
     ),
-    Metric("hermes_cost_total", "counter", "what these calls have cost", _one("cost")),
-    Metric("hermes_cost_today", "gauge", "what this day has cost in all", _one("cost_today")),
-    Metric(
-        "hermes_inbox_open", "gauge", "accepted messages that no turn has finished",
-        _one("inbox_open"),
+    _counter("hermes_cost_total", "Cost of these calls.", lambda m: m.cost),
+    _gauge("hermes_cost_today", "Total cost since midnight.", lambda m: m.cost_today),
+    _gauge("hermes_inbox_open", "Accepted messages without an answer.", lambda m: m.inbox_open),
+    _gauge(
+        "hermes_inbox_oldest_seconds",
+        "Age of the oldest of them.",
+        lambda m: m.inbox_oldest_seconds,
     ),
-    Metric(
-        "hermes_inbox_oldest_seconds", "gauge", "how long the first of them has waited",
-        _one("inbox_oldest_seconds"),
+    MetricFamily(
+        "hermes_outbox",
+        "gauge",
+        "Undelivered replies; given up within a day: `dead`.",
+        _outbox,
+        ("platform", "state"),
     ),
-    Metric(
-        "hermes_outbox", "gauge", "replies that wait, or were given up within a day",
-        _outbox, ("platform", "state"),
+    MetricFamily(
+        "hermes_outbox_oldest_seconds",
+        "gauge",
+        "Age of the oldest undelivered reply.",
+        _outbox_oldest,
+        ("platform",),
     ),
-    Metric(
-        "hermes_outbox_oldest_seconds", "gauge", "how long the first waiting reply has waited",
-        _outbox_oldest, ("platform",),
+    _gauge(
+        "hermes_hooks_open",
+        "Session boundaries whose hooks have not all run.",
+        lambda m: m.hooks_open,
     ),
-    Metric(
-        "hermes_hooks_open", "gauge", "boundaries that hooks have not heard of", _one("hooks_open")
+    MetricFamily(
+        "hermes_commit_seconds",
+        "summary",
+        "Commit of a turn; quantiles of the last minute.",
+        _commits,
+        ("quantile",),
     ),
-    Metric(
-        "hermes_commit_seconds", "summary",
-        "how long a turn took to be on disk; quantiles of the last minute", _commits, ("quantile",),
+    _gauge(
+        "hermes_commit_max_seconds", "Longest commit of the last minute.", lambda m: m.commit_max
     ),
-    Metric(
-        "hermes_commit_max_seconds", "gauge", "the longest of the last minute", _one("commit_max")
+    _gauge("hermes_wal_bytes", "Size of the database's write-ahead log.", lambda m: m.wal_bytes),
+    _gauge("hermes_database_bytes", "Size of the database without it.", lambda m: m.database_bytes),
+    MetricFamily(
+        "hermes_adapter",
+        "gauge",
+        "1 for the current state of an adapter.",
+        _adapters,
+        ("adapter", "state"),
     ),
-    Metric("hermes_wal_bytes", "gauge", "the log of the database", _one("wal_bytes")),
-    Metric("hermes_database_bytes", "gauge", "the database without it", _one("database_bytes")),
-    Metric(
-        "hermes_adapter", "gauge", "1 for the state that an adapter is in",
-        _adapters, ("adapter", "state"),
+    _counter(
+        "hermes_log_lines_dropped_total",
+        "Log lines dropped because the log is too slow.",
+        lambda m: m.log_lines_dropped,
     ),
-    Metric(
-        "hermes_log_lines_dropped_total", "counter", "lines that a slow log had no room for",
-        _one("log_lines_dropped"),
-    ),
-)  # fmt: skip
+)
 
 
-def prometheus(facts: Metrics) -> str:
-    """The facts, as Prometheus reads them."""
-    lines: list[str] = []
-    for metric in METRICS:
-        help_text = metric.help.replace("\\", "\\\\").replace("\n", "\\n")
-        lines.append(f"# HELP {metric.name} {help_text}")
-        lines.append(f"# TYPE {metric.name} {metric.kind}")
-        for suffix, labels, value in metric.samples(facts):
-            lines.append(f"{metric.name}{suffix}{_labels(labels)} {_number(value)}")
-    return "\n".join([*lines, ""])
+class _Collector(Collector):
+    """Presents a snapshot of the metrics to prometheus_client."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        for family in FAMILIES:
+            metric = Metric(family.name.removesuffix("_total"), family.help, family.kind)
+            for suffix, labels, value in family.samples(self._metrics):
+                scrubbed = {label: scrub(text) for label, text in labels.items()}
+                metric.add_sample(f"{family.name}{suffix}", scrubbed, value)
+            yield metric
 
 
-def _labels(labels: Labels) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
+def prometheus_text(metrics: Metrics) -> str:
+    """Return the metrics in the text format."""
+    registry = CollectorRegistry()
+    registry.register(_Collector(metrics))
+    return generate_latest(registry).decode()
 
 
-def _escaped(value: str) -> str:
-    whole = value.encode(errors="replace").decode()
-    return whole.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _number(value: float) -> str:
-    if math.isfinite(value):
-        return str(int(value)) if value == int(value) else repr(value)
-    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
-
-
-def table() -> str:
-    """The names, for the documentation."""
+def markdown_table() -> str:
+    """Return a table of all metrics for the documentation."""
     rows = [
-        f"| `{each.name}` | {each.kind} | {', '.join(each.labels)} | {each.help} |"
-        for each in METRICS
+        f"| `{family.name}` | {family.kind} | {', '.join(family.labels)} | {family.help} |"
+        for family in FAMILIES
     ]
-    return "\n".join(["| name | kind | labels | what |", "|---|---|---|---|", *rows])
+    return "\n".join(["| name | type | labels | meaning |", "|---|---|---|---|", *rows])

@@ -1,4 +1,4 @@
-"""From what the settings name to the things themselves: keys, functions, programs, paths."""
+"""Resolve what the settings refer to: secrets, Python functions, programs and paths."""
 
 from __future__ import annotations
 
@@ -10,156 +10,172 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hermes.agents.tools.toolbox import Tool, tool as made
+import msgspec
+
+from hermes.agents.tools.toolbox import Tool, tool
 from hermes.messages import Hooks
-from hermes.redaction.keys import Secret
-from hermes.settings import BadSettings, Problem, Reference, Settings
+from hermes.redaction import Secret
+from hermes.settings import Problem, Reference, Settings, SettingsError
 from hermes.settings.schema import AgentTable, McpTable
+from hermes.user_code import contained, describe
 
-_SECRET = re.compile("key|token|secret|passw|auth|cookie|credential", re.IGNORECASE)
-"""Names of headers and variables whose values are secrets; LANG and X-Team hold common words."""
+# Headers and environment variables with such names hold secrets; LANG and X-Team do not.
+_SECRET_NAME = re.compile("key|token|secret|passw|auth|cookie|credential", re.IGNORECASE)
 
 
-def secret(key: str, reference: Reference) -> Secret:
-    """What a reference names. Raises `BadSettings` where there is nothing."""
+def resolve_secret(key: str, reference: Reference) -> Secret:
+    """Return the secret that `env:NAME` or `file:PATH` refers to.
+
+    Raises `SettingsError` if there is none; `key` is the setting with the reference.
+    """
     kind, _, name = reference.partition(":")
     if kind == "env":
         if not os.environ.get(name):
-            raise BadSettings([Problem(0, key, f"the environment has no {name}; set it")])
+            raise _error(key, f"the environment variable {name} is not set")
         return Secret.env(name)
     try:
-        value = place(name).read_text("utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
-        raise BadSettings([Problem(0, key, f"{name} cannot be read: {why}")]) from None
+        value = expand_path(name).read_text("utf-8").strip()
+    except OSError as error:
+        raise _error(key, f"cannot read {name}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise _error(key, f"cannot read {name}: not UTF-8 text") from None
     if not value:
-        raise BadSettings([Problem(0, key, f"{name} is empty")])
+        raise _error(key, f"{name} is empty")
     return Secret(value)
 
 
-def place(name: str) -> Path:
-    """The path of that name, from the user's own folder where it begins with ~."""
+def expand_path(name: str) -> Path:
+    """Return the path with a leading `~` expanded."""
     try:
         return Path(name).expanduser()
-    except RuntimeError:  # there is no such user; that there is no such file is told later
+    except RuntimeError:  # no such user; whoever opens the file will report it
         return Path(name)
 
 
-def function(key: str, place: str) -> Callable[..., Any]:
-    """The function that `module:name` names. Raises `BadSettings` where there is none."""
-    found: Callable[..., Any] = _named(key, place)
-    if not callable(found):
-        raise BadSettings([Problem(0, key, f"{place} is not a function")])
-    return found
+def resolve_function(key: str, name: str) -> Callable[..., Any]:
+    """Return the function that `module:name` refers to. Raises `SettingsError` if there is none."""
+    function: Callable[..., Any] = _import(key, name)
+    if not callable(function):
+        raise _error(key, f"{name} is not a function")
+    return function
 
 
-def tool(key: str, place: str) -> Tool:
-    """The tool that `module:name` names. Raises `BadSettings` where a model could not call it."""
-    if isinstance(found := _named(key, place), Tool):
+def resolve_tool(key: str, name: str) -> Tool:
+    """Return the tool that `module:name` refers to.
+
+    Raises `SettingsError` if there is none, or if it has no signature that a model could call.
+    """
+    if isinstance(found := _import(key, name), Tool):
         return found
+    function = resolve_function(key, name)
     try:
-        return made(function(key, place))
+        return tool(function)
     except (TypeError, ValueError) as error:
-        if isinstance(error, BadSettings):
-            raise
-        raise BadSettings([Problem(0, key, f"{place} cannot be a tool: {error}")]) from None
+        raise _error(key, f"{name} cannot be used as a tool: {error}") from None
 
 
-def _named(key: str, place: str) -> Any:
-    module, colon, name = place.partition(":")
-    if not colon or not module or not name:
-        raise BadSettings([Problem(0, key, f"{place!r} is not of the form module:name")])
-    try:
-        return getattr(importlib.import_module(module), name)
-    except AttributeError:
-        raise BadSettings([Problem(0, key, f"{module} has no {name}")]) from None
-    except Exception as error:  # noqa: BLE001 - foreign code, which may do anything
-        why = f"{type(error).__name__}: {error}"
-        raise BadSettings([Problem(0, key, f"{module} cannot be imported: {why}")]) from None
-
-
-def keys(server: str, table: McpTable) -> dict[str, str]:
-    """The keys that a server with tools is given, by the names of its variables."""
+def resolve_hooks(settings: Settings) -> Hooks:
+    """Return the functions to call at session boundaries, by event."""
+    events: dict[Any, list[str]] = msgspec.structs.asdict(settings.hooks)
     return {
-        name: secret(f"mcp.{server}.keys.{name}", reference).reveal() or ""
+        event: [resolve_function(f"hooks.{event}", name) for name in names]
+        for event, names in events.items()
+    }
+
+
+def server_secrets(server: str, table: McpTable) -> dict[str, str]:
+    """Return the secret environment variables of an MCP server."""
+    return {
+        name: resolve_secret(f"mcp.{server}.keys.{name}", reference).reveal() or ""
         for name, reference in table.keys.items()
     }
 
 
-def secrets(settings: Settings) -> list[str]:
-    """Every value that must not be shown."""
+def secret_values(settings: Settings) -> list[str]:
+    """Return every value in the settings that must be redacted."""
     agent, telegram = settings.agent, settings.telegram
-    named = [Secret.env("OPENAI_API_KEY")] if agent.kind == "openai" else []
-    named += [secret("agent.key", agent.key)] if agent.key is not None else []
-    named += [secret("telegram.token", telegram.token)] if telegram is not None else []
-    values = [each.reveal() for each in named]
+    secrets = [Secret.env("OPENAI_API_KEY")] if agent.kind == "openai" else []
+    secrets += [resolve_secret("agent.key", agent.key)] if agent.key is not None else []
+    secrets += [resolve_secret("telegram.token", telegram.token)] if telegram is not None else []
+    values = [secret.reveal() for secret in secrets]
     for name, server in settings.mcp.items():
-        values += keys(name, server).values()
+        values += server_secrets(name, server).values()
     for table in (agent.headers, *(server.environment for server in settings.mcp.values())):
-        values += [value for name, value in table.items() if _SECRET.search(name)]
+        values += [value for name, value in table.items() if _SECRET_NAME.search(name)]
     return [value for value in values if value]
 
 
-def hooks(settings: Settings) -> Hooks:
-    """The functions that hear of boundaries."""
-    return {
-        event: [function(f"hooks.{event}", place) for place in places]
-        for event, places in settings.hooks.items()
-    }
-
-
-def unresolved(settings: Settings) -> Iterator[Problem]:
-    """Every reference and name that leads nowhere."""
+def check_references(settings: Settings) -> Iterator[Problem]:
+    """Yield a problem for everything that the settings refer to and that does not exist."""
     agent, telegram = settings.agent, settings.telegram
     references = [("agent.key", agent.key)]
     references += [("telegram.token", telegram.token)] if telegram is not None else []
     for key, reference in references:
         if reference is not None:
-            yield from _problems(secret, key, reference)
-    if agent.kind == "openai" and agent.key is None and _is_openais(agent):
-        why = "OpenAI wants a key: set OPENAI_API_KEY, or say with base_url where the model is"
-        yield Problem(0, "agent", why)
-    yield from _uncallable(agent.tools)
-    if settings.metrics is not None and not place(settings.metrics.file).parent.is_dir():
-        yield Problem(0, "metrics.file", "its folder does not exist; create it first")
-    for event, hooks in settings.hooks.items():
-        for hook in hooks:
-            yield from _problems(function, f"hooks.{event}", hook)
+            yield from _problems(resolve_secret, key, reference)
+    if _lacks_openai_key(agent):
+        message = "OpenAI needs a key: set OPENAI_API_KEY, or base_url for another endpoint"
+        yield Problem(0, "agent", message)
+    yield from _check_tools(agent.tools)
+    if settings.metrics is not None and not expand_path(settings.metrics.file).parent.is_dir():
+        yield Problem(0, "metrics.file", "the directory does not exist; create it first")
+    for event, names in msgspec.structs.asdict(settings.hooks).items():
+        for name in names:
+            yield from _problems(resolve_function, f"hooks.{event}", name)
     for name, server in settings.mcp.items():
-        yield from _unserved(f"mcp.{name}", server)
+        yield from _check_server(f"mcp.{name}", server)
 
 
-def _is_openais(agent: AgentTable) -> bool:
-    """Whether the model is OpenAI's own, and there is no key."""
-    variables = ("OPENAI_API_KEY", "OPENAI_BASE_URL")
-    return agent.base_url is None and not any(map(os.environ.get, variables))
+def _error(key: str, message: str) -> SettingsError:
+    return SettingsError([Problem(0, key, message)])
 
 
-def _uncallable(places: Iterable[str]) -> Iterator[Problem]:
-    names: set[str] = set()
-    for place in places:
-        try:
-            name = tool("agent.tools", place).name
-        except BadSettings as bad:
-            yield from bad.problems
-            continue
-        if name in names:
-            yield Problem(0, "agent.tools", f"{place} is the second tool of that name")
-        names.add(name)
-
-
-def _unserved(key: str, server: McpTable) -> Iterator[Problem]:
-    for name, reference in server.keys.items():
-        yield from _problems(secret, f"{key}.keys.{name}", reference)
-    if importlib.util.find_spec("mcp") is None:
-        yield Problem(0, key, "servers need the package mcp: pip install 'hermes-runtime[mcp]'")
-    if server.command and not shutil.which(server.command[0], path=server.environment.get("PATH")):
-        why = f"there is no program {server.command[0]}; install it, or give its whole path"
-        yield Problem(0, f"{key}.command", why)
-
-
-def _problems(resolve: Any, key: str, what: str) -> Iterator[Problem]:
+def _import(key: str, name: str) -> Any:
+    module, colon, attribute = name.partition(":")
+    if not colon or not module or not attribute:
+        raise _error(key, f"expected module:name, got {name!r}")
+    with contained() as caught:
+        imported = importlib.import_module(module)
+    if caught.error is not None:
+        raise _error(key, f"cannot import {module}: {describe(caught.error)}")
     try:
-        resolve(key, what)
-    except BadSettings as bad:
-        yield from bad.problems
+        return getattr(imported, attribute)
+    except AttributeError:
+        raise _error(key, f"{module} has no {attribute}") from None
+
+
+def _lacks_openai_key(agent: AgentTable) -> bool:
+    variables = ("OPENAI_API_KEY", "OPENAI_BASE_URL")
+    own_endpoint = agent.base_url is None and not any(map(os.environ.get, variables))
+    return agent.kind == "openai" and agent.key is None and own_endpoint
+
+
+def _check_tools(names: Iterable[str]) -> Iterator[Problem]:
+    tools: set[str] = set()
+    for name in names:
+        try:
+            found = resolve_tool("agent.tools", name).name
+        except SettingsError as error:
+            yield from error.problems
+            continue
+        if found in tools:
+            yield Problem(0, "agent.tools", f"{name} is the second tool with this name")
+        tools.add(found)
+
+
+def _check_server(key: str, server: McpTable) -> Iterator[Problem]:
+    for name, reference in server.keys.items():
+        yield from _problems(resolve_secret, f"{key}.keys.{name}", reference)
+    if importlib.util.find_spec("mcp") is None:
+        message = "MCP servers need the mcp package: pip install 'hermes-runtime[mcp]'"
+        yield Problem(0, key, message)
+    if server.command and not shutil.which(server.command[0], path=server.environment.get("PATH")):
+        message = f"program {server.command[0]} not found; install it or give its full path"
+        yield Problem(0, f"{key}.command", message)
+
+
+def _problems(resolve: Callable[[str, Any], object], key: str, name: str) -> Iterator[Problem]:
+    try:
+        resolve(key, name)
+    except SettingsError as error:
+        yield from error.problems

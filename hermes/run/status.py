@@ -1,6 +1,7 @@
-"""The status file beside the data, and what `--status` says of a bot from another process.
+"""The status file beside the database, and the report of `--status` from another process.
 
-Exit codes: 0 it runs, 1 it does not run or has been silent for a minute, 3 it cannot be read.
+Exit codes: 0 the bot runs; 1 it does not run, or has not written its status for a minute; 3 the
+database cannot be read.
 """
 
 from __future__ import annotations
@@ -19,34 +20,35 @@ from hermes.errors import StoreError
 from hermes.messages import StoreStats
 from hermes.run.metrics import FORMAT, Metrics
 from hermes.store import file_lock
-from hermes.store.maintenance.stats import look
+from hermes.store.inspection import read_stats
 
-RUNS, DOES_NOT_RUN, UNREADABLE = 0, 1, 3
-SILENT_SECONDS = 60.0
+RUNNING, NOT_RUNNING, UNREADABLE = 0, 1, 3
+MAX_AGE = 60.0
+"""Seconds after which a status file that is not rewritten means that the bot hangs."""
 MAX_BYTES = 1_000_000
 
 
-class Unreadable(Exception):
-    """The status file says nothing; the text tells why, in one sentence."""
+class UnreadableStatus(Exception):
+    """The status file cannot be used; the message says why."""
 
 
 def status_path(path: Path) -> Path:
-    """Where a bot writes how it is doing: beside its data."""
+    """Return the path of the status file of a database."""
     return path.parent / f"{path.name}.status"
 
 
-def encoded(facts: Metrics) -> str:
-    """The facts as the file has them."""
-    return msgspec.json.encode(facts).decode()
+def encode(metrics: Metrics) -> str:
+    """Return the content of a status file."""
+    return msgspec.json.encode(metrics).decode()
 
 
 def write(path: Path, text: str) -> None:
-    """Put a text in the place of a file, for its owner alone; a reader sees all of it or none.
+    """Replace a file atomically, with mode 0600.
 
-    It is not flushed to disk: after a power cut it would be wrong anyway.
+    It is not synced to disk: after a power failure its content would be wrong anyway.
     """
     partial = path.with_name(f"{path.name}.partial")
-    with contextlib.suppress(FileNotFoundError):  # a leftover, whoever may read it
+    with contextlib.suppress(FileNotFoundError):  # a leftover, perhaps with another mode
         partial.unlink()
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -55,43 +57,43 @@ def write(path: Path, text: str) -> None:
 
 
 def read(path: Path) -> Metrics:
-    """What the file says. Raises `Unreadable`."""
+    """Return the metrics in a status file. Raises `UnreadableStatus`."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES)
     except FileNotFoundError:
-        raise Unreadable("There is no status file.") from None
+        raise UnreadableStatus("There is no status file.") from None
     except OSError as error:
-        raise Unreadable(f"The status file cannot be read: {error.strerror}.") from None
+        raise UnreadableStatus(f"Cannot read the status file: {error.strerror}.") from None
     try:
-        form = msgspec.json.decode(content, type=_Form).format
+        version = msgspec.json.decode(content, type=_Format).format
     except msgspec.DecodeError:
-        form = None
-    if form is not None and form > FORMAT:
-        raise Unreadable("The status file was written by a newer Hermes; update this one.")
+        version = None
+    if version is not None and version > FORMAT:
+        raise UnreadableStatus("The status file is from a newer Hermes; update this one.")
     try:
         return msgspec.json.decode(content, type=Metrics)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise Unreadable("The status file is damaged; a running bot writes it anew.") from None
+        raise UnreadableStatus("The status file is damaged; a running bot rewrites it.") from None
 
 
-class _Form(msgspec.Struct):
+class _Format(msgspec.Struct):
     format: int
 
 
 @attrs.frozen(kw_only=True)
-class Report:
-    """What can be found out about a bot from outside."""
+class StatusReport:
+    """What another process can find out about a bot."""
 
     path: Path
     owner: str | None
-    """Who runs on the data, by its lock."""
-    facts: Metrics | None
+    """The process that holds the lock of the database."""
+    metrics: Metrics | None
     age: float
-    """Of the facts, in seconds."""
+    """Age of the metrics, in seconds."""
     store: StoreStats | None
     parked: int
-    """Messages that were begun too often within a day, and set aside."""
+    """Messages that were set aside within a day, after too many failed attempts."""
     problems: tuple[str, ...]
     unreadable: bool
 
@@ -100,19 +102,19 @@ class Report:
         """The exit code."""
         if self.unreadable:
             return UNREADABLE
-        if self.owner is None or (self.facts is not None and self.age > SILENT_SECONDS):
-            return DOES_NOT_RUN
-        return RUNS
+        if self.owner is None or (self.metrics is not None and self.age > MAX_AGE):
+            return NOT_RUNNING
+        return RUNNING
 
     def json(self) -> str:
-        """For programs."""
+        """Return the report as a JSON object."""
         values = {
             "path": str(self.path),
             "code": self.code,
             "running": self.owner is not None,
             "owner": self.owner,
-            "age_seconds": None if self.facts is None else self.age,
-            "facts": self.facts,
+            "age_seconds": None if self.metrics is None else self.age,
+            "metrics": self.metrics,
             "store": self.store,
             "parked": self.parked,
             "problems": self.problems,
@@ -120,100 +122,102 @@ class Report:
         return msgspec.json.encode(values).decode()
 
     def text(self) -> str:
-        """For people."""
+        """Return the report as text."""
         return "\n".join(_lines(self))
 
 
 def report(path: str | os.PathLike[str], form: Literal["text", "json"] = "text") -> tuple[str, int]:
-    """What to print, and the exit code."""
+    """Return the report about the bot of a database, and the exit code."""
     found = examine(path)
     return (found.text() if form == "text" else found.json()), found.code
 
 
-def examine(path: str | os.PathLike[str]) -> Report:
-    """Look at the lock, the status file and the database; none of them is touched."""
+def examine(path: str | os.PathLike[str]) -> StatusReport:
+    """Read the lock, the status file and the database; none of them is changed."""
     problems: list[str] = []
     owner: str | None = None
-    stored: StoreStats | None = None
-    facts: Metrics | None = None
+    store: StoreStats | None = None
+    metrics: Metrics | None = None
     parked, unreadable = 0, False
-    real = Path(path)
+    resolved = Path(path)
     try:
-        real = file_lock.resolve(path)
-        owner = file_lock.owner(real)
-        stored, parked = look(real)
+        resolved = file_lock.resolve(path)
+        owner = file_lock.owner(resolved)
+        store, parked = read_stats(resolved)
     except StoreError as error:
         problems.append(f"{str(error)[:1].upper()}{str(error)[1:]}.")
         unreadable = True
     try:
-        facts = read(status_path(real))
-    except Unreadable as problem:
+        metrics = read(status_path(resolved))
+    except UnreadableStatus as problem:
         if owner is not None:
             problems.append(str(problem))
-    age = 0.0 if facts is None else max(0.0, time.time() - facts.written_at)
-    return Report(
-        path=real, owner=owner, facts=facts, age=age, store=stored, parked=parked,
-        problems=tuple(problems), unreadable=unreadable,
-    )  # fmt: skip
+    return StatusReport(
+        path=resolved,
+        owner=owner,
+        metrics=metrics,
+        age=0.0 if metrics is None else max(0.0, time.time() - metrics.written_at),
+        store=store,
+        parked=parked,
+        problems=tuple(problems),
+        unreadable=unreadable,
+    )
 
 
-# For people
+def _lines(report: StatusReport) -> Iterator[str]:
+    yield from report.problems
+    if report.owner is not None:
+        yield f"Hermes is running on {report.path} ({report.owner})."
+    elif not report.unreadable:
+        yield f"Hermes is not running on {report.path}."
+    if report.metrics is not None:
+        yield from _metrics_lines(report, report.metrics)
+    if report.store is not None:
+        yield from _store_lines(report.store, report.parked)
 
 
-def _lines(found: Report) -> Iterator[str]:
-    yield from found.problems
-    if found.owner is not None:
-        yield f"Hermes runs on {found.path} ({found.owner})."
-    elif not found.unreadable:
-        yield f"Hermes does not run on {found.path}."
-    if found.facts is not None:
-        yield from _of_facts(found, found.facts)
-    if found.store is not None:
-        yield from _of_store(found.store, found.parked)
-
-
-def _of_facts(found: Report, facts: Metrics) -> Iterator[str]:
-    if found.owner is None:
-        yield f"The last one ended without a farewell; it was last heard of {_ago(found.age)}:"
-    elif found.age > SILENT_SECONDS:
-        yield f"It has been silent since {_span(found.age)}: it hangs, or its disk does."
-    draining = ", and is about to end" if facts.draining else ""
-    yield f"version   {facts.version}, up {_span(facts.uptime_seconds)}{draining}"
-    yield f"turns     {_counts(facts.turns)}; {facts.running} running"
+def _metrics_lines(report: StatusReport, metrics: Metrics) -> Iterator[str]:
+    if report.owner is None:
+        yield f"The last bot did not shut down properly; its last status, {_ago(report.age)}:"
+    elif report.age > MAX_AGE:
+        yield f"It has not written its status for {_duration(report.age)}: it or its disk hangs."
+    draining = ", shutting down" if metrics.draining else ""
+    yield f"version   {metrics.version}, up {_duration(metrics.uptime_seconds)}{draining}"
+    yield f"turns     {_counts(metrics.turns)}; {metrics.running} running"
     yield (
-        f"agents    {facts.agents} cached of {facts.actors} conversations; "
-        f"reused {facts.reuses}, built {_counts(facts.builds)}"
+        f"agents    {metrics.agents} cached, {metrics.actors} conversations in memory; "
+        f"reused {metrics.reuses}, built {_counts(metrics.builds)}"
     )
     yield (
-        f"models    {facts.provider_calls} calls, {facts.input_tokens} tokens in, "
-        f"{facts.cached_tokens} cached, {facts.output_tokens} out"
+        f"models    {metrics.provider_calls} calls, {metrics.input_tokens} input tokens, "
+        f"{metrics.cached_tokens} cached, {metrics.output_tokens} output"
     )
     yield (
-        f"commits   {facts.commits}; lately p50 {_ms(facts.commit_p50)}, "
-        f"p99 {_ms(facts.commit_p99)}, longest {_ms(facts.commit_max)}"
+        f"commits   {metrics.commits}; last minute: p50 {_ms(metrics.commit_p50)}, "
+        f"p99 {_ms(metrics.commit_p99)}, max {_ms(metrics.commit_max)}"
     )
-    yield f"data      {facts.database_bytes} bytes, and {facts.wal_bytes} in its log"
-    for name, state in facts.adapters.items():
+    yield f"database  {metrics.database_bytes} bytes, write-ahead log {metrics.wal_bytes} bytes"
+    for name, state in metrics.adapters.items():
         yield f"adapter   {name}: {state}"
-    if facts.errors:
-        when = "" if facts.last_error_at is None else _ago(time.time() - facts.last_error_at)
-        yield f"errors    {_counts(facts.errors)}; last {facts.last_error}, {when}"
-    if facts.log_lines_dropped:
-        yield f"log       {facts.log_lines_dropped} lines dropped: too slow a log"
+    if metrics.errors:
+        when = "" if metrics.last_error_at is None else _ago(time.time() - metrics.last_error_at)
+        yield f"errors    {_counts(metrics.errors)}; last: {metrics.last_error}, {when}"
+    if metrics.log_lines_dropped:
+        yield f"log       {metrics.log_lines_dropped} lines dropped because it is too slow"
 
 
-def _of_store(stored: StoreStats, parked: int) -> Iterator[str]:
-    oldest = f", the first since {_span(stored.inbox_oldest_seconds)}" if stored.inbox_open else ""
-    yield f"inbox     {stored.inbox_open} waiting{oldest}; {parked} set aside within a day"
-    if not stored.outbox:
+def _store_lines(store: StoreStats, parked: int) -> Iterator[str]:
+    oldest = f", the oldest for {_duration(store.inbox_oldest_seconds)}" if store.inbox_open else ""
+    yield f"inbox     {store.inbox_open} waiting{oldest}; {parked} set aside within a day"
+    if not store.outbox:
         yield "outbox    empty"
-    for each in stored.outbox:
+    for each in store.outbox:
         yield (
             f"outbox    {each.platform}: {each.pending} pending, {each.sending} being sent, "
             f"{each.recovered} of them again; {each.dead} given up within a day"
-        ) + (f"; the first since {_span(each.oldest_seconds)}" if each.oldest_seconds else "")
-    yield f"hooks     {stored.hooks_open} to be told"
-    yield f"cost      {stored.cost_today:.4f} today"
+        ) + (f"; the oldest for {_duration(each.oldest_seconds)}" if each.oldest_seconds else "")
+    yield f"hooks     {store.hooks_open} to run"
+    yield f"cost      {store.cost_today:.4f} today"
 
 
 def _counts(counts: Mapping[str, int]) -> str:
@@ -225,10 +229,10 @@ def _ms(seconds: float) -> str:
 
 
 def _ago(seconds: float) -> str:
-    return f"{_span(max(0.0, seconds))} ago"
+    return f"{_duration(max(0.0, seconds))} ago"
 
 
-def _span(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

@@ -1,4 +1,4 @@
-"""What is told of a running bot: a line per turn, and its facts in files, every few seconds."""
+"""Telemetry of a running bot: a log line for each turn, and its metrics in files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import re
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import attrs
@@ -14,7 +14,7 @@ import trio
 
 from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import Runtime
-from hermes.errors import plain
+from hermes.background import open_background
 from hermes.events import (
     Envelope,
     Notice,
@@ -26,61 +26,69 @@ from hermes.events import (
     TurnStarted,
 )
 from hermes.messages import Reply
+from hermes.redaction import Redact
 from hermes.run import status
-from hermes.run.metrics import Collector
-from hermes.run.prometheus import prometheus
+from hermes.run.metrics import MetricsCollector
+from hermes.run.prometheus import prometheus_text
+from hermes.user_code import contained
 
 log = logging.getLogger(__name__)
 
-SECONDS = 5.0
+WRITE_INTERVAL = 5.0
 MAX_TURNS = 10_000
 MAX_TOOLS = 50
-_TOOL = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_TOOL_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
-Write = Callable[..., None]
-"""Takes what happened and named values: `logs.line(name)`."""
+LogEvent = Callable[..., None]
+"""Logs an event and its named values; see `hermes.run.logs.event_logger`."""
 
 
 @attrs.define
 class _Turn:
-    """A turn that runs, as far as it was heard of."""
+    """What is known of a running turn."""
 
-    begun: float
+    started: float
     waited: float
     tools: list[str] = attrs.Factory(list)
     steered: int = 0
 
 
 class TurnLog:
-    """Writes a line at the end of each turn, and for what else happens; nothing that was said."""
+    """Logs one line at the end of each turn, and lines for other events; never any content."""
 
-    def __init__(self, events: Subscription, write: Write) -> None:
+    def __init__(self, events: Subscription, log_event: LogEvent) -> None:
         self._events = events
-        self._write = write
+        self._log_event = log_event
         self._turns: OrderedDict[tuple[str, int | None], _Turn] = OrderedDict()
         self._lost = 0
+        self._finished = trio.Event()
 
     async def run(self) -> None:
-        """Listen until the runtime has ended."""
+        """Log events until the subscription is closed."""
         async for envelope in self._events:
-            try:
-                self.hear(envelope)
-            except Exception:  # who watches must not end what is watched
-                log.exception("an event could not be told of")
+            with contained() as caught:  # a failing log must not end the bot
+                self.handle(envelope)
+            if caught.error is not None:
+                log.error("could not log an event", exc_info=caught.error)
+        self._finished.set()
 
-    def hear(self, envelope: Envelope) -> None:
-        """Take note of an event."""
+    async def wait_finished(self) -> None:
+        """Wait until every event has been logged, once the subscription is closed."""
+        await self._finished.wait()
+
+    def handle(self, envelope: Envelope) -> None:
+        """Log an event, or remember it until its turn ends."""
         if self._events.lost > self._lost:
-            self._write("events were lost", count=self._events.lost - self._lost)
+            self._log_event("events lost", count=self._events.lost - self._lost)
             self._lost = self._events.lost
         key, turn_id, event = envelope.session_key, envelope.turn_id, envelope.event
         match event:
             case TurnStarted():
-                self._begin(key, event)
+                self._start(key, event)
             case ToolStarted(call):
                 turn = self._turns.get((key, turn_id))
                 if turn is not None and len(turn.tools) < MAX_TOOLS:
-                    turn.tools.append(call.name if _TOOL.fullmatch(call.name) else "?")
+                    turn.tools.append(call.name if _TOOL_NAME.fullmatch(call.name) else "?")
             case Steered():
                 turn = self._turns.get((key, turn_id))
                 if turn is not None:
@@ -88,42 +96,42 @@ class TurnLog:
             case TurnEnded():
                 self._end(key, event)
             case _:
-                self._tell(envelope)
+                self._log_other(envelope)
 
-    def _tell(self, envelope: Envelope) -> None:
-        about = {"session_key": envelope.session_key, "turn_id": envelope.turn_id}
+    def _log_other(self, envelope: Envelope) -> None:
+        ids = {"session_key": envelope.session_key, "turn_id": envelope.turn_id}
         match envelope.event:
             case Notice():
-                self._write("notice", **about)
+                self._log_event("notice", **ids)
             case SessionMoved(old, new, reason):
-                self._write("session moved", **about, old=old, new=new, reason=reason)
+                self._log_event("session moved", **ids, old=old, new=new, reason=reason)
             case TitleChanged(session_id, _):
-                self._write("titled", **about, session_id=session_id)
+                self._log_event("title changed", **ids, session_id=session_id)
 
-    def _begin(self, key: str, event: TurnStarted) -> None:
-        # One that begins again, after a compression, has begun when it first did.
+    def _start(self, key: str, event: TurnStarted) -> None:
+        # A turn that is restarted, after a compression, keeps its first start.
         self._turns.setdefault((key, event.turn_id), _Turn(trio.current_time(), event.waited))
-        if len(self._turns) > MAX_TURNS:  # ends that were never heard of
+        if len(self._turns) > MAX_TURNS:  # turns whose end was lost
             self._turns.popitem(last=False)
 
     def _end(self, key: str, event: TurnEnded) -> None:
         reply = event.reply
         turn = self._turns.pop((key, reply.turn_id), None)
-        self._write(
+        self._log_event(
             "turn",
             session_key=key,
             session_id=reply.session_id,
             turn_id=reply.turn_id,
             platform=event.platform,
             status=reply.status,
-            **({} if turn is None else _course(turn, reply)),
+            **({} if turn is None else _turn_values(turn, reply)),
             **({} if reply.error_kind is None else {"error": reply.error_kind}),
         )
 
 
-def _course(turn: _Turn, reply: Reply) -> dict[str, object]:
-    """How a turn went: times, the agent, and what it cost."""
-    ran = trio.current_time() - turn.begun
+def _turn_values(turn: _Turn, reply: Reply) -> dict[str, object]:
+    """Return the times, the agent and the cost of a turn."""
+    ran = trio.current_time() - turn.started
     usage = reply.usage
     costs = [call.cost for call in usage if call.cost is not None]
     return {
@@ -143,99 +151,71 @@ def _course(turn: _Turn, reply: Reply) -> dict[str, object]:
 
 @attrs.define(eq=False, kw_only=True)
 class Telemetry:
-    """Watches a runtime from its beginning to the end of the block."""
+    """Logs the turns of a runtime and writes its metrics to files, every few seconds."""
 
     path: Path
-    write: Write
-    prometheus_file: Path | None
-    seconds: float
-    adapters: Callable[[], Mapping[str, str]]
-    dropped: Callable[[], int]
-    redact: Callable[[str], str]
-    _nursery: trio.Nursery
-    _collector: Collector = attrs.field(init=False)
-    _events: Subscription | None = attrs.field(init=False, default=None)
-    _keeping: trio.CancelScope = attrs.field(init=False, factory=trio.CancelScope)
+    """The database; the status file is written beside it."""
+    log_event: LogEvent
+    prometheus_file: Path | None = None
+    interval: float = WRITE_INTERVAL
+    adapters: Callable[[], Mapping[str, str]] = dict
+    """Returns the state of each platform."""
+    dropped: Callable[[], int] = int
+    """Returns the number of dropped log lines."""
+    redact: Redact = str
+    _collector: MetricsCollector = attrs.field(
+        init=False, default=attrs.Factory(lambda self: MetricsCollector(self.path), takes_self=True)
+    )
     _failing: bool = attrs.field(init=False, default=False)
 
-    def __attrs_post_init__(self) -> None:
-        self._collector = Collector(self.path)
+    @asynccontextmanager
+    async def observe(
+        self, opening: AbstractAsyncContextManager[Runtime]
+    ) -> AsyncIterator[Runtime]:
+        """Open a runtime and observe it until it has shut down, its last turns included.
 
-    def begin(self, runtime: Runtime) -> None:
-        """The runtime is there."""
-        self._events = runtime.events(pieces=False)
-        self._nursery.start_soon(TurnLog(self._events, self.write).run)
-        self._nursery.start_soon(self._keep, runtime)
+        The files are removed at the end. If the block fails they stay, with the last metrics.
+        """
+        async with (
+            open_background() as background,
+            AsyncExitStack() as after_shutdown,
+            opening as runtime,
+        ):
+            # The runtime closes the subscription when it has shut down.
+            turn_log = TurnLog(runtime.subscribe(deltas=False), self.log_event)
+            background.start_soon(turn_log.run)
+            background.start_soon(self._write_periodically, runtime)
+            after_shutdown.push_async_callback(turn_log.wait_finished)
+            yield runtime
+        self._remove_files()
 
-    async def _keep(self, runtime: Runtime) -> None:
-        with self._keeping:
-            while True:
-                try:
-                    await self.write_files(runtime)
-                except Exception:  # who watches must not end what is watched
-                    log.exception("the status could not be found out")
-                await trio.sleep(self.seconds)
+    async def _write_periodically(self, runtime: Runtime) -> None:
+        while True:
+            with contained() as caught:  # failing telemetry must not end the bot
+                await self.write_files(runtime)
+            if caught.error is not None:
+                log.error("could not collect the metrics", exc_info=caught.error)
+            await trio.sleep(self.interval)
 
     async def write_files(self, runtime: Runtime) -> None:
-        """Write the facts down as they are now; what goes wrong with it stops nobody."""
-        facts = await self._collector.collect(
+        """Write the current metrics; log an `OSError` once, until writing succeeds again."""
+        metrics = await self._collector.collect(
             runtime, adapters=self.adapters(), log_lines_dropped=self.dropped()
         )
-        texts = {status.status_path(self.path): status.encoded(facts)}
+        texts = {status.status_path(self.path): status.encode(metrics)}
         if self.prometheus_file is not None:
-            texts[self.prometheus_file] = prometheus(facts)
+            texts[self.prometheus_file] = prometheus_text(metrics)
         try:
             for path, text in texts.items():
                 await trio.to_thread.run_sync(status.write, path, self.redact(text))
             self._failing = False
         except OSError as error:
-            if not self._failing:  # once, and not every few seconds
-                log.warning("the status cannot be written: %s", error.strerror)
+            if not self._failing:
+                log.warning("could not write the metrics: %s", error.strerror)
             self._failing = True
 
-    def stop(self) -> None:
-        """Hear no more; what was heard is still written."""
-        self._keeping.cancel()
-        if self._events is not None:
-            self._events.close()
-
-    def remove_files(self) -> None:
-        """The runtime has ended in good order: nothing is left that says it runs."""
+    def _remove_files(self) -> None:
         for path in (status.status_path(self.path), self.prometheus_file):
             if path is not None:
                 with suppress(OSError):
                     path.unlink()
-
-
-@asynccontextmanager
-async def open_telemetry(  # noqa: PLR0913 - what a bot is watched by
-    path: Path,
-    *,
-    write: Write,
-    prometheus_file: Path | None = None,
-    seconds: float = SECONDS,
-    adapters: Callable[[], Mapping[str, str]] = dict,
-    dropped: Callable[[], int] = int,
-    redact: Callable[[str], str] = str,
-) -> AsyncIterator[Telemetry]:
-    """Around a runtime, so that its last turns are heard as well; `begin` inside of it.
-
-    Where the block fails, the files stay, and tell how the bot was doing.
-    """
-    raised: BaseException | None = None
-    try:
-        async with trio.open_nursery() as nursery:
-            watch = Telemetry(
-                path=path, write=write, prometheus_file=prometheus_file, seconds=seconds,
-                adapters=adapters, dropped=dropped, redact=redact, nursery=nursery,
-            )  # fmt: skip
-            try:
-                yield watch
-            except BaseException as error:  # noqa: BLE001 - raised below, not in a group
-                raised = error
-            watch.stop()
-    except BaseExceptionGroup as group:
-        raise plain(group) from raised
-    if raised is not None:
-        raise raised
-    watch.remove_files()  # after the last write of it

@@ -1,15 +1,15 @@
-"""What the standalone bot can be told, in a TOML file.
+"""The configuration file of the bot, in TOML.
 
-Read: schema, rules, reading, lines, example.
+Reading order: `schema`, `load`, `validate`, `toml_lines`, `environment`, `example`.
 """
 
 from __future__ import annotations
 
-from hermes.settings.example import EXAMPLE as EXAMPLE
+from hermes.settings.example import example_config as example_config
 from hermes.settings.load import (
-    BadSettings as BadSettings,
     Problem as Problem,
-    located as located,
-    read as read,
+    SettingsError as SettingsError,
+    load as load,
+    with_lines as with_lines,
 )
 from hermes.settings.schema import Reference as Reference, Settings as Settings

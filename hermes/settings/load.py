@@ -1,181 +1,189 @@
-"""From a TOML text to settings, or to everything that is wrong with it, line by line."""
+"""Parse a configuration file and report everything that is wrong with it, with line numbers."""
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 import attrs
 import msgspec
 
-from hermes.settings.environment import agent_of
-from hermes.settings.schema import Reference, Settings, Table
-from hermes.settings.toml_lines import Path, lines_of
-from hermes.settings.validate import broken_rules
+from hermes.settings.environment import with_environment
+from hermes.settings.schema import Reference, Settings, keys_of, table_type
+from hermes.settings.toml_lines import KeyPath, key_lines
+from hermes.settings.validate import did_you_mean, validate
 
-Told: TypeAlias = Mapping[str, Any]
+Values: TypeAlias = Mapping[str, Any]
 
-_AT = re.compile(r"\(at line (\d+), column \d+\)")
-_WHERE = re.compile(r" - at `\$[^`]*`$")
+_SYNTAX_LINE = re.compile(r"\(at line (\d+), column \d+\)")
+_JSON_PATH = re.compile(r" - at `\$[^`]*`$")
+_TYPE_NAMES = {
+    "`str` of length >= 1": "a string that is not empty",
+    "`int`": "an integer",
+    "`float`": "a number",
+    "`str`": "a string",
+    "`bool`": "true or false",
+    "`array`": "an array",
+    "`object`": "a table",
+}
+_TYPE_NAME = re.compile("|".join(map(re.escape, _TYPE_NAMES)))
 
 
 @attrs.frozen(order=True)
 class Problem:
-    """What is wrong, in a sentence that says what to do; `line` is 0 where it has none."""
+    """One thing that is wrong with the settings. `line` is 0 and `key` empty if unknown."""
 
     line: int
     key: str
-    sentence: str
+    message: str
 
     def __str__(self) -> str:
-        place = f"line {self.line}: " if self.line else ""
-        return f"{place}{self.key}: {self.sentence}" if self.key else f"{place}{self.sentence}"
+        line = f"line {self.line}: " if self.line else ""
+        key = f"{self.key}: " if self.key else ""
+        return f"{line}{key}{self.message}"
 
 
-class BadSettings(ValueError):
-    """The settings cannot be used; `problems` says why."""
+class SettingsError(ValueError):
+    """The settings cannot be used; `problems` lists why."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = problems
 
 
-def read(
-    text: str, also: Told | None = None, environment: Mapping[str, str] | None = None
+def load(
+    text: str, overrides: Values | None = None, environment: Mapping[str, str] | None = None
 ) -> Settings:
-    """The settings of a text. Raises `BadSettings` with all that is wrong.
+    """Return the settings in a TOML text.
 
-    `also` was said elsewhere, as on the command line, and counts more; the `environment` counts
-    where neither chose what answers.
+    `overrides` are values from elsewhere, such as the command line; they replace those of the text.
+    `environment` holds environment variables, which choose the agent if nothing else does.
+    Raises `SettingsError` with every problem that was found.
     """
     try:
-        told = tomllib.loads(text)
+        values: Values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise BadSettings([_syntax(error)]) from None
+        raise SettingsError([_syntax_problem(error)]) from None
     except RecursionError:
-        raise BadSettings([Problem(0, "", "it is nested too deeply")]) from None
-    told = _merged(told, also or {})
-    if environment is not None and isinstance(agent := told.get("agent", {}), dict):
-        told["agent"] = agent_of(agent, environment)
-    problems = list(_check(told, Settings, ()))
+        raise SettingsError([Problem(0, "", "the file is nested too deeply")]) from None
+    values = _merge(values, overrides or {})
+    if environment is not None and isinstance(agent := values.get("agent", {}), dict):
+        values["agent"] = with_environment(agent, environment)
+    problems = list(_check_table(values, Settings, ()))
     if not problems:
-        settings = msgspec.convert(told, Settings, dec_hook=_convert)
-        problems = list(broken_rules(settings, told))
+        settings = msgspec.convert(values, Settings, dec_hook=_convert)
+        problems = list(validate(settings, values))
         if not problems:
             return settings
-    lines = lines_of(text)
-    raise BadSettings(
-        sorted(Problem(_line(lines, path), _shown(path), why) for path, why in problems)
+    lines = key_lines(text)
+    raise SettingsError(
+        sorted(Problem(_line(lines, path), _dotted(path), message) for path, message in problems)
     )
 
 
-def located(problems: Iterable[Problem], text: str) -> list[Problem]:
-    """The problems, with the lines of their keys where they had none."""
-    lines = {_shown(path): line for path, line in lines_of(text).items()}
+def with_lines(problems: Iterable[Problem], text: str) -> list[Problem]:
+    """Return the problems with the line numbers of their keys in the text, sorted."""
+    lines = {_dotted(path): line for path, line in key_lines(text).items()}
     return sorted(
-        Problem(each.line or lines.get(each.key, 0), each.key, each.sentence) for each in problems
+        attrs.evolve(problem, line=problem.line or lines.get(problem.key, 0))
+        for problem in problems
     )
 
 
-def _merged(told: Told, also: Told) -> dict[str, Any]:
-    merged = dict(told)
-    for name, value in also.items():
-        before = merged.get(name)
-        both = isinstance(before, dict) and isinstance(value, dict)
-        merged[name] = _merged(before, value) if both else value  # type: ignore[arg-type]
+def _merge(values: Values, overrides: Values) -> dict[str, Any]:
+    merged = dict(values)
+    for name, value in overrides.items():
+        below = merged.get(name)
+        both_tables = isinstance(below, dict) and isinstance(value, dict)
+        merged[name] = _merge(below, value) if both_tables else value  # type: ignore[arg-type]
     return merged
 
 
-def _syntax(error: tomllib.TOMLDecodeError) -> Problem:
-    said = str(error)
-    found = _AT.search(said)
-    what = _AT.sub("", said).strip()
-    return Problem(int(found[1]) if found else 0, "", f"this is not TOML: {what}")
+def _syntax_problem(error: tomllib.TOMLDecodeError) -> Problem:
+    message = str(error)
+    line = _SYNTAX_LINE.search(message)
+    reason = _SYNTAX_LINE.sub("", message).strip()
+    return Problem(int(line[1]) if line else 0, "", f"invalid TOML: {reason}")
 
 
-def _check(told: Any, kind: Any, path: Path) -> Iterator[tuple[Path, str]]:
-    """Everything that does not fit, deepest first."""
-    table, values = _table_of(kind), _values_of(kind)
-    if table is not None and isinstance(told, dict):
-        yield from _check_table(told, table, path)
-    elif values is not None and isinstance(told, dict):
-        names, value = values
-        for name, each in told.items():
-            if names and name not in names:
-                yield (*path, name), _unknown(name, names)
-            else:
-                yield from _check(each, value, (*path, name))
-    elif get_origin(kind) is list and isinstance(told, list):
-        for number, each in enumerate(told):
-            yield from _check(each, get_args(kind)[0], (*path, number))
+# The walk through tables and values. msgspec alone would report only the first problem.
+
+
+def _check(value: Any, kind: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    """Yield everything in a value that does not fit its type."""
+    inner = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    table = table_type(kind)
+    if table is not None and isinstance(value, dict):
+        yield from _check_table(value, table, path)
+    elif get_origin(inner) in {dict, Mapping} and isinstance(value, dict):
+        for name, item in value.items():
+            yield from _check(item, get_args(inner)[1], (*path, name))
+    elif get_origin(inner) is list and isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _check(item, get_args(inner)[0], (*path, index))
     else:
-        yield from _check_value(told, kind, path)
+        yield from _check_value(value, kind, path)
 
 
 def _check_table(
-    told: Mapping[str, Any], table: type[Table], path: Path
-) -> Iterator[tuple[Path, str]]:
-    kinds = get_type_hints(table, include_extras=True)
-    for name, each in told.items():
+    values: Values, table: type[msgspec.Struct], path: KeyPath
+) -> Iterator[tuple[KeyPath, str]]:
+    kinds = keys_of(table)
+    for name, value in values.items():
         if name in kinds:
-            yield from _check(each, kinds[name], (*path, name))
+            yield from _check(value, kinds[name], (*path, name))
+        elif table is not Settings and name in Settings.__struct_fields__:
+            yield (*path, name), f"unknown key; it is a table of its own, [{name}]"
         else:
-            yield (*path, name), _unknown(name, table.__struct_fields__)
+            yield (*path, name), f"unknown key{did_you_mean(name, kinds)}"
     for field in msgspec.structs.fields(table):
-        if field.required and field.name not in told:
+        if field.required and field.name not in values:
             yield path, f"{field.name} is missing"
 
 
-def _check_value(told: Any, kind: Any, path: Path) -> Iterator[tuple[Path, str]]:
+def _check_value(value: Any, kind: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
     try:
-        msgspec.convert(told, kind, dec_hook=_convert)
+        msgspec.convert(value, kind, dec_hook=_convert)
     except msgspec.ValidationError as error:
-        yield path, _sentence(str(error))
+        choices = _choices(kind)
+        if choices and isinstance(value, str):
+            listed = ", ".join(f"'{choice}'" for choice in choices)
+            yield path, f"expected one of {listed}{did_you_mean(value, choices)}"
+        else:
+            yield path, _message(error)
 
 
-def _table_of(kind: Any) -> type[Table] | None:
-    choices = [kind, *get_args(kind)] if get_origin(kind) is not dict else []
-    return next(
-        (each for each in choices if isinstance(each, type) and issubclass(each, Table)), None
-    )
+def _choices(kind: Any) -> list[str]:
+    """Return the strings that a type allows, if it lists them."""
+    if get_origin(kind) is Literal:
+        return list(get_args(kind))
+    return [choice for part in get_args(kind) for choice in _choices(part)]
 
 
-def _values_of(kind: Any) -> tuple[tuple[str, ...], Any] | None:
-    """The names and the kind of the values of a table whose keys the user chooses."""
-    if get_origin(kind) is not dict:
-        return None
-    name, value = get_args(kind)
-    return get_args(name), value
-
-
-def _unknown(name: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1)
-    return "there is no such key" + (f"; did you mean {near[0]}?" if near else "")
-
-
-def _sentence(said: str) -> str:
-    said = _WHERE.sub("", said).replace(" | null", "")
-    return said[:1].lower() + said[1:]
+def _message(error: msgspec.ValidationError) -> str:
+    """Return a message of msgspec in the words of TOML."""
+    message = _JSON_PATH.sub("", str(error)).replace(" | null", "")
+    message = _TYPE_NAME.sub(lambda found: _TYPE_NAMES[found[0]], message)
+    return message[:1].lower() + message[1:]
 
 
 def _convert(kind: type, value: object) -> object:
     if kind is Reference and isinstance(value, str):
         return Reference(value)
-    raise ValueError("expected a text: env:NAME or file:PATH")
+    raise ValueError("expected a string: env:NAME or file:PATH")
 
 
-def _line(lines: Mapping[Path, int], path: Path) -> int:
-    """The line of the key, or of the closest one around it."""
+def _line(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
+    """Return the line of a key, or of the innermost table around it that has one."""
     while path and path not in lines:
         path = path[:-1]
     return lines.get(path, 0)
 
 
-def _shown(path: Path) -> str:
-    shown = ""
+def _dotted(path: KeyPath) -> str:
+    dotted = ""
     for part in path:
-        shown += f"[{part}]" if isinstance(part, int) else f"{'.' if shown else ''}{part}"
-    return shown
+        dotted += f"[{part}]" if isinstance(part, int) else f"{'.' if dotted else ''}{part}"
+    return dotted

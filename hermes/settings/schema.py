@@ -1,182 +1,256 @@
-"""The settings, one class per table of the file; every default stands here."""
+"""The tables and keys of the configuration file.
+
+Each setting is written once: here, or in `hermes.config` if a runtime has it too. The docstring of
+a field is its comment in the example configuration. `Meta(examples=...)` is what the example shows
+for a key without a default.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec import Meta
 
-from hermes.config import CompressionConfig
-from hermes.messages import Busy, ExpiryPolicy
+from hermes.config import Budgets, CompressionConfig, Config, PositiveInt, Price, RateLimit
+from hermes.messages import ExpiryPolicy
 
-Kind = Literal["offline", "openai", "anthropic"]
-Platform = Literal["console", "rpc", "telegram"]
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
-Money = Annotated[float, msgspec.Meta(ge=0)]
-Share = Annotated[float, msgspec.Meta(gt=0, lt=1)]
-Words = Annotated[str, msgspec.Meta(min_length=1)]
+AgentKind: TypeAlias = Literal["offline", "openai", "anthropic"]
+LogForm: TypeAlias = Literal["text", "json"]
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 
 _REFERENCE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:.+")
+
+
+class Reference(str):
+    """Where a secret is found: `env:NAME` or `file:PATH`. Never the secret itself."""
+
+    __slots__ = ()
+
+    def __new__(cls, text: str) -> Self:
+        if not _REFERENCE.fullmatch(text):
+            # Do not quote the text: it may be the secret.
+            raise ValueError(
+                "secrets do not belong into this file; write env:NAME or file:PATH instead"
+            )
+        return super().__new__(cls, text)
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A table of the file."""
 
 
-class Reference(str):
-    """Where a key is to be found: `env:NAME` or `file:PATH`. Never the key itself."""
-
-    __slots__ = ()
-
-    def __new__(cls, text: str) -> Self:
-        if not _REFERENCE.fullmatch(text):
-            # Not with the text: it may be the key.
-            raise ValueError(
-                "keys are not written into this file; say env:NAME or file:PATH, where it is found"
-            )
-        return super().__new__(cls, text)
-
-
-class PriceTable(Table, frozen=True, kw_only=True):
-    """What a million tokens of a model cost."""
-
-    input: Money = 0.0
-    output: Money = 0.0
-    cache_read: Money | None = None
-    cache_write: Money | None = None
-
-
-class BudgetTable(Table, frozen=True, kw_only=True):
-    """How much may be spent, in the currency of the prices."""
-
-    session: Money | None = None
-    principal: Money | None = None
-    day: Money | None = None
-
-
 class AgentTable(Table, frozen=True, kw_only=True):
-    """What answers."""
+    """The agent that answers."""
 
-    kind: Kind | None = None
-    model: Words | None = None
-    base_url: Words | None = None
-    key: Reference | None = None
-    system: str | None = None
-    max_tokens: Count | None = None
-    parameters: dict[str, Any] = {}
-    headers: dict[str, str] = {}
+    kind: Annotated[AgentKind | None, Meta(examples=["offline"])] = None
+    """Kind of agent: "offline" needs no model, "openai" works with any compatible endpoint,
+    "anthropic" with Anthropic's API. Default: "openai" if OPENAI_API_KEY or OPENAI_BASE_URL is set,
+    else "offline".
+    """
+    model: Annotated[Text | None, Meta(examples=["gpt-4.1-mini"])] = None
+    """Name of the model."""
+    base_url: Annotated[Text | None, Meta(examples=["https://api.openai.com/v1"])] = None
+    """URL of the endpoint. Default: OPENAI_BASE_URL or ANTHROPIC_BASE_URL, else the provider's."""
+    key: Annotated[Reference | None, Meta(examples=["env:OPENAI_API_KEY"])] = None
+    """API key."""
+    system: Annotated[
+        str | None, Meta(examples=["You are a helpful assistant. Answer briefly."])
+    ] = None
+    """System prompt."""
+    max_tokens: Annotated[PositiveInt | None, Meta(examples=[4000])] = None
+    """Maximum length of an answer, in tokens. Default: the provider decides."""
+    parameters: Annotated[dict[str, Any], Meta(examples=[{"temperature": 0.3}])] = {}
+    """Additional parameters of each request."""
+    headers: Annotated[dict[str, str], Meta(examples=[{"X-Team": "research"}])] = {}
+    """Additional HTTP headers of each request."""
     alternate: bool = False
-    tools: list[str] = []
-    prices: dict[str, PriceTable] = {}
-    budgets: BudgetTable = BudgetTable()
+    """Merge consecutive messages of the same role, as some local models require."""
+    tools: Annotated[list[str], Meta(examples=[["my_tools:add", "my_tools:send"]])] = []
+    """Python functions that the model may call, as "module:function"."""
+    prices: Annotated[
+        dict[str, Price],
+        Meta(
+            examples=[
+                {
+                    "gpt-4.1-mini": {
+                        "input": 0.4,
+                        "output": 1.6,
+                        "cache_read": 0.1,
+                        "cache_write": 0.4,
+                    }
+                }
+            ]
+        ),
+    ] = {}
+    """Prices for a million tokens, by model. With them costs are recorded and budgets enforced."""
+    budgets: Budgets = Budgets()
+    """How much may be spent, in the currency of the prices. Default: no limit."""
 
 
-class CompressionTable(Table, frozen=True, kw_only=True):
-    """When a conversation is summed up, and by which model."""
+class CompressionTable(CompressionConfig, frozen=True, kw_only=True):
+    """Compression, and the model that writes the summaries."""
 
-    enabled: bool = True
-    model: Words | None = None
-    window: Count = CompressionConfig().window
-    max_output: Annotated[int, msgspec.Meta(ge=0)] = CompressionConfig().max_output
-    share: Share = CompressionConfig().share
-    tail_share: Share = CompressionConfig().tail_share
-    protect_first: Annotated[int, msgspec.Meta(ge=0)] = CompressionConfig().protect_first
+    model: Annotated[Text | None, Meta(examples=["gpt-4.1-nano"])] = None
+    """Model that writes the summaries. Default: the model that answers."""
 
 
 class TitlesTable(Table, frozen=True, kw_only=True):
-    """Titles that conversations get by themselves."""
+    """Automatic titles."""
 
     enabled: bool = True
-    model: Words | None = None
-
-
-class RuntimeTable(Table, frozen=True, kw_only=True):
-    """How turns are run."""
-
-    busy: Busy = "queue"
-    busy_on: dict[Platform, Busy] = {}
-    max_queued: Count = 100
-    turn_timeout: Seconds = 1800.0
-    drain_timeout: Seconds = 30.0
-    idle_timeout: Seconds = 900.0
-    max_agents: Count = 128
-
-
-class ExpiryTable(Table, frozen=True, kw_only=True):
-    """When a conversation is over by itself."""
-
-    mode: Literal["none", "idle", "daily", "both"] = "none"
-    idle_minutes: Seconds = ExpiryPolicy().idle_minutes
-    at_hour: Annotated[int, msgspec.Meta(ge=0, le=23)] = ExpiryPolicy().at_hour
-
-    def policy(self) -> ExpiryPolicy:
-        return ExpiryPolicy(mode=self.mode, idle_minutes=self.idle_minutes, at_hour=self.at_hour)
-
-
-class RatesTable(Table, frozen=True, kw_only=True):
-    """How much one person may say."""
-
-    per_minute: Seconds = 30.0
-    burst: Count = 30
+    """Whether conversations get a title after the first exchange."""
+    model: Annotated[Text | None, Meta(examples=["gpt-4.1-nano"])] = None
+    """Model that writes the titles. Default: the model that answers."""
 
 
 class TelegramTable(Table, frozen=True, kw_only=True):
-    """A bot on Telegram, and who may speak with it."""
+    """A Telegram bot."""
 
-    token: Reference
-    operators: list[int] = []
-    users: list[int] = []
-    chats: list[int] = []
+    token: Annotated[Reference, Meta(examples=["env:TELEGRAM_BOT_TOKEN"])]
+    """Token of the bot, from @BotFather."""
+    operators: Annotated[list[int], Meta(examples=[[11111111]])] = []
+    """Users who may do everything, such as admitting others with /pair. Ids are numbers; the log
+    (level "info") shows the ids of users who were rejected.
+    """
+    users: Annotated[list[int], Meta(examples=[[22222222]])] = []
+    """Users who may talk to the bot."""
+    chats: Annotated[list[int], Meta(examples=[[-1001234567890]])] = []
+    """Groups whose members may talk to the bot as guests."""
     open: bool = False
-    pairing: bool | None = None
+    """Whether everybody may talk to the bot as a guest."""
+    pairing: Annotated[bool | None, Meta(examples=[True])] = None
+    """Whether an unknown user gets a code with which an operator can admit them. Default: true. If
+    there are no users, operators and chats, it must be set explicitly.
+    """
     groups: Literal["mention", "all"] = "mention"
+    """In groups, answer only messages that address the bot ("mention"), or "all"."""
     shared_groups: bool = False
+    """Whether the members of a group share one conversation."""
     edits: bool = False
-    base_url: Words | None = None
+    """Whether an edited message is answered again."""
+    base_url: Annotated[Text | None, Meta(examples=["https://api.telegram.org"])] = None
+    """URL of the Bot API server."""
 
 
 class McpTable(Table, frozen=True, kw_only=True):
-    """A server with tools: a command that speaks over stdio, or the address of one."""
+    """An MCP server, started by a command or reached at a URL."""
 
     command: list[str] = []
-    url: Words | None = None
+    """Command that starts the server, which then speaks over standard input and output."""
+    url: Text | None = None
+    """URL of a running server."""
     environment: dict[str, str] = {}
+    """Environment variables of the command."""
     keys: dict[str, Reference] = {}
-    """Of its environment as well, and never shown."""
+    """Environment variables of the command that are secret."""
     approval: bool = True
+    """Whether the user must approve each call of a tool."""
+
+
+class HooksTable(Table, frozen=True, kw_only=True):
+    """Python functions that are called at session boundaries, as "module:function"."""
+
+    on_session_finalize: Annotated[list[str], Meta(examples=[["my_hooks:remember"]])] = []
+    """Called when a session ends, and for open sessions at shutdown."""
+    on_session_reset: list[str] = []
+    """Called when a conversation starts a new session."""
+    on_session_switch: list[str] = []
+    """Called when a conversation switches to an existing session."""
 
 
 class LogTable(Table, frozen=True, kw_only=True):
-    """What is written to standard error."""
+    """The log on standard error."""
 
-    form: Literal["text", "json"] = "text"
-    level: Literal["debug", "info", "warning", "error"] | None = None
-    """Without it: info, which has a line for each turn, and at the console only warnings."""
+    form: LogForm = "text"
+    """Format: "text" or "json", one object per line."""
+    level: Annotated[LogLevel | None, Meta(examples=["info"])] = None
+    """Lowest level to log. Default: "info", with a line for each turn; "warning" at the console."""
 
 
 class MetricsTable(Table, frozen=True, kw_only=True):
-    """A file in Prometheus' text format, for its node exporter."""
+    """Metrics for Prometheus."""
 
-    file: Words
+    file: Annotated[Text, Meta(examples=["/var/lib/node_exporter/hermes.prom"])]
+    """File for the textfile collector of the node exporter, replaced every few seconds."""
 
 
 class Settings(Table, frozen=True, kw_only=True):
-    """All of the file."""
+    """The whole file."""
 
-    data: Words | None = None
+    data: Annotated[Text | None, Meta(examples=["~/.local/share/hermes/state.db"])] = None
+    """Database file with all conversations."""
     agent: AgentTable = AgentTable()
+    """The agent that answers."""
     compression: CompressionTable = CompressionTable()
+    """Compression of long conversations: the model summarizes the older messages."""
     titles: TitlesTable = TitlesTable()
-    runtime: RuntimeTable = RuntimeTable()
-    expiry: ExpiryTable = ExpiryTable()
-    expiry_by: dict[str, ExpiryTable] = {}
-    rates: RatesTable = RatesTable()
-    telegram: TelegramTable | None = None
-    mcp: dict[str, McpTable] = {}
-    hooks: dict[
-        Literal["on_session_finalize", "on_session_reset", "on_session_switch"], list[str]
+    """Automatic titles of conversations."""
+    runtime: Config = Config()
+    """How turns run. Times are in seconds."""
+    expiry: ExpiryPolicy = ExpiryPolicy()
+    """When a conversation ends by itself, so that the next message starts a new session."""
+    expiry_by: Annotated[
+        dict[str, ExpiryPolicy],
+        Meta(examples=[{"telegram": {"mode": "idle", "idle_minutes": 60.0}}]),
     ] = {}
+    """The same for a platform, a chat type, or both, as in "telegram/group"."""
+    rates: RateLimit = RateLimit()
+    """Rate limit for the messages of one user."""
+    telegram: TelegramTable | None = None
+    """A Telegram bot."""
+    mcp: Annotated[
+        dict[str, McpTable],
+        Meta(
+            examples=[
+                {
+                    "files": {
+                        "command": ["my-mcp-server", "--root", "/srv/files"],
+                        "environment": {"LANG": "C.UTF-8"},
+                        "keys": {"FILES_TOKEN": "env:FILES_TOKEN"},
+                        "approval": True,
+                    },
+                    "search": {"url": "http://127.0.0.1:8931/mcp"},
+                }
+            ]
+        ),
+    ] = {}
+    """MCP servers (Model Context Protocol) whose tools the model may call."""
+    hooks: HooksTable = HooksTable()
+    """Python functions that are called at session boundaries, as "module:function"."""
     log: LogTable = LogTable()
+    """The log on standard error."""
     metrics: MetricsTable | None = None
+    """Metrics for Prometheus."""
+
+    def config(self) -> Config:
+        """Return the configuration of the runtime."""
+        return msgspec.structs.replace(
+            self.runtime,
+            expiry=self.expiry,
+            expiry_by=self.expiry_by,
+            compression=self.compression,
+        )
+
+
+def keys_of(table: type[msgspec.Struct]) -> Mapping[str, Any]:
+    """Return the types of the keys of a table, by name.
+
+    The parts of `Config` that have a table of their own in the file are no keys of `[runtime]`.
+    """
+    types = get_type_hints(table, include_extras=True)
+    separate = set(Settings.__struct_fields__) if table is Config else set()
+    return {name: types[name] for name in table.__struct_fields__ if name not in separate}
+
+
+def table_type(kind: Any) -> type[msgspec.Struct] | None:
+    """Return the table that a type is or may be: `Table`, `Table | None`, or one `Annotated`."""
+    if get_origin(kind) is dict:
+        return None
+    for part in (kind, *get_args(kind)):
+        if isinstance(part, type) and issubclass(part, msgspec.Struct):
+            return part
+    return None

@@ -1,91 +1,106 @@
-"""What settings must hold together: keys that would have no effect, and such as lack another."""
+"""Rules that involve several settings: keys without effect, and keys that need others."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
-from typing import Any, get_args
+from typing import Any
 from urllib.parse import urlsplit
 
-from hermes.settings.schema import AgentTable, BudgetTable, ExpiryTable, Platform, Settings
-from hermes.settings.toml_lines import Path
+from hermes.config import Budgets
+from hermes.messages import ExpiryPolicy
+from hermes.settings.schema import AgentTable, Settings
+from hermes.settings.toml_lines import KeyPath
 
-_OF_A_MODEL = (
+_MODEL_KINDS = ("openai", "anthropic")
+_MODEL_KEYS = (
     "model", "base_url", "key", "system", "max_tokens", "parameters", "headers", "alternate",
     "tools", "prices", "budgets",
 )  # fmt: skip
-_MODELLED = ("openai", "anthropic")
-_CHATS = ("dm", "group", "channel")
+_MODEL_TABLES = ("compression", "titles", "mcp")
+_PLATFORMS = ("console", "rpc", "telegram")
+_CHAT_TYPES = ("dm", "group", "channel")
+_LAST_HOUR = 23
 
 
-def broken_rules(settings: Settings, told: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Where a rule is broken, and what to do."""
-    yield from _agent(settings, told)
-    yield from _switched_off(told)
-    yield from _expiry(settings, told)
+def validate(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+    """Yield every broken rule: the key, and what to do. `values` are the settings as written."""
+    yield from _agent(settings, values)
+    yield from _disabled(values)
+    yield from _expiry(settings, values)
     yield from _telegram(settings)
     yield from _mcp(settings)
-    yield from _places(settings)
-    yield from _addresses(settings)
+    yield from _platforms(settings)
+    yield from _urls(settings)
     yield from _files(settings)
 
 
-def _agent(settings: Settings, told: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    if settings.agent.kind in _MODELLED:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question that suggests the most similar name, or nothing."""
+    similar = difflib.get_close_matches(name, list(known), 1)
+    return f"; did you mean {similar[0]}?" if similar else ""
+
+
+def _agent(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+    if settings.agent.kind in _MODEL_KINDS:
         yield from _model(settings.agent)
         compression = settings.compression
         if compression.max_output >= compression.window:
-            yield ("compression",), "max_output must be smaller than window, of which it is a part"
+            yield ("compression",), "max_output must be smaller than window, which includes it"
         return
-    why = "it has no effect without a model; take it out, or say kind = 'openai' or 'anthropic'"
-    for name in told.get("agent", {}):
-        if name in _OF_A_MODEL:
-            yield ("agent", name), why
-    for table in ("compression", "titles", "mcp"):
-        if told.get(table):
-            yield (table,), why
+    message = "has no effect without a model; remove it, or set kind = 'openai' or 'anthropic'"
+    for name in values.get("agent", {}):
+        if name in _MODEL_KEYS:
+            yield ("agent", name), message
+    for table in _MODEL_TABLES:
+        if values.get(table):
+            yield (table,), message
 
 
-def _model(agent: AgentTable) -> Iterator[tuple[Path, str]]:
+def _model(agent: AgentTable) -> Iterator[tuple[KeyPath, str]]:
     if agent.model is None:
         yield ("agent",), f"kind = {agent.kind!r} needs a model"
-    if agent.budgets != BudgetTable() and _unpriced(agent):
-        yield ("agent", "budgets"), f"it has no effect without [agent.prices.{agent.model!r}]"
+    # Other endpoints may report the cost of a call themselves.
+    priced = agent.base_url is not None or agent.model in agent.prices
+    if agent.budgets != Budgets() and not priced:
+        yield ("agent", "budgets"), f"has no effect without [agent.prices.{agent.model!r}]"
     if agent.kind == "anthropic":
         if agent.key is None:
             yield ("agent",), "kind = 'anthropic' needs a key: key = 'env:ANTHROPIC_API_KEY'"
         if agent.alternate:
-            yield ("agent", "alternate"), "it has no effect with kind = 'anthropic'; take it out"
+            yield ("agent", "alternate"), "has no effect with kind = 'anthropic'; remove it"
 
 
-def _unpriced(agent: AgentTable) -> bool:
-    """Whether nobody could tell what has been spent; other endpoints may tell it themselves."""
-    return agent.base_url is None and agent.model not in agent.prices
-
-
-def _switched_off(told: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+def _disabled(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     for name in ("compression", "titles"):
-        table = told.get(name, {})
+        table = values.get(name, {})
         if table.get("enabled", True):
             continue
         for key in table:
             if key != "enabled":
-                yield (name, key), "it has no effect with enabled = false; take one of them out"
+                yield (name, key), "has no effect with enabled = false; remove one of them"
 
 
-def _expiry(settings: Settings, told: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    tables: list[tuple[Path, ExpiryTable, Mapping[str, Any]]] = [
-        (("expiry",), settings.expiry, told.get("expiry", {}))
-    ]
-    by = told.get("expiry_by", {})
-    tables += [(("expiry_by", name), table, by[name]) for name, table in settings.expiry_by.items()]
-    for path, table, said in tables:
-        for key, modes in (("idle_minutes", ("idle", "both")), ("at_hour", ("daily", "both"))):
-            if key in said and table.mode not in modes:
-                yield (*path, key), f"it has no effect with mode = {table.mode!r}"
+def _expiry(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+    written = values.get("expiry_by", {})
+    tables: list[tuple[KeyPath, ExpiryPolicy, Mapping[str, Any]]] = [
+        (("expiry",), settings.expiry, values.get("expiry", {})),
+        *((("expiry_by", name), policy, written[name])
+          for name, policy in settings.expiry_by.items()),
+    ]  # fmt: skip
+    for path, policy, keys in tables:
+        if policy.idle_minutes <= 0:
+            yield (*path, "idle_minutes"), "expected a number > 0"
+        elif "idle_minutes" in keys and policy.mode not in {"idle", "both"}:
+            yield (*path, "idle_minutes"), f"has no effect with mode = {policy.mode!r}"
+        if not 0 <= policy.at_hour <= _LAST_HOUR:
+            yield (*path, "at_hour"), f"expected an integer between 0 and {_LAST_HOUR}"
+        elif "at_hour" in keys and policy.mode not in {"daily", "both"}:
+            yield (*path, "at_hour"), f"has no effect with mode = {policy.mode!r}"
 
 
-def _telegram(settings: Settings) -> Iterator[tuple[Path, str]]:
+def _telegram(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     telegram = settings.telegram
     if telegram is None:
         return
@@ -93,67 +108,69 @@ def _telegram(settings: Settings) -> Iterator[tuple[Path, str]]:
             or telegram.pairing):  # fmt: skip
         yield (
             ("telegram",),
-            "nobody could speak with it: name users, operators or chats, or say pairing = true to "
-            "let people in one by one, or open = true to let in everybody",
+            "nobody could talk to the bot: set users, operators or chats, or pairing = true to "
+            "admit people one by one, or open = true to admit everybody",
         )
     if telegram.open and telegram.chats:
-        yield ("telegram", "chats"), "it has no effect with open = true; take one of them out"
+        yield ("telegram", "chats"), "has no effect with open = true; remove one of them"
 
 
-def _mcp(settings: Settings) -> Iterator[tuple[Path, str]]:
+def _mcp(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     for name, server in settings.mcp.items():
         if bool(server.command) == bool(server.url):
-            yield ("mcp", name), "give either a command or a url"
-        for key in ("environment", "keys"):
-            if server.url and getattr(server, key):
-                yield ("mcp", name, key), "it has no effect with a url"
+            yield ("mcp", name), "set either command or url"
+        for key, value in (("environment", server.environment), ("keys", server.keys)):
+            if server.url and value:
+                yield ("mcp", name, key), "has no effect with a url"
 
 
-def _places(settings: Settings) -> Iterator[tuple[Path, str]]:
-    platforms = get_args(Platform)
-    known = {*platforms, *_CHATS, *(f"{one}/{kind}" for one in platforms for kind in _CHATS)}
-    named: list[Path] = [("runtime", "busy_on", name) for name in settings.runtime.busy_on]
-    for name in settings.expiry_by:
-        if name in known:
-            named.append(("expiry_by", name))
-        else:
-            yield (
-                ("expiry_by", name),
-                f"say a platform ({', '.join(platforms)}), a kind of chat ({', '.join(_CHATS)}), "
-                "or both, as in 'telegram/group'",
-            )
-    for path in named:
-        if settings.telegram is None and str(path[-1]).startswith("telegram"):
-            yield path, "it has no effect without [telegram]"
+def _platforms(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    """Check the names of platforms; a runtime would take any, and wait for it in vain."""
+    combined = [f"{platform}/{kind}" for platform in _PLATFORMS for kind in _CHAT_TYPES]
+    expected = {
+        ("runtime", "when_busy_by_platform"): (
+            settings.runtime.when_busy_by_platform, _PLATFORMS, f"one of {', '.join(_PLATFORMS)}"
+        ),
+        ("expiry_by",): (
+            settings.expiry_by, (*_PLATFORMS, *_CHAT_TYPES, *combined),
+            f"a platform ({', '.join(_PLATFORMS)}), a chat type ({', '.join(_CHAT_TYPES)}), or "
+            "both, as in 'telegram/group'",
+        ),
+    }  # fmt: skip
+    for table, (names, known, description) in expected.items():
+        for name in names:
+            if name not in known:
+                yield (*table, name), f"expected {description}{did_you_mean(name, known)}"
+            elif settings.telegram is None and name.startswith("telegram"):
+                yield (*table, name), "has no effect without [telegram]"
 
 
-def _addresses(settings: Settings) -> Iterator[tuple[Path, str]]:
+def _urls(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     telegram = settings.telegram
-    named: list[tuple[Path, str | None]] = [
+    urls: list[tuple[KeyPath, str | None]] = [
         (("agent", "base_url"), settings.agent.base_url),
         (("telegram", "base_url"), None if telegram is None else telegram.base_url),
         *((("mcp", name, "url"), server.url) for name, server in settings.mcp.items()),
     ]
-    for path, address in named:
-        if address is not None and not _is_address(address):
-            yield path, "it is no address: say http://host/path or https://host/path"
+    for path, url in urls:
+        if url is not None and not _is_url(url):
+            yield path, "expected a URL: http://host/path or https://host/path"
 
 
-def _is_address(text: str) -> bool:
+def _is_url(text: str) -> bool:
     try:
-        found = urlsplit(text)
-        port = found.port  # raises where it is none
+        url = urlsplit(text)
+        port = url.port  # raises if it is not a number
     except ValueError:
         return False
     clean = text.isprintable() and " " not in text
-    return clean and found.scheme in {"http", "https"} and bool(found.hostname) and port != 0
+    return clean and url.scheme in {"http", "https"} and bool(url.hostname) and port != 0
 
 
-def _files(settings: Settings) -> Iterator[tuple[Path, str]]:
-    why = "it is no name of a file"
-    if "\0" in (settings.data or ""):  # whatever else is wrong with it, the store says
-        yield ("data",), why
+def _files(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    if "\0" in (settings.data or ""):  # the store reports everything else
+        yield ("data",), "not a valid file name"
     if settings.metrics is not None:
         name = settings.metrics.file
         if "\0" in name or not PurePath(name).name:
-            yield ("metrics", "file"), why
+            yield ("metrics", "file"), "not a valid file name"

@@ -1,8 +1,10 @@
 """Conversations in one SQLite file.
 
-Read: schema, tx, transact, transcripts, routes, inbox, turns, rotation, actor, face.
+`SessionStore` is synchronous, for scripts and tools; `open_store` is asynchronous, for a runtime.
+Both have the same verbs (`verbs.StoreVerbs`), which are functions of a transaction.
 
-`SessionStore` blocks, `open_store` is awaited; both are the same functions of a transaction.
+To read the code, start with `schema`, `transaction` and `conversations.turns`, then follow one
+request through `verbs`, `actor`, `worker` and `group_commit`.
 """
 
 from __future__ import annotations
@@ -11,4 +13,3 @@ from hermes.messages import Rotation as Rotation
 from hermes.store.async_store import Store as Store, open_store as open_store
 from hermes.store.sync_store import SessionStore as SessionStore
 from hermes.store.transaction import Clock as Clock
-from hermes.store.worker import inline as inline

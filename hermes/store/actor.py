@@ -1,42 +1,37 @@
-"""The store actor: it alone writes, many requests to a commit; it sweeps, indexes, tells the hooks.
+"""The store actor: the only writer of the file, which commits many requests at once.
 
-A request is queued, taken together with all others that wait, and answered after COMMIT. Who stops
-waiting before that changes nothing for the others: his request is whole or absent.
+A request is queued, committed together with all others that wait, and answered after COMMIT.
+Cancelling a caller affects no other request; its own is committed entirely or not at all. Beside
+the writer, background tasks update the search index, expire sessions and deliver boundaries to the
+hooks. Reads use connections of their own and never wait for a write.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Generic, NoReturn, TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
 
 import apsw
+import attrs
 import msgspec
 import trio
 
+from hermes.actors.kernel.mailbox import Mailbox, Request, ask, serve
 from hermes.errors import ActorStopped, Overloaded, StoreError, StoreFailed
-from hermes.messages import OutboxRow
+from hermes.messages import Accepted, Boundary, Hooks, OutboxRow, Transcript
 from hermes.store.connection import Database
-from hermes.store.conversations import boundaries, routes, search
+from hermes.store.conversations import boundaries, messages, routes, search
 from hermes.store.file_lock import FileGuard
-from hermes.store.group_commit import (
-    Done,
-    Failed,
-    Group,
-    Outcome,
-    commit_group,
-    commit_one,
-    read,
-    translate,
-)
+from hermes.store.group_commit import Done, Group, commit_group, commit_one, read, translate
 from hermes.store.hooks import HookRunner
 from hermes.store.maintenance import cleanup
 from hermes.store.transaction import Clock, Transaction, Work
 from hermes.store.worker import Worker
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
@@ -45,50 +40,45 @@ MAX_WAITING = 10_000
 INDEX_DELAY = 0.2
 SWEEP_INTERVAL = 60.0
 RETRY_SECONDS = 1.0
-_PASSING = (StoreError, Overloaded)
-"""What housekeeping meets and outlives: a full disk, a lock, a crowd."""
+_TEMPORARY = (StoreError, Overloaded)
+"""Errors after which a background task tries again: a full disk, a lock, too many requests."""
 
 
-class Request(Generic[R]):
-    """Work that waits for its commit, and the task that waits for the answer."""
+class _Write(Request[R]):
+    """Work for the next group commit."""
 
-    __slots__ = ("after", "alone", "outcome", "task", "wanted", "work")
+    __slots__ = ("transaction",)
 
-    def __init__(
-        self,
-        work: Work[R],
-        after: Callable[[R], None] | None = None,
-        alone: Callable[[Database], R] | None = None,
-    ) -> None:
-        self.work = work
-        self.after = after
-        self.alone = alone
-        self.outcome: Outcome[R] | None = None
-        self.task: trio.lowlevel.Task | None = None
-        self.wanted = True
+    def __init__(self, transaction: Work[R]) -> None:
+        super().__init__()
+        self.transaction = transaction
 
-    @trio.lowlevel.enable_ki_protection
-    def give_up(self, _: object) -> trio.lowlevel.Abort:
-        """The caller was cancelled; the request is left to its fate."""
-        self.task = None
-        self.wanted = False
-        return trio.lowlevel.Abort.SUCCEEDED
 
-    def settle(self, outcome: Outcome[R]) -> None:
-        """Say what became of it. `after` hears of a commit even where nobody waits any more."""
-        if isinstance(outcome, Done) and self.after is not None:
-            try:
-                self.after(outcome.value)
-            except Exception:  # foreign code; the row is on disk and will be found there
-                log.exception("a committed message could not be delivered")
-        self.outcome = outcome
-        if self.task is not None:
-            trio.lowlevel.reschedule(self.task)
-            self.task = None
+class _Alone(Request[R]):
+    """A function that runs on the writing connection outside of any group commit."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[[Database], R]) -> None:
+        super().__init__()
+        self.function = function
+
+
+@attrs.frozen
+class Connections:
+    """The connections of one store, and the guard of its file.
+
+    Reads that may take long, such as searches, use `browser`, so that they do not delay others.
+    """
+
+    writer: Worker
+    reader: Worker
+    browser: Worker
+    guard: FileGuard
 
 
 class StoreStatistics(msgspec.Struct, frozen=True):
-    """How the store is doing."""
+    """Counters of the store actor."""
 
     waiting: int
     commits: int
@@ -97,285 +87,303 @@ class StoreStatistics(msgspec.Struct, frozen=True):
     log_pages: int
 
 
+@attrs.frozen
+class _Subscriber:
+    """The runtime's callbacks; they are called in commit order, before any caller is resumed."""
+
+    on_accepted: Callable[[Accepted], None]
+    on_outbox: Callable[[Sequence[OutboxRow]], None]
+
+
+def _ignore(_: object) -> None:
+    pass
+
+
+_NOBODY = _Subscriber(_ignore, _ignore)
+
+
 class StoreActor:
-    """The requests, the writer that commits them, and the readers beside it."""
+    """The queue of requests, the writer that commits them, and the readers beside it.
+
+    `nursery` runs the hooks, each for at most `hook_timeout` seconds. With `hook_threads`, hooks
+    that are plain functions run in threads.
+    """
 
     def __init__(
-        self, writer: Worker, reader: Worker, browser: Worker, guard: FileGuard, clock: Clock
+        self,
+        connections: Connections,
+        clock: Clock,
+        nursery: trio.Nursery,
+        hooks: Hooks,
+        *,
+        hook_timeout: float,
+        hook_threads: bool,
     ) -> None:
-        self._writer = writer
-        self._reader = reader
-        self._browser = browser
-        self._guard = guard
+        self._connections = connections
         self._clock = clock
-        self._queue: deque[Request[object]] = deque()
-        self._taken: list[Request[object]] = []
-        self._parked: trio.lowlevel.Task | None = None
-        self._closing = False
-        self._fatal: StoreFailed | None = None
+        self._requests: Mailbox[Request[Any]] = Mailbox(MAX_WAITING)
+        self._subscriber = _NOBODY
+        self._failure: StoreFailed | None = None
         self._unindexed = trio.Event()
-        self._unindexed.set()  # what an earlier process left
-        self._lanes: HookRunner | None = None
-        self.send: Callable[[Sequence[OutboxRow]], None] | None = None
-        self._commits = self._requests = self._largest = 0
+        self._unindexed.set()  # an earlier process may have left some
+        self._commits = self._committed = self._largest = 0
+        self._hooks = HookRunner(
+            nursery,
+            hooks,
+            pending=self._pending_boundaries,
+            close=self._close_boundary,
+            load=self._load,
+            timeout=hook_timeout,
+            threads=hook_threads,
+        )
 
-    # Callers
+    # Requests
 
-    # These return a coroutine and are none: each layer of coroutines costs at every resume.
+    # These return a coroutine instead of being one: each layer costs at each resume.
 
-    def transact(
-        self, work: Work[R], after: Callable[[R], None] | None = None
-    ) -> Coroutine[object, object, R]:
-        """Commit the work, with whatever else waits; `after` is called as soon as it is on disk."""
-        return self._ask(Request(work, after))
+    def transact(self, work: Work[R]) -> Coroutine[object, object, R]:
+        """Run the work in the next group commit and return its result."""
+        return ask(self._requests, _Write(work))
 
     def transact_alone(self, work: Work[R]) -> Coroutine[object, object, R]:
-        """Commit long work in a transaction that nobody else has to wait for."""
-        return self.run_alone(lambda db: commit_one(db, self._clock, self._guard.check, work))
+        """Run long work in a transaction of its own, so that it delays no group commit."""
+        check = self._connections.guard.check
+        return self.run_alone(lambda db: commit_one(db, self._clock, check, work))
 
     def run_alone(self, function: Callable[[Database], R]) -> Coroutine[object, object, R]:
-        """Run a function on the writing connection outside any transaction."""
-        return self._ask(Request(_not_in_a_transaction, alone=function))
+        """Run a function on the writing connection, outside of any transaction."""
+        return ask(self._requests, _Alone(function))
 
-    # No Ctrl-C between queueing and waiting: the writer would wake a task that does not wait.
-    @trio.lowlevel.enable_ki_protection
-    async def _ask(self, request: Request[R]) -> R:
-        self._require_open()
-        if len(self._queue) >= MAX_WAITING:
-            raise Overloaded(f"{len(self._queue)} requests already wait for the store")
-        request.task = trio.lowlevel.current_task()
-        self._queue.append(request)  # type: ignore[arg-type]
-        self._wake()
-        await trio.lowlevel.wait_task_rescheduled(request.give_up)
-        outcome = request.outcome
-        assert outcome is not None
-        if isinstance(outcome, Failed):
-            error = outcome.error
-            try:
-                raise error
-            finally:  # or the error's traceback would hold the error, and all else here
-                del error, outcome, request
-        return outcome.value
+    def snapshot(self, work: Work[R]) -> Coroutine[object, object, R]:
+        """Run work that only reads, in one read transaction."""
+        return self._read(self._connections.reader, work)
 
-    def _require_open(self) -> None:
-        if self._fatal is not None:
-            raise StoreFailed(f"the store has stopped: {self._fatal}") from self._fatal
-        if self._closing:
-            raise ActorStopped("the store is closed")
+    def browse(self, work: Work[R]) -> Coroutine[object, object, R]:
+        """Run work that only reads and may take long; it does not delay `snapshot`."""
+        return self._read(self._connections.browser, work)
 
-    async def snapshot(self, work: Work[R], *, browse: bool = False) -> R:
-        """Run work that only reads; what may take long (`browse`) does not delay the rest."""
-        self._require_open()
-        # The read itself is shielded; without this a loop of reads could not be cancelled.
+    async def _read(self, worker: Worker, work: Work[R]) -> R:
+        self._requests.require_open()
+        # The read itself cannot be cancelled; without this, nor could a loop of reads.
         await trio.lowlevel.checkpoint_if_cancelled()
-        worker = self._browser if browse else self._reader
         return await worker.run(read, self._clock, work)
 
     async def run_beside(self, function: Callable[[Database], R]) -> R:
-        """Run a function on the browsing connection."""
-        self._require_open()
+        """Run a function on the connection for long reads."""
+        self._requests.require_open()
         await trio.lowlevel.checkpoint_if_cancelled()
         try:
-            return await self._browser.run(function)
+            return await self._connections.browser.run(function)
         except apsw.Error as error:
             raise translate(error, "nothing was done") from error
 
+    @contextmanager
+    def subscribe(
+        self,
+        *,
+        on_accepted: Callable[[Accepted], None] = _ignore,
+        on_outbox: Callable[[Sequence[OutboxRow]], None] = _ignore,
+    ) -> Iterator[None]:
+        """Receive what is committed during the block: accepted messages and replies to send.
+
+        Both are called in commit order and before the callers of the verbs are resumed, also if a
+        caller was cancelled meanwhile. Repeated events are left out. An exception of `on_accepted`
+        is logged: the message stays in the inbox. There can be one subscriber at a time.
+        """
+        if self._subscriber is not _NOBODY:
+            raise RuntimeError("the store has a subscriber already")
+        self._subscriber = _Subscriber(on_accepted, on_outbox)
+        try:
+            yield
+        finally:
+            self._subscriber = _NOBODY
+
     @property
     def failure(self) -> StoreFailed | None:
-        """Why the store has stopped, if it has."""
-        return self._fatal
+        """Why the store has stopped, or None."""
+        return self._failure
 
     def statistics(self) -> StoreStatistics:
-        """How the store is doing."""
+        """Return the counters of the store."""
         return StoreStatistics(
-            waiting=len(self._queue),
+            waiting=len(self._requests),
             commits=self._commits,
-            requests=self._requests,
+            requests=self._committed,
             largest_batch=self._largest,
-            log_pages=self._writer.db.log_pages,
+            log_pages=self._connections.writer.db.log_pages,
         )
 
     async def wait_hooks(self) -> None:
-        """Wait until the hooks have heard of every boundary there is."""
-        if self._lanes is not None:
-            await self._offer(self._lanes)
-            await self._lanes.wait_quiet()
+        """Wait until the hooks have been called for every boundary so far."""
+        await self._hooks.wait_delivered()
 
     # The writer
 
     @trio.lowlevel.enable_ki_protection
     async def write(self) -> None:
         """Commit what waits, until the store is closed or cannot go on."""
-        try:
-            while batch := await self._take():
-                self._taken = batch
-                if batch[0].alone is not None:
-                    await self._run_alone(batch[0], batch[0].alone)
-                    continue
-                group = await self._writer.run_then(
-                    functools.partial(self._settle, batch), self._commit(batch)
-                )
-                if group.fatal is not None:
-                    raise group.fatal  # noqa: TRY301 - told to everybody below
-                if self._writer.db.checkpoint_due:
-                    await self._checkpoint()
-        except BaseException as error:
-            if self._fatal is None:
-                self._fatal = StoreFailed(f"the store ended by {type(error).__name__}: {error}")
-            raise
-        finally:
-            self._answer_everyone()
+        await serve(self._requests, self._handle, MAX_BATCH)
 
-    def _commit(self, batch: list[Request[object]]) -> Callable[[Database], Group[object]]:
-        work = [request.work for request in batch]
-        return lambda db: commit_group(db, self._clock, self._guard.check, work)
+    def close(self) -> None:
+        """Accept no more requests; those that wait are still committed."""
+        self._requests.close(self._stop_error())
 
-    async def _take(self) -> list[Request[object]]:
-        """Everything that waits, up to a bound; work that must run alone comes alone."""
-        while True:
-            batch: list[Request[object]] = []
-            while self._queue and len(batch) < MAX_BATCH:
-                if self._queue[0].alone is not None and batch:
-                    break
-                request = self._queue.popleft()
-                if request.wanted:
-                    batch.append(request)
-                if request.alone is not None:
-                    break
-            if batch or self._closing:
-                return batch
-            self._parked = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._unpark)
+    def _stop_error(self) -> Exception:
+        if self._failure is None:
+            return ActorStopped("the store is closed")
+        return StoreFailed(f"the store has stopped: {self._failure}")
+
+    def _fail(self, failure: StoreFailed) -> None:
+        self._failure = self._failure or failure
+        self.close()
 
     @trio.lowlevel.enable_ki_protection
-    def _unpark(self, _: object) -> trio.lowlevel.Abort:
-        self._parked = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
-    def _wake(self) -> None:
-        if self._parked is not None:
-            trio.lowlevel.reschedule(self._parked)
-            self._parked = None
-
-    def _settle(self, batch: list[Request[object]], group: Group[object]) -> None:
-        self._commits += 1
-        self._requests += len(batch)
-        self._largest = max(self._largest, len(batch))
-        self._fatal = self._fatal or group.fatal
-        if group.outbox and self.send is not None:
-            self.send(group.outbox)
-        for request, outcome in zip(batch, group.outcomes, strict=True):
-            request.settle(outcome)
-        if group.unindexed:
-            self._unindexed.set()
-        if group.boundaries and self._lanes is not None:
-            self._lanes.nudge()
-
-    async def _run_alone(
-        self, request: Request[object], function: Callable[[Database], object]
-    ) -> None:
+    async def _handle(self, batch: list[Request[Any]]) -> None:
+        """Commit a batch in order; work that must run alone splits it."""
         try:
-            value = await self._writer.run(function)
-        except Exception as error:  # noqa: BLE001 - answered to the caller
-            request.settle(Failed(translate(error)))
+            writes: list[_Write[Any]] = []
+            for request in batch:
+                if isinstance(request, _Write):
+                    writes.append(request)
+                elif isinstance(request, _Alone):
+                    await self._commit(writes)
+                    writes = []
+                    await self._run_alone(request)
+            await self._commit(writes)
+        except StoreFailed as failure:
+            self._fail(failure)
+            raise
+        except BaseException as error:
+            self._fail(StoreFailed(f"the store was ended by {type(error).__name__}: {error}"))
+            raise
+
+    async def _commit(self, writes: Sequence[_Write[Any]]) -> None:
+        batch = [request for request in writes if not request.abandoned]
+        if not batch:
+            return
+        connections, clock = self._connections, self._clock
+        work = [request.transaction for request in batch]
+        group = await connections.writer.run_then(
+            functools.partial(self._settle, batch),
+            lambda db: commit_group(db, clock, connections.guard.check, work),
+        )
+        if group.fatal is not None:
+            raise group.fatal
+        if connections.writer.db.checkpoint_due:
+            await self._checkpoint()
+
+    def _settle(self, batch: list[_Write[Any]], group: Group[object]) -> None:
+        """Pass on what was committed, then answer the requests."""
+        self._commits += 1
+        self._committed += len(batch)
+        self._largest = max(self._largest, len(batch))
+        for tx in group.committed:
+            self._pass_on(tx)
+        for request, outcome in zip(batch, group.outcomes, strict=True):
+            if isinstance(outcome, Done):
+                request.answer(outcome.value)
+            else:
+                request.fail(outcome.error)
+
+    def _pass_on(self, tx: Transaction) -> None:
+        if tx.outbox:
+            self._subscriber.on_outbox(tx.outbox)
+        for accepted in tx.accepted:
+            try:
+                self._subscriber.on_accepted(accepted)
+            except Exception:  # the message is on disk, where the runtime will find it
+                log.exception("message %d could not be handed over", accepted.receipt.inbox_id)
+        if tx.unindexed:
+            self._unindexed.set()
+        if tx.boundaries:
+            self._hooks.notify()
+
+    async def _run_alone(self, request: _Alone[Any]) -> None:
+        if request.abandoned:
+            return
+        try:
+            value = await self._connections.writer.run(request.function)
+        except Exception as error:  # noqa: BLE001 - the answer to this request
+            request.fail(translate(error))
         else:
-            request.settle(Done(value))
+            request.answer(value)
 
     async def _checkpoint(self) -> None:
         try:
-            await self._writer.run(Database.checkpoint)
-        except apsw.Error as error:  # what is committed stays committed; the next one tries again
+            await self._connections.writer.run(Database.checkpoint)
+        except apsw.Error as error:  # committed data is safe; the next checkpoint tries again
             log.debug("checkpoint failed: %s", error)
 
-    def close(self) -> None:
-        """Take no more requests; those that wait are still committed."""
-        self._closing = True
-        self._wake()
+    # Background tasks
 
-    def _answer_everyone(self) -> None:
-        self._closing = True
-        error: Exception = self._fatal or ActorStopped("the store is closed")
-        for request in (*self._taken, *self._queue):
-            if request.outcome is None:
-                request.settle(Failed(error))
-        self._queue.clear()
-
-    # Beside the writer
+    def start_background(self, nursery: trio.Nursery, sweep_interval: float) -> None:
+        """Start indexing, sweeping every `sweep_interval` seconds, and the delivery to hooks."""
+        nursery.start_soon(self._index)
+        nursery.start_soon(self._sweep, sweep_interval)
+        nursery.start_soon(self._hooks.run)
 
     @trio.lowlevel.enable_ki_protection
-    async def index(self) -> None:
-        """Keep the search index near: a little after each write, in small steps, for ever."""
+    async def _index(self) -> None:
+        """Background loop: index new messages soon after they were written, in small steps."""
         while True:
             await self._unindexed.wait()
-            # By the clock and not by idleness: a step in front of the next append would cost more.
+            # After a delay, not when idle: a step just before the next append would delay it more.
             await trio.sleep(INDEX_DELAY)
             self._unindexed = trio.Event()
             try:
                 while await self._index_step() == search.STEP:
                     pass
-            except _PASSING as error:
+            except _TEMPORARY as error:
                 log.warning("indexing is delayed: %s", error)
                 await trio.sleep(RETRY_SECONDS)
                 self._unindexed.set()
 
     async def _index_step(self) -> int:
-        """One step, then a pause: indexing takes at most a tenth of the writer's time."""
+        """Index some messages, then pause: indexing takes at most a tenth of the writer's time."""
         begun = trio.current_time()
         count = await self.transact(search.index_step)
         await trio.sleep(9 * (trio.current_time() - begun))
         return count
 
     @trio.lowlevel.enable_ki_protection
-    async def sweep(self, seconds: float = SWEEP_INTERVAL) -> None:
-        """Look after the file: is it still there, which conversations are over, what is too old."""
+    async def _sweep(self, interval: float) -> None:
+        """Background loop: call `sweep_once` every `interval` seconds."""
         while True:
-            await trio.sleep(seconds)
+            await trio.sleep(interval)
             try:
                 await self.sweep_once()
-            except _PASSING as error:
+            except _TEMPORARY as error:
                 log.warning("a sweep failed and will be repeated: %s", error)
 
     async def sweep_once(self) -> list[str]:
-        """One round of `sweep`; returns the sessions that expired."""
+        """Check the file, expire overdue sessions, and delete old closed rows.
+
+        Also notices what other processes wrote: messages to index, and boundaries. Returns the
+        sessions that expired. Raises `StoreFailed` if the file was removed or replaced.
+        """
         try:
-            self._guard.check_files()
-        except StoreFailed as fatal:
-            self._fatal = fatal
+            self._connections.guard.check_files()
+        except StoreFailed as failure:
+            self._fail(failure)
             raise
-        ended: list[str | None] = []
+        expired: list[str | None] = []
         while due := await self.snapshot(routes.overdue):
             for key, epoch in due:
                 work = functools.partial(routes.expire, session_key=key, epoch=epoch)
-                ended.append(await self.transact(work))
+                expired.append(await self.transact(work))
         await self.transact(cleanup.forget_closed)
         if await self.snapshot(search.unindexed):
             self._unindexed.set()
-        if self._lanes is not None:
-            await self._offer(self._lanes)
-        return [session_id for session_id in ended if session_id is not None]
+        await self._hooks.fetch()
+        return [session_id for session_id in expired if session_id is not None]
 
-    def attach(self, lanes: HookRunner) -> None:
-        """Say who tells the hooks."""
-        self._lanes = lanes
+    def _pending_boundaries(self, after: int) -> Coroutine[object, object, list[Boundary]]:
+        return self.snapshot(lambda tx: boundaries.pending_boundaries(tx, after))
 
-    @trio.lowlevel.enable_ki_protection
-    async def deliver_boundaries(self, lanes: HookRunner) -> None:
-        """Tell the hooks of what an earlier process left, then of each new boundary."""
-        while True:
-            try:
-                await self._offer(lanes)
-            except _PASSING as error:
-                log.warning("boundaries are delayed: %s", error)
-                await trio.sleep(RETRY_SECONDS)
-            else:
-                await lanes.wait_nudge()
+    def _close_boundary(
+        self, boundary_id: int, error: str | None
+    ) -> Coroutine[object, object, bool]:
+        return self.transact(lambda tx: boundaries.close_boundary(tx, boundary_id, error))
 
-    async def _offer(self, lanes: HookRunner) -> None:
-        while found := await self.snapshot(
-            lambda tx: boundaries.pending_boundaries(tx, lanes.newest)
-        ):
-            lanes.offer(found)
-
-
-def _not_in_a_transaction(_: Transaction) -> NoReturn:
-    raise AssertionError("this request has no transaction")
+    def _load(self, session_id: str) -> Coroutine[object, object, Transcript]:
+        return self.snapshot(lambda tx: messages.load(tx, session_id))

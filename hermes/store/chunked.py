@@ -1,4 +1,4 @@
-"""Verbs too long for one transaction: a generator of pieces of work, driven by either face."""
+"""Operations too long for one transaction: a generator of work, each piece in its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ S = TypeVar("S")
 
 
 class Chunked(Generic[S, R]):
-    """Hands out one piece of work after the other; each is a transaction of its own."""
+    """The state of a chunked operation; the caller commits one piece after the other.
+
+    The generator gets the result of each piece and returns the result of the operation.
+    """
 
     def __init__(self, pieces: Generator[Work[S], S, R]) -> None:
         self._pieces = pieces
@@ -23,11 +26,11 @@ class Chunked(Generic[S, R]):
         self._done = 0
 
     def next(self) -> Work[S] | None:
-        """The work to commit now, or None at the end."""
+        """Return the work to commit now, or None at the end."""
         return self._work
 
     def done(self, value: S) -> None:
-        """The work is on disk, and this is its answer."""
+        """Continue after the work was committed with this result."""
         self._done += 1
         try:
             self._work = self._pieces.send(value)
@@ -37,7 +40,7 @@ class Chunked(Generic[S, R]):
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """An error in a later step says that the earlier ones stay."""
+        """Make an error in the block say how many pieces are committed already."""
         try:
             yield
         except StoreError as error:
@@ -47,6 +50,6 @@ class Chunked(Generic[S, R]):
             raise type(error)(text) from error
 
     def result(self) -> R:
-        """What the last step left."""
+        """Return the result of the operation."""
         [result] = self._result
         return result

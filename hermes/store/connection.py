@@ -1,4 +1,4 @@
-"""Opening the file: a connection as the store wants it, and a schema that is ours and current."""
+"""Connections: how the file is opened, migrated, checkpointed and backed up."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 from urllib.parse import quote
 
 import apsw
@@ -21,32 +21,33 @@ from hermes.store.transaction import Clock, Transaction
 
 BUSY_TRIES = 5000
 CHECKPOINT_PAGES = 1000
-ALARMING_PAGES = 16_384  # 64 MiB
+MANY_PAGES = 16_384  # 64 MiB
 BACKUP_STEP = 1024
-"""Pages of a backup between two reports of its progress."""
+"""Pages that a backup copies between two reports of its progress."""
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Told how much is done, of how much."""
+"""Called with the number of pages that are done, and of all pages."""
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 
-def _wait_a_little(tries: int) -> bool:
-    """Short waits: SQLite's own grow to 100 ms, in which busier processes pass every time."""
+def _wait_for_lock(tries: int) -> bool:
+    """Wait in short steps: SQLite's own grow to 100 ms, so that busier processes always win."""
     time.sleep(0.001)
     return tries < BUSY_TRIES
 
 
 class Database(apsw.Connection):
-    """A connection with our pragmas; `log_pages` is the size of the log after the last commit."""
+    """A connection to a store's file, with the pragmas and SQL functions that the store needs."""
 
-    log_pages = 0
-    checkpoint_pages = CHECKPOINT_PAGES
-    """The size at which the log is due to be moved into the file."""
-    shaken = False
-    """Whether SQLite rolled a transaction back by itself since the last one began."""
+    log_pages: int = 0
+    """The number of pages in the WAL file after the last commit."""
+    checkpoint_pages: int = CHECKPOINT_PAGES
+    """The number of pages at which the next checkpoint is due."""
+    search_stale: bool = False
+    """Whether SQLite rolled a transaction back by itself, which FTS5 may not have noticed."""
     fatal: StoreFailed | None = None
-    """Why nothing more may be written: after a failed flush, what follows could be lost as well."""
+    """Why nothing more may be written: after a failed flush, later commits could be lost too."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Database(apsw.Connection):
     ) -> None:
         flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
         name = str(path)
-        if immutable:  # nobody writes: no locks, and no log is looked for
+        if immutable:  # nobody writes: SQLite takes no locks and looks for no WAL file
             name, flags = f"file:{quote(name)}?immutable=1", flags | apsw.SQLITE_OPEN_URI
         super().__init__(name, flags=flags, vfs=vfs, statementcachesize=200)
         try:
@@ -68,47 +69,47 @@ class Database(apsw.Connection):
             raise
 
     def _prepare(self) -> None:
-        self.set_busy_handler(_wait_a_little)
+        self.set_busy_handler(_wait_for_lock)
         self.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
         self.execute("PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 16777216")
-        # Checkpoints are ours to start: an error of theirs must not look like one of COMMIT.
+        # No automatic checkpoints: their errors would look like errors of COMMIT.
         self.set_wal_hook(self._after_commit)
         search.install(self)
 
     def begin(self) -> None:
-        """Begin to write. After a transaction that SQLite ended by itself, first set FTS5 right.
+        """Begin a write transaction; if SQLite rolled one back by itself, reset FTS5 first.
 
-        FTS5 keeps its number of rows in memory, and does not hear of a rollback inside one of its
-        own statements: the next commit would write a wrong number for good.
+        FTS5 keeps its number of rows in memory and does not notice a rollback inside one of its own
+        statements. The next commit would store a wrong number.
         """
-        self._clear()
-        if self.shaken:
+        self._require_usable()
+        if self.search_stale:
             self.execute("BEGIN IMMEDIATE")
             try:
                 self.execute("INSERT INTO search (search) VALUES ('flush')")
             finally:
                 if self.in_transaction:
                     self.execute("ROLLBACK")
-            self.shaken = False
+            self.search_stale = False
         self.execute("BEGIN IMMEDIATE")
 
     def begin_reading(self) -> None:
-        """Begin to read; not after a commit of unknown outcome, of which it might tell half."""
-        self._clear()
+        """Begin a read transaction; refused after a commit of unknown outcome."""
+        self._require_usable()
         self.execute("BEGIN")
 
-    def _clear(self) -> None:
+    def _require_usable(self) -> None:
         if self.fatal is not None:
             raise StoreFailed(f"the store has stopped: {self.fatal}") from self.fatal
         self.abandon()
 
     def abandon(self) -> None:
-        """Undo what a Ctrl-C left open, which can hit the undoing itself."""
+        """Roll back a transaction that Ctrl-C left open; Ctrl-C can also interrupt a rollback."""
         if self.in_transaction:
             self.execute("ROLLBACK")
 
     def close(self, force: bool = False) -> None:
-        """Close the file. What goes wrong in that changes nothing that was committed."""
+        """Close the file. Errors are logged: they cannot affect committed data."""
         try:
             super().close(force)
         except apsw.Error as error:
@@ -119,30 +120,32 @@ class Database(apsw.Connection):
         return apsw.SQLITE_OK
 
     def checkpoint(self) -> None:
-        """Move what is in the log into the file, as far as no reader stands in the way."""
+        """Move the WAL file's pages into the database, as far as no reader still needs them."""
         pages, moved = self.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         self.log_pages = 0 if moved == pages else pages
         self.checkpoint_pages = CHECKPOINT_PAGES + self.log_pages
-        if self.log_pages >= ALARMING_PAGES:
-            log.warning("a reader that does not end keeps %d pages in the log", self.log_pages)
+        if self.log_pages >= MANY_PAGES:
+            log.warning("a long-running reader keeps %d pages in the WAL file", self.log_pages)
 
     @property
     def checkpoint_due(self) -> bool:
+        """Whether the WAL file is large enough for a checkpoint."""
         return self.log_pages >= self.checkpoint_pages
 
 
 def open_database(path: Path, clock: Clock, vfs: str | None = None) -> Database:
-    """A connection to a file that is a current Hermes store, or a refusal that changes nothing.
+    """Open a store's file; create it if it does not exist, migrate it if its schema is older.
 
-    Call it inside `files.opening`.
+    Call it inside of `file_lock.Opening`. Raises `StoreRefused` and leaves the file as it is if it
+    cannot be used.
     """
     return _open(path, vfs, lambda db, version: _make_current(db, path, clock, version))
 
 
 def stored_version(path: Path) -> int:
-    """The schema version of a file that is there, which is left as it is.
+    """Return the schema version of an existing file, without migrating it.
 
-    Call it inside `files.opening`.
+    Call it inside of `file_lock.Opening`.
     """
     found = []
     _open(path, None, lambda _, version: found.append(version)).close()
@@ -153,16 +156,16 @@ def _open(path: Path, vfs: str | None, prepare: Callable[[Database, int], None])
     file_lock.refuse_old_sqlite(apsw.sqlite_lib_version())
     file_lock.refuse_network_file_system(path)
     fresh = file_lock.create(path)
-    # A log that somebody left is read, but not moved into a file that we then refuse.
-    leave_log = not fresh and file_lock.has_log(path)
-    if not fresh and not leave_log:
+    # If a process left a WAL file, read it, but do not move it into a file that is then refused.
+    keep_wal = not fresh and file_lock.has_wal(path)
+    if not fresh and not keep_wal:
         file_lock.refuse_damaged(path)
     try:
         db = Database(path, vfs=vfs)
     except apsw.Error as error:
         raise unreadable(path, error) from error
     try:
-        if leave_log:
+        if keep_wal:
             db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         version = 0 if fresh else version_of(db, path)
         prepare(db, version)
@@ -177,23 +180,23 @@ def _open(path: Path, vfs: str | None, prepare: Callable[[Database, int], None])
 
 def _make_current(db: Database, path: Path, clock: Clock, version: int) -> None:
     db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
-    _use_log(db, path)
+    _use_wal(db, path)
     if version < len(schema.MIGRATIONS):
         _migrate(db, path, clock, version)
 
 
 def unreadable(path: Path, error: apsw.Error) -> StoreError:
-    """Why the file could not be opened, in one sentence."""
+    """Return the error for a file that could not be opened, in one sentence."""
     match error:
         case apsw.BusyError():
             return StoreBusy(f"{path} is in use by another process; try again")
         case apsw.FullError():
-            return StoreRefused(f"the disk is full: {path} was left as it is")
+            return StoreRefused(f"the disk is full; {path} was left as it is")
         case apsw.CantOpenError() | apsw.PermissionsError() | apsw.ReadOnlyError():
             return StoreRefused(f"{path} cannot be opened: {error}")
         case apsw.CorruptError() | apsw.NotADBError():
             return StoreRefused(
-                f"{path} is damaged or no SQLite file ({error}); restore a backup, or name "
+                f"{path} is damaged or not an SQLite file ({error}); restore a backup, or choose "
                 "another file"
             )
         case _:
@@ -201,7 +204,7 @@ def unreadable(path: Path, error: apsw.Error) -> StoreError:
 
 
 def version_of(db: Database, path: Path) -> int:
-    """The schema version of the file, if it is ours and not newer than we are."""
+    """Return the schema version of the file; refuse other programs' files and newer versions."""
     version, application_id = (int(db.pragma(n)) for n in ("user_version", "application_id"))
     if (application_id, version) == (schema.APPLICATION_ID, len(schema.MIGRATIONS)):
         return version
@@ -209,7 +212,7 @@ def version_of(db: Database, path: Path) -> int:
     if (application_id, version, tables) == (0, 0, 0):
         return 0
     if application_id != schema.APPLICATION_ID:
-        raise StoreRefused(f"{path} is a database of another program; name another file")
+        raise StoreRefused(f"{path} is a database of another program; choose another file")
     if version > len(schema.MIGRATIONS):
         raise StoreRefused(
             f"{path} was written by a newer Hermes (schema {version}, this one knows "
@@ -218,12 +221,12 @@ def version_of(db: Database, path: Path) -> int:
     return version
 
 
-def _use_log(db: Database, path: Path) -> None:
+def _use_wal(db: Database, path: Path) -> None:
     if db.pragma("journal_mode") == "wal":
         return
     if db.pragma("journal_mode", "wal") != "wal":
-        raise StoreRefused(f"{path} lies on a file system without shared memory (no WAL)")
-    # From the first read on, the log and its index exist.
+        raise StoreRefused(f"{path} is on a file system without shared memory, which WAL needs")
+    # The first read creates the WAL file and its index.
     db.execute("SELECT 1 FROM sqlite_schema").fetchall()
 
 
@@ -236,7 +239,7 @@ def _migrate(db: Database, path: Path, clock: Clock, version: int) -> None:
 
 
 def _apply(db: Database, number: int, script: str, clock: Clock) -> None:
-    """One migration and its number, in one transaction; the last one tidies up as well."""
+    """Apply one migration and its number in one transaction; the last one also cleans up."""
     db.execute("BEGIN IMMEDIATE")
     try:
         db.execute(script)
@@ -256,10 +259,14 @@ def _apply(db: Database, number: int, script: str, clock: Clock) -> None:
 def backup(
     db: apsw.Connection, target: Path, *, replace: bool = False, progress: Progress | None = None
 ) -> Path:
-    """Copy the database as it is now, while others go on writing; the copy appears whole."""
+    """Copy the database as it is now, while others may write; return the path of the copy.
+
+    The copy appears under its name when it is complete. Raises `StoreRefused` if the target exists,
+    unless `replace` is true.
+    """
     target = target.expanduser()
     if target.exists() and not replace:
-        raise StoreRefused(f"{target} exists; name a file that does not")
+        raise StoreRefused(f"{target} already exists; choose another file")
     if not target.parent.is_dir():
         raise StoreRefused(f"the folder {target.parent} does not exist; create it first")
     partial = target.with_name(f"{target.name}.partial")
@@ -270,7 +277,7 @@ def backup(
     copy = apsw.Connection(str(partial), flags=apsw.SQLITE_OPEN_READWRITE)
     try:
         _copy(db, copy, progress or (lambda _done, _all: None))
-        # A copy with its log beside it would be easy to move apart.
+        # One file: a copy could be moved without its WAL file.
         copy.execute("PRAGMA journal_mode = DELETE")
     except BaseException:
         copy.close()
@@ -278,7 +285,7 @@ def backup(
         raise
     copy.close()
     if os.stat(partial).st_ino != ours:
-        raise StoreBusy(f"another backup to {target} is being made; try again")
+        raise StoreBusy(f"another backup to {target} is running; try again")
     os.replace(partial, target)
     directory = os.open(target.parent, os.O_RDONLY)
     try:
@@ -289,8 +296,8 @@ def backup(
 
 
 def _copy(db: apsw.Connection, copy: apsw.Connection, progress: Progress) -> None:
-    # One moment for all steps: without it, every commit of another process would make it begin
-    # again at the next step.
+    # One read transaction for all steps: otherwise each commit of another process would make the
+    # backup start again.
     db.execute("BEGIN")
     try:
         db.execute("SELECT 1 FROM sqlite_schema").fetchall()
@@ -304,8 +311,8 @@ def _copy(db: apsw.Connection, copy: apsw.Connection, progress: Progress) -> Non
 
 
 def vacuum(db: apsw.Connection) -> None:
-    """Merge the full text index and give free space back to the disk."""
+    """Merge the search index and return free space to the file system."""
     db.execute("INSERT INTO search (search) VALUES ('optimize')")
     db.execute("VACUUM")
-    with contextlib.suppress(apsw.BusyError):  # a reader: the log is cut later
+    with contextlib.suppress(apsw.BusyError):  # because of a reader; the file is truncated later
         db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)

@@ -1,11 +1,11 @@
-"""The database file before and around SQLite: what may be opened, who owns it, is it still there.
+"""The database file outside of SQLite: which files may be opened, who owns one, is it in place.
 
-POSIX locks have a trap: when any code of a process closes any descriptor of a file, all locks of
-the process on that file are gone, SQLite's included. A second copy of SQLite, or
-`open(path).close()`, is enough; the next process to close the file then removes the log under our
-feet, and what we commit is seen by nobody. `FileGuard` holds what such an accident would lose by
-open-file-description locks, which belong to the descriptor and survive it, and notices when the
-files are no longer the ones in the directory.
+POSIX locks have a trap: when any code of a process closes any descriptor of a file, the process
+loses all its locks on that file, including those of SQLite. A second copy of SQLite, or
+`open(path).close()`, is enough. The next process that closes the file then removes the WAL file
+although it is in use, and nobody sees later commits. `FileGuard` takes the same locks as
+open-file-description locks, which belong to their descriptor and survive this. It also detects
+that a file was removed or replaced.
 """
 
 from __future__ import annotations
@@ -41,28 +41,30 @@ OPENING_PAUSE = 0.002
 LOCK_TRIES, LOCK_PAUSE = 10, 0.01
 _SETTLED_NS = 100_000_000
 _OFD_SETLK = 37  # F_OFD_SETLK of Linux; the fcntl module has no name for it
-_SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # SQLite's shared lock on the database
-_SHM_DEADMAN = 128  # its "somebody is here" byte in the shared memory file
+_SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # the bytes of SQLite's shared lock
+_SHM_DEADMAN = 128  # the byte in the shared memory file that every connection locks
 
 
 def refuse_old_sqlite(version: str) -> None:
-    """Releases before 3.51.3 can lose the log at a checkpoint (fixed in 3.44.6 and 3.50.7 too)."""
+    """Raise `StoreRefused` for SQLite versions with the WAL-reset bug.
+
+    They can lose committed data at a checkpoint. Fixed in 3.51.3, 3.50.7 and 3.44.6; 3.52.0 was
+    withdrawn.
+    """
     number = tuple(int(part) for part in version.split("."))
-    mended = (
-        number >= (3, 51, 3) or (3, 44, 6) <= number < (3, 45) or (3, 50, 7) <= number < (3, 51)
-    )
-    if not mended or number[:2] == (3, 52):
+    fixed = number >= (3, 51, 3) or (3, 44, 6) <= number < (3, 45) or (3, 50, 7) <= number < (3, 51)
+    if not fixed or number[:2] == (3, 52):
         raise StoreRefused(
             f"SQLite {version} has a bug that can lose committed data; install apsw 3.53 or newer"
         )
 
 
 def refuse_network_file_system(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> None:
-    """SQLite's log needs shared memory, which no network file system gives."""
+    """Raise `StoreRefused` on a network file system: WAL needs shared memory."""
     kind = _file_system(os.stat(path.parent).st_dev, mounts)
     if kind in NETWORK_FILE_SYSTEMS:
         raise StoreRefused(
-            f"{path} lies on a network file system ({kind}), where SQLite loses data; "
+            f"{path} is on a network file system ({kind}), where SQLite loses data; "
             "choose a folder on a local disk"
         )
 
@@ -81,8 +83,8 @@ def _file_system(device: int, mounts: Path) -> str | None:
     return None
 
 
-def has_log(path: Path, suffix: str = "-wal") -> bool:
-    """Whether a log with something in it lies beside the file."""
+def has_wal(path: Path, suffix: str = "-wal") -> bool:
+    """Return whether there is a WAL file (or another `suffix`) that is not empty."""
     try:
         return os.stat(f"{path}{suffix}").st_size > 0
     except FileNotFoundError:
@@ -90,9 +92,10 @@ def has_log(path: Path, suffix: str = "-wal") -> bool:
 
 
 def resolve(path: str | os.PathLike[str]) -> Path:
-    """The file behind links, by an absolute path, or one sentence about why it cannot be one.
+    """Return the absolute path of the file, with symbolic links to the file resolved.
 
-    A folder may be a link: the log and the lock lie in the same folder by either name.
+    Links to its folder may stay: the WAL file and the lock file are found by either name. Raises
+    `StoreRefused` if the folder does not exist or the path is not a regular file.
     """
     name = os.path.expanduser(path)
     linked = os.path.islink(name) or os.pardir in os.fspath(name)
@@ -108,32 +111,32 @@ def resolve(path: str | os.PathLike[str]) -> Path:
     except OSError as error:
         raise StoreRefused(f"{real} cannot be opened: {error.strerror}") from error
     if stat.S_ISDIR(mode):
-        raise StoreRefused(f"{real} is a directory; name a file in it, such as {real}/state.db")
+        raise StoreRefused(f"{real} is a directory; choose a file in it, such as {real}/state.db")
     if not stat.S_ISREG(mode):
         raise StoreRefused(f"{real} is not a regular file")
     return real
 
 
 def create(path: Path) -> bool:
-    """Create the file for its owner alone; False where it exists."""
+    """Create the file, readable by its owner only; return False if it exists."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return False
     except OSError as error:
         raise StoreRefused(f"{path} cannot be created: {error.strerror}") from error
-    os.close(descriptor)  # nobody can have locked it yet
+    os.close(descriptor)  # the file is new: there are no locks to lose
     return True
 
 
 def has_lock(path: Path) -> bool:
-    """Whether somebody has opened this file as a store before."""
+    """Return whether there is a lock file, so that the file was opened as a store before."""
     return os.path.exists(f"{path}.lock")
 
 
 @contextmanager
 def no_trace(path: Path, *, had_lock: bool) -> Iterator[None]:
-    """Leave no lock file beside a file that is refused: it belongs to another program."""
+    """Remove a new lock file if the file is refused: it may belong to another program."""
     try:
         yield
     except StoreRefused:
@@ -144,9 +147,10 @@ def no_trace(path: Path, *, had_lock: bool) -> Iterator[None]:
 
 
 class Opening:
-    """A turn to open or create the file, one at a time on this machine, until its guard stands.
+    """The lock under which a file is opened or created and its guard set up.
 
-    `waits` where it is somebody else's turn.
+    `waits` is true if another process or thread holds the lock. Otherwise use the object as a
+    context manager, which releases it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -154,7 +158,7 @@ class Opening:
             descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreRefused(f"{path}.lock cannot be opened: {error.strerror}") from error
-        self.waits = not _try_lock(descriptor, fcntl.F_WRLCK, 0, 1)
+        self.waits: bool = not _try_lock(descriptor, fcntl.F_WRLCK, 0, 1)
         self._descriptor = descriptor
         if self.waits:
             os.close(descriptor)
@@ -167,24 +171,25 @@ class Opening:
 
 
 def wait_opening(path: Path) -> Opening:
-    """Wait for a turn to open the file."""
-    give_up = time.monotonic() + OPENING_SECONDS
-    while (turn := Opening(path)).waits:
-        if time.monotonic() > give_up:
+    """Wait for the lock under which the file is opened; raise `StoreBusy` after a minute."""
+    deadline = time.monotonic() + OPENING_SECONDS
+    while (opening := Opening(path)).waits:
+        if time.monotonic() > deadline:
             raise StoreBusy(f"{path} is being opened by another process; try again")
         time.sleep(OPENING_PAUSE)
-    return turn
+    return opening
 
 
 def refuse_damaged(path: Path) -> None:
-    """Look at the first bytes and the size of a file without a log, before SQLite adds one.
+    """Raise `StoreRefused` if the header or the size of a file without WAL file is wrong.
 
-    Only while nobody here has the file open: closing it would take that connection's locks away.
+    SQLite itself would first create a WAL file. The check is skipped if this process has the file
+    open: closing a descriptor here would drop the locks of that connection.
     """
     status = os.stat(path)
     if (status.st_dev, status.st_ino) in _guards or status.st_size == 0:
         return
-    if has_log(path, "-journal"):  # SQLite must repair it first
+    if has_wal(path, "-journal"):  # SQLite must roll it back first
         return
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -197,21 +202,24 @@ def refuse_damaged(path: Path) -> None:
     magic, page_size, pages = header[:16], header[16:18], header[28:32]
     size = int.from_bytes(page_size, "big") * int.from_bytes(pages, "big")
     if magic != _MAGIC or size > status.st_size:
-        what = "no SQLite file" if magic != _MAGIC else "damaged (it is shorter than it says)"
-        raise StoreRefused(f"{path} is {what}; restore a backup, or name another file")
+        what = "not an SQLite file" if magic != _MAGIC else "damaged (truncated)"
+        raise StoreRefused(f"{path} is {what}; restore a backup, or choose another file")
 
 
 class RuntimeLock:
-    """The right to be the one runtime of a file, held until `close` or the end of the process."""
+    """The exclusive lock of the one runtime of a file, until `close` or the end of the process.
+
+    Raises `StoreInUse` if another runtime holds it.
+    """
 
     def __init__(self, path: Path) -> None:
         try:
-            self._file: IO[str] = open(  # noqa: SIM115 - open for as long as we live
+            self._file: IO[str] = open(  # noqa: SIM115 - open for as long as the lock is held
                 f"{path}.lock", "a+", opener=lambda name, flags: os.open(name, flags, 0o600)
             )
         except OSError as error:
             raise StoreRefused(f"{path}.lock cannot be opened: {error.strerror}") from error
-        if not self._take():
+        if not self._acquire():
             self._file.seek(0)
             owner = self._file.read(100).strip() or "unknown process"
             self._file.close()
@@ -220,8 +228,8 @@ class RuntimeLock:
         self._file.write(f"pid {os.getpid()}")
         self._file.flush()
 
-    def _take(self) -> bool:
-        """Try for a moment: `owner` of another process may have it just now, to look."""
+    def _acquire(self) -> bool:
+        """Try for a moment: another process may hold the lock briefly, inside of `owner`."""
         for _ in range(LOCK_TRIES):
             with suppress(OSError):
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -230,11 +238,15 @@ class RuntimeLock:
         return False
 
     def close(self) -> None:
+        """Release the lock."""
         self._file.close()
 
 
 def owner(path: Path) -> str | None:
-    """Who runs on this file now, by its lock and not by what is written somewhere."""
+    """Return the process that owns the file as its runtime ("pid 123"), or None.
+
+    The lock decides, not the text in the lock file.
+    """
     try:
         with open(f"{path}.lock", encoding="utf-8", errors="replace") as lock:
             try:
@@ -249,7 +261,7 @@ def owner(path: Path) -> str | None:
 
 
 def require_free(path: str | os.PathLike[str]) -> None:
-    """Refuse where another runtime has the file; one may still take it after this."""
+    """Raise `StoreInUse` if a runtime owns the file; one may still acquire it later."""
     real = resolve(path)
     if (other := owner(real)) is not None:
         raise _in_use(real, other)
@@ -263,8 +275,8 @@ def _in_use(path: Path, owner: str) -> StoreInUse:
 
 
 @attrs.define
-class _Held:
-    """The descriptors that guard one file, shared by all connections of this process."""
+class _Descriptors:
+    """The open files that guard one database, shared by all its connections in this process."""
 
     database: int
     log: int
@@ -274,17 +286,17 @@ class _Held:
     users: int = 0
     inherited: list[int] = attrs.Factory(list)
     settled: int = 0
-    """The time of the directory's last change, when the files were seen to be in place since."""
+    """The directory's modification time when the files were last found in place."""
 
 
-_guards: dict[tuple[int, int], _Held] = {}
+_guards: dict[tuple[int, int], _Descriptors] = {}
 _guards_lock = threading.Lock()
 
 
 class FileGuard:
-    """Keeps a file's locks through the accidents above, and tells when the file was taken away.
+    """Keeps a file's locks, and detects that the file was removed or replaced.
 
-    Create it once the connections are open; call `leave` before they are closed, `close` after.
+    Create it when the connections are open; call `leave` before they are closed, `close` after.
     """
 
     def __init__(self, path: Path) -> None:
@@ -298,10 +310,10 @@ class FileGuard:
         self._held = held
 
     def check(self) -> None:
-        """Raise `StoreFailed` where a file is no longer the one that others would open.
+        """Raise `StoreFailed` if a file was removed or replaced since it was opened.
 
-        Whoever takes a file away changes its directory. So one look at the directory is enough,
-        unless it changed so lately that a second change could bear the same time.
+        Either changes the directory, so its modification time is enough to know, unless it is so
+        recent that a second change could have the same time.
         """
         changed = os.fstat(self._held.directory).st_mtime_ns
         if changed == self._held.settled:
@@ -311,7 +323,7 @@ class FileGuard:
             self._held.settled = changed
 
     def check_files(self) -> None:
-        """`check`, by looking at each file."""
+        """The same as `check`, without relying on the directory's modification time."""
         for path, identity in self._held.identities.items():
             try:
                 found = os.stat(path)
@@ -321,7 +333,7 @@ class FileGuard:
                 raise StoreFailed(f"{path} was removed or replaced while in use")
 
     def leave(self) -> None:
-        """Let SQLite take the exclusive lock under which the last connection removes the log."""
+        """Release the locks, so that SQLite can remove the WAL file at the last close."""
         with _guards_lock:
             self._held.users -= 1
             if self._held.users == 0:
@@ -330,7 +342,10 @@ class FileGuard:
                 _lock(self._held.database, fcntl.F_UNLCK, _SHARED_FIRST, _SHARED_SIZE)
 
     def close(self) -> None:
-        """Close the descriptors, unless this process has opened the file again meanwhile."""
+        """Close the descriptors, unless this process has opened the file again meanwhile.
+
+        In that case the new guard closes them, since closing would drop the new locks.
+        """
         held = self._held
         with _guards_lock:
             if held.users:
@@ -343,7 +358,7 @@ class FileGuard:
                 os.close(descriptor)
 
 
-def _hold(path: Path) -> _Held:
+def _hold(path: Path) -> _Descriptors:
     names = [f"{path}{suffix}" for suffix in ("", "-wal", "-shm")]
     database, log, shared = (os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in names)
     statuses = [os.fstat(descriptor) for descriptor in (database, log, shared)]
@@ -351,11 +366,11 @@ def _hold(path: Path) -> _Held:
     _lock(database, fcntl.F_RDLCK, _SHARED_FIRST, _SHARED_SIZE)
     _lock(shared, fcntl.F_RDLCK, _SHM_DEADMAN, 1)
     directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-    return _Held(database, log, shared, directory, dict(zip(names, identities, strict=True)))
+    return _Descriptors(database, log, shared, directory, dict(zip(names, identities, strict=True)))
 
 
 def _lock(descriptor: int, kind: int, start: int, length: int) -> None:
-    if sys.platform != "linux":  # elsewhere only `check` helps
+    if sys.platform != "linux":  # other systems have only `check`
         return
     request = struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0)
     fcntl.fcntl(descriptor, _OFD_SETLK, request)

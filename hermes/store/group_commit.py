@@ -1,16 +1,16 @@
-"""From requests to commits: each request whole or absent, an error that says which.
+"""Group commit: run many requests in one transaction; each is committed entirely or not at all.
 
-`commit_group` runs many requests in one transaction, and answers for all of them only after COMMIT.
-Most batches need no savepoints: who is refused is refused before he has written anything, and
-leaves nothing to undo. An error that may leave something ends the attempt, and the batch is run
-again with each request in a savepoint. What an error means depends on where it came from:
+`commit_group` runs a batch in one transaction and reports the outcome of each request after COMMIT.
+The first attempt uses no savepoints: a request that is refused usually fails before it has written
+anything. If one fails after it has written, the batch is rolled back and run again with a savepoint
+around each request. The meaning of an error depends on where it occurs:
 
-- inside a request, with the transaction still open: that request alone is undone;
-- inside a request, with the transaction gone (disk full, I/O error, interrupt): all are undone, and
-  each is run again alone;
-- at COMMIT, for a constraint, a full disk or a lock: undone, and each is run again alone;
-- at COMMIT, anything else: nobody can tell whether it is on disk. `StoreFailed`; the file is opened
-  anew, and the idempotency keys settle it.
+- inside a request, with the transaction still open: that request alone is rolled back;
+- inside a request, with the transaction gone (disk full, I/O error, interrupt): everything is
+  rolled back, and each request is run again in its own transaction;
+- at COMMIT, because of a constraint, a full disk or a lock: the same;
+- at COMMIT, anything else: it is unknown whether the data is on disk. The store stops with
+  `StoreFailed`; after it is opened again, the idempotency keys of the requests settle the matter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ import apsw
 import attrs
 
 from hermes.errors import StoreBusy, StoreError, StoreFailed, StoreFull
-from hermes.messages import OutboxRow
 from hermes.store.connection import Database
 from hermes.store.transaction import Clock, Transaction, Work
 
@@ -31,14 +30,14 @@ R = TypeVar("R")
 
 @attrs.define
 class Done(Generic[R]):
-    """On disk."""
+    """The request is on disk."""
 
     value: R
 
 
 @attrs.define
 class Failed:
-    """Not on disk."""
+    """Nothing of the request is on disk."""
 
     error: Exception
 
@@ -48,26 +47,24 @@ Outcome = Done[R] | Failed
 
 @attrs.define
 class Group(Generic[R]):
-    """What became of a batch, and hints about what it wrote."""
+    """The outcome of each request of a batch, and the transactions that were committed."""
 
     outcomes: list[Outcome[R]]
-    boundaries: bool = False
-    unindexed: bool = False
-    outbox: Sequence[OutboxRow] = ()
+    committed: list[Transaction] = attrs.Factory(list)
     fatal: StoreFailed | None = None
-    """Set when the store must stop; the requests it hit have it as their outcome."""
+    """Set if the store must stop; the affected requests have it as their outcome."""
 
 
 class _TransactionLost(Exception):
-    """SQLite rolled everything back: run the requests again, one by one."""
+    """SQLite rolled the transaction back: run the requests again, one by one."""
 
 
 class _SavepointsNeeded(Exception):
-    """A request failed half done: undo everything, and run the requests again in savepoints."""
+    """A request failed after it had written: run the batch again with savepoints."""
 
 
 def translate(error: Exception, undone: str = "nothing was stored") -> Exception:
-    """SQLite's error as one of ours; other errors as they are."""
+    """Return an SQLite error as one of ours, and any other error as it is."""
     match error:
         case apsw.BusyError() | apsw.LockedError():
             return StoreBusy(f"another process holds the database; {undone}, try again")
@@ -81,15 +78,18 @@ def translate(error: Exception, undone: str = "nothing was stored") -> Exception
             return error
 
 
-def _each(error: StoreFailed | StoreBusy, number: int) -> list[Failed]:
-    """The same bad news for each, in an exception of its own: raising one adds to its traceback."""
+def _copies(error: StoreFailed | StoreBusy, number: int) -> list[Failed]:
+    """The same error for each request, in its own object: raising one extends its traceback."""
     return [Failed(type(error)(*error.args)) for _ in range(number)]
 
 
 def commit_group(
     db: Database, clock: Clock, check: Callable[[], None], batch: Sequence[Work[R]]
 ) -> Group[R]:
-    """Run the batch in one transaction, or each by itself where that is lost."""
+    """Run the batch in one transaction; if that is lost, run each request in its own.
+
+    `check` is called before COMMIT and raises `StoreFailed` if the file was removed or replaced.
+    """
     if len(batch) > 1:
         try:
             try:
@@ -99,12 +99,12 @@ def commit_group(
         except _TransactionLost:
             pass
         except StoreFailed as fatal:
-            return Group([*_each(fatal, len(batch))], fatal=fatal)
+            return Group([*_copies(fatal, len(batch))], fatal=fatal)
     return _one_by_one(db, clock, check, batch)
 
 
 def commit_one(db: Database, clock: Clock, check: Callable[[], None], work: Work[R]) -> R:
-    """Run one request in its own transaction, or raise."""
+    """Run one request in its own transaction and return its result, or raise."""
     return _commit(db, clock, check, work)[1]
 
 
@@ -118,8 +118,8 @@ def _together(
     try:
         db.begin()
     except apsw.BusyError as error:
-        # Alone each would wait as long again, and all the others behind it.
-        return Group([*_each(StoreBusy(str(translate(error))), len(batch))])
+        # One by one, each request would wait for the lock again.
+        return Group([*_copies(StoreBusy(str(translate(error))), len(batch))])
     except apsw.Error as error:
         raise _TransactionLost from error
     try:
@@ -133,7 +133,7 @@ def _together(
     except BaseException:
         _roll_back(db)
         raise
-    return Group(outcomes, tx.boundaries, tx.unindexed, tx.outbox)
+    return Group(outcomes, [tx])
 
 
 def _unguarded(db: Database, tx: Transaction, work: Work[R]) -> Outcome[R]:
@@ -141,23 +141,23 @@ def _unguarded(db: Database, tx: Transaction, work: Work[R]) -> Outcome[R]:
     try:
         return Done(work(tx))
     except apsw.Error as error:
-        db.shaken = True
+        db.search_stale = True
         raise (_SavepointsNeeded if db.in_transaction else _TransactionLost) from error
-    except Exception as error:  # the request's own: whatever it is, it is answered
+    except Exception as error:  # the answer to this request
         if db.total_changes() != before:
             raise _SavepointsNeeded from error
         return Failed(error)
 
 
 def _in_savepoint(db: Database, tx: Transaction, work: Work[R]) -> Outcome[R]:
-    cursor, written = tx.cursor, len(tx.outbox)
+    cursor, replies, accepted = tx.cursor, len(tx.outbox), len(tx.accepted)
     try:
         cursor.execute("SAVEPOINT request")
         value = work(tx)
         cursor.execute("RELEASE request")
-    except Exception as error:  # the request's own: whatever it is, it is answered
+    except Exception as error:  # the answer to this request
         if not db.in_transaction:
-            db.shaken = True
+            db.search_stale = True
             raise _TransactionLost from error
         failure = translate(error)
         if isinstance(failure, StoreFailed):
@@ -166,9 +166,9 @@ def _in_savepoint(db: Database, tx: Transaction, work: Work[R]) -> Outcome[R]:
             cursor.execute("ROLLBACK TO request")
             cursor.execute("RELEASE request")
         except apsw.Error as worse:
-            db.shaken = True
+            db.search_stale = True
             raise _TransactionLost from worse
-        del tx.outbox[written:]
+        del tx.outbox[replies:], tx.accepted[accepted:]
         return Failed(failure)
     return Done(value)
 
@@ -176,33 +176,30 @@ def _in_savepoint(db: Database, tx: Transaction, work: Work[R]) -> Outcome[R]:
 def _one_by_one(
     db: Database, clock: Clock, check: Callable[[], None], batch: Sequence[Work[R]]
 ) -> Group[R]:
-    outcomes: list[Outcome[R]] = []
-    boundaries = unindexed = False
-    outbox: list[OutboxRow] = []
+    group: Group[R] = Group([])
     for work in batch:
         try:
             tx, value = _commit(db, clock, check, work)
         except StoreFailed as fatal:
-            # What was committed before this one is on disk, and is answered so.
-            outcomes += _each(fatal, len(batch) - len(outcomes))
-            return Group(outcomes, boundaries, unindexed, outbox, fatal=fatal)
-        except StoreBusy as busy:
-            outcomes += _each(busy, len(batch) - len(outcomes))
+            # The requests before this one are on disk.
+            group.outcomes += _copies(fatal, len(batch) - len(group.outcomes))
+            group.fatal = fatal
             break
-        except Exception as error:  # noqa: BLE001 - answered to the request it belongs to
-            outcomes.append(Failed(error))
+        except StoreBusy as busy:
+            group.outcomes += _copies(busy, len(batch) - len(group.outcomes))
+            break
+        except Exception as error:  # noqa: BLE001 - the answer to this request
+            group.outcomes.append(Failed(error))
         else:
-            outcomes.append(Done(value))
-            boundaries |= tx.boundaries
-            unindexed |= tx.unindexed
-            outbox += tx.outbox
-    return Group(outcomes, boundaries, unindexed, outbox)
+            group.outcomes.append(Done(value))
+            group.committed.append(tx)
+    return group
 
 
 def _commit(
     db: Database, clock: Clock, check: Callable[[], None], work: Work[R]
 ) -> tuple[Transaction, R]:
-    # From BEGIN to COMMIT in one `try`: a Ctrl-C at any line must not leave the write lock behind.
+    # BEGIN to COMMIT in one `try`: Ctrl-C at any line must not leave the write lock behind.
     try:
         db.begin()
         tx = Transaction.begin(db, clock)
@@ -213,7 +210,7 @@ def _commit(
             tx.close()
         _finish(db, lost=None)
     except apsw.Error as error:
-        db.shaken = True
+        db.search_stale = True
         _roll_back(db)
         raise translate(error) from error
     except BaseException:
@@ -223,11 +220,14 @@ def _commit(
 
 
 def _finish(db: Database, *, lost: type[Exception] | None) -> None:
-    """COMMIT, and tell errors that surely undid it from those that leave it unknown."""
+    """COMMIT. Tell errors that certainly rolled back from those that leave the outcome unknown.
+
+    `lost` is raised instead of a translated error if the transaction was rolled back.
+    """
     try:
         db.execute("COMMIT")
     except (apsw.ConstraintError, apsw.FullError, apsw.BusyError) as error:
-        db.shaken = True
+        db.search_stale = True
         _roll_back(db)
         raise (translate(error) if lost is None else lost()) from error
     except apsw.Error as error:
@@ -249,7 +249,7 @@ def _roll_back(db: Database) -> None:
 
 
 def read(db: Database, clock: Clock, work: Work[R]) -> R:
-    """Run a request that only reads, on one snapshot."""
+    """Run a request that only reads, in one read transaction."""
     try:
         db.begin_reading()
         tx = Transaction.begin(db, clock)

@@ -1,6 +1,7 @@
-"""Delivery of boundaries to hooks: one lane per session_key, in order, each call under a deadline.
+"""Delivery of boundaries to hooks: in order per session_key, each call with a timeout.
 
-No commit and no reply waits for a hook. One that raises or hangs is logged, and the lane goes on.
+No commit and no reply waits for a hook. The failure of a hook is logged and stored with its
+boundary; it affects no other hook.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, get_args
+from typing import Any, Final, TypeAlias, get_args
 
 import trio
 from msgspec.structs import asdict
@@ -18,152 +19,180 @@ from msgspec.structs import asdict
 from hermes import user_code
 from hermes.context import TurnContext, within
 from hermes.errors import Overloaded, StoreError
-from hermes.messages import Boundary, Event, Hooks, Transcript
+from hermes.messages import Boundary, HookEvent, Hooks, Transcript
 
-log = logging.getLogger(__name__)
+log: Final = logging.getLogger(__name__)
 
 HOOK_TIMEOUT = 30.0
-LANES_AT_ONCE = 16
-CLOSE_AGAIN_SECONDS = 1.0
-Load = Callable[[str], Awaitable[Transcript]]
-Close = Callable[[int, str | None], Awaitable[object]]
+MAX_RUNNING = 16
+"""Sessions whose hooks run at the same time, and threads for hooks that are plain functions."""
+RETRY_SECONDS = 1.0
+_TEMPORARY = (StoreError, Overloaded)
+
+Pending: TypeAlias = Callable[[int], Awaitable[list[Boundary]]]
+"""Reads the open boundaries with ids above the given one, in order."""
+Close: TypeAlias = Callable[[int, str | None], Awaitable[object]]
+"""Closes the boundary with this id, with the error of its hooks or None."""
+Load: TypeAlias = Callable[[str], Awaitable[Transcript]]
+"""Loads the transcript of a session."""
 
 
 class HookRunner:
-    """Runs the hooks of boundaries; `offer` never waits."""
+    """Calls the hooks for each boundary; one task per session_key that has any.
 
-    def __init__(
+    With `threads`, hooks that are plain functions run in threads; without, in Trio's own.
+    """
+
+    def __init__(  # noqa: PLR0913 - its dependencies
         self,
         nursery: trio.Nursery,
         hooks: Hooks,
         *,
+        pending: Pending,
         close: Close,
         load: Load,
-        seconds: float = HOOK_TIMEOUT,
+        timeout: float = HOOK_TIMEOUT,
         threads: bool = True,
     ) -> None:
         self._nursery = nursery
         self._hooks = hooks
+        self._pending = pending
         self._close = close
         self._load = load
-        self._seconds = seconds
+        self._timeout = timeout
         self._threads = threads
-        self._running = trio.Semaphore(LANES_AT_ONCE)
-        self._threads_left = trio.CapacityLimiter(LANES_AT_ONCE)
-        self._waiting: dict[str, deque[Boundary]] = {}
-        self._quiet = trio.Event()
-        self._quiet.set()
-        self._nudged = trio.Event()
-        self.newest = 0
+        self._running = trio.Semaphore(MAX_RUNNING)
+        self._free_threads = trio.CapacityLimiter(MAX_RUNNING)
+        self._queues: dict[str, deque[Boundary]] = {}
+        self._idle = trio.Event()
+        self._idle.set()
+        self._notified = trio.Event()
+        self._newest = 0
 
-    def nudge(self) -> None:
-        """There are new boundaries to fetch."""
-        self._nudged.set()
-
-    async def wait_nudge(self) -> None:
-        """Wait for the next nudge."""
-        await self._nudged.wait()
-        self._nudged = trio.Event()
-
-    def offer(self, boundaries: list[Boundary]) -> None:
-        """Take boundaries in the order of their ids; those already taken are ignored."""
-        for boundary in boundaries:
-            if boundary.boundary_id <= self.newest:
-                continue
-            self.newest = boundary.boundary_id
-            lane = self._waiting.get(boundary.session_key)
-            if lane is not None:
-                lane.append(boundary)
-                continue
-            self._waiting[boundary.session_key] = deque([boundary])
-            if self._quiet.is_set():
-                self._quiet = trio.Event()
-            self._nursery.start_soon(self._run_lane, boundary.session_key)
-
-    async def wait_quiet(self) -> None:
-        """Wait until every boundary that was offered has been heard."""
-        await self._quiet.wait()
+    def notify(self) -> None:
+        """Tell `run` that boundaries were written."""
+        self._notified.set()
 
     @trio.lowlevel.enable_ki_protection
-    async def _run_lane(self, session_key: str) -> None:
-        lane = self._waiting[session_key]
-        while lane:
+    async def run(self) -> None:
+        """Background loop: deliver what an earlier process left, then each new boundary."""
+        while True:
+            try:
+                await self.fetch()
+            except _TEMPORARY as error:
+                log.warning("boundaries are delayed: %s", error)
+                await trio.sleep(RETRY_SECONDS)
+            else:
+                await self._notified.wait()
+                self._notified = trio.Event()
+
+    async def fetch(self) -> None:
+        """Read new boundaries from the store and queue them."""
+        while found := await self._pending(self._newest):
+            for boundary in found:
+                self._enqueue(boundary)
+
+    def _enqueue(self, boundary: Boundary) -> None:
+        if boundary.boundary_id <= self._newest:  # two tasks may fetch at the same time
+            return
+        self._newest = boundary.boundary_id
+        queue = self._queues.get(boundary.session_key)
+        if queue is not None:
+            queue.append(boundary)
+            return
+        self._queues[boundary.session_key] = deque([boundary])
+        if self._idle.is_set():
+            self._idle = trio.Event()
+        self._nursery.start_soon(self._deliver_all, boundary.session_key)
+
+    async def wait_delivered(self) -> None:
+        """Wait until the hooks have been called for every boundary that is in the store now."""
+        await self.fetch()
+        await self._idle.wait()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _deliver_all(self, session_key: str) -> None:
+        """Deliver the boundaries of one session_key, in order, until none is left."""
+        queue = self._queues[session_key]
+        while queue:
             try:
                 async with self._running:
-                    error = await self._tell(lane[0])
+                    error = await self._deliver(queue[0])
             except _NoThread:
                 log.warning(
-                    "%s of %s was not delivered: hooks that do not end hold all %d threads",
-                    lane[0].event, lane[0].session_id, LANES_AT_ONCE,
+                    "%s of %s was not delivered: hooks that do not return occupy all %d threads",
+                    queue[0].event, queue[0].session_id, MAX_RUNNING,
                 )  # fmt: skip
             else:
-                await self._close_until_done(lane[0], error)
-            lane.popleft()
-        del self._waiting[session_key]
-        if not self._waiting:
-            self._quiet.set()
+                await self._close_boundary(queue[0], error)
+            queue.popleft()
+        del self._queues[session_key]
+        if not self._queues:
+            self._idle.set()
 
-    async def _close_until_done(self, boundary: Boundary, error: str | None) -> None:
+    async def _close_boundary(self, boundary: Boundary, error: str | None) -> None:
         while True:
             try:
                 await self._close(boundary.boundary_id, error)
-            except (StoreError, Overloaded) as problem:
+            except _TEMPORARY as problem:
                 log.warning("boundary %d stays open for now: %s", boundary.boundary_id, problem)
-                await trio.sleep(CLOSE_AGAIN_SECONDS)
+                await trio.sleep(RETRY_SECONDS)
             else:
                 return
 
-    async def _tell(self, boundary: Boundary) -> str | None:
-        """Call each hook; returns the last thing that went wrong."""
-        error = None
+    async def _deliver(self, boundary: Boundary) -> str | None:
+        """Call each hook; return the last failure, for the boundary's row."""
+        failure = None
         for hook in self._hooks.get(boundary.event, ()):
-            try:
-                with within(TurnContext(boundary.session_key, boundary.session_id)):
-                    await self._call(hook, boundary)
-            except trio.TooSlowError:
-                error = f"{_name(hook)} did not end within {self._seconds:g} s"
-                log.warning("%s of %s: %s", boundary.event, boundary.session_id, error)
-            except _NoThread:
-                raise
-            except BaseException as problem:  # foreign code: its failure is its own
-                if (through := user_code.passing(problem)) is not None:
-                    raise through from None
-                error = f"{_name(hook)} raised {user_code.loggable(user_code.leaf(problem))}"
-                log.exception("%s of %s: a hook failed", boundary.event, boundary.session_id)
-        return error
+            context = TurnContext(boundary.session_key, boundary.session_id)
+            with user_code.contained(_NoThread) as caught, within(context):
+                await self._call(hook, boundary)
+            error = caught.error
+            if isinstance(error, trio.TooSlowError):
+                failure = f"{_name(hook)} did not return within {self._timeout:g} s"
+                log.warning("%s of %s: %s", boundary.event, boundary.session_id, failure)
+            elif error is not None:
+                failure = f"{_name(hook)} raised {user_code.loggable(user_code.leaf(error))}"
+                log.error(
+                    "%s of %s: a hook failed", boundary.event, boundary.session_id, exc_info=error
+                )
+        return failure
 
     async def _call(self, hook: Callable[..., Any], boundary: Boundary) -> None:
-        wanted = self._arguments(hook, boundary)
+        arguments = self._arguments(hook, boundary)
         if inspect.iscoroutinefunction(hook) or not self._threads:
-            with trio.fail_after(self._seconds):
-                await _finished(hook(**wanted))
+            with trio.fail_after(self._timeout):
+                await _result_of(hook(**arguments))
             return
-        call = await self._get_thread(lambda: hook(**wanted))
-        with trio.fail_after(self._seconds):
-            # A plain function may block; its thread is left behind when the deadline passes.
+        call = await self._with_thread(lambda: hook(**arguments))
+        with trio.fail_after(self._timeout):
+            # A plain function may block: after the timeout, its thread is abandoned.
             own = trio.CapacityLimiter(1)
-            answer = await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=own)
-            await _finished(answer[0])
+            [result] = await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=own)
+            await _result_of(result)
 
-    async def _get_thread(self, hook: Callable[[], object]) -> Callable[[], tuple[object]]:
-        """The hook with the right to a thread, which it gives back when it really ends."""
+    async def _with_thread(self, hook: Callable[[], object]) -> Callable[[], tuple[object]]:
+        """Reserve a thread, which counts as occupied until the hook returns.
+
+        Raises `_NoThread` if none becomes free within the timeout.
+        """
         owner = object()
-        with trio.move_on_after(self._seconds):
-            await self._threads_left.acquire_on_behalf_of(owner)
+        with trio.move_on_after(self._timeout):
+            await self._free_threads.acquire_on_behalf_of(owner)
             token = trio.lowlevel.current_trio_token()
 
-            def call() -> tuple[object]:  # Trio would take a coroutine itself for a mistake
+            def call() -> tuple[object]:  # Trio refuses a coroutine as the result of a thread
                 try:
                     return (hook(),)
                 finally:
                     with contextlib.suppress(trio.RunFinishedError):
-                        token.run_sync_soon(self._threads_left.release_on_behalf_of, owner)
+                        token.run_sync_soon(self._free_threads.release_on_behalf_of, owner)
 
             return call
         raise _NoThread
 
     def _arguments(self, hook: Callable[..., Any], boundary: Boundary) -> Mapping[str, object]:
-        """What the hook names, of all there is; session_id and platform always."""
+        """Return the keyword arguments that the hook names; always session_id and platform."""
 
         async def transcript() -> Transcript:
             return await self._load(boundary.session_id)
@@ -177,20 +206,20 @@ class HookRunner:
 
 
 class _NoThread(Exception):
-    """Every thread is held by a hook that does not end."""
+    """All threads are occupied by hooks that do not return."""
 
 
-async def _finished(answer: object) -> None:
-    if inspect.isawaitable(answer):
-        await answer
+async def _result_of(result: object) -> None:
+    if inspect.isawaitable(result):
+        await result
 
 
 def require_hooks(hooks: Hooks) -> None:
-    """Refuse what could only be noticed when it is too late."""
-    known = get_args(Event)
+    """Raise `ValueError` for an unknown event, or for hooks that are not a list of callables."""
+    known = get_args(HookEvent)
     for event, callables in hooks.items():
         if event not in known:
-            raise ValueError(f"there is no event {event!r}; there are {', '.join(known)}")
+            raise ValueError(f"unknown event {event!r}; the events are {', '.join(known)}")
         if callable(callables) or not all(callable(hook) for hook in callables):
             raise ValueError(f"the hooks of {event} must be a list of callables")
 

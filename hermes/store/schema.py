@@ -1,15 +1,15 @@
-"""The tables, as an append-only list: a released entry is never edited, only followed."""
+"""The tables, as an append-only list of migrations: a released migration is never edited."""
 
 from __future__ import annotations
 
 APPLICATION_ID = 0x48524D53  # "HRMS"
 
-# A message's id is its session's number and its place: id = no << 32 | seq. A transcript is then
-# one contiguous stretch of the table, and the id serves the full text index as its rowid.
-# A hundred sessions that speak at once would so write to a hundred places at each commit; a new row
-# is therefore first put at the end of `arrivals`, and moved a little later, with its fellows, to
-# its place in `messages` and into the index (0.3 pages flushed per append instead of 2.1).
-# The arrivals of a session always come after its rows in `messages`.
+# The id of a message consists of the number of its session and a sequence number: no << 32 | seq.
+# So a transcript is one contiguous range of the table, and the id is the rowid of the search index.
+# With a hundred active sessions, each commit would write to a hundred pages. So a new row is first
+# appended to `arrivals`; a little later, many rows are moved to `messages` and indexed at once.
+# This writes 0.3 pages per append instead of 2.1.
+# The rows of a session in `arrivals` always follow its rows in `messages`.
 # A parent is always older than its child, so the lineage cannot contain a cycle.
 CONVERSATIONS = """
 CREATE TABLE sessions (
@@ -190,9 +190,9 @@ CREATE INDEX boundaries_open ON boundaries (id) WHERE closed_at IS NULL;
 CREATE INDEX boundaries_closed ON boundaries (closed_at) WHERE closed_at IS NOT NULL;
 """
 
-# Indexed text never changes: an edit is a new row. The index reads its text from the messages, so
-# that it can be rebuilt from them. The connection's own functions (search.py) make it: hermes_words
-# sets Chinese characters apart, of which unicode61 would take a whole run for one word.
+# Indexed text never changes: an edit is a new row. The index takes its text from the messages, so
+# it can be rebuilt from them. The SQL functions are registered per connection (search.py).
+# hermes_words separates Chinese characters: unicode61 would take a run of them for one word.
 SEARCH = """
 CREATE VIEW message_text (id, content, tools) AS
 SELECT id, hermes_words(content), hermes_tools(extra) FROM messages;
@@ -202,8 +202,8 @@ CREATE VIRTUAL TABLE search USING fts5 (
 INSERT INTO search (search) VALUES ('rebuild');
 """
 
-# A turn that was committed or set aside never runs again, so nothing asks for its calls any more.
-# An approval is over by its time, whatever became of it; 'expired' is therefore no state.
+# A turn that was committed or parked never runs again, so its calls are deleted.
+# An approval expires by time in any state, so 'expired' is not a stored state.
 TOOLS = """
 CREATE TABLE once_calls (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -237,20 +237,20 @@ CREATE INDEX approvals_due ON approvals (expires_at);
 CREATE INDEX approvals_of_session ON approvals (session_id) WHERE session_id IS NOT NULL;
 """
 
-# Budgets ask for what this day has cost, before each call.
+# Budgets read the cost of the current day before each call.
 LEDGER = """
 CREATE INDEX usage_by_time ON usage (created_at);
 """
 
-# A long reply goes out in parts, and those that were taken are not sent again. What was given up is
-# looked for among very many that were sent.
+# A long reply is sent in parts, and parts that arrived are not sent again. The index finds the few
+# replies that were given up among the many that were sent.
 DELIVERY = """
 ALTER TABLE outbox ADD COLUMN parts_sent INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX outbox_dead ON outbox (closed_at) WHERE state = 'dead';
 """
 
-# Who was let in by an operator, who asks to be, and which operators have guessed codes wrong. The
-# code itself is not kept. `name` is what somebody calls himself, and is only shown.
+# Paired users, pairing requests, and operators who entered wrong codes. The code itself is not
+# stored. `name` is self-declared and only displayed.
 ADMISSION = """
 CREATE TABLE principals (
   platform TEXT NOT NULL,
@@ -285,7 +285,7 @@ CREATE TABLE wrong_codes (
 ) STRICT, WITHOUT ROWID;
 """
 
-# Who pays for a call is who asked for it: a conversation may be shared by many.
+# The payer of a call is the user who asked, since many users may share a conversation.
 PAYERS = """
 ALTER TABLE usage ADD COLUMN payer TEXT;
 UPDATE usage SET payer =

@@ -1,6 +1,7 @@
-"""What every store function gets: a connection inside a transaction, the time, and a source of ids.
+"""`Transaction`: what every store function gets as its first argument.
 
-SQL never asks for time or randomness; both come from here, so a simulation repeats exactly.
+It carries the connection, the time and a source of ids. SQL never asks for time or randomness, so
+that a simulation can repeat exactly.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import apsw
 import attrs
 import msgspec
 
-from hermes.messages import OutboxRow
+from hermes.messages import Accepted, OutboxRow
 
 Row: TypeAlias = tuple[Any, ...]
 Value: TypeAlias = int | float | str | bytes | None
@@ -33,50 +34,57 @@ R_co = TypeVar("R_co", covariant=True)
 
 @attrs.define
 class Transaction:
-    """One transaction, writing or reading."""
+    """One transaction, writing or reading.
+
+    `boundaries`, `unindexed`, `outbox` and `accepted` note what the transaction wrote, for those
+    who act on it after COMMIT.
+    """
 
     db: apsw.Connection
     now: float
     steady: float
     hex8: Callable[[], str]
     cursor: apsw.Cursor
-    """One for all statements whose rows are fetched at once: making one costs as much as a step."""
+    """Shared by all statements whose rows are fetched at once: creating a cursor is expensive."""
     boundaries: bool = False
-    """Set when the transaction wrote a boundary row: a hint for the delivery lanes."""
+    """Whether it wrote boundary rows, which hooks are waiting for."""
     unindexed: bool = False
-    """Set when the transaction wrote rows that the search index lacks."""
+    """Whether it wrote messages that the search index lacks."""
     outbox: list[OutboxRow] = attrs.Factory(list)
-    """The replies it wrote, in order: they may be sent once it is committed."""
+    """The replies it wrote, in order."""
+    accepted: list[Accepted] = attrs.Factory(list)
+    """The inbound messages it stored, in order."""
 
     @classmethod
     def begin(cls, db: apsw.Connection, clock: Clock) -> Transaction:
+        """Wrap a connection on which a transaction has just begun."""
         return cls(db, clock.wall(), clock.steady(), clock.hex8, db.cursor())
 
     def close(self) -> None:
-        """End every statement: an open SELECT would keep the connection at an old moment."""
+        """Finish every statement: an open SELECT would keep the connection on an old snapshot."""
         self.cursor.close(True)
 
     def one(self, sql: str, *values: Value) -> Row | None:
-        """The first row, or None."""
+        """Execute, and return the first row or None."""
         row: Row | None = self.cursor.execute(sql, values).fetchone()
         return row
 
     def all(self, sql: str, *values: Value) -> list[Row]:
-        """Every row."""
+        """Execute, and return all rows."""
         rows: list[Row] = self.cursor.execute(sql, values).fetchall()
         return rows
 
     def run(self, sql: str, *values: Value) -> int:
-        """Execute, and say how many rows it changed."""
+        """Execute, and return the number of changed rows."""
         self.cursor.execute(sql, values)
         return self.db.changes()
 
     def new_session_id(self) -> str:
-        """`YYYYmmdd_HHMMSS_` and eight hex digits, in UTC."""
+        """Return a new id: `YYYYmmdd_HHMMSS_` in UTC and eight hexadecimal digits."""
         return time.strftime("%Y%m%d_%H%M%S_", time.gmtime(self.now)) + self.hex8()
 
 
 class Work(Protocol[R_co]):
-    """A store function with its arguments, waiting for a transaction."""
+    """A store function with its arguments bound, ready to run in a transaction."""
 
     def __call__(self, tx: Transaction, /) -> R_co: ...

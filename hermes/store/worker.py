@@ -1,19 +1,19 @@
-"""The seam between Trio and SQLite: a connection that runs whole functions, in a thread or inline.
+"""Connections with a thread of their own, on which Trio tasks run whole functions.
 
-A caller waits for the end of its function, come what may: neither a cancellation nor a deadline nor
-Ctrl-C reaches into a transaction. (APSW's own async connections pass all three on; a Ctrl-C while
-one is opened or closed was seen to leave its thread behind, and with it the process.)
+A caller waits until its function has returned, whatever happens: neither cancellation nor a
+deadline nor Ctrl-C interrupts a transaction. (APSW's own asynchronous connections pass all three
+on. Ctrl-C while one is opened or closed was seen to leave its thread running, and the process with
+it.)
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Concatenate, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
+from typing import Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
-import apsw
 import trio
 
 from hermes.errors import ActorStopped
@@ -21,8 +21,6 @@ from hermes.store.connection import Database
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-Fault: TypeAlias = Literal["busy", "full", "unknown-absent", "unknown-present"]
 
 
 class Worker(Protocol):
@@ -32,17 +30,21 @@ class Worker(Protocol):
 
     async def run(
         self, function: Callable[Concatenate[Database, P], R], *args: P.args, **kwargs: P.kwargs
-    ) -> R: ...
-
-    async def run_then(self, then: Callable[[R], None], function: Callable[[Database], R]) -> R:
-        """`run`, and `then` with the result, a scheduling step before the caller goes on."""
+    ) -> R:
+        """Run the function with the connection as its first argument."""
         ...
 
-    async def aclose(self) -> None: ...
+    async def run_then(self, then: Callable[[R], None], function: Callable[[Database], R]) -> R:
+        """Run the function; pass the result to `then` before the caller is resumed."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        ...
 
 
 class OpenWorker(Protocol):
-    """How a store gets its connections."""
+    """Opens a connection to the file and returns its worker."""
 
     async def __call__(self, path: Path, *, readonly: bool, vfs: str | None) -> Worker: ...
 
@@ -60,17 +62,18 @@ class _Call(Generic[R]):
         self.error: BaseException | None = None
 
     def run(self) -> None:
+        """Call the function, in the thread."""
         try:
             self.result = self.function()
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised again in the waiting task
             self.error = error
 
     def finish(self) -> None:
-        """Back in Trio: hand the result over, and wake who waits for it."""
+        """Hand the result over and wake the task, in Trio's thread."""
         try:
             if self.then is not None and self.error is None:
                 self.then(self.result)  # type: ignore[arg-type]
-        except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
+        except BaseException as error:  # noqa: BLE001 - raised again in the waiting task
             self.error = error
         trio.lowlevel.reschedule(self.task)
 
@@ -82,7 +85,7 @@ class Thread:
         self._calls: SimpleQueue[_Call[object] | None] = SimpleQueue()
         self._token = trio.lowlevel.current_trio_token()
         self._ended = False
-        # A daemon, so that nothing whatever can keep the process from ending.
+        # A daemon thread never keeps the process from exiting.
         threading.Thread(target=self._work, name="hermes store", daemon=True).start()
 
     def _work(self) -> None:
@@ -92,49 +95,56 @@ class Thread:
                 self._token.run_sync_soon(call.finish)
             except trio.RunFinishedError:
                 return
-            del call  # or a whole transcript would stay with it until the next one
+            del call  # it may hold a whole transcript
 
-    # Between the two halves of the hand-over there must be no Ctrl-C: the thread would wake a task
-    # that does not wait.
+    # No Ctrl-C between queueing the call and parking: only a parked task may be woken.
     @trio.lowlevel.enable_ki_protection
     async def run(self, function: Callable[[], R], then: Callable[[R], None] | None = None) -> R:
+        """Run the function in the thread; see `Worker.run_then` for `then`."""
         if self._ended:
             raise ActorStopped("the connection is closed")
         call = _Call(function, then)
         self._calls.put(call)  # type: ignore[arg-type]
-        await trio.lowlevel.wait_task_rescheduled(_not_now)
+        await trio.lowlevel.wait_task_rescheduled(_refuse_abort)
         if call.error is not None:
             raise call.error
         return call.result  # type: ignore[return-value]
 
     def end(self) -> None:
-        """Let the thread end after what it has been given."""
+        """Let the thread end after the calls that are queued."""
         self._ended = True
         self._calls.put(None)
 
 
 @trio.lowlevel.enable_ki_protection
-def _not_now(_: object) -> trio.lowlevel.Abort:
+def _refuse_abort(_: object) -> trio.lowlevel.Abort:
     return trio.lowlevel.Abort.FAILED
 
 
 class ThreadWorker:
-    """A connection with a thread of its own."""
+    """A connection with its own thread."""
 
     def __init__(self, thread: Thread, db: Database) -> None:
         self._thread = thread
         self.db = db
 
-    async def run(
-        self, function: Callable[Concatenate[Database, P], R], *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        return await self._thread.run(lambda: function(self.db, *args, **kwargs))
+    # `run` and `run_then` return a coroutine instead of being one: each layer costs at each resume.
 
-    async def run_then(self, then: Callable[[R], None], function: Callable[[Database], R]) -> R:
-        return await self._thread.run(lambda: function(self.db), then)
+    def run(
+        self, function: Callable[Concatenate[Database, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[object, object, R]:
+        """See `Worker.run`."""
+        return self._thread.run(lambda: function(self.db, *args, **kwargs))
+
+    def run_then(
+        self, then: Callable[[R], None], function: Callable[[Database], R]
+    ) -> Coroutine[object, object, R]:
+        """See `Worker.run_then`."""
+        return self._thread.run(lambda: function(self.db), then)
 
     @trio.lowlevel.enable_ki_protection
     async def aclose(self) -> None:
+        """Close the connection and let the thread end."""
         try:
             await self._thread.run(self.db.close)
         finally:
@@ -151,65 +161,3 @@ async def open_in_thread(path: Path, *, readonly: bool, vfs: str | None) -> Thre
         thread.end()
         raise
     return ThreadWorker(thread, db)
-
-
-class FaultyDatabase(Database):
-    """A connection whose COMMITs go wrong on demand: the next fault is asked for before each."""
-
-    def __init__(
-        self, path: Path, *, readonly: bool, vfs: str | None, faults: Callable[[], Fault | None]
-    ) -> None:
-        self._faults: Callable[[], Fault | None] = lambda: None
-        super().__init__(path, readonly=readonly, vfs=vfs)
-        self._faults = faults
-
-    def execute(self, statements: str, bindings: object = None, **options: object) -> apsw.Cursor:
-        fault = self._faults() if statements == "COMMIT" else None
-        match fault:
-            case None:
-                return super().execute(statements, bindings, **options)  # type: ignore[arg-type]
-            case "busy":
-                raise apsw.BusyError("injected")
-            case "full":
-                super().execute("ROLLBACK")
-                raise apsw.FullError("injected")
-            case "unknown-absent":
-                super().execute("ROLLBACK")
-                raise apsw.IOError("injected before the commit")
-            case "unknown-present":
-                super().execute("COMMIT")
-                raise apsw.IOError("injected after the commit")
-
-
-class InlineWorker:
-    """A connection without a thread, for simulations that must repeat exactly."""
-
-    def __init__(self, db: Database) -> None:
-        self.db = db
-
-    async def run(
-        self, function: Callable[Concatenate[Database, P], R], *args: P.args, **kwargs: P.kwargs
-    ) -> R:
-        with trio.CancelScope(shield=True):
-            await trio.lowlevel.checkpoint()  # others run while a thread would work
-        return function(self.db, *args, **kwargs)
-
-    async def run_then(self, then: Callable[[R], None], function: Callable[[Database], R]) -> R:
-        result = await self.run(function)
-        then(result)
-        return result
-
-    async def aclose(self) -> None:
-        self.db.close()
-
-
-def inline(faults: Callable[[], Fault | None] = lambda: None) -> OpenWorker:
-    """Open connections without threads; `faults` is asked before each COMMIT of the writer."""
-
-    async def open_inline(path: Path, *, readonly: bool, vfs: str | None) -> InlineWorker:
-        await trio.lowlevel.checkpoint()
-        if readonly:
-            return InlineWorker(Database(path, readonly=True, vfs=vfs))
-        return InlineWorker(FaultyDatabase(path, readonly=False, vfs=vfs, faults=faults))
-
-    return open_inline

@@ -1,9 +1,8 @@
-"""Parts for tests, ours and yours: they keep the contracts of the real ones.
+"""Fakes for tests of your own agents and bots. Our contract tests run on them too.
 
-`fakes` need no network: `ScriptedAgent` and `CountingBuilder` stand for a model,
-`DeterministicCompressor` for one that sums up, `RecordingHook` for a plugin, `MemoryAdapter` for a
-platform. `open_model` is a model behind a real socket, with answers and faults as a test wants,
-and `open_telegram` the Bot API, with people who talk to the bot.
+`ScriptedAgent`, `CountingBuilder`, `DeterministicCompressor`, `RecordingHook` and `MemoryAdapter`
+need no network. `open_model` serves a model provider on a loopback socket, with scripted answers
+and faults; `open_telegram` serves the Telegram Bot API, with simulated users.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from hermes.testing.fakes import (
     forever as forever,
     texts_of as texts_of,
 )
+from hermes.testing.inline_store import inline as inline
+from hermes.testing.inspection import Inspection as Inspection, inspect as inspect
 from hermes.testing.model import (
     LoopbackModel as LoopbackModel,
     ModelRequest as ModelRequest,

@@ -1,4 +1,4 @@
-"""Anthropic's Messages protocol, as a provider speaks it."""
+"""The server side of Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import msgspec
 from hermes.messages import JsonObject
 from hermes.testing.dialects import (
     NOTHING,
-    Counted,
     Prompt,
     Refusal,
-    Streamed,
+    StreamedAnswer,
+    TokenCounts,
+    decode_request,
     encode,
-    new_name,
-    read_by,
-    text_of,
+    new_id,
+    prompt_text,
 )
-from hermes.testing.script import ModelAnswer, Why
+from hermes.testing.script import ErrorReason, ModelAnswer
 
 
 class _MessagesRequest(msgspec.Struct):
@@ -34,16 +34,17 @@ class _MessagesRequest(msgspec.Struct):
 
 
 _read_messages = msgspec.json.Decoder(_MessagesRequest).decode
-# In a text its quotes would be escaped, so this is a marker, or an argument of the same name.
-_MARKER = re.compile(rb'"cache_control"\s*:\s*\{[^{}]*\}')
-MAX_MARKERS = 4
+# Inside a text the quotes would be escaped, so a match is a breakpoint (or an argument of that
+# name).
+_BREAKPOINT = re.compile(rb'"cache_control"\s*:\s*\{[^{}]*\}')
+MAX_BREAKPOINTS = 4
 _FINISH = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
 class AnthropicDialect:
-    """Messages; only what stands before a marker is cached."""
+    """Messages; a prompt is cacheable up to its last cache breakpoint."""
 
-    _REFUSALS: Mapping[Why, Refusal] = {
+    _REFUSALS: Mapping[ErrorReason, Refusal] = {
         "rate_limit": Refusal(
             429,
             "rate_limit_error",
@@ -63,31 +64,31 @@ class AnthropicDialect:
     }
 
     def read(self, body: bytes, headers: Mapping[str, str]) -> Prompt:
-        request = read_by(_read_messages, body)
-        marked = text_of(request.tools, request.system, request.messages)
-        text, cacheable = _without_markers(marked)
+        request = decode_request(_read_messages, body)
+        full = prompt_text(request.tools, request.system, request.messages)
+        text, cacheable = _split_at_breakpoints(full)
         key = f"{request.model} {headers.get('x-api-key', '')}"
         stream = request.stream
         return Prompt(request.model, text, cacheable, key, stream, True, request.messages)
 
-    def stream(self, prompt: Prompt, answer: ModelAnswer, counted: Counted) -> Streamed:
-        message = self._message(prompt, [], None, attrs.evolve(counted, output=1))
-        end = {"stop_reason": _FINISH[answer.ending], "stop_sequence": None}
-        usage = {"output_tokens": counted.output}
-        return Streamed(
+    def stream(self, prompt: Prompt, answer: ModelAnswer, counts: TokenCounts) -> StreamedAnswer:
+        message = self._message(prompt, [], None, attrs.evolve(counts, output=1))
+        end = {"stop_reason": _FINISH[answer.finish_reason], "stop_sequence": None}
+        usage = {"output_tokens": counts.output}
+        return StreamedAnswer(
             _event("message_start", message=message) + _event("ping"),
-            list(self._pieces(answer)),
+            list(self._events(answer)),
             _event("message_delta", delta=end, usage=usage) + _event("message_stop"),
         )
 
-    def _pieces(self, answer: ModelAnswer) -> Iterator[bytes]:
-        """The deltas of all blocks; a block begins and ends with its first and last one."""
+    def _events(self, answer: ModelAnswer) -> Iterator[bytes]:
+        """Yield the deltas of all blocks, with the start and the end of each block."""
         for index, block in enumerate(self._blocks(answer)):
-            begun, deltas = _begun(block, answer)
-            frames = [_event("content_block_delta", index=index, delta=each) for each in deltas]
-            frames[0] = _event("content_block_start", index=index, content_block=begun) + frames[0]
-            frames[-1] += _event("content_block_stop", index=index)
-            yield from frames
+            start, deltas = _start_and_deltas(block, answer)
+            events = [_event("content_block_delta", index=index, delta=delta) for delta in deltas]
+            events[0] = _event("content_block_start", index=index, content_block=start) + events[0]
+            events[-1] += _event("content_block_stop", index=index)
+            yield from events
 
     def _blocks(self, answer: ModelAnswer) -> Iterator[JsonObject]:
         if answer.reasoning:
@@ -99,15 +100,15 @@ class AnthropicDialect:
             arguments = msgspec.Raw(call.arguments.encode())
             yield {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments}
 
-    def whole(self, prompt: Prompt, answer: ModelAnswer, counted: Counted) -> bytes:
+    def whole(self, prompt: Prompt, answer: ModelAnswer, counts: TokenCounts) -> bytes:
         blocks = list(self._blocks(answer))
-        return encode(self._message(prompt, blocks, _FINISH[answer.ending], counted))
+        return encode(self._message(prompt, blocks, _FINISH[answer.finish_reason], counts))
 
     def _message(
-        self, prompt: Prompt, content: list[JsonObject], finish: str | None, counted: Counted
+        self, prompt: Prompt, content: list[JsonObject], finish: str | None, counts: TokenCounts
     ) -> JsonObject:
         return {
-            "id": new_name("msg_"),
+            "id": new_id("msg_"),
             "type": "message",
             "role": "assistant",
             "model": prompt.model,
@@ -115,23 +116,23 @@ class AnthropicDialect:
             "stop_reason": finish,
             "stop_sequence": None,
             "usage": {
-                "input_tokens": counted.prompt - counted.read - counted.written,
-                "cache_creation_input_tokens": counted.written,
-                "cache_read_input_tokens": counted.read,
-                "output_tokens": counted.output,
+                "input_tokens": counts.prompt - counts.cache_read - counts.cache_written,
+                "cache_creation_input_tokens": counts.cache_written,
+                "cache_read_input_tokens": counts.cache_read,
+                "output_tokens": counts.output,
             },
         }
 
-    def refusal(self, why: Why, headers: Mapping[str, str]) -> Refusal:
-        if why == "too_long":
+    def refusal(self, reason: ErrorReason, headers: Mapping[str, str]) -> Refusal:
+        if reason == "too_long":
             return self.too_long(200_001, 200_000)
-        found = self._REFUSALS[why]
+        refusal = self._REFUSALS[reason]
         key = headers.get("x-api-key", "")
-        return attrs.evolve(found, message=found.message.replace("{key}", key))
+        return attrs.evolve(refusal, message=refusal.message.replace("{key}", key))
 
     def too_long(self, tokens: int, window: int) -> Refusal:
-        said = f"prompt is too long: {tokens} tokens > {window} maximum"
-        return Refusal(400, "invalid_request_error", said)
+        message = f"prompt is too long: {tokens} tokens > {window} maximum"
+        return Refusal(400, "invalid_request_error", message)
 
     def error(self, refusal: Refusal) -> bytes:
         error = {"type": refusal.kind, "message": refusal.message}
@@ -145,36 +146,36 @@ def _event(kind: str, **fields: object) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode({"type": kind, **fields}))
 
 
-def _begun(block: JsonObject, answer: ModelAnswer) -> tuple[JsonObject, list[JsonObject]]:
-    """A block as it begins, and what is added to it; at least one piece, be it empty."""
+def _start_and_deltas(
+    block: JsonObject, answer: ModelAnswer
+) -> tuple[JsonObject, list[JsonObject]]:
+    """Return the start of a block and its deltas, of which there is at least one."""
     match block["type"]:
         case "thinking":
             deltas: list[JsonObject] = [
-                {"type": "thinking_delta", "thinking": piece}
-                for piece in answer.pieces(block["thinking"])
+                {"type": "thinking_delta", "thinking": chunk}
+                for chunk in answer.chunks(block["thinking"])
             ]
             deltas.append({"type": "signature_delta", "signature": block["signature"]})
             return {**block, "thinking": "", "signature": ""}, deltas
         case "text":
-            texts = answer.pieces(block["text"])
+            texts = answer.chunks(block["text"])
             return {**block, "text": ""}, [{"type": "text_delta", "text": text} for text in texts]
         case _:
-            parts = ["", *answer.pieces(bytes(block["input"]).decode())]
-            adding = [{"type": "input_json_delta", "partial_json": part} for part in parts]
-            return {**block, "input": {}}, adding
+            parts = ["", *answer.chunks(bytes(block["input"]).decode())]
+            arguments = [{"type": "input_json_delta", "partial_json": part} for part in parts]
+            return {**block, "input": {}}, arguments
 
 
-def _without_markers(marked: bytes) -> tuple[bytes, bytes]:
-    """The text, and the part of it up to its last marker, which stands last in its block."""
-    kept: list[bytes] = []
+def _split_at_breakpoints(full: bytes) -> tuple[bytes, bytes]:
+    """Return the prompt without breakpoints, and the part of it before the last breakpoint."""
+    parts: list[bytes] = []
     end = 0
-    markers = 0
-    for found in _MARKER.finditer(marked):
-        kept.append(marked[end : found.start()].rstrip().removesuffix(b","))
-        end = found.end()
-        markers += 1
-    if markers > MAX_MARKERS:
-        said = f"A maximum of {MAX_MARKERS} blocks with cache_control may be provided."
-        raise Refusal(400, "invalid_request_error", f"{said} Found {markers}.")
-    cacheable = b"".join(kept)
-    return cacheable + marked[end:], cacheable
+    for match in _BREAKPOINT.finditer(full):
+        parts.append(full[end : match.start()].rstrip().removesuffix(b","))
+        end = match.end()
+    if len(parts) > MAX_BREAKPOINTS:
+        message = f"A maximum of {MAX_BREAKPOINTS} blocks with cache_control may be provided."
+        raise Refusal(400, "invalid_request_error", f"{message} Found {len(parts)}.")
+    cacheable = b"".join(parts)
+    return cacheable + full[end:], cacheable

@@ -1,4 +1,4 @@
-"""A protocol from the provider's side: how a request is read, and an answer or an error told."""
+"""The server side of a provider's API: reads requests, writes answers and errors."""
 
 from __future__ import annotations
 
@@ -10,57 +10,59 @@ import attrs
 import msgspec
 
 from hermes.messages import JsonObject
-from hermes.testing.script import ModelAnswer, Why
+from hermes.testing.script import ErrorReason, ModelAnswer
 
 encode = msgspec.json.Encoder().encode
 NOTHING = msgspec.Raw()
 
 
-class _Asked(Protocol):
+class _HasMessages(Protocol):
     @property
     def messages(self) -> msgspec.Raw: ...
 
 
-Request = TypeVar("Request", bound=_Asked)
+Request = TypeVar("Request", bound=_HasMessages)
 
 
 @attrs.frozen
 class Prompt:
-    """A request as its model reads it: tools, system prompt, messages; of one user's cache."""
+    """A decoded request."""
 
     model: str
     text: bytes
+    """Everything that the model reads: tools, system prompt and messages."""
     cacheable: bytes
-    key: str
+    """The part of it that the prompt cache may keep."""
+    cache_key: str
     stream: bool
-    counts: bool
-    """Whether a stream says at its end what it cost."""
+    include_usage: bool
+    """Whether a stream ends with the token counts."""
     messages: msgspec.Raw
 
 
 @attrs.frozen
-class Counted:
-    """What a call costs, in tokens."""
+class TokenCounts:
+    """The tokens of one call."""
 
     prompt: int
-    read: int = 0
-    written: int = 0
+    cache_read: int = 0
+    cache_written: int = 0
     output: int = 0
     reasoning: int = 0
 
 
 @attrs.frozen
-class Streamed:
-    """An answer as bytes, in the pieces that it comes in."""
+class StreamedAnswer:
+    """A streamed answer as bytes."""
 
     head: bytes
-    pieces: list[bytes]
+    chunks: list[bytes]
     tail: bytes
 
 
 @attrs.frozen
 class Refusal(Exception):
-    """A request that gets an error instead of an answer."""
+    """A request is answered with an error."""
 
     status: int
     kind: str
@@ -69,21 +71,38 @@ class Refusal(Exception):
 
 
 class Dialect(Protocol):
-    """A protocol that models are spoken to in."""
+    """The API of one provider."""
 
     def read(self, body: bytes, headers: Mapping[str, str]) -> Prompt:
-        """What is asked. Raises `Refusal` where it cannot be read."""
+        """Decode a request. Raises `Refusal` if it is invalid."""
         ...
 
-    def stream(self, prompt: Prompt, answer: ModelAnswer, counted: Counted) -> Streamed: ...
-    def whole(self, prompt: Prompt, answer: ModelAnswer, counted: Counted) -> bytes: ...
-    def refusal(self, why: Why, headers: Mapping[str, str]) -> Refusal: ...
-    def too_long(self, tokens: int, window: int) -> Refusal: ...
-    def error(self, refusal: Refusal) -> bytes: ...
-    def error_event(self, refusal: Refusal) -> bytes: ...
+    def stream(self, prompt: Prompt, answer: ModelAnswer, counts: TokenCounts) -> StreamedAnswer:
+        """Encode an answer as server-sent events."""
+        ...
+
+    def whole(self, prompt: Prompt, answer: ModelAnswer, counts: TokenCounts) -> bytes:
+        """Encode an answer as one JSON object."""
+        ...
+
+    def refusal(self, reason: ErrorReason, headers: Mapping[str, str]) -> Refusal:
+        """Return the error that the provider sends for a reason."""
+        ...
+
+    def too_long(self, tokens: int, window: int) -> Refusal:
+        """Return the error for a prompt that exceeds the context window."""
+        ...
+
+    def error(self, refusal: Refusal) -> bytes:
+        """Encode an error as the body of a response."""
+        ...
+
+    def error_event(self, refusal: Refusal) -> bytes:
+        """Encode an error as a server-sent event."""
+        ...
 
 
-class _Role(msgspec.Struct):
+class _RoleAndContent(msgspec.Struct):
     role: str = ""
     content: str | list[JsonObject] | None = None
 
@@ -92,19 +111,19 @@ _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def last_user_text(messages: msgspec.Raw) -> str:
-    """What a user said last; the results of tools are no words of a user."""
+    """Return the text of the last user message that has one; tool results do not count."""
     for raw in reversed(_split(messages)):
-        message = msgspec.json.decode(raw, type=_Role)
+        message = msgspec.json.decode(raw, type=_RoleAndContent)
         content = message.content or ""
         if message.role == "user":
             texts = [content] if isinstance(content, str) else [p.get("text") for p in content]
-            if said := "\n".join(filter(None, texts)):
-                return said
+            if text := "\n".join(filter(None, texts)):
+                return text
     return ""
 
 
-def read_by(decode: Callable[[bytes], Request], body: bytes) -> Request:
-    """A request, or its refusal. Messages are only split when somebody looks at them."""
+def decode_request(decode: Callable[[bytes], Request], body: bytes) -> Request:
+    """Decode a request body; the messages stay undecoded. Raises `Refusal` if it is invalid."""
     try:
         request = decode(body)
         if bytes(memoryview(request.messages)[:1]) != b"[":
@@ -114,11 +133,11 @@ def read_by(decode: Callable[[bytes], Request], body: bytes) -> Request:
     return request
 
 
-def text_of(*parts: msgspec.Raw) -> bytes:
-    """A prompt of these parts; the bracket behind its messages would not be there in a longer one.
+def prompt_text(*parts: msgspec.Raw) -> bytes:
+    """Join the JSON of the parts of a prompt, of which the messages are the last.
 
-    So it is the bytes of the JSON that are cached: a client that changes them spoils its cache,
-    even if a model would not see the difference.
+    The closing bracket of the messages is left out, so that a prompt is a prefix of a longer one.
+    The cache sees these bytes: a client that encodes the same messages differently misses it.
     """
     *before, messages = parts
     return b"\n".join([*before, memoryview(messages)[:-1]])
@@ -127,6 +146,6 @@ def text_of(*parts: msgspec.Raw) -> bytes:
 _numbers = itertools.count(1)
 
 
-def new_name(prefix: str) -> str:
-    """A name for an answer."""
+def new_id(prefix: str) -> str:
+    """Return a unique id for an answer."""
     return f"{prefix}{next(_numbers):012}"

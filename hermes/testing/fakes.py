@@ -1,4 +1,4 @@
-"""Fakes: they keep the contracts of the real parts, without a network."""
+"""Fakes of agents, compressors, hooks and adapters; the contract tests also run on them."""
 
 from __future__ import annotations
 
@@ -12,30 +12,44 @@ import trio
 from hermes.context import current_session_id
 from hermes.events import AgentEvent
 from hermes.messages import AgentSpec, Message, OutboxRow, StoredMessage, TurnResult, Usage
-from hermes.protocols import Agent, Summary, SummaryRequest, Turn
+from hermes.protocols import (
+    Adapter,
+    Agent,
+    Compressor,
+    HasAccount,
+    HasLimit,
+    Summary,
+    SummaryRequest,
+    SupportsAclose,
+    Turn,
+)
 
 Step = str | AgentEvent | TurnResult | BaseException | Callable[[Turn], Awaitable[object]]
+"""One step of a `ScriptedAgent`: a text, an event, a result, an error to raise, or a function."""
 
 
 @attrs.define
-class ScriptedAgent:
-    """Answers turn after turn from a script, then by repeating what it was told.
+class ScriptedAgent(Agent, SupportsAclose):
+    """An agent that answers from a script, one entry for each turn, and then echoes its input.
 
-    A turn's entry is a text, a result, an error to raise, a coroutine function that is given the
-    turn, or a list of such steps and of events to emit; `delay` passes before each step.
+    An entry is a text, a `TurnResult`, an exception to raise, a coroutine function that is called
+    with the turn, or a list of these and of events to emit.
     """
 
     script: Sequence[Step | Sequence[Step]] = ()
     delay: float = 0.0
+    """Seconds before each step."""
     turns: list[Turn] = attrs.Factory(list)
+    """The turns that were run."""
     closed: int = 0
+    """How often `aclose` was called."""
 
     async def run(self, turn: Turn, /) -> TurnResult:
-        """Play the next entry."""
-        place = len(self.turns)
+        """Play the next entry of the script."""
+        index = len(self.turns)
         self.turns.append(turn)
         entry: Step | Sequence[Step] = (
-            self.script[place] if place < len(self.script) else f"echo: {turn.text}"
+            self.script[index] if index < len(self.script) else f"echo: {turn.text}"
         )
         steps = entry if isinstance(entry, Sequence) and not isinstance(entry, str) else [entry]
         result: TurnResult | None = None
@@ -52,27 +66,30 @@ class ScriptedAgent:
         if isinstance(step, str):
             return TurnResult(text=step)
         if callable(step):
-            said = await step(turn)
-            return said if isinstance(said, TurnResult) else None
+            result = await step(turn)
+            return result if isinstance(result, TurnResult) else None
         turn.emit(step)
         return None
 
     async def aclose(self) -> None:
-        """Count how often it is closed: once is right."""
+        """Count the call in `closed`."""
         self.closed += 1
         await trio.lowlevel.checkpoint()
 
 
 @attrs.define
 class CountingBuilder:
-    """Builds agents and keeps them, so that a test can count."""
+    """A builder that keeps the agents it has built; `len` counts them."""
 
     make: Callable[[AgentSpec], Agent] = attrs.field(default=lambda _: ScriptedAgent())
+    """Makes an agent."""
     specs: list[AgentSpec] = attrs.Factory(list)
+    """What was asked for, in order."""
     agents: list[Agent] = attrs.Factory(list)
+    """What was built, in order."""
 
     def __call__(self, spec: AgentSpec) -> Agent:
-        """Build one."""
+        """Build an agent."""
         agent = self.make(spec)
         self.specs.append(spec)
         self.agents.append(agent)
@@ -84,15 +101,18 @@ class CountingBuilder:
 
 @attrs.define
 class RecordingHook:
-    """Writes down what it is told, and does as a test says."""
+    """Hooks that record their calls."""
 
     calls: list[tuple[str, str]] = attrs.Factory(list)
+    """The name of the hook and the session id of each call."""
     platforms: list[str] = attrs.Factory(list)
     contexts: list[str | None] = attrs.Factory(list)
+    """The value of `current_session_id()` in each call."""
     then: Callable[[], Awaitable[object]] | None = None
+    """Awaited at the end of each call."""
 
     def named(self, event: str) -> Callable[..., Awaitable[None]]:
-        """The hook for one event; it takes the two arguments that every hook can take."""
+        """Return a hook that records its calls under this name."""
 
         async def hook(session_id: str, platform: str) -> None:
             self.calls.append((event, session_id))
@@ -105,15 +125,18 @@ class RecordingHook:
 
 
 @attrs.define
-class DeterministicCompressor:
-    """Sums up by counting and quoting; the same messages always get the same summary."""
+class DeterministicCompressor(Compressor):
+    """A compressor without a model; the same messages always get the same summary."""
 
     delay: float = 0.0
+    """Seconds that a summary takes."""
     error: Exception | None = None
+    """Raised instead of returning a summary."""
     requests: list[SummaryRequest] = attrs.Factory(list)
+    """What was asked for, in order."""
 
     async def summarize(self, request: SummaryRequest, /) -> Summary:
-        """The number of messages, what came before, and how the first of them begins."""
+        """Return the number of messages, with quotes of the first and of the earlier summary."""
         self.requests.append(request)
         await trio.sleep(self.delay)
         if self.error is not None:
@@ -125,23 +148,24 @@ class DeterministicCompressor:
 
 
 @attrs.define
-class MemoryAdapter:
-    """A platform in memory: what was sent is in `sent`, in order.
-
-    Errors can be asked for: `errors` before a message is taken, `late_errors` after it.
-    """
+class MemoryAdapter(Adapter, HasLimit, HasAccount):
+    """An adapter that keeps messages in memory."""
 
     platform: str = "memory"
     sent: list[OutboxRow] = attrs.Factory(list)
+    """The messages that were sent, in order."""
     errors: list[Exception] = attrs.Factory(list)
+    """Raised by the next calls of `send`, one each, before they take the message."""
     attempts: Counter[int] = attrs.Factory(Counter)
+    """Number of `send` calls for each outbox id."""
     limit: int | None = None
     account: str | None = None
     late_errors: list[Exception] = attrs.Factory(list)
+    """Raised by the next calls of `send`, one each, after they have taken the message."""
     _arrived: trio.Event = attrs.Factory(trio.Event)
 
     async def send(self, row: OutboxRow, /) -> None:
-        """Take the row, or raise the next error that was asked for."""
+        """Take the row, or raise the next of the scheduled errors."""
         self.attempts[row.outbox_id] += 1
         await trio.lowlevel.checkpoint()
         if self.errors:
@@ -153,23 +177,23 @@ class MemoryAdapter:
 
     @property
     def texts(self) -> list[str]:
-        """What was said, in order."""
+        """The texts of the messages that were sent, in order."""
         return [str(row.body["text"]) for row in self.sent]
 
     async def wait_sent(self, number: int) -> None:
-        """Wait until so many were sent."""
+        """Wait until at least `number` messages were sent."""
         while len(self.sent) < number:
             self._arrived = trio.Event()
             await self._arrived.wait()
 
 
 def texts_of(messages: Iterable[Message | StoredMessage]) -> list[tuple[str, str | None]]:
-    """Roles and texts, for comparing."""
+    """Return role and text of each message, for comparisons."""
     return [(message.role, message.content) for message in messages]
 
 
 def forever() -> Callable[[Turn], Awaitable[None]]:
-    """A step of a script that never ends by itself."""
+    """Return a step of a script that runs until it is cancelled."""
 
     async def step(_: Turn) -> None:
         await trio.sleep(math.inf)

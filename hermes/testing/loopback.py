@@ -1,45 +1,49 @@
-"""HTTP on this machine, for the servers of tests: requests in, answers out, whole or broken off."""
+"""A small HTTP server on a loopback port, for the fake services of tests."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeAlias
 
 import attrs
 import h11
 import trio
 
-_RECEIVED = 2**18
-_GONE = (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError)
+_RECEIVE_SIZE = 2**18
+_CLIENT_GONE = (trio.BrokenResourceError, trio.ClosedResourceError, h11.RemoteProtocolError)
 
 
 @attrs.frozen(kw_only=True)
 class Request:
-    """A request as it came."""
+    """An HTTP request."""
 
     path: str
     headers: Mapping[str, str]
     body: bytes = attrs.field(repr=False)
     at: float
-    """On Trio's clock."""
+    """When it was received, on Trio's clock."""
 
 
 @attrs.frozen(kw_only=True)
 class Response:
-    """What goes back: pieces with pauses between them; not whole where the connection then ends."""
+    """An HTTP response."""
 
     status: int = 200
     headers: Sequence[tuple[str, str]] = ()
-    pieces: Sequence[bytes] = ()
+    chunks: Sequence[bytes] = ()
+    """The body."""
     pause: float = 0.0
-    whole: bool = True
+    """Seconds before each chunk; without a pause all chunks are sent together."""
+    complete: bool = True
+    """If False, the connection is closed after the chunks, without the end of the response."""
 
 
-Respond = Callable[[Request], Awaitable[Response]]
+Respond: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
-async def converse(stream: trio.SocketStream, respond: Respond) -> None:
-    """Answer the requests of one connection, until it ends."""
+async def serve_connection(stream: trio.SocketStream, respond: Respond) -> None:
+    """Answer the requests of one connection until it ends."""
     connection = h11.Connection(h11.SERVER)
     try:
         while (request := await _receive(connection, stream)) is not None:
@@ -48,20 +52,20 @@ async def converse(stream: trio.SocketStream, respond: Respond) -> None:
             if connection.our_state is h11.MUST_CLOSE:
                 break
             connection.start_next_cycle()
-    except _GONE:
-        pass  # Clients may leave whenever they like.
+    except _CLIENT_GONE:
+        pass  # clients may disconnect at any time
     finally:
         await trio.aclose_forcefully(stream)
 
 
 async def _receive(connection: h11.Connection, stream: trio.SocketStream) -> Request | None:
-    """The next request; None where the client has left."""
+    """Return the next request; None if the client has disconnected."""
     head: h11.Request | None = None
     body: list[bytes] = []
     while True:
         event = connection.next_event()
         if event is h11.NEED_DATA:
-            connection.receive_data(await stream.receive_some(_RECEIVED))
+            connection.receive_data(await stream.receive_some(_RECEIVE_SIZE))
         elif isinstance(event, h11.Request):
             head = event
         elif isinstance(event, h11.Data):
@@ -78,34 +82,37 @@ async def _receive(connection: h11.Connection, stream: trio.SocketStream) -> Req
 
 
 async def _send(connection: h11.Connection, stream: trio.SocketStream, response: Response) -> bool:
-    """Send a response; False where it was not to be whole."""
-    if not response.whole and not response.pieces:
+    """Send a response; returns `response.complete`."""
+    if not response.complete and not response.chunks:
         return False
     head = h11.Response(status_code=response.status, headers=list(response.headers))
-    waiting = connection.send(head) or b""
-    for piece in response.pieces if response.pause else [b"".join(response.pieces)]:
+    pending = connection.send(head) or b""
+    for chunk in response.chunks if response.pause else [b"".join(response.chunks)]:
         if response.pause:
-            await stream.send_all(waiting)
-            waiting = b""
+            await stream.send_all(pending)
+            pending = b""
             await trio.sleep(response.pause)
-        waiting += connection.send(h11.Data(piece)) or b""
-    if response.whole:
-        waiting += connection.send(h11.EndOfMessage()) or b""
-    await stream.send_all(waiting)
-    return response.whole
+        pending += connection.send(h11.Data(chunk)) or b""
+    if response.complete:
+        pending += connection.send(h11.EndOfMessage()) or b""
+    await stream.send_all(pending)
+    return response.complete
 
 
 @asynccontextmanager
-async def listening(respond: Respond, port: int = 0) -> AsyncIterator[int]:
-    """Answer on a port of this machine, which is given, for as long as the block lasts."""
+async def serve_http(respond: Respond, port: int = 0) -> AsyncIterator[int]:
+    """Answer HTTP requests on a loopback port until the end of the block; yields the port.
+
+    Port 0 is a free port.
+    """
 
     async def serve(stream: trio.SocketStream) -> None:
-        await converse(stream, respond)
+        await serve_connection(stream, respond)
 
-    bus = await trio.open_tcp_listeners(port, host="127.0.0.1")
+    listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.serve_listeners, serve, bus)
+        nursery.start_soon(trio.serve_listeners, serve, listeners)
         try:
-            yield bus[0].socket.getsockname()[1]
+            yield listeners[0].socket.getsockname()[1]
         finally:
             nursery.cancel_scope.cancel()

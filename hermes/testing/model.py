@@ -1,4 +1,4 @@
-"""A model behind a real socket: two protocols, a prefix cache, a script, and faults on demand."""
+"""`open_model`: a model provider on a loopback socket, with scripted answers and faults."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import trio
 
 from hermes.testing.anthropic_dialect import AnthropicDialect
 from hermes.testing.dialects import (
-    Counted,
     Dialect,
     Prompt,
     Refusal,
-    Streamed,
+    StreamedAnswer,
+    TokenCounts,
     last_user_text,
 )
-from hermes.testing.loopback import Request, Response, listening
+from hermes.testing.loopback import Request, Response, serve_http
 from hermes.testing.openai_dialect import OpenAIDialect
-from hermes.testing.prefix_cache import PrefixCache, count
+from hermes.testing.prefix_cache import PrefixCache, count_tokens
 from hermes.testing.script import (
     CutOff,
     Disconnect,
@@ -34,7 +34,7 @@ from hermes.testing.script import (
     ModelAnswer,
     OnlyGarbage,
     Refuse,
-    nonsense,
+    malformed_events,
 )
 
 DIALECTS: Mapping[str, Dialect] = {
@@ -42,12 +42,12 @@ DIALECTS: Mapping[str, Dialect] = {
     "/v1/messages": AnthropicDialect(),
 }
 _JSON = "application/json"
-_UNFINISHED = HangUp | Disconnect | CutOff | OnlyGarbage | ErrorEvent
+_INCOMPLETE = HangUp | Disconnect | CutOff | OnlyGarbage | ErrorEvent
 
 
 @attrs.frozen(kw_only=True)
 class ModelRequest(Request):
-    """A request as it came, and what the model made of it."""
+    """A request that the model has received, with its token counts."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -55,21 +55,24 @@ class ModelRequest(Request):
 
     @property
     def json(self) -> Any:
-        """The body, decoded anew each time."""
+        """The decoded body."""
         return msgspec.json.decode(self.body)
 
     @property
     def text(self) -> str:
-        """What a user said last."""
+        """The text of the last user message."""
         return last_user_text(self._messages)
 
 
-Said: TypeAlias = str | ModelAnswer
-Script: TypeAlias = Sequence[Said] | Callable[[ModelRequest], Said]
+Answer: TypeAlias = str | ModelAnswer
+Script: TypeAlias = Sequence[Answer] | Callable[[ModelRequest], Answer]
 
 
 class LoopbackModel:
-    """A model's provider on this machine; `open_model` opens one."""
+    """A model provider on this machine, opened by `open_model`.
+
+    It speaks OpenAI's and Anthropic's protocol at `openai_url` and `anthropic_url`.
+    """
 
     def __init__(
         self,
@@ -82,124 +85,126 @@ class LoopbackModel:
     ) -> None:
         self.url = ""
         self.requests: deque[ModelRequest] = deque(maxlen=keep)
-        self.answered = 0
+        """The requests that were received; the last `keep`, if that is given."""
+        self.answered: int = 0
+        """How many requests got a complete answer."""
         self._script = script
         self._faults = deque(faults)
         self._window = window
         self._cache = cache
-        self._place = 0
+        self._position = 0
 
     @property
     def openai_url(self) -> str:
-        """The address of an endpoint that speaks OpenAI's protocol."""
+        """The base URL for OpenAI's protocol."""
         return f"{self.url}/v1"
 
     @property
     def anthropic_url(self) -> str:
-        """The address of an endpoint that speaks Anthropic's protocol."""
+        """The base URL for Anthropic's protocol."""
         return self.url
 
     def fail(self, *faults: Fault | None) -> None:
-        """Let the next requests go wrong, one each; None is one that goes well."""
+        """Schedule faults for the next requests, one for each; None: the request succeeds."""
         self._faults += faults
 
-    # Decisions: nothing here waits
-
     def _respond(self, request: ModelRequest) -> Response:
-        """What a request is answered with."""
         dialect = DIALECTS.get(request.path)
         if dialect is None:
-            return Response(status=404, pieces=[b'{"error":{"message":"no such path"}}'])
+            return Response(status=404, chunks=[b'{"error":{"message":"no such path"}}'])
         fault = self._faults.popleft() if self._faults else None
         try:
             if isinstance(fault, Refuse):
-                raise dialect.refusal(fault.why, request.headers)
+                raise dialect.refusal(fault.reason, request.headers)
             prompt = dialect.read(request.body, request.headers)
-            request, counted = self._count(request, prompt, dialect)
+            request, counts = self._count(request, prompt, dialect)
         except Refusal as refusal:
             self.requests.append(request)
             return _refused(dialect.error(refusal), refusal.status, fault)
         self.requests.append(request)
         if isinstance(fault, HangUp):
-            return Response(whole=False)
-        answer = self._answer(request, unfinished=isinstance(fault, _UNFINISHED))
-        counted = attrs.evolve(counted, **_output(answer))
+            return Response(complete=False)
+        answer = self._answer(request, complete=not isinstance(fault, _INCOMPLETE))
+        counts = attrs.evolve(counts, **_output_tokens(answer))
         if prompt.stream:
-            kind, told = "text/event-stream", dialect.stream(prompt, answer, counted)
+            content_type, streamed = "text/event-stream", dialect.stream(prompt, answer, counts)
         else:
-            kind, told = _JSON, Streamed(b"", [dialect.whole(prompt, answer, counted)], b"")
-        return _faulty(fault, told, [("content-type", kind)], dialect)
+            whole = dialect.whole(prompt, answer, counts)
+            content_type, streamed = _JSON, StreamedAnswer(b"", [whole], b"")
+        return _with_fault(fault, streamed, [("content-type", content_type)], dialect)
 
     def _count(
         self, request: ModelRequest, prompt: Prompt, dialect: Dialect
-    ) -> tuple[ModelRequest, Counted]:
-        tokens = count(prompt.text)
+    ) -> tuple[ModelRequest, TokenCounts]:
+        tokens = count_tokens(prompt.text)
         request = attrs.evolve(request, prompt_tokens=tokens, messages=prompt.messages)
         if self._window is not None and tokens > self._window:
             raise dialect.too_long(tokens, self._window)
         if self._cache is None:
-            return request, Counted(tokens)
-        seen = self._cache.see(prompt.key, prompt.cacheable, request.at)
-        request = attrs.evolve(request, cached_tokens=seen.read)
-        return request, Counted(tokens, seen.read, seen.written)
+            return request, TokenCounts(tokens)
+        cached = self._cache.lookup(prompt.cache_key, prompt.cacheable, request.at)
+        request = attrs.evolve(request, cached_tokens=cached.read)
+        return request, TokenCounts(tokens, cached.read, cached.written)
 
-    def _answer(self, request: ModelRequest, *, unfinished: bool) -> ModelAnswer:
+    def _answer(self, request: ModelRequest, *, complete: bool) -> ModelAnswer:
         script = self._script
         if callable(script):
-            said = script(request)
-        elif self._place < len(script):
-            said = script[self._place]
+            answer = script(request)
+        elif self._position < len(script):
+            answer = script[self._position]
         else:
-            said = f"echo: {request.text}"
-        if not unfinished:
-            self._place += 1
+            answer = f"echo: {request.text}"
+        if complete:
+            self._position += 1
             self.answered += 1
-        return ModelAnswer(said) if isinstance(said, str) else said
+        return ModelAnswer(answer) if isinstance(answer, str) else answer
 
     async def respond(self, request: Request) -> Response:
         """Answer a request."""
         await trio.lowlevel.checkpoint()
-        asked = {field.name: getattr(request, field.name) for field in attrs.fields(Request)}
-        return self._respond(ModelRequest(**asked))
+        return self._respond(ModelRequest(**attrs.asdict(request, recurse=False)))
 
 
 def _refused(body: bytes, status: int, fault: Fault | None) -> Response:
     headers = [("content-type", _JSON)]
     if isinstance(fault, Refuse) and fault.retry_after is not None:
         headers.append(("retry-after", f"{fault.retry_after:g}"))
-    return Response(status=status, headers=headers, pieces=[body])
+    return Response(status=status, headers=headers, chunks=[body])
 
 
-def _output(answer: ModelAnswer) -> dict[str, int]:
-    reasoning = count(answer.reasoning.encode())
-    said = [answer.text, *(call.name + call.arguments for call in answer.calls)]
-    return {"reasoning": reasoning, "output": reasoning + count("".join(said).encode())}
+def _output_tokens(answer: ModelAnswer) -> dict[str, int]:
+    reasoning = count_tokens(answer.reasoning.encode())
+    texts = [answer.text, *(call.name + call.arguments for call in answer.calls)]
+    return {"reasoning": reasoning, "output": reasoning + count_tokens("".join(texts).encode())}
 
 
-def _faulty(
-    fault: Fault | None, told: Streamed, headers: Sequence[tuple[str, str]], dialect: Dialect
+def _with_fault(
+    fault: Fault | None,
+    answer: StreamedAnswer,
+    headers: Sequence[tuple[str, str]],
+    dialect: Dialect,
 ) -> Response:
-    """An answer with what goes wrong in it."""
-    pieces = [told.head, *told.pieces, told.tail]
+    """Return the response for an answer, changed as the fault says."""
+    chunks = [answer.head, *answer.chunks, answer.tail]
     pause = 0.0
     match fault:
         case Drip(seconds):
             pause = seconds
         case Disconnect(after) | CutOff(after):
-            pieces = pieces[: after + 1]
-        case ErrorEvent(after, why):
-            pieces = [*pieces[: after + 1], dialect.error_event(dialect.refusal(why, {}))]
+            chunks = chunks[: after + 1]
+        case ErrorEvent(after, reason):
+            chunks = [*chunks[: after + 1], dialect.error_event(dialect.refusal(reason, {}))]
         case Garbage(events):
-            pieces = list(_mixed(pieces, nonsense(events)))
+            chunks = list(_interleaved(chunks, malformed_events(events)))
         case OnlyGarbage(events):
-            pieces = list(nonsense(events))
-    whole = not isinstance(fault, Disconnect)
-    return Response(headers=headers, pieces=pieces, pause=pause, whole=whole)
+            chunks = list(malformed_events(events))
+    complete = not isinstance(fault, Disconnect)
+    return Response(headers=headers, chunks=chunks, pause=pause, complete=complete)
 
 
-def _mixed(pieces: Sequence[bytes], others: Iterator[bytes]) -> Iterator[bytes]:
-    for piece in pieces:
-        yield piece + next(others, b"")
+def _interleaved(chunks: Sequence[bytes], others: Iterator[bytes]) -> Iterator[bytes]:
+    for chunk in chunks:
+        yield chunk + next(others, b"")
 
 
 @asynccontextmanager
@@ -211,9 +216,18 @@ async def open_model(
     cache: bool | PrefixCache = True,
     keep: int | None = None,
 ) -> AsyncIterator[LoopbackModel]:
-    """Serve a model on this machine for as long as the block lasts; `keep` bounds its memory."""
-    kept = (PrefixCache() if cache else None) if isinstance(cache, bool) else cache
-    model = LoopbackModel(script, faults, window=window, cache=kept, keep=keep)
-    async with listening(model.respond) as port:
+    """Serve a model on a loopback port until the end of the block.
+
+    Args:
+        script: The answers, one for each request, or a function that returns the answer to a
+            request. After the last answer the model echoes the user.
+        faults: What goes wrong with the first requests, one for each; None: nothing.
+        window: The size of the context window in tokens; a longer prompt is refused.
+        cache: Whether to count cached tokens as real providers do, or the cache to use.
+        keep: How many requests are kept in `LoopbackModel.requests`; by default all.
+    """
+    prefix_cache = (PrefixCache() if cache else None) if isinstance(cache, bool) else cache
+    model = LoopbackModel(script, faults, window=window, cache=prefix_cache, keep=keep)
+    async with serve_http(model.respond) as port:
         model.url = f"http://127.0.0.1:{port}"
         yield model

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions, as a provider speaks them."""
+"""The server side of OpenAI's chat completions API."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import msgspec
 from hermes.messages import JsonObject
 from hermes.testing.dialects import (
     NOTHING,
-    Counted,
     Prompt,
     Refusal,
-    Streamed,
+    StreamedAnswer,
+    TokenCounts,
+    decode_request,
     encode,
-    new_name,
-    read_by,
-    text_of,
+    new_id,
+    prompt_text,
 )
-from hermes.testing.script import ModelAnswer, Why
+from hermes.testing.script import ErrorReason, ModelAnswer
 
 
 class _StreamOptions(msgspec.Struct):
@@ -39,9 +39,9 @@ _read_chat = msgspec.json.Decoder(_ChatRequest).decode
 
 
 class OpenAIDialect:
-    """Chat completions."""
+    """Chat completions; all of a prompt is cacheable."""
 
-    _REFUSALS: Mapping[Why, Refusal] = {
+    _REFUSALS: Mapping[ErrorReason, Refusal] = {
         "rate_limit": Refusal(
             429,
             "requests",
@@ -65,53 +65,53 @@ class OpenAIDialect:
     }
 
     def read(self, body: bytes, headers: Mapping[str, str]) -> Prompt:
-        request = read_by(_read_chat, body)
-        text = text_of(request.tools, request.messages)
-        user = request.prompt_cache_key or headers.get("authorization", "")
+        request = decode_request(_read_chat, body)
+        text = prompt_text(request.tools, request.messages)
+        cache_key = request.prompt_cache_key or headers.get("authorization", "")
         options = request.stream_options or _StreamOptions()
         return Prompt(
             request.model,
             text,
             text,
-            f"{request.model} {user}",
+            f"{request.model} {cache_key}",
             request.stream,
             options.include_usage,
             request.messages,
         )
 
-    def stream(self, prompt: Prompt, answer: ModelAnswer, counted: Counted) -> Streamed:
-        begin = b'data: {"id":%b,"object":"chat.completion.chunk","created":0,"model":%b' % (
-            encode(new_name("chatcmpl-")),
+    def stream(self, prompt: Prompt, answer: ModelAnswer, counts: TokenCounts) -> StreamedAnswer:
+        start = b'data: {"id":%b,"object":"chat.completion.chunk","created":0,"model":%b' % (
+            encode(new_id("chatcmpl-")),
             encode(prompt.model),
         )
-        none = b',"usage":null' if prompt.counts else b""
+        no_usage = b',"usage":null' if prompt.include_usage else b""
 
-        def chunk(delta: object, finish: str | None = None) -> bytes:
+        def event(delta: object, finish: str | None = None) -> bytes:
             choice = encode([{"index": 0, "delta": delta, "finish_reason": finish}])
-            return b'%b,"choices":%b%b}\n\n' % (begin, choice, none)
+            return b'%b,"choices":%b%b}\n\n' % (start, choice, no_usage)
 
-        tail = chunk({}, answer.ending)
-        if prompt.counts:
-            tail += b'%b,"choices":[],"usage":%b}\n\n' % (begin, encode(self._usage(counted)))
-        return Streamed(
-            chunk({"role": "assistant", "content": ""}),
-            [chunk(delta) for delta in self._deltas(answer)],
+        tail = event({}, answer.finish_reason)
+        if prompt.include_usage:
+            tail += b'%b,"choices":[],"usage":%b}\n\n' % (start, encode(self._usage(counts)))
+        return StreamedAnswer(
+            event({"role": "assistant", "content": ""}),
+            [event(delta) for delta in self._deltas(answer)],
             tail + b"data: [DONE]\n\n",
         )
 
     def _deltas(self, answer: ModelAnswer) -> Iterator[JsonObject]:
-        for piece in answer.pieces(answer.reasoning):
-            yield {"reasoning_content": piece}
-        for piece in answer.pieces(answer.text):
-            yield {"content": piece}
+        for chunk in answer.chunks(answer.reasoning):
+            yield {"reasoning_content": chunk}
+        for chunk in answer.chunks(answer.text):
+            yield {"content": chunk}
         for index, call in enumerate(answer.calls):
             function: JsonObject = {"name": call.name, "arguments": ""}
-            begun = {"index": index, "id": call.id, "type": "function", "function": function}
-            yield {"tool_calls": [begun]}
-            for piece in answer.pieces(call.arguments):
-                yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
+            start = {"index": index, "id": call.id, "type": "function", "function": function}
+            yield {"tool_calls": [start]}
+            for chunk in answer.chunks(call.arguments):
+                yield {"tool_calls": [{"index": index, "function": {"arguments": chunk}}]}
 
-    def whole(self, prompt: Prompt, answer: ModelAnswer, counted: Counted) -> bytes:
+    def whole(self, prompt: Prompt, answer: ModelAnswer, counts: TokenCounts) -> bytes:
         message: JsonObject = {"role": "assistant", "content": answer.text or None}
         if answer.reasoning:
             message["reasoning_content"] = answer.reasoning
@@ -125,37 +125,37 @@ class OpenAIDialect:
                 for call in answer.calls
             ]
         response = {
-            "id": new_name("chatcmpl-"),
+            "id": new_id("chatcmpl-"),
             "object": "chat.completion",
             "created": 0,
             "model": prompt.model,
-            "choices": [{"index": 0, "message": message, "finish_reason": answer.ending}],
-            "usage": self._usage(counted),
+            "choices": [{"index": 0, "message": message, "finish_reason": answer.finish_reason}],
+            "usage": self._usage(counts),
         }
         return encode(response)
 
-    def _usage(self, counted: Counted) -> JsonObject:
+    def _usage(self, counts: TokenCounts) -> JsonObject:
         return {
-            "prompt_tokens": counted.prompt,
-            "completion_tokens": counted.output,
-            "total_tokens": counted.prompt + counted.output,
-            "prompt_tokens_details": {"cached_tokens": counted.read},
-            "completion_tokens_details": {"reasoning_tokens": counted.reasoning},
+            "prompt_tokens": counts.prompt,
+            "completion_tokens": counts.output,
+            "total_tokens": counts.prompt + counts.output,
+            "prompt_tokens_details": {"cached_tokens": counts.cache_read},
+            "completion_tokens_details": {"reasoning_tokens": counts.reasoning},
         }
 
-    def refusal(self, why: Why, headers: Mapping[str, str]) -> Refusal:
-        if why == "too_long":
+    def refusal(self, reason: ErrorReason, headers: Mapping[str, str]) -> Refusal:
+        if reason == "too_long":
             return self.too_long(200_001, 200_000)
-        found = self._REFUSALS[why]
+        refusal = self._REFUSALS[reason]
         key = headers.get("authorization", "").removeprefix("Bearer ")
-        return attrs.evolve(found, message=found.message.replace("{key}", key))
+        return attrs.evolve(refusal, message=refusal.message.replace("{key}", key))
 
     def too_long(self, tokens: int, window: int) -> Refusal:
-        said = (
+        message = (
             f"This model's maximum context length is {window} tokens. However, your messages "
             f"resulted in {tokens} tokens. Please reduce the length of the messages."
         )
-        return Refusal(400, "invalid_request_error", said, "context_length_exceeded")
+        return Refusal(400, "invalid_request_error", message, "context_length_exceeded")
 
     def error(self, refusal: Refusal) -> bytes:
         error = {"message": refusal.message, "type": refusal.kind, "param": None}

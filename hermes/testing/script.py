@@ -1,4 +1,4 @@
-"""What a test tells a loopback model to say, and how to fail."""
+"""Scripted answers and faults of the loopback model."""
 
 from __future__ import annotations
 
@@ -9,92 +9,98 @@ import attrs
 
 from hermes.messages import ToolCall
 
-Finish: TypeAlias = Literal["stop", "length", "tool_calls"]
-Why: TypeAlias = Literal[
+FinishReason: TypeAlias = Literal["stop", "length", "tool_calls"]
+ErrorReason: TypeAlias = Literal[
     "rate_limit", "server_error", "overloaded", "bad_key", "no_quota", "payment", "too_long"
 ]
 
 
 @attrs.frozen
 class ModelAnswer:
-    """What the model says; it comes in pieces of so many characters."""
+    """An answer of the model."""
 
     text: str = ""
     reasoning: str = attrs.field(default="", kw_only=True)
     calls: Sequence[ToolCall] = attrs.field(default=(), kw_only=True)
-    finish: Finish | None = attrs.field(default=None, kw_only=True)
-    piece: int = attrs.field(default=16, kw_only=True)
+    """The tools that the model calls."""
+    finish: FinishReason | None = attrs.field(default=None, kw_only=True)
+    """By default `"tool_calls"` if there are any, else `"stop"`."""
+    chunk_size: int = attrs.field(default=16, kw_only=True)
+    """The number of characters in each chunk of a streamed answer."""
 
     @property
-    def ending(self) -> Finish:
-        """Why the answer is over."""
+    def finish_reason(self) -> FinishReason:
+        """Why the answer ends."""
         return self.finish or ("tool_calls" if self.calls else "stop")
 
-    def pieces(self, text: str) -> Iterator[str]:
-        """A text as it is streamed."""
-        return (text[at : at + self.piece] for at in range(0, len(text), self.piece))
+    def chunks(self, text: str) -> Iterator[str]:
+        """Split a text into chunks for streaming."""
+        size = self.chunk_size
+        return (text[start : start + size] for start in range(0, len(text), size))
 
 
 @attrs.frozen
 class Refuse:
-    """An error instead of an answer, in the provider's own words and with its own status."""
+    """An HTTP error instead of an answer, with the status and the message of the real provider."""
 
-    why: Why
+    reason: ErrorReason
     retry_after: float | None = None
+    """The value of the `Retry-After` header in seconds."""
 
 
 @attrs.frozen
 class HangUp:
-    """The connection ends before the answer begins."""
+    """The connection is closed before the answer begins."""
 
 
 @attrs.frozen
 class Disconnect:
-    """The connection ends after so many pieces."""
+    """The connection is closed after some chunks."""
 
     after: int = 1
 
 
 @attrs.frozen
 class CutOff:
-    """The answer ends after so many pieces as if it were whole, as behind some proxies."""
+    """The answer ends properly, but after some chunks; some proxies do that."""
 
     after: int = 1
 
 
 @attrs.frozen
 class Drip:
-    """So many seconds pass before each piece."""
+    """A pause before each chunk."""
 
     seconds: float
 
 
 @attrs.frozen
 class Garbage:
-    """Events without sense stand behind each of the first pieces."""
+    """Malformed events after each of the first chunks."""
 
     events: int = 3
 
 
 @attrs.frozen
 class OnlyGarbage:
-    """Nothing but events without sense."""
+    """Nothing but malformed events."""
 
     events: int = 30
 
 
 @attrs.frozen
 class ErrorEvent:
-    """An answer that began well goes on, after so many pieces, with an error."""
+    """An error event in the middle of an answer, after some chunks."""
 
     after: int = 1
-    why: Why = "overloaded"
+    reason: ErrorReason = "overloaded"
 
 
 Fault: TypeAlias = Refuse | HangUp | Disconnect | CutOff | Drip | Garbage | OnlyGarbage | ErrorEvent
-"""What happens to one request. One that is not answered to its end uses up nothing of a script."""
+"""What goes wrong with one request. A request that gets no complete answer does not advance the
+script."""
 
-NONSENSE = (
+MALFORMED_EVENTS = (
     b'data: {"choices": [{"delta": {"cont\n\n',
     b'data: {"type": "\xff\xfe"}\n\n',
     b"data: 42\n\n",
@@ -103,6 +109,6 @@ NONSENSE = (
 )
 
 
-def nonsense(events: int) -> Iterator[bytes]:
-    """So many events that mean nothing."""
-    return (NONSENSE[number % len(NONSENSE)] for number in range(events))
+def malformed_events(count: int) -> Iterator[bytes]:
+    """Yield `count` malformed events."""
+    return (MALFORMED_EVENTS[number % len(MALFORMED_EVENTS)] for number in range(count))

@@ -1,25 +1,25 @@
-"""From stored rows to what a model sees: storage is a log, rendering makes it valid.
+"""Render stored rows as valid model input. The store keeps a log, which may be invalid.
 
-What providers refuse, and what is done about it:
+What providers reject, and what rendering does about it:
 
-- A tool call without its result directly behind it, a result without its call, two results (all of
-  them). Results move to their call, in the order of the calls; a call without one is answered as
-  interrupted; what is left over goes.
-- Two messages of one role in a row (Anthropic once, Mistral, many chat templates). They are merged.
-  A message with calls ends with its results, so it may take over text from before it, but never
-  meets another message with calls.
-- Tool call ids that occur twice (Anthropic, in the whole conversation) or are empty. Some models
-  begin to count anew in every reply, so a result belongs to the latest message that used its id,
-  and the later call gets another id.
-- Messages, and text parts, of nothing but blanks (Anthropic, Bedrock). They are left out; an empty
-  result says that it is empty, because it cannot be left out.
-- A conversation that begins with the assistant (Anthropic, Gemini). A short user message goes
-  before it, because what the assistant said there may matter.
-- System rows in the middle (most). They are left out, with every role that is not a model's: the
-  system prompt is not part of a transcript.
+- A tool call without its result directly after it, a result without its call, or two results for a
+  call (all providers). Results move to their call, in the order of the calls. A call without a
+  result gets one that says it was interrupted. Other results are dropped.
+- Two consecutive messages with the same role (formerly Anthropic, Mistral, many chat templates).
+  They are merged. A message with calls is always followed by results, so it can be merged with text
+  before it, but never with another message that has calls.
+- Tool call ids that are empty, or used twice in the conversation (Anthropic). Some models restart
+  their numbering in every reply, so a result belongs to the latest message that used its id, and
+  the later call gets a new id.
+- Messages and text parts that contain only white space (Anthropic, Bedrock). They are omitted. An
+  empty tool result cannot be omitted and gets a placeholder.
+- A conversation that starts with the assistant (Anthropic, Gemini). A short user message is
+  inserted before it, because the assistant's text may matter.
+- System messages in the middle (most providers). They are omitted, like all roles except user,
+  assistant and tool: the system prompt is not part of a transcript.
 
-A user message right behind a tool result stays: it is what follows an interrupted turn, and only
-Mistral refuses it. `Alternating` puts an assistant message between.
+A user message directly after a tool result is kept: it follows an interrupted turn, and only
+Mistral rejects it. `AlternatingRenderer` inserts an assistant message between them.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ GO_ON = "(go on)"
 
 _EXTRA = Extra.__struct_fields__
 _extra_values = operator.attrgetter(*_EXTRA)
-_NOTHING = _extra_values(Extra())
+_NO_EXTRA = _extra_values(Extra())
 
 
 @attrs.define
 class _Step:
-    """A message of a user or an assistant, with a place for the result of each of its calls."""
+    """A user or assistant message, with a slot for the result of each of its calls."""
 
     message: Message
     results: list[Message | None] = attrs.Factory(list)
 
 
 def render(rows: Sequence[Message | StoredMessage]) -> list[Message]:
-    """The messages that a model sees for these rows; valid whatever the rows are, in linear time.
+    """Return the rows as valid model input, whatever they are, in linear time.
 
-    No text of a user is lost, a valid transcript stays as it is, and further turns leave the
-    rendering of the turns before them alone (if those ended with words of the assistant, and no
-    result comes late).
+    No user text is lost, and a valid transcript is unchanged. Later turns do not change the
+    rendering of earlier ones, provided that those ended with assistant text and no result arrives
+    late.
     """
     shown = list(_in_order(_steps(rows)))
     if shown and shown[0].role != "user":
@@ -67,25 +67,25 @@ def render(rows: Sequence[Message | StoredMessage]) -> list[Message]:
     return shown
 
 
-class Unfolding:
-    """Rows shown as they come: what was shown once is never shown otherwise.
+class IncrementalRenderer:
+    """Renders rows incrementally: what was returned once never changes.
 
-    Providers keep what they have read, as long as not a byte of it changes. So nothing is merged
-    here, and a result that comes later than the next message has no place any more.
+    Prompt caches of providers only work if the prefix stays the same byte for byte. So nothing is
+    merged here, and a result that arrives after the next message is dropped.
     """
 
     def __init__(self) -> None:
-        self.calls = _Calls()
+        self.calls: _Calls = _Calls()
         self._begun = False
 
     def copy(self) -> Self:
-        """One that goes on from here, and leaves this one as it is."""
+        """Return an independent copy that continues from here."""
         other = copy.copy(self)
         other.calls = self.calls.copy()
         return other
 
     def add(self, rows: Iterable[Message | StoredMessage]) -> list[Message]:
-        """What a model sees of these rows, behind all that it was shown before."""
+        """Return the model input for these rows, to be appended to what was returned before."""
         shown: list[Message] = []
         step: _Step | None = None
         for row in rows:
@@ -102,7 +102,7 @@ class Unfolding:
         return shown
 
     def _step(self, message: Message) -> _Step | None:
-        if not _says_something(message):
+        if not _has_content(message):
             return None
         return self.calls.ask(message) if message.tool_calls else _Step(message)
 
@@ -111,10 +111,10 @@ class Unfolding:
         return [] if step is None else [step.message, *_answered(step)]
 
 
-class Alternating(Unfolding):
-    """For models that insist on taking turns with the user: what is missing between is filled in.
+class AlternatingRenderer(IncrementalRenderer):
+    """For models that require user and assistant to alternate: inserts the missing messages.
 
-    What is filled in depends on what stands before it only, so that nothing shown changes later.
+    An inserted message depends only on what comes before it, so earlier output never changes.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Alternating(Unfolding):
         self._last = ""
 
     def add(self, rows: Iterable[Message | StoredMessage]) -> list[Message]:
-        """What a model sees of these rows, behind all that it was shown before."""
+        """Return the model input for these rows, to be appended to what was returned before."""
         shown: list[Message] = []
         for message in super().add(rows):
             if message.role == "user" and self._last in {"user", "tool"}:
@@ -142,61 +142,61 @@ def _steps(rows: Iterable[Message | StoredMessage]) -> list[_Step]:
             calls.answer(row)
         elif row.role in {"user", "assistant"}:
             message = _cleaned(row)
-            if _says_something(message):
+            if _has_content(message):
                 steps.append(calls.ask(message) if message.tool_calls else _Step(message))
     return steps
 
 
 class _Calls:
-    """The tool calls so far, and which of them still wait for a result."""
+    """The tool calls so far, and those that still wait for a result."""
 
     def __init__(self) -> None:
         self._ids: set[str] = set()
         self._counts: dict[str, int] = {}
-        # By the id that the model gave: the latest message that used it, and which of its calls.
+        # By the model's own id: the latest message that used it, and the indices of its calls.
         self._waiting: dict[str, tuple[_Step, deque[int]]] = {}
 
     def ask(self, message: Message) -> _Step:
-        """A step whose calls wait for their results, each with an id of its own."""
+        """Return a step whose calls wait for their results, with unique ids."""
         calls = message.tool_calls
         unique = tuple(self._unique(call) for call in calls)
         if unique != calls:
             message = replace(message, tool_calls=unique)
         step = _Step(message, [None] * len(calls))
-        places: dict[str, deque[int]] = {}
-        for place, call in enumerate(calls):
-            places.setdefault(call.id, deque()).append(place)
-        self._waiting.update((id_, (step, queue)) for id_, queue in places.items())
+        slots: dict[str, deque[int]] = {}
+        for index, call in enumerate(calls):
+            slots.setdefault(call.id, deque()).append(index)
+        self._waiting.update((id_, (step, queue)) for id_, queue in slots.items())
         return step
 
     def answer(self, row: Message | StoredMessage) -> None:
-        """Put a result where it belongs, or nowhere: nobody asked, or has it already."""
-        step, places = self._waiting.get(row.tool_call_id or "", (None, None))
-        if step is None or not places:
+        """Assign a result to its call; drop it if there is no such call or it has a result."""
+        step, slots = self._waiting.get(row.tool_call_id or "", (None, None))
+        if step is None or not slots:
             return
-        place = places.popleft()
+        index = slots.popleft()
         result = _cleaned(row)
-        id_ = step.message.tool_calls[place].id
+        id_ = step.message.tool_calls[index].id
         if result.tool_call_id != id_:
             result = replace(result, tool_call_id=id_)
-        if not _says_something(result):
+        if not _has_content(result):
             result = replace(result, content=NO_OUTPUT, parts=None)
-        step.results[place] = result
+        step.results[index] = result
 
     def copy(self) -> _Calls:
-        """The ids that were used; nothing waits."""
+        """Return a copy with the ids that were used, and without waiting calls."""
         other = _Calls()
         other._ids = set(self._ids)
         other._counts = dict(self._counts)
         return other
 
     def forget(self) -> None:
-        """What has no result by now will have none."""
+        """Stop waiting: calls without a result will get none."""
         self._waiting = {}
 
     def _unique(self, call: ToolCall) -> ToolCall:
         id_ = base = call.id or "call"
-        # The count goes on where it was, so that a thousand equal ids take a thousand steps.
+        # The count continues, so that a thousand equal ids take a thousand steps.
         while id_ in self._ids:
             self._counts[base] = count = self._counts.get(base, 1) + 1
             id_ = f"{base}_{count}"
@@ -225,7 +225,7 @@ def _answered(step: _Step) -> Iterator[Message]:
 
 
 def _merged(run: Sequence[Message]) -> Message:
-    """One message of several; what cannot be joined is that of the last, which has the calls."""
+    """Merge messages into one. Fields that cannot be merged come from the last, with the calls."""
     last = run[-1]
     if len(run) == 1:
         return last
@@ -246,10 +246,10 @@ def _joined(texts: Iterable[str | None]) -> str | None:
 
 
 def parts_of(message: Message) -> Iterator[JsonObject]:
-    """The message as parts; its text becomes one, unless it only repeats those of the parts."""
+    """Yield the message as parts. Its content becomes a part unless it repeats the parts' text."""
     parts = message.parts or ()
     text = message.content
-    # The store keeps the texts of a structured message as its content too, for the search.
+    # For the search, the store also keeps the text of the parts as content.
     if text and text.strip() and text.split() != " ".join(_texts(parts)).split():
         yield {"type": "text", "text": text}
     yield from parts
@@ -260,8 +260,8 @@ def _texts(parts: Iterable[JsonObject]) -> Iterator[str]:
 
 
 def _cleaned(row: Message | StoredMessage) -> Message:
-    """The row as a message, without blank text parts, and without calls that are not its role's."""
-    message = row if isinstance(row, Message) else _unstored(row)
+    """Return the row as a message without blank text parts; only assistants keep tool calls."""
+    message = row if isinstance(row, Message) else _as_message(row)
     if message.tool_calls and message.role != "assistant":
         message = replace(message, tool_calls=())
     if message.parts and any(map(_is_blank, message.parts)):
@@ -269,60 +269,60 @@ def _cleaned(row: Message | StoredMessage) -> Message:
     return message
 
 
-def _unstored(row: StoredMessage) -> Message:
+def _as_message(row: StoredMessage) -> Message:
     values = _extra_values(row)
-    # Most rows have nothing extra: 0.6 µs instead of 2.5 µs for each of ten thousand.
-    extra = {} if values == _NOTHING else dict(zip(_EXTRA, values, strict=True))
+    # Most rows have no extra fields: 0.6 µs instead of 2.5 µs for each of ten thousand.
+    extra = {} if values == _NO_EXTRA else dict(zip(_EXTRA, values, strict=True))
     return Message(row.role, row.content, row.timestamp, row.platform_message_id, **extra)
 
 
 def _is_blank(part: JsonObject) -> bool:
-    """Whether there is nothing in it for a model: no text, or a reference that nobody followed."""
+    """Whether a part has no content for a model: no text, or an unresolved reference."""
     text = part.get("text")
     if "ref" in part:
         return True
     return part.get("type") == "text" and not (isinstance(text, str) and text.strip())
 
 
-def _says_something(message: Message) -> bool:
+def _has_content(message: Message) -> bool:
     text = message.content
     return bool(message.tool_calls or message.parts or (text and text.strip()))
 
 
 def is_valid(messages: Sequence[Message]) -> str | None:
-    """None where these messages are as `render` makes them, else what is wrong with the first."""
+    """Return None if the messages are as `render` returns them, else the first problem."""
     previous: Message | None = None
     ids: set[str] = set()
     due: deque[str] = deque()
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         wrong = _wrong_order(message, previous, due) or _wrong_content(message, ids)
         if wrong:
-            return f"message {place} ({message.role}) {wrong}"
+            return f"message {index} ({message.role}) {wrong}"
         for call in message.tool_calls:
             due.append(call.id)
             ids.add(call.id)
         previous = message
-    return f"nothing answers call {due[0]!r}" if due else None
+    return f"call {due[0]!r} has no result" if due else None
 
 
 def _wrong_order(message: Message, previous: Message | None, due: deque[str]) -> str | None:
     if due:
         answers = message.role == "tool" and message.tool_call_id == due.popleft()
-        return None if answers else "stands where the result of a call should"
+        return None if answers else "is where the result of a call should be"
     if message.role not in {"user", "assistant"}:
-        return "is not part of a conversation here"
+        return "has a role that is not allowed here"
     if previous is None:
-        return None if message.role == "user" else "begins the conversation"
-    return "follows another of its role" if message.role == previous.role else None
+        return None if message.role == "user" else "starts the conversation"
+    return "follows another message of its role" if message.role == previous.role else None
 
 
 def _wrong_content(message: Message, ids: set[str]) -> str | None:
-    if not _says_something(message) or any(map(_is_blank, message.parts or ())):
-        return "is empty, or a part of it"
+    if not _has_content(message) or any(map(_is_blank, message.parts or ())):
+        return "is empty or has an empty part"
     if not message.tool_calls:
         return None
     if message.role != "assistant":
         return "calls tools"
     own = {call.id for call in message.tool_calls}
     repeated = len(own) < len(message.tool_calls) or "" in own or own & ids
-    return "has a call without an id of its own" if repeated else None
+    return "has a call without a unique id" if repeated else None

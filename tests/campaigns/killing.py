@@ -1,8 +1,8 @@
-"""A platform and a bot that is killed over and over: the program behind test_kills.
+"""The program of test_kills: a platform, and a bot that is killed over and over.
 
 The platform sends each message until it is acknowledged, some of them twice. The bot is a real
-process with real files, forked from this one so that a kill costs milliseconds; it is killed at a
-random moment, and the next one finds what it left. The last one is left alone until all is done.
+process with real files, forked from this one so that a kill costs milliseconds. It is killed at a
+random moment, and the next bot finds what it left. The last bot runs until everything is done.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import trio
 from msgspec.structs import replace
 
 from hermes import CompressionConfig, Config, Inbound, Source, TurnResult
-from hermes.actors.runtime import running
-from hermes.embed.trio_host import plain_description
+from hermes.actors.runtime import open_actors
+from hermes.embed.agent import default_spec
 from hermes.messages import InboxReply
 from hermes.store import SessionStore, open_store
 from hermes.testing import DeterministicCompressor
-from tests.runtime.conftest import Through
+from tests.support.store_proxy import Through
 
 KEYS = 8
 IN_FLIGHT = 12
@@ -52,7 +52,7 @@ async def echo(turn):
 
 @attrs.define
 class Wire:
-    """Writes down what was sent, where the next process finds it."""
+    """An adapter that appends what was sent to a file, which the next process continues."""
 
     log: int
     platform: str = "wire"
@@ -63,7 +63,7 @@ class Wire:
 
 
 class TwoTransactions(Through):
-    """M2: the rows of a turn in one transaction, and the end of its messages in another."""
+    """Mutant M2: a turn is committed in two transactions: its rows, and the rest."""
 
     async def commit_turn(self, turn):
         await self.store.ensure_session(turn.session_id, "wire")
@@ -72,8 +72,8 @@ class TwoTransactions(Through):
         return await self.store.commit_turn(replace(turn, rows=(), revision=revision))
 
 
-class BesideTheTurn(Through):
-    """M15: replies in a transaction of their own."""
+class SeparateReplies(Through):
+    """Mutant M15: replies are stored in a separate transaction."""
 
     async def commit_turn(self, turn):
         done = await self.store.commit_turn(replace(turn, outbox=()))
@@ -82,15 +82,19 @@ class BesideTheTurn(Through):
         return done
 
 
-class Forgetting(Through):
-    """M4: an event that comes again is known only to the process that has accepted it."""
+class ForgetsEvents(Through):
+    """Mutant M4: a repeated event is only recognized by the process that accepted it."""
 
     async def accept(self, inbound, **options):
         known = replace(inbound, event_id=f"{inbound.event_id}@{os.getpid()}")
         return await self.store.accept(known, **options)
 
 
-MUTANTS = {"two transactions": TwoTransactions, "beside": BesideTheTurn, "forgetting": Forgetting}
+MUTANTS = {
+    "two transactions": TwoTransactions,
+    "separate replies": SeparateReplies,
+    "forgets events": ForgetsEvents,
+}
 
 
 async def bot(path, reading, writing, mutant):
@@ -105,17 +109,17 @@ async def bot(path, reading, writing, mutant):
     async def submit(runtime, number, key, text):
         source = Source("wire", chat_id=key, user_id=key)
         inbound = Inbound(key, f"e{number}", text, source, command=text.startswith("/"))
-        if mutant == "early":  # M1: acknowledged before it is on disk
+        if mutant == "early":  # mutant M1: acknowledged before it is on disk
             await acknowledge(inbound.event_id)
         await runtime.submit(inbound)
         await acknowledge(inbound.event_id)
 
     async with (
         open_store(path) as store,
-        running(
+        open_actors(
             MUTANTS.get(mutant, lambda same: same)(store),
             build=lambda _: Echo(),
-            describe=plain_description,
+            agent_spec=default_spec,
             config=CONFIG,
             compressor=DeterministicCompressor(),
             adapters=[Wire(log)],
@@ -138,7 +142,7 @@ class Echo:
 
 @attrs.define
 class Platform:
-    """What users say, and what of it was acknowledged."""
+    """The messages of users, and those that were acknowledged."""
 
     path: Path
     dice: random.Random
@@ -148,7 +152,7 @@ class Platform:
     first_acks: list = attrs.Factory(list)
 
     def next(self):
-        """A message: most are new, some come again."""
+        """Return a message: most are new, some are repeated."""
         if self.said and self.dice.random() < 0.1:
             return self.dice.choice(self.said)
         number = len(self.said)
@@ -172,7 +176,7 @@ class Platform:
         return pid, ours_in, ours_out
 
     def life(self, *, last=False):
-        """One process, until it is killed, or until it has done everything."""
+        """Run a bot until it is killed; the last one until it has done everything."""
         pid, reading, writing = self.fork()
         begun = time.monotonic()
         unacked = [m for m in self.said if f"e{m[0]}" not in self.acked]
@@ -193,7 +197,7 @@ class Platform:
                 heard += os.read(reading, 65536)
         if not last:
             os.kill(pid, signal.SIGKILL)
-        os.close(writing)  # the last one drains, and ends
+        os.close(writing)  # the last bot drains and ends
         while piece := os.read(reading, 65536):
             heard += piece
         os.close(reading)
@@ -201,11 +205,11 @@ class Platform:
         self.acked.update(line.decode() for line in heard.split(b"\n")[:-1])
 
 
-# What the file tells
+# Violations in the file
 
 
-def wrong(platform):
-    """Everything that should not be: a sentence each."""
+def violations(platform):
+    """Yield all violations."""
     with SessionStore(platform.path) as store:
         ask = partial(_ask, store)
         inbox = ask("SELECT event_id, id, state FROM inbox")
@@ -231,18 +235,18 @@ def wrong(platform):
         yield from (f"turn {t} has two replies" for t, _ in turns if ask(kinds, t)[0][0] > 1)
         answers = {json.loads(body)["text"] for (body,) in ask("SELECT body FROM outbox")}
         spoken = ask("SELECT DISTINCT content FROM all_messages WHERE role = 'assistant'")
-        yield from (f"nobody was told {text!r}" for (text,) in spoken if text not in answers)
-        for what, sql in WRONG.items():
+        yield from (f"{text!r} was not sent" for (text,) in spoken if text not in answers)
+        for what, sql in VIOLATIONS.items():
             yield from (f"{what}: {row}" for row in ask(sql))
         yield from store.integrity_check()
-    yield from wrongly_sent(platform.path)
+    yield from sending_violations(platform.path)
 
 
 def _ask(store, sql, *values):
     return store.snapshot(lambda tx: tx.all(sql, *values))
 
 
-def wrongly_sent(path):
+def sending_violations(path):
     lines = [line.split() for line in Path(f"{path}.sent").read_text().splitlines()]
     seen, newest = set(), {}
     for outbox_id, recovered, lane in lines:
@@ -254,21 +258,21 @@ def wrongly_sent(path):
         newest[lane] = max(newest.get(lane, 0), int(outbox_id))
 
 
-WRONG = {
+VIOLATIONS = {
     "not sent": "SELECT id, state FROM outbox WHERE state <> 'sent'",
     "not done": "SELECT id, state FROM inbox WHERE state <> 'done'",
     "a fork": "SELECT parent_no FROM sessions WHERE kind = 'compression' "
     "GROUP BY 1 HAVING count(*) > 1",
     "an end without a child": "SELECT id FROM sessions p WHERE end_reason = 'compression' AND "
     "NOT EXISTS (SELECT 1 FROM sessions c WHERE c.parent_no = p.no AND c.kind = 'compression')",
-    "a route to a past": "SELECT r.session_key FROM routes r "
+    "a route to an ended session": "SELECT r.session_key FROM routes r "
     "JOIN sessions s ON s.id = r.session_id WHERE s.ended_at IS NOT NULL",
     "a boundary": "SELECT id FROM boundaries WHERE closed_at IS NULL",
 }
 
 
 def fill(path, sessions):
-    """Conversations that are only there."""
+    """Create conversations that are not used."""
     with SessionStore(path) as store:
         for number in range(sessions):
             store.create_session(f"old{number}", "wire", session_key=f"old{number}")
@@ -277,7 +281,7 @@ def fill(path, sessions):
 
 
 def main(path, kills, seed, mutant=None, sessions=0):
-    """Kill so many times; prints what was seen as JSON."""
+    """Kill the bot this many times, and print the results as JSON."""
     fill(Path(path), sessions)
     platform = Platform(Path(path), random.Random(seed), mutant)
     for _ in range(kills):
@@ -291,7 +295,7 @@ def main(path, kills, seed, mutant=None, sessions=0):
         "acknowledged": len(platform.acked),
         "rotations": rotations,
         "first_ack_p99": slowest[int(len(slowest) * 0.99)] if slowest else 0.0,
-        "wrong": list(wrong(platform))[:20],
+        "violations": list(violations(platform))[:20],
     }
     sys.stdout.write(json.dumps(report))
 

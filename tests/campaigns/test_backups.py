@@ -1,15 +1,10 @@
-"""C8: backups while several processes write at full speed: each is whole, and opens as a store."""
+"""C8: backups are complete while several processes write, and open as a store."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import json
-import mmap
 import os
 import signal
 import stat
-import struct
 import subprocess
 import sys
 import time
@@ -20,125 +15,23 @@ import apsw
 import pytest
 import trio
 
-from hermes.errors import StoreBusy, StoreRefused
-from hermes.messages import Committed, Inbound, Message, TurnCommit
+from hermes.errors import StoreRefused
+from hermes.messages import Message
 from hermes.store import SessionStore, open_store
-from tests.conftest import foreign
+from tests.campaigns.backup_writers import ROWS, until_stored, writing
+from tests.support.processes import foreign
 
 ROOT = Path(__file__).parents[2]
-ROWS = 4
-"""Rows of a turn: a backup has all of them or none."""
-WRITERS = 3
-
-
-# Writers
-
-
-def one_turn(writer, number, head, epoch):
-    """The number-th message of a writer and the turn that answers it."""
-    key = f"writer {writer}"
-    rows = [Message("user", f"{number} {part} " + "x" * 200) for part in range(ROWS)]
-    return Inbound(key, f"{writer} {number}", "go"), lambda receipt: TurnCommit(
-        session_key=key,
-        session_id=receipt.session_id,
-        epoch=receipt.epoch if epoch is None else epoch,
-        revision=0 if head is None else head.revision,
-        inbox_ids=[receipt.inbox_id],
-        rows=rows,
-    )
-
-
-def until_stored(verb, request):
-    """Send the request again while others hold the file; says how often, with the answer."""
-    for busy in itertools.count():
-        with contextlib.suppress(StoreBusy):
-            return busy, verb(request)
-    raise AssertionError
-
-
-def write():
-    """The main program of a writer: turn after turn, the last one on disk always in a counter."""
-    path, counter, writer = sys.argv[1:]
-    with SessionStore(path) as store, Path(counter).open("r+b") as file:
-        acknowledged = mmap.mmap(file.fileno(), 0)
-        go_on = bytes(8)  # and not what is read first: a late writer would miss the end
-        number, worst, busy, head, epoch = 0, 0.0, 0, None, None
-        while acknowledged[:8] == go_on:
-            began = time.monotonic()
-            inbound, turn = one_turn(writer, number, head, epoch)
-            once, accepted = until_stored(store.accept, inbound)
-            twice, done = until_stored(store.commit_turn, turn(accepted.receipt))
-            assert isinstance(done, Committed)
-            busy += once + twice
-            head, epoch = done.head, done.epoch
-            number += 1
-            struct.pack_into("q", acknowledged, 8 + 8 * int(writer), number)
-            worst = max(worst, time.monotonic() - began)
-    sys.stdout.write(json.dumps({"turns": number, "worst": worst, "busy": busy}))
-
-
-class Writers:
-    """Processes that write as fast as they can, and a common page with what is acknowledged."""
-
-    def __init__(self, path, folder, number=WRITERS):
-        SessionStore(path).close()
-        counter = folder / "acknowledged"
-        counter.write_bytes(bytes(8 + 8 * number))
-        with counter.open("r+b") as file:
-            self.page = mmap.mmap(file.fileno(), 0)
-        self.number = number
-        code = "from tests.campaigns.test_backups import write; write()"
-        self.processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", code, str(path), str(counter), str(writer)],
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for writer in range(number)
-        ]
-
-    def acknowledged(self):
-        """How many turns of each writer are on disk, at least."""
-        return struct.unpack_from(f"{self.number}q", self.page, 8)
-
-    def wait_for(self, turns):
-        """Wait for so many more turns, whoever has them: SQLite's lock is not fair."""
-        goal = sum(self.acknowledged()) + turns
-        give_up = time.monotonic() + 60
-        while sum(self.acknowledged()) < goal:
-            assert time.monotonic() < give_up
-            assert all(process.poll() is None for process in self.processes)
-            time.sleep(0.002)  # the counters are plain memory: nothing tells of their change
-
-    def stop(self):
-        """End the writers; returns what each says of itself."""
-        self.page[:8] = b"\xff" * 8
-        said = [json.loads(process.communicate(timeout=60)[0]) for process in self.processes]
-        assert [process.returncode for process in self.processes] == [0] * self.number
-        return said
-
-
-@contextlib.contextmanager
-def writing(path, folder, number=WRITERS):
-    writers = Writers(path, folder, number)
-    try:
-        yield writers
-    finally:
-        for process in writers.processes:
-            process.kill()
-            process.wait(30)
-            process.stdout.close()
 
 
 def check(path, acknowledged):
-    """The turns of each writer: whole, in order, without a gap, and all that were acknowledged."""
+    """Check that the turns of each writer are complete and in order, without a gap."""
     with SessionStore(path) as store:
         assert store.integrity_check() == []
         for writer, least in enumerate(acknowledged):
             route = store.get_route(f"writer {writer}")
             turns = defaultdict(list)
-            # A writer that has not finished its first turn has a route, and no session yet.
+            # A writer that has not finished its first turn has a route but no session.
             begun = route is not None and store.get_session(route.session_id) is not None
             for message in store.get_messages(route.session_id) if begun else []:
                 number, part, _ = message.content.split()
@@ -172,7 +65,7 @@ def test_backups_under_load_are_whole(path, tmp_path, prove):
 
 
 def foreign_check(target):
-    """What SQLite itself says of the copy, before our code has touched it."""
+    """Return the result of SQLite's own check, before our code opens the copy."""
     return foreign(target, "PRAGMA integrity_check")[0][0]
 
 
@@ -187,7 +80,7 @@ def report(backups, slowest, said):
 
 
 def test_backups_of_the_actor_under_load_are_whole(path, tmp_path, prove):
-    """Beside other processes and with tasks of its own; the writer does not wait for the copy."""
+    """With other processes and with tasks of its own, which do not wait for the copy."""
     backups = 30 if prove else 3
 
     async def append_for_ever(store, acknowledged, who):
@@ -204,7 +97,7 @@ def test_backups_of_the_actor_under_load_are_whole(path, tmp_path, prove):
             for who in range(len(own)):
                 nursery.start_soon(append_for_ever, store, own, who)
             for number in range(backups):
-                for _ in range(5):  # so many commits, in which the tasks have their share
+                for _ in range(5):  # commits that are shared with the tasks
                     await store.ensure_session("pace")
                 before, tasks = writers.acknowledged(), list(own)
                 target = await store.backup(tmp_path / f"copy{number}.db")
@@ -240,7 +133,7 @@ def test_a_vacuum_under_load_keeps_everything(path, tmp_path, prove):
 
 
 def test_the_harness_notices_half_a_turn_and_a_lost_one(path, tmp_path):
-    """What `check` is for: a copy that lacks a row, or a turn that was acknowledged."""
+    """Mutants: a copy without a row, and a copy without an acknowledged turn."""
     with writing(path, tmp_path, 1) as writers:
         writers.wait_for(5)
         (said,) = writers.stop()
@@ -355,7 +248,7 @@ def test_a_kill_in_the_middle_of_a_backup_leaves_no_copy(stored, path, tmp_path,
         assert attempt(write).returncode == -signal.SIGKILL
         assert not (tmp_path / "copy.db").exists()
     assert attempt(writes).returncode == -signal.SIGKILL
-    stored.append_message("s", "user", "and on")  # the store itself has noticed nothing
+    stored.append_message("s", "user", "and on")  # the store itself is not affected
     target = stored.backup(tmp_path / "copy.db")
     assert [file.name for file in tmp_path.glob("copy*")] == ["copy.db"]
     with SessionStore(target) as copy:
@@ -363,7 +256,7 @@ def test_a_kill_in_the_middle_of_a_backup_leaves_no_copy(stored, path, tmp_path,
 
 
 def test_a_backup_reads_as_plain_sqlite(stored, tmp_path):
-    """Whoever has nothing of ours left can still read the conversations."""
+    """Conversations can be read without Hermes."""
     target = stored.backup(tmp_path / "copy.db")
     db = apsw.Connection(str(target), flags=apsw.SQLITE_OPEN_READONLY)
     assert db.pragma("integrity_check") == "ok"

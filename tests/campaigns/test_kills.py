@@ -1,4 +1,7 @@
-"""C1: kill -9, over and over: nothing acknowledged is lost, nothing is done twice, all is sent."""
+"""C1: after any number of kills, nothing acknowledged is lost or repeated, and all is sent.
+
+The program and its mutants are in `tests/campaigns/killing.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def killed(path, kills, *, seed=1, mutant="", sessions=0):
-    """What a campaign has seen."""
+def run_campaign(path, kills, *, seed=1, mutant="", sessions=0):
+    """Run the program and return its report."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.campaigns.killing", str(path), str(kills), str(seed), mutant,
          str(sessions)],
@@ -27,15 +30,17 @@ def killed(path, kills, *, seed=1, mutant="", sessions=0):
 
 
 def test_a_bot_that_is_killed_over_and_over_loses_nothing_and_repeats_nothing(path, prove):
-    seen = killed(path, 1000 if prove else 60, sessions=10_000 if prove else 0)
-    assert seen["wrong"] == []
+    seen = run_campaign(path, 1000 if prove else 60, sessions=10_000 if prove else 0)
+    assert seen["violations"] == []
     assert seen["acknowledged"] > 100
     assert seen["rotations"] > 3
 
 
-@pytest.mark.parametrize("mutant", ["early", "two transactions", "beside", "forgetting"])
+@pytest.mark.parametrize(
+    "mutant", ["early", "two transactions", "separate replies", "forgets events"]
+)
 def test_the_campaign_finds(path, mutant):
     for seed in range(10):
-        if killed(path.with_name(f"{seed}.db"), 40, seed=seed, mutant=mutant)["wrong"]:
+        if run_campaign(path.with_name(f"{seed}.db"), 40, seed=seed, mutant=mutant)["violations"]:
             return
-    raise AssertionError(f"nobody noticed {mutant}")
+    raise AssertionError(f"{mutant} was not found")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from hermes import CompressionConfig, Config
 from hermes.agents import Endpoint, chat_agents, tool
 from hermes.messages import ToolCall
 from hermes.store import SessionStore
 from hermes.testing import ModelAnswer, open_model
+from tests.support.runtime import threads_only
 
 WINDOW = 6_000
 CONFIG = Config(compression=CompressionConfig(window=WINDOW, max_output=600))
@@ -29,7 +28,7 @@ def answer(number):
 
 
 class Model:
-    """Answers the question it is asked, and notes what of the conversation it was shown."""
+    """A model that answers questions; `lost` are exchanges that it was not shown."""
 
     def __init__(self):
         self.summaries = 0
@@ -49,7 +48,7 @@ class Model:
         return answer(number)
 
 
-@pytest.mark.parametrize("workers", ["threads"], indirect=True)
+@threads_only
 async def test_it_stays_below_its_window_for_ever(start, path, prove):
     turns = 2000 if prove else 150
     model_of = Model()
@@ -59,7 +58,7 @@ async def test_it_stays_below_its_window_for_ever(start, path, prove):
             Endpoint(base_url=model.openai_url, model="m"), system="Be kind.", tools=[look]
         ) as agents,
         start(
-            agent=agents.build, describe=agents.describe, compressor=agents.compressor(),
+            build_agent=agents.build, agent_spec=agents.agent_spec, compressor=agents.compressor(),
             config=CONFIG,
         ) as runtime,
     ):  # fmt: skip
@@ -72,5 +71,5 @@ async def test_it_stays_below_its_window_for_ever(start, path, prove):
         line = store.get_compression_lineage(store.get_route("k").session_id)
         sizes = [len(store.get_messages(session_id)) for session_id in line]
     assert model_of.summaries == len(line) - 1
-    assert turns / 30 < len(line) < turns / 5, "it is summed up when there is something to sum up"
+    assert turns / 30 < len(line) < turns / 5, "it is compressed neither too often nor too rarely"
     assert all(size > 6 for size in sizes[:-1])

@@ -1,7 +1,7 @@
-"""C2b: the power goes at any moment; what was acknowledged before is there, and nothing is broken.
+"""C2b: after a power cut at any moment, everything acknowledged is there and nothing is damaged.
 
-A recording VFS notes every write, truncation, sync and deletion of a store's life, and the driver
-notes each acknowledgement between them. An image is what a disk may hold after a cut: of each file,
+A recording VFS logs every write, truncation, sync and deletion of a store, and the driver logs each
+acknowledgement between them. An image is what a disk may contain after a power cut: of each file,
 all that was synced, and of the rest everything, nothing, some writes, or torn ones.
 """
 
@@ -17,7 +17,7 @@ import pytest
 
 from hermes.messages import Inbound, Message, Outbound, TurnCommit
 from hermes.store import Rotation, SessionStore
-from tests.campaigns.faulty_vfs import (
+from tests.support.faulty_vfs import (
     Delete,
     Entry,
     FaultyVFS,
@@ -25,9 +25,9 @@ from tests.campaigns.faulty_vfs import (
     Sync,
     Truncate,
     Write,
-    quick_folder,
 )
-from tests.conftest import World
+from tests.support.folders import quick_folder
+from tests.support.stores import World
 
 SEED = 20261116
 SECTOR = 512
@@ -35,12 +35,12 @@ FILES = ("database", "-wal", "-journal")
 WAYS = ("keep", "drop", "some", "torn")
 
 
-# A life, and its log
+# The recording
 
 
 @attrs.frozen
 class Text:
-    """A message of this session whose text begins so."""
+    """A message of this session that starts so."""
 
     session_id: str
     begins: str
@@ -50,7 +50,7 @@ Proof = str | Text
 
 
 def record(folder: Path, store_class: type[SessionStore] = SessionStore) -> list[Entry]:
-    """Three openings of a new store, with everything that writes; acknowledgements are noted."""
+    """Open a new store three times, use all verbs that write, and return the log."""
     vfs = FaultyVFS(record=True)
     world = World()
     life = Life(folder / "state.db", vfs)
@@ -60,7 +60,7 @@ def record(folder: Path, store_class: type[SessionStore] = SessionStore) -> list
             life.turn(store, f"e{opening}")
             life.compress(store, f"s{opening}")
             if opening:
-                store.vacuum()  # checkpoints and cuts the log
+                store.vacuum()  # checkpoints and truncates the WAL
             life.chat(store, f"t{opening}")
         life.note("closed", "SELECT 1")
     return vfs.log
@@ -68,7 +68,7 @@ def record(folder: Path, store_class: type[SessionStore] = SessionStore) -> list
 
 @attrs.define
 class Life:
-    """What a client does; each acknowledgement is noted with what must then be there once."""
+    """A client that logs each acknowledgement, with a proof that must count 1 from then on."""
 
     path: Path
     vfs: FaultyVFS
@@ -121,7 +121,7 @@ class Life:
 
 
 def record_large(folder: Path, store_class: type[SessionStore] = SessionStore) -> list[Entry]:
-    """A life whose log is checkpointed because it is long, and begun again from its start."""
+    """A recording whose WAL is checkpointed because it is long, and restarted."""
     vfs = FaultyVFS(record=True)
     life = Life(folder / "state.db", vfs)
     with store_class(life.path, clock=World().clock, vfs=vfs.name) as store:
@@ -133,17 +133,17 @@ def record_large(folder: Path, store_class: type[SessionStore] = SessionStore) -
     return vfs.log
 
 
-# What a disk may hold
+# Images of a disk
 
 
 @attrs.define
 class Content:
-    """A file as far as it is surely on disk, and what was done to it since."""
+    """The content of a file that is surely on disk, and the operations since."""
 
     synced: bytearray | None = None
     since: list[Write | Truncate] = attrs.Factory(list)
     before_delete: bytearray | None = None
-    """What the file was, where its deletion may still be undone by a cut."""
+    """The content before a deletion that a power cut may undo."""
 
     def apply(self, entry: Entry) -> None:
         match entry:
@@ -164,7 +164,7 @@ class Content:
         return data
 
     def image(self, way: str, rng: random.Random) -> bytes | None:
-        """The file after a cut, or None where there is none."""
+        """Return the file after a power cut; None if there is none."""
         if self.before_delete is not None and rng.random() < 0.5:
             return bytes(self.before_delete)
         if self.synced is None and not self.since:
@@ -179,7 +179,7 @@ class Content:
 
 
 def perform(data: bytearray, entry: Write | Truncate) -> None:
-    """Do to the bytes what was done to the file."""
+    """Apply an operation to the bytes of a file."""
     size = entry.size if isinstance(entry, Truncate) else entry.offset
     if len(data) < size:
         data.extend(bytes(size - len(data)))
@@ -190,7 +190,7 @@ def perform(data: bytearray, entry: Write | Truncate) -> None:
 
 
 def tear(entry: Write | Truncate, rng: random.Random) -> list[Write | Truncate]:
-    """The sectors of a write that reached the disk."""
+    """Return the sectors of a write that reached the disk."""
     if isinstance(entry, Truncate):
         return [entry] if rng.random() < 0.5 else []
     pieces: list[Write | Truncate] = []
@@ -205,7 +205,7 @@ def tear(entry: Write | Truncate, rng: random.Random) -> list[Write | Truncate]:
 
 @attrs.frozen
 class Cut:
-    """A moment, and what must be true of every image of it."""
+    """A moment, and what must be true for every image of it."""
 
     at: int
     files: dict[str, Content]
@@ -213,7 +213,7 @@ class Cut:
 
 
 def cuts(log: list[Entry], moments: list[int]):
-    """The state of the disk at each of the moments, in order."""
+    """Yield the state of the disk at each of the moments, in order."""
     files = {file: Content() for file in FILES}
     proofs: dict[str, Proof] = {}
     wanted = iter(sorted(moments))
@@ -226,7 +226,7 @@ def cuts(log: list[Entry], moments: list[int]):
             proofs[entry.name] = entry.proof
             continue
         if isinstance(entry, Sync) and entry.file != "database" and not files[entry.file].synced:
-            # SQLite syncs the folder with the first sync of a log or journal it has created.
+            # SQLite syncs the folder with the first sync of a WAL or journal that it has created.
             for content in files.values():
                 content.before_delete = None
         files[entry.file].apply(entry)
@@ -237,7 +237,7 @@ def cuts(log: list[Entry], moments: list[int]):
 
 @attrs.define
 class Findings:
-    """What the images were like."""
+    """Counts of images and violations."""
 
     images: int = 0
     acknowledged: int = 0
@@ -270,10 +270,10 @@ def campaign(log: list[Entry], images: int, folder: Path) -> Findings:
 
 
 def lay_out(cut: Cut, way: str, path: Path, rng: random.Random) -> None:
-    """Write the image's files, and no others."""
+    """Write the files of the image, and no others."""
     for stale in path.parent.glob(f"{path.name}*"):
         stale.unlink()
-    path.touch(0o600)  # the store makes the file before SQLite opens it
+    path.touch(0o600)  # the store creates the file before SQLite opens it
     for file in FILES:
         data = cut.files[file].image(way, rng)
         if data is not None:
@@ -282,7 +282,7 @@ def lay_out(cut: Cut, way: str, path: Path, rng: random.Random) -> None:
 
 
 def look(cut: Cut, way: str, path: Path, findings: Findings) -> None:
-    """Open the image; every acknowledgement is looked up, and the whole file checked."""
+    """Open the image, check every acknowledgement, and check the whole file."""
     findings.images += 1
     findings.ways[way] += 1
     name = f"entry {cut.at} {way}"
@@ -297,12 +297,12 @@ def look(cut: Cut, way: str, path: Path, findings: Findings) -> None:
             if lost:
                 findings.lost.append(f"{name}: {lost}")
             store.ensure_session("afterwards")
-    except Exception as error:  # noqa: BLE001 - the finding itself
+    except Exception as error:  # noqa: BLE001 - reported as a violation
         findings.damaged.append(f"{name}: {error!r}")
 
 
 def kept(store: SessionStore, proofs: dict[str, Proof]) -> dict[str, int]:
-    """How often each acknowledged thing is there."""
+    """Return the counts of all proofs."""
     sql = {name: proof for name, proof in proofs.items() if isinstance(proof, str)}
     counts = store.snapshot(lambda tx: {name: tx.one(query)[0] for name, query in sql.items()})
     texts: dict[str, list[str]] = {}
@@ -336,11 +336,11 @@ def test_no_power_cut_loses_what_was_acknowledged_or_breaks_the_file(quick, prov
     assert [*found.lost, *large.lost] == []
 
 
-# M5: the same with a store that does not wait for the disk
+# Mutants M5: stores that do not wait for the disk
 
 
 class Normal(SessionStore):
-    """Syncs at checkpoints only."""
+    """A store that syncs at checkpoints only."""
 
     level = "NORMAL"
 
@@ -350,7 +350,7 @@ class Normal(SessionStore):
 
 
 class Off(Normal):
-    """Never syncs."""
+    """A store that never syncs."""
 
     level = "OFF"
 

@@ -1,249 +1,34 @@
-"""C4: real processes race for one file. One rotates, the others learn who; no row is lost.
+"""C4: real processes race for one file. One rotates, the others learn which; no row is lost.
 
-Each campaign is a function that returns the violations it saw, run on the store and on mutants of
-it: `rotate` without the comparison (M3), a lease without its token (M7), a lease on the wall clock
-(M8), transactions that begin deferred (M13). A campaign that does not notice its mutant proves
-nothing.
+Each campaign is a function that returns the violations it saw. It runs on the store and on mutants
+of it (see `tests.support.racing`): `rotate` without the comparison (M3), a lease without its token
+(M7), a lease on the wall clock (M8), transactions that begin deferred (M13).
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import apsw
-import msgspec
 import pytest
-from msgspec.structs import replace
 
-from hermes.errors import SessionEnded
-from hermes.messages import Message, Rotated
-from hermes.store import Clock, Rotation, SessionStore, schema
-from hermes.store.conversations import messages, routes
-from hermes.store.group_commit import translate
-from hermes.store.transaction import Transaction
+from hermes.messages import Message
+from hermes.store import SessionStore, schema
+from tests.support.racing import racing
 
-ROOT = Path(__file__).parents[2]
 DAY = 86400.0
-APPENDS = 1000
-"""More than a round lasts, so that the appender is always stopped by the rotation."""
 
 
-# Mutants
-
-
-class Blind(SessionStore):
-    """M3: `rotate` looks before the summary is made, and not when it is stored."""
-
-    def rotate(self, rotation):
-        def work(tx):
-            (parent,) = tx.one("SELECT no FROM sessions WHERE id = ?", rotation.session_id)
-            carried = messages.messages_after(tx, parent, rotation.upto)
-            tx.run(
-                "UPDATE sessions SET ended_at = ?, end_reason = 'compression' WHERE no = ?",
-                tx.now,
-                parent,
-            )
-            child = tx.new_session_id()
-            tx.run(
-                "INSERT INTO sessions (id, source, kind, parent_no, started_at, last_active) "
-                "VALUES (?, '', 'compression', ?, ?, ?)",
-                child,
-                parent,
-                tx.now,
-                tx.now,
-            )
-            texts = [Message(m.role, m.content) for m in carried]
-            head = messages.append_messages(tx, child, [*rotation.messages, *texts])
-            if rotation.session_key is not None:
-                routes.point(tx, rotation.session_key, child)
-            return Rotated(child, head, None)
-
-        return self.transact(work)
-
-
-class Tokenless(SessionStore):
-    """M7: who once had the lease believes in it."""
-
-    def rotate(self, rotation):
-        return super().rotate(replace(rotation, lease=None))
-
-
-class Deferred(SessionStore):
-    """M13: a transaction that reads first and asks for the write lock when it needs it."""
-
-    def transact(self, work):
-        try:
-            self._db.execute("BEGIN")
-            value = work(Transaction.begin(self._db, self._clock))
-            self._db.execute("COMMIT")
-        except apsw.Error as error:
-            raise translate(error) from error
-        else:
-            return value
-        finally:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-
-
-VARIANTS = {"store": SessionStore, "blind": Blind, "tokenless": Tokenless, "deferred": Deferred}
-
-
-# The processes
-
-
-class Racer:
-    """What a process does when asked. `serve` runs it, `Remote` is the other end."""
-
-    def __init__(self, path, variant, name, *, wall_clock_leases=False):
-        self.name = name
-        self.jump = 0.0
-        self.rotation = None
-        clock = Clock(
-            wall=self.wall, steady=self.wall if wall_clock_leases else time.monotonic
-        )  # M8
-        self.clock = clock
-        self.store = VARIANTS[variant](path, clock=clock) if path else None
-
-    def wall(self):
-        return time.time() + self.jump
-
-    def set_clock(self, jump):
-        self.jump = jump
-
-    def prepare(self, session_id, *, lease=False, ttl=30.0, key=None, epoch=None):
-        """Begin a compression: take the lease if wanted, read the transcript, write the summary."""
-        self.rotation = None
-        before = time.monotonic()
-        taken = self.store.acquire_lease(session_id, self.name, ttl) if lease else None
-        if lease and taken is None:
-            return {"holder": self.store.get_compression_lock_holder(session_id)}
-        transcript = self.store.load(session_id)
-        upto = transcript.messages[-1].id
-        self.rotation = Rotation(
-            session_id=session_id,
-            messages=[Message("user", f"summary of {upto} by {self.name}")],
-            rotation_id=f"{self.name} {session_id}",
-            rewrites=transcript.head.rewrites,
-            upto=upto,
-            session_key=key,
-            epoch=epoch,
-            lease=taken,
-        )
-        return {"upto": upto, "token": taken and taken.token, "before": before}
-
-    def rotate(self):
-        answer = self.store.rotate(self.rotation)
-        return {"rotated": isinstance(answer, Rotated)} | msgspec.to_builtins(answer)
-
-    def take(self, session_id, seconds):
-        """Ask for the lease until it is ours."""
-        give_up = time.monotonic() + seconds
-        while self.store.acquire_lease(session_id, self.name) is None:
-            if time.monotonic() > give_up:
-                return {"taken": None}
-            time.sleep(0.001)  # a lease ends by time alone: there is no event to wait for
-        return {"taken": time.monotonic()}
-
-    def try_lease(self, session_id):
-        return {"got": self.store.acquire_lease(session_id, self.name) is not None}
-
-    def keep(self, session_id):
-        return {"kept": self.store.refresh_compression_lock(session_id, self.name)}
-
-    def append(self, session_id):
-        """Append until the session has ended; says what was acknowledged."""
-        acknowledged = []
-        for number in range(APPENDS):
-            text = f"{session_id} row {number}"
-            try:
-                appended = self.store.append_message(session_id, "user", text)
-            except SessionEnded:
-                return {"acknowledged": acknowledged, "stopped": True}
-            acknowledged.append([appended.message_id, text])
-            time.sleep(0.0005)  # SQLite's lock is not fair: without a pause nobody else gets it
-        return {"acknowledged": acknowledged, "stopped": False}
-
-    def open(self, path):
-        """Open a file that others open at the same time, and write to it."""
-        with SessionStore(path) as store:
-            store.create_session(self.name)
-            return {"version": store._db.pragma("user_version")}
-
-
-def serve():
-    """The main program of a racing process: JSON lines in, JSON lines out."""
-    racer = Racer(*json.loads(sys.argv[1]), **json.loads(sys.argv[2]))
-    for line in sys.stdin:
-        verb, args, options = json.loads(line)
-        try:
-            answer = getattr(racer, verb)(*args, **options)
-        except Exception as error:  # noqa: BLE001 - whatever escapes is a violation to report
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        sys.stdout.write(json.dumps(answer or {}) + "\n")
-        sys.stdout.flush()
-
-
-class Remote:
-    """A racer in a process of its own."""
-
-    def __init__(self, path, variant, name, **options):
-        self.name = name
-        code = "from tests.campaigns.test_races import serve; serve()"
-        arguments = json.dumps([path and str(path), variant, name]), json.dumps(options)
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code, *arguments],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def send(self, verb, *args, **options):
-        self.process.stdin.write(json.dumps([verb, args, options]) + "\n")
-        self.process.stdin.flush()
-
-    def receive(self):
-        return json.loads(self.process.stdout.readline())
-
-    def ask(self, verb, *args, **options):
-        self.send(verb, *args, **options)
-        return self.receive()
-
-    def stop(self):
-        self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
-
-    def wake(self):
-        self.process.send_signal(signal.SIGCONT)
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait(30)
-
-
-@contextlib.contextmanager
-def racing(path, names, variant="store", **options):
-    """Processes with these names on one file."""
-    remotes = [Remote(path, variant, name, **options) for name in names]
-    try:
-        yield remotes
-    finally:
-        for remote in remotes:
-            remote.kill()
-            remote.process.stdin.close()
-            remote.process.stdout.close()
+@pytest.fixture
+def store(path, world):
+    """A store with the clock of `world`."""
+    with SessionStore(path, clock=world.clock) as opened:
+        yield opened
 
 
 def begin(store, session_id):
-    """A conversation to be compressed."""
+    """Create a session to be compressed."""
     store.create_session(session_id)
     store.append_messages(session_id, [Message("user", f"{session_id} old {n}") for n in range(3)])
 
@@ -259,7 +44,7 @@ def race(path, processes, rounds, variant="store", seed=4):
     chance = random.Random(seed)
     violations = []
     names = [f"p{number}" for number in range(processes)]
-    # The judge comes first: a mutant may have to find the schema that suits it.
+    # The judge first: it creates the schema, which a test may have altered for a mutant.
     with SessionStore(path) as judge, racing(path, ["appender"]) as (appender,):
         with racing(path, names, variant) as racers:
             for number in range(rounds):
@@ -297,7 +82,7 @@ def race_once(judge, racers, appender, session_id, chance):
 
 
 def judge_answers(prepared, answers):
-    """One winner, whom the others name; no error."""
+    """There is one winner, the others name it, and nothing failed."""
     for name, answer in (prepared | answers).items():
         if "error" in answer:
             yield f"{name}: {answer['error']}"
@@ -310,7 +95,7 @@ def judge_answers(prepared, answers):
 
 
 def judge_leases(prepared):
-    """One holder, whom the others name."""
+    """There is one holder, and the others name it."""
     holders = [name for name, answer in prepared.items() if answer.get("token")]
     if len(holders) > 1:
         yield f"{len(holders)} holders of one lease"
@@ -320,7 +105,7 @@ def judge_leases(prepared):
 
 
 def judge_lineage(judge, session_id, key, route, answers):
-    """One compression child, the parent ended, the route at the child."""
+    """There is one child, the parent has ended, and the route leads to the child."""
     parent = judge.get_session(session_id)
     if parent.end_reason != "compression":
         yield f"the parent ended with {parent.end_reason}"
@@ -341,7 +126,7 @@ _CHILDREN = (
 
 
 def judge_rows(judge, session_id, answers, appended):
-    """The parent has every acknowledged row; the child the summary and what came after it."""
+    """The parent has every acknowledged row; the child has the summary and all rows after it."""
     if "error" in appended:
         yield f"appender: {appended['error']}"
         return
@@ -368,7 +153,7 @@ def test_one_of_many_processes_rotates_and_nothing_is_lost(path, prove):
 
 
 def test_the_mutant_that_does_not_compare_is_caught(path):
-    """M3: the index still forbids the fork, so the losers see an error instead of the winner."""
+    """M3: the index prevents the fork, so the losers see an error instead of the winner."""
     violations = race(path, 4, 5, "blind")
     assert [v for v in violations if "ConstraintError" in v]
     assert not [v for v in violations if "4 children" in v]
@@ -385,7 +170,7 @@ def test_the_mutant_that_does_not_compare_forks_without_the_index(path):
 
 
 def test_the_mutant_that_begins_deferred_is_caught(path):
-    """M13: a snapshot that is too old to be written from is an error that no timeout prevents."""
+    """M13: an outdated snapshot cannot be written from, however long it waits."""
     violations = race(path, 4, 30, "deferred")
     assert [v for v in violations if "StoreBusy" in v]
 
@@ -394,7 +179,7 @@ def test_the_mutant_that_begins_deferred_is_caught(path):
 
 
 def freeze(path, rounds, variant="store", ttl=0.05):
-    """Stop a holder until another took its lease; awake, it must not rotate."""
+    """Stop a holder until its lease has another holder; continued, it must not rotate."""
     violations = []
     with SessionStore(path) as judge, racing(path, ["holder", "other"], variant) as racers:
         for number in range(rounds):
@@ -410,10 +195,10 @@ def freeze(path, rounds, variant="store", ttl=0.05):
 
 
 def freeze_once(holder, other, session_id, ttl, *, first):
-    """`first`: the other also rotates before the holder wakes."""
+    """`first`: the other also rotates before the holder continues."""
     holder.ask("prepare", session_id, lease=True, ttl=ttl)
     holder.stop()
-    holder.send("rotate")  # it will find this when it wakes
+    holder.send("rotate")  # it reads this when it continues
     taken = other.ask("take", session_id, 10)
     prepared = other.ask("prepare", session_id, lease=True)
     winner = other.ask("rotate") if first else None
@@ -458,20 +243,20 @@ def test_the_lease_of_a_killed_holder_is_taken_over(path, prove):
             assert other.ask("rotate")["rotated"]
 
 
-def test_the_default_lease_ends_after_thirty_seconds(blocking, world):
-    blocking.create_session("s")
-    assert blocking.acquire_lease("s", "a")
+def test_the_default_lease_ends_after_thirty_seconds(store, world):
+    store.create_session("s")
+    assert store.acquire_lease("s", "a")
     world.pass_time(29.9)
-    assert blocking.acquire_lease("s", "b") is None
+    assert store.acquire_lease("s", "b") is None
     world.pass_time(0.2)
-    assert blocking.acquire_lease("s", "b")
+    assert store.acquire_lease("s", "b")
 
 
 # Clocks
 
 
 def jump(path, rounds, *, wall_clock_leases=False, seed=8):
-    """Set the date of either process by a day while one holds the lease."""
+    """Change the wall clock of both processes by a day while one holds the lease."""
     chance = random.Random(seed)
     violations = []
     options = {"wall_clock_leases": wall_clock_leases}
@@ -524,13 +309,13 @@ def test_the_mutant_with_leases_on_the_wall_clock_is_caught(path):
 
 
 @pytest.mark.parametrize("days", [-1, 1])
-def test_a_lease_does_not_look_at_the_date(blocking, world, days):
-    blocking.create_session("s")
-    assert blocking.acquire_lease("s", "a")
+def test_a_lease_does_not_look_at_the_date(store, world, days):
+    store.create_session("s")
+    assert store.acquire_lease("s", "a")
     world.now += days * DAY
-    assert blocking.get_compression_lock_holder("s") == "a"
-    assert blocking.acquire_lease("s", "b") is None
-    assert blocking.refresh_compression_lock("s", "a")
+    assert store.get_compression_lock_holder("s") == "a"
+    assert store.acquire_lease("s", "b") is None
+    assert store.refresh_compression_lock("s", "a")
 
 
 # Opening
@@ -556,24 +341,24 @@ def _first_version(path):
     db.close()
 
 
-@pytest.mark.parametrize("make", [_missing, _empty, _first_version])
-def test_many_processes_open_a_file_at_the_same_moment(tmp_path, make, prove):
+def test_many_processes_open_a_file_at_the_same_moment(tmp_path, prove):
     names = [f"p{number}" for number in range(20)]
     SessionStore(tmp_path / "alone.db").close()
-    whole = _schema(tmp_path / "alone.db")
+    expected = _schema(tmp_path / "alone.db")
     with racing(None, names) as racers:
-        for number in range(20 if prove else 5):
-            path = tmp_path / f"{number}.db"
-            make(path)
-            for racer in racers:
-                racer.send("open", str(path))
-            answers = [racer.receive() for racer in racers]
-            assert answers == [{"version": len(schema.MIGRATIONS)}] * len(racers)
-            assert _schema(path) == whole
-            with SessionStore(path) as store:
-                assert store.integrity_check() == []
-                found = {listed.session.id for listed in store.list_sessions(limit=100)}
-                assert found == {*names} | ({"old"} if make is _first_version else set())
+        for make in (_missing, _empty, _first_version):
+            for number in range(20 if prove else 5):
+                path = tmp_path / f"{make.__name__}{number}.db"
+                make(path)
+                for racer in racers:
+                    racer.send("open", str(path))
+                answers = [racer.receive() for racer in racers]
+                assert answers == [{"version": len(schema.MIGRATIONS)}] * len(racers)
+                assert _schema(path) == expected
+                with SessionStore(path) as store:
+                    assert store.integrity_check() == []
+                    found = {listed.session.id for listed in store.list_sessions(limit=100)}
+                    assert found == {*names} | ({"old"} if make is _first_version else set())
 
 
 def _schema(path):

@@ -2,13 +2,14 @@
 
 A script of operations runs against the real actors and a real file, on a virtual clock, with a
 store that works inline, so that a failing script repeats exactly. COMMITs fail on demand: busy,
-full, or with an unknown outcome, which ends the runtime as a crash would. In the end everything is
-opened once more without faults, and the file must tell a story in which each promise was kept.
+full, or with an unknown outcome, which ends the runtime as a crash would. In the end the runtime is
+opened once more without faults, and the file must show that every guarantee was kept.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import random
 import re
@@ -16,6 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 
+import apsw
 import attrs
 import pytest
 import trio
@@ -24,9 +26,9 @@ from msgspec.structs import replace
 from trio.testing import MockClock
 
 from hermes import CompressionConfig, Config, ExpiryPolicy, Inbound, Source
-from hermes.actors.runtime import running
-from hermes.actors.session.actor import REFUSED
-from hermes.embed.trio_host import plain_description
+from hermes.actors.runtime import open_actors
+from hermes.actors.session.actor import REJECTED
+from hermes.embed.agent import default_spec
 from hermes.errors import (
     ContextOverflow,
     HermesError,
@@ -35,11 +37,12 @@ from hermes.errors import (
 )
 from hermes.events import TextDelta, ToolFinished, ToolStarted
 from hermes.messages import Committed, ToolCall, TurnResult, Usage
-from hermes.store import SessionStore, inline, open_store
-from hermes.testing import DeterministicCompressor, MemoryAdapter
+from hermes.store import SessionStore, open_store
+from hermes.testing import DeterministicCompressor, MemoryAdapter, inline, inspect
 from hermes.transcript.render import is_valid, render
-from tests.conftest import World
-from tests.runtime.conftest import Through
+from tests.support.folders import quick_folder
+from tests.support.store_proxy import Through
+from tests.support.stores import World
 
 KEYS = ("k0", "k1")
 COMMANDS = (
@@ -48,7 +51,7 @@ COMMANDS = (
     "/steer left", "/queue later", "/usage", "/nonsense",
 )  # fmt: skip
 PATIENCE = 10_000.0
-DROPPED = re.compile(r"(\d+) waiting messages? w")
+CANCELLED = re.compile(r"(\d+) queued messages? w")
 ANSWERS = "SELECT content FROM all_messages WHERE role = 'assistant' AND content LIKE 'well, _%'"
 REPLIES = "SELECT turn_id FROM outbox WHERE json_extract(body, '$.kind') = 'reply'"
 EXAMPLES = 5000 if "--prove" in sys.argv else 100
@@ -87,7 +90,7 @@ OPERATIONS = st.one_of(
 
 @attrs.define
 class Agent:
-    """Does something different for each message, always the same for the same one."""
+    """An agent whose behaviour depends on the message, and on nothing else."""
 
     story: Story
     runs: int = 0
@@ -130,7 +133,7 @@ class Agent:
 
 @attrs.define
 class Story:
-    """What was asked of the runtime, and what it said to that."""
+    """The input of a simulation, and its results."""
 
     path: object
     world: World = attrs.Factory(World)
@@ -143,11 +146,11 @@ class Story:
     heard: list[tuple[str, str, int]] = attrs.Factory(list)
     starts: int = 0
     behind: Callable[[object], object] = lambda store: store
-    """Puts something between the runtime and its store."""
+    """Wraps the store that the runtime gets."""
 
     @contextlib.asynccontextmanager
     async def open(self):
-        """A start of the runtime."""
+        """Open the runtime."""
         self.starts += 1
         async with (
             open_store(
@@ -159,10 +162,10 @@ class Story:
                 },
                 open_worker=inline(lambda: self.faults.pop(0) if self.faults else None),
             ) as store,
-            running(
+            open_actors(
                 self.behind(store),
                 build=self.build,
-                describe=plain_description,
+                agent_spec=default_spec,
                 compressor=DeterministicCompressor(delay=0.5),
                 adapters=[self.adapter],
                 wall=self.world.clock.wall,
@@ -191,7 +194,7 @@ class Story:
 
 
 class Player:
-    """Plays a script on one start of the runtime after the other."""
+    """Runs a script, and opens the runtime again after each crash."""
 
     def __init__(self, story):
         self.story = story
@@ -219,10 +222,10 @@ class Player:
     async def do(self, runtime, nursery, name, *arguments):
         await getattr(self, name)(runtime, nursery, *arguments)
 
-    async def say(self, runtime, nursery, session_key, busy):
+    async def say(self, runtime, nursery, session_key, when_busy):
         number = len(self.story.said)
         inbound = self.story.inbound(
-            session_key, f"{number:04} {'word ' * (number % 40)}", busy=busy
+            session_key, f"{number:04} {'word ' * (number % 40)}", when_busy=when_busy
         )
         nursery.start_soon(self.submit, runtime, inbound)
 
@@ -244,9 +247,9 @@ class Player:
         assert first == receipt.inbox_id, "one event, two receipts"
 
     async def give_up(self, runtime, nursery, session_key, steps):
-        """An asker who is cancelled after so many steps."""
+        """Ask, and cancel the call after a number of steps."""
         number = len(self.story.said)
-        inbound = self.story.inbound(session_key, f"{number:04} asked in vain")
+        inbound = self.story.inbound(session_key, f"{number:04} cancelled")
 
         async def ask():
             with contextlib.suppress(HermesError):
@@ -261,7 +264,7 @@ class Player:
             inner.cancel_scope.cancel()
 
     async def interrupt(self, runtime, nursery, session_key):
-        await runtime.interrupt(session_key)
+        await runtime.conversation(session_key).interrupt()
 
     async def write(self, runtime, nursery, session_key, what):
         with SessionStore(self.story.path, clock=self.story.world.clock) as store:
@@ -280,7 +283,7 @@ class Player:
                     case "title":
                         store.set_session_title(route.session_id, f"t{len(self.story.said)}")
             except (HermesError, ValueError):
-                pass  # it ended a moment ago, or the title is taken
+                pass  # the session has just ended, or the title is in use
 
     async def wait(self, runtime, nursery, seconds):
         self.story.world.pass_time(seconds)
@@ -294,15 +297,15 @@ class Player:
         self.story.faults.append(kind)
 
     async def passivate(self, runtime, nursery):
-        runtime.passivate()
+        runtime.admin.passivate()
 
 
 class Crash(Exception):
-    """The host's program fails."""
+    """The program of the host fails."""
 
 
 async def calm(story):
-    """A last start, without faults, until nothing is left to do."""
+    """Open the runtime without faults, until nothing is left to do."""
     with trio.fail_after(PATIENCE):
         async with story.open() as runtime:
             while await unfinished(runtime):
@@ -313,13 +316,15 @@ async def calm(story):
 
 
 async def unfinished(runtime):
-    store = runtime._context.store
+    store = inspect(runtime).store
     return await store.open_inbox() or await store.pending_outbox()
 
 
 def check(story):
-    with SessionStore(story.path, clock=story.world.clock) as store:
-        db = store._db
+    with (
+        SessionStore(story.path, clock=story.world.clock) as store,
+        contextlib.closing(apsw.Connection(str(story.path))) as db,
+    ):
         states = dict(db.execute("SELECT event_id, state FROM inbox"))
         order = dict(db.execute("SELECT event_id, id FROM inbox"))
         for event_id in story.receipts:
@@ -332,7 +337,7 @@ def check(story):
             assert is_valid(render(rows)) is None
             every = store.get_messages(session_id, include_rewound=True)
             ours = [row for row in every if row.content and row.content[:4].isdigit()]
-            waited = [row for row in ours if story.said[int(row.content[:4])].busy != "steer"]
+            waited = [row for row in ours if story.said[int(row.content[:4])].when_busy != "steer"]
             assert [r.id for r in every] == sorted(r.id for r in every)
             check_order(waited, order)
             live = [row.content[:4] for row in rows if row in ours and row.role == "user"]
@@ -353,38 +358,38 @@ def check(story):
 
 
 def check_order(rows, order):
-    """In one session, messages stand in the order in which they were accepted.
+    """In one session, messages are in the order in which they were accepted.
 
-    A retry, an edit and a compression write old messages anew; the first time counts. What steers
-    is heard by the running turn, before what waits for the next one.
+    A retry, an edit and a compression write messages again; only the first time counts. A steering
+    message is part of the running turn, before messages that wait for the next one.
     """
     seen = dict.fromkeys(row.content[:4] for row in rows if row.role == "user")
     events = [f"e{int(number)}" for number in seen]
-    assert set(events) <= set(order), "a message that nobody has accepted"
+    assert set(events) <= set(order), "a message that was not accepted"
     places = [order[event] for event in events]
     assert places == sorted(places), list(seen)
 
 
 def check_telling(story, db):
-    """Each accepted message is in a transcript, or somebody was told that it is not."""
+    """Each accepted message is in a transcript, or its sender was told that it is not."""
     bodies = [json.loads(body) for (body,) in db.execute("SELECT body FROM outbox")]
     texts = [body["text"] for body in bodies]
-    dropped = sum(int(found[1]) for text in texts if (found := DROPPED.search(text)))
-    dropped += texts.count(REFUSED)
+    dropped = sum(int(found[1]) for text in texts if (found := CANCELLED.search(text)))
+    dropped += texts.count(REJECTED)
     stored = {row[0] for row in db.execute("SELECT substr(content, 1, 4) FROM all_messages")}
     spoken = {f"e{n}": said for n, said in enumerate(story.said) if not said.command}
     lost = [
         event for event in story.receipts if event in spoken and event[1:].zfill(4) not in stored
     ]
-    assert len(lost) <= dropped, f"nobody was told of {lost}"
+    assert len(lost) <= dropped, f"no sender was told about {lost}"
     turns = Counter(turn for (turn,) in db.execute(REPLIES))
     assert all(times == 1 for times in turns.values()), "one turn, two replies"
     for (answer,) in db.execute(ANSWERS):
-        assert answer in texts, f"nobody was told {answer!r}"
+        assert answer in texts, f"{answer!r} was not sent"
 
 
 def check_sending(story):
-    """Each reply was sent, in its lane's order; twice only after a crash, and then it says so."""
+    """Each reply was sent, in the order of its lane; more than once only after a crash."""
     first = {}
     for row in story.adapter.sent:
         first.setdefault(row.outbox_id, row)
@@ -413,9 +418,11 @@ def simulate(path, script, behind=lambda store: store):
 
 
 @pytest.fixture
-def fresh(tmp_path):
-    numbers = iter(range(10_000_000))
-    return lambda: tmp_path / f"{next(numbers)}.db"
+def fresh():
+    """Return paths of new files."""
+    numbers = itertools.count()
+    with quick_folder() as folder:
+        yield lambda: folder / f"{next(numbers)}.db"
 
 
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), deadline=None)
@@ -424,25 +431,25 @@ def test_every_promise_holds_whatever_happens(fresh, script):
     simulate(fresh(), script)
 
 
-# A simulation that notices nothing proves nothing: stores with one fault each, which it must find.
+# Mutants: stores that break one guarantee each, which the simulation must find.
 
 
-class Forgetful(Through):
-    """It does not keep what the user said."""
+class LosesInput(Through):
+    """It does not store the message of the user."""
 
     async def commit_turn(self, turn):
         return await self.store.commit_turn(replace(turn, rows=turn.rows[1:]))
 
 
-class Mute(Through):
-    """It keeps no replies."""
+class LosesReplies(Through):
+    """It does not store replies."""
 
     async def commit_turn(self, turn):
         return await self.store.commit_turn(replace(turn, outbox=()))
 
 
-class Repeating(Through):
-    """It writes a turn twice, as one that is run again after it was committed would be."""
+class CommitsTwice(Through):
+    """It writes each turn twice, as if it had run again after its commit."""
 
     async def commit_turn(self, turn):
         done = await self.store.commit_turn(turn)
@@ -451,8 +458,8 @@ class Repeating(Through):
         return done
 
 
-class Gullible(Through):
-    """It takes an event that comes again for another one."""
+class AcceptsTwice(Through):
+    """It accepts a repeated event as a new one."""
 
     async def accept(self, inbound, **options):
         times = self.seen[inbound.event_id]
@@ -461,46 +468,43 @@ class Gullible(Through):
         return await self.store.accept(again, **options)
 
 
-class Lingering(Through):
-    """It does not give leases back."""
+class KeepsLeases(Through):
+    """It does not release leases."""
 
     async def release_compression_lock(self, session_id, holder):
         await trio.lowlevel.checkpoint()
 
 
-class Shuffling(Through):
-    """It hands the second of two messages over first."""
+class Reorders(Through):
+    """It delivers the second of two messages first."""
 
-    def __setattr__(self, name, value):
-        super().__setattr__(name, self._shuffled(value) if name == "deliver" else value)
-
-    def _shuffled(self, deliver):
+    def subscribe(self, *, on_accepted, on_outbox):
         kept = []
 
-        def shuffled(delivery):
-            kept.append(replace(delivery, waiting=0))
+        def shuffled(accepted):
+            kept.append(replace(accepted, waiting=0))
             if len(kept) == 2:
-                deliver(kept.pop())
-                deliver(kept.pop())
+                on_accepted(kept.pop())
+                on_accepted(kept.pop())
 
-        return shuffled
+        return self.store.subscribe(on_accepted=shuffled, on_outbox=on_outbox)
 
 
-class Unsettled(Through):
-    """It leaves messages open that were answered beside a turn."""
+class LeavesOpen(Through):
+    """It leaves messages open that were answered without a turn."""
 
     async def answer(self, answer):
         await self.store.answer(replace(answer, inbox_ids=()))
 
 
 MUTANTS = {
-    "forgetful": Forgetful,
-    "mute": Mute,
-    "repeating": Repeating,
-    "gullible": lambda store: Gullible(store, seen=Counter()),
-    "lingering": Lingering,
-    "shuffling": Shuffling,
-    "unsettled": Unsettled,
+    "loses input": LosesInput,
+    "loses replies": LosesReplies,
+    "commits twice": CommitsTwice,
+    "accepts twice": lambda store: AcceptsTwice(store, seen=Counter()),
+    "keeps leases": KeepsLeases,
+    "reorders": Reorders,
+    "leaves open": LeavesOpen,
 }
 
 
@@ -517,5 +521,17 @@ def test_the_simulation_finds(fresh, name):
     def attempt(script):
         simulate(fresh(), script, MUTANTS[name])
 
-    with pytest.raises((AssertionError, trio.TooSlowError, BaseExceptionGroup)):
+    with pytest.raises((AssertionError, trio.TooSlowError, BaseExceptionGroup)) as caught:
         attempt()
+    found = list(leaves(caught.value))
+    assert found
+    assert all(isinstance(error, AssertionError | trio.TooSlowError) for error in found), found
+
+
+def leaves(error):
+    """Yield the exceptions in a group, or the exception itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from leaves(each)
+    else:
+        yield error

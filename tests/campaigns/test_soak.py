@@ -1,8 +1,7 @@
 """C5: many conversations through one process; memory stays bounded and flat.
 
-In a process of its own, so that what is measured is the runtime and not the tests. Many sessions
-are spoken to, a hundred at a time; actors end when they are idle, agents and transcripts are
-bounded.
+It runs in a separate process, so that only the runtime is measured. There are many sessions, a
+hundred at a time. Idle actors end; the number of agents and the size of transcripts are bounded.
 """
 
 from __future__ import annotations
@@ -56,14 +55,14 @@ async def main():
     limits = Config(max_agents=50, transcript_bytes=2**20, idle_timeout=0.5)
     config = limits if bounded == "bounded" else Config(max_agents=10**6, transcript_bytes=2**40)
     marks = []
-    async with open_runtime(path, agent=Agent, config=config) as runtime:
+    async with open_runtime(path, build_agent=Agent, config=config) as runtime:
         for tenth in range(10):
             keys = [f"k{n}" for n in range(tenth, sessions, 10)]
             async with trio.open_nursery() as nursery:
                 for first in range(100):
                     nursery.start_soon(speak, runtime, keys[first::100])
             marks.append(resident())
-        statistics = runtime.statistics()
+        statistics = await runtime.admin.statistics()
     print(json.dumps({"marks": marks, "actors": statistics.actors, "built": built,
                       "closed": closed}))
 
@@ -86,7 +85,7 @@ def soak(path, sessions, messages, words, bounded="bounded"):
 
 
 def growth(figures):
-    """Megabytes that were added in the second half."""
+    """Return the growth in the second half, in megabytes."""
     marks = figures["marks"]
     return max(marks[5:]) - max(marks[:5])
 
@@ -103,5 +102,5 @@ def test_memory_stays_bounded_and_flat(path, prove):
 
 
 def test_the_measure_notices_what_is_never_let_go(path):
-    """The mutant: without bounds memory grows with every conversation."""
+    """Mutant: without bounds, memory grows with every conversation."""
     assert growth(soak(path, 1_000, 10, 800, "unbounded")) > GROWTH

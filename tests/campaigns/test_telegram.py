@@ -1,4 +1,4 @@
-"""C7: Telegram in all its moods, and kills: the messages sent are the turns, each exactly once."""
+"""C7: with faults of Telegram and kills of the bot, each turn is sent exactly once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def attacked(path, seed, kills, mutant=""):
-    """What a campaign has seen; without kills there are no outages either, unless they are -1."""
+def run_campaign(path, seed, kills, mutant=""):
+    """The result of a campaign; `kills` 0 means no faults either, -1 means faults without kills."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.campaigns.telegraphing", str(path), str(seed), str(kills),
+        [sys.executable, "-m", "tests.campaigns.telegram_program", str(path), str(seed), str(kills),
          mutant],
         check=True,
         cwd=ROOT,
@@ -26,10 +26,10 @@ def attacked(path, seed, kills, mutant=""):
     return json.loads(done.stdout)
 
 
-def test_after_any_seed_the_messages_sent_are_the_turns(tmp_path, prove):
-    floods = edits = 0  # of all seeds: on a busy machine one may have none
+def test_the_messages_sent_are_the_turns(tmp_path, prove):
+    floods = edits = 0  # summed over all seeds: on a busy machine one seed may have none
     for seed in range(40) if prove else (1,):
-        seen = attacked(tmp_path / f"{seed}.db", seed, 8 if prove else 3)
+        seen = run_campaign(tmp_path / f"{seed}.db", seed, 8 if prove else 3)
         assert seen["wrong"] == [], f"seed {seed}"
         assert seen["turns"] > 10
         floods += seen["floods"]
@@ -38,8 +38,8 @@ def test_after_any_seed_the_messages_sent_are_the_turns(tmp_path, prove):
     assert edits
 
 
-def test_without_kills_and_outages_nothing_is_marked_and_no_preview_is_left(tmp_path):
-    seen = attacked(tmp_path / "calm.db", 1, 0)
+def test_without_faults_nothing_is_marked_as_recovered_and_no_preview_is_left(tmp_path):
+    seen = run_campaign(tmp_path / "calm.db", 1, 0)
     assert (seen["wrong"], seen["recovered"], seen["strays"]) == ([], 0, 0)
     assert seen["edits"]
 
@@ -55,10 +55,10 @@ def test_without_kills_and_outages_nothing_is_marked_and_no_preview_is_left(tmp_
         ("unknown is unsent", -1),
     ],
 )
-def test_the_campaign_finds(tmp_path, prove, mutant, kills):
+def test_the_campaign_detects(tmp_path, prove, mutant, kills):
     if not prove and mutant not in {"offset before the commit", "lower number is old"}:
-        pytest.skip("part of make prove; the contract suite knows it too")
+        pytest.skip("part of make prove; the contract tests detect it too")
     for seed in range(8):
-        if attacked(tmp_path / f"{seed}.db", seed, kills, mutant)["wrong"]:
+        if run_campaign(tmp_path / f"{seed}.db", seed, kills, mutant)["wrong"]:
             return
-    raise AssertionError(f"nobody noticed: {mutant}")
+    raise AssertionError(f"not detected: {mutant}")

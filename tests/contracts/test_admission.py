@@ -16,7 +16,7 @@ from hermes.messages import (
     Principal,
     Source,
 )
-from tests.conftest import open_face
+from hermes.store import SessionStore
 
 HOUR = 3600.0
 FIVE_MINUTES = 300.0
@@ -31,55 +31,55 @@ def said(text="ask for AAAA-0001"):
     return [Outbound("lane", {"text": text})]
 
 
-async def ask(store, source=ALICE, code="AAAA-0001", **options):
+def ask(store, source=ALICE, code="AAAA-0001", **options):
     options.setdefault("salt", SALT)
     options.setdefault("say", said(f"ask for {code}"))
-    return await store.request_pairing(source, f"k:{source.user_id}", code, **options)
+    return store.request_pairing(source, f"k:{source.user_id}", code, **options)
 
 
-async def texts(store):
-    return [row.body["text"] for row in await store.pending_outbox()]
+def texts(store):
+    return [row.body["text"] for row in store.pending_outbox()]
 
 
 def user(source=ALICE):
     return source.platform, source.account, source.user_id
 
 
-async def test_nobody_is_known_before_he_was_let_in(store):
-    assert await store.find_principal(*user()) is None
-    assert await store.principals() == []
-    assert await store.pairings() == []
+def test_nobody_is_known_before_he_was_let_in(store):
+    assert store.find_principal(*user()) is None
+    assert store.principals() == []
+    assert store.pairings() == []
 
 
-async def test_a_stranger_waits_with_a_code_and_is_let_in_by_it_once(store, world):
-    assert await ask(store)
+def test_a_stranger_waits_with_a_code_and_is_let_in_by_it_once(store, world):
+    assert ask(store)
     now = world.now
     waiting = Pairing(ALICE, "k:42", now, now + HOUR)
-    assert await store.pairings() == [waiting]
-    assert await store.find_principal(*user()) is None
-    assert await store.approve_pairing("AAAA-0001", "user", CONSOLE) == waiting
-    assert await store.find_principal(*user()) == "user"
-    assert await store.principals() == [Principal(*user(), "user", "Alice", now)]
-    assert await store.pairings() == []
-    assert await store.approve_pairing("AAAA-0001", "user", CONSOLE) == PairingRejected(4)
+    assert store.pairings() == [waiting]
+    assert store.find_principal(*user()) is None
+    assert store.approve_pairing("AAAA-0001", "user", CONSOLE) == waiting
+    assert store.find_principal(*user()) == "user"
+    assert store.principals() == [Principal(*user(), "user", "Alice", now)]
+    assert store.pairings() == []
+    assert store.approve_pairing("AAAA-0001", "user", CONSOLE) == PairingRejected(4)
 
 
-async def test_an_operator_can_be_made_too_and_a_later_pairing_counts(store, world):
-    await ask(store)
-    await store.approve_pairing("AAAA-0001", "operator", CONSOLE)
-    assert await store.find_principal(*user()) == "operator"
+def test_an_operator_can_be_made_too_and_a_later_pairing_counts(store, world):
+    ask(store)
+    store.approve_pairing("AAAA-0001", "operator", CONSOLE)
+    assert store.find_principal(*user()) == "operator"
     world.pass_time(1)
-    await ask(store, replace(ALICE, user_name="Al"), "AAAA-0002")
-    await store.approve_pairing("AAAA-0002", "user", CONSOLE)
-    assert await store.principals() == [Principal(*user(), "user", "Al", world.now)]
+    ask(store, replace(ALICE, user_name="Al"), "AAAA-0002")
+    store.approve_pairing("AAAA-0002", "user", CONSOLE)
+    assert store.principals() == [Principal(*user(), "user", "Al", world.now)]
 
 
-async def test_a_guest_cannot_be_made_and_nothing_is_left_of_the_try(store):
-    await ask(store)
+def test_a_guest_cannot_be_made_and_nothing_is_left_of_the_try(store):
+    ask(store)
     with pytest.raises(Exception, match="role"):
-        await store.approve_pairing("AAAA-0001", "guest", CONSOLE)
-    assert len(await store.pairings()) == 1
-    assert await store.principals() == []
+        store.approve_pairing("AAAA-0001", "guest", CONSOLE)
+    assert len(store.pairings()) == 1
+    assert store.principals() == []
 
 
 @pytest.mark.parametrize(
@@ -98,109 +98,109 @@ async def test_a_guest_cannot_be_made_and_nothing_is_left_of_the_try(store):
         ("telegram", "bot", "42\x00"),
     ],
 )
-async def test_only_the_same_platform_account_and_id_are_the_same_principal(store, other):
-    await ask(store)
-    await store.approve_pairing("AAAA-0001", "user", CONSOLE)
-    await ask(store, replace(ALICE, user_id="u"), "AAAA-0002")
-    await store.approve_pairing("AAAA-0002", "user", CONSOLE)
-    assert await store.find_principal(*other) is None
+def test_only_the_same_platform_account_and_id_are_the_same_principal(store, other):
+    ask(store)
+    store.approve_pairing("AAAA-0001", "user", CONSOLE)
+    ask(store, replace(ALICE, user_id="u"), "AAAA-0002")
+    store.approve_pairing("AAAA-0002", "user", CONSOLE)
+    assert store.find_principal(*other) is None
 
 
-async def test_the_code_is_nowhere_but_in_what_was_said(store, sql):
-    await ask(store, say=())
+def test_the_code_is_nowhere_but_in_what_was_said(store, sql):
+    ask(store, say=())
     found = sql("SELECT * FROM pairings")
     assert "AAAA" not in json.dumps(found)
     assert "0001" not in json.dumps(found).replace(SALT, "")
 
 
-async def test_the_same_code_with_another_salt_has_another_digest(store, sql):
-    await ask(store, ALICE, "AAAA-0001", salt="01" * 16)
-    await ask(store, BOB, "AAAA-0001", salt="02" * 16)
+def test_the_same_code_with_another_salt_has_another_digest(store, sql):
+    ask(store, ALICE, "AAAA-0001", salt="01" * 16)
+    ask(store, BOB, "AAAA-0001", salt="02" * 16)
     first, second = sql("SELECT digest FROM pairings")
     assert first != second
 
 
-async def test_the_request_and_what_is_said_of_it_are_one_fact(store):
-    await ask(store)
-    assert await texts(store) == ["ask for AAAA-0001"]
-    [row] = await store.pending_outbox()
+def test_the_request_and_what_is_said_of_it_are_one_fact(store):
+    ask(store)
+    assert texts(store) == ["ask for AAAA-0001"]
+    [row] = store.pending_outbox()
     assert (row.session_key, row.lane, row.turn_id) == ("k:42", "lane", 0)
-    assert await store.open_inbox() == []
-    assert await store.get_route("k:42") is None
+    assert store.open_inbox() == []
+    assert store.get_route("k:42") is None
     with pytest.raises(TypeError):
-        await ask(store, BOB, "AAAA-0002", say=[Outbound("lane", {"text": object()})])
-    assert [each.source for each in await store.pairings()] == [ALICE]
-    assert len(await store.pending_outbox()) == 1
+        ask(store, BOB, "AAAA-0002", say=[Outbound("lane", {"text": object()})])
+    assert [each.source for each in store.pairings()] == [ALICE]
+    assert len(store.pending_outbox()) == 1
 
 
-async def test_who_waits_already_is_not_told_again_and_his_code_stays_good(store, world):
-    await ask(store)
+def test_who_waits_already_is_not_told_again_and_his_code_stays_good(store, world):
+    ask(store)
     world.pass_time(HOUR - 1)
-    assert not await ask(store, code="AAAA-0002")
-    assert await texts(store) == ["ask for AAAA-0001"]
-    assert isinstance(await store.approve_pairing("AAAA-0002", "user", CONSOLE), PairingRejected)
-    assert isinstance(await store.approve_pairing("AAAA-0001", "user", CONSOLE), Pairing)
+    assert not ask(store, code="AAAA-0002")
+    assert texts(store) == ["ask for AAAA-0001"]
+    assert isinstance(store.approve_pairing("AAAA-0002", "user", CONSOLE), PairingRejected)
+    assert isinstance(store.approve_pairing("AAAA-0001", "user", CONSOLE), Pairing)
 
 
-async def test_a_code_is_over_after_an_hour_and_another_may_be_had(store, world):
-    await ask(store)
+def test_a_code_is_over_after_an_hour_and_another_may_be_had(store, world):
+    ask(store)
     world.pass_time(HOUR)
-    assert await store.pairings() == []
-    assert await store.approve_pairing("AAAA-0001", "user", CONSOLE) == PairingRejected(4)
-    assert await store.find_principal(*user()) is None
-    assert await ask(store, code="AAAA-0002")
-    assert await texts(store) == ["ask for AAAA-0001", "ask for AAAA-0002"]
-    assert isinstance(await store.approve_pairing("AAAA-0002", "user", CONSOLE), Pairing)
+    assert store.pairings() == []
+    assert store.approve_pairing("AAAA-0001", "user", CONSOLE) == PairingRejected(4)
+    assert store.find_principal(*user()) is None
+    assert ask(store, code="AAAA-0002")
+    assert texts(store) == ["ask for AAAA-0001", "ask for AAAA-0002"]
+    assert isinstance(store.approve_pairing("AAAA-0002", "user", CONSOLE), Pairing)
 
 
-async def test_three_get_a_code_within_five_minutes_and_others_hear_nothing(store, world, sql):
+def test_three_get_a_code_within_five_minutes_and_others_hear_nothing(store, world, sql):
     for n in range(3):
-        assert await ask(store, replace(ALICE, user_id=f"s{n}"), f"AAAA-000{n}")
+        assert ask(store, replace(ALICE, user_id=f"s{n}"), f"AAAA-000{n}")
         world.pass_time(1)
-    assert not await ask(store, BOB, "BBBB-0000")
-    assert len(await texts(store)) == 3
-    assert await ask(store, replace(BOB, account="bot2"), "BBBB-0001")
-    assert await ask(store, replace(BOB, platform="signal"), "BBBB-0002")
+    assert not ask(store, BOB, "BBBB-0000")
+    assert len(texts(store)) == 3
+    assert ask(store, replace(BOB, account="bot2"), "BBBB-0001")
+    assert ask(store, replace(BOB, platform="signal"), "BBBB-0002")
     world.pass_time(FIVE_MINUTES - 4)
-    assert not await ask(store, BOB, "BBBB-0003")
+    assert not ask(store, BOB, "BBBB-0003")
     world.pass_time(1)  # since the first of them has asked
-    assert await ask(store, BOB, "BBBB-0003")
-    assert not await ask(store, ALICE, "BBBB-0004")
-    waiting = [each.source.user_id for each in await store.pairings()]
+    assert ask(store, BOB, "BBBB-0003")
+    assert not ask(store, ALICE, "BBBB-0004")
+    waiting = [each.source.user_id for each in store.pairings()]
     assert waiting == ["s0", "s1", "s2", "43", "43", "43"], "nobody has lost his place"
-    assert isinstance(await store.approve_pairing("AAAA-0000", "user", CONSOLE), Pairing)
+    assert isinstance(store.approve_pairing("AAAA-0000", "user", CONSOLE), Pairing)
     world.pass_time(2 * HOUR)
-    await ask(store)
+    ask(store)
     assert sql("SELECT count(*) FROM pairings") == [[1]]  # what is over is not kept
 
 
-async def test_strangers_who_come_back_keep_nobody_out_for_long(store, world):
+def test_strangers_who_come_back_keep_nobody_out_for_long(store, world):
     """Three of them at a time, and as often as they like: a fourth is heard all the same."""
     for minute in range(60):
         for n in range(3):
-            await ask(store, replace(ALICE, user_id=f"s{n}"), f"AAAA-{minute:02}0{n}")
-        assert await ask(store, replace(BOB, user_id=f"b{minute}"), f"BBBB-00{minute:02}") is (
+            ask(store, replace(ALICE, user_id=f"s{n}"), f"AAAA-{minute:02}0{n}")
+        assert ask(store, replace(BOB, user_id=f"b{minute}"), f"BBBB-00{minute:02}") is (
             minute >= 5
         ), minute
         if minute >= 5:
-            await store.unpair("telegram", f"b{minute}")
+            store.unpair("telegram", f"b{minute}")
         world.pass_time(60)
 
 
-async def test_however_many_ask_only_some_wait(store, world):
+def test_however_many_ask_only_some_wait(store, world):
     for second in range(0, 2 * int(HOUR), 30):
-        await ask(store, replace(ALICE, user_id=f"s{second}"), "AAAA-0001")
-        assert len(await store.pairings()) <= 36
+        ask(store, replace(ALICE, user_id=f"s{second}"), "AAAA-0001")
+        assert len(store.pairings()) <= 36
         world.pass_time(30)
-    assert len(await texts(store)) == 72
+    assert len(texts(store)) == 72
 
 
 # Wrong codes
 
 
-async def test_five_wrong_codes_close_the_door_for_an_hour(store, world):
-    await ask(store)
-    wrong = [await store.approve_pairing(f"ZZZZ-000{n}", "user", CONSOLE) for n in range(5)]
+def test_five_wrong_codes_close_the_door_for_an_hour(store, world):
+    ask(store)
+    wrong = [store.approve_pairing(f"ZZZZ-000{n}", "user", CONSOLE) for n in range(5)]
     assert wrong == [
         PairingRejected(4),
         PairingRejected(3),
@@ -210,52 +210,52 @@ async def test_five_wrong_codes_close_the_door_for_an_hour(store, world):
     ]
     world.pass_time(60)
     locked = PairingRejected(0, HOUR - 60)
-    assert await store.approve_pairing("AAAA-0001", "user", CONSOLE) == locked
-    assert await store.approve_pairing("ZZZZ-0009", "user", CONSOLE) == locked
-    assert await store.find_principal(*user()) is None
+    assert store.approve_pairing("AAAA-0001", "user", CONSOLE) == locked
+    assert store.approve_pairing("ZZZZ-0009", "user", CONSOLE) == locked
+    assert store.find_principal(*user()) is None
     world.pass_time(HOUR - 60)
-    await ask(store, BOB, "BBBB-0001")
-    assert isinstance(await store.approve_pairing("BBBB-0001", "user", CONSOLE), Pairing)
+    ask(store, BOB, "BBBB-0001")
+    assert isinstance(store.approve_pairing("BBBB-0001", "user", CONSOLE), Pairing)
 
 
-async def test_another_operator_is_not_locked_out(store):
-    await ask(store)
+def test_another_operator_is_not_locked_out(store):
+    ask(store)
     for n in range(5):
-        await store.approve_pairing(f"ZZZZ-000{n}", "user", CONSOLE)
-    assert isinstance(await store.approve_pairing("AAAA-0001", "user", OTHER), Pairing)
+        store.approve_pairing(f"ZZZZ-000{n}", "user", CONSOLE)
+    assert isinstance(store.approve_pairing("AAAA-0001", "user", OTHER), Pairing)
 
 
-async def test_a_right_code_and_an_hour_each_make_good(store, world):
-    await ask(store)
+def test_a_right_code_and_an_hour_each_make_good(store, world):
+    ask(store)
     for n in range(4):
-        await store.approve_pairing(f"ZZZZ-000{n}", "user", CONSOLE)
-    await store.approve_pairing("AAAA-0001", "user", CONSOLE)
-    assert await store.approve_pairing("ZZZZ-0000", "user", CONSOLE) == PairingRejected(4)
-    assert await store.approve_pairing("ZZZZ-0000", "user", CONSOLE) == PairingRejected(3)
+        store.approve_pairing(f"ZZZZ-000{n}", "user", CONSOLE)
+    store.approve_pairing("AAAA-0001", "user", CONSOLE)
+    assert store.approve_pairing("ZZZZ-0000", "user", CONSOLE) == PairingRejected(4)
+    assert store.approve_pairing("ZZZZ-0000", "user", CONSOLE) == PairingRejected(3)
     world.pass_time(HOUR)
-    assert await store.approve_pairing("ZZZZ-0000", "user", CONSOLE) == PairingRejected(4)
+    assert store.approve_pairing("ZZZZ-0000", "user", CONSOLE) == PairingRejected(4)
 
 
-async def test_all_of_it_outlives_its_process(face, path, world):
-    async with open_face(face, path, clock=world.clock) as store:
-        await ask(store)
-        await ask(store, BOB, "BBBB-0001")
-        await store.approve_pairing("AAAA-0001", "operator", CONSOLE)
+def test_all_of_it_outlives_its_process(path, world):
+    with SessionStore(path, clock=world.clock) as store:
+        ask(store)
+        ask(store, BOB, "BBBB-0001")
+        store.approve_pairing("AAAA-0001", "operator", CONSOLE)
         for n in range(5):
-            await store.approve_pairing(f"ZZZZ-000{n}", "user", CONSOLE)
-    async with open_face(face, path, clock=world.clock) as store:
-        assert await store.find_principal(*user()) == "operator"
-        assert await store.approve_pairing("BBBB-0001", "user", CONSOLE) == PairingRejected(0, HOUR)
-        assert isinstance(await store.approve_pairing("BBBB-0001", "user", OTHER), Pairing)
-        assert await store.integrity_check() == []
+            store.approve_pairing(f"ZZZZ-000{n}", "user", CONSOLE)
+    with SessionStore(path, clock=world.clock) as store:
+        assert store.find_principal(*user()) == "operator"
+        assert store.approve_pairing("BBBB-0001", "user", CONSOLE) == PairingRejected(0, HOUR)
+        assert isinstance(store.approve_pairing("BBBB-0001", "user", OTHER), Pairing)
+        assert store.integrity_check() == []
 
 
 # Approved, answered and told in one transaction
 
 
-async def test_the_pairing_its_answer_and_the_welcome_are_one_fact(store):
-    await ask(store, say=())
-    command = (await store.accept(Inbound("op", "e1", "/pair AAAA-0001"))).receipt
+def test_the_pairing_its_answer_and_the_welcome_are_one_fact(store):
+    ask(store, say=())
+    command = store.accept(Inbound("op", "e1", "/pair AAAA-0001")).receipt
 
     def answer(found):
         assert isinstance(found, Pairing)
@@ -268,63 +268,63 @@ async def test_the_pairing_its_answer_and_the_welcome_are_one_fact(store):
         raise ValueError("no welcome")
 
     with pytest.raises(ValueError, match="no welcome"):
-        await store.approve_pairing("AAAA-0001", "user", CONSOLE, answer=answer, welcome=failing)
-    assert await store.find_principal(*user()) is None
-    assert len(await store.open_inbox("op")) == 1
-    await store.approve_pairing("AAAA-0001", "user", CONSOLE, answer=answer, welcome=welcome)
-    assert await store.open_inbox("op") == []
-    assert await texts(store) == ["Done.", "Welcome, 42."]
-    assert [row.session_key for row in await store.pending_outbox()] == ["op", "k:42"]
+        store.approve_pairing("AAAA-0001", "user", CONSOLE, answer=answer, welcome=failing)
+    assert store.find_principal(*user()) is None
+    assert len(store.open_inbox("op")) == 1
+    store.approve_pairing("AAAA-0001", "user", CONSOLE, answer=answer, welcome=welcome)
+    assert store.open_inbox("op") == []
+    assert texts(store) == ["Done.", "Welcome, 42."]
+    assert [row.session_key for row in store.pending_outbox()] == ["op", "k:42"]
 
 
-async def test_nobody_is_welcomed_by_a_wrong_code_but_it_is_answered(store):
-    await ask(store, say=())
+def test_nobody_is_welcomed_by_a_wrong_code_but_it_is_answered(store):
+    ask(store, say=())
     heard = []
 
     def answer(found):
         heard.append(found)
         return InboxReply(session_key="op", inbox_ids=(), outbox=said("Wrong."))
 
-    await store.approve_pairing("ZZZZ-0000", "user", CONSOLE, answer=answer, welcome=said)
+    store.approve_pairing("ZZZZ-0000", "user", CONSOLE, answer=answer, welcome=said)
     assert heard == [PairingRejected(4)]
-    assert await texts(store) == ["Wrong."]
+    assert texts(store) == ["Wrong."]
 
 
 # Taken back
 
 
-async def test_a_principal_is_taken_back_at_every_account_and_nobody_else_is(store):
+def test_a_principal_is_taken_back_at_every_account_and_nobody_else_is(store):
     ours = [ALICE, replace(ALICE, account="bot2"), replace(ALICE, platform="signal"), BOB]
     for n, source in enumerate(ours):
-        await ask(store, source, f"AAAA-000{n}")
-        await store.approve_pairing(f"AAAA-000{n}", "user", CONSOLE)
-    assert await store.unpair("telegram", "42") == 2
-    assert [await store.find_principal(*user(each)) for each in ours] == [None, None, *["user"] * 2]
-    assert await store.unpair("telegram", "42") == 0
-    assert await store.unpair("telegram", "Bob") == 0
+        ask(store, source, f"AAAA-000{n}")
+        store.approve_pairing(f"AAAA-000{n}", "user", CONSOLE)
+    assert store.unpair("telegram", "42") == 2
+    assert [store.find_principal(*user(each)) for each in ours] == [None, None, *["user"] * 2]
+    assert store.unpair("telegram", "42") == 0
+    assert store.unpair("telegram", "Bob") == 0
 
 
-async def test_who_waits_is_sent_away_too_and_his_code_is_good_for_nothing(store):
-    await ask(store)
-    assert await store.unpair("telegram", "42") == 1
-    assert isinstance(await store.approve_pairing("AAAA-0001", "user", CONSOLE), PairingRejected)
+def test_who_waits_is_sent_away_too_and_his_code_is_good_for_nothing(store):
+    ask(store)
+    assert store.unpair("telegram", "42") == 1
+    assert isinstance(store.approve_pairing("AAAA-0001", "user", CONSOLE), PairingRejected)
 
 
-async def test_taking_back_answers_its_command_in_the_same_transaction(store):
-    command = (await store.accept(Inbound("op", "e1", "/unpair telegram 42"))).receipt
+def test_taking_back_answers_its_command_in_the_same_transaction(store):
+    command = store.accept(Inbound("op", "e1", "/unpair telegram 42")).receipt
     ids = [command.inbox_id]
-    await store.unpair(
+    store.unpair(
         "telegram",
         "42",
         answer=lambda number: InboxReply(session_key="op", inbox_ids=ids, outbox=said(f"{number}")),
     )
-    assert await texts(store) == ["0"]
-    assert await store.open_inbox("op") == []
+    assert texts(store) == ["0"]
+    assert store.open_inbox("op") == []
 
 
-async def test_everybody_is_listed_in_order_and_within_a_bound(store):
+def test_everybody_is_listed_in_order_and_within_a_bound(store):
     for n in range(4):
-        await ask(store, replace(ALICE, user_id=f"{n}"), f"AAAA-000{n}")
-        await store.approve_pairing(f"AAAA-000{n}", "user", CONSOLE)
-    assert [each.user_id for each in await store.principals()] == ["0", "1", "2", "3"]
-    assert len(await store.principals(limit=2)) == 2
+        ask(store, replace(ALICE, user_id=f"{n}"), f"AAAA-000{n}")
+        store.approve_pairing(f"AAAA-000{n}", "user", CONSOLE)
+    assert [each.user_id for each in store.principals()] == ["0", "1", "2", "3"]
+    assert len(store.principals(limit=2)) == 2

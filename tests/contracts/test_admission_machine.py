@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from pathlib import Path
 
 import attrs
@@ -12,12 +11,14 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hermes.actors.admission import pairing
-from hermes.actors.admission.access import AccessPolicy, Admission, PlatformRules
+from hermes.actors.admission.access import AccessPolicy, PlatformRules
+from hermes.actors.admission.gate import Admission
 from hermes.actors.admission.rate_limit import RateLimit, RateLimiter
 from hermes.errors import NotAdmitted
 from hermes.messages import Inbound, InboxReply, Source
 from hermes.store import Clock, SessionStore
-from tests.conftest import Awaited
+from tests.support.folders import quick_directory
+from tests.support.stores import AwaitedStore
 
 HOUR = 3600.0
 WAITING, WRONG, FRESH = 3, 5, 300.0
@@ -47,7 +48,7 @@ class Door(RuleBasedStateMachine):
 
     @initialize()
     def begin(self):
-        self.folder = tempfile.TemporaryDirectory()
+        self.folder = quick_directory()
         self.now = 1_800_000_000.0
         self.paired = {}
         self.waiting = {}
@@ -63,7 +64,7 @@ class Door(RuleBasedStateMachine):
             rules={"telegram": PlatformRules(users=["named"], operators=["boss"])}
         )
         buckets = RateLimiter(RateLimit(per_minute=1e9, burst=10**9), lambda: self.now)
-        self.admission = Admission(Awaited(self.store), access, buckets)
+        self.admission = Admission(AwaitedStore(self.store), access, buckets)
 
     def teardown(self):
         if hasattr(self, "store"):
@@ -117,7 +118,7 @@ class Door(RuleBasedStateMachine):
             return InboxReply(session_key="op", inbox_ids=())
 
         async def pair():
-            return await pairing.pair(Awaited(self.store), operator, f"{code} {role}", answer)
+            return await pairing.pair(AwaitedStore(self.store), operator, f"{code} {role}", answer)
 
         return trio.run(pair)
 
@@ -147,7 +148,7 @@ class Door(RuleBasedStateMachine):
         if before >= WRONG - 1:
             assert text.startswith("There were too many wrong codes")
         else:
-            assert text.startswith("Nobody waits with this code")
+            assert text.startswith("No request has this code")
         if before < WRONG:
             self.guessed[operator] = (before + 1, self.now)
         assert self.said() == []
@@ -162,7 +163,7 @@ class Door(RuleBasedStateMachine):
         ]
         found = trio.run(
             lambda: pairing.unpair(
-                Awaited(self.store),
+                AwaitedStore(self.store),
                 f"telegram {user_id}",
                 lambda text: InboxReply(session_key="op", inbox_ids=()),
             )
@@ -172,9 +173,9 @@ class Door(RuleBasedStateMachine):
             if isinstance(each, Waiting):
                 self.spent.append(each.code)
         if gone:
-            assert found.endswith("not known to me any more.")
+            assert found.endswith("has been removed.")
         elif user_id == "nobody":
-            assert found.startswith("There is nobody")
+            assert found.endswith("is not a paired user.")
 
     @rule(seconds=st.sampled_from([1.0, 299.0, 300.0, HOUR - 1, HOUR, 2 * HOUR]))
     def wait(self, seconds):

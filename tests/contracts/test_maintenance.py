@@ -22,202 +22,202 @@ from hermes.store.maintenance import cleanup
 DAY = 86_400.0
 
 
-async def compressed(store, session_id="parent"):
+def compressed(store, session_id="parent"):
     """A session that ended by compression."""
-    await store.create_session(session_id, "tui", model="test")
-    await store.end_session(session_id, "compression")
+    store.create_session(session_id, "tui", model="test")
+    store.end_session(session_id, "compression")
 
 
-async def orphan(store, world, session_id="orphan", *, days=9, texts=("hello",), **fields):
+def orphan(store, world, session_id="orphan", *, days=9, texts=("hello",), **fields):
     """A child of `parent` that began so many days ago."""
     fields.setdefault("parent_session_id", "parent")
-    await store.create_session(session_id, "tui", started_at=world.now - days * DAY, **fields)
+    store.create_session(session_id, "tui", started_at=world.now - days * DAY, **fields)
     for text in texts:
-        await store.append_message(session_id, "user", text)
+        store.append_message(session_id, "user", text)
 
 
-async def rows_and_kinds(store):
-    return {one.session.id: one.session.kind for one in await store.list_sessions(limit=1000)}
+def rows_and_kinds(store):
+    return {one.session.id: one.session.kind for one in store.list_sessions(limit=1000)}
 
 
-async def ends(store, *session_ids):
+def ends(store, *session_ids):
     """How each of the sessions ended, or that it is gone."""
-    found = [await store.get_session(session_id) for session_id in session_ids]
+    found = [store.get_session(session_id) for session_id in session_ids]
     return ["gone" if session is None else session.end_reason for session in found]
 
 
 # Continuations that nobody continued
 
 
-async def test_an_old_continuation_that_no_model_answered_is_ended(store, world):
-    await compressed(store)
-    await orphan(store, world, texts=("hello", "anybody?"))
-    before = await store.get_session("orphan")
-    assert await store.finalize_orphaned_compression_sessions() == 1
-    assert await store.get_session("orphan") == replace(
+def test_an_old_continuation_that_no_model_answered_is_ended(store, world):
+    compressed(store)
+    orphan(store, world, texts=("hello", "anybody?"))
+    before = store.get_session("orphan")
+    assert store.finalize_orphaned_compression_sessions() == 1
+    assert store.get_session("orphan") == replace(
         before, ended_at=world.now, end_reason="orphaned_compression"
     )
 
 
-async def test_a_second_round_finds_nothing_to_end(store, world):
-    await compressed(store)
-    await orphan(store, world)
-    assert await store.finalize_orphaned_compression_sessions() == 1
-    ended = await store.get_session("orphan")
+def test_a_second_round_finds_nothing_to_end(store, world):
+    compressed(store)
+    orphan(store, world)
+    assert store.finalize_orphaned_compression_sessions() == 1
+    ended = store.get_session("orphan")
     world.pass_time(DAY)
-    assert await store.finalize_orphaned_compression_sessions() == 0
-    assert await store.get_session("orphan") == ended
+    assert store.finalize_orphaned_compression_sessions() == 0
+    assert store.get_session("orphan") == ended
 
 
-async def test_a_session_without_a_parent_is_no_continuation(store, world):
-    await orphan(store, world, parent_session_id=None)
-    assert await store.finalize_orphaned_compression_sessions() == 0
-    assert await ends(store, "orphan") == [None]
+def test_a_session_without_a_parent_is_no_continuation(store, world):
+    orphan(store, world, parent_session_id=None)
+    assert store.finalize_orphaned_compression_sessions() == 0
+    assert ends(store, "orphan") == [None]
 
 
 @pytest.mark.parametrize("days", [0, 6.9, 7])
-async def test_a_continuation_of_this_week_may_still_be_continued(store, world, days):
-    await compressed(store)
-    await orphan(store, world, days=days)
-    assert await store.finalize_orphaned_compression_sessions() == 0
+def test_a_continuation_of_this_week_may_still_be_continued(store, world, days):
+    compressed(store)
+    orphan(store, world, days=days)
+    assert store.finalize_orphaned_compression_sessions() == 0
     world.pass_time((7 - days) * DAY + 1)
-    assert await store.finalize_orphaned_compression_sessions() == 1
+    assert store.finalize_orphaned_compression_sessions() == 1
 
 
-async def test_a_continuation_that_ended_keeps_its_reason(store, world):
-    await compressed(store)
-    await orphan(store, world)
-    await store.end_session("orphan", "user_exit")
-    assert await store.finalize_orphaned_compression_sessions() == 0
-    assert await ends(store, "orphan") == ["user_exit"]
+def test_a_continuation_that_ended_keeps_its_reason(store, world):
+    compressed(store)
+    orphan(store, world)
+    store.end_session("orphan", "user_exit")
+    assert store.finalize_orphaned_compression_sessions() == 0
+    assert ends(store, "orphan") == ["user_exit"]
 
 
 @pytest.mark.parametrize("reason", ["user_exit", "session_reset", None])
-async def test_a_child_of_a_session_that_was_not_compressed_is_left_alone(store, world, reason):
-    await store.create_session("parent", "tui")
+def test_a_child_of_a_session_that_was_not_compressed_is_left_alone(store, world, reason):
+    store.create_session("parent", "tui")
     if reason is not None:
-        await store.end_session("parent", reason)
-    await orphan(store, world)
-    assert await store.finalize_orphaned_compression_sessions() == 0
-    assert await ends(store, "orphan") == [None]
+        store.end_session("parent", reason)
+    orphan(store, world)
+    assert store.finalize_orphaned_compression_sessions() == 0
+    assert ends(store, "orphan") == [None]
 
 
-async def test_an_empty_continuation_is_left_to_the_other_tidying(store, world):
-    await compressed(store)
-    await orphan(store, world, texts=())
-    assert await store.finalize_orphaned_compression_sessions() == 0
-    assert await ends(store, "orphan") == [None]
+def test_an_empty_continuation_is_left_to_the_other_tidying(store, world):
+    compressed(store)
+    orphan(store, world, texts=())
+    assert store.finalize_orphaned_compression_sessions() == 0
+    assert ends(store, "orphan") == [None]
 
 
-async def test_a_title_does_not_save_an_orphan(store, world):
-    await compressed(store)
-    await store.set_session_title("parent", "Chat")
-    await orphan(store, world)
-    await store.set_session_title("orphan", "Chat (2)")
-    assert await store.finalize_orphaned_compression_sessions() == 1
-    assert await ends(store, "orphan") == ["orphaned_compression"]
+def test_a_title_does_not_save_an_orphan(store, world):
+    compressed(store)
+    store.set_session_title("parent", "Chat")
+    orphan(store, world)
+    store.set_session_title("orphan", "Chat (2)")
+    assert store.finalize_orphaned_compression_sessions() == 1
+    assert ends(store, "orphan") == ["orphaned_compression"]
 
 
-async def test_a_continuation_that_a_model_answered_is_left_alone(store, world):
-    await compressed(store)
-    await orphan(store, world)
-    await store.update_token_counts("orphan", Usage(input_tokens=1))
-    assert await store.finalize_orphaned_compression_sessions() == 0
+def test_a_continuation_that_a_model_answered_is_left_alone(store, world):
+    compressed(store)
+    orphan(store, world)
+    store.update_token_counts("orphan", Usage(input_tokens=1))
+    assert store.finalize_orphaned_compression_sessions() == 0
 
 
-async def test_a_continuation_that_a_key_leads_to_is_left_alone(store, world):
-    await compressed(store)
-    await orphan(store, world)
-    await store.switch("key", "orphan")
-    assert await store.finalize_orphaned_compression_sessions() == 0
-    assert await ends(store, "orphan") == [None]
+def test_a_continuation_that_a_key_leads_to_is_left_alone(store, world):
+    compressed(store)
+    orphan(store, world)
+    store.switch("key", "orphan")
+    assert store.finalize_orphaned_compression_sessions() == 0
+    assert ends(store, "orphan") == [None]
 
 
-async def test_a_branch_of_a_compressed_session_is_left_alone(store, world):
-    await compressed(store)
-    await orphan(store, world, kind="branch")
-    assert await store.finalize_orphaned_compression_sessions() == 0
-    assert await ends(store, "orphan") == [None]
+def test_a_branch_of_a_compressed_session_is_left_alone(store, world):
+    compressed(store)
+    orphan(store, world, kind="branch")
+    assert store.finalize_orphaned_compression_sessions() == 0
+    assert ends(store, "orphan") == [None]
 
 
-async def test_all_orphans_are_ended_at_once(store, world):
+def test_all_orphans_are_ended_at_once(store, world):
     for number in range(5):
-        await compressed(store, f"p{number}")
-        await orphan(store, world, f"o{number}", parent_session_id=f"p{number}")
-    assert await store.finalize_orphaned_compression_sessions() == 5
-    assert await ends(store, *(f"o{n}" for n in range(5))) == ["orphaned_compression"] * 5
+        compressed(store, f"p{number}")
+        orphan(store, world, f"o{number}", parent_session_id=f"p{number}")
+    assert store.finalize_orphaned_compression_sessions() == 5
+    assert ends(store, *(f"o{n}" for n in range(5))) == ["orphaned_compression"] * 5
 
 
 # What terminals left behind
 
 
-async def ghost(store, world, session_id="ghost", *, source="tui", days=2.0, end="tui_close"):
-    await store.create_session(session_id, source, started_at=world.now - days * DAY)
+def ghost(store, world, session_id="ghost", *, source="tui", days=2.0, end="tui_close"):
+    store.create_session(session_id, source, started_at=world.now - days * DAY)
     if end is not None:
-        await store.end_session(session_id, end)
+        store.end_session(session_id, end)
 
 
-async def test_an_empty_terminal_session_of_long_ago_is_deleted(store, world):
-    await ghost(store, world)
-    assert await store.prune_empty_ghost_sessions() == 1
-    assert await store.get_session("ghost") is None
-    assert await store.prune_empty_ghost_sessions() == 0
+def test_an_empty_terminal_session_of_long_ago_is_deleted(store, world):
+    ghost(store, world)
+    assert store.prune_empty_ghost_sessions() == 1
+    assert store.get_session("ghost") is None
+    assert store.prune_empty_ghost_sessions() == 0
 
 
-async def test_a_terminal_session_that_is_open_is_kept(store, world):
-    await ghost(store, world, end=None)
-    assert await store.prune_empty_ghost_sessions() == 0
+def test_a_terminal_session_that_is_open_is_kept(store, world):
+    ghost(store, world, end=None)
+    assert store.prune_empty_ghost_sessions() == 0
 
 
-async def test_an_empty_session_of_another_source_is_kept(store, world):
-    await ghost(store, world, source="telegram")
-    assert await store.prune_empty_ghost_sessions() == 0
+def test_an_empty_session_of_another_source_is_kept(store, world):
+    ghost(store, world, source="telegram")
+    assert store.prune_empty_ghost_sessions() == 0
 
 
 @pytest.mark.parametrize("days", [0, 0.9, 1])
-async def test_an_empty_terminal_session_of_today_is_kept(store, world, days):
-    await ghost(store, world, days=days)
-    assert await store.prune_empty_ghost_sessions() == 0
+def test_an_empty_terminal_session_of_today_is_kept(store, world, days):
+    ghost(store, world, days=days)
+    assert store.prune_empty_ghost_sessions() == 0
     world.pass_time((1 - days) * DAY + 1)
-    assert await store.prune_empty_ghost_sessions() == 1
+    assert store.prune_empty_ghost_sessions() == 1
 
 
-async def test_a_terminal_session_with_a_title_is_kept(store, world):
-    await ghost(store, world)
-    await store.set_session_title("ghost", "Later")
-    assert await store.prune_empty_ghost_sessions() == 0
+def test_a_terminal_session_with_a_title_is_kept(store, world):
+    ghost(store, world)
+    store.set_session_title("ghost", "Later")
+    assert store.prune_empty_ghost_sessions() == 0
 
 
 @pytest.mark.parametrize("rewound", [False, True])
-async def test_a_terminal_session_that_was_written_to_is_kept(store, world, rewound):
-    await ghost(store, world, end=None)
-    said = await store.append_message("ghost", "user", "hello")
+def test_a_terminal_session_that_was_written_to_is_kept(store, world, rewound):
+    ghost(store, world, end=None)
+    said = store.append_message("ghost", "user", "hello")
     if rewound:
-        await store.rewind("ghost", said.message_id)
-    await store.end_session("ghost", "tui_close")
-    assert await store.prune_empty_ghost_sessions() == 0
+        store.rewind("ghost", said.message_id)
+    store.end_session("ghost", "tui_close")
+    assert store.prune_empty_ghost_sessions() == 0
 
 
-async def test_an_empty_terminal_session_that_a_key_leads_to_is_kept(store, world):
-    await ghost(store, world, end=None)
-    await store.switch("key", "ghost")
-    await store.end_session("ghost", "tui_close")
-    assert await store.prune_empty_ghost_sessions() == 0
-    assert (await store.get_route("key")).session_id == "ghost"
+def test_an_empty_terminal_session_that_a_key_leads_to_is_kept(store, world):
+    ghost(store, world, end=None)
+    store.switch("key", "ghost")
+    store.end_session("ghost", "tui_close")
+    assert store.prune_empty_ghost_sessions() == 0
+    assert store.get_route("key").session_id == "ghost"
 
 
 # Deleting
 
 
 @pytest.fixture
-async def talk(store):
+def talk(store):
     """A session `a` with four rows, one of them taken back."""
-    await store.create_session("a", "tui", system_prompt="be kind")
+    store.create_session("a", "tui", system_prompt="be kind")
     for text in ("plum one", "plum two", "plum three"):
-        last = await store.append_message("a", "user", text)
-    await store.rewind("a", last.message_id)
-    await store.append_message("a", "assistant", "plum four")
-    await store.update_token_counts("a", Usage(input_tokens=1))
+        last = store.append_message("a", "user", text)
+    store.rewind("a", last.message_id)
+    store.append_message("a", "assistant", "plum four")
+    store.update_token_counts("a", Usage(input_tokens=1))
     return store
 
 
@@ -232,77 +232,77 @@ def rows_left(sql):
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-async def test_a_deleted_session_is_gone_with_everything_it_had(talk, sql, indexed):
+def test_a_deleted_session_is_gone_with_everything_it_had(talk, sql, indexed):
     if indexed:
-        assert len(await talk.search_messages("plum")) == 3
-    assert await talk.try_acquire_compression_lock("a", "somebody")
-    assert await talk.delete_session("a") == 4
-    assert await talk.get_session("a") is None
-    assert await talk.list_sessions() == []
-    assert await talk.search_messages("plum") == []
-    assert await talk.get_usage("a") == []
-    assert await talk.get_compression_lock_holder("a") is None
+        assert len(talk.search_messages("plum")) == 3
+    assert talk.try_acquire_compression_lock("a", "somebody")
+    assert talk.delete_session("a") == 4
+    assert talk.get_session("a") is None
+    assert talk.list_sessions() == []
+    assert talk.search_messages("plum") == []
+    assert talk.get_usage("a") == []
+    assert talk.get_compression_lock_holder("a") is None
     assert rows_left(sql) == {}
-    assert await talk.check_search() is None
-    assert await talk.integrity_check() == []
+    assert talk.check_search() is None
+    assert talk.integrity_check() == []
 
 
-async def test_deleting_what_is_not_there_deletes_nothing(talk):
-    assert await talk.delete_session("nobody") == 0
-    assert (await talk.get_session("a")).message_count == 3
+def test_deleting_what_is_not_there_deletes_nothing(talk):
+    assert talk.delete_session("nobody") == 0
+    assert talk.get_session("a").message_count == 3
 
 
-async def test_the_id_of_a_deleted_session_may_be_used_again(talk):
-    await talk.delete_session("a")
-    await talk.create_session("a", "tui")
-    assert await talk.get_messages("a", include_rewound=True) == []
+def test_the_id_of_a_deleted_session_may_be_used_again(talk):
+    talk.delete_session("a")
+    talk.create_session("a", "tui")
+    assert talk.get_messages("a", include_rewound=True) == []
 
 
-async def test_children_survive_their_parent_and_begin_their_own_lines(talk):
-    branch = await talk.branch("a")
-    head = await talk.head("a")
-    child = await talk.rotate(
+def test_children_survive_their_parent_and_begin_their_own_lines(talk):
+    branch = talk.branch("a")
+    head = talk.head("a")
+    child = talk.rotate(
         Rotation(
             session_id="a",
             messages=[Message("user", "summary")],
             rotation_id="r",
             rewrites=head.rewrites,
-            upto=(await talk.get_messages("a"))[-1].id,
+            upto=talk.get_messages("a")[-1].id,
             child_session_id="b",
         )
     )
     assert child.session_id == "b"
-    await talk.delete_session("a")
-    assert await rows_and_kinds(talk) == {"b": "import", branch: "branch"}
-    assert [(await talk.get_session(i)).parent_session_id for i in ("b", branch)] == [None, None]
-    assert await talk.get_compression_lineage("b") == ["b"]
-    assert [m.content for m in await talk.get_messages("b")] == ["summary"]
-    assert len(await talk.get_messages(branch)) == 3
-    assert await talk.integrity_check() == []
+    talk.delete_session("a")
+    assert rows_and_kinds(talk) == {"b": "import", branch: "branch"}
+    assert [talk.get_session(i).parent_session_id for i in ("b", branch)] == [None, None]
+    assert talk.get_compression_lineage("b") == ["b"]
+    assert [m.content for m in talk.get_messages("b")] == ["summary"]
+    assert len(talk.get_messages(branch)) == 3
+    assert talk.integrity_check() == []
 
 
-async def test_keys_that_led_to_a_deleted_session_begin_another(talk):
-    before = [await talk.switch(key, "a") for key in ("k1", "k2")]
-    await talk.delete_session("a")
-    after = [await talk.get_route(key) for key in ("k1", "k2")]
+def test_keys_that_led_to_a_deleted_session_begin_another(talk):
+    before = [talk.switch(key, "a") for key in ("k1", "k2")]
+    talk.delete_session("a")
+    after = [talk.get_route(key) for key in ("k1", "k2")]
     assert [route.epoch for route in after] == [route.epoch + 1 for route in before]
     assert len({"a", *(route.session_id for route in after)}) == 3
-    accepted = await talk.accept(Inbound("k1", "e1", "hello again"))
+    accepted = talk.accept(Inbound("k1", "e1", "hello again"))
     assert accepted.receipt.session_id == after[0].session_id
     assert accepted.head.message_count == 0
 
 
-async def test_a_turn_that_runs_on_a_session_while_it_is_deleted_is_discarded(talk):
-    await talk.switch("key", "a")
-    accepted = await talk.accept(Inbound("key", "e1", "hello"))
-    await talk.delete_session("a")
-    outcome = await talk.commit_turn(turn(accepted))
-    route = await talk.get_route("key")
+def test_a_turn_that_runs_on_a_session_while_it_is_deleted_is_discarded(talk):
+    talk.switch("key", "a")
+    accepted = talk.accept(Inbound("key", "e1", "hello"))
+    talk.delete_session("a")
+    outcome = talk.commit_turn(turn(accepted))
+    route = talk.get_route("key")
     assert outcome == Discarded(
         "the conversation was moved to another session", route.session_id, route.epoch
     )
-    assert await talk.get_session("a") is None
-    assert [row.inbox_id for row in await talk.open_inbox()] == [accepted.receipt.inbox_id]
+    assert talk.get_session("a") is None
+    assert [row.inbox_id for row in talk.open_inbox()] == [accepted.receipt.inbox_id]
 
 
 def turn(accepted, **fields):
@@ -321,88 +321,88 @@ def turn(accepted, **fields):
 # Pruning
 
 
-async def ended(store, world, session_id, days, *, source="tui", texts=("one", "two")):
+def ended(store, world, session_id, days, *, source="tui", texts=("one", "two")):
     """A session that ended so many days ago."""
     now, world.now = world.now, world.now - days * DAY
-    await store.create_session(session_id, source)
+    store.create_session(session_id, source)
     for text in texts:
-        await store.append_message(session_id, "user", text)
-    await store.end_session(session_id, "done")
+        store.append_message(session_id, "user", text)
+    store.end_session(session_id, "done")
     world.now = now
 
 
-async def test_only_what_ended_long_ago_is_pruned(store, world):
-    await ended(store, world, "old", 91)
-    await ended(store, world, "young", 89)
-    await ended(store, world, "routed", 91)
-    await store.create_session("open", "tui", started_at=world.now - 400 * DAY)
-    await store.switch("key", "routed")
-    await store.end_session("routed", "done")
-    assert await store.prune_sessions() == Pruned(("old",), 2, dry_run=False)
-    assert sorted(await rows_and_kinds(store)) == ["open", "routed", "young"]
+def test_only_what_ended_long_ago_is_pruned(store, world):
+    ended(store, world, "old", 91)
+    ended(store, world, "young", 89)
+    ended(store, world, "routed", 91)
+    store.create_session("open", "tui", started_at=world.now - 400 * DAY)
+    store.switch("key", "routed")
+    store.end_session("routed", "done")
+    assert store.prune_sessions() == Pruned(("old",), 2, dry_run=False)
+    assert sorted(rows_and_kinds(store)) == ["open", "routed", "young"]
 
 
-async def test_the_age_and_the_source_can_be_chosen(store, world):
-    await ended(store, world, "a", 20, source="tui")
-    await ended(store, world, "b", 20, source="telegram")
-    await ended(store, world, "c", 2, source="telegram")
+def test_the_age_and_the_source_can_be_chosen(store, world):
+    ended(store, world, "a", 20, source="tui")
+    ended(store, world, "b", 20, source="telegram")
+    ended(store, world, "c", 2, source="telegram")
     wanted = Pruned(("b",), 2, dry_run=False)
-    assert await store.prune_sessions(10, "telegram") == wanted
-    assert await store.prune_sessions(10, source="discord") == Pruned((), 0, dry_run=False)
-    assert sorted(await rows_and_kinds(store)) == ["a", "c"]
+    assert store.prune_sessions(10, "telegram") == wanted
+    assert store.prune_sessions(10, source="discord") == Pruned((), 0, dry_run=False)
+    assert sorted(rows_and_kinds(store)) == ["a", "c"]
 
 
-async def test_a_dry_run_says_what_the_prune_then_deletes(store, world):
+def test_a_dry_run_says_what_the_prune_then_deletes(store, world):
     for number in range(45):
-        await ended(store, world, f"s{number}", 80 + number, texts=("word",) * (number % 3))
-    before = await rows_and_kinds(store)
-    preview = await store.prune_sessions(dry_run=True)
+        ended(store, world, f"s{number}", 80 + number, texts=("word",) * (number % 3))
+    before = rows_and_kinds(store)
+    preview = store.prune_sessions(dry_run=True)
     assert preview == Pruned(
         tuple(f"s{n}" for n in range(11, 45)), sum(n % 3 for n in range(11, 45)), dry_run=True
     )
-    assert await rows_and_kinds(store) == before
-    assert await store.prune_sessions() == replace(preview, dry_run=False)
-    assert sorted(await rows_and_kinds(store)) == sorted(f"s{n}" for n in range(11))
-    assert await store.prune_sessions() == Pruned((), 0, dry_run=False)
-    assert await store.integrity_check() == []
+    assert rows_and_kinds(store) == before
+    assert store.prune_sessions() == replace(preview, dry_run=False)
+    assert sorted(rows_and_kinds(store)) == sorted(f"s{n}" for n in range(11))
+    assert store.prune_sessions() == Pruned((), 0, dry_run=False)
+    assert store.integrity_check() == []
 
 
-async def test_a_dry_run_counts_messages_as_the_prune_does(store, world):
-    await store.create_session("a", "tui")
-    await store.append_message("a", "user", "stays")
-    taken = await store.append_message("a", "user", "taken back")
-    await store.rewind("a", taken.message_id)
-    await store.end_session("a", "done")
+def test_a_dry_run_counts_messages_as_the_prune_does(store, world):
+    store.create_session("a", "tui")
+    store.append_message("a", "user", "stays")
+    taken = store.append_message("a", "user", "taken back")
+    store.rewind("a", taken.message_id)
+    store.end_session("a", "done")
     world.pass_time(100 * DAY)
-    preview = await store.prune_sessions(dry_run=True)
-    assert replace(preview, dry_run=False) == await store.prune_sessions()
+    preview = store.prune_sessions(dry_run=True)
+    assert replace(preview, dry_run=False) == store.prune_sessions()
 
 
-async def test_a_pruned_parent_leaves_its_children(store, world):
-    await ended(store, world, "p", 100)
-    await store.create_session("child", "tui", parent_session_id="p", kind="branch")
-    await store.prune_sessions()
-    assert await rows_and_kinds(store) == {"child": "branch"}
+def test_a_pruned_parent_leaves_its_children(store, world):
+    ended(store, world, "p", 100)
+    store.create_session("child", "tui", parent_session_id="p", kind="branch")
+    store.prune_sessions()
+    assert rows_and_kinds(store) == {"child": "branch"}
 
 
-async def test_pruned_text_is_not_found(store, world):
-    await ended(store, world, "a", 100, texts=("plum", "plum 梅"))
-    assert len(await store.search_messages("plum")) == 2
-    await store.prune_sessions()
-    assert await store.search_messages("plum") == []
-    assert await store.check_search() is None
+def test_pruned_text_is_not_found(store, world):
+    ended(store, world, "a", 100, texts=("plum", "plum 梅"))
+    assert len(store.search_messages("plum")) == 2
+    store.prune_sessions()
+    assert store.search_messages("plum") == []
+    assert store.check_search() is None
 
 
-def test_a_prune_goes_in_bounded_steps(blocking, world):
+def test_a_prune_goes_in_bounded_steps(store, world):
     for number in range(45):
-        blocking.create_session(f"s{number}", "tui")
-        blocking.end_session(f"s{number}", "done")
+        store.create_session(f"s{number}", "tui")
+        store.end_session(f"s{number}", "done")
     world.pass_time(100 * DAY)
     steps = cleanup.prune_sessions()
     sizes = []
     work = next(steps)
     while True:
-        answer = blocking.transact(work)
+        answer = store.transact(work)
         sizes.append(len(answer.session_ids))
         try:
             work = steps.send(answer)
@@ -416,114 +416,114 @@ def test_a_prune_goes_in_bounded_steps(blocking, world):
 # Receipts
 
 
-async def test_receipts_are_forgotten_after_thirty_days(store, world):
-    accepted = await store.accept(Inbound("key", "e1", "hello"))
-    assert isinstance(await store.commit_turn(turn(accepted)), Committed)
+def test_receipts_are_forgotten_after_thirty_days(store, world):
+    accepted = store.accept(Inbound("key", "e1", "hello"))
+    assert isinstance(store.commit_turn(turn(accepted)), Committed)
     world.pass_time(30 * DAY)
-    assert await store.forget_closed() == 0
-    assert (await store.accept(Inbound("key", "e1", "hello"))).duplicate
+    assert store.forget_closed() == 0
+    assert store.accept(Inbound("key", "e1", "hello")).duplicate
     world.pass_time(1)
-    assert await store.forget_closed() == 1
-    assert not (await store.accept(Inbound("key", "e1", "hello"))).duplicate
+    assert store.forget_closed() == 1
+    assert not store.accept(Inbound("key", "e1", "hello")).duplicate
 
 
-async def test_what_is_open_is_never_forgotten(store, world):
-    first = await store.accept(Inbound("key", "e1", "hello"))
+def test_what_is_open_is_never_forgotten(store, world):
+    first = store.accept(Inbound("key", "e1", "hello"))
     replies = [Outbound("lane", {"text": "hi"})]
-    await store.commit_turn(turn(first, outbox=replies))
-    second = await store.accept(Inbound("key", "e2", "waits"))
+    store.commit_turn(turn(first, outbox=replies))
+    second = store.accept(Inbound("key", "e2", "waits"))
     world.pass_time(365 * DAY)
-    assert await store.forget_closed() == 1
-    assert [row.inbox_id for row in await store.open_inbox()] == [second.receipt.inbox_id]
-    assert [row.body for row in await store.pending_outbox()] == [{"text": "hi"}]
+    assert store.forget_closed() == 1
+    assert [row.inbox_id for row in store.open_inbox()] == [second.receipt.inbox_id]
+    assert [row.body for row in store.pending_outbox()] == [{"text": "hi"}]
 
 
-async def test_sent_replies_are_forgotten_and_those_on_their_way_are_not(store, world, sql):
-    accepted = await store.accept(Inbound("key", "e1", "hello"))
+def test_sent_replies_are_forgotten_and_those_on_their_way_are_not(store, world, sql):
+    accepted = store.accept(Inbound("key", "e1", "hello"))
     replies = [Outbound("lane", {"n": n}) for n in range(4)]
-    await store.commit_turn(turn(accepted, outbox=replies))
-    sent, dead, sending, _ = [row.outbox_id for row in await store.pending_outbox()]
-    await store.mark_sent([sent])
-    await store.mark_dead([dead], "the chat is gone")
-    await store.mark_sending([sending])
+    store.commit_turn(turn(accepted, outbox=replies))
+    sent, dead, sending, _ = [row.outbox_id for row in store.pending_outbox()]
+    store.mark_sent([sent])
+    store.mark_dead([dead], "the chat is gone")
+    store.mark_sending([sending])
     world.pass_time(31 * DAY)
-    assert await store.forget_closed() == 3
+    assert store.forget_closed() == 3
     assert sql("SELECT id, state FROM outbox ORDER BY id") == [
         [sending, "sending"],
         [sending + 1, "pending"],
     ]
 
 
-def test_boundaries_are_forgotten_once_they_were_heard(blocking, world, sql):
-    blocking.new_session("key")
-    blocking.new_session("key")
-    first, *rest = [one.boundary_id for one in blocking.pending_boundaries()]
-    blocking.close_boundary(first)
+def test_boundaries_are_forgotten_once_they_were_heard(store, world, sql):
+    store.new_session("key")
+    store.new_session("key")
+    first, *rest = [one.boundary_id for one in store.pending_boundaries()]
+    store.close_boundary(first)
     world.pass_time(31 * DAY)
-    assert blocking.forget_closed() == 1
-    assert [one.boundary_id for one in blocking.pending_boundaries()] == rest
+    assert store.forget_closed() == 1
+    assert [one.boundary_id for one in store.pending_boundaries()] == rest
     assert sql("SELECT count(*) FROM boundaries") == [[len(rest)]]
 
 
-def test_a_bounded_number_is_forgotten_at_a_time_the_oldest_first(blocking, world):
+def test_a_bounded_number_is_forgotten_at_a_time_the_oldest_first(store, world):
     for number in range(5):
-        accepted = blocking.accept(Inbound("key", f"e{number}", "hello"))
-        blocking.commit_turn(turn(accepted))
+        accepted = store.accept(Inbound("key", f"e{number}", "hello"))
+        store.commit_turn(turn(accepted))
         world.pass_time(1)
     world.pass_time(31 * DAY)
-    assert blocking.forget_closed(limit=2) == 2
-    assert blocking.accept(Inbound("key", "e2", "hello")).duplicate
-    assert blocking.forget_closed(older_than_days=100) == 0
-    assert blocking.forget_closed() == 3
+    assert store.forget_closed(limit=2) == 2
+    assert store.accept(Inbound("key", "e2", "hello")).duplicate
+    assert store.forget_closed(older_than_days=100) == 0
+    assert store.forget_closed() == 3
 
 
 # The file
 
 
-async def test_a_vacuum_gives_space_back_and_changes_nothing_else(store, path):
-    await store.create_session("kept", "tui")
-    await store.append_message("kept", "user", "plum 梅")
-    await store.create_session("big", "tui")
+def test_a_vacuum_gives_space_back_and_changes_nothing_else(store, path):
+    store.create_session("kept", "tui")
+    store.append_message("kept", "user", "plum 梅")
+    store.create_session("big", "tui")
     for number in range(20):
-        await store.append_message("big", "user", f"word{number} " * 5000)
-    await store.index_pending()
-    exported = await store.export_session("kept")
-    await store.delete_session("big")
-    await store.vacuum()
+        store.append_message("big", "user", f"word{number} " * 5000)
+    store.index_pending()
+    exported = store.export_session("kept")
+    store.delete_session("big")
+    store.vacuum()
     small = path.stat().st_size
     assert small < 250_000
     assert path.with_name("state.db-wal").stat().st_size == 0
-    assert await store.export_session("kept") == exported
-    assert [hit.snippet for hit in await store.search_messages("梅")] == ["plum >>>梅<<<"]
-    assert await store.check_search() is None
-    assert await store.integrity_check() == []
-    await store.append_message("kept", "user", "goes on")
+    assert store.export_session("kept") == exported
+    assert [hit.snippet for hit in store.search_messages("梅")] == ["plum >>>梅<<<"]
+    assert store.check_search() is None
+    assert store.integrity_check() == []
+    store.append_message("kept", "user", "goes on")
 
 
-async def test_the_check_finds_a_healthy_file_healthy(talk):
-    await talk.index_pending()
-    assert await talk.integrity_check() == []
+def test_the_check_finds_a_healthy_file_healthy(talk):
+    talk.index_pending()
+    assert talk.integrity_check() == []
 
 
-async def test_the_check_tells_a_wrong_counter(talk, sql):
+def test_the_check_tells_a_wrong_counter(talk, sql):
     sql("UPDATE sessions SET message_count = 7 WHERE id = 'a'")
-    assert await talk.integrity_check() == ["session a counts 7 messages and has 3"]
+    assert talk.integrity_check() == ["the message counter of session a is 7 instead of 3"]
 
 
-async def test_the_check_tells_a_row_that_belongs_to_nobody(talk, sql):
+def test_the_check_tells_a_row_that_belongs_to_nobody(talk, sql):
     sql("UPDATE usage SET session_no = 99")
-    [problem] = await talk.integrity_check()
+    [problem] = talk.integrity_check()
     assert problem.startswith("foreign key: ('usage', ")
 
 
-async def test_the_check_tells_rows_that_were_hidden_behind_its_back(talk, sql):
-    await talk.index_pending()
+def test_the_check_tells_rows_that_were_hidden_behind_its_back(talk, sql):
+    talk.index_pending()
     sql("UPDATE messages SET live = 0")
-    assert await talk.integrity_check() == ["session a counts 3 messages and has 0"]
+    assert talk.integrity_check() == ["the message counter of session a is 3 instead of 0"]
 
 
-async def test_an_ended_session_takes_no_rows_from_anybody(talk):
-    await talk.end_session("a", "done")
+def test_an_ended_session_takes_no_rows_from_anybody(talk):
+    talk.end_session("a", "done")
     with pytest.raises(StoreError, match="has ended"):
-        await talk.append_message("a", "user", "too late")
-    assert await talk.integrity_check() == []
+        talk.append_message("a", "user", "too late")
+    assert talk.integrity_check() == []

@@ -1,4 +1,4 @@
-"""The loopback model keeps the contracts of the providers it stands for, over real sockets."""
+"""The loopback model behaves like the providers it replaces, over real sockets."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from hermes.testing import (
 
 LONG = "all that was said " * 300
 CALLS = (ToolCall("c1", "look", '{"at": "the sea"}'), ToolCall("c2", "wait", "{}"))
-WORK = ModelAnswer("let me see", reasoning="the user wants a look", calls=CALLS, piece=5)
+WORK = ModelAnswer("let me see", reasoning="the user wants a look", calls=CALLS, chunk_size=5)
 
 
 class OpenAI:
-    """Requests and answers in one protocol."""
+    """Requests and answers of OpenAI's API."""
 
     path = "/v1/chat/completions"
     key_header = "authorization"
@@ -52,6 +52,8 @@ class OpenAI:
 
 
 class Anthropic:
+    """Requests and answers of Anthropic's API."""
+
     path = "/v1/messages"
     key_header = "x-api-key"
 
@@ -92,7 +94,7 @@ async def client():
 
 
 async def ask(client, model, protocol, body, **headers):
-    """The events of an answer."""
+    """Send a request; returns the events of the answer."""
     response = await client.post(model.url + protocol.path, json=body, headers=headers)
     assert response.status_code == 200, response.text
     lines = [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
@@ -101,11 +103,11 @@ async def ask(client, model, protocol, body, **headers):
 
 async def test_answers_are_played_in_their_order_and_then_echoed(client, protocol):
     async with open_model(["one", ModelAnswer("two")]) as model:
-        said = [
+        texts = [
             protocol.text(await ask(client, model, protocol, protocol.body("hello", "you")))
             for _ in range(3)
         ]
-    assert said == ["one", "two", "echo: you"]
+    assert texts == ["one", "two", "echo: you"]
     assert model.answered == 3
 
 
@@ -178,7 +180,7 @@ async def test_openai_streams_an_answer_in_pieces(client):
     assert last["usage"]["completion_tokens_details"]["reasoning_tokens"] == 6
 
 
-async def test_openai_counts_in_a_stream_only_where_it_is_asked_to(client):
+async def test_openai_counts_in_a_stream_only_if_asked_to(client):
     protocol = OpenAI()
     async with open_model() as model:
         events = await ask(client, model, protocol, protocol.body("hi", stream_options=None))
@@ -204,7 +206,7 @@ async def test_anthropic_streams_an_answer_in_blocks(client):
     assert events[-2]["delta"]["stop_reason"] == "tool_use"
 
 
-async def test_what_was_read_before_is_cached(client, protocol):
+async def test_prompts_are_cached(client, protocol):
     async with open_model() as model:
         counted = [
             protocol.usage(await ask(client, model, protocol, protocol.body(*texts)))
@@ -233,8 +235,8 @@ async def test_a_prompt_cache_key_names_a_cache(client):
         assert [request.cached_tokens for request in model.requests] == [0, 1280, 0]
 
 
-async def test_what_was_cached_is_forgotten_after_a_while(client, protocol):
-    async with open_model(cache=PrefixCache(seconds=0.0)) as model:
+async def test_cached_prompts_expire(client, protocol):
+    async with open_model(cache=PrefixCache(ttl=0.0)) as model:
         for _ in range(2):
             await ask(client, model, protocol, protocol.body(LONG))
         assert [request.cached_tokens for request in model.requests] == [0, 0]
@@ -248,7 +250,7 @@ async def test_without_a_cache_tokens_are_still_counted(client, protocol):
         assert 1350 < model.requests[0].prompt_tokens < 1400
 
 
-async def test_anthropic_caches_only_up_to_a_marker_and_wherever_that_stands(client):
+async def test_anthropic_caches_only_up_to_a_breakpoint_wherever_it_is(client):
     protocol = Anthropic()
     plain = protocol.body(LONG, LONG)
     del plain["messages"][-1]["content"][0]["cache_control"]
@@ -263,7 +265,7 @@ async def test_anthropic_caches_only_up_to_a_marker_and_wherever_that_stands(cli
         assert len({request.prompt_tokens for request in model.requests}) == 1
 
 
-async def test_anthropic_takes_four_markers_and_no_more(client):
+async def test_anthropic_takes_at_most_four_breakpoints(client):
     protocol = Anthropic()
     body = protocol.body(*"12345")
     for message in body["messages"]:
@@ -286,7 +288,7 @@ async def test_a_prompt_that_is_too_long_is_refused_as_the_provider_does(client)
     assert "prompt is too long: 1" in anthropic.json()["error"]["message"]
 
 
-async def test_what_is_no_request_is_refused(client, protocol):
+async def test_an_invalid_request_is_refused(client, protocol):
     async with open_model() as model:
         for body in (b"{", b"[]", b'{"model": "\xff"}', b'{"messages": []}'):
             response = await client.post(model.url + protocol.path, content=body)
@@ -304,17 +306,17 @@ REFUSALS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "why", "status"), REFUSALS)
-async def test_a_refusal_has_the_status_of_its_provider(client, kind, why, status):
+@pytest.mark.parametrize(("kind", "reason", "status"), REFUSALS)
+async def test_a_refusal_has_the_status_of_its_provider(client, kind, reason, status):
     protocol = kind()
-    async with open_model(["hello"], [Refuse(why, retry_after=1.5)]) as model:
+    async with open_model(["hello"], [Refuse(reason, retry_after=1.5)]) as model:
         response = await client.post(model.url + protocol.path, json=protocol.body("hi"))
         assert (response.status_code, response.headers["retry-after"]) == (status, "1.5")
         assert response.json()["error"]["message"]
         assert protocol.text(await ask(client, model, protocol, protocol.body("hi"))) == "hello"
 
 
-async def test_faults_wait_in_line(client, protocol):
+async def test_faults_apply_to_requests_in_order(client, protocol):
     async with open_model() as model:
         model.fail(None, Refuse("server_error"))
         url = model.url + protocol.path
@@ -326,15 +328,15 @@ async def test_faults_wait_in_line(client, protocol):
 
 @pytest.mark.parametrize("fault", [HangUp(), Disconnect(0), Disconnect(2)])
 async def test_a_connection_that_ends_uses_up_nothing_of_the_script(client, protocol, fault):
-    async with open_model([ModelAnswer("hello there", piece=2)], [fault]) as model:
+    async with open_model([ModelAnswer("hello there", chunk_size=2)], [fault]) as model:
         with pytest.raises(httpx2.RemoteProtocolError):
             await ask(client, model, protocol, protocol.body("hi"))
         events = await ask(client, model, protocol, protocol.body("hi"))
         assert protocol.text(events) == "hello there"
 
 
-async def heard_before(client, model, protocol):
-    """What was heard before a connection ended."""
+async def received_before(client, model, protocol):
+    """What was received before the connection ended."""
     read = b""
     with pytest.raises(httpx2.RemoteProtocolError):
         async with client.stream(
@@ -345,30 +347,30 @@ async def heard_before(client, model, protocol):
     return read
 
 
-async def test_what_came_before_a_disconnection_is_heard(client, protocol):
-    async with open_model([ModelAnswer("hello there", piece=2)], [Disconnect(3)]) as model:
-        read = await heard_before(client, model, protocol)
+async def test_chunks_before_a_disconnection_are_received(client, protocol):
+    async with open_model([ModelAnswer("hello there", chunk_size=2)], [Disconnect(3)]) as model:
+        read = await received_before(client, model, protocol)
     for piece in (b'"he"', b'"ll"', b'"o "'):
         assert piece in read
     assert b'"th"' not in read
 
 
 async def test_an_answer_that_is_cut_off_looks_whole(client, protocol):
-    async with open_model([ModelAnswer("hello there", piece=2)], [CutOff(2)]) as model:
+    async with open_model([ModelAnswer("hello there", chunk_size=2)], [CutOff(2)]) as model:
         events = await ask(client, model, protocol, protocol.body("hi"))
         assert protocol.text(events) == "hell"
         assert "message_delta" not in [event.get("type") for event in events]
 
 
 async def test_an_error_comes_after_some_pieces(client, protocol):
-    async with open_model([ModelAnswer("hello there", piece=2)], [ErrorEvent(1)]) as model:
+    async with open_model([ModelAnswer("hello there", chunk_size=2)], [ErrorEvent(1)]) as model:
         events = await ask(client, model, protocol, protocol.body("hi"))
         assert "overloaded" in json.dumps(events[-1]["error"]).lower()
         assert protocol.text(events[:-1]) == "he"
 
 
 async def test_garbage_stands_between_good_events(client, protocol):
-    async with open_model([ModelAnswer("hello there", piece=2)]) as model:
+    async with open_model([ModelAnswer("hello there", chunk_size=2)]) as model:
         for fault in (Garbage(2), OnlyGarbage(7)):
             model.fail(fault)
             response = await client.post(model.url + protocol.path, json=protocol.body("hi"))
@@ -377,7 +379,7 @@ async def test_garbage_stands_between_good_events(client, protocol):
 
 
 async def test_a_slow_answer_comes_piece_by_piece(client, protocol):
-    async with open_model([ModelAnswer("hello", piece=1)], [Drip(0.01)]) as model:
+    async with open_model([ModelAnswer("hello", chunk_size=1)], [Drip(0.01)]) as model:
         pieces = []
         began = trio.current_time()
         async with client.stream(
@@ -396,13 +398,13 @@ async def test_a_client_may_leave_in_the_middle(client, protocol):
 
 
 async def test_many_clients_are_served_at_once(client, protocol):
-    said = []
+    texts = []
 
     async def one(number):
         events = await ask(client, model, protocol, protocol.body(f"number {number}"))
-        said.append(protocol.text(events))
+        texts.append(protocol.text(events))
 
     async with open_model() as model, trio.open_nursery() as nursery:
         for number in range(50):
             nursery.start_soon(one, number)
-    assert sorted(said) == sorted(f"echo: number {number}" for number in range(50))
+    assert sorted(texts) == sorted(f"echo: number {number}" for number in range(50))

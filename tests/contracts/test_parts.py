@@ -1,4 +1,4 @@
-"""What the runtime asks of the parts it is given: one suite for the fakes and for the real ones."""
+"""The contracts of agents, builders, compressors and hooks, for the fakes and the real ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import trio
 
 from hermes import AgentSpec, Message, TurnResult
 from hermes.agents.bridges import asyncio_agent, blocking_agent
-from hermes.agents.offline import WHO, OfflineAgent
-from hermes.embed.trio_host import ReplyAgent, builder_of
+from hermes.agents.offline import FALLBACK, OfflineAgent
+from hermes.embed.agent import ReplyAgent
 from hermes.events import TextDelta, ToolFinished, ToolStarted, TurnStarted
 from hermes.messages import ToolCall
 from hermes.protocols import Summary, SummaryRequest
@@ -27,11 +27,11 @@ CALL = ToolCall("c1", "look", "{}")
 SPEC = AgentSpec(session_key="k")
 
 
-# Agents: each maker makes one that does a thing, as its users would.
+# Agents: each class makes agents of one kind, as its users would.
 
 
 class Scripted:
-    """The fake."""
+    """`ScriptedAgent`."""
 
     def saying(self, text):
         return ScriptedAgent([text])
@@ -47,12 +47,12 @@ class Scripted:
             [[TextDelta("let me "), ToolStarted(CALL), ToolFinished("c1", "seen"), "done"]]
         )
 
-    def listening(self, gate):
-        return ScriptedAgent([listen(gate)])
+    def steerable(self, gate):
+        return ScriptedAgent([steered_after(gate)])
 
 
 class Functions:
-    """A plain function, as in a first bot."""
+    """An async function."""
 
     def saying(self, text):
         async def reply(turn):
@@ -81,8 +81,8 @@ class Functions:
 
         return ReplyAgent(reply)
 
-    def listening(self, gate):
-        return ReplyAgent(listen(gate))
+    def steerable(self, gate):
+        return ReplyAgent(steered_after(gate))
 
 
 class Threads:
@@ -109,12 +109,12 @@ class Threads:
 
         return self.built(reply)
 
-    def listening(self, gate):
+    def steerable(self, gate):
         token = trio.lowlevel.current_trio_token()
 
         def reply(turn):
             trio.from_thread.run(gate.wait, trio_token=token)
-            return f"heard {[message.content for message in turn.steered()]}"
+            return f"steered: {[message.content for message in turn.steered()]}"
 
         return self.built(reply)
 
@@ -126,7 +126,7 @@ class Threads:
 
 
 class OnAsyncio(Threads):
-    """A coroutine on asyncio; it may wait in threads of asyncio's."""
+    """A coroutine on asyncio."""
 
     def __init__(self):
         self.bridges = []
@@ -152,11 +152,11 @@ class OnAsyncio(Threads):
             bridge.close()
 
 
-def listen(gate):
+def steered_after(gate):
     async def run(turn):
         await gate.wait()
-        heard = [message.content for message in turn.steered()]
-        return TurnResult(text=f"heard {heard}")
+        texts = [message.content for message in turn.steered()]
+        return TurnResult(text=f"steered: {texts}")
 
     return run
 
@@ -169,7 +169,7 @@ def maker(request):
         made.close()
 
 
-async def begun(events):
+async def turn_started(events):
     async for envelope in events:
         if isinstance(envelope.event, TurnStarted):
             return
@@ -177,72 +177,75 @@ async def begun(events):
 
 async def test_an_agent_answers_and_its_answer_is_kept(start, maker):
     agent = maker.saying("well")
-    async with start(agent=lambda _: agent) as runtime:
+    async with start(build_agent=lambda _: agent) as runtime:
         reply = await runtime.ask("k", "hello")
         assert (reply.text, reply.status) == ("well", "complete")
-        assert texts_of(await runtime.history("k")) == [("user", "hello"), ("assistant", "well")]
+        assert texts_of(await runtime.conversation("k").history()) == [
+            ("user", "hello"),
+            ("assistant", "well"),
+        ]
 
 
 async def test_an_agent_that_waits_ends_when_it_is_interrupted(start, maker):
     agent = maker.waiting()
-    async with start(agent=lambda _: agent) as runtime, trio.open_nursery() as nursery:
-        with runtime.events("k") as events:
+    async with start(build_agent=lambda _: agent) as runtime, trio.open_nursery() as nursery:
+        with runtime.subscribe("k") as events:
             replies = []
 
             async def ask():
                 replies.append(await runtime.ask("k", "hello"))
 
             nursery.start_soon(ask)
-            await begun(events)
-        assert await runtime.interrupt("k")
+            await turn_started(events)
+        assert await runtime.conversation("k").interrupt()
     assert [reply.status for reply in replies] == ["interrupted"]
 
 
 async def test_what_an_agent_raises_fails_its_turn_only(start, maker):
     agent = maker.failing(RuntimeError("no luck"))
-    async with start(agent=lambda _: agent) as runtime:
+    async with start(build_agent=lambda _: agent) as runtime:
         reply = await runtime.ask("k", "hello")
         assert (reply.status, "no luck" in reply.text) == ("failed", True)
-        assert texts_of(await runtime.history("k")) == [("user", "hello")]
+        assert texts_of(await runtime.conversation("k").history()) == [("user", "hello")]
 
 
-async def test_what_an_agent_emits_is_heard_and_kept(start, maker):
+async def test_the_events_of_an_agent_are_published_and_kept(start, maker):
     agent = maker.working()
     heard = []
-    async with start(agent=lambda _: agent) as runtime:
+    async with start(build_agent=lambda _: agent) as runtime:
         async with runtime.stream("k", "hello") as stream:
             heard = [type(event).__name__ async for event in stream]
-        rows = await runtime.history("k")
+        rows = await runtime.conversation("k").history()
     assert heard[-4:] == ["TextDelta", "ToolStarted", "ToolFinished", "TurnEnded"]
     assert [row.role for row in rows] == ["user", "assistant", "tool", "assistant"]
     assert (rows[1].tool_calls, rows[2].content, rows[3].content) == ((CALL,), "seen", "done")
 
 
-async def test_an_agent_hears_what_is_said_into_its_turn(start, maker):
+async def test_an_agent_can_be_steered(start, maker):
     gate = trio.Event()
-    agent = maker.listening(gate)
-    async with start(agent=lambda _: agent) as runtime, trio.open_nursery() as nursery:
+    agent = maker.steerable(gate)
+    async with start(build_agent=lambda _: agent) as runtime, trio.open_nursery() as nursery:
         replies = []
 
         async def ask():
             replies.append(await runtime.ask("k", "hello"))
 
-        with runtime.events("k") as events:
+        with runtime.subscribe("k") as events:
             nursery.start_soon(ask)
-            await begun(events)
-        await runtime.steer("k", "and this")
+            await turn_started(events)
+        await runtime.conversation("k").steer("and this")
         gate.set()
-    assert [reply.text for reply in replies] == ["heard ['and this']"]
+    assert [reply.text for reply in replies] == ["steered: ['and this']"]
 
 
-async def test_the_agent_of_the_console_keeps_the_same_contract(start):
-    async with start(agent=lambda _: OfflineAgent()) as runtime:
-        assert (await runtime.ask("k", "hello")).text.startswith(f"You said: hello\n{WHO}")
+async def test_the_offline_agent_keeps_the_same_contract(start):
+    async with start(build_agent=lambda _: OfflineAgent()) as runtime:
+        assert (await runtime.ask("k", "hello")).text == f"You said: hello\n{FALLBACK}"
 
 
 async def test_an_agent_is_closed_once(start):
     agent = ScriptedAgent()
-    async with start(agent=lambda _: agent) as runtime:
+    async with start(build_agent=lambda _: agent) as runtime:
         await runtime.ask("k", "hello")
     assert agent.closed == 1
 
@@ -259,12 +262,12 @@ async def reply(turn):
 
 
 @pytest.mark.parametrize(
-    "builder",
-    [CountingBuilder(), builder_of(build), builder_of(reply)],
-    ids=["fake", "async", "fn"],
+    "options",
+    [{"build_agent": CountingBuilder()}, {"build_agent": build}, {"agent": reply}],
+    ids=["fake", "async", "function"],
 )
-async def test_a_builder_is_asked_once_for_two_turns(start, builder):
-    async with start(agent=builder) as runtime:
+async def test_an_agent_is_built_once_for_two_turns(start, options):
+    async with start(**options) as runtime:
         build_reason = [(await runtime.ask("k", text)).build_reason for text in ("one", "two")]
     assert build_reason == ["cold", None]
 
@@ -291,7 +294,7 @@ async def test_a_summary_is_shorter_and_says_what_it_cost(compressor):
     assert [call.purpose for call in summary.usage] == ["summary"]
 
 
-async def test_an_earlier_summary_is_taken_up(compressor):
+async def test_an_earlier_summary_is_updated(compressor):
     summary = await compressor.summarize(request(previous="they spoke of bees"))
     assert "they spoke of bees" in summary.text
 
@@ -338,10 +341,10 @@ def recording(heard):
 
 
 @pytest.mark.parametrize("make", [plain, awaited, open_handed, recording])
-async def test_a_hook_hears_of_each_boundary_once(start, make):
+async def test_a_hook_is_called_once_for_each_boundary(start, make):
     heard = []
     async with start(hooks={"on_session_finalize": [make(heard)]}) as runtime:
         old = (await runtime.ask("k", "hello")).session_id
-        await runtime.new_session("k")
+        await runtime.conversation("k").new()
         await runtime.wait_hooks()
         assert heard == [old]

@@ -14,14 +14,14 @@ SUMMARY = [Message("user", "summary"), Message("user", "tail")]
 
 
 @pytest.fixture
-async def talk(store):
+def talk(store):
     """A titled session of twenty messages, and a finished compression of it."""
-    await store.create_session(
+    store.create_session(
         "p", "discord", model="m", user_id="u", session_key="k", system_prompt="be kind"
     )
-    await store.set_session_title("p", "Chat")
-    head = await store.append_messages("p", [Message("user", f"m{n}") for n in range(20)])
-    last = (await store.load("p")).messages[-1].id
+    store.set_session_title("p", "Chat")
+    head = store.append_messages("p", [Message("user", f"m{n}") for n in range(20)])
+    last = store.load("p").messages[-1].id
     return Rotation(
         session_id="p",
         messages=SUMMARY,
@@ -40,225 +40,225 @@ def texts(transcript):
     return [message.content for message in transcript.messages]
 
 
-async def children(store, sql):
+def children(store, sql):
     return sql("SELECT id FROM sessions WHERE kind = 'compression' ORDER BY no")
 
 
-async def test_a_rotation_ends_the_parent_and_continues_in_one_child(store, talk, world):
+def test_a_rotation_ends_the_parent_and_continues_in_one_child(store, talk, world):
     world.pass_time(60)
-    done = await store.rotate(talk)
+    done = store.rotate(talk)
     assert done == Rotated("c1", Head("c1", 2, 1, 0), None)
-    parent, child = await store.get_session("p"), await store.get_session("c1")
+    parent, child = store.get_session("p"), store.get_session("c1")
     assert (parent.end_reason, parent.ended_at, parent.title) == ("compression", world.now, "Chat")
     assert (child.kind, child.parent_session_id, child.title) == ("compression", "p", "Chat #2")
     described = (child.source, child.model, child.user_id, child.session_key, child.system_prompt)
     assert described == ("discord", "m", "u", "k", "be kind")
-    assert texts(await store.load("c1")) == ["summary", "tail"]
-    assert len((await store.load("p")).messages) == 20
+    assert texts(store.load("c1")) == ["summary", "tail"]
+    assert len(store.load("p").messages) == 20
 
 
-async def test_a_new_prompt_may_come_with_the_rotation(store, talk):
-    await store.rotate(replace(talk, system_prompt="be brief"))
-    assert (await store.get_session("c1")).system_prompt == "be brief"
-    assert (await store.get_session("p")).system_prompt == "be kind"
+def test_a_new_prompt_may_come_with_the_rotation(store, talk):
+    store.rotate(replace(talk, system_prompt="be brief"))
+    assert store.get_session("c1").system_prompt == "be brief"
+    assert store.get_session("p").system_prompt == "be kind"
 
 
-async def test_the_loser_learns_who_won_and_nothing_changes(store, talk, sql):
-    await store.rotate(talk)
-    assert await store.rotate(other(talk)) == Skipped("already compressed", winner="c1")
-    await store.rotate(
+def test_the_loser_learns_who_won_and_nothing_changes(store, talk, sql):
+    store.rotate(talk)
+    assert store.rotate(other(talk)) == Skipped("already compressed", winner="c1")
+    store.rotate(
         replace(talk, session_id="c1", rotation_id="r3", child_session_id="c3", rewrites=0, upto=0)
     )
-    assert await store.rotate(other(talk)) == Skipped("already compressed", winner="c3")
-    assert await children(store, sql) == [["c1"], ["c3"]]
+    assert store.rotate(other(talk)) == Skipped("already compressed", winner="c3")
+    assert children(store, sql) == [["c1"], ["c3"]]
 
 
-async def test_a_retry_finds_its_own_child(store, talk, sql):
-    first = await store.rotate(talk)
-    again = await store.rotate(talk)
+def test_a_retry_finds_its_own_child(store, talk, sql):
+    first = store.rotate(talk)
+    again = store.rotate(talk)
     assert again == replace(first, repeated=True)
-    assert await children(store, sql) == [["c1"]]
+    assert children(store, sql) == [["c1"]]
 
 
-async def test_appends_that_came_meanwhile_are_carried_over(store, talk):
+def test_appends_that_came_meanwhile_are_carried_over(store, talk):
     call = ToolCall("1", "clock")
-    await store.append_message("p", "assistant", "late", tool_calls=[call], timestamp=5.0)
-    await store.append_message("p", "tool", "noon", tool_call_id="1")
-    done = await store.rotate(talk)
+    store.append_message("p", "assistant", "late", tool_calls=[call], timestamp=5.0)
+    store.append_message("p", "tool", "noon", tool_call_id="1")
+    done = store.rotate(talk)
     assert done.carried == 2
-    messages = (await store.load("c1")).messages
+    messages = store.load("c1").messages
     assert [m.content for m in messages] == ["summary", "tail", "late", "noon"]
     assert (messages[2].tool_calls, messages[2].timestamp) == ((call,), 5.0)
-    assert (await store.get_session("c1")).tool_call_count == 1
+    assert store.get_session("c1").tool_call_count == 1
 
 
-async def test_a_rewritten_transcript_stops_the_rotation(store, talk):
-    await store.rewind("p", talk.upto)
-    assert await store.rotate(talk) == Skipped("the transcript was rewritten meanwhile")
-    assert (await store.get_session("p")).ended_at is None
+def test_a_rewritten_transcript_stops_the_rotation(store, talk):
+    store.rewind("p", talk.upto)
+    assert store.rotate(talk) == Skipped("the transcript was rewritten meanwhile")
+    assert store.get_session("p").ended_at is None
 
 
-async def test_an_ended_or_unknown_session_is_not_rotated(store, talk):
-    await store.end_session("p", "user_exit")
-    assert await store.rotate(talk) == Skipped("the session has ended (user_exit)")
+def test_an_ended_or_unknown_session_is_not_rotated(store, talk):
+    store.end_session("p", "user_exit")
+    assert store.rotate(talk) == Skipped("the session has ended (user_exit)")
     gone = replace(talk, session_id="nobody")
-    assert await store.rotate(gone) == Skipped("unknown session")
+    assert store.rotate(gone) == Skipped("unknown session")
 
 
-async def test_the_route_moves_with_the_rotation_and_guards_it(store, talk):
-    before = await store.switch("k", "p")
+def test_the_route_moves_with_the_rotation_and_guards_it(store, talk):
+    before = store.switch("k", "p")
     routed = replace(talk, session_key="k", epoch=before.epoch)
     stale = replace(routed, epoch=before.epoch - 1)
-    assert await store.rotate(stale) == Skipped("the route has moved", winner="p")
-    done = await store.rotate(routed)
-    after = await store.get_route("k")
+    assert store.rotate(stale) == Skipped("the route has moved", winner="p")
+    done = store.rotate(routed)
+    after = store.get_route("k")
     assert (
         (after.session_id, after.epoch) == ("c1", before.epoch + 1) == (done.session_id, done.epoch)
     )
-    assert await store.rotate(routed) == replace(done, repeated=True)
+    assert store.rotate(routed) == replace(done, repeated=True)
     unrouted = replace(routed, session_id="c1", session_key="nobody")
-    assert await store.rotate(unrouted) == Skipped("the route has moved")
+    assert store.rotate(unrouted) == Skipped("the route has moved")
 
 
-async def test_a_lease_belongs_to_one_holder_until_released(store):
-    assert await store.try_acquire_compression_lock("s", "a") is True
-    assert await store.try_acquire_compression_lock("s", "a") is True
-    assert await store.try_acquire_compression_lock("s", "b") is False
-    assert await store.get_compression_lock_holder("s") == "a"
-    assert await store.release_compression_lock("s", "b") is False
-    assert await store.get_compression_lock_holder("s") == "a"
-    assert await store.release_compression_lock("s", "a") is True
-    assert await store.get_compression_lock_holder("s") is None
-    assert await store.try_acquire_compression_lock("s", "b") is True
+def test_a_lease_belongs_to_one_holder_until_released(store):
+    assert store.try_acquire_compression_lock("s", "a") is True
+    assert store.try_acquire_compression_lock("s", "a") is True
+    assert store.try_acquire_compression_lock("s", "b") is False
+    assert store.get_compression_lock_holder("s") == "a"
+    assert store.release_compression_lock("s", "b") is False
+    assert store.get_compression_lock_holder("s") == "a"
+    assert store.release_compression_lock("s", "a") is True
+    assert store.get_compression_lock_holder("s") is None
+    assert store.try_acquire_compression_lock("s", "b") is True
 
 
-async def test_a_lease_has_a_token_that_grows_with_every_holder(store, world):
+def test_a_lease_has_a_token_that_grows_with_every_holder(store, world):
     tokens = []
     for holder in ("a", "a", "b", "c"):
-        tokens.append((await store.acquire_lease("s", holder)).token)
+        tokens.append(store.acquire_lease("s", holder).token)
         if holder != "a" or len(tokens) == 2:
-            await store.release_compression_lock("s", holder)
+            store.release_compression_lock("s", holder)
     world.pass_time(31)
-    tokens.append((await store.acquire_lease("s", "a")).token)
+    tokens.append(store.acquire_lease("s", "a").token)
     assert tokens == [1, 1, 2, 3, 4]
 
 
-async def test_a_dead_holder_is_followed_after_thirty_seconds(store, world):
-    await store.try_acquire_compression_lock("s", "dead")
+def test_a_dead_holder_is_followed_after_thirty_seconds(store, world):
+    store.try_acquire_compression_lock("s", "dead")
     world.pass_time(29.9)
-    assert await store.try_acquire_compression_lock("s", "b") is False
+    assert store.try_acquire_compression_lock("s", "b") is False
     world.pass_time(0.2)
-    assert await store.get_compression_lock_holder("s") is None
-    assert await store.refresh_compression_lock("s", "dead") is False
-    assert await store.try_acquire_compression_lock("s", "b") is True
-    assert await store.release_compression_lock("s", "dead") is False
+    assert store.get_compression_lock_holder("s") is None
+    assert store.refresh_compression_lock("s", "dead") is False
+    assert store.try_acquire_compression_lock("s", "b") is True
+    assert store.release_compression_lock("s", "dead") is False
 
 
-async def test_a_refreshed_lease_lives_on(store, world):
-    await store.try_acquire_compression_lock("s", "a", 10)
+def test_a_refreshed_lease_lives_on(store, world):
+    store.try_acquire_compression_lock("s", "a", 10)
     for _ in range(5):
         world.pass_time(8)
-        assert await store.refresh_compression_lock("s", "a", 10) is True
-    assert await store.refresh_compression_lock("s", "b", 10) is False
-    assert await store.get_compression_lock_holder("s") == "a"
+        assert store.refresh_compression_lock("s", "a", 10) is True
+    assert store.refresh_compression_lock("s", "b", 10) is False
+    assert store.get_compression_lock_holder("s") == "a"
 
 
 @pytest.mark.parametrize("jump", [DAY, -DAY])
-async def test_setting_the_date_neither_ends_nor_prolongs_a_lease(store, world, jump):
-    await store.try_acquire_compression_lock("s", "a")
+def test_setting_the_date_neither_ends_nor_prolongs_a_lease(store, world, jump):
+    store.try_acquire_compression_lock("s", "a")
     world.now += jump
-    assert await store.try_acquire_compression_lock("s", "b") is False
+    assert store.try_acquire_compression_lock("s", "b") is False
     world.pass_time(30.1)
-    assert await store.try_acquire_compression_lock("s", "b") is True
+    assert store.try_acquire_compression_lock("s", "b") is True
 
 
-async def test_after_a_reboot_a_leftover_lease_is_void(store, world):
-    await store.try_acquire_compression_lock("s", "a")
+def test_after_a_reboot_a_leftover_lease_is_void(store, world):
+    store.try_acquire_compression_lock("s", "a")
     world.steady = 3.0  # the steady clock began anew
-    assert await store.try_acquire_compression_lock("s", "b") is True
+    assert store.try_acquire_compression_lock("s", "b") is True
 
 
-async def test_who_slept_past_his_lease_cannot_rotate_once_another_took_it(store, talk, world):
-    lease = await store.acquire_lease("p", "sleeper")
+def test_who_slept_past_his_lease_cannot_rotate_once_another_took_it(store, talk, world):
+    lease = store.acquire_lease("p", "sleeper")
     world.pass_time(40)
-    taken = await store.acquire_lease("p", "other")
+    taken = store.acquire_lease("p", "other")
     mine = replace(talk, lease=lease)
-    assert await store.rotate(mine) == Skipped("the lease was lost", holder="other")
-    await store.release_compression_lock("p", "other")
-    assert await store.rotate(mine) == Skipped("the lease was lost", holder="a later holder")
-    assert isinstance(await store.rotate(other(talk, lease=taken)), Rotated)
+    assert store.rotate(mine) == Skipped("the lease was lost", holder="other")
+    store.release_compression_lock("p", "other")
+    assert store.rotate(mine) == Skipped("the lease was lost", holder="a later holder")
+    assert isinstance(store.rotate(other(talk, lease=taken)), Rotated)
 
 
-async def test_who_slept_but_lost_nothing_may_rotate(store, talk, world):
-    lease = await store.acquire_lease("p", "sleeper")
+def test_who_slept_but_lost_nothing_may_rotate(store, talk, world):
+    lease = store.acquire_lease("p", "sleeper")
     world.pass_time(40)
-    assert isinstance(await store.rotate(replace(talk, lease=lease)), Rotated)
-    assert await store.get_compression_lock_holder("p") is None
+    assert isinstance(store.rotate(replace(talk, lease=lease)), Rotated)
+    assert store.get_compression_lock_holder("p") is None
 
 
-async def test_without_a_lease_table_compression_still_works(store, talk, sql):
-    lease = await store.acquire_lease("p", "me")
+def test_without_a_lease_table_compression_still_works(store, talk, sql):
+    lease = store.acquire_lease("p", "me")
     sql("DROP TABLE leases")
     from hermes.errors import StoreError
 
     with pytest.raises(StoreError, match="no such table"):
-        await store.try_acquire_compression_lock("p", "me")
-    assert isinstance(await store.rotate(replace(talk, lease=lease)), Rotated)
+        store.try_acquire_compression_lock("p", "me")
+    assert isinstance(store.rotate(replace(talk, lease=lease)), Rotated)
     assert lease == Lease("p", "me", 1)
 
 
-async def test_a_branch_is_a_whole_copy(store, talk):
+def test_a_branch_is_a_whole_copy(store, talk):
     call = ToolCall("1", "clock")
-    await store.append_message(
+    store.append_message(
         "p", "assistant", "x", tool_calls=[call], reasoning="hm", platform_message_id="pm"
     )
-    taken_back = await store.append_message("p", "user", "oops")
-    await store.rewind("p", taken_back.message_id)
-    branch = await store.branch("p")
-    copy, original = await store.load(branch), await store.load("p")
+    taken_back = store.append_message("p", "user", "oops")
+    store.rewind("p", taken_back.message_id)
+    branch = store.branch("p")
+    copy, original = store.load(branch), store.load("p")
     fields = [f for f in Message.__struct_fields__]  # noqa: C416
     assert [[getattr(m, f) for f in fields] for m in copy.messages] == [
         [getattr(m, f) for f in fields] for m in original.messages
     ]
-    session = await store.get_session(branch)
+    session = store.get_session(branch)
     assert (session.kind, session.parent_session_id, session.title) == ("branch", "p", "Chat #2")
     assert (session.message_count, session.tool_call_count) == (21, 1)
-    assert (await store.get_session("p")).ended_at is None
+    assert store.get_session("p").ended_at is None
 
 
-async def test_branches_do_not_stand_in_the_way_of_compression(store, talk):
-    await store.branch("p")
-    second = await store.branch("p", title="Other way")
-    assert (await store.get_session(second)).title == "Other way"
-    assert isinstance(await store.rotate(talk), Rotated)
+def test_branches_do_not_stand_in_the_way_of_compression(store, talk):
+    store.branch("p")
+    second = store.branch("p", title="Other way")
+    assert store.get_session(second).title == "Other way"
+    assert isinstance(store.rotate(talk), Rotated)
 
 
-async def test_a_branch_can_take_the_key_along(store, talk):
-    await store.switch("k", "p")
-    branch = await store.branch("p", session_key="k")
-    assert (await store.get_route("k")).session_id == branch
+def test_a_branch_can_take_the_key_along(store, talk):
+    store.switch("k", "p")
+    branch = store.branch("p", session_key="k")
+    assert store.get_route("k").session_id == branch
     with pytest.raises(UnknownSession):
-        await store.branch("nobody")
+        store.branch("nobody")
 
 
-async def test_a_continuation_needs_an_id_of_its_own_and_a_message_of_its_session(store, talk):
+def test_a_continuation_needs_an_id_of_its_own_and_a_message_of_its_session(store, talk):
     from hermes.errors import StoreError
 
-    await store.create_session("taken", "x")
-    mine = await store.append_message("taken", "user", "mine")
-    with pytest.raises(StoreError, match="taken exists"):
-        await store.rotate(replace(talk, child_session_id="taken"))
-    with pytest.raises(StoreError, match="not one of p"):
-        await store.rotate(replace(talk, upto=mine.message_id))
-    assert (await store.get_session("p")).ended_at is None
-    assert texts(await store.load("taken")) == ["mine"]
-    assert isinstance(await store.rotate(talk), Rotated)
+    store.create_session("taken", "x")
+    mine = store.append_message("taken", "user", "mine")
+    with pytest.raises(StoreError, match="taken already exists"):
+        store.rotate(replace(talk, child_session_id="taken"))
+    with pytest.raises(StoreError, match="does not belong to p"):
+        store.rotate(replace(talk, upto=mine.message_id))
+    assert store.get_session("p").ended_at is None
+    assert texts(store.load("taken")) == ["mine"]
+    assert isinstance(store.rotate(talk), Rotated)
 
 
-async def test_a_runtime_that_begins_ends_the_leases_of_those_before_it(store):
+def test_a_runtime_that_begins_ends_the_leases_of_those_before_it(store):
     for session_id, holder in (("a", "runtime:1:2"), ("b", "a script")):
-        await store.create_session(session_id, "cli")
-        assert await store.try_acquire_compression_lock(session_id, holder)
-    assert await store.forget_runtimes() == 1
-    assert await store.get_compression_lock_holder("a") is None
-    assert await store.get_compression_lock_holder("b") == "a script"
+        store.create_session(session_id, "cli")
+        assert store.try_acquire_compression_lock(session_id, holder)
+    assert store.forget_runtimes() == 1
+    assert store.get_compression_lock_holder("a") is None
+    assert store.get_compression_lock_holder("b") == "a script"

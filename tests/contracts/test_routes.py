@@ -12,11 +12,11 @@ from hermes.messages import Inbound, Message, TurnCommit
 from hermes.store import Rotation
 
 
-async def say(store, key="k", event=None):
+def say(store, key="k", event=None):
     """One whole turn on the key; returns the session."""
-    accepted = await store.accept(Inbound(key, event or f"{key}-event", "hi"))
+    accepted = store.accept(Inbound(key, event or f"{key}-event", "hi"))
     receipt = accepted.receipt
-    await store.commit_turn(
+    store.commit_turn(
         TurnCommit(
             session_key=key,
             session_id=receipt.session_id,
@@ -29,9 +29,9 @@ async def say(store, key="k", event=None):
     return receipt.session_id
 
 
-async def told(store):
+def told(store):
     """Every boundary there ever was, delivered or not."""
-    return await store.snapshot(
+    return store.snapshot(
         lambda tx: [
             (event.removeprefix("on_session_"), session_id, reason)
             for event, session_id, reason in tx.all(
@@ -41,34 +41,34 @@ async def told(store):
     )
 
 
-async def test_a_new_session_finalizes_the_old_one_before_it_begins(store):
-    old = await say(store)
-    before = await store.get_route("k")
-    route = await store.new_session("k", title=" Fresh  start ")
+def test_a_new_session_finalizes_the_old_one_before_it_begins(store):
+    old = say(store)
+    before = store.get_route("k")
+    route = store.new_session("k", title=" Fresh  start ")
     assert route.session_id != old
     assert route.epoch == before.epoch + 1
     assert route.pending_title == "Fresh start"
-    assert await told(store) == [
+    assert told(store) == [
         ("finalize", old, "session_reset"),
         ("reset", route.session_id, "session_reset"),
     ]
-    assert (await store.get_session(old)).end_reason == "session_reset"
-    assert await store.get_session(route.session_id) is None
-    both = await store.snapshot(
+    assert store.get_session(old).end_reason == "session_reset"
+    assert store.get_session(route.session_id) is None
+    both = store.snapshot(
         lambda tx: tx.all("SELECT DISTINCT old_session_id, new_session_id FROM boundaries")
     )
     assert both == [(old, route.session_id)]
 
 
-async def test_a_key_that_never_spoke_only_begins(store):
-    route = await store.new_session("k", platform="cli")
-    assert await told(store) == [("reset", route.session_id, "session_reset")]
+def test_a_key_that_never_spoke_only_begins(store):
+    route = store.new_session("k", platform="cli")
+    assert told(store) == [("reset", route.session_id, "session_reset")]
     assert route.platform == "cli"
 
 
-async def test_closing_finalizes_and_ends_the_session_of_now(store):
-    old = await say(store)
-    await store.rotate(
+def test_closing_finalizes_and_ends_the_session_of_now(store):
+    old = say(store)
+    store.rotate(
         Rotation(
             session_id=old,
             messages=[],
@@ -80,84 +80,84 @@ async def test_closing_finalizes_and_ends_the_session_of_now(store):
             child_session_id="child",
         )
     )
-    assert await store.close_session("k", reason="tui_close") == "child"
-    assert (await store.get_session("child")).end_reason == "tui_close"
-    assert (await store.get_session(old)).end_reason == "compression"
-    assert await told(store) == [("finalize", "child", "tui_close")]
-    assert (await store.get_route("k")).session_id not in {old, "child"}
-    assert await store.close_session("nobody") is None
+    assert store.close_session("k", reason="tui_close") == "child"
+    assert store.get_session("child").end_reason == "tui_close"
+    assert store.get_session(old).end_reason == "compression"
+    assert told(store) == [("finalize", "child", "tui_close")]
+    assert store.get_route("k").session_id not in {old, "child"}
+    assert store.close_session("nobody") is None
 
 
-async def test_closing_a_session_that_has_no_row_finalizes_it_all_the_same(store):
-    named = (await store.accept(Inbound("k", "e", "hi"))).receipt.session_id
-    assert await store.close_session("k") == named
-    assert await told(store) == [("finalize", named, "closed")]
+def test_closing_a_session_that_has_no_row_finalizes_it_all_the_same(store):
+    named = store.accept(Inbound("k", "e", "hi")).receipt.session_id
+    assert store.close_session("k") == named
+    assert told(store) == [("finalize", named, "closed")]
 
 
-async def test_a_shutdown_finalizes_and_ends_nothing(store):
-    session_id = await say(store)
-    before = await store.get_route("k")
-    assert await store.finalize("k") == session_id
-    assert await store.finalize("nobody") is None
-    assert await told(store) == [("finalize", session_id, "shutdown")]
-    assert (await store.get_session(session_id)).ended_at is None
-    assert await store.get_route("k") == before
+def test_a_shutdown_finalizes_and_ends_nothing(store):
+    session_id = say(store)
+    before = store.get_route("k")
+    assert store.finalize("k") == session_id
+    assert store.finalize("nobody") is None
+    assert told(store) == [("finalize", session_id, "shutdown")]
+    assert store.get_session(session_id).ended_at is None
+    assert store.get_route("k") == before
 
 
-async def test_a_switch_neither_ends_nor_finalizes_what_it_leaves(store):
-    first = await say(store)
-    await store.create_session("other", "tui")
-    await store.end_session("other", "user_exit")
-    route = await store.switch("k", "other")
+def test_a_switch_neither_ends_nor_finalizes_what_it_leaves(store):
+    first = say(store)
+    store.create_session("other", "tui")
+    store.end_session("other", "user_exit")
+    route = store.switch("k", "other")
     assert (route.session_id, route.epoch) == ("other", 2)
-    assert (await store.get_session(first)).ended_at is None
-    assert (await store.get_session("other")).ended_at is None
-    assert await told(store) == [("switch", "other", "session_switch")]
-    assert await store.switch("k", "other") == route
-    assert len(await told(store)) == 1
+    assert store.get_session(first).ended_at is None
+    assert store.get_session("other").ended_at is None
+    assert told(store) == [("switch", "other", "session_switch")]
+    assert store.switch("k", "other") == route
+    assert len(told(store)) == 1
 
 
-async def test_a_switch_to_the_session_that_ended_here_opens_it_again(store):
-    session_id = await say(store)
-    await store.end_session(session_id, "user_exit")
-    assert (await store.switch("k", session_id)).session_id == session_id
-    assert (await store.accept(Inbound("k", "next", "hi"))).receipt.session_id == session_id
+def test_a_switch_to_the_session_that_ended_here_opens_it_again(store):
+    session_id = say(store)
+    store.end_session(session_id, "user_exit")
+    assert store.switch("k", session_id).session_id == session_id
+    assert store.accept(Inbound("k", "next", "hi")).receipt.session_id == session_id
 
 
-async def test_an_exact_title_comes_before_the_beginning_of_an_id(store):
+def test_an_exact_title_comes_before_the_beginning_of_an_id(store):
     for session_id in ("abc-1", "other"):
-        await store.create_session(session_id, "x")
-    await store.set_session_title("other", "abc")
-    assert (await store.switch("k", "abc")).session_id == "other"
-    assert (await store.switch("k", "abc-")).session_id == "abc-1"
+        store.create_session(session_id, "x")
+    store.set_session_title("other", "abc")
+    assert store.switch("k", "abc").session_id == "other"
+    assert store.switch("k", "abc-").session_id == "abc-1"
 
 
-async def test_a_waiting_title_is_given_to_the_session_after_its_first_turn(store):
-    await store.set_pending_title("k", "Mine")
-    assert await store.apply_pending_title("k") is None  # no row yet: it goes on waiting
-    assert (await store.get_route("k")).pending_title == "Mine"
-    session_id = await say(store)
-    assert await store.apply_pending_title("k") == "Mine"
-    assert (await store.get_session(session_id)).title == "Mine"
-    assert (await store.get_route("k")).pending_title is None
-    assert await store.apply_pending_title("k") is None
-    assert await store.apply_pending_title("nobody") is None
+def test_a_waiting_title_is_given_to_the_session_after_its_first_turn(store):
+    store.set_pending_title("k", "Mine")
+    assert store.apply_pending_title("k") is None  # no row yet: it goes on waiting
+    assert store.get_route("k").pending_title == "Mine"
+    session_id = say(store)
+    assert store.apply_pending_title("k") == "Mine"
+    assert store.get_session(session_id).title == "Mine"
+    assert store.get_route("k").pending_title is None
+    assert store.apply_pending_title("k") is None
+    assert store.apply_pending_title("nobody") is None
 
 
-async def test_a_refused_title_is_dropped(store):
-    await store.create_session("holder", "tui")
-    await store.set_session_title("holder", "Mine")
-    await store.set_pending_title("k", "Mine")
-    session_id = await say(store)
-    assert await store.apply_pending_title("k") is None
-    assert (await store.get_route("k")).pending_title is None
-    assert (await store.get_session(session_id)).title is None
+def test_a_refused_title_is_dropped(store):
+    store.create_session("holder", "tui")
+    store.set_session_title("holder", "Mine")
+    store.set_pending_title("k", "Mine")
+    session_id = say(store)
+    assert store.apply_pending_title("k") is None
+    assert store.get_route("k").pending_title is None
+    assert store.get_session(session_id).title is None
 
 
-async def test_a_waiting_title_goes_to_the_tip_after_a_rotation(store):
-    await store.set_pending_title("k", "Mine")
-    session_id = await say(store)
-    await store.rotate(
+def test_a_waiting_title_goes_to_the_tip_after_a_rotation(store):
+    store.set_pending_title("k", "Mine")
+    session_id = say(store)
+    store.rotate(
         Rotation(
             session_id=session_id,
             messages=[],
@@ -167,37 +167,37 @@ async def test_a_waiting_title_goes_to_the_tip_after_a_rotation(store):
             child_session_id="child",
         )
     )
-    assert await store.apply_pending_title("k") == "Mine"
-    assert (await store.get_session("child")).title == "Mine"
+    assert store.apply_pending_title("k") == "Mine"
+    assert store.get_session("child").title == "Mine"
 
 
-async def test_a_waiting_title_must_be_a_title(store):
+def test_a_waiting_title_must_be_a_title(store):
     with pytest.raises(ValueError, match="too long"):
-        await store.set_pending_title("k", "x" * 101)
+        store.set_pending_title("k", "x" * 101)
     with pytest.raises(ValueError, match="too long"):
-        await store.new_session("k", title="x" * 101)
-    assert await store.get_route("k") is None
+        store.new_session("k", title="x" * 101)
+    assert store.get_route("k") is None
 
 
-async def test_a_route_and_its_head_come_from_one_moment(store):
-    assert await store.route_head("k") is None
-    session_id = await say(store)
-    route, head = await store.route_head("k")
+def test_a_route_and_its_head_come_from_one_moment(store):
+    assert store.route_head("k") is None
+    session_id = say(store)
+    route, head = store.route_head("k")
     assert (route.session_id, head.session_id, head.message_count) == (session_id, session_id, 1)
 
 
-def test_a_heard_boundary_is_closed_once(blocking):
-    blocking.new_session("k")
-    [boundary] = blocking.pending_boundaries()
-    assert blocking.close_boundary(boundary.boundary_id, "boom") is True
-    assert blocking.close_boundary(boundary.boundary_id) is False
-    assert blocking.pending_boundaries() == []
+def test_a_heard_boundary_is_closed_once(store):
+    store.new_session("k")
+    [boundary] = store.pending_boundaries()
+    assert store.close_boundary(boundary.boundary_id, "boom") is True
+    assert store.close_boundary(boundary.boundary_id) is False
+    assert store.pending_boundaries() == []
 
 
 def test_one_function_alone_writes_a_routes_session_id():
-    """Every SQL text in the store that writes `routes.session_id` stands in `routes.point`."""
+    """Every SQL text in the store that writes `routes.session_id` is in `routes.assign_session`."""
     writers = []
-    for file in Path(hermes.store.__file__).parent.glob("*.py"):
+    for file in Path(hermes.store.__file__).parent.rglob("*.py"):
         tree = ast.parse(file.read_text())
         for function in ast.walk(tree):
             if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -209,13 +209,13 @@ def test_one_function_alone_writes_a_routes_session_id():
                         "UPDATE routes" in text and "session_id =" in text
                     ):
                         writers.append(f"{file.stem}.{function.name}")
-    assert writers == ["routes.point"]
+    assert writers == ["routes.assign_session"]
 
 
-async def test_a_conversation_is_found_at_its_tip_by_every_name_it_has(store):
-    parent = await say(store)
-    await store.set_session_title(parent, "Plans")
-    head = await store.head(parent)
+def test_a_conversation_is_found_at_its_tip_by_every_name_it_has(store):
+    parent = say(store)
+    store.set_session_title(parent, "Plans")
+    head = store.head(parent)
     rotation = Rotation(
         session_id=parent,
         messages=[Message("user", "summed up")],
@@ -223,28 +223,28 @@ async def test_a_conversation_is_found_at_its_tip_by_every_name_it_has(store):
         rewrites=head.rewrites,
         upto=0,
         session_key="k",
-        epoch=(await store.get_route("k")).epoch,
+        epoch=store.get_route("k").epoch,
     )
-    tip = (await store.rotate(rotation)).session_id
+    tip = store.rotate(rotation).session_id
     for name in (parent, tip, "Plans"):
-        found = await store.find(name)
+        found = store.find(name)
         assert (found.session_id, found.session.id) == (tip, tip)
         assert (found.lineage, found.session_keys) == ((parent, tip), ("k",))
-    assert await store.find("nothing") is None
+    assert store.find("nothing") is None
 
 
-async def test_a_conversation_without_a_row_is_found_by_its_whole_id(store):
-    receipt = (await store.accept(Inbound("k", "e", "hi"))).receipt
-    found = await store.find(receipt.session_id)
+def test_a_conversation_without_a_row_is_found_by_its_whole_id(store):
+    receipt = store.accept(Inbound("k", "e", "hi")).receipt
+    found = store.find(receipt.session_id)
     assert (found.session, found.lineage) == (None, (receipt.session_id,))
     assert found.session_keys == ("k",)
-    assert await store.find(receipt.session_id[:-1]) is None
+    assert store.find(receipt.session_id[:-1]) is None
 
 
-async def test_a_branch_belongs_to_the_key_that_is_led_there(store):
-    session_id = await say(store)
-    child = await store.branch(session_id, session_key="other")
-    assert (await store.get_session(child)).session_key == "other"
-    assert (await store.find(child)).session_keys == ("other",)
-    unled = await store.branch(session_id)
-    assert (await store.get_session(unled)).session_key == "k"
+def test_a_branch_belongs_to_the_key_that_is_led_there(store):
+    session_id = say(store)
+    child = store.branch(session_id, session_key="other")
+    assert store.get_session(child).session_key == "other"
+    assert store.find(child).session_keys == ("other",)
+    unled = store.branch(session_id)
+    assert store.get_session(unled).session_key == "k"

@@ -69,38 +69,36 @@ QUERIES = [
 ]
 
 
-async def ids(store, query, **filters):
-    return [hit.message_id for hit in await store.search_messages(query, **filters)]
+def ids(store, query, **filters):
+    return [hit.message_id for hit in store.search_messages(query, **filters)]
 
 
-async def say(store, session_id, *texts, role="user", **fields):
+def say(store, session_id, *texts, role="user", **fields):
     """Append each text; returns the message ids."""
-    return [
-        (await store.append_message(session_id, role, text, **fields)).message_id for text in texts
-    ]
+    return [store.append_message(session_id, role, text, **fields).message_id for text in texts]
 
 
-async def snippets(store, query, **filters):
-    return [hit.snippet for hit in await store.search_messages(query, **filters)]
+def snippets(store, query, **filters):
+    return [hit.snippet for hit in store.search_messages(query, **filters)]
 
 
 @pytest.fixture
-async def chat(store):
+def chat(store):
     """A store with one session, `a`."""
-    await store.create_session("a", "tui")
+    store.create_session("a", "tui")
     return store
 
 
 # What is found
 
 
-async def test_a_hit_says_where_it_is_and_what_stands_around_it(chat, world):
-    await chat.set_session_title("a", "Fruit")
-    await say(chat, "a", "before it")
+def test_a_hit_says_where_it_is_and_what_stands_around_it(chat, world):
+    chat.set_session_title("a", "Fruit")
+    say(chat, "a", "before it")
     world.pass_time(5)
-    [found] = await say(chat, "a", "I like apples a lot", role="assistant")
-    await say(chat, "a", "after it")
-    assert await chat.search_messages("apples") == [
+    [found] = say(chat, "a", "I like apples a lot", role="assistant")
+    say(chat, "a", "after it")
+    assert chat.search_messages("apples") == [
         SearchHit(
             message_id=found,
             session_id="a",
@@ -115,101 +113,99 @@ async def test_a_hit_says_where_it_is_and_what_stands_around_it(chat, world):
     ]
 
 
-async def test_words_are_found_whatever_their_case_and_accents(chat):
-    [cafe, other] = await say(chat, "a", "Le CAFÉ du coin", "coincidence")
-    assert await ids(chat, "café") == [cafe]
-    assert await ids(chat, "cafe") == [cafe]
-    assert await ids(chat, "COIN") == [cafe]
-    assert await ids(chat, "coincidence") == [other]
+def test_words_are_found_whatever_their_case_and_accents(chat):
+    [cafe, other] = say(chat, "a", "Le CAFÉ du coin", "coincidence")
+    assert ids(chat, "café") == [cafe]
+    assert ids(chat, "cafe") == [cafe]
+    assert ids(chat, "COIN") == [cafe]
+    assert ids(chat, "coincidence") == [other]
 
 
-async def test_a_star_finds_words_that_begin_so(chat):
-    one, two, _ = await say(chat, "a", "scheduler", "schedule", "reschedule")
-    assert sorted(await ids(chat, "sched*")) == [one, two]
-    assert await ids(chat, "schedu") == []
+def test_a_star_finds_words_that_begin_so(chat):
+    one, two, _ = say(chat, "a", "scheduler", "schedule", "reschedule")
+    assert sorted(ids(chat, "sched*")) == [one, two]
+    assert ids(chat, "schedu") == []
 
 
-async def test_a_quoted_phrase_is_found_as_it_stands(chat):
-    phrase, _ = await say(chat, "a", "the red apple fell", "the apple is red")
-    assert await ids(chat, '"red apple"') == [phrase]
-    assert await snippets(chat, '"red apple"') == ["the >>>red apple<<< fell"]
+def test_a_quoted_phrase_is_found_as_it_stands(chat):
+    phrase, _ = say(chat, "a", "the red apple fell", "the apple is red")
+    assert ids(chat, '"red apple"') == [phrase]
+    assert snippets(chat, '"red apple"') == ["the >>>red apple<<< fell"]
 
 
-async def test_several_words_must_all_be_there(chat):
-    both, *_ = await say(chat, "a", "apple and pear", "apple", "pear")
-    assert await ids(chat, "apple pear") == [both]
-    assert await ids(chat, "apple AND pear") == [both]
+def test_several_words_must_all_be_there(chat):
+    both, *_ = say(chat, "a", "apple and pear", "apple", "pear")
+    assert ids(chat, "apple pear") == [both]
+    assert ids(chat, "apple AND pear") == [both]
 
 
-async def test_or_and_not_are_understood(chat):
-    apple, pear, both, _ = await say(chat, "a", "apple", "pear", "pear apple", "plum")
-    assert sorted(await ids(chat, "apple OR pear")) == [apple, pear, both]
-    assert await ids(chat, "apple NOT pear") == [apple]
-    assert await ids(chat, '"pear" NOT appl*') == [pear]
+def test_or_and_not_are_understood(chat):
+    apple, pear, both, _ = say(chat, "a", "apple", "pear", "pear apple", "plum")
+    assert sorted(ids(chat, "apple OR pear")) == [apple, pear, both]
+    assert ids(chat, "apple NOT pear") == [apple]
+    assert ids(chat, '"pear" NOT appl*') == [pear]
 
 
-async def test_small_and_or_not_are_words_like_others(chat):
-    [found, _] = await say(chat, "a", "this or that", "this that")
-    assert await ids(chat, "or") == [found]
+def test_small_and_or_not_are_words_like_others(chat):
+    [found, _] = say(chat, "a", "this or that", "this that")
+    assert ids(chat, "or") == [found]
 
 
 @pytest.mark.parametrize("text", ["state.db", "snake_case", "e-mail", "C++ templates", "a@b.org"])
-async def test_words_with_signs_in_them_are_found_as_typed(chat, text):
-    [found, _] = await say(chat, "a", f"look at {text} please", "something else")
-    assert await ids(chat, text) == [found]
+def test_words_with_signs_in_them_are_found_as_typed(chat, text):
+    [found, _] = say(chat, "a", f"look at {text} please", "something else")
+    assert ids(chat, text) == [found]
 
 
-async def test_names_of_tools_are_found(chat):
-    [call] = await say(
-        chat, "a", None, role="assistant", tool_calls=[ToolCall("c1", "read_thermometer")]
-    )
-    [result] = await say(
+def test_names_of_tools_are_found(chat):
+    [call] = say(chat, "a", None, role="assistant", tool_calls=[ToolCall("c1", "read_thermometer")])
+    [result] = say(
         chat, "a", "21 degrees", role="tool", tool_name="read_thermometer", tool_call_id="c1"
     )
-    assert sorted(await ids(chat, "read_thermometer")) == [call, result]
-    assert sorted(await ids(chat, "thermometer")) == [call, result]
+    assert sorted(ids(chat, "read_thermometer")) == [call, result]
+    assert sorted(ids(chat, "thermometer")) == [call, result]
 
 
-async def test_arguments_of_tool_calls_are_found(chat):
+def test_arguments_of_tool_calls_are_found(chat):
     calls = [
         ToolCall("c1", "weather", '{"city": "Zürich", "unit": "kelvin"}'),
         ToolCall("c2", "weather", '{"city": "北京市"}'),
     ]
-    [call] = await say(chat, "a", "let me look", role="assistant", tool_calls=calls)
-    assert await ids(chat, "zürich") == [call]
-    assert await ids(chat, "kelvin") == [call]
-    assert await ids(chat, "北京") == [call]
-    assert await ids(chat, "kelvin look") == [call]
-    assert "Zürich" in (await snippets(chat, "kelvin"))[0]
+    [call] = say(chat, "a", "let me look", role="assistant", tool_calls=calls)
+    assert ids(chat, "zürich") == [call]
+    assert ids(chat, "kelvin") == [call]
+    assert ids(chat, "北京") == [call]
+    assert ids(chat, "kelvin look") == [call]
+    assert "Zürich" in snippets(chat, "kelvin")[0]
 
 
-async def test_a_word_at_the_start_of_a_line_of_an_argument_is_found(chat):
+def test_a_word_at_the_start_of_a_line_of_an_argument_is_found(chat):
     arguments = r'{"code": "import os\nprint(1)\n\tbreak"}'
-    [call] = await say(
+    [call] = say(
         chat, "a", None, role="assistant", tool_calls=[ToolCall("c1", "python", arguments)]
     )
-    assert await ids(chat, "import") == [call]
-    assert await ids(chat, "print") == [call]
-    assert await ids(chat, "break") == [call]
+    assert ids(chat, "import") == [call]
+    assert ids(chat, "print") == [call]
+    assert ids(chat, "break") == [call]
 
 
-async def test_how_a_call_is_stored_is_not_found(chat):
+def test_how_a_call_is_stored_is_not_found(chat):
     calls = [ToolCall("call_77", "weather", '{"city": "Rome"}')]
-    await say(chat, "a", None, role="assistant", tool_calls=calls, reasoning="thinking of pasta")
-    assert [await ids(chat, query) for query in ("arguments", "tool_calls", "pasta")] == [[]] * 3
+    say(chat, "a", None, role="assistant", tool_calls=calls, reasoning="thinking of pasta")
+    assert [ids(chat, query) for query in ("arguments", "tool_calls", "pasta")] == [[]] * 3
 
 
 @pytest.mark.parametrize(
     "arguments", ["", "{", "not JSON", '{"q": "\\ud800"}', "[" * 5000, "7" * 5000]
 )
-async def test_arguments_that_are_no_json_stand_in_nobodys_way(chat, arguments):
+def test_arguments_that_are_no_json_stand_in_nobodys_way(chat, arguments):
     calls = [ToolCall("c1", "weather", arguments)]
-    [call] = await say(chat, "a", "plum", role="assistant", tool_calls=calls)
-    assert await ids(chat, "weather plum") == [call]
-    assert await chat.check_search() is None
-    await chat.delete_session("a")
-    assert await ids(chat, "weather") == []
-    assert await chat.check_search() is None
+    [call] = say(chat, "a", "plum", role="assistant", tool_calls=calls)
+    assert ids(chat, "weather plum") == [call]
+    assert chat.check_search() is None
+    chat.delete_session("a")
+    assert ids(chat, "weather") == []
+    assert chat.check_search() is None
 
 
 def deeper(frames, work):
@@ -217,40 +213,40 @@ def deeper(frames, work):
     return work() if frames == 0 else deeper(frames - 1, work)
 
 
-def test_what_is_indexed_of_an_argument_does_not_depend_on_the_depth_of_the_stack(blocking):
-    blocking.create_session("a", "tui")
+def test_what_is_indexed_of_an_argument_does_not_depend_on_the_depth_of_the_stack(store):
+    store.create_session("a", "tui")
     for depth in range(850, 1000, 5):
         arguments = '{"a":' + "[" * depth + r'"x\ny"' + "]" * depth + "}"
-        blocking.append_message("a", "assistant", tool_calls=[ToolCall("c", "n", arguments)])
-    blocking.index_pending()
-    assert deeper(60, blocking.check_search) is None
-    deeper(60, lambda: blocking.delete_session("a"))
-    assert blocking.check_search() is None
+        store.append_message("a", "assistant", tool_calls=[ToolCall("c", "n", arguments)])
+    store.index_pending()
+    assert deeper(60, store.check_search) is None
+    deeper(60, lambda: store.delete_session("a"))
+    assert store.check_search() is None
 
 
-async def test_the_text_of_structured_parts_is_found(chat):
+def test_the_text_of_structured_parts_is_found(chat):
     parts = [
         {"type": "text", "text": "look at this giraffe"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,zebra"}},
         {"type": "text", "text": "and this 长颈鹿"},
     ]
-    [found] = await say(chat, "a", None, parts=parts)
-    assert await ids(chat, "giraffe") == [found]
-    assert await ids(chat, "长颈鹿") == [found]
-    assert await ids(chat, "zebra") == []
+    [found] = say(chat, "a", None, parts=parts)
+    assert ids(chat, "giraffe") == [found]
+    assert ids(chat, "长颈鹿") == [found]
+    assert ids(chat, "zebra") == []
 
 
-async def test_a_message_without_words_is_no_obstacle(chat):
-    [nothing, empty, found] = await say(chat, "a", None, "", "pear")
-    [hit] = await chat.search_messages("pear")
+def test_a_message_without_words_is_no_obstacle(chat):
+    [nothing, empty, found] = say(chat, "a", None, "", "pear")
+    [hit] = chat.search_messages("pear")
     assert (hit.message_id, hit.before, hit.after) == (found, "", None)
     assert (nothing, empty) == (found - 2, found - 1)
 
 
-async def test_text_with_a_nul_in_it_is_found_on_both_sides_of_it(chat):
-    [found] = await say(chat, "a", "apple\x00pear")
-    assert await ids(chat, "apple") == [found]
-    assert await ids(chat, "pear") == [found]
+def test_text_with_a_nul_in_it_is_found_on_both_sides_of_it(chat):
+    [found] = say(chat, "a", "apple\x00pear")
+    assert ids(chat, "apple") == [found]
+    assert ids(chat, "pear") == [found]
 
 
 # Scripts without spaces
@@ -278,42 +274,42 @@ PIECES_OF_TEXT = [
 ]
 
 
-async def test_pieces_of_text_without_spaces_are_found_and_shown_as_written(store):
+def test_pieces_of_text_without_spaces_are_found_and_shown_as_written(store):
     for number, (text, query, snippet) in enumerate(PIECES_OF_TEXT):
         session_id = f"s{number}"
-        await store.create_session(session_id, "tui")
-        await say(store, session_id, text)
-        assert await snippets(store, query, session_ids=[session_id]) == [snippet]
+        store.create_session(session_id, "tui")
+        say(store, session_id, text)
+        assert snippets(store, query, session_ids=[session_id]) == [snippet]
 
 
-async def test_characters_that_stand_apart_are_not_a_piece(chat):
-    await say(chat, "a", "今天天气很好")
-    assert await ids(chat, "今很") == []
-    assert await ids(chat, "好很") == []
+def test_characters_that_stand_apart_are_not_a_piece(chat):
+    say(chat, "a", "今天天气很好")
+    assert ids(chat, "今很") == []
+    assert ids(chat, "好很") == []
 
 
-async def test_words_of_two_scripts_are_searched_together(chat):
-    [found, _, _] = await say(chat, "a", "deploy 的结果 was fine", "deploy", "结果")
-    assert await ids(chat, "结果 deploy") == [found]
-    assert await ids(chat, "结果 NOT deploy") != [found]
-    assert await ids(chat, '"deploy 的结果"') == [found]
+def test_words_of_two_scripts_are_searched_together(chat):
+    [found, _, _] = say(chat, "a", "deploy 的结果 was fine", "deploy", "结果")
+    assert ids(chat, "结果 deploy") == [found]
+    assert ids(chat, "结果 NOT deploy") != [found]
+    assert ids(chat, '"deploy 的结果"') == [found]
 
 
-async def test_a_star_works_in_scripts_without_spaces(chat):
-    [found, _] = await say(chat, "a", "数据库", "库存")
-    assert await ids(chat, "数据*") == [found]
+def test_a_star_works_in_scripts_without_spaces(chat):
+    [found, _] = say(chat, "a", "数据库", "库存")
+    assert ids(chat, "数据*") == [found]
 
 
-async def test_neighbours_in_scripts_without_spaces_are_shown_as_written(chat):
-    await say(chat, "a", "前面的话", "中间", "後ろの話")
-    [hit] = await chat.search_messages("中间")
+def test_neighbours_in_scripts_without_spaces_are_shown_as_written(chat):
+    say(chat, "a", "前面的话", "中间", "後ろの話")
+    [hit] = chat.search_messages("中间")
     assert (hit.before, hit.after) == ("前面的话", "後ろの話")
 
 
-async def test_a_long_text_is_cut_and_what_is_left_is_as_written(chat):
+def test_a_long_text_is_cut_and_what_is_left_is_as_written(chat):
     text = "".join(chr(0x4E00 + place) for place in range(200))
-    await say(chat, "a", text)
-    [snippet] = await snippets(chat, text[100:103])
+    say(chat, "a", text)
+    [snippet] = snippets(chat, text[100:103])
     assert text[100:103] == snippet.partition(">>>")[2].partition("<<<")[0]
     assert len(snippet) < 60
     shown = snippet.replace(">>>", "").replace("<<<", "").strip("…")
@@ -324,10 +320,10 @@ async def test_a_long_text_is_cut_and_what_is_left_is_as_written(chat):
 
 
 @pytest.fixture
-async def library(store, world):
+def library(store, world):
     """Two sources, three sessions, each message ten seconds after the one before."""
     for session_id, source in (("a", "tui"), ("b", "telegram"), ("c", "telegram")):
-        await store.create_session(session_id, source)
+        store.create_session(session_id, source)
     said = {}
     for session_id, role in (
         ("a", "user"),
@@ -337,185 +333,184 @@ async def library(store, world):
         ("a", "assistant"),
     ):
         world.pass_time(10)
-        [said[session_id, role]] = await say(store, session_id, "one plum", role=role)
+        [said[session_id, role]] = say(store, session_id, "one plum", role=role)
     return store, said
 
 
-async def test_hits_are_filtered_by_source_role_and_session(library):
+def test_hits_are_filtered_by_source_role_and_session(library):
     store, said = library
     every = set(said.values())
-    assert set(await ids(store, "plum")) == every
-    assert await ids(store, "plum", source="tui", role="user") == [said["a", "user"]]
-    assert set(await ids(store, "plum", source="telegram")) == {
+    assert set(ids(store, "plum")) == every
+    assert ids(store, "plum", source="tui", role="user") == [said["a", "user"]]
+    assert set(ids(store, "plum", source="telegram")) == {
         said["b", "user"],
         said["b", "assistant"],
         said["c", "user"],
     }
-    assert set(await ids(store, "plum", role="assistant")) == {
+    assert set(ids(store, "plum", role="assistant")) == {
         said["a", "assistant"],
         said["b", "assistant"],
     }
-    assert set(await ids(store, "plum", session_ids=["c", "a", "unknown"])) == {
+    assert set(ids(store, "plum", session_ids=["c", "a", "unknown"])) == {
         said["a", "user"],
         said["a", "assistant"],
         said["c", "user"],
     }
-    assert await ids(store, "plum", session_ids=[]) == []
-    assert await ids(store, "plum", source="discord") == []
+    assert ids(store, "plum", session_ids=[]) == []
+    assert ids(store, "plum", source="discord") == []
 
 
-async def test_hits_are_filtered_by_time_from_the_first_moment_to_before_the_last(library, world):
+def test_hits_are_filtered_by_time_from_the_first_moment_to_before_the_last(library, world):
     store, said = library
     at = {key: world.now - 40 + 10 * place for place, key in enumerate(said)}
     second, fourth = ("b", "user"), ("c", "user")
-    assert await ids(store, "plum", after=at[fourth], before=at[fourth] + 1) == [said[fourth]]
-    assert set(await ids(store, "plum", after=at[second], before=at[fourth])) == {
+    assert ids(store, "plum", after=at[fourth], before=at[fourth] + 1) == [said[fourth]]
+    assert set(ids(store, "plum", after=at[second], before=at[fourth])) == {
         said["b", "user"],
         said["b", "assistant"],
     }
-    assert await ids(store, "plum", after=world.now + 1) == []
-    assert await ids(store, "plum", before=world.now - 40) == []
+    assert ids(store, "plum", after=world.now + 1) == []
+    assert ids(store, "plum", before=world.now - 40) == []
 
 
-async def test_newest_first_follows_the_time_of_the_messages(library):
+def test_newest_first_follows_the_time_of_the_messages(library):
     store, said = library
-    assert await ids(store, "plum", newest_first=True) == list(reversed(said.values()))
+    assert ids(store, "plum", newest_first=True) == list(reversed(said.values()))
 
 
-async def test_the_time_of_a_message_is_the_one_it_was_given(chat):
+def test_the_time_of_a_message_is_the_one_it_was_given(chat):
     [late, early] = [
-        (await chat.append_message("a", "user", "plum", timestamp=at)).message_id
-        for at in (2000.0, 1000.0)
+        chat.append_message("a", "user", "plum", timestamp=at).message_id for at in (2000.0, 1000.0)
     ]
-    hits = await chat.search_messages("plum", newest_first=True)
+    hits = chat.search_messages("plum", newest_first=True)
     assert [(hit.message_id, hit.timestamp) for hit in hits] == [(late, 2000.0), (early, 1000.0)]
 
 
-async def test_the_best_match_comes_first(chat):
-    _, best = await say(chat, "a", "plum " + "and something else " * 10, "plum plum plum")
-    assert (await ids(chat, "plum"))[0] == best
+def test_the_best_match_comes_first(chat):
+    _, best = say(chat, "a", "plum " + "and something else " * 10, "plum plum plum")
+    assert ids(chat, "plum")[0] == best
 
 
 @pytest.mark.parametrize("newest_first", [False, True])
-async def test_pages_neither_overlap_nor_leave_out_anything(chat, newest_first):
-    said = await say(chat, "a", *(f"plum {place % 3}" for place in range(11)))
+def test_pages_neither_overlap_nor_leave_out_anything(chat, newest_first):
+    said = say(chat, "a", *(f"plum {place % 3}" for place in range(11)))
     pages = [
-        await ids(chat, "plum", limit=4, offset=offset, newest_first=newest_first)
+        ids(chat, "plum", limit=4, offset=offset, newest_first=newest_first)
         for offset in (0, 4, 8, 12)
     ]
     assert [len(page) for page in pages] == [4, 4, 3, 0]
     assert sorted(chain.from_iterable(pages)) == said
 
 
-async def test_twenty_hits_make_a_page(chat):
-    await say(chat, "a", *["plum"] * 25)
-    assert len(await ids(chat, "plum")) == 20
+def test_twenty_hits_make_a_page(chat):
+    say(chat, "a", *["plum"] * 25)
+    assert len(ids(chat, "plum")) == 20
 
 
 # What was taken back
 
 
-async def test_neighbours_are_of_the_same_session(store):
+def test_neighbours_are_of_the_same_session(store):
     for session_id in ("a", "b", "c"):
-        await store.create_session(session_id, "tui")
-    await say(store, "a", "last of a")
-    await say(store, "b", "pear")
-    await say(store, "c", "first of c")
-    [hit] = await store.search_messages("pear")
+        store.create_session(session_id, "tui")
+    say(store, "a", "last of a")
+    say(store, "b", "pear")
+    say(store, "c", "first of c")
+    [hit] = store.search_messages("pear")
     assert (hit.before, hit.after) == (None, None)
 
 
-async def test_neighbours_are_live(chat):
-    _, second = await say(chat, "a", "stays", "goes")
-    await chat.rewind("a", second)
-    await say(chat, "a", "pear")
-    [gone] = await say(chat, "a", "goes too")
-    await chat.rewind("a", gone)
-    [hit] = await chat.search_messages("pear")
+def test_neighbours_are_live(chat):
+    _, second = say(chat, "a", "stays", "goes")
+    chat.rewind("a", second)
+    say(chat, "a", "pear")
+    [gone] = say(chat, "a", "goes too")
+    chat.rewind("a", gone)
+    [hit] = chat.search_messages("pear")
     assert (hit.before, hit.after) == ("stays", None)
-    await say(chat, "a", "comes")
-    [hit] = await chat.search_messages("pear")
+    say(chat, "a", "comes")
+    [hit] = chat.search_messages("pear")
     assert (hit.before, hit.after) == ("stays", "comes")
 
 
-async def test_neighbours_are_cut_to_two_hundred_characters(chat):
-    await say(chat, "a", "x" * 500, "pear", "y" * 500)
-    [hit] = await chat.search_messages("pear")
+def test_neighbours_are_cut_to_two_hundred_characters(chat):
+    say(chat, "a", "x" * 500, "pear", "y" * 500)
+    [hit] = chat.search_messages("pear")
     assert (hit.before, hit.after) == ("x" * 200, "y" * 200)
 
 
 @pytest.mark.parametrize("indexed", [False, True], ids=["waiting", "indexed"])
 @pytest.mark.parametrize("way", ["rewound", "replaced", "deleted"])
-async def test_what_was_taken_back_is_never_found(chat, indexed, way):
+def test_what_was_taken_back_is_never_found(chat, indexed, way):
     queries = ["secret", "秘", "秘密", "秘密的", "sec*", "hidden_tool", "暗号"]
     calls = [ToolCall("c1", "hidden_tool", '{"q": "暗号"}')]
-    [taken] = await say(chat, "a", "a secret 秘密的", tool_calls=calls)
+    [taken] = say(chat, "a", "a secret 秘密的", tool_calls=calls)
     if indexed:
-        assert [await ids(chat, query) for query in queries] == [[taken]] * 7
+        assert [ids(chat, query) for query in queries] == [[taken]] * 7
     if way == "rewound":
-        await chat.rewind("a", taken)
+        chat.rewind("a", taken)
     elif way == "replaced":
-        await chat.replace_messages("a", [Message("user", "nothing to see")])
+        chat.replace_messages("a", [Message("user", "nothing to see")])
     else:
-        await chat.delete_session("a")
-    assert [await ids(chat, query) for query in queries] == [[]] * 7
-    assert await chat.check_search() is None
+        chat.delete_session("a")
+    assert [ids(chat, query) for query in queries] == [[]] * 7
+    assert chat.check_search() is None
 
 
 @pytest.mark.parametrize("indexed", [False, True], ids=["waiting", "indexed"])
-async def test_the_old_text_of_an_edit_is_never_found(chat, indexed):
+def test_the_old_text_of_an_edit_is_never_found(chat, indexed):
     calls = [ToolCall("c1", "hidden_tool")]
     [first, _] = [
-        *await say(chat, "a", "a secret 秘密的", tool_calls=calls),
-        *await say(chat, "a", "reply"),
+        *say(chat, "a", "a secret 秘密的", tool_calls=calls),
+        *say(chat, "a", "reply"),
     ]
     if indexed:
-        assert await ids(chat, "secret 秘") == [first]
-    await chat.edit_message("a", first, "harmless")
+        assert ids(chat, "secret 秘") == [first]
+    chat.edit_message("a", first, "harmless")
     for query in ("secret", "秘", "秘密", "秘密的", "sec*"):
-        assert await ids(chat, query) == []
-    [edited, reply] = await chat.get_messages("a")  # the text changes, the calls stay
-    assert await ids(chat, "hidden_tool") == [edited.id]
-    assert await ids(chat, "reply") == [reply.id]
-    assert await chat.check_search() is None
+        assert ids(chat, query) == []
+    [edited, reply] = chat.get_messages("a")  # the text changes, the calls stay
+    assert ids(chat, "hidden_tool") == [edited.id]
+    assert ids(chat, "reply") == [reply.id]
+    assert chat.check_search() is None
 
 
-async def test_the_new_text_of_an_edit_is_found_with_what_followed(chat):
-    first, _ = await say(chat, "a", "buy aples", "aples bought")
-    await chat.edit_message("a", first, "buy apples")
-    hits = await chat.search_messages("buy")
+def test_the_new_text_of_an_edit_is_found_with_what_followed(chat):
+    first, _ = say(chat, "a", "buy aples", "aples bought")
+    chat.edit_message("a", first, "buy apples")
+    hits = chat.search_messages("buy")
     assert [(hit.snippet, hit.after) for hit in hits] == [(">>>buy<<< apples", "aples bought")]
-    assert len(await ids(chat, "aples")) == 1
+    assert len(ids(chat, "aples")) == 1
 
 
-async def test_a_deleted_session_takes_only_its_own_text_with_it(store):
-    await store.create_session("a", "tui")
-    await store.create_session("b", "tui")
-    await say(store, "a", "plum")
-    [kept] = await say(store, "b", "plum")
-    assert len(await ids(store, "plum")) == 2
-    await store.delete_session("a")
-    assert await ids(store, "plum") == [kept]
-    await store.create_session("a", "tui")
-    assert await ids(store, "plum") == [kept]
+def test_a_deleted_session_takes_only_its_own_text_with_it(store):
+    store.create_session("a", "tui")
+    store.create_session("b", "tui")
+    say(store, "a", "plum")
+    [kept] = say(store, "b", "plum")
+    assert len(ids(store, "plum")) == 2
+    store.delete_session("a")
+    assert ids(store, "plum") == [kept]
+    store.create_session("a", "tui")
+    assert ids(store, "plum") == [kept]
     with pytest.raises(UnknownSession):
-        await say(store, "gone", "plum")
-    assert await ids(store, "plum") == [kept]
+        say(store, "gone", "plum")
+    assert ids(store, "plum") == [kept]
 
 
 # Up to date, and repairable
 
 
-async def test_a_search_finds_what_was_written_just_before(chat):
+def test_a_search_finds_what_was_written_just_before(chat):
     for place in range(3):
-        said = await say(chat, "a", f"fresh number{place}")
-        assert await ids(chat, f"number{place}") == said
+        said = say(chat, "a", f"fresh number{place}")
+        assert ids(chat, f"number{place}") == said
 
 
-async def test_a_search_finds_more_rows_than_one_step_indexes(chat):
-    await chat.append_messages("a", [Message("user", f"row n{n}") for n in range(600)])
-    assert len(await ids(chat, "row", limit=1000)) == 600
-    assert await snippets(chat, "n599") == ["row >>>n599<<<"]
+def test_a_search_finds_more_rows_than_one_step_indexes(chat):
+    chat.append_messages("a", [Message("user", f"row n{n}") for n in range(600)])
+    assert len(ids(chat, "row", limit=1000)) == 600
+    assert snippets(chat, "n599") == ["row >>>n599<<<"]
 
 
 def write_elsewhere(path, session_id, text):
@@ -524,12 +519,12 @@ def write_elsewhere(path, session_id, text):
     subprocess.run(code, check=True, timeout=60)
 
 
-async def test_a_search_finds_what_another_process_wrote(chat, path):
-    await say(chat, "a", "ours")
-    assert await ids(chat, "theirs") == []
+def test_a_search_finds_what_another_process_wrote(chat, path):
+    say(chat, "a", "ours")
+    assert ids(chat, "theirs") == []
     write_elsewhere(path, "a", "theirs 他们的")
-    assert await snippets(chat, "theirs") == [">>>theirs<<< 他们的"]
-    assert await snippets(chat, "他们") == ["theirs >>>他们<<<的"]
+    assert snippets(chat, "theirs") == [">>>theirs<<< 他们的"]
+    assert snippets(chat, "他们") == ["theirs >>>他们<<<的"]
 
 
 def without_anything_of_ours(path, statement):
@@ -538,57 +533,57 @@ def without_anything_of_ours(path, statement):
     subprocess.run([sys.executable, "-c", code, str(path), statement], check=True, timeout=60)
 
 
-async def test_a_rebuild_reads_everything_again_from_the_messages(chat, path):
-    said = await say(chat, "a", "plum", "plum 梅子", None)
-    [gone] = await say(chat, "a", "plum taken back")
-    await chat.rewind("a", gone)
-    assert len(await ids(chat, "plum")) == 2
+def test_a_rebuild_reads_everything_again_from_the_messages(chat, path):
+    said = say(chat, "a", "plum", "plum 梅子", None)
+    [gone] = say(chat, "a", "plum taken back")
+    chat.rewind("a", gone)
+    assert len(ids(chat, "plum")) == 2
     without_anything_of_ours(path, "INSERT INTO search (search) VALUES ('delete-all')")
-    assert await ids(chat, "plum") == []
-    assert await chat.check_search() is not None
-    assert await chat.rebuild_search() == 4
-    assert sorted(await ids(chat, "plum")) == said[:2]
-    assert await ids(chat, "梅") == [said[1]]
-    assert await chat.check_search() is None
+    assert ids(chat, "plum") == []
+    assert chat.check_search() is not None
+    assert chat.rebuild_search() == 4
+    assert sorted(ids(chat, "plum")) == said[:2]
+    assert ids(chat, "梅") == [said[1]]
+    assert chat.check_search() is None
 
 
-async def test_a_rebuild_includes_what_was_not_indexed_yet(chat):
-    said = await say(chat, "a", "plum", "梅子")
-    await chat.rebuild_search()
-    assert await ids(chat, "plum") + await ids(chat, "梅") == said
-    assert await chat.check_search() is None
+def test_a_rebuild_includes_what_was_not_indexed_yet(chat):
+    said = say(chat, "a", "plum", "梅子")
+    chat.rebuild_search()
+    assert ids(chat, "plum") + ids(chat, "梅") == said
+    assert chat.check_search() is None
 
 
-async def test_a_rebuild_says_how_many_messages_there_are(chat):
-    await say(chat, "a", "plum", "梅子", None)
-    assert await chat.rebuild_search() == 3
-    await chat.index_pending()
-    await say(chat, "a", "one more")
-    assert await chat.rebuild_search() == 4
+def test_a_rebuild_says_how_many_messages_there_are(chat):
+    say(chat, "a", "plum", "梅子", None)
+    assert chat.rebuild_search() == 3
+    chat.index_pending()
+    say(chat, "a", "one more")
+    assert chat.rebuild_search() == 4
 
 
-async def test_a_check_tells_that_the_index_does_not_match(chat, sql):
-    await say(chat, "a", "plum")
-    await chat.index_pending()
-    assert await chat.check_search() is None
+def test_a_check_tells_that_the_index_does_not_match(chat, sql):
+    say(chat, "a", "plum")
+    chat.index_pending()
+    assert chat.check_search() is None
     sql("UPDATE messages SET content = 'cherry'")
-    problem = await chat.check_search()
+    problem = chat.check_search()
     assert problem is not None
     assert problem.startswith("the search index does not match the messages: ")
-    await chat.rebuild_search()
-    assert await chat.check_search() is None
-    assert await snippets(chat, "cherry") == [">>>cherry<<<"]
+    chat.rebuild_search()
+    assert chat.check_search() is None
+    assert snippets(chat, "cherry") == [">>>cherry<<<"]
 
 
-async def test_rows_that_wait_to_be_indexed_are_nothing_wrong(chat):
-    said = await say(chat, "a", *["plum"] * 20)
-    assert await chat.check_search() is None
-    assert sorted(await ids(chat, "plum", limit=1000)) == said
+def test_rows_that_wait_to_be_indexed_are_nothing_wrong(chat):
+    said = say(chat, "a", *["plum"] * 20)
+    assert chat.check_search() is None
+    assert sorted(ids(chat, "plum", limit=1000)) == said
 
 
-async def test_the_index_holds_no_second_copy_of_the_text(chat, path):
-    await say(chat, "a", "plum")
-    await chat.index_pending()
+def test_the_index_holds_no_second_copy_of_the_text(chat, path):
+    say(chat, "a", "plum")
+    chat.index_pending()
     db = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     try:
         tables = {row[0] for row in db.execute("SELECT name FROM sqlite_schema")}
@@ -601,28 +596,26 @@ async def test_the_index_holds_no_second_copy_of_the_text(chat, path):
 # Whatever is typed
 
 
-async def test_every_query_has_an_answer(chat):
-    [said] = await say(chat, "a", "apple pear 苹果")
+def test_every_query_has_an_answer(chat):
+    [said] = say(chat, "a", "apple pear 苹果")
     for query in QUERIES:
-        assert await ids(chat, query) in ([], [said])
+        assert ids(chat, query) in ([], [said])
 
 
-async def test_a_query_of_many_nots_has_an_answer(chat):
-    [found] = await say(chat, "a", "apple")
-    assert await ids(chat, "apple" + " NOT a" * 300) == [found]
+def test_a_query_of_many_nots_has_an_answer(chat):
+    [found] = say(chat, "a", "apple")
+    assert ids(chat, "apple" + " NOT a" * 300) == [found]
 
 
-async def test_a_query_without_a_word_finds_nothing(chat):
-    await say(chat, "a", "apple !?")
-    assert [await ids(chat, query) for query in ("", "*", '""', "!?", "AND", "👍", "\x00")] == [
-        []
-    ] * 7
+def test_a_query_without_a_word_finds_nothing(chat):
+    say(chat, "a", "apple !?")
+    assert [ids(chat, query) for query in ("", "*", '""', "!?", "AND", "👍", "\x00")] == [[]] * 7
 
 
-async def test_what_is_left_of_a_broken_query_is_searched(chat):
-    [found, _] = await say(chat, "a", "apple pear", "plum")
+def test_what_is_left_of_a_broken_query_is_searched(chat):
+    [found, _] = say(chat, "a", "apple pear", "plum")
     for query in ('"apple', "apple)", "OR apple", "apple AND", "apple\ud800", "apple\x00pear"):
-        assert await ids(chat, query) == [found]
+        assert ids(chat, query) == [found]
 
 
 PIECES = st.one_of(
@@ -637,13 +630,13 @@ PIECES = st.one_of(
 
 
 @pytest.fixture
-def fruit(blocking):
+def fruit(store):
     """A session with a row, and another that was taken back."""
-    blocking.create_session("a", "tui")
-    blocking.append_message("a", "user", "apple pear 苹果 한국어")
-    taken = blocking.append_message("a", "user", "apple taken back").message_id
-    blocking.rewind("a", taken)
-    return blocking
+    store.create_session("a", "tui")
+    store.append_message("a", "user", "apple pear 苹果 한국어")
+    taken = store.append_message("a", "user", "apple taken back").message_id
+    store.rewind("a", taken)
+    return store
 
 
 @settings(
@@ -664,15 +657,15 @@ WRITING = st.text(LETTERS, max_size=30) | st.text(LETTERS, min_size=60, max_size
     deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(text=WRITING, piece=st.data())
-def test_any_piece_without_latin_letters_is_found_and_shown_as_written(blocking, text, piece):
+def test_any_piece_without_latin_letters_is_found_and_shown_as_written(store, text, piece):
     text = f"雨{text}"
     start = piece.draw(st.integers(0, len(text) - 1))
     end = piece.draw(st.integers(start + 1, min(start + 6, len(text))))
     query = "".join(letter for letter in text[start:end] if letter in "今天气很好あ雨한국")
     query = query if query and query in text else "雨"
-    blocking.create_session("a", "tui")
-    blocking.replace_messages("a", [Message("user", text)])
-    [hit] = blocking.search_messages(query)
+    store.create_session("a", "tui")
+    store.replace_messages("a", [Message("user", text)])
+    [hit] = store.search_messages(query)
     # A match may have punctuation in it, and may be cut where the snippet ends.
     marked = re.sub(r"[，.\s]", "", hit.snippet).split(">>>")[1:]
     pieces = [piece.partition("<<<")[0] for piece in marked]
@@ -681,9 +674,9 @@ def test_any_piece_without_latin_letters_is_found_and_shown_as_written(blocking,
     assert shown.strip() in text
 
 
-def test_a_snippet_that_ends_inside_a_match_shows_how_it_begins(blocking):
-    blocking.create_session("a", "tui")
+def test_a_snippet_that_ends_inside_a_match_shows_how_it_begins(store):
+    store.create_session("a", "tui")
     text = "雨3 .3.3" + "あ3" * 4 + ".3" + "あ3" * 12 + "ああああ"
-    blocking.append_message("a", "user", text)
-    [hit] = blocking.search_messages("ああああ")
+    store.append_message("a", "user", text)
+    [hit] = store.search_messages("ああああ")
     assert hit.snippet.endswith(">>>あああ<<<…")

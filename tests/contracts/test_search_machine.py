@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from pathlib import Path
 
 import attrs
@@ -14,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hermes.messages import Appended, Head, Message, StoredMessage, ToolCall, Usage
 from hermes.store import Clock, SessionStore
 from hermes.store.conversations import search
+from tests.support.folders import quick_directory
 
 WORDS = ["apple", "pear", "plum", "Äpfel", "x1"]
 HAN = ["今天", "天气", "好", "雨です", "한국"]
@@ -136,7 +136,7 @@ class SearchMachine(RuleBasedStateMachine):
 
     @initialize()
     def open(self):
-        self.folder = tempfile.TemporaryDirectory()
+        self.folder = quick_directory()
         self.now = 1_800_000_000.0
         clock = Clock(wall=lambda: self.now)
         self.store = SessionStore(Path(self.folder.name) / "state.db", clock=clock)

@@ -1,4 +1,4 @@
-"""The Bot API on this machine keeps the promises and the limits of the real one."""
+"""The loopback Bot API has the semantics and the limits of the real one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import trio
 
 from hermes.adapters.telegram.api import BotApi, Conflict, Refused, Revoked, Unreachable
 from hermes.errors import OutcomeUnknown, RetryAfter
-from hermes.redaction.keys import Secret
+from hermes.redaction import Secret
 from hermes.testing.telegram import (
     DAY,
     TOKEN,
@@ -39,28 +39,28 @@ async def call(server):
     await api.aclose()
 
 
-async def numbers(call, **params):
+async def update_ids(call, **params):
     return [update["update_id"] for update in await call("getUpdates", **params)]
 
 
-async def test_an_update_comes_again_until_an_offset_above_it_confirms_it(server, call):
+async def test_an_update_is_sent_again_until_an_offset_above_it_confirms_it(server, call):
     server.say(7, "one")
     server.say(7, "two")
-    first, second = await numbers(call)
+    first, second = await update_ids(call)
     assert second == first + 1
-    assert await numbers(call) == [first, second]
-    assert await numbers(call, offset=first) == [first, second]
-    assert await numbers(call, limit=1) == [first]
-    assert await numbers(call, offset=second) == [second]
-    assert await numbers(call) == [second]
-    assert await numbers(call, offset=second + 1) == []
+    assert await update_ids(call) == [first, second]
+    assert await update_ids(call, offset=first) == [first, second]
+    assert await update_ids(call, limit=1) == [first]
+    assert await update_ids(call, offset=second) == [second]
+    assert await update_ids(call) == [second]
+    assert await update_ids(call, offset=second + 1) == []
     assert server.pending == 0
 
 
-async def test_a_negative_offset_forgets_all_before_it(server, call):
+async def test_a_negative_offset_drops_all_before_it(server, call):
     for text in "abc":
         server.say(7, text)
-    assert len(await numbers(call, offset=-1)) == 1
+    assert len(await update_ids(call, offset=-1)) == 1
     assert server.pending == 1
 
 
@@ -69,30 +69,30 @@ async def test_updates_are_kept_for_a_day(server, call):
     server.pass_time(DAY / 2)
     server.say(7, "newer")
     server.pass_time(DAY / 2)
-    assert len(await numbers(call)) == 1
+    assert len(await update_ids(call)) == 1
 
 
-async def test_after_an_idle_week_numbers_begin_anew(server, call):
+async def test_after_an_idle_week_update_ids_start_again(server, call):
     server.say(7, "before")
-    (before,) = await numbers(call)
-    await numbers(call, offset=before + 1)
+    (before,) = await update_ids(call)
+    await update_ids(call, offset=before + 1)
     server.pass_time(WEEK)
     server.say(7, "after")
-    (after,) = await numbers(call)
+    (after,) = await update_ids(call)
     assert after < before
-    assert await numbers(call, offset=before + 1) == []  # to the letter: what is lower is confirmed
+    assert await update_ids(call, offset=before + 1) == []  # literally: lower ids are confirmed
 
 
-async def test_a_poll_waits_for_what_comes_and_only_so_long(server, call):
-    assert await numbers(call, timeout=0) == []
+async def test_a_poll_waits_for_updates_until_its_timeout(server, call):
+    assert await update_ids(call, timeout=0) == []
     begun = trio.current_time()
-    assert await numbers(call, timeout=0.05) == []
+    assert await update_ids(call, timeout=0.05) == []
     assert trio.current_time() - begun >= 0.05
     found = []
     async with trio.open_nursery() as nursery:
 
         async def poll():
-            found.extend(await numbers(call, timeout=60))
+            found.extend(await update_ids(call, timeout=60))
 
         nursery.start_soon(poll)
         await server.wait_until(lambda: server.counts["getUpdates"] == 3)
@@ -100,7 +100,7 @@ async def test_a_poll_waits_for_what_comes_and_only_so_long(server, call):
     assert len(found) == 1
 
 
-async def test_of_two_polls_the_older_one_is_ended(server, call):
+async def test_of_two_polls_the_older_one_is_terminated(server, call):
     async with trio.open_nursery() as nursery:
 
         async def older():
@@ -109,15 +109,15 @@ async def test_of_two_polls_the_older_one_is_ended(server, call):
 
         nursery.start_soon(older)
         await server.wait_until(lambda: server.counts["getUpdates"])
-        assert await numbers(call, timeout=0) == []
+        assert await update_ids(call, timeout=0) == []
     assert server.conflicts == 1
 
 
-async def test_kinds_that_were_not_asked_for_do_not_come(server, call):
+async def test_only_the_requested_kinds_of_updates_are_sent(server, call):
     await call("getUpdates", allowed_updates=["message"])
     assert server.update("callback_query", {"id": "1"}) is None
     server.say(7, "hi")
-    assert len(await numbers(call)) == 1
+    assert len(await update_ids(call)) == 1
 
 
 @pytest.mark.parametrize(
@@ -132,14 +132,14 @@ async def test_kinds_that_were_not_asked_for_do_not_come(server, call):
         ({"text": "x", "message_thread_id": 1}, "message thread not found"),
     ],
 )
-async def test_messages_that_telegram_does_not_take(server, call, params, why):
+async def test_messages_that_telegram_refuses(server, call, params, why):
     with pytest.raises(Refused, match="400") as refused:
         await call("sendMessage", **{"chat_id": 7, **params})
     assert why.lower() in refused.value.why
     assert not server.private(7).texts
 
 
-async def test_a_message_and_its_edits_are_shown(server, call):
+async def test_a_message_and_its_edits_are_recorded(server, call):
     sent = await call("sendMessage", chat_id=7, text="*a* b", parse_mode="MarkdownV2")
     server.say(7, "between")
     number = sent["message_id"]
@@ -162,7 +162,7 @@ async def test_a_message_and_its_edits_are_shown(server, call):
         (Limits(per_chat=(9, 1.0), per_token=(4, 9.5)), 4),
     ],
 )
-async def test_who_sends_too_much_is_told_how_long_to_wait(limits, count):
+async def test_too_many_messages_are_refused_with_a_delay(limits, count):
     async with open_telegram(limits=limits) as server:
         server.group(-5)
         api = BotApi(Secret(TOKEN), server.url)
@@ -173,11 +173,11 @@ async def test_who_sends_too_much_is_told_how_long_to_wait(limits, count):
         assert wait.value.seconds == 10
         server.pass_time(9.5)
         await api.call("sendMessage", {"chat_id": -5, "text": "x"})
-        assert len(server.rooms[-5].texts) == count + 1
+        assert len(server.chats[-5].texts) == count + 1
         await api.aclose()
 
 
-async def test_chats_that_are_gone_or_have_moved(server, call):
+async def test_chats_that_are_gone_or_have_a_new_id(server, call):
     server.private(8).gone = "bot was blocked by the user"
     with pytest.raises(Refused, match="403: Forbidden: bot was blocked by the user"):
         await call("sendMessage", chat_id=8, text="x")
@@ -193,7 +193,7 @@ async def test_chats_that_are_gone_or_have_moved(server, call):
 
 @pytest.mark.parametrize("taken", [False, True])
 @pytest.mark.parametrize("kind", ["reset", "502", "garbage"])
-async def test_an_answer_may_be_lost_before_or_after_the_message_was_taken(
+async def test_a_response_can_be_lost_before_or_after_the_message_is_taken(
     server, call, kind, taken
 ):
     server.fail(Fault(kind, taken=taken, method="sendMessage"))
@@ -203,7 +203,7 @@ async def test_an_answer_may_be_lost_before_or_after_the_message_was_taken(
     assert len(server.private(7).texts) == taken
 
 
-async def test_a_server_that_is_down_surely_took_nothing(server, call):
+async def test_a_server_that_is_down_takes_nothing(server, call):
     await call("getMe")
     await server.go_down()
     with pytest.raises(Unreachable):
@@ -213,14 +213,14 @@ async def test_a_server_that_is_down_surely_took_nothing(server, call):
     assert server.private(7).texts == ["y"]
 
 
-async def test_a_token_that_was_revoked(server, call):
+async def test_a_revoked_token(server, call):
     server.revoke()
-    with pytest.raises(Revoked, match="Get a new one from @BotFather"):
+    with pytest.raises(Revoked, match="get a new one from @BotFather"):
         await call("getMe")
 
 
 @pytest.mark.parametrize("token", ["", "nonsense", "12:a b", "12:ä", "1:x\r\ny"])
-async def test_a_token_that_is_none_is_not_even_tried(server, token):
+async def test_an_invalid_token_is_not_sent(server, token):
     api = BotApi(Secret(token), server.url)
     with pytest.raises(Revoked):
         await api.call("getMe", {})
@@ -229,8 +229,8 @@ async def test_a_token_that_is_none_is_not_even_tried(server, token):
     assert not server.calls
 
 
-async def test_the_client_never_sees_the_token(server, call, caplog):
-    """Its log lines and errors show the address that it was given, which has no token in it."""
+async def test_the_http_client_never_sees_the_token(server, call, caplog):
+    """Its log lines and errors show the URL that it was given, which has no token."""
     caplog.set_level(0)
     await call("getMe")
     server.fail(Fault("reset"), Fault("502"), Fault("garbage"))

@@ -17,16 +17,16 @@ from hermes.messages import (
     TurnCommit,
 )
 from hermes.session_keys import background_key
-from tests.conftest import open_face
+from hermes.store import SessionStore
 
 HOUR = 3600.0
 DAY = 86400.0
 IDLE = ExpiryPolicy(mode="idle", idle_minutes=10)
 
 
-async def begun_turn(store, event="e1", key="k"):
+def begun_turn(store, event="e1", key="k"):
     """A turn that runs: its message is on disk, and open."""
-    return (await store.accept(Inbound(key, event, "text"))).receipt
+    return store.accept(Inbound(key, event, "text")).receipt
 
 
 def commit_of(receipt):
@@ -44,9 +44,9 @@ def saying(approval):
     return [Outbound("lane", {"text": f"may {approval.tool} run? {approval.approval_id}"})]
 
 
-async def approved(store, tool="mail", arguments="{}", key="k", **options):
-    asked = await store.ask_approval(key, tool, arguments, **options)
-    return await store.decide_approval(key, asked.approval_id, approve=True)
+def approved(store, tool="mail", arguments="{}", key="k", **options):
+    asked = store.ask_approval(key, tool, arguments, **options)
+    return store.decide_approval(key, asked.approval_id, approve=True)
 
 
 def state_of(approval):
@@ -56,19 +56,19 @@ def state_of(approval):
 # Once
 
 
-async def test_a_call_is_recorded_once_and_then_found_with_its_result(store):
-    turn = (await begun_turn(store)).inbox_id
-    assert await store.begin_once(turn, "mail", '{"to":"a"}', 0) is None
+def test_a_call_is_recorded_once_and_then_found_with_its_result(store):
+    turn = begun_turn(store).inbox_id
+    assert store.begin_once(turn, "mail", '{"to":"a"}', 0) is None
     begun = ToolCallRecord(turn, "mail", '{"to":"a"}', 0)
-    assert await store.begin_once(turn, "mail", '{"to":"a"}', 0) == begun
+    assert store.begin_once(turn, "mail", '{"to":"a"}', 0) == begun
     ended = replace(begun, result="sent", failed=False)
-    await store.end_once(ended)
-    assert await store.begin_once(turn, "mail", '{"to":"a"}', 0) == ended
+    store.end_once(ended)
+    assert store.begin_once(turn, "mail", '{"to":"a"}', 0) == ended
 
 
-async def test_other_turns_tools_arguments_and_ordinals_are_other_calls(store):
-    first = (await begun_turn(store)).inbox_id
-    second = (await begun_turn(store, "e2")).inbox_id
+def test_other_turns_tools_arguments_and_ordinals_are_other_calls(store):
+    first = begun_turn(store).inbox_id
+    second = begun_turn(store, "e2").inbox_id
     calls = [
         (first, "mail", "{}", 0),
         (second, "mail", "{}", 0),
@@ -76,308 +76,296 @@ async def test_other_turns_tools_arguments_and_ordinals_are_other_calls(store):
         (first, "mail", "[]", 0),
         (first, "mail", "{}", 1),
     ]
-    assert [await store.begin_once(*call) for call in calls] == [None] * 5
-    await store.end_once(ToolCallRecord(*calls[0], "sent", failed=True))
-    found = [await store.begin_once(*call) for call in calls]
+    assert [store.begin_once(*call) for call in calls] == [None] * 5
+    store.end_once(ToolCallRecord(*calls[0], "sent", failed=True))
+    found = [store.begin_once(*call) for call in calls]
     assert [(call.result, call.failed) for call in found] == [("sent", True)] + [(None, False)] * 4
 
 
-async def test_the_first_result_stays_also_an_empty_one(store):
-    turn = (await begun_turn(store)).inbox_id
-    await store.begin_once(turn, "mail", "{}")
-    await store.end_once(ToolCallRecord(turn, "mail", "{}", 0, ""))
-    await store.end_once(ToolCallRecord(turn, "mail", "{}", 0, "second", failed=True))
-    assert await store.begin_once(turn, "mail", "{}") == ToolCallRecord(turn, "mail", "{}", 0, "")
+def test_the_first_result_stays_also_an_empty_one(store):
+    turn = begun_turn(store).inbox_id
+    store.begin_once(turn, "mail", "{}")
+    store.end_once(ToolCallRecord(turn, "mail", "{}", 0, ""))
+    store.end_once(ToolCallRecord(turn, "mail", "{}", 0, "second", failed=True))
+    assert store.begin_once(turn, "mail", "{}") == ToolCallRecord(turn, "mail", "{}", 0, "")
 
 
-async def test_halves_of_characters_in_a_result_can_be_kept(store):
-    turn = (await begun_turn(store)).inbox_id
-    await store.begin_once(turn, "mail", "{}")
-    await store.end_once(ToolCallRecord(turn, "mail", "{}", 0, "half \ud800"))
-    assert (await store.begin_once(turn, "mail", "{}")).result == "half ?"
+def test_halves_of_characters_in_a_result_can_be_kept(store):
+    turn = begun_turn(store).inbox_id
+    store.begin_once(turn, "mail", "{}")
+    store.end_once(ToolCallRecord(turn, "mail", "{}", 0, "half \ud800"))
+    assert store.begin_once(turn, "mail", "{}").result == "half ?"
 
 
-async def test_a_record_outlives_its_process(face, path, world):
-    async with open_face(face, path, clock=world.clock) as store:
-        turn = (await begun_turn(store)).inbox_id
-        await store.begin_once(turn, "mail", "{}")
-    async with open_face(face, path, clock=world.clock) as store:
-        assert await store.begin_once(turn, "mail", "{}") == ToolCallRecord(turn, "mail", "{}")
+def test_a_record_outlives_its_process(path, world):
+    with SessionStore(path, clock=world.clock) as store:
+        turn = begun_turn(store).inbox_id
+        store.begin_once(turn, "mail", "{}")
+    with SessionStore(path, clock=world.clock) as store:
+        assert store.begin_once(turn, "mail", "{}") == ToolCallRecord(turn, "mail", "{}")
 
 
-async def test_a_turn_that_is_over_begins_nothing_and_leaves_nothing(store, sql):
-    kept = (await begun_turn(store, "kept", key="other")).inbox_id
-    receipts = [await begun_turn(store, f"e{n}") for n in range(3)]
+def test_a_turn_that_is_over_begins_nothing_and_leaves_nothing(store, sql):
+    kept = begun_turn(store, "kept", key="other").inbox_id
+    receipts = [begun_turn(store, f"e{n}") for n in range(3)]
     committed, parked, answered = ids = [receipt.inbox_id for receipt in receipts]
     for turn in (*ids, kept):
-        await store.begin_once(turn, "mail", "{}")
-    await store.commit_turn(commit_of(receipts[0]))
-    await store.park_inbox([parked], "too often")
-    await store.answer(InboxReply(session_key="k", inbox_ids=[answered]))
+        store.begin_once(turn, "mail", "{}")
+    store.commit_turn(commit_of(receipts[0]))
+    store.park_inbox([parked], "too often")
+    store.answer(InboxReply(session_key="k", inbox_ids=[answered]))
     assert sql("SELECT turn_id FROM once_calls") == [[kept]]
     for turn in (*ids, 999):
         with pytest.raises(TurnClosed):
-            await store.begin_once(turn, "mail", "{}")
-    await store.end_once(ToolCallRecord(committed, "mail", "{}", 0, "late"))
+            store.begin_once(turn, "mail", "{}")
+    store.end_once(ToolCallRecord(committed, "mail", "{}", 0, "late"))
     assert sql("SELECT turn_id, result FROM once_calls") == [[kept, None]]
 
 
 # Approvals
 
 
-async def test_a_question_waits_is_allowed_and_used_exactly_once(store, world):
-    asked = await store.ask_approval("k", "mail", '{"to":"a"}')
+def test_a_question_waits_is_allowed_and_used_exactly_once(store, world):
+    asked = store.ask_approval("k", "mail", '{"to":"a"}')
     now = world.now
     assert asked == Approval(1, "k", "k", "mail", '{"to":"a"}', "pending", now, now + HOUR)
-    assert await store.pending_approvals("k") == [asked]
-    assert not await store.take_approval("k", "mail", '{"to":"a"}')
-    decided = await store.decide_approval("k", 1, approve=True)
+    assert store.pending_approvals("k") == [asked]
+    assert not store.take_approval("k", "mail", '{"to":"a"}')
+    decided = store.decide_approval("k", 1, approve=True)
     assert decided == replace(asked, state="approved")
-    assert await store.pending_approvals("k") == []
-    assert await store.take_approval("k", "mail", '{"to":"a"}')
-    assert not await store.take_approval("k", "mail", '{"to":"a"}')
-    assert state_of(await store.get_approval("k", 1)) == "used"
+    assert store.pending_approvals("k") == []
+    assert store.take_approval("k", "mail", '{"to":"a"}')
+    assert not store.take_approval("k", "mail", '{"to":"a"}')
+    assert state_of(store.get_approval("k", 1)) == "used"
 
 
-async def test_an_approval_is_good_for_nothing_but_its_own_call(store):
-    await approved(store, "mail", '{"to":"a"}')
-    assert not await store.take_approval("k", "mail", '{"to":"b"}')
-    assert not await store.take_approval("k", "post", '{"to":"a"}')
-    assert not await store.take_approval("other", "mail", '{"to":"a"}')
-    assert await store.take_approval("k", "mail", '{"to":"a"}')
+def test_an_approval_is_good_for_nothing_but_its_own_call(store):
+    approved(store, "mail", '{"to":"a"}')
+    assert not store.take_approval("k", "mail", '{"to":"b"}')
+    assert not store.take_approval("k", "post", '{"to":"a"}')
+    assert not store.take_approval("other", "mail", '{"to":"a"}')
+    assert store.take_approval("k", "mail", '{"to":"a"}')
 
 
-async def test_nobody_sees_or_decides_what_another_was_asked(store):
-    asked = await store.ask_approval("k", "mail", "{}")
-    assert await store.get_approval("other", asked.approval_id) is None
-    assert await store.pending_approvals("other") == []
-    assert await store.decide_approval("other", asked.approval_id, approve=True) is None
-    assert await store.decide_approval("other", None, approve=True) is None
-    assert await store.pending_approvals("k") == [asked]
+def test_nobody_sees_or_decides_what_another_was_asked(store):
+    asked = store.ask_approval("k", "mail", "{}")
+    assert store.get_approval("other", asked.approval_id) is None
+    assert store.pending_approvals("other") == []
+    assert store.decide_approval("other", asked.approval_id, approve=True) is None
+    assert store.decide_approval("other", None, approve=True) is None
+    assert store.pending_approvals("k") == [asked]
 
 
-async def test_a_denied_call_cannot_be_made_and_may_be_asked_for_again(store):
-    first = await store.ask_approval("k", "mail", "{}")
-    assert state_of(await store.decide_approval("k", 1, approve=False)) == "denied"
-    assert not await store.take_approval("k", "mail", "{}")
-    assert await store.decide_approval("k", 1, approve=True) is None
-    again = await store.ask_approval("k", "mail", "{}")
+def test_a_denied_call_cannot_be_made_and_may_be_asked_for_again(store):
+    first = store.ask_approval("k", "mail", "{}")
+    assert state_of(store.decide_approval("k", 1, approve=False)) == "denied"
+    assert not store.take_approval("k", "mail", "{}")
+    assert store.decide_approval("k", 1, approve=True) is None
+    again = store.ask_approval("k", "mail", "{}")
     assert (again.approval_id, again.state) == (first.approval_id + 1, "pending")
 
 
-async def test_the_same_question_is_asked_once_and_said_once(store):
-    asked = await store.ask_approval("k", "mail", "{}", say=saying)
-    assert await store.ask_approval("k", "mail", "{}", say=saying) == asked
-    other = await store.ask_approval("k", "mail", "[]", say=saying)
-    texts = [row.body["text"] for row in await store.pending_outbox()]
+def test_the_same_question_is_asked_once_and_said_once(store):
+    asked = store.ask_approval("k", "mail", "{}", say=saying)
+    assert store.ask_approval("k", "mail", "{}", say=saying) == asked
+    other = store.ask_approval("k", "mail", "[]", say=saying)
+    texts = [row.body["text"] for row in store.pending_outbox()]
     assert texts == [f"may mail run? {each.approval_id}" for each in (asked, other)]
 
 
-async def test_without_a_number_the_latest_that_waits_is_meant(store):
+def test_without_a_number_the_latest_that_waits_is_meant(store):
     for arguments in ("[1]", "[2]", "[3]"):
-        await store.ask_approval("k", "mail", arguments)
+        store.ask_approval("k", "mail", arguments)
     order = []
-    while decided := await store.decide_approval("k", None, approve=len(order) != 1):
+    while decided := store.decide_approval("k", None, approve=len(order) != 1):
         order.append((decided.arguments, decided.state))
     assert order == [("[3]", "approved"), ("[2]", "denied"), ("[1]", "approved")]
 
 
-async def test_a_question_expires(store, world):
-    asked = await store.ask_approval("k", "mail", "{}", seconds=60)
+def test_a_question_expires(store, world):
+    asked = store.ask_approval("k", "mail", "{}", seconds=60)
     world.pass_time(59)
-    assert await store.pending_approvals("k") == [asked]
+    assert store.pending_approvals("k") == [asked]
     world.pass_time(1)
-    assert await store.pending_approvals("k") == []
-    assert state_of(await store.get_approval("k", asked.approval_id)) == "expired"
-    assert await store.decide_approval("k", asked.approval_id, approve=True) is None
-    again = await store.ask_approval("k", "mail", "{}", seconds=60, say=saying)
+    assert store.pending_approvals("k") == []
+    assert state_of(store.get_approval("k", asked.approval_id)) == "expired"
+    assert store.decide_approval("k", asked.approval_id, approve=True) is None
+    again = store.ask_approval("k", "mail", "{}", seconds=60, say=saying)
     assert again.approval_id != asked.approval_id
-    assert len(await store.pending_outbox()) == 1
+    assert len(store.pending_outbox()) == 1
 
 
-async def test_an_approval_expires_as_long_after_it_was_given(store, world):
-    asked = await store.ask_approval("k", "mail", "{}", seconds=60)
+def test_an_approval_expires_as_long_after_it_was_given(store, world):
+    asked = store.ask_approval("k", "mail", "{}", seconds=60)
     world.pass_time(59)
-    decided = await store.decide_approval("k", asked.approval_id, approve=True)
+    decided = store.decide_approval("k", asked.approval_id, approve=True)
     assert decided.expires_at == world.now + 60
     world.pass_time(60)
-    assert state_of(await store.get_approval("k", asked.approval_id)) == "expired"
-    assert not await store.take_approval("k", "mail", "{}")
+    assert state_of(store.get_approval("k", asked.approval_id)) == "expired"
+    assert not store.take_approval("k", "mail", "{}")
 
 
-async def test_too_many_questions_at_once_are_refused(store, world):
+def test_too_many_questions_at_once_are_refused(store, world):
     for n in range(20):
-        await store.ask_approval("k", "mail", f"[{n}]")
+        store.ask_approval("k", "mail", f"[{n}]")
     with pytest.raises(Overloaded, match="20 calls already wait"):
-        await store.ask_approval("k", "mail", "[20]")
-    assert await store.ask_approval("k", "mail", "[3]")  # it waits already
-    assert await store.ask_approval("other", "mail", "[20]")
-    await store.decide_approval("k", None, approve=False)
-    assert await store.ask_approval("k", "mail", "[20]")
+        store.ask_approval("k", "mail", "[20]")
+    assert store.ask_approval("k", "mail", "[3]")  # it waits already
+    assert store.ask_approval("other", "mail", "[20]")
+    store.decide_approval("k", None, approve=False)
+    assert store.ask_approval("k", "mail", "[20]")
 
 
-async def test_numbers_that_no_row_can_have_are_no_rows(store):
-    assert await store.get_approval("k", 10**30) is None
-    assert await store.decide_approval("k", 10**30, approve=True) is None
+def test_numbers_that_no_row_can_have_are_no_rows(store):
+    assert store.get_approval("k", 10**30) is None
+    assert store.decide_approval("k", 10**30, approve=True) is None
 
 
-async def test_approvals_outlive_their_process(face, path, world):
-    async with open_face(face, path, clock=world.clock) as store:
-        await store.ask_approval("k", "mail", "[1]")
-        await approved(store, "mail", "[2]")
-    async with open_face(face, path, clock=world.clock) as store:
-        assert [each.arguments for each in await store.pending_approvals("k")] == ["[1]"]
-        assert await store.take_approval("k", "mail", "[2]")
-    async with open_face(face, path, clock=world.clock) as store:
-        assert not await store.take_approval("k", "mail", "[2]")
+def test_approvals_outlive_their_process(path, world):
+    with SessionStore(path, clock=world.clock) as store:
+        store.ask_approval("k", "mail", "[1]")
+        approved(store, "mail", "[2]")
+    with SessionStore(path, clock=world.clock) as store:
+        assert [each.arguments for each in store.pending_approvals("k")] == ["[1]"]
+        assert store.take_approval("k", "mail", "[2]")
+    with SessionStore(path, clock=world.clock) as store:
+        assert not store.take_approval("k", "mail", "[2]")
 
 
 # Decided, answered and told in one transaction
 
 
-async def test_a_decision_its_answer_and_the_message_that_follows_are_one_fact(store, world):
-    asked = await store.ask_approval("k", "mail", "{}")
-    command = await begun_turn(store)
+def test_a_decision_its_answer_and_the_message_that_follows_are_one_fact(store, world):
+    asked = store.ask_approval("k", "mail", "{}")
+    command = begun_turn(store)
     answer = InboxReply(
         session_key="k",
         inbox_ids=[command.inbox_id],
         outbox=[Outbound("lane", {"text": "Approved."})],
     )
     then = Inbound("k", "approval:1", "you may")
-    await store.decide_approval(
+    store.decide_approval(
         "k", asked.approval_id, approve=True, answer=answer, then=then, policy=IDLE
     )
-    assert [row.inbound for row in await store.open_inbox("k")] == [then]
-    assert [row.body for row in await store.pending_outbox()] == [{"text": "Approved."}]
-    assert (await store.get_route("k")).expires_at == world.now + 600
+    assert [row.inbound for row in store.open_inbox("k")] == [then]
+    assert [row.body for row in store.pending_outbox()] == [{"text": "Approved."}]
+    assert store.get_route("k").expires_at == world.now + 600
 
 
-async def test_where_nothing_waits_nothing_is_written(store):
-    command = await begun_turn(store)
+def test_where_nothing_waits_nothing_is_written(store):
+    command = begun_turn(store)
     answer = InboxReply(
         session_key="k", inbox_ids=[command.inbox_id], outbox=[Outbound("lane", {"text": "x"})]
     )
     then = Inbound("k", "approval:1", "you may")
-    assert await store.decide_approval("k", 1, approve=True, answer=answer, then=then) is None
-    assert [row.inbox_id for row in await store.open_inbox("k")] == [command.inbox_id]
-    assert await store.pending_outbox() == []
+    assert store.decide_approval("k", 1, approve=True, answer=answer, then=then) is None
+    assert [row.inbox_id for row in store.open_inbox("k")] == [command.inbox_id]
+    assert store.pending_outbox() == []
 
 
-async def test_a_decision_whose_message_cannot_be_taken_is_no_decision(store):
-    asked = await store.ask_approval("k", "mail", "{}")
-    command = await begun_turn(store)
+def test_a_decision_whose_message_cannot_be_taken_is_no_decision(store):
+    asked = store.ask_approval("k", "mail", "{}")
+    command = begun_turn(store)
     answer = InboxReply(session_key="k", inbox_ids=[command.inbox_id])
     with pytest.raises(ValueError, match="event_id"):
-        await store.decide_approval(
+        store.decide_approval(
             "k", 1, approve=True, answer=answer, then=Inbound("k", "", "nameless")
         )
-    assert await store.pending_approvals("k") == [asked]
-    assert [row.inbox_id for row in await store.open_inbox("k")] == [command.inbox_id]
+    assert store.pending_approvals("k") == [asked]
+    assert [row.inbox_id for row in store.open_inbox("k")] == [command.inbox_id]
 
 
-async def test_a_decision_finds_room_where_a_message_would_not(store):
+def test_a_decision_finds_room_where_a_message_would_not(store):
     """It takes the place of the command that asked for it."""
-    await store.ask_approval("k", "mail", "{}")
+    store.ask_approval("k", "mail", "{}")
     for n in range(100):
-        await begun_turn(store, f"e{n}")
+        begun_turn(store, f"e{n}")
     with pytest.raises(Overloaded):
-        await begun_turn(store, "one more")
-    assert await store.decide_approval(
+        begun_turn(store, "one more")
+    assert store.decide_approval(
         "k", None, approve=True, then=Inbound("k", "approval:1", "you may")
     )
 
 
-async def test_the_runtime_hears_of_the_message_that_follows(path, world):
-    heard = []
-    async with open_face("actor", path, clock=world.clock, deliver=heard.append) as store:
-        await store.ask_approval("k", "mail", "{}")
-        await store.decide_approval("k", None, approve=False)
-        assert heard == []
-        await store.ask_approval("k", "mail", "{}")
-        then = Inbound("k", "approval:2", "you may")
-        await store.decide_approval("k", None, approve=True, then=then)
-        assert [each.inbound for each in heard] == [then]
-
-
-async def test_a_call_that_needs_approval_takes_it_with_its_record_or_leaves_both(store, sql):
-    turn = (await begun_turn(store)).inbox_id
+def test_a_call_that_needs_approval_takes_it_with_its_record_or_leaves_both(store, sql):
+    turn = begun_turn(store).inbox_id
     call = (turn, "mail", "{}", 0)
     with pytest.raises(NotApproved):
-        await store.begin_once(*call, approved_for="k")
+        store.begin_once(*call, approved_for="k")
     assert sql("SELECT count(*) FROM once_calls") == [[0]]
-    await approved(store)
+    approved(store)
     with pytest.raises(NotApproved):
-        await store.begin_once(*call, approved_for="other")
-    assert await store.begin_once(*call, approved_for="k") is None
-    assert state_of(await store.get_approval("k", 1)) == "used"
+        store.begin_once(*call, approved_for="other")
+    assert store.begin_once(*call, approved_for="k") is None
+    assert state_of(store.get_approval("k", 1)) == "used"
     # The turn runs again after a crash: the record answers, and no approval is asked for.
-    assert await store.begin_once(*call, approved_for="k") == ToolCallRecord(*call)
+    assert store.begin_once(*call, approved_for="k") == ToolCallRecord(*call)
     with pytest.raises(NotApproved):
-        await store.begin_once(turn, "mail", "{}", 1, approved_for="k")
+        store.begin_once(turn, "mail", "{}", 1, approved_for="k")
 
 
-async def test_a_turn_that_is_over_takes_no_approval(store):
-    await approved(store)
+def test_a_turn_that_is_over_takes_no_approval(store):
+    approved(store)
     with pytest.raises(TurnClosed):
-        await store.begin_once(5, "mail", "{}", approved_for="k")
-    assert await store.take_approval("k", "mail", "{}")
+        store.begin_once(5, "mail", "{}", approved_for="k")
+    assert store.take_approval("k", "mail", "{}")
 
 
 # In the background
 
 
-async def test_what_is_done_in_the_background_is_asked_of_the_chat_that_began_it(store):
-    command = await begun_turn(store)
+def test_what_is_done_in_the_background_is_asked_of_the_chat_that_began_it(store):
+    command = begun_turn(store)
     beside = background_key("k", command.inbox_id)
-    asked = await store.ask_approval(beside, "mail", "{}")
+    asked = store.ask_approval(beside, "mail", "{}")
     assert (asked.asked_of, asked.session_key) == ("k", beside)
-    assert await store.pending_approvals("k") == [asked]
-    assert await store.pending_approvals(beside) == []
-    await store.decide_approval("k", asked.approval_id, approve=True)
-    assert not await store.take_approval("k", "mail", "{}")
-    assert await store.take_approval(beside, "mail", "{}")
+    assert store.pending_approvals("k") == [asked]
+    assert store.pending_approvals(beside) == []
+    store.decide_approval("k", asked.approval_id, approve=True)
+    assert not store.take_approval("k", "mail", "{}")
+    assert store.take_approval(beside, "mail", "{}")
 
 
-async def test_a_key_that_only_looks_like_the_background_asks_for_itself(store):
-    theirs = await begun_turn(store, key="other")
+def test_a_key_that_only_looks_like_the_background_asks_for_itself(store):
+    theirs = begun_turn(store, key="other")
     key = background_key("k", theirs.inbox_id)
-    asked = await store.ask_approval(key, "mail", "{}")
+    asked = store.ask_approval(key, "mail", "{}")
     assert asked.asked_of == key
-    assert await store.pending_approvals("k") == []
+    assert store.pending_approvals("k") == []
     far = background_key("k", 10**17)
-    assert (await store.ask_approval(far, "mail", "{}")).asked_of == far
+    assert store.ask_approval(far, "mail", "{}").asked_of == far
 
 
 # Nothing is left behind
 
 
-async def test_a_deleted_session_leaves_no_questions(store, sql):
-    receipt = await begun_turn(store)
-    await begun_turn(store, "e2", key="other")
-    await store.ask_approval("k", "mail", "{}")
-    await store.ask_approval("other", "mail", "{}")
-    await store.ask_approval("nowhere", "mail", "{}")
-    await store.commit_turn(commit_of(receipt))
-    await store.delete_session(receipt.session_id)
+def test_a_deleted_session_leaves_no_questions(store, sql):
+    receipt = begun_turn(store)
+    begun_turn(store, "e2", key="other")
+    store.ask_approval("k", "mail", "{}")
+    store.ask_approval("other", "mail", "{}")
+    store.ask_approval("nowhere", "mail", "{}")
+    store.commit_turn(commit_of(receipt))
+    store.delete_session(receipt.session_id)
     assert sql("SELECT session_key FROM approvals ORDER BY id") == [["other"], ["nowhere"]]
 
 
-async def test_old_approvals_are_forgotten_whatever_became_of_them(store, world, sql):
-    await store.ask_approval("k", "mail", "[1]")
-    await approved(store, "mail", "[2]")
-    await approved(store, "mail", "[3]")
-    await store.take_approval("k", "mail", "[3]")
+def test_old_approvals_are_forgotten_whatever_became_of_them(store, world, sql):
+    store.ask_approval("k", "mail", "[1]")
+    approved(store, "mail", "[2]")
+    approved(store, "mail", "[3]")
+    store.take_approval("k", "mail", "[3]")
     world.pass_time(30 * DAY)
-    await store.ask_approval("k", "mail", "[4]")
-    assert await store.forget_closed() == 0
+    store.ask_approval("k", "mail", "[4]")
+    assert store.forget_closed() == 0
     world.pass_time(HOUR + 1)
-    assert await store.forget_closed(limit=2) == 2
-    assert await store.forget_closed() == 1
+    assert store.forget_closed(limit=2) == 2
+    assert store.forget_closed() == 1
     assert sql("SELECT arguments FROM approvals") == [["[4]"]]
 
 
-async def test_the_file_is_whole_with_all_of_it(store):
-    turn = (await begun_turn(store)).inbox_id
-    await approved(store)
-    await store.begin_once(turn, "mail", "{}", approved_for="k")
-    assert await store.integrity_check() == []
+def test_the_file_is_whole_with_all_of_it(store):
+    turn = begun_turn(store).inbox_id
+    approved(store)
+    store.begin_once(turn, "mail", "{}", approved_for="k")
+    assert store.integrity_check() == []

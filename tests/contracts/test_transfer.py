@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
@@ -12,6 +10,7 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 from hermes.errors import BadImport, StoreError, UnknownSession
 from hermes.messages import Imported, Message, ToolCall, Usage
 from hermes.store import Clock, Rotation, SessionStore
+from tests.support.folders import quick_folder
 
 NOW = 1_800_000_000.0
 DAY = 86_400.0
@@ -39,9 +38,9 @@ def at(now=NOW):
 
 
 @pytest.fixture
-def other(tmp_path):
+def other(path):
     """A second store, to export from."""
-    with SessionStore(tmp_path / "other.db", clock=at()) as opened:
+    with SessionStore(path.with_name("other.db"), clock=at()) as opened:
         yield opened
 
 
@@ -49,10 +48,10 @@ def listed(sessions):
     return {one.session.id: one.session.kind for one in sessions}
 
 
-async def again(store, lines):
+def again(store, lines):
     """What the store exports after it imported the lines, in their order."""
-    await store.import_sessions(lines)
-    return [await store.export_session(json.loads(text)["id"]) for text in lines]
+    store.import_sessions(lines)
+    return [store.export_session(json.loads(text)["id"]) for text in lines]
 
 
 def fill(store, session_id="a"):
@@ -102,21 +101,21 @@ def fill(store, session_id="a"):
 # The same again
 
 
-async def test_a_session_with_everything_is_the_same_after_a_round_trip(store, other):
+def test_a_session_with_everything_is_the_same_after_a_round_trip(store, other):
     fill(other)
     exported = other.export_session("a")
-    assert await store.import_sessions([exported]) == Imported(1, 6)
-    assert await store.export_session("a") == exported
-    assert await store.get_session("a") == other.get_session("a")
-    assert await store.get_usage("a") == other.get_usage("a")
+    assert store.import_sessions([exported]) == Imported(1, 6)
+    assert store.export_session("a") == exported
+    assert store.get_session("a") == other.get_session("a")
+    assert store.get_usage("a") == other.get_usage("a")
     for hidden in (False, True):
-        assert await store.get_messages("a", include_rewound=hidden) == other.get_messages(
+        assert store.get_messages("a", include_rewound=hidden) == other.get_messages(
             "a", include_rewound=hidden
         )
-    assert await store.integrity_check() == []
+    assert store.integrity_check() == []
 
 
-async def test_an_export_is_one_line(other):
+def test_an_export_is_one_line(other):
     fill(other)
     exported = other.export_session("a")
     assert exported.splitlines() != []
@@ -124,24 +123,24 @@ async def test_an_export_is_one_line(other):
     assert json.loads(exported)["format"] == "hermes-session-1"
 
 
-async def test_a_session_that_ended_is_the_same_after_a_round_trip(store, other):
+def test_a_session_that_ended_is_the_same_after_a_round_trip(store, other):
     fill(other)
     other.end_session("a", "user_exit")
     exported = other.export_session("a")
-    assert await again(store, [exported]) == [exported]
-    assert await store.get_session("a") == other.get_session("a")
+    assert again(store, [exported]) == [exported]
+    assert store.get_session("a") == other.get_session("a")
 
 
-async def test_an_imported_session_goes_on(store, other):
+def test_an_imported_session_goes_on(store, other):
     fill(other)
-    await store.import_sessions([other.export_session("a")])
-    ours = await store.append_message("a", "user", "and now?")
+    store.import_sessions([other.export_session("a")])
+    ours = store.append_message("a", "user", "and now?")
     assert ours == other.append_message("a", "user", "and now?")
 
 
-async def test_exporting_an_unknown_session_is_refused(store):
+def test_exporting_an_unknown_session_is_refused(store):
     with pytest.raises(UnknownSession, match="there is no session 'nobody'"):
-        await store.export_session("nobody")
+        store.export_session("nobody")
 
 
 def rotate(store, session_id, child_id):
@@ -158,133 +157,129 @@ def rotate(store, session_id, child_id):
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)], ids=str)
-async def test_a_line_of_sessions_is_the_same_in_whatever_order_it_comes(store, other, order):
+def test_a_line_of_sessions_is_the_same_in_whatever_order_it_comes(store, other, order):
     fill(other)
     rotate(other, "a", "b")
     rotate(other, "b", "c")
     branch = other.branch("b", title="a branch")
     lines = [other.export_session(session_id) for session_id in ("a", "b", "c", branch)]
     shuffled = [lines[place] for place in order]
-    assert await again(store, shuffled) == shuffled
-    assert await store.get_compression_lineage("b") == ["a", "b", "c"]
-    assert (await store.get_session(branch)).parent_session_id == "b"
-    assert await store.integrity_check() == []
+    assert again(store, shuffled) == shuffled
+    assert store.get_compression_lineage("b") == ["a", "b", "c"]
+    assert store.get_session(branch).parent_session_id == "b"
+    assert store.integrity_check() == []
 
 
-async def test_imported_messages_are_found(store, other):
+def test_imported_messages_are_found(store, other):
     fill(other)
-    await store.import_sessions([other.export_session("a")])
+    store.import_sessions([other.export_session("a")])
     found = {
-        query: [hit.message_id % 2**32 for hit in await store.search_messages(query)]
+        query: [hit.message_id % 2**32 for hit in store.search_messages(query)]
         for query in ("你好", "twice", "stat", "contents", "see")
     }
     assert found == {"你好": [1], "twice": [1], "stat": [2], "contents": [3], "see": [4]}
-    assert await store.search_messages("taken") == []
-    assert await store.check_search() is None
+    assert store.search_messages("taken") == []
+    assert store.check_search() is None
 
 
-async def test_imported_messages_are_found_behind_many_empty_sessions(store):
+def test_imported_messages_are_found_behind_many_empty_sessions(store):
     empty = [line(id=f"empty{number}") for number in range(300)]
-    await store.import_sessions([*empty, line(messages=[row(1, "needle")])])
-    assert [hit.session_id for hit in await store.search_messages("needle")] == ["x"]
+    store.import_sessions([*empty, line(messages=[row(1, "needle")])])
+    assert [hit.session_id for hit in store.search_messages("needle")] == ["x"]
 
 
-def test_empty_lines_are_passed_over(blocking):
-    assert blocking.import_sessions(["", "  \n", line() + "\n", "\t"]) == Imported(1, 0)
-    assert blocking.import_sessions([]) == Imported(0, 0)
+def test_empty_lines_are_passed_over(store):
+    assert store.import_sessions(["", "  \n", line() + "\n", "\t"]) == Imported(1, 0)
+    assert store.import_sessions([]) == Imported(0, 0)
 
 
 # What is there already
 
 
-async def test_sessions_that_exist_are_left_as_they_are(store):
-    await store.create_session("x", "tui")
-    await store.append_message("x", "user", "ours")
-    before = await store.export_session("x")
-    done = await store.import_sessions([line(messages=[row(1)]), line(id="y", messages=[row(1)])])
+def test_sessions_that_exist_are_left_as_they_are(store):
+    store.create_session("x", "tui")
+    store.append_message("x", "user", "ours")
+    before = store.export_session("x")
+    done = store.import_sessions([line(messages=[row(1)]), line(id="y", messages=[row(1)])])
     assert done == Imported(1, 1, skipped=("x",))
-    assert await store.export_session("x") == before
+    assert store.export_session("x") == before
 
 
-async def test_the_same_import_twice_changes_nothing_the_second_time(store, other):
+def test_the_same_import_twice_changes_nothing_the_second_time(store, other):
     fill(other)
     exported = other.export_session("a")
-    await store.import_sessions([exported])
-    assert await store.import_sessions([exported]) == Imported(0, 0, skipped=("a",))
-    assert await store.export_session("a") == exported
+    store.import_sessions([exported])
+    assert store.import_sessions([exported]) == Imported(0, 0, skipped=("a",))
+    assert store.export_session("a") == exported
 
 
-async def test_of_two_lines_with_one_id_the_first_counts(store):
-    done = await store.import_sessions([line(title="first"), line(title="second")])
+def test_of_two_lines_with_one_id_the_first_counts(store):
+    done = store.import_sessions([line(title="first"), line(title="second")])
     assert done.sessions == 1
-    assert (await store.get_session("x")).title == "first"
+    assert store.get_session("x").title == "first"
 
 
-async def test_a_second_continuation_is_kept_as_a_fork(store):
+def test_a_second_continuation_is_kept_as_a_fork(store):
     parent = line(id="p", ended_at=NOW, end_reason="compression")
     children = [
         line(id=name, kind="compression", parent_session_id="p", messages=[row(1, name)])
         for name in ("first", "second")
     ]
-    assert await store.import_sessions([*children, parent]) == Imported(3, 2, forks=("second",))
-    assert listed(await store.list_sessions()) == {"first": "compression", "second": "fork"}
-    assert (await store.get_session("second")).parent_session_id == "p"
-    assert await store.get_compression_tip("p") == "first"
-    assert await store.get_conversation_root("second") == "second"
+    assert store.import_sessions([*children, parent]) == Imported(3, 2, forks=("second",))
+    assert listed(store.list_sessions()) == {"first": "compression", "second": "fork"}
+    assert store.get_session("second").parent_session_id == "p"
+    assert store.get_compression_tip("p") == "first"
+    assert store.get_conversation_root("second") == "second"
 
 
-async def test_a_continuation_that_comes_later_is_a_fork_too(store):
+def test_a_continuation_that_comes_later_is_a_fork_too(store):
     parent = line(id="p", ended_at=NOW, end_reason="compression")
-    await store.import_sessions([parent])
+    store.import_sessions([parent])
     for name, forks in (("first", ()), ("second", ("second",))):
         child = line(id=name, kind="compression", parent_session_id="p")
-        assert await store.import_sessions([parent, child]) == Imported(
-            1, 0, skipped=("p",), forks=forks
-        )
+        assert store.import_sessions([parent, child]) == Imported(1, 0, skipped=("p",), forks=forks)
 
 
 @pytest.mark.parametrize(("kind", "kept"), [("compression", "import"), ("branch", "branch")])
-async def test_a_parent_that_nobody_knows_is_dropped(store, kind, kept):
-    await store.import_sessions([line(kind=kind, parent_session_id="gone")])
-    session = await store.get_session("x")
+def test_a_parent_that_nobody_knows_is_dropped(store, kind, kept):
+    store.import_sessions([line(kind=kind, parent_session_id="gone")])
+    session = store.get_session("x")
     assert (session.parent_session_id, session.kind) == (None, kept)
 
 
 @pytest.mark.parametrize("kind", ["compression", "branch"])
 @pytest.mark.parametrize("length", [1, 2, 5])
-async def test_parents_in_a_circle_do_no_harm(store, length, kind):
+def test_parents_in_a_circle_do_no_harm(store, length, kind):
     ended = {"ended_at": 1.0, "end_reason": "compression"}
     lines = [
         line(id=f"s{n}", kind=kind, parent_session_id=f"s{(n + 1) % length}", **ended)
         for n in range(length)
     ]
-    assert await store.import_sessions(lines) == Imported(length, 0)
-    parents = [(await store.get_session(f"s{n}")).parent_session_id for n in range(length)]
+    assert store.import_sessions(lines) == Imported(length, 0)
+    parents = [store.get_session(f"s{n}").parent_session_id for n in range(length)]
     assert parents.count(None) == 1
-    assert len(await store.get_compression_lineage("s0")) == (
-        length if kind == "compression" else 1
-    )
-    assert await store.integrity_check() == []
+    assert len(store.get_compression_lineage("s0")) == (length if kind == "compression" else 1)
+    assert store.integrity_check() == []
 
 
-async def test_a_title_that_is_taken_gets_a_number(store):
-    await store.create_session("ours", "tui")
-    await store.set_session_title("ours", "Chat")
-    await store.import_sessions([line(id="b", title="Chat"), line(id="c", title="  Chat\u200b ")])
-    assert [(await store.get_session(i)).title for i in ("ours", "b", "c")] == [
+def test_a_title_that_is_taken_gets_a_number(store):
+    store.create_session("ours", "tui")
+    store.set_session_title("ours", "Chat")
+    store.import_sessions([line(id="b", title="Chat"), line(id="c", title="  Chat\u200b ")])
+    assert [store.get_session(i).title for i in ("ours", "b", "c")] == [
         "Chat",
         "Chat #2",
         "Chat #3",
     ]
 
 
-async def test_a_long_title_that_is_taken_gets_a_number_and_stays_short_enough(store):
-    await store.import_sessions([line(id=i, title="t" * 100) for i in ("a", "b", "c")])
-    titles = [(await store.get_session(i)).title for i in ("a", "b", "c")]
+def test_a_long_title_that_is_taken_gets_a_number_and_stays_short_enough(store):
+    store.import_sessions([line(id=i, title="t" * 100) for i in ("a", "b", "c")])
+    titles = [store.get_session(i).title for i in ("a", "b", "c")]
     assert titles == ["t" * 100, "t" * 97 + " #2", "t" * 97 + " #3"]
 
 
-async def test_what_an_older_version_left_behind_is_tidied(store, world):
+def test_what_an_older_version_left_behind_is_tidied(store, world):
     old = world.now - 8 * DAY
     lines = [
         line(id="p", ended_at=old, end_reason="compression", started_at=old),
@@ -298,11 +293,11 @@ async def test_what_an_older_version_left_behind_is_tidied(store, world):
         line(id="ghost", source="tui", started_at=old, ended_at=old, end_reason="tui_close"),
         line(id="kept", source="tui", started_at=old),
     ]
-    await store.import_sessions(lines)
-    orphan = await store.get_session("orphan")
+    store.import_sessions(lines)
+    orphan = store.get_session("orphan")
     assert (orphan.ended_at, orphan.end_reason) == (world.now, "orphaned_compression")
-    assert await store.get_session("ghost") is None
-    assert (await store.get_session("kept")).end_reason is None
+    assert store.get_session("ghost") is None
+    assert store.get_session("kept").end_reason is None
 
 
 # Hostile input
@@ -387,52 +382,52 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("bad", REFUSED.values(), ids=REFUSED.keys())
-def test_bad_lines_are_refused_in_one_sentence_and_nothing_is_imported(blocking, bad):
+def test_bad_lines_are_refused_in_one_sentence_and_nothing_is_imported(store, bad):
     with pytest.raises(BadImport) as refused:
-        blocking.import_sessions([line(id="good", messages=[row(1)]), "", bad])
+        store.import_sessions([line(id="good", messages=[row(1)]), "", bad])
     sentence = str(refused.value)
     assert sentence.startswith("line 3")
     assert len(sentence.splitlines()) == 1
     assert len(sentence) < 300
-    assert blocking.list_sessions() == []
-    assert blocking.integrity_check() == []
+    assert store.list_sessions() == []
+    assert store.integrity_check() == []
 
 
 @pytest.mark.parametrize(
     "bad", [line(id="i" * 300), line(usage=[{"input_tokens": 2**70}]), line(id="\x00abc")]
 )
-async def test_a_refusal_leaves_every_face_as_it_was(store, bad):
+def test_a_refusal_leaves_every_face_as_it_was(store, bad):
     with pytest.raises(BadImport):
-        await store.import_sessions([line(id="good"), bad])
-    assert await store.list_sessions() == []
-    assert await store.import_sessions([line(id="good")]) == Imported(1, 0)
+        store.import_sessions([line(id="good"), bad])
+    assert store.list_sessions() == []
+    assert store.import_sessions([line(id="good")]) == Imported(1, 0)
 
 
 @pytest.mark.parametrize("place", ['"model_config": {"a": %s}', '"messages": [%s]'])
-def test_whatever_the_depth_an_import_is_whole_or_refused(blocking, place):
+def test_whatever_the_depth_an_import_is_whole_or_refused(store, place):
     message = '{"seq": 1, "role": "user", "timestamp": 1, "provider_data": {"a": %s}}'
     for depth in range(850, 1010):  # up to Python's own limit
         deep = "[" * depth + "]" * depth
         filled = place % (deep if "model_config" in place else message % deep)
         session_id = f"d{depth}"
         try:
-            blocking.import_sessions([line(id=session_id)[:-1] + f", {filled}}}"])
+            store.import_sessions([line(id=session_id)[:-1] + f", {filled}}}"])
         except BadImport:
-            assert blocking.get_session(session_id) is None
+            assert store.get_session(session_id) is None
         else:
-            json.loads(blocking.export_session(session_id))
+            json.loads(store.export_session(session_id))
 
 
-def test_a_place_near_the_end_of_a_session_does_not_spill_into_the_next(blocking):
+def test_a_place_near_the_end_of_a_session_does_not_spill_into_the_next(store):
     last = line(messages=[row(2**32 - 1)])
     try:
-        blocking.import_sessions([last, line(id="y")])
+        store.import_sessions([last, line(id="y")])
     except BadImport:
         return
     with pytest.raises(StoreError):
-        blocking.append_message("x", "user", "spilled")
-    assert blocking.get_messages("y") == []
-    assert blocking.integrity_check() == []
+        store.append_message("x", "user", "spilled")
+    assert store.get_messages("y") == []
+    assert store.integrity_check() == []
 
 
 # Properties
@@ -494,8 +489,8 @@ SESSION = st.fixed_dictionaries(
     ended=st.none() | TEXT,
 )
 def test_any_session_is_the_same_after_a_round_trip(session, blocks, rewind, calls, title, ended):
-    with tempfile.TemporaryDirectory() as folder:
-        with SessionStore(Path(folder) / "one.db", clock=at()) as one:
+    with quick_folder() as folder:
+        with SessionStore(folder / "one.db", clock=at()) as one:
             one.create_session("s", **session)
             for block in blocks:
                 one.append_messages("s", block)
@@ -508,7 +503,7 @@ def test_any_session_is_the_same_after_a_round_trip(session, blocks, rewind, cal
                 one.end_session("s", ended)
             exported = one.export_session("s")
             original = one.get_session("s")
-        with SessionStore(Path(folder) / "two.db", clock=at(NOW + 1)) as two:
+        with SessionStore(folder / "two.db", clock=at(NOW + 1)) as two:
             two.import_sessions([exported])
             assert two.export_session("s") == exported
             assert two.get_session("s") == original
@@ -517,16 +512,16 @@ def test_any_session_is_the_same_after_a_round_trip(session, blocks, rewind, cal
 
 
 @pytest.fixture(scope="module")
-def sample(tmp_path_factory):
+def sample():
     """A line with everything in it."""
-    with SessionStore(tmp_path_factory.mktemp("sample") / "state.db", clock=at()) as opened:
+    with quick_folder() as folder, SessionStore(folder / "state.db", clock=at()) as opened:
         fill(opened)
         return opened.export_session("a")
 
 
 @pytest.fixture
-def target(tmp_path):
-    with SessionStore(tmp_path / "target.db", clock=at()) as opened:
+def target(path):
+    with SessionStore(path.with_name("target.db"), clock=at()) as opened:
         yield opened
 
 
@@ -602,8 +597,8 @@ def test_a_line_with_a_wrong_value_is_imported_or_refused(target, sample, data, 
     outcome(target, json.dumps(value))
 
 
-async def test_a_continuation_of_a_live_parent_is_imported_as_a_fork(store):
-    await store.create_session("p", "x")
-    done = await store.import_sessions([line(id="c", kind="compression", parent_session_id="p")])
+def test_a_continuation_of_a_live_parent_is_imported_as_a_fork(store):
+    store.create_session("p", "x")
+    done = store.import_sessions([line(id="c", kind="compression", parent_session_id="p")])
     assert done == Imported(1, 0, forks=("c",))
-    assert await store.get_compression_tip("p") == "p"
+    assert store.get_compression_tip("p") == "p"

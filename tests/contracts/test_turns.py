@@ -56,33 +56,33 @@ def elsewhere(path, code):
     subprocess.run([sys.executable, "-c", program, str(path)], check=True, timeout=60)
 
 
-async def open_ids(store, key="k"):
-    return [row.inbox_id for row in await store.open_inbox(key)]
+def open_ids(store, key="k"):
+    return [row.inbox_id for row in store.open_inbox(key)]
 
 
-async def texts(store, session_id):
-    return [message.content for message in (await store.load(session_id)).messages]
+def texts(store, session_id):
+    return [message.content for message in store.load(session_id).messages]
 
 
-async def written(store, done):
+def written(store, done):
     """Whether the answer shows the last rows as they are stored."""
-    stored = (await store.load(done.head.session_id)).messages
+    stored = store.load(done.head.session_id).messages
     return done.rows and stored[-len(done.rows) :] == list(done.rows)
 
 
-async def test_accepting_makes_a_route_and_an_inbox_row_but_no_session(store, world):
+def test_accepting_makes_a_route_and_an_inbox_row_but_no_session(store, world):
     source = Source("telegram", "bot", "c1", user_id="u1")
-    accepted = await store.accept(inbound(source=source))
-    route = await store.get_route("k")
+    accepted = store.accept(inbound(source=source))
+    route = store.get_route("k")
     receipt = accepted.receipt
     assert (receipt.session_id, receipt.epoch) == (route.session_id, 1)
     assert (route.platform, route.chat_type, route.user_id) == ("telegram", "dm", "u1")
     assert accepted == Accepted(
-        receipt, Head(route.session_id), route=accepted.route, inbound=inbound(source=source)
+        receipt, Head(route.session_id), inbound(source=source), route=accepted.route
     )
     assert accepted.route.session_id == route.session_id
-    assert await store.get_session(route.session_id) is None
-    [row] = await store.open_inbox("k")
+    assert store.get_session(route.session_id) is None
+    [row] = store.open_inbox("k")
     assert (row.inbox_id, row.inbound, row.attempts) == (
         receipt.inbox_id,
         inbound(source=source),
@@ -90,52 +90,52 @@ async def test_accepting_makes_a_route_and_an_inbox_row_but_no_session(store, wo
     )
 
 
-async def test_the_same_event_gets_the_first_receipt_for_ever(store, world):
-    first = await store.accept(inbound())
+def test_the_same_event_gets_the_first_receipt_for_ever(store, world):
+    first = store.accept(inbound())
     world.pass_time(5)
-    again = await store.accept(inbound())
+    again = store.accept(inbound())
     assert (again.receipt, again.duplicate) == (first.receipt, True)
-    await store.commit_turn(turn(first))
-    await store.new_session("k")
-    later = await store.accept(replace(inbound(), text="changed", session_key="other"))
+    store.commit_turn(turn(first))
+    store.new_session("k")
+    later = store.accept(replace(inbound(), text="changed", session_key="other"))
     assert (later.receipt, later.duplicate) == (first.receipt, True)
-    assert await open_ids(store) == []
+    assert open_ids(store) == []
     other_account = inbound(source=Source("embedded", "second account"))
-    assert (await store.accept(other_account)).duplicate is False
+    assert store.accept(other_account).duplicate is False
 
 
-async def test_too_many_open_rows_are_refused_before_anything_is_stored(store):
+def test_too_many_open_rows_are_refused_before_anything_is_stored(store):
     for n in range(3):
-        await store.accept(inbound(f"e{n}"), max_queued=3)
+        store.accept(inbound(f"e{n}"), max_queued=3)
     with pytest.raises(Overloaded, match="3 messages already wait"):
-        await store.accept(inbound("e3"), max_queued=3)
-    assert len(await open_ids(store)) == 3
-    assert (await store.accept(inbound("e0"), max_queued=3)).duplicate is True
-    assert (await store.accept(inbound("e3", key="other"), max_queued=3)).duplicate is False
+        store.accept(inbound("e3"), max_queued=3)
+    assert len(open_ids(store)) == 3
+    assert store.accept(inbound("e0"), max_queued=3).duplicate is True
+    assert store.accept(inbound("e3", key="other"), max_queued=3).duplicate is False
 
 
-async def test_a_command_is_accepted_and_answered_without_a_session_row(store):
-    accepted = await store.accept(inbound(command=True))
-    done = await store.commit_turn(turn(accepted, rows=()))
+def test_a_command_is_accepted_and_answered_without_a_session_row(store):
+    accepted = store.accept(inbound(command=True))
+    done = store.commit_turn(turn(accepted, rows=()))
     assert isinstance(done, Committed)
-    assert await store.get_session(accepted.receipt.session_id) is None
-    assert await open_ids(store) == []
+    assert store.get_session(accepted.receipt.session_id) is None
+    assert open_ids(store) == []
 
 
-async def test_a_turn_is_written_as_one_fact(store, world):
-    accepted = await store.accept(inbound(source=Source("telegram", user_id="u")))
+def test_a_turn_is_written_as_one_fact(store, world):
+    accepted = store.accept(inbound(source=Source("telegram", user_id="u")))
     world.pass_time(2)
     call = Usage(model="m", input_tokens=10, output_tokens=2, cost=0.5)
-    done = await store.commit_turn(turn(accepted, usage=[call]))
+    done = store.commit_turn(turn(accepted, usage=[call]))
     session_id = accepted.receipt.session_id
     assert done == Committed(Head(session_id, 2, 1, 0), 1, rows=done.rows)
-    assert await written(store, done)
-    session = await store.get_session(session_id)
+    assert written(store, done)
+    session = store.get_session(session_id)
     assert (session.source, session.session_key, session.user_id) == ("telegram", "k", "u")
     assert (session.api_call_count, session.input_tokens, session.cost) == (1, 10, 0.5)
-    assert await texts(store, session_id) == ["hi", "yo"]
-    assert await open_ids(store) == []
-    [reply] = await store.pending_outbox()
+    assert texts(store, session_id) == ["hi", "yo"]
+    assert open_ids(store) == []
+    [reply] = store.pending_outbox()
     assert (reply.turn_id, reply.lane, reply.body) == (
         accepted.receipt.inbox_id,
         "chat",
@@ -143,378 +143,376 @@ async def test_a_turn_is_written_as_one_fact(store, world):
     )
 
 
-async def test_a_turn_without_rotation_leaves_the_route_and_moves_its_activity(store, world):
-    accepted = await store.accept(inbound())
-    before = await store.get_route("k")
+def test_a_turn_without_rotation_leaves_the_route_and_moves_its_activity(store, world):
+    accepted = store.accept(inbound())
+    before = store.get_route("k")
     world.pass_time(7)
-    await store.commit_turn(turn(accepted))
-    assert await store.get_route("k") == replace(before, last_active=world.now)
+    store.commit_turn(turn(accepted))
+    assert store.get_route("k") == replace(before, last_active=world.now)
 
 
-async def test_committing_twice_discards_the_second(store):
-    accepted = await store.accept(inbound())
-    await store.commit_turn(turn(accepted))
-    again = await store.commit_turn(turn(accepted))
+def test_committing_twice_discards_the_second(store):
+    accepted = store.accept(inbound())
+    store.commit_turn(turn(accepted))
+    again = store.commit_turn(turn(accepted))
     assert isinstance(again, Discarded)
-    assert len(await texts(store, accepted.receipt.session_id)) == 2
-    assert len(await store.pending_outbox()) == 1
+    assert len(texts(store, accepted.receipt.session_id)) == 2
+    assert len(store.pending_outbox()) == 1
 
 
-async def test_a_turn_cannot_finish_the_rows_of_another_key(store):
-    ours = await store.accept(inbound())
-    theirs = await store.accept(inbound("e2", key="other"))
+def test_a_turn_cannot_finish_the_rows_of_another_key(store):
+    ours = store.accept(inbound())
+    theirs = store.accept(inbound("e2", key="other"))
     mixed = turn(ours, inbox_ids=[ours.receipt.inbox_id, theirs.receipt.inbox_id])
-    assert isinstance(await store.commit_turn(mixed), Discarded)
-    assert len(await open_ids(store, "other")) == 1
+    assert isinstance(store.commit_turn(mixed), Discarded)
+    assert len(open_ids(store, "other")) == 1
 
 
-async def test_a_moved_fence_discards_the_whole_turn_and_the_input_stays_open(store):
-    accepted = await store.accept(inbound())
-    route = await store.new_session("k")
-    done = await store.commit_turn(turn(accepted))
+def test_a_moved_fence_discards_the_whole_turn_and_the_input_stays_open(store):
+    accepted = store.accept(inbound())
+    route = store.new_session("k")
+    done = store.commit_turn(turn(accepted))
     assert done == Discarded(
         "the conversation was moved to another session", route.session_id, route.epoch
     )
-    assert await open_ids(store) == [accepted.receipt.inbox_id]
-    assert await store.pending_outbox() == []
-    assert await store.get_session(accepted.receipt.session_id) is None
+    assert open_ids(store) == [accepted.receipt.inbox_id]
+    assert store.pending_outbox() == []
+    assert store.get_session(accepted.receipt.session_id) is None
 
 
-async def test_foreign_rows_stand_before_ours_and_the_answer_says_so(store, path):
-    first = await store.accept(inbound())
-    await store.commit_turn(turn(first))
-    accepted = await store.accept(inbound("e2"))
+def test_foreign_rows_stand_before_ours_and_the_answer_says_so(store, path):
+    first = store.accept(inbound())
+    store.commit_turn(turn(first))
+    accepted = store.accept(inbound("e2"))
     session_id = accepted.receipt.session_id
     elsewhere(path, f"s.append_message({session_id!r}, 'user', 'theirs')")
-    done = await store.commit_turn(turn(accepted))
+    done = store.commit_turn(turn(accepted))
     assert done == Committed(Head(session_id, 5, 3, 0), 1, foreign=True, rows=done.rows)
-    assert await written(store, done)
-    assert await texts(store, session_id) == ["hi", "yo", "theirs", "hi", "yo"]
+    assert written(store, done)
+    assert texts(store, session_id) == ["hi", "yo", "theirs", "hi", "yo"]
 
 
-async def test_a_session_compressed_elsewhere_takes_the_turn_at_its_tip(store, path):
-    first = await store.accept(inbound())
-    await store.commit_turn(turn(first))
-    accepted = await store.accept(inbound("e2"))
+def test_a_session_compressed_elsewhere_takes_the_turn_at_its_tip(store, path):
+    first = store.accept(inbound())
+    store.commit_turn(turn(first))
+    accepted = store.accept(inbound("e2"))
     session_id = accepted.receipt.session_id
     elsewhere(
         path,
         f"s.rotate(Rotation(session_id={session_id!r}, messages=[], rotation_id='r', rewrites=0, "
         "upto=0, child_session_id='child'))",
     )
-    done = await store.commit_turn(turn(accepted))
+    done = store.commit_turn(turn(accepted))
     assert done == Committed(Head("child", 4, 2, 0), 2, foreign=False, moved=True, rows=done.rows)
-    assert await written(store, done)
-    route = await store.get_route("k")
+    assert written(store, done)
+    route = store.get_route("k")
     assert (route.session_id, route.epoch) == ("child", 2)
-    assert await texts(store, "child") == ["hi", "yo", "hi", "yo"]
+    assert texts(store, "child") == ["hi", "yo", "hi", "yo"]
 
 
 @pytest.mark.parametrize("how", ["end_session(ID, 'user_exit')", "delete_session(ID)", "switch"])
-async def test_a_session_ended_elsewhere_discards_the_turn_and_a_new_one_takes_the_input(
+def test_a_session_ended_elsewhere_discards_the_turn_and_a_new_one_takes_the_input(
     store, path, how
 ):
-    first = await store.accept(inbound())
-    await store.commit_turn(turn(first))
-    accepted = await store.accept(inbound("e2"))
+    first = store.accept(inbound())
+    store.commit_turn(turn(first))
+    accepted = store.accept(inbound("e2"))
     session_id = accepted.receipt.session_id
     code = "s.new_session('k')" if how == "switch" else f"s.{how.replace('ID', repr(session_id))}"
     elsewhere(path, code)
-    done = await store.commit_turn(turn(accepted))
+    done = store.commit_turn(turn(accepted))
     assert isinstance(done, Discarded)
-    route = await store.get_route("k")
+    route = store.get_route("k")
     assert route.session_id != session_id
     assert (done.session_id, done.epoch) == (route.session_id, route.epoch)
-    assert await open_ids(store) == [accepted.receipt.inbox_id]
-    head = await store.head(route.session_id)
+    assert open_ids(store) == [accepted.receipt.inbox_id]
+    head = store.head(route.session_id)
     again = turn(accepted, session_id=done.session_id, epoch=done.epoch, revision=head.revision)
-    assert isinstance(await store.commit_turn(again), Committed)
-    assert await texts(store, route.session_id) == ["hi", "yo"]
+    assert isinstance(store.commit_turn(again), Committed)
+    assert texts(store, route.session_id) == ["hi", "yo"]
 
 
-async def test_an_accident_does_not_end_a_conversation(store, path):
-    first = await store.accept(inbound())
-    await store.commit_turn(turn(first))
+def test_an_accident_does_not_end_a_conversation(store, path):
+    first = store.accept(inbound())
+    store.commit_turn(turn(first))
     session_id = first.receipt.session_id
     elsewhere(path, f"s.end_session({session_id!r}, 'agent_close')")
-    accepted = await store.accept(inbound("e2"))
+    accepted = store.accept(inbound("e2"))
     assert accepted.receipt.session_id == session_id
-    assert isinstance(await store.commit_turn(turn(accepted)), Committed)
+    assert isinstance(store.commit_turn(turn(accepted)), Committed)
 
 
-async def test_accept_follows_a_compression_and_begins_anew_after_an_end(store):
-    first = await store.accept(inbound())
-    await store.commit_turn(turn(first))
+def test_accept_follows_a_compression_and_begins_anew_after_an_end(store):
+    first = store.accept(inbound())
+    store.commit_turn(turn(first))
     session_id = first.receipt.session_id
-    await store.rotate(
+    store.rotate(
         Rotation(
             session_id=session_id,
             messages=[Message("user", "s")],
             rotation_id="r",
             rewrites=0,
-            upto=(await store.load(session_id)).messages[-1].id,
+            upto=store.load(session_id).messages[-1].id,
             child_session_id="child",
         )
     )
-    second = await store.accept(inbound("e2"))
+    second = store.accept(inbound("e2"))
     assert (second.receipt.session_id, second.head) == ("child", Head("child", 1, 1, 0))
-    await store.end_session("child", "user_exit")
-    third = await store.accept(inbound("e3"))
+    store.end_session("child", "user_exit")
+    third = store.accept(inbound("e3"))
     assert third.receipt.session_id not in {"child", session_id}
     assert third.head == Head(third.receipt.session_id)
 
 
-async def test_an_agent_that_rotates_by_itself_is_followed(store):
-    first = await store.accept(inbound())
-    await store.commit_turn(turn(first))
-    accepted = await store.accept(inbound("e2"))
+def test_an_agent_that_rotates_by_itself_is_followed(store):
+    first = store.accept(inbound())
+    store.commit_turn(turn(first))
+    accepted = store.accept(inbound("e2"))
     old = accepted.receipt.session_id
-    done = await store.commit_turn(turn(accepted, rotated_to="own-child"))
+    done = store.commit_turn(turn(accepted, rotated_to="own-child"))
     assert done == Committed(Head("own-child", 2, 1, 0), 2, moved=True, rows=done.rows)
-    assert await written(store, done)
-    assert (await store.get_session(old)).end_reason == "compression"
-    child = await store.get_session("own-child")
+    assert written(store, done)
+    assert store.get_session(old).end_reason == "compression"
+    child = store.get_session("own-child")
     assert (child.kind, child.parent_session_id) == ("compression", old)
-    assert (await store.get_route("k")).session_id == "own-child"
+    assert store.get_route("k").session_id == "own-child"
 
 
 @pytest.mark.parametrize("named", [None, "", "same"])
-async def test_an_agent_that_names_no_other_session_changes_nothing(store, named):
-    accepted = await store.accept(inbound())
+def test_an_agent_that_names_no_other_session_changes_nothing(store, named):
+    accepted = store.accept(inbound())
     same = accepted.receipt.session_id
-    done = await store.commit_turn(turn(accepted, rotated_to=same if named == "same" else named))
+    done = store.commit_turn(turn(accepted, rotated_to=same if named == "same" else named))
     assert (done.head.session_id, done.epoch, done.moved) == (same, 1, False)
 
 
-async def test_an_agent_cannot_take_over_another_conversation(store):
-    await store.create_session("foreign", "tui")
-    accepted = await store.accept(inbound())
+def test_an_agent_cannot_take_over_another_conversation(store):
+    store.create_session("foreign", "tui")
+    accepted = store.accept(inbound())
     with pytest.raises(NotInLineage, match="another conversation"):
-        await store.commit_turn(turn(accepted, rotated_to="foreign"))
-    assert await open_ids(store) == [accepted.receipt.inbox_id]
-    assert await store.get_session(accepted.receipt.session_id) is None
+        store.commit_turn(turn(accepted, rotated_to="foreign"))
+    assert open_ids(store) == [accepted.receipt.inbox_id]
+    assert store.get_session(accepted.receipt.session_id) is None
 
 
-async def test_attempts_are_counted_without_a_trip_of_their_own(store):
-    first = await store.accept(inbound("e1"))
-    second = await store.accept(inbound("e2"))
-    third = await store.accept(inbound("e3"))
-    assert [row.attempts for row in await store.open_inbox("k")] == [1, 0, 0]
+def test_attempts_are_counted_without_a_trip_of_their_own(store):
+    first = store.accept(inbound("e1"))
+    second = store.accept(inbound("e2"))
+    third = store.accept(inbound("e3"))
+    assert [row.attempts for row in store.open_inbox("k")] == [1, 0, 0]
     waiting = [second.receipt.inbox_id, third.receipt.inbox_id]
-    await store.commit_turn(turn(first, next_inbox_ids=waiting))
-    assert [row.attempts for row in await store.open_inbox("k")] == [1, 1]
-    await store.start_inbox(waiting)
-    assert [row.attempts for row in await store.open_inbox()] == [2, 2]
-    assert await store.park_inbox(waiting[:1], "three failures") == 1
-    assert await store.park_inbox(waiting[:1], "again") == 0
-    assert await open_ids(store) == waiting[1:]
+    store.commit_turn(turn(first, next_inbox_ids=waiting))
+    assert [row.attempts for row in store.open_inbox("k")] == [1, 1]
+    store.start_inbox(waiting)
+    assert [row.attempts for row in store.open_inbox()] == [2, 2]
+    assert store.park_inbox(waiting[:1], "three failures") == 1
+    assert store.park_inbox(waiting[:1], "again") == 0
+    assert open_ids(store) == waiting[1:]
 
 
-async def test_several_messages_become_one_turn_named_after_the_first(store):
-    accepted = [await store.accept(inbound(f"e{n}")) for n in range(3)]
-    await store.commit_turn(turn(*accepted))
-    [reply] = await store.pending_outbox("chat")
+def test_several_messages_become_one_turn_named_after_the_first(store):
+    accepted = [store.accept(inbound(f"e{n}")) for n in range(3)]
+    store.commit_turn(turn(*accepted))
+    [reply] = store.pending_outbox("chat")
     assert reply.turn_id == accepted[0].receipt.inbox_id
-    assert await open_ids(store) == []
+    assert open_ids(store) == []
 
 
-async def test_a_finished_message_keeps_its_receipt_and_not_its_text(store, sql):
-    accepted = await store.accept(inbound())
+def test_a_finished_message_keeps_its_receipt_and_not_its_text(store, sql):
+    accepted = store.accept(inbound())
     assert json.loads(sql("SELECT body FROM inbox")[0][0])["text"] == "text of e1"
-    await store.commit_turn(turn(accepted))
+    store.commit_turn(turn(accepted))
     assert sql("SELECT state, body FROM inbox") == [["done", None]]
 
 
-async def test_open_rows_come_in_inbox_order_and_in_pages(store):
-    ids = [
-        (await store.accept(inbound(f"e{n}", key=f"k{n % 2}"))).receipt.inbox_id for n in range(6)
-    ]
-    assert [row.inbox_id for row in await store.open_inbox()] == ids
-    assert [row.inbox_id for row in await store.open_inbox("k1", after=ids[1])] == [ids[3], ids[5]]
-    assert [row.inbox_id for row in await store.open_inbox(limit=2)] == ids[:2]
+def test_open_rows_come_in_inbox_order_and_in_pages(store):
+    ids = [store.accept(inbound(f"e{n}", key=f"k{n % 2}")).receipt.inbox_id for n in range(6)]
+    assert [row.inbox_id for row in store.open_inbox()] == ids
+    assert [row.inbox_id for row in store.open_inbox("k1", after=ids[1])] == [ids[3], ids[5]]
+    assert [row.inbox_id for row in store.open_inbox(limit=2)] == ids[:2]
 
 
 # Expiry
 
 
-async def told(store):
+def told(store):
     """Every boundary there ever was, delivered or not."""
-    return await store.snapshot(
+    return store.snapshot(
         lambda tx: tx.all("SELECT event, session_id, reason FROM boundaries ORDER BY id")
     )
 
 
-async def test_without_a_policy_nothing_expires(store, world):
-    accepted = await store.accept(inbound())
-    await store.commit_turn(turn(accepted))
+def test_without_a_policy_nothing_expires(store, world):
+    accepted = store.accept(inbound())
+    store.commit_turn(turn(accepted))
     world.pass_time(10**8)
-    assert await store.sweep_expired() == []
-    later = await store.accept(inbound("e2"))
+    assert store.sweep_expired() == []
+    later = store.accept(inbound("e2"))
     assert (later.receipt.session_id, later.expired) == (accepted.receipt.session_id, None)
 
 
-async def test_accept_expires_an_overdue_route_and_begins_a_new_session(store, world):
-    accepted = await store.accept(inbound(), policy=IDLE)
-    await store.commit_turn(turn(accepted))
+def test_accept_expires_an_overdue_route_and_begins_a_new_session(store, world):
+    accepted = store.accept(inbound(), policy=IDLE)
+    store.commit_turn(turn(accepted))
     old = accepted.receipt.session_id
     world.pass_time(601)
-    later = await store.accept(inbound("e2"), policy=IDLE)
+    later = store.accept(inbound("e2"), policy=IDLE)
     assert later.expired == old != later.receipt.session_id
-    assert (await store.get_session(old)).end_reason == "session_expired"
-    assert await told(store) == [
+    assert store.get_session(old).end_reason == "session_expired"
+    assert told(store) == [
         ("on_session_finalize", old, "session_expired"),
         ("on_session_reset", later.receipt.session_id, "session_expired"),
     ]
-    route = await store.get_route("k")
+    route = store.get_route("k")
     assert route.expires_at == world.now + 600
-    assert await store.take_notice("k") == "expired"
-    assert await store.take_notice("k") is None
+    assert store.take_notice("k") == "expired"
+    assert store.take_notice("k") is None
 
 
-async def test_activity_moves_the_moment_of_expiry(store, world):
-    accepted = await store.accept(inbound(), policy=IDLE)
-    await store.commit_turn(turn(accepted))
+def test_activity_moves_the_moment_of_expiry(store, world):
+    accepted = store.accept(inbound(), policy=IDLE)
+    store.commit_turn(turn(accepted))
     for n in range(3):
         world.pass_time(599)
-        accepted = await store.accept(inbound(f"more{n}"), policy=IDLE)
+        accepted = store.accept(inbound(f"more{n}"), policy=IDLE)
         assert accepted.expired is None
-        await store.commit_turn(turn(accepted, policy=IDLE))
-    assert (await store.get_route("k")).expires_at == world.now + 600
+        store.commit_turn(turn(accepted, policy=IDLE))
+    assert store.get_route("k").expires_at == world.now + 600
 
 
-async def test_a_sweep_expires_each_overdue_session_exactly_once(store, world):
+def test_a_sweep_expires_each_overdue_session_exactly_once(store, world):
     for key in ("k1", "k2", "busy"):
-        accepted = await store.accept(inbound(f"{key}e", key=key), policy=IDLE)
+        accepted = store.accept(inbound(f"{key}e", key=key), policy=IDLE)
         if key != "busy":
-            await store.commit_turn(turn(accepted))
+            store.commit_turn(turn(accepted))
     world.pass_time(300)
-    fresh = await store.accept(inbound("young", key="young"), policy=IDLE)
-    await store.commit_turn(turn(fresh))
+    fresh = store.accept(inbound("young", key="young"), policy=IDLE)
+    store.commit_turn(turn(fresh))
     world.pass_time(301)
-    ids = [(await store.get_route(key)).session_id for key in ("k1", "k2")]
-    assert await store.sweep_expired() == ids
-    assert await store.sweep_expired() == []
-    finalized = [b for b in await told(store) if b[0] == "on_session_finalize"]
+    ids = [store.get_route(key).session_id for key in ("k1", "k2")]
+    assert store.sweep_expired() == ids
+    assert store.sweep_expired() == []
+    finalized = [b for b in told(store) if b[0] == "on_session_finalize"]
     assert [session_id for _, session_id, _ in finalized] == ids
-    assert (await store.get_route("k1")).expires_at is None
+    assert store.get_route("k1").expires_at is None
 
 
 # What people and models send
 
 
 @pytest.mark.parametrize("key", ["", "x" * 1001, "line\nbreak", "nul\0"])
-async def test_a_key_that_cannot_be_one_is_refused_in_one_sentence(store, key):
+def test_a_key_that_cannot_be_one_is_refused_in_one_sentence(store, key):
     with pytest.raises(ValueError, match="a session_key is 1 to 1000 printable characters"):
-        await store.accept(inbound(key=key))
+        store.accept(inbound(key=key))
     with pytest.raises(ValueError, match="a session_key is"):
-        await store.new_session(key)
+        store.new_session(key)
 
 
-async def test_half_a_character_does_not_cost_the_message(store):
+def test_half_a_character_does_not_cost_the_message(store):
     broken = replace(inbound(), text="half \ud83d here")
-    accepted = await store.accept(broken)
-    [row] = await store.open_inbox("k")
+    accepted = store.accept(broken)
+    [row] = store.open_inbox("k")
     assert row.inbound.text == "half ? here"
     rows = [Message("assistant", "so \ud800", reasoning="\udfff hm")]
-    await store.commit_turn(turn(accepted, rows=rows))
-    [message] = (await store.load(accepted.receipt.session_id)).messages
+    store.commit_turn(turn(accepted, rows=rows))
+    [message] = store.load(accepted.receipt.session_id).messages
     assert (message.content, message.reasoning) == ("so ?", "? hm")
 
 
-async def test_json_that_is_nested_too_deeply_is_refused(store):
+def test_json_that_is_nested_too_deeply_is_refused(store):
     deep: dict[str, object] = {}
     for _ in range(200):
         deep = {"deeper": deep}
-    await store.create_session("a", "x")
+    store.create_session("a", "x")
     with pytest.raises(ValueError, match="nested more than 100 levels"):
-        await store.append_message("a", "user", parts=[deep])
+        store.append_message("a", "user", parts=[deep])
     with pytest.raises(ValueError, match="nested more than 100 levels"):
-        await store.accept(inbound(parts=(deep,)))
-    assert (await store.load("a")).messages == []
+        store.accept(inbound(parts=(deep,)))
+    assert store.load("a").messages == []
 
 
 @pytest.mark.parametrize("session_id", ["", "x" * 201, "a\0b", "a\nb"])
-async def test_an_id_that_cannot_be_one_is_refused_in_one_sentence(store, session_id):
+def test_an_id_that_cannot_be_one_is_refused_in_one_sentence(store, session_id):
     with pytest.raises(ValueError, match="a session id is 1 to 200 printable characters"):
-        await store.create_session(session_id, "x")
+        store.create_session(session_id, "x")
 
 
 OPENAI_CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
-async def test_a_message_of_a_wrong_shape_is_refused_and_the_session_stays_readable(store):
-    await store.create_session("a", "x")
-    with pytest.raises(ValueError, match="field of a wrong kind"):
-        await store.append_message("a", "assistant", tool_calls=[OPENAI_CALL])
-    with pytest.raises(ValueError, match="field of a wrong kind"):
-        await store.append_messages("a", [Message("assistant", reasoning=7)])
-    with pytest.raises(ValueError, match="field of a wrong kind"):
-        await store.accept(Inbound("k", 7, "an int for an event id"))
+def test_a_message_of_a_wrong_shape_is_refused_and_the_session_stays_readable(store):
+    store.create_session("a", "x")
+    with pytest.raises(ValueError, match="field of the wrong type"):
+        store.append_message("a", "assistant", tool_calls=[OPENAI_CALL])
+    with pytest.raises(ValueError, match="field of the wrong type"):
+        store.append_messages("a", [Message("assistant", reasoning=7)])
+    with pytest.raises(ValueError, match="field of the wrong type"):
+        store.accept(Inbound("k", 7, "an int for an event id"))
     with pytest.raises(ValueError, match="needs an event_id"):
-        await store.accept(Inbound("k", "", "which one is it?"))
-    assert (await store.load("a")).messages == []
-    assert await store.open_inbox() == []
+        store.accept(Inbound("k", "", "which one is it?"))
+    assert store.load("a").messages == []
+    assert store.open_inbox() == []
 
 
-async def test_a_row_that_a_foreign_hand_spoilt_harms_no_search(store, sql):
-    await store.create_session("a", "x")
-    await store.append_message("a", "assistant", "plum", tool_name="clock")
+def test_a_row_that_a_foreign_hand_spoilt_harms_no_search(store, sql):
+    store.create_session("a", "x")
+    store.append_message("a", "assistant", "plum", tool_name="clock")
     sql("UPDATE arrivals SET extra = '{\"tool_calls\": 7}'")
-    assert [hit.snippet for hit in await store.search_messages("plum")] == [">>>plum<<<"]
+    assert [hit.snippet for hit in store.search_messages("plum")] == [">>>plum<<<"]
 
 
-async def test_half_a_character_in_a_name_does_not_cost_the_message(store):
+def test_half_a_character_in_a_name_does_not_cost_the_message(store):
     source = Source("telegram", user_id="u\ud800", user_name="\udfff")
-    await store.accept(inbound(source=source))
-    [row] = await store.open_inbox("k")
+    store.accept(inbound(source=source))
+    [row] = store.open_inbox("k")
     assert (row.inbound.source.user_id, row.inbound.source.user_name) == ("u?", "?")
 
 
-async def test_a_turn_without_messages_has_no_fence_and_is_refused(store):
-    accepted = await store.accept(inbound())
-    with pytest.raises(ValueError, match="at least one message"):
-        await store.commit_turn(turn(accepted, inbox_ids=[]))
+def test_a_turn_without_messages_has_no_fence_and_is_refused(store):
+    accepted = store.accept(inbound())
+    with pytest.raises(ValueError, match="inbox_ids"):
+        store.commit_turn(turn(accepted, inbox_ids=[]))
 
 
-async def test_where_a_message_came_from_is_kept_with_its_session(store):
+def test_where_a_message_came_from_is_kept_with_its_session(store):
     source = Source("telegram", "bot", "chat-1", "group", "topic-2", "u")
-    accepted = await store.accept(inbound(source=source))
-    await store.commit_turn(turn(accepted))
-    session = await store.get_session(accepted.receipt.session_id)
+    accepted = store.accept(inbound(source=source))
+    store.commit_turn(turn(accepted))
+    session = store.get_session(accepted.receipt.session_id)
     told = (session.source, session.chat_id, session.chat_type, session.thread_id, session.user_id)
     assert told == ("telegram", "chat-1", "group", "topic-2", "u")
 
 
-async def test_a_conversation_that_was_resumed_does_not_expire_at_the_next_message(store, world):
-    accepted = await store.accept(inbound(), policy=IDLE)
-    await store.commit_turn(turn(accepted))
+def test_a_conversation_that_was_resumed_does_not_expire_at_the_next_message(store, world):
+    accepted = store.accept(inbound(), policy=IDLE)
+    store.commit_turn(turn(accepted))
     old = accepted.receipt.session_id
     world.pass_time(5000)
-    await store.switch("k", old)
-    later = await store.accept(inbound("e2"), policy=IDLE)
+    store.switch("k", old)
+    later = store.accept(inbound("e2"), policy=IDLE)
     assert (later.receipt.session_id, later.expired) == (old, None)
 
 
-async def test_expiry_ends_the_tip_of_what_another_process_compressed(store, world, path):
-    accepted = await store.accept(inbound(), policy=IDLE)
-    await store.commit_turn(turn(accepted))
+def test_expiry_ends_the_tip_of_what_another_process_compressed(store, world, path):
+    accepted = store.accept(inbound(), policy=IDLE)
+    store.commit_turn(turn(accepted))
     elsewhere(
         path,
         f"s.rotate(Rotation(session_id={accepted.receipt.session_id!r}, messages=[], "
         "rotation_id='r', rewrites=0, upto=0, child_session_id='child'))",
     )
     world.pass_time(601)
-    later = await store.accept(inbound("e2"), policy=IDLE)
+    later = store.accept(inbound("e2"), policy=IDLE)
     assert later.expired == "child"
-    assert (await store.get_session("child")).end_reason == "session_expired"
-    assert (await told(store))[0] == ("on_session_finalize", "child", "session_expired")
+    assert store.get_session("child").end_reason == "session_expired"
+    assert told(store)[0] == ("on_session_finalize", "child", "session_expired")
 
 
-async def test_busy_routes_do_not_keep_the_others_from_expiring(store, world):
+def test_busy_routes_do_not_keep_the_others_from_expiring(store, world):
     for n in range(101):
-        await store.accept(inbound(f"busy{n}", key=f"busy{n}"), policy=IDLE)
+        store.accept(inbound(f"busy{n}", key=f"busy{n}"), policy=IDLE)
     world.pass_time(1)
-    accepted = await store.accept(inbound("quiet", key="quiet"), policy=IDLE)
-    await store.commit_turn(turn(accepted))
+    accepted = store.accept(inbound("quiet", key="quiet"), policy=IDLE)
+    store.commit_turn(turn(accepted))
     world.pass_time(601)
-    assert await store.sweep_expired() == [accepted.receipt.session_id]
+    assert store.sweep_expired() == [accepted.receipt.session_id]

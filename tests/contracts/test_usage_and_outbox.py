@@ -32,11 +32,11 @@ def totals(session):
     )
 
 
-async def take_turn(store, event_id, *replies, key="key", usage=(), source=None):
+def take_turn(store, event_id, *replies, key="key", usage=(), source=None):
     """Accept a message and commit its turn with these replies; returns the turn's id."""
-    accepted = await store.accept(Inbound(key, event_id, "hello", source or Source()))
+    accepted = store.accept(Inbound(key, event_id, "hello", source or Source()))
     receipt = accepted.receipt
-    outcome = await store.commit_turn(
+    outcome = store.commit_turn(
         TurnCommit(
             session_key=key,
             session_id=receipt.session_id,
@@ -52,10 +52,10 @@ async def take_turn(store, event_id, *replies, key="key", usage=(), source=None)
     return receipt.inbox_id
 
 
-async def states(store, lane=None):
+def states(store, lane=None):
     return [
         (row.body["n"], row.state, row.attempts, row.recovered)
-        for row in await store.pending_outbox(lane)
+        for row in store.pending_outbox(lane)
     ]
 
 
@@ -66,100 +66,100 @@ def reply(lane, n):
 # Usage
 
 
-async def test_each_provider_call_is_a_row_of_its_own(store):
-    await store.create_session("a", "tui")
+def test_each_provider_call_is_a_row_of_its_own(store):
+    store.create_session("a", "tui")
     calls = [FULL, Usage("title", "small", "acme", 7), Usage("compression", cost=0.5), FULL]
     for call in calls:
-        await store.update_token_counts("a", call)
-    assert await store.get_usage("a") == calls
+        store.update_token_counts("a", call)
+    assert store.get_usage("a") == calls
 
 
-async def test_the_session_has_the_totals(store):
-    await store.create_session("a", "tui")
-    assert totals(await store.get_session("a")) == (0, 0, 0, 0, 0, 0, 0.0)
-    await store.update_token_counts("a", FULL)
-    await store.update_token_counts("a", Usage("title", "small", None, 1, 2, 3, 4, 5, 0.5))
-    await store.update_token_counts("a", Usage())
-    assert totals(await store.get_session("a")) == (3, 101, 22, 33, 8, 10, 0.75)
+def test_the_session_has_the_totals(store):
+    store.create_session("a", "tui")
+    assert totals(store.get_session("a")) == (0, 0, 0, 0, 0, 0, 0.0)
+    store.update_token_counts("a", FULL)
+    store.update_token_counts("a", Usage("title", "small", None, 1, 2, 3, 4, 5, 0.5))
+    store.update_token_counts("a", Usage())
+    assert totals(store.get_session("a")) == (3, 101, 22, 33, 8, 10, 0.75)
 
 
-async def test_a_call_of_unknown_cost_adds_nothing_and_stays_unknown(store):
-    await store.create_session("a", "tui")
-    await store.update_token_counts("a", Usage(input_tokens=3, cost=None))
-    await store.update_token_counts("a", Usage(input_tokens=3, cost=0.0))
-    assert (await store.get_session("a")).cost == 0.0
-    assert [call.cost for call in await store.get_usage("a")] == [None, 0.0]
+def test_a_call_of_unknown_cost_adds_nothing_and_stays_unknown(store):
+    store.create_session("a", "tui")
+    store.update_token_counts("a", Usage(input_tokens=3, cost=None))
+    store.update_token_counts("a", Usage(input_tokens=3, cost=0.0))
+    assert store.get_session("a").cost == 0.0
+    assert [call.cost for call in store.get_usage("a")] == [None, 0.0]
 
 
-async def test_the_first_model_that_was_used_is_the_sessions_unless_it_had_one(store):
-    await store.create_session("without", "tui")
-    await store.create_session("with", "tui", model="chosen")
+def test_the_first_model_that_was_used_is_the_sessions_unless_it_had_one(store):
+    store.create_session("without", "tui")
+    store.create_session("with", "tui", model="chosen")
     for session_id in ("without", "with"):
-        await store.update_token_counts(session_id, Usage(model=None))
-        await store.update_token_counts(session_id, Usage(model="first"))
-        await store.update_token_counts(session_id, Usage(model="second"))
-    assert [(await store.get_session(i)).model for i in ("without", "with")] == ["first", "chosen"]
+        store.update_token_counts(session_id, Usage(model=None))
+        store.update_token_counts(session_id, Usage(model="first"))
+        store.update_token_counts(session_id, Usage(model="second"))
+    assert [store.get_session(i).model for i in ("without", "with")] == ["first", "chosen"]
 
 
-async def test_usage_of_a_session_that_has_no_row_yet_makes_one(store):
-    await store.update_token_counts("new", FULL)
-    session = await store.get_session("new")
+def test_usage_of_a_session_that_has_no_row_yet_makes_one(store):
+    store.update_token_counts("new", FULL)
+    session = store.get_session("new")
     assert (session.source, session.kind, session.model) == ("unknown", "new", "big")
     assert totals(session) == (1, 100, 20, 30, 4, 5, 0.25)
 
 
-async def test_usage_touches_neither_the_transcript_nor_other_sessions(store, world):
-    await store.create_session("a", "tui")
-    await store.create_session("b", "tui")
-    await store.append_message("a", "user", "hello")
-    head, other = await store.head("a"), await store.get_session("b")
-    active = (await store.get_session("a")).last_active
+def test_usage_touches_neither_the_transcript_nor_other_sessions(store, world):
+    store.create_session("a", "tui")
+    store.create_session("b", "tui")
+    store.append_message("a", "user", "hello")
+    head, other = store.head("a"), store.get_session("b")
+    active = store.get_session("a").last_active
     world.pass_time(10)
-    await store.update_token_counts("a", FULL)
-    assert await store.head("a") == head
-    assert (await store.get_session("a")).last_active == active
-    assert await store.get_session("b") == other
-    assert await store.get_usage("b") == []
+    store.update_token_counts("a", FULL)
+    assert store.head("a") == head
+    assert store.get_session("a").last_active == active
+    assert store.get_session("b") == other
+    assert store.get_usage("b") == []
 
 
-async def test_usage_of_an_ended_session_is_still_counted(store):
-    await store.create_session("a", "tui")
-    await store.end_session("a", "done")
-    await store.update_token_counts("a", FULL)
-    assert (await store.get_session("a")).api_call_count == 1
+def test_usage_of_an_ended_session_is_still_counted(store):
+    store.create_session("a", "tui")
+    store.end_session("a", "done")
+    store.update_token_counts("a", FULL)
+    assert store.get_session("a").api_call_count == 1
 
 
-async def test_nobody_has_used_an_unknown_session(store):
-    assert await store.get_usage("nobody") == []
+def test_nobody_has_used_an_unknown_session(store):
+    assert store.get_usage("nobody") == []
 
 
-async def test_the_usage_of_a_turn_is_committed_with_it(store, sql, world):
-    turn_id = await take_turn(store, "e1", usage=[FULL, Usage("title", input_tokens=1)])
-    session_id = (await store.get_route("key")).session_id
-    assert await store.get_usage(session_id) == [FULL, Usage("title", input_tokens=1)]
-    assert totals(await store.get_session(session_id)) == (2, 101, 20, 30, 4, 5, 0.25)
+def test_the_usage_of_a_turn_is_committed_with_it(store, sql, world):
+    turn_id = take_turn(store, "e1", usage=[FULL, Usage("title", input_tokens=1)])
+    session_id = store.get_route("key").session_id
+    assert store.get_usage(session_id) == [FULL, Usage("title", input_tokens=1)]
+    assert totals(store.get_session(session_id)) == (2, 101, 20, 30, 4, 5, 0.25)
     assert sql("SELECT turn_id, created_at FROM usage") == [[turn_id, world.now]] * 2
 
 
-async def test_in_a_shared_conversation_everybody_pays_for_himself(store):
+def test_in_a_shared_conversation_everybody_pays_for_himself(store):
     """Else who has begun it pays for all, and the others may spend without end."""
     ann, ben = (Source("telegram", chat_id="-1", user_id=who) for who in ("7", "8"))
     for number, source in enumerate((ann, ben, ben)):
-        await take_turn(store, f"e{number}", usage=[FULL], source=source)
-    session_id = (await store.get_route("key")).session_id
-    assert (await store.get_session(session_id)).user_id == "7"
-    spent = [await store.spent(session_id, "telegram", who) for who in ("7", "8", "9")]
+        take_turn(store, f"e{number}", usage=[FULL], source=source)
+    session_id = store.get_route("key").session_id
+    assert store.get_session(session_id).user_id == "7"
+    spent = [store.spent(session_id, "telegram", who) for who in ("7", "8", "9")]
     assert [each.principal for each in spent] == [0.25, 0.5, 0.0]
-    await store.update_token_counts(session_id, FULL)  # a title, say
-    assert (await store.spent(session_id, "telegram", "7")).principal == 0.5
+    store.update_token_counts(session_id, FULL)  # a title, say
+    assert store.spent(session_id, "telegram", "7").principal == 0.5
 
 
 # The outbox
 
 
-async def test_a_reply_waits_with_everything_that_is_known_of_it(store):
-    turn_id = await take_turn(store, "e1", Outbound("telegram:1", {"text": "hi 你", "n": [1]}))
-    [row] = await store.pending_outbox()
+def test_a_reply_waits_with_everything_that_is_known_of_it(store):
+    turn_id = take_turn(store, "e1", Outbound("telegram:1", {"text": "hi 你", "n": [1]}))
+    [row] = store.pending_outbox()
     assert row == OutboxRow(
         outbox_id=row.outbox_id,
         session_key="key",
@@ -172,174 +172,174 @@ async def test_a_reply_waits_with_everything_that_is_known_of_it(store):
     )
 
 
-async def test_replies_of_a_lane_keep_their_order(store):
-    await take_turn(store, "e1", reply("x", 1), reply("y", 2), reply("x", 3))
-    await take_turn(store, "e2", reply("y", 4), reply("x", 5), key="other")
-    await take_turn(store, "e3", reply("x", 6))
-    assert [row.body["n"] for row in await store.pending_outbox("x")] == [1, 3, 5, 6]
-    assert [row.body["n"] for row in await store.pending_outbox("y")] == [2, 4]
-    assert [row.body["n"] for row in await store.pending_outbox()] == [1, 2, 3, 4, 5, 6]
-    assert await store.pending_outbox("z") == []
+def test_replies_of_a_lane_keep_their_order(store):
+    take_turn(store, "e1", reply("x", 1), reply("y", 2), reply("x", 3))
+    take_turn(store, "e2", reply("y", 4), reply("x", 5), key="other")
+    take_turn(store, "e3", reply("x", 6))
+    assert [row.body["n"] for row in store.pending_outbox("x")] == [1, 3, 5, 6]
+    assert [row.body["n"] for row in store.pending_outbox("y")] == [2, 4]
+    assert [row.body["n"] for row in store.pending_outbox()] == [1, 2, 3, 4, 5, 6]
+    assert store.pending_outbox("z") == []
 
 
-async def test_the_oldest_replies_are_read_first(store):
-    await take_turn(store, "e1", *(reply("x", n) for n in range(5)))
-    assert [row.body["n"] for row in await store.pending_outbox("x", limit=3)] == [0, 1, 2]
+def test_the_oldest_replies_are_read_first(store):
+    take_turn(store, "e1", *(reply("x", n) for n in range(5)))
+    assert [row.body["n"] for row in store.pending_outbox("x", limit=3)] == [0, 1, 2]
 
 
-async def test_a_send_is_marked_when_it_begins_and_counted(store):
-    await take_turn(store, "e1", reply("x", 1), reply("x", 2))
-    first, second = [row.outbox_id for row in await store.pending_outbox()]
-    await store.mark_sending([first])
-    assert await states(store) == [(1, "sending", 1, False), (2, "pending", 0, False)]
-    await store.mark_sending([first, second])
-    assert await states(store) == [(1, "sending", 1, False), (2, "sending", 1, False)]
+def test_a_send_is_marked_when_it_begins_and_counted(store):
+    take_turn(store, "e1", reply("x", 1), reply("x", 2))
+    first, second = [row.outbox_id for row in store.pending_outbox()]
+    store.mark_sending([first])
+    assert states(store) == [(1, "sending", 1, False), (2, "pending", 0, False)]
+    store.mark_sending([first, second])
+    assert states(store) == [(1, "sending", 1, False), (2, "sending", 1, False)]
 
 
-async def test_a_send_that_surely_failed_is_tried_again_in_its_place(store):
-    await take_turn(store, "e1", reply("x", 1), reply("x", 2))
-    first, second = [row.outbox_id for row in await store.pending_outbox()]
-    await store.mark_sending([first])
-    await store.mark_unsent([first, second])
-    assert await states(store) == [(1, "pending", 1, False), (2, "pending", 0, False)]
-    await store.mark_sending([first])
-    assert await states(store, "x") == [(1, "sending", 2, False), (2, "pending", 0, False)]
+def test_a_send_that_surely_failed_is_tried_again_in_its_place(store):
+    take_turn(store, "e1", reply("x", 1), reply("x", 2))
+    first, second = [row.outbox_id for row in store.pending_outbox()]
+    store.mark_sending([first])
+    store.mark_unsent([first, second])
+    assert states(store) == [(1, "pending", 1, False), (2, "pending", 0, False)]
+    store.mark_sending([first])
+    assert states(store, "x") == [(1, "sending", 2, False), (2, "pending", 0, False)]
 
 
-async def test_what_was_sent_is_not_pending_any_more(store, sql, world):
-    await take_turn(store, "e1", reply("x", 1), reply("x", 2))
-    first, second = [row.outbox_id for row in await store.pending_outbox()]
-    await store.mark_sending([first])
+def test_what_was_sent_is_not_pending_any_more(store, sql, world):
+    take_turn(store, "e1", reply("x", 1), reply("x", 2))
+    first, second = [row.outbox_id for row in store.pending_outbox()]
+    store.mark_sending([first])
     world.pass_time(3)
-    await store.mark_sent([first])
-    assert await states(store) == [(2, "pending", 0, False)]
+    store.mark_sent([first])
+    assert states(store) == [(2, "pending", 0, False)]
     assert sql("SELECT id, state, closed_at, note FROM outbox ORDER BY id") == [
         [first, "sent", world.now, None],
         [second, "pending", None, None],
     ]
 
 
-async def test_what_can_never_be_sent_is_closed_with_a_note(store, sql, world):
-    await take_turn(store, "e1", reply("x", 1))
-    [dead] = [row.outbox_id for row in await store.pending_outbox()]
-    await store.mark_dead([dead], "the chat is gone")
-    assert await store.pending_outbox() == []
+def test_what_can_never_be_sent_is_closed_with_a_note(store, sql, world):
+    take_turn(store, "e1", reply("x", 1))
+    [dead] = [row.outbox_id for row in store.pending_outbox()]
+    store.mark_dead([dead], "the chat is gone")
+    assert store.pending_outbox() == []
     assert sql("SELECT state, closed_at, note FROM outbox") == [
         ["dead", world.now, "the chat is gone"]
     ]
 
 
-async def test_what_is_closed_stays_closed(store, sql, world):
-    await take_turn(store, "e1", reply("x", 1), reply("x", 2))
-    sent, dead = [row.outbox_id for row in await store.pending_outbox()]
-    await store.mark_sent([sent])
-    await store.mark_dead([dead], "gone")
+def test_what_is_closed_stays_closed(store, sql, world):
+    take_turn(store, "e1", reply("x", 1), reply("x", 2))
+    sent, dead = [row.outbox_id for row in store.pending_outbox()]
+    store.mark_sent([sent])
+    store.mark_dead([dead], "gone")
     before = sql("SELECT * FROM outbox")
     world.pass_time(5)
-    await store.mark_sending([sent, dead])
-    await store.mark_unsent([sent, dead])
-    await store.mark_dead([sent], "no")
-    await store.mark_sent([sent, dead])
-    assert await store.recover_outbox() == 0
+    store.mark_sending([sent, dead])
+    store.mark_unsent([sent, dead])
+    store.mark_dead([sent], "no")
+    store.mark_sent([sent, dead])
+    assert store.recover_outbox() == 0
     assert sql("SELECT * FROM outbox") == before
 
 
-async def test_marks_for_rows_that_are_not_there_change_nothing(store):
-    await take_turn(store, "e1", reply("x", 1))
+def test_marks_for_rows_that_are_not_there_change_nothing(store):
+    take_turn(store, "e1", reply("x", 1))
     for mark in (store.mark_sending, store.mark_sent, store.mark_unsent):
-        await mark([9999])
-        await mark([])
-    await store.mark_dead([9999], "gone")
-    assert await states(store) == [(1, "pending", 0, False)]
+        mark([9999])
+        mark([])
+    store.mark_dead([9999], "gone")
+    assert states(store) == [(1, "pending", 0, False)]
 
 
-async def test_what_was_in_flight_is_marked_recovered_and_waits_in_its_place(store):
-    await take_turn(store, "e1", *(reply("x", n) for n in range(4)))
-    rows = [row.outbox_id for row in await store.pending_outbox()]
-    await store.mark_sent(rows[:1])
-    await store.mark_sending(rows[1:3])
-    assert await store.recover_outbox() == 2
-    assert await states(store) == [
+def test_what_was_in_flight_is_marked_recovered_and_waits_in_its_place(store):
+    take_turn(store, "e1", *(reply("x", n) for n in range(4)))
+    rows = [row.outbox_id for row in store.pending_outbox()]
+    store.mark_sent(rows[:1])
+    store.mark_sending(rows[1:3])
+    assert store.recover_outbox() == 2
+    assert states(store) == [
         (1, "pending", 1, True),
         (2, "pending", 1, True),
         (3, "pending", 0, False),
     ]
-    assert await store.recover_outbox() == 0
-    await store.mark_sending(rows[1:2])
-    assert (await states(store))[0] == (1, "sending", 2, True)
+    assert store.recover_outbox() == 0
+    store.mark_sending(rows[1:2])
+    assert states(store)[0] == (1, "sending", 2, True)
 
 
-async def test_parts_that_were_taken_are_remembered_and_the_next_is_on_its_way(store):
-    await take_turn(store, "e1", reply("x", 1), reply("x", 2))
-    first, second = [row.outbox_id for row in await store.pending_outbox()]
-    await store.mark_sending([first])
-    await store.mark_part(first, 1)
-    await store.mark_part(first, 2)
-    await store.mark_part(second, 7)  # which was not begun
-    assert [(row.part, row.state) for row in await store.pending_outbox()] == [
+def test_parts_that_were_taken_are_remembered_and_the_next_is_on_its_way(store):
+    take_turn(store, "e1", reply("x", 1), reply("x", 2))
+    first, second = [row.outbox_id for row in store.pending_outbox()]
+    store.mark_sending([first])
+    store.mark_part(first, 1)
+    store.mark_part(first, 2)
+    store.mark_part(second, 7)  # which was not begun
+    assert [(row.part, row.state) for row in store.pending_outbox()] == [
         (2, "sending"),
         (0, "pending"),
     ]
-    await store.mark_unsent([first])
-    assert await store.recover_outbox() == 0
-    assert [row.part for row in await store.pending_outbox("x")] == [2, 0]
+    store.mark_unsent([first])
+    assert store.recover_outbox() == 0
+    assert [row.part for row in store.pending_outbox("x")] == [2, 0]
 
 
-async def test_a_doubt_concerns_one_part_only(store):
-    await take_turn(store, "e1", reply("x", 1))
-    [only] = [row.outbox_id for row in await store.pending_outbox()]
-    await store.mark_sending([only])
-    await store.mark_unknown([only])
-    await store.mark_sending([only])
-    assert await states(store) == [(1, "sending", 2, True)]
-    await store.mark_part(only, 1)
-    assert await states(store) == [(1, "sending", 2, False)]
+def test_a_doubt_concerns_one_part_only(store):
+    take_turn(store, "e1", reply("x", 1))
+    [only] = [row.outbox_id for row in store.pending_outbox()]
+    store.mark_sending([only])
+    store.mark_unknown([only])
+    store.mark_sending([only])
+    assert states(store) == [(1, "sending", 2, True)]
+    store.mark_part(only, 1)
+    assert states(store) == [(1, "sending", 2, False)]
 
 
-async def test_what_may_have_been_taken_waits_in_its_place_and_is_marked(store):
-    await take_turn(store, "e1", reply("x", 1), reply("x", 2))
-    first, _ = [row.outbox_id for row in await store.pending_outbox()]
-    await store.mark_sending([first])
-    await store.mark_unknown([first])
-    assert await states(store) == [(1, "pending", 1, True), (2, "pending", 0, False)]
-    await store.mark_sending([first])
-    await store.mark_sent([first])
-    await store.mark_unknown([first])
-    assert await states(store) == [(2, "pending", 0, False)]
+def test_what_may_have_been_taken_waits_in_its_place_and_is_marked(store):
+    take_turn(store, "e1", reply("x", 1), reply("x", 2))
+    first, _ = [row.outbox_id for row in store.pending_outbox()]
+    store.mark_sending([first])
+    store.mark_unknown([first])
+    assert states(store) == [(1, "pending", 1, True), (2, "pending", 0, False)]
+    store.mark_sending([first])
+    store.mark_sent([first])
+    store.mark_unknown([first])
+    assert states(store) == [(2, "pending", 0, False)]
 
 
-async def test_a_lane_is_given_up_from_one_reply_on(store, sql, world):
-    await take_turn(store, "e1", reply("x", 1), reply("y", 2), reply("x", 3), reply("x", 4))
-    ids = [row.outbox_id for row in await store.pending_outbox()]
-    await store.mark_sending([ids[0], ids[2]])
+def test_a_lane_is_given_up_from_one_reply_on(store, sql, world):
+    take_turn(store, "e1", reply("x", 1), reply("y", 2), reply("x", 3), reply("x", 4))
+    ids = [row.outbox_id for row in store.pending_outbox()]
+    store.mark_sending([ids[0], ids[2]])
     world.pass_time(2)
-    assert await store.mark_lane_dead("x", "gone", since=ids[2]) == [ids[2], ids[3]]
-    assert await states(store) == [(1, "sending", 1, False), (2, "pending", 0, False)]
+    assert store.mark_lane_dead("x", "gone", since=ids[2]) == [ids[2], ids[3]]
+    assert states(store) == [(1, "sending", 1, False), (2, "pending", 0, False)]
     assert (
         sql("SELECT state, closed_at, note FROM outbox WHERE id > ? ORDER BY id", ids[1])
         == [["dead", world.now, "gone"]] * 2
     )
-    assert await store.mark_lane_dead("x", "gone", since=ids[2]) == []
-    assert await store.mark_lane_dead("nobody", "gone") == []
-    await take_turn(store, "e2", reply("x", 5))
-    assert [row.body["n"] for row in await store.pending_outbox("x")] == [1, 5]
+    assert store.mark_lane_dead("x", "gone", since=ids[2]) == []
+    assert store.mark_lane_dead("nobody", "gone") == []
+    take_turn(store, "e2", reply("x", 5))
+    assert [row.body["n"] for row in store.pending_outbox("x")] == [1, 5]
 
 
-async def test_the_facts_of_the_outbox_by_platform(store, world):
+def test_the_facts_of_the_outbox_by_platform(store, world):
     def to(platform):
         return Outbound(f"{platform}/a", {"platform": platform, "text": "secret"})
 
-    assert await store.outbox_facts() == []
-    await take_turn(store, "e1", *[to("telegram")] * 4, to("slack"))
-    ids = [row.outbox_id for row in await store.pending_outbox()]
-    await store.mark_dead(ids[:1], "no")
+    assert store.outbox_facts() == []
+    take_turn(store, "e1", *[to("telegram")] * 4, to("slack"))
+    ids = [row.outbox_id for row in store.pending_outbox()]
+    store.mark_dead(ids[:1], "no")
     world.pass_time(86_400 - 5)
-    await take_turn(store, "e2", to("telegram"), to("slack"), Outbound("lane", {"text": "host"}))
+    take_turn(store, "e2", to("telegram"), to("slack"), Outbound("lane", {"text": "host"}))
     world.pass_time(3)
-    await store.mark_sending(ids[1:3])
-    await store.mark_unknown(ids[2:3])
-    await store.mark_dead(ids[4:], "no")
-    assert await store.outbox_facts() == [
+    store.mark_sending(ids[1:3])
+    store.mark_unknown(ids[2:3])
+    store.mark_dead(ids[4:], "no")
+    assert store.outbox_facts() == [
         OutboxStats(platform="", pending=1, oldest_seconds=3),
         OutboxStats(platform="slack", pending=1, oldest_seconds=3, dead=1),
         OutboxStats(
@@ -347,10 +347,8 @@ async def test_the_facts_of_the_outbox_by_platform(store, world):
         ),
     ]
     world.pass_time(3)
-    await store.mark_sent(ids[1:4])
-    assert [
-        (f.platform, f.dead, f.pending, f.oldest_seconds) for f in await store.outbox_facts()
-    ] == [
+    store.mark_sent(ids[1:4])
+    assert [(f.platform, f.dead, f.pending, f.oldest_seconds) for f in store.outbox_facts()] == [
         ("", 0, 1, 6),
         ("slack", 1, 1, 6),
         ("telegram", 0, 1, 6),
@@ -384,14 +382,14 @@ def test_replies_survive_their_process(path, world):
 
 
 @pytest.mark.parametrize("moved", ["epoch", "inbox"])
-async def test_a_discarded_turn_leaves_no_reply_and_no_usage(store, moved):
-    accepted = await store.accept(Inbound("key", "e1", "hello"))
+def test_a_discarded_turn_leaves_no_reply_and_no_usage(store, moved):
+    accepted = store.accept(Inbound("key", "e1", "hello"))
     receipt = accepted.receipt
     if moved == "epoch":
-        await store.new_session("key")
+        store.new_session("key")
     else:
-        await store.park_inbox([receipt.inbox_id], "poison")
-    outcome = await store.commit_turn(
+        store.park_inbox([receipt.inbox_id], "poison")
+    outcome = store.commit_turn(
         TurnCommit(
             session_key="key",
             session_id=receipt.session_id,
@@ -404,6 +402,6 @@ async def test_a_discarded_turn_leaves_no_reply_and_no_usage(store, moved):
         )
     )
     assert not isinstance(outcome, Committed)
-    assert await store.pending_outbox() == []
-    assert await store.get_usage(receipt.session_id) == []
-    assert await store.list_sessions() == []
+    assert store.pending_outbox() == []
+    assert store.get_usage(receipt.session_id) == []
+    assert store.list_sessions() == []

@@ -1,6 +1,6 @@
-"""A small benchmark with a real driver, run as `python -m bench` runs its own.
+"""A small benchmark with a real driver, run in the same way as those of `python -m bench`.
 
-`measure` asks the driver for a figure; `hang` has it start a process and wait for it, for ever.
+Without arguments this is the driver. Otherwise: `bench_program FIFO COMMAND [OPTION ...]`.
 """
 
 from __future__ import annotations
@@ -10,45 +10,38 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from bench import command, everything, progress
-from bench.__main__ import heed_signals, main
-from bench.board import Board, Goal, Ref
-from bench.drivers import driver
-from bench.peers.wire import serve
-from bench.report import Column, Measured, Sheet, Table
+from bench import command
+from bench.__main__ import handle_signals, main
+from bench.harness.benchmark import Benchmark, Measured
+from bench.harness.measurements import Goal, Ref, Sheet
+from bench.harness.protocol import serve
+from bench.harness.runner import Cell, Contender, Group, run_cells
+from bench.report.results import Column, Table
 
+OURS = Ref("cell", "ours", "ms")
 SHEET = Sheet(
-    (Goal("fast", Ref("cell", "ours", "ms"), 5, unit="ms", explains="It is fast."),
-     Goal("faster", Ref("cell", "ours", "ms"), 1, unit="ms", explains="It is faster.",
-          at_any_size=True),
-     Goal("fastest", Ref("cell", "ours", "ms"), 0, unit="ms", explains="It takes no time.")),
-    (Table("cell", "a cell", (Column("ms", "ms", explains="A wait."),), "What is done."),),
+    (Goal("fast", OURS, 5, unit="ms"), Goal("faster", OURS, 1, unit="ms", at_any_size=True),
+     Goal("fastest", OURS, 0, unit="ms")),
+    (Table("cell", "a cell", (Column("ms", "ms"),)),),
 )  # fmt: skip
 
 
-def measured(folder, steps, *, quick, do, **arguments):
-    board = Board()
-    steps.expect(1)
-    steps.step(f"{do} is measured")
-    database = folder / "database"
-    database.write_text("large")
-    with driver("ours", Path(sys.executable), folder, __spec__.name) as ours:
-        board.add("cell", "ours", ours.ask(do, path=str(database), **arguments))
-    return Measured(board, SHEET, {"when": "now"}, {}, {})
+def benchmark(name, do, fifo):
+    def measure(run):
+        cell = Cell("cell", (Contender("ours", "ours", do, {"fifo": fifo}),))
+        groups = [Group(1, (cell,))]
+        return Measured(run_cells(groups, run.drivers, run.folder, run.steps), SHEET, {})
 
-
-def benchmark(do, **arguments):
-    return partial(
-        command.run, do, "What is done.\n\nMore.", measure=partial(measured, do=do, **arguments)
-    )
+    return Benchmark(name, "What is done.", {"ours": __spec__.name}, measure)
 
 
 def three(path, fifo):
-    return {"ms": 3.0 if Path(path).read_text() == "large" else 0.0}
+    Path(path).write_text("a database")
+    return {"ms": 3.0}
 
 
 def hang(path, fifo):
-    """The child holds the other end of the test's pipe until it ends."""
+    """Start a process that keeps the test's pipe open until it ends."""
     code = "import signal; print(1, flush=True); signal.pause()"
     with Path(fifo).open("w") as pipe:
         subprocess.run([sys.executable, "-c", code], stdout=pipe, check=True)
@@ -59,31 +52,14 @@ def fail(path, fifo):
     raise ValueError("no figures today")
 
 
-def broken(arguments):
-    raise RuntimeError("a mistake")
-
-
-def bar():
-    """What a terminal shows of three steps; it is gone at the end."""
-    with progress.steps() as steps:
-        steps.expect(3)
-        for name in ("first", "second", "third"):
-            steps.step(f"[{name}] step")
-    sys.stdout.write("done\n")
-
-
 if __name__ == "__main__":
     if len(sys.argv) == 1:
-        serve({}, {"three": three, "hang": hang, "fail": fail})
-    elif sys.argv[1] == "bar":
-        bar()
+        serve({}, three, hang, fail)
     else:
-        pipe = sys.argv[1]
-        commands = {name: benchmark(name, fifo=pipe) for name in ("three", "fail", "hang")}
-        short = {"three": commands["three"], "broken": broken, "fail": commands["fail"],
-                 "last": benchmark("three", fifo=pipe)}  # fmt: skip
-        commands["all"] = partial(everything.run, short)
-        commands["all-hang"] = partial(everything.run, {"hang": commands["hang"]})
-        commands["good"] = partial(everything.run, {"three": commands["three"]})
-        heed_signals()
+        make = partial(benchmark, fifo=sys.argv[1])
+        commands = {do: partial(command.run, make(do, do)) for do in ("three", "fail", "hang")}
+        some = [make("three", "three"), make("fail", "fail"), make("last", "three")]
+        commands["all"] = partial(command.run_all, some)
+        commands["all-hang"] = partial(command.run_all, [make("three", "three"), make("h", "hang")])
+        handle_signals()
         sys.exit(main(sys.argv[2:], commands))

@@ -9,9 +9,10 @@ import pytest
 import trio
 
 from hermes.messages import ExpiryPolicy, Inbound, Message, TurnCommit
-from hermes.store import Clock, SessionStore, inline, open_store
-from hermes.store.hooks import LANES_AT_ONCE
-from tests.conftest import World
+from hermes.store import Clock, SessionStore, open_store
+from hermes.store.hooks import MAX_RUNNING
+from hermes.testing import inline
+from tests.support.stores import World
 
 IDLE = ExpiryPolicy(mode="idle", idle_minutes=1)
 
@@ -264,7 +265,7 @@ async def test_many_boundaries_of_one_key_keep_their_order(path, autojump_clock)
 @pytest.mark.parametrize(
     ("hooks", "sentence"),
     [
-        ({"on_session_finalise": [print]}, "there is no event"),
+        ({"on_session_finalise": [print]}, "unknown event"),
         ({"on_session_finalize": print}, "must be a list of callables"),
         ({"on_session_finalize": ["print"]}, "must be a list of callables"),
     ],
@@ -298,7 +299,7 @@ async def test_hooks_that_never_end_take_no_boundary_with_them(path, caplog):
         assert release.wait(60)
 
     async with open_store(path, hooks={"on_session_reset": [hang]}, hook_timeout=0.05) as store:
-        for n in range(LANES_AT_ONCE + 3):
+        for n in range(MAX_RUNNING + 3):
             await store.new_session(f"k{n}")
         await store.wait_hooks()
         assert len(await store.pending_boundaries()) == 3

@@ -1,4 +1,4 @@
-"""Fifty secrets go in by every way there is; none of them comes out by any."""
+"""Fifty secrets enter a bot in every possible way; none of them leaves it in any."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import trio
 from hermes.agents.tools.mcp_servers import McpServer, open_servers, tools_of
 from hermes.agents.tools.toolbox import Toolbox
 from hermes.messages import ToolCall
-from hermes.redaction.values import HIDDEN, Redactor
+from hermes.redaction import REDACTED, ValueRedactor
 from hermes.store import SessionStore
 from hermes.testing import ModelAnswer, Refuse, ScriptedAgent, open_model
 
-BOT = Path(__file__).with_name("watched_bot.py")
-# Of all kinds: as providers make them, with what must be escaped, and of letters that are not.
+BOT = Path(__file__).with_name("observed_bot.py")
+# As providers make them, with characters that are escaped, and with other letters.
 CANARIES = [
     *(f"sk-canary{number:02}-{number * 7919:x}-abcdef" for number in range(20)),
     *(f"Canary{number:02}/+=&?{number * 104729:x}" for number in range(15)),
@@ -32,8 +32,8 @@ CANARIES = [
 MODEL_KEY = CANARIES[0]
 
 
-def spellings(canary):
-    """How a canary could stand in a file, for grep; `Redactor` itself is not asked."""
+def encodings(canary):
+    """Return the encodings to look for, independently of the redactor."""
     return {
         canary,
         quote(canary),
@@ -48,12 +48,12 @@ def spellings(canary):
 
 
 def found_in(content):
-    """The canaries that stand in this content, by their number."""
+    """Return the numbers of the canaries in this content."""
     text = content if isinstance(content, str) else content.decode(errors="replace")
     return [
         number
         for number, canary in enumerate(CANARIES)
-        if any(each in text for each in spellings(canary))
+        if any(each in text for each in encodings(canary))
     ]
 
 
@@ -69,7 +69,7 @@ def call(name):
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-async def test_no_canary_comes_out_of_a_bot_by_any_way(tmp_path, form):
+async def test_no_canary_leaves_a_bot(tmp_path, form):
     data, metrics = tmp_path / "chat.db", tmp_path / "hermes.prom"
     tools = ["environment", "urls", "spelled", "broken", "recorded"]
     script = [
@@ -98,14 +98,14 @@ async def test_no_canary_comes_out_of_a_bot_by_any_way(tmp_path, form):
     assert process.returncode == 0, log
     answers = [json.loads(each) for each in replies.splitlines()]
     assert len(answers) == len(said)
-    # It all happened, and is told of ...
-    assert f"{HIDDEN}" in answers[said.index("fail")]["text"]
+    # Everything happened and is reported ...
+    assert f"{REDACTED}" in answers[said.index("fail")]["text"]
     talk = answers[said.index("talk")]
-    assert f"{HIDDEN}" in talk["text"]
+    assert f"{REDACTED}" in talk["text"]
     assert talk["streamed"] == talk["text"]
     assert "key" in answers[said.index("a question")]["text"]
     assert log.count("broken") >= 1
-    assert log.count("watched_bot.py") >= 3  # tracebacks: of a tool, of an agent, of a hook
+    assert log.count("observed_bot.py") >= 3  # tracebacks: of a tool, of an agent, of a hook
     with SessionStore(data) as store:
         store.backup(tmp_path / "copy.db")
         exported = [
@@ -113,7 +113,7 @@ async def test_no_canary_comes_out_of_a_bot_by_any_way(tmp_path, form):
         ]
         assert len(exported) >= 1
     assert "was called" in "".join(exported)
-    # ... and not a canary is anywhere.
+    # ... and no canary is anywhere.
     assert found_in(log) == []
     assert found_in(replies) == []
     assert found_in("".join(exported)) == []
@@ -167,7 +167,7 @@ server.run()
 """
 
 
-async def test_what_an_mcp_server_tells_of_a_secret_is_hidden(start, tmp_path):
+async def test_secrets_in_results_of_an_mcp_server_are_redacted(start, tmp_path):
     program = tmp_path / "server.py"
     program.write_text(SERVER)
     secret = CANARIES[30]
@@ -178,16 +178,16 @@ async def test_what_an_mcp_server_tells_of_a_secret_is_hidden(start, tmp_path):
     async with open_servers([server]) as connections:
         with trio.fail_after(60):
             await connections[0].wait_up()
-        toolbox = Toolbox(tools_of(connections), redact=Redactor(CANARIES).known)
+        toolbox = Toolbox(tools_of(connections), redact=ValueRedactor(CANARIES))
 
         async def use(turn):
             results.append(await toolbox.run(ToolCall("1", "test_echo"), turn))
             results.append(await toolbox.run(ToolCall("2", "test_fail"), turn))
 
-        async with start(agent=lambda _: ScriptedAgent([use])) as runtime:
+        async with start(build_agent=lambda _: ScriptedAgent([use])) as runtime:
             await runtime.ask("k", "hello")
     echo, failed = results
-    assert (echo.content, echo.failed) == (HIDDEN, False)
+    assert (echo.content, echo.failed) == (REDACTED, False)
     assert failed.failed
-    assert HIDDEN in failed.content
+    assert REDACTED in failed.content
     assert found_in(failed.content) == []

@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
 
+from hermes.actors.commands import ALIASES, COMMANDS
+
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+WIDTH = 100
+OLD_NAMES = re.compile(
+    r"\b(?:describe|admission|hide)=|\.events\(|runtime\.(?:new_session|rewind|facts|undo|history)\("
+    r"|(?<!Platform)\bRules\(|\bAccess\(|\bRates\("
+)
 
 
 def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def prose(page):
+    """Return the lines of a page outside of code blocks and tables, with their numbers."""
+    fence, lines = None, []
+    for number, line in enumerate(page.read_text().splitlines(), start=1):
+        start = line.lstrip()[:3]
+        if fence is None and start in {"```", "~~~"}:
+            fence = start
+        elif start == fence:
+            fence = None
+        elif fence is None and not line.startswith("|"):
+            lines.append((number, line))
+    return lines
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -32,10 +58,73 @@ def test_every_snippet_of_a_page_runs_in_order(page, tmp_path):
         assert done.returncode == 0, f"{code}\n{done.stderr}"
 
 
-def test_the_sessions_of_the_readme_are_what_happens():
+def test_the_generated_sessions_are_up_to_date():
     check = [sys.executable, "-W", "error", str(ROOT / "docs" / "sessions.py"), "--check"]
     done = subprocess.run(check, capture_output=True, text=True, timeout=240, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_is_wrapped_and_uses_the_current_names(page):
+    wide = [number for number, line in prose(page) if len(line) > WIDTH]
+    assert wide == [], f"{page.name} has lines longer than {WIDTH} characters"
+    if page.name != "CHANGELOG.md":  # it lists the old names
+        assert OLD_NAMES.findall(page.read_text()) == []
+
+
+def test_the_speed_table_agrees_with_the_results():
+    table = (ROOT / "README.md").read_text().split("## Speed")[1].split("\n\n")[2]
+    shown = [int(number) for number in re.findall(r"(\d+) times", table)]
+    goals = [
+        ("switch", "a turn: hermes-agent / ours"),
+        ("runtime", "10 messages, one session: overhead of hermes-agent gateway / ours"),
+        ("runtime", "10,000 messages of history: overhead of hermes-agent gateway / ours"),
+        ("runtime", "100 sessions at once: ours / hermes-agent gateway"),
+        ("store", "100 sessions: ours, actor / hermes-agent AsyncSessionDB"),
+    ]
+    assert shown == [round(measured(name, goal)) for name, goal in goals]
+    builds = [row for row in results("switch")["figures"] if row["figure"] == "builds"]
+    medians = {row["who"]: row["median"] for row in builds if row["cell"] == "all patterns"}
+    ours = medians["ours; prompt kept"]
+    theirs = medians["hermes-agent 0.19.0, its own gateway; prompt kept"]
+    assert f"{ours} agent builds" in table
+    assert f"against {theirs} " in table
+
+
+def results(benchmark):
+    return json.loads((ROOT / "bench" / "results" / f"{benchmark}.json").read_text())
+
+
+def measured(benchmark, goal):
+    [found] = [each for each in results(benchmark)["goals"] if each["goal"] == goal]
+    return found["measured"]["median"]
+
+
+def test_every_file_that_a_page_names_exists():
+    named = re.compile(r"`((?:hermes|tests|bench|docs|examples|tools)/[\w/]+\.\w+)`")
+    for page in PAGES:
+        if page.name != "CHANGELOG.md":
+            missing = [
+                path for path in named.findall(page.read_text()) if not (ROOT / path).exists()
+            ]
+            assert missing == [], page.name
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 250
+
+
+def test_the_index_has_one_line_for_each_page():
+    index = (ROOT / "docs" / "README.md").read_text()
+    listed = re.findall(r"^- \[[^]]+\]\((\w+\.md)\):", index, re.MULTILINE)
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert sorted(listed) == sorted(pages)
+
+
+def test_the_runtime_guide_lists_every_command():
+    text = (ROOT / "docs" / "runtime.md").read_text()
+    table = text.split("## Commands")[1].split("\n## ")[0]
+    assert set(re.findall(r"`/(\w+)`", table)) == {*COMMANDS, *ALIASES}
 
 
 def commands():
@@ -68,7 +157,38 @@ def test_make_run_starts_a_chat(tmp_path):
     assert (tmp_path / "hermes" / "state.db").exists()
 
 
-def test_every_page_that_is_linked_is_there():
+def test_the_bot_installs_from_a_checkout(tmp_path):
+    assert "pip install '.[bot]'" in (ROOT / "README.md").read_text()
+    venv.create(tmp_path / "venv")
+    python = str(tmp_path / "venv" / "bin" / "python")
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    env["PIP_CONSTRAINT"] = str(ROOT / "constraints.txt")
+    if (ROOT / ".venv" / "cache").exists():
+        env["PIP_CACHE_DIR"] = str(ROOT / ".venv" / "cache")
+    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", ".[bot]"]
+    subprocess.run(install, cwd=ROOT, env=env, check=True, capture_output=True, timeout=300)
+    done = subprocess.run(
+        [python, "-W", "error", "-m", "hermes.run", "--db", "chat.db"],
+        cwd=tmp_path,
+        env=env,
+        input="hello\n",
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.startswith("You said: hello\n")
+
+
+def anchors(page):
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+
+
+def test_every_link_leads_somewhere():
     for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+        for target, anchor in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", page.read_text()):
+            other = page.parent / target if target else page
+            assert other.exists(), f"{page.name} links to {target}"
+            if anchor:
+                assert anchor in anchors(other), f"{page.name} links to {target}#{anchor}"

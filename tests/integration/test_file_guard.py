@@ -13,7 +13,7 @@ import trio
 
 from hermes.errors import ActorStopped, StoreFailed
 from hermes.store import SessionStore, open_store
-from tests.conftest import foreign
+from tests.support.processes import foreign
 
 ROOT = Path(__file__).parents[2]
 

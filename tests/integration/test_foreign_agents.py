@@ -1,4 +1,4 @@
-"""Agents of other people's frameworks, which need asyncio, behind `asyncio_agent`; no network."""
+"""Agents of other frameworks that need asyncio, with `asyncio_agent`; no network."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from hermes.testing import texts_of
 # pydantic-ai
 
 
-def spoken(history):
-    """The history as pydantic-ai has it."""
+def converted(history):
+    """The history as messages of pydantic-ai."""
     for row in history:
         if row.role == "user":
             yield ModelRequest([UserPromptPart(row.content)])
@@ -43,7 +43,7 @@ def spoken(history):
             yield PydanticResponse([TextPart(row.content)])
 
 
-async def test_an_agent_of_pydantic_ai_streams_calls_tools_and_knows_what_was_said(start, bridge):
+async def test_an_agent_of_pydantic_ai_streams_calls_tools_and_gets_the_history(start, bridge):
     sessions = []
     model = TestModel(custom_output_text="the tool was called")
     clerk = Agent(model, system_prompt="Be brief.")
@@ -55,7 +55,7 @@ async def test_an_agent_of_pydantic_ai_streams_calls_tools_and_knows_what_was_sa
         return f"{word} is a bird"
 
     async def reply(turn):
-        history = list(spoken(turn.history))
+        history = list(converted(turn.history))
         async with clerk.run_stream(turn.text, message_history=history) as run:
             async for piece in run.stream_text(delta=True, debounce_by=None):
                 turn.emit(TextDelta(piece))
@@ -64,7 +64,7 @@ async def test_an_agent_of_pydantic_ai_streams_calls_tools_and_knows_what_was_sa
         counted = Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
         return TurnResult(text=text, usage=[counted])
 
-    async with start(agent=bridge(reply)) as runtime:
+    async with start(build_agent=bridge(reply)) as runtime:
         async with runtime.stream("k", "what is a heron?") as stream:
             heard = [event.text async for event in stream if isinstance(event, TextDelta)]
         assert (len(heard) > 1, "".join(heard)) == (True, "the tool was called")
@@ -72,7 +72,10 @@ async def test_an_agent_of_pydantic_ai_streams_calls_tools_and_knows_what_was_sa
         assert (reply_after.text, reply_after.build_reason) == ("the tool was called", None)
         assert reply_after.usage[0].input_tokens > 0
         assert set(sessions) == {reply_after.session_id}
-        assert texts_of(await runtime.history("k"))[0] == ("user", "what is a heron?")
+        assert texts_of(await runtime.conversation("k").history())[0] == (
+            "user",
+            "what is a heron?",
+        )
 
 
 async def test_an_agent_of_pydantic_ai_is_given_the_history_and_can_be_stopped(start, bridge):
@@ -91,11 +94,11 @@ async def test_an_agent_of_pydantic_ai_is_given_the_history_and_can_be_stopped(s
     clerk = Agent(FunctionModel(answer))
 
     async def reply(turn):
-        done = await clerk.run(turn.text, message_history=list(spoken(turn.history)))
+        done = await clerk.run(turn.text, message_history=list(converted(turn.history)))
         return done.output
 
-    agent = bridge(reply, grace_seconds=60)
-    async with start(agent=agent) as runtime:
+    agent = bridge(reply, grace_period=60)
+    async with start(build_agent=agent) as runtime:
         assert (await runtime.ask("k", "hello")).text == "well"
         async with trio.open_nursery() as nursery:
             replies = []
@@ -105,7 +108,7 @@ async def test_an_agent_of_pydantic_ai_is_given_the_history_and_can_be_stopped(s
 
             nursery.start_soon(ask)
             await trio.to_thread.run_sync(begun.wait)
-            assert await runtime.interrupt("k")
+            assert await runtime.conversation("k").interrupt()
         assert ([each.status for each in replies], ended) == (["interrupted"], ["cancelled"])
         assert (await runtime.ask("k", "more")).text == "well"
     assert seen[1] == ["hello", "well", "wait"]
@@ -121,7 +124,7 @@ async def test_an_error_of_pydantic_ai_fails_the_turn(start, bridge):
     async def reply(turn):
         return (await clerk.run(turn.text)).output
 
-    async with start(agent=bridge(reply)) as runtime:
+    async with start(build_agent=bridge(reply)) as runtime:
         reply_to = await runtime.ask("k", "hello")
         assert (reply_to.status, "the provider is down" in reply_to.text) == ("failed", True)
 
@@ -130,7 +133,7 @@ async def test_an_error_of_pydantic_ai_fails_the_turn(start, bridge):
 
 
 class InProcess(Model):
-    """A model without a network: calls the tool it is offered once, then answers."""
+    """A model without a network: calls its tool once, then answers."""
 
     def __init__(self):
         self.inputs = []
@@ -192,8 +195,8 @@ async def test_an_agent_of_openai_agents_calls_tools_knows_the_history_and_can_b
         counted = Usage(input_tokens=usage.input_tokens, output_tokens=usage.output_tokens)
         return TurnResult(text=done.final_output, usage=[counted], api_calls=usage.requests)
 
-    agent = bridge(reply, grace_seconds=60)
-    async with start(agent=agent) as runtime:
+    agent = bridge(reply, grace_period=60)
+    async with start(build_agent=agent) as runtime:
         first = await runtime.ask("k", "what is a heron?")
         assert (first.text, first.status) == ("It says: heron is a bird", "complete")
         assert first.usage == (Usage(input_tokens=20, output_tokens=10),)
@@ -206,7 +209,7 @@ async def test_an_agent_of_openai_agents_calls_tools_knows_the_history_and_can_b
 
             nursery.start_soon(ask)
             await trio.to_thread.run_sync(model.begun.wait)
-            assert await runtime.interrupt("k")
+            assert await runtime.conversation("k").interrupt()
         assert [each.status for each in replies] == ["interrupted"]
         assert (await runtime.ask("k", "and again")).build_reason is None
     told = [item["content"] for item in model.inputs[2]]

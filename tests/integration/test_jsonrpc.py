@@ -1,4 +1,4 @@
-"""JSON-RPC over the pipes of a real process, which is killed and started again."""
+"""JSON-RPC over the pipes of a real process, which is killed and restarted."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from hermes.adapters.jsonrpc.schema import tables
+from hermes.adapters.jsonrpc.schema import reference
 from hermes.store import SessionStore
-from tests.jsonrpc_client import Client
+from tests.support.jsonrpc_client import Client
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "jsonrpc.md"
@@ -42,7 +42,7 @@ class Agent:
         return TurnResult(text="one two" if len(turn.text) < 10 else turn.text * 3)
 
 async def main():
-    async with open_runtime(path, agent=lambda _: Agent()) as runtime:
+    async with open_runtime(path, build_agent=lambda _: Agent()) as runtime:
         await serve_stdio(runtime)
 
 trio.run(main)
@@ -56,7 +56,7 @@ def command(path):
 
 @asynccontextmanager
 async def server(command):
-    """A process, and a client of it."""
+    """A server process, and a client of it."""
     process = await trio.lowlevel.open_process(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
@@ -92,7 +92,7 @@ POINTS = [
     (point, first)
     for point in ("sent", "answered", "running", "complete")
     for first in (False, True)
-    if not first or point != "sent"  # who knows no stored id has nothing to come back to
+    if not first or point != "sent"  # without a stored id there is nothing to resume
 ]
 
 
@@ -105,9 +105,9 @@ async def test_a_client_misses_nothing_when_the_process_is_killed(command, path,
         if not first:
             done = await client.call("prompt.submit", session_id=handle, text="hello")
             await client.event("message.complete")
-        asked = await client.ask("prompt.submit", session_id=handle, **ask)
+        request_id = await client.request("prompt.submit", session_id=handle, **ask)
         if point != "sent":
-            done = await client.answer(asked)
+            done = await client.response(request_id)
         if point in {"running", "complete"}:
             await client.event("message.delta" if point == "running" else "message.complete")
         process.send_signal(signal.SIGKILL)
@@ -121,12 +121,7 @@ async def test_a_client_misses_nothing_when_the_process_is_killed(command, path,
         assert resumed["session_id"] == handle
         again = await client.call("prompt.submit", session_id=handle, **ask)
         if again["status"] != "answered":
-            await client.wait(
-                lambda frame: (
-                    frame.get("params", {}).get("type") == "message.complete"
-                    and again["message_id"] in frame["params"]["payload"]["message_ids"]
-                )
-            )
+            await client.answer_to(again["message_id"])
         shown = await client.call("session.history", session_id=handle)
         before = [] if first else ["hello", "one two"]
         assert [row["text"] for row in shown["messages"]] == [*before, text, "one two"]
@@ -164,7 +159,7 @@ HOSTILE = [
 ]
 
 
-def test_hostile_lines_are_each_refused_once_and_end_nothing(command):
+def test_hostile_lines_are_each_refused_once_and_do_not_end_the_server(command):
     text = b"\n\r\n  \n".join(HOSTILE) + b'\n{"id": "last", "method": "session.list"}\r\n'
     done = run(command, text)
     assert done.returncode == 0
@@ -179,7 +174,7 @@ def test_hostile_lines_are_each_refused_once_and_end_nothing(command):
     assert b"Traceback" not in done.stderr
 
 
-def test_what_prints_does_not_come_between_frames(command):
+def test_printed_output_is_not_mixed_with_frames(command):
     create = b'{"id": 1, "method": "session.create"}\n'
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -193,7 +188,7 @@ def test_what_prints_does_not_come_between_frames(command):
         out, err = process.communicate(json.dumps(frame).encode(), timeout=60)  # without a newline
     assert process.returncode == 0
     kinds = [json.loads(line).get("params", {}).get("type") for line in out.splitlines()]
-    assert "message.complete" in kinds  # the end of the input waits for it
+    assert "message.complete" in kinds  # the server waits for it at the end of the input
     assert b"a tool prints this" in err
     assert b"so does a child" in err
 
@@ -206,7 +201,7 @@ def test_the_input_may_be_a_file(command, tmp_path):
     assert {frame["id"] for frame in frames_of(done)[1:]} == {1, 2}
 
 
-def test_a_reader_that_goes_away_ends_the_process(command):
+def test_the_process_ends_when_its_reader_closes(command):
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -218,8 +213,8 @@ def test_a_reader_that_goes_away_ends_the_process(command):
         assert b"Traceback" not in process.stderr.read()
 
 
-def test_a_client_that_does_not_read_holds_no_turn_up(command):
-    """Twenty answers of 60,000 characters: far more than a pipe holds."""
+def test_a_client_that_does_not_read_delays_no_turn(command):
+    """Twenty answers of 60,000 characters are far more than a pipe holds."""
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -237,7 +232,7 @@ def test_a_client_that_does_not_read_holds_no_turn_up(command):
             ask = {"session_id": handle, "text": "x" * 20_000}
             send({"id": 100 + number, "method": "prompt.submit", "params": ask})
         ended = 0
-        while ended < 20:  # every turn ends, and nothing was read
+        while ended < 20:  # every turn ends although nothing is read
             ended += process.stderr.readline() == b"a turn ends\n"
         process.stdin.close()
         frames = [json.loads(line) for line in process.stdout]
@@ -250,20 +245,22 @@ def test_a_client_that_does_not_read_holds_no_turn_up(command):
     assert {len(each["payload"]["text"]) for each in complete} == {60_000}
 
 
-# The page
+# docs/jsonrpc.md
 
 
-def test_the_page_has_the_tables_of_the_code():
-    shown = re.search(r"<!-- tables -->\n(.*?)\n<!-- /tables -->", PAGE.read_text(), re.DOTALL)
+def test_the_page_has_the_current_reference():
+    shown = re.search(
+        r"<!-- reference -->\n(.*?)\n<!-- /reference -->", PAGE.read_text(), re.DOTALL
+    )
     assert shown is not None
-    assert shown[1] == tables(), (
-        "docs/jsonrpc.md is stale: put what `python -m hermes.adapters.jsonrpc --tables` prints "
-        "between its markers"
+    assert shown[1] == reference(), (
+        "docs/jsonrpc.md is stale: insert the output of `python -m hermes.adapters.jsonrpc "
+        "--markdown` between its markers"
     )
 
 
-def test_the_session_on_the_page_is_what_happens(tmp_path):
-    """The program on the page, and the frames below it, but for ids, times and their order."""
+def test_the_session_on_the_page_is_current(tmp_path):
+    """The program prints the frames below it, except for ids, times and order."""
     page = PAGE.read_text()
     program = re.search(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[1]
     shown = re.search(r"^```text\n(.*?)^```", page, re.DOTALL | re.MULTILINE)[1]
@@ -271,11 +268,11 @@ def test_the_session_on_the_page_is_what_happens(tmp_path):
         [sys.executable, "-W", "error", "-c", program],
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
-    assert plain(done.stdout) == plain(shown)
+    assert normalized(done.stdout) == normalized(shown)
 
 
-def plain(text):
-    """Ids, numbers, times and runs made alike; answers and events are free in their order."""
+def normalized(text):
+    """Lines without ids, numbers and times, sorted: responses and events may come in any order."""
     text = re.sub(r"\d{8}_\d{6}_[0-9a-f]{8}", "ID", text)
     text = re.sub(r'"[0-9a-f]{8}"', '"HANDLE"', text)
     text = re.sub(r'"[0-9a-f]{16}"', '"EPOCH"', text)

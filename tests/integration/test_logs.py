@@ -1,15 +1,15 @@
-"""What the bot logs: one line for each thing, no bodies, no secrets, and nobody waits for it."""
+"""The log: one line per event, without content or secrets, and nobody waits for it."""
 
 from __future__ import annotations
 
 import io
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 
 import pytest
@@ -23,15 +23,15 @@ SECRET = "canary-5ecret-v4lue"
 BODY = "the words of a user"
 
 
-class Read:
-    """What was written so far."""
+class Written:
+    """The lines written so far."""
 
     def __init__(self, stream):
         self.stream = stream
 
     @property
     def lines(self):
-        sink().flush(30)
+        handler().flush(30)
         return self.stream.getvalue().splitlines()
 
     @property
@@ -39,14 +39,15 @@ class Read:
         return [json.loads(each) for each in self.lines]
 
 
-def sink():
-    [found] = [each for each in logging.getLogger().handlers if isinstance(each, logs.Sink)]
+def handler():
+    handlers = logging.getLogger().handlers
+    [found] = [each for each in handlers if isinstance(each, logs.LogHandler)]
     return found
 
 
 @contextmanager
 def unchanged():
-    """The logging of this process, as it was before."""
+    """Restore the logging of this process afterwards."""
     root, ours = logging.getLogger(), logging.getLogger("hermes")
     handlers, levels = list(root.handlers), (root.level, ours.level)
     hooks = (sys.excepthook, threading.excepthook, sys.unraisablehook)
@@ -54,7 +55,7 @@ def unchanged():
         yield
     finally:
         for each in root.handlers:
-            if isinstance(each, logs.Sink):
+            if isinstance(each, logs.LogHandler):
                 each.close()
         root.handlers[:] = handlers
         root.setLevel(levels[0])
@@ -65,12 +66,12 @@ def unchanged():
 
 @pytest.fixture
 def configured():
-    """Configure the logs of this process, for the length of a test."""
+    """Configure the log of this process for one test."""
 
     def configure(form="json", level="info", stream=None):
         stream = io.StringIO() if stream is None else stream
         logs.configure(form=form, level=level, secrets=[SECRET], stream=stream)
-        return Read(stream)
+        return Written(stream)
 
     with unchanged():
         yield configure
@@ -80,11 +81,13 @@ def fail(error, cause=None):
     raise error from cause
 
 
-def test_a_line_for_people_says_when_how_bad_who_and_what(configured):
-    read = configured("text")
+def test_a_text_line_has_time_level_logger_and_event(configured):
+    written = configured("text")
     logging.getLogger("hermes.store").warning("a sweep failed: %s", "busy")
-    logs.line("hermes.turns")("turn", status="complete", ran=1.25, cost=None, tools=["a", "b c"])
-    first, second = read.lines
+    logs.event_logger("hermes.turns")(
+        "turn", status="complete", ran=1.25, cost=None, tools=["a", "b c"]
+    )
+    first, second = written.lines
     assert first.split(" ", 1)[1] == "warning hermes.store a sweep failed: busy"
     assert second.split(" ", 1)[1] == (
         'info hermes.turns turn status=complete ran=1.25 cost=- tools=a,"b c"'
@@ -93,11 +96,13 @@ def test_a_line_for_people_says_when_how_bad_who_and_what(configured):
     assert first.split(" ")[0].endswith("Z")
 
 
-def test_a_line_of_json_has_the_same(configured):
-    read = configured("json")
+def test_a_json_line_has_the_same_fields(configured):
+    written = configured("json")
     logging.getLogger("hermes.store").warning("a sweep failed: %s", "busy")
-    logs.line("hermes.turns")("turn", status="complete", ran=1.25, tools=["a"], n=3, ok=True)
-    first, second = read.values
+    logs.event_logger("hermes.turns")(
+        "turn", status="complete", ran=1.25, tools=["a"], n=3, ok=True
+    )
+    first, second = written.values
     assert (first["level"], first["logger"], first["event"]) == (
         "warning", "hermes.store", "a sweep failed: busy",
     )  # fmt: skip
@@ -105,17 +110,17 @@ def test_a_line_of_json_has_the_same(configured):
     assert second["ok"] is True
 
 
-def test_of_other_libraries_only_warnings_are_written(configured):
-    read = configured(level="debug")
+def test_of_other_libraries_only_warnings_are_logged(configured):
+    written = configured(level="debug")
     logging.getLogger("httpx2").info("GET https://api.example/bot%s", SECRET)
     logging.getLogger("hermes.x").debug("seen")
     logging.getLogger("httpx2").warning("GET https://api.example/bot%s", SECRET)
-    assert [value["event"] for value in read.values] == [
-        "seen", "GET https://api.example/bot[hidden]",
+    assert [value["event"] for value in written.values] == [
+        "seen", "GET https://api.example/bot[redacted]",
     ]  # fmt: skip
 
 
-def test_no_colours_where_there_is_no_terminal_and_some_where_there_is(configured):
+def test_colours_are_used_at_a_terminal_only(configured):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -124,14 +129,14 @@ def test_no_colours_where_there_is_no_terminal_and_some_where_there_is(configure
     assert "\x1b" in _warned(configured("text", stream=Terminal()))
 
 
-def _warned(read):
+def _warned(written):
     logging.getLogger("hermes.x").warning("careful")
-    return "\n".join(read.lines)
+    return "\n".join(written.lines)
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_traceback_says_where_and_what_but_not_the_words(configured, form):
-    read = configured(form)
+def test_a_traceback_has_places_and_classes_but_no_messages(configured, form):
+    written = configured(form)
     try:
         try:
             fail(ValueError(BODY))
@@ -139,26 +144,26 @@ def test_a_traceback_says_where_and_what_but_not_the_words(configured, form):
             fail(ExceptionGroup(BODY, [KeyError(BODY), OSError(13, "Denied", BODY)]), error)
     except ExceptionGroup:
         logging.getLogger("hermes.x").exception("it failed")
-    text = "\n".join(read.lines)
+    text = "\n".join(written.lines)
     assert "test_logs.py" in text
     assert "ValueError" in text
     assert "KeyError" in text
     assert "PermissionError: Denied" in text
-    # The source of the test itself is quoted, and names the variable; the words are nowhere.
+    # The quoted source of this test names the variable; its value is nowhere.
     assert BODY not in text
 
 
-def test_the_words_of_the_store_are_its_own_and_are_written(configured):
-    read = configured()
+def test_messages_of_the_stores_own_errors_are_logged(configured):
+    written = configured()
     try:
         fail(StoreBusy("the file is in use"))
     except StoreBusy:
         logging.getLogger("hermes.x").exception("it failed")
-    assert read.values[0]["exception"].endswith("StoreBusy: the file is in use")
+    assert written.values[0]["exception"].endswith("StoreBusy: the file is in use")
 
 
-def test_a_long_traceback_is_cut_in_the_middle_and_keeps_no_half_of_a_secret(configured):
-    read = configured()
+def test_a_long_traceback_is_shortened_and_keeps_no_part_of_a_secret(configured):
+    written = configured()
     log = logging.getLogger("hermes.x")
     for at in range(3000, 4000, 15):  # the cut is somewhere in there, as long as the frames are
         try:
@@ -166,18 +171,18 @@ def test_a_long_traceback_is_cut_in_the_middle_and_keeps_no_half_of_a_secret(con
         except StoreBusy:
             log.exception("it failed")
     log.warning("%s%s%s", "z" * 990, SECRET, "z" * 2000)
-    *failed, warned = read.values
+    *failed, warned = written.values
     assert all(len(each["exception"]) < logs.MAX_TRACEBACK + 100 for each in failed)
-    assert len(warned["event"]) < logs.MAX_TEXT + 100
-    assert not re.search("cana|ary-|5ecr|v4lue", "\n".join(read.lines))
+    assert len(warned["event"]) < logs.MAX_VALUE + 100
+    assert not re.search("cana|ary-|5ecr|v4lue", "\n".join(written.lines))
 
 
-def test_a_chain_that_bites_its_own_tail_ends(configured):
-    read = configured()
+def test_a_circular_chain_of_exceptions_ends(configured):
+    written = configured()
     first, second = ValueError(), KeyError()
     first.__cause__, second.__cause__ = second, first
     logging.getLogger("hermes.x").error("it failed", exc_info=first)
-    assert read.values[0]["exception"] == "KeyError\nand then:\nValueError"
+    assert written.values[0]["exception"] == "KeyError\nfollowed by:\nValueError"
 
 
 HOSTILE = st.text(st.characters(exclude_categories=[]), max_size=60)
@@ -186,11 +191,11 @@ HOSTILE = st.text(st.characters(exclude_categories=[]), max_size=60)
 @settings(max_examples=100)
 @example("a\u2028b\u2029c\x85d\u202ee", "\u2028 f=g", "\x1b[2J\ud800\ufeff")
 @given(HOSTILE, HOSTILE, HOSTILE)
-def test_no_text_can_look_like_another_line(event, value, key):
+def test_no_value_can_imitate_another_line(event, value, key):
     for form in ("text", "json"):
         written = _rendered(form, event, value, key)
         lines = written.split("\n")
-        assert all(line.startswith(logs.CONTINUED) for line in lines[1:])
+        assert all(line.startswith(logs.CONTINUATION) for line in lines[1:])
         assert len(written.splitlines()) == len(lines)
         assert not any(ord(letter) < 32 or 127 <= ord(letter) < 160 for letter in "".join(lines))
         assert "\u202e" not in written
@@ -200,7 +205,7 @@ def test_no_text_can_look_like_another_line(event, value, key):
 
 
 def _rendered(form, event, value, key):
-    """One record through the pipeline."""
+    """Return what is written for one record."""
     with unchanged():
         stream = io.StringIO()
         logs.configure(form=form, level="info", secrets=[SECRET], stream=stream)
@@ -209,56 +214,92 @@ def _rendered(form, event, value, key):
         except StoreBusy:
             logger = structlog.stdlib.get_logger("hermes.x")
             logger.error(event, value=value, session_key=key, exc_info=True)
-        sink().flush(30)
+        handler().flush(30)
         return stream.getvalue().removesuffix("\n")
 
 
 class Stuck(io.StringIO):
-    """A stream that takes nothing until it is let go."""
+    """A stream that blocks until it is released."""
 
     def __init__(self):
         super().__init__()
-        self.go = threading.Event()
+        self.released = threading.Event()
         self.entered = threading.Event()
 
     def write(self, text):
         self.entered.set()
-        self.go.wait(30)
+        self.released.wait()
         return super().write(text)
 
 
-def test_nobody_waits_for_a_log_that_is_stuck_and_what_is_dropped_is_counted(configured):
+def test_logging_never_waits_for_a_stuck_stream_and_dropped_lines_are_counted(configured):
     stream = Stuck()
-    read = configured(stream=stream)
+    written = configured(stream=stream)
     log = logging.getLogger("hermes.x")
     log.warning("first")
     assert stream.entered.wait(30)
-    begun = time.monotonic()
-    for number in range(logs.MAX_WAITING + 7):
+    for number in range(logs.MAX_QUEUED + 7):
         log.warning("line %d", number)
-    assert time.monotonic() - begun < 20  # nobody waited for the stream, which would be 30 each
+    # Nobody has waited for the stream, which is still stuck.
+    assert not stream.released.is_set()
     assert logs.dropped() == 7
-    stream.go.set()
-    values = read.values
-    assert len(values) == 1 + logs.MAX_WAITING + 1
-    assert values[-1]["event"] == "7 lines were dropped: too slow a log"
+    stream.released.set()
+    values = written.values
+    assert len(values) == 1 + logs.MAX_QUEUED + 1
+    assert values[-1]["event"] == "dropped 7 lines: the log is too slow"
     log.warning("last")
-    assert read.values[-1]["event"] == "last"
+    assert written.values[-1]["event"] == "last"
 
 
-def test_a_log_that_is_gone_harms_nobody(configured):
+def test_dropped_lines_are_reported_while_the_queue_is_never_empty(configured):
+    stream = Stuck()
+    written = configured(stream=stream)
+    log = logging.getLogger("hermes.x")
+    log.warning("first")
+    assert stream.entered.wait(30)
+    for number in range(3 * logs.MAX_QUEUED):
+        log.warning("line %d", number)
+    stream.released.set()
+    reports = [value for value in written.values if "too slow" in value["event"]]
+    assert reports[0]["event"] == f"dropped {2 * logs.MAX_QUEUED} lines: the log is too slow"
+    assert written.values[1] == reports[0]
+
+
+def test_python_exits_although_the_stream_is_stuck():
+    reader, writer = os.pipe()
+    try:
+        done = subprocess.run([sys.executable, "-c", STUCK], stderr=writer, timeout=60, check=False)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert done.returncode == 3
+
+
+STUCK = """
+import logging, sys
+from hermes.run import logs
+logs.FLUSH_TIMEOUT = 0.1
+logs.configure(form="text", level="info", secrets=[], stream=sys.stderr)
+for number in range(1000):
+    logging.getLogger("hermes.x").info("x" * 1000)
+sys.exit(3)
+"""
+
+
+def test_a_closed_stream_is_ignored(configured):
     stream = io.StringIO()
     configured(stream=stream)
     stream.close()
     logging.getLogger("hermes.x").warning("anybody?")
-    sink().flush(30)
-    assert sink()._busy is False
+    written = threading.Event()
+    handler()._lines.put(written)
+    assert written.wait(30)  # the thread is alive
 
 
-def test_a_log_call_with_wrong_arguments_is_a_line_too(configured):
-    read = configured()
+def test_a_log_call_with_wrong_arguments_is_logged(configured):
+    written = configured()
     logging.getLogger("hermes.x").warning("%d and %d", 1)  # noqa: PLE1206
-    assert read.values[0]["event"] == "a line of hermes.x could not be made: TypeError"
+    assert written.values[0]["event"] == "could not format a log record of hermes.x: TypeError"
 
 
 ENDS = f"""
@@ -284,7 +325,7 @@ raise ValueError("{SECRET}")
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_what_ends_a_program_is_a_line_like_the_others(form):
+def test_an_unhandled_exception_is_logged_like_any_other(form):
     done = subprocess.run(
         [sys.executable, "-c", ENDS, form],
         capture_output=True,
@@ -295,24 +336,24 @@ def test_what_ends_a_program_is_a_line_like_the_others(form):
     assert done.returncode == 1
     assert "canary" not in done.stderr
     assert "Traceback" not in done.stderr
-    assert done.stderr.count("nobody caught this error") == 3
+    assert done.stderr.count("unhandled exception") == 3
     assert done.stderr.count("KeyError") == 2
     assert done.stderr.count("ValueError") >= 1
 
 
-def test_ctrl_c_is_no_error():
+def test_ctrl_c_is_not_logged():
     code = ENDS.replace("raise ValueError", "raise KeyboardInterrupt")
     done = subprocess.run(
         [sys.executable, "-c", code, "text"], capture_output=True, text=True, timeout=60,
         check=False,
     )  # fmt: skip
-    assert done.stderr.count("nobody caught this error") == 2
+    assert done.stderr.count("unhandled exception") == 2
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_secret_is_hidden_where_nobody_looks_for_one(configured, form):
-    read = configured(form)
-    logs.line("hermes.x")("event", **{SECRET: 1})
+def test_a_secret_is_redacted_in_unusual_places(configured, form):
+    written = configured(form)
+    logs.event_logger("hermes.x")("event", **{SECRET: 1})
     logging.getLogger(f"hermes.{SECRET}").warning("the name of a logger")
-    assert "canary" not in "\n".join(read.lines)
-    assert "\n".join(read.lines).count("[hidden]") == 2
+    assert "canary" not in "\n".join(written.lines)
+    assert "\n".join(written.lines).count("[redacted]") == 2

@@ -1,30 +1,35 @@
-"""Agents with a model behind a real socket: what they say, do, keep, cost and sum up."""
+"""Agents, compressors and titlers with a model over real sockets, in a real runtime."""
 
 from __future__ import annotations
 
 import threading
 
+import attrs
 import pytest
 import trio
 
 from hermes import CompressionConfig, Config, Message, Source
-from hermes.actors.compression.compressor import Compressed, CompressionFailed
-from hermes.agents import Budgets, Endpoint, Price, Secret, Spending, chat_agents, tool
+from hermes.agents import Budgets, Endpoint, Price, Retries, Secret, Spending, chat_agents, tool
 from hermes.agents.budgets import BudgetSpent
-from hermes.agents.compressor import INSTRUCTIONS
-from hermes.agents.tools.toolbox import THREADS
+from hermes.agents.compressor import SUMMARY_PROMPT
+from hermes.agents.tools.toolbox import MAX_THREADS
 from hermes.errors import CompressorFailed
 from hermes.events import TextDelta, TitleChanged
 from hermes.messages import CostTotals, ToolCall
 from hermes.protocols import SummaryRequest, TitleRequest
 from hermes.store import SessionStore
-from hermes.testing import Drip, ModelAnswer, Refuse, open_model
+from hermes.testing import Drip, ModelAnswer, Refuse, inspect, open_model
 
-pytestmark = pytest.mark.parametrize("workers", ["threads"], indirect=True)
 KEY = "sk-test-0123456789abcdef"
 PRICES = {"m": Price(input=1_000_000.0, output=0.0)}
-"""A token of input costs one."""
+"""Each input token costs 1."""
 SECONDS = 60
+
+
+@pytest.fixture
+def workers():
+    """The store runs in threads, as in production."""
+    return "threads"
 
 
 def endpoint(model, protocol="openai", **options):
@@ -33,7 +38,7 @@ def endpoint(model, protocol="openai", **options):
 
 
 def brief(request):
-    """A model that says little, whatever it is asked."""
+    """A model with short answers."""
     return "## Goal\nto talk" if "<conversation>" in request.text else "fine"
 
 
@@ -56,10 +61,10 @@ async def test_a_model_answers_with_the_help_of_tools(start, protocol):
     async with (
         open_model(script) as model,
         chat_agents(endpoint(model, protocol), protocol=protocol, tools=[add]) as agents,
-        start(agent=agents.build, describe=agents.describe) as runtime,
+        start(build_agent=agents.build, agent_spec=agents.agent_spec) as runtime,
     ):
         reply = await runtime.ask("k", "what is 2 + 3?")
-        rows = await runtime.history("k")
+        rows = await runtime.conversation("k").history()
         again = await runtime.ask("k", "and now?")
     assert (reply.text, reply.status, len(reply.usage)) == ("it is 5", "complete", 2)
     assert [row.role for row in rows] == ["user", "assistant", "tool", "assistant"]
@@ -67,12 +72,12 @@ async def test_a_model_answers_with_the_help_of_tools(start, protocol):
     assert again.build_reason is None
 
 
-async def test_what_was_read_before_is_read_from_the_cache(start, protocol):
+async def test_earlier_prompts_are_read_from_the_cache(start, protocol):
     system = "You are kind. " * 500
     async with (
         open_model() as model,
         chat_agents(endpoint(model, protocol), protocol=protocol, system=system) as agents,
-        start(agent=agents.build, describe=agents.describe) as runtime,
+        start(build_agent=agents.build, agent_spec=agents.agent_spec) as runtime,
     ):
         replies = [await runtime.ask("k", f"hello {n} " + "word " * 200) for n in range(4)]
         usage = await runtime.ask("k", "/usage")
@@ -80,11 +85,11 @@ async def test_what_was_read_before_is_read_from_the_cache(start, protocol):
     assert cached[0] == 0
     assert cached[1:] == sorted(set(cached[1:]))
     assert cached[1] >= 1024
-    assert f"({sum(cached)} more from the cache)" in usage.text
+    assert f"(and {sum(cached)} from the cache)" in usage.text
 
 
 async def test_all_conversations_share_the_threads_of_the_tools(start):
-    """Plain functions that hang would else take twenty threads in each conversation."""
+    """Otherwise functions that hang would take 20 threads in each conversation."""
     running, release = trio.Semaphore(0), threading.Event()
 
     @tool
@@ -93,12 +98,12 @@ async def test_all_conversations_share_the_threads_of_the_tools(start):
         trio.from_thread.run_sync(running.release)
         release.wait(SECONDS)
 
-    @tool(seconds=1.0)
+    @tool(timeout=1.0)
     def look() -> str:
         """Look."""
         return "the sea"
 
-    calls = [ToolCall(f"c{n}", "hang", f'{{"number": {n}}}') for n in range(THREADS)]
+    calls = [ToolCall(f"c{n}", "hang", f'{{"number": {n}}}') for n in range(MAX_THREADS)]
 
     def answer(request):
         last = request.json["messages"][-1]
@@ -109,16 +114,16 @@ async def test_all_conversations_share_the_threads_of_the_tools(start):
     async with (
         open_model(answer) as model,
         chat_agents(endpoint(model), tools=[hang, look]) as agents,
-        start(agent=agents.build, describe=agents.describe) as runtime,
+        start(build_agent=agents.build, agent_spec=agents.agent_spec) as runtime,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(runtime.ask, "one", "hang")
-        for _ in range(THREADS):
+        for _ in range(MAX_THREADS):
             await running.acquire()
         meanwhile = await runtime.ask("another", "look")
         release.set()
         afterwards = await runtime.ask("another", "look")
-    assert "was given up" in meanwhile.text
+    assert "timed out" in meanwhile.text
     assert afterwards.text == "the sea"
 
 
@@ -126,11 +131,11 @@ async def test_the_facts_of_the_moment_come_last_and_are_not_kept(start):
     async with (
         open_model(brief) as model,
         chat_agents(endpoint(model), facts=lambda turn: f"It is turn {turn.turn_id}.") as agents,
-        start(agent=agents.build, describe=agents.describe) as runtime,
+        start(build_agent=agents.build, agent_spec=agents.agent_spec) as runtime,
     ):
         await runtime.ask("k", "hello")
         await runtime.ask("k", "again")
-        rows = await runtime.history("k")
+        rows = await runtime.conversation("k").history()
         shown = [request.json["messages"] for request in model.requests]
     assert shown[0][-1]["content"] == "It is turn 1."
     assert shown[1][: len(shown[0]) - 1] == shown[0][:-1]
@@ -138,7 +143,7 @@ async def test_the_facts_of_the_moment_come_last_and_are_not_kept(start):
     assert not [row for row in rows if "It is turn" in row.content]
 
 
-# What it costs
+# Costs
 
 
 def spending(**budgets):
@@ -146,14 +151,15 @@ def spending(**budgets):
 
 
 @pytest.mark.parametrize(
-    ("budget", "word"), [("session", "conversation"), ("principal", "your budget"), ("day", "day")]
+    ("budget", "word"),
+    [("session", "conversation"), ("principal", "your budget"), ("day", "daily")],
 )
 async def test_a_budget_that_is_used_up_refuses_the_next_call_visibly(start, budget, word):
     source = Source("telegram", chat_id="c", user_id="u")
     async with (
         open_model() as model,
         chat_agents(endpoint(model), spending=spending(**{budget: 5.0})) as agents,
-        start(agent=agents.build, describe=agents.describe) as runtime,
+        start(build_agent=agents.build, agent_spec=agents.agent_spec) as runtime,
     ):
         first = await runtime.ask("k", "a long enough question " * 5, source=source)
         second = await runtime.ask("k", "another", source=source)
@@ -170,18 +176,18 @@ async def test_a_budget_is_checked_before_each_call_of_a_turn_too(start):
     async with (
         open_model(script) as model,
         chat_agents(endpoint(model), tools=[add], spending=spending(session=5.0)) as agents,
-        start(agent=agents.build, describe=agents.describe) as runtime,
+        start(build_agent=agents.build, agent_spec=agents.agent_spec) as runtime,
     ):
         reply = await runtime.ask("k", "what is 2 + 3?")
     assert "has used up its budget" in reply.text
     assert model.answered == 1
 
 
-async def test_a_budget_of_yesterday_is_that_of_yesterday(start, world):
+async def test_a_daily_budget_is_reset_the_next_day(start, world):
     async with (
         open_model() as model,
         chat_agents(endpoint(model), spending=spending(day=5.0)) as agents,
-        start(agent=agents.build, describe=agents.describe) as runtime,
+        start(build_agent=agents.build, agent_spec=agents.agent_spec) as runtime,
     ):
         await runtime.ask("k", "a long enough question " * 5)
         assert (await runtime.ask("k", "another")).status == "failed"
@@ -189,30 +195,30 @@ async def test_a_budget_of_yesterday_is_that_of_yesterday(start, world):
         assert (await runtime.ask("k", "another")).status == "complete"
 
 
-async def test_every_call_is_on_the_bill_by_its_purpose(start, path):
+async def test_every_call_is_recorded_with_its_purpose(start, path):
     config = Config(compression=CompressionConfig(window=1200, max_output=0, protect_first=0))
     async with (
         open_model(brief) as model,
         chat_agents(endpoint(model), spending=Spending(PRICES)) as agents,
         start(
-            agent=agents.build, describe=agents.describe, compressor=agents.compressor(),
+            build_agent=agents.build, agent_spec=agents.agent_spec, compressor=agents.compressor(),
             config=config,
         ) as runtime,
     ):  # fmt: skip
         for number in range(8):
             await runtime.ask("k", f"question {number} " + "word " * 60)
-        outcome = await runtime.compress("k")
+        outcome = await runtime.conversation("k").compress()
         calls = []
         with SessionStore(path) as store:
             for session_id in store.get_compression_lineage(store.get_route("k").session_id):
                 calls += store.get_usage(session_id)
-    assert isinstance(outcome, Compressed)
+    assert outcome.changed
     assert [call.purpose for call in calls].count("summary") == 1
     assert [call.purpose for call in calls].count("turn") == 8
     assert all(call.cost is not None for call in calls)
 
 
-async def test_a_summary_that_is_of_no_use_is_on_the_bill_all_the_same(start, path):
+async def test_a_summary_that_cannot_be_used_is_recorded_too(start, path):
     def answer(request):
         return "a long record " * 500 if "<conversation>" in request.text else "fine"
 
@@ -221,25 +227,25 @@ async def test_a_summary_that_is_of_no_use_is_on_the_bill_all_the_same(start, pa
         open_model(answer) as model,
         chat_agents(endpoint(model), spending=Spending(PRICES)) as agents,
         start(
-            agent=agents.build, describe=agents.describe, compressor=agents.compressor(),
+            build_agent=agents.build, agent_spec=agents.agent_spec, compressor=agents.compressor(),
             config=config,
         ) as runtime,
     ):  # fmt: skip
         for number in range(4):
             reply = await runtime.ask("k", f"question {number}")
-        outcome = await runtime.compress("k", keep_exchanges=1)
-    assert not isinstance(outcome, Compressed)
+        outcome = await runtime.conversation("k").compress(keep_exchanges=1)
+    assert not outcome.changed
     with SessionStore(path) as store:
         calls = store.get_usage(reply.session_id)
     assert [call.purpose for call in calls] == ["turn"] * 4 + ["summary"]
     assert calls[-1].cost > 0
 
 
-async def test_calls_that_begin_at_once_do_not_each_find_the_budget_untouched(start):
+async def test_calls_that_start_together_cannot_each_use_the_same_budget(start):
     async with (
         open_model(lambda _: "well", [Drip(0.2)] * 8) as model,
         chat_agents(endpoint(model), spending=spending(day=5.0)) as agents,
-        start(agent=agents.build, describe=agents.describe) as runtime,
+        start(build_agent=agents.build, agent_spec=agents.agent_spec) as runtime,
     ):
         replies = []
 
@@ -253,7 +259,7 @@ async def test_calls_that_begin_at_once_do_not_each_find_the_budget_untouched(st
     assert model.answered == 1
 
 
-async def test_what_a_running_turn_has_cost_counts_for_all_others(start):
+async def test_the_costs_of_a_running_turn_count_for_all_others(start):
     begun = trio.Event()
 
     @tool
@@ -266,23 +272,23 @@ async def test_what_a_running_turn_has_cost_counts_for_all_others(start):
     async with (
         open_model(script) as model,
         chat_agents(endpoint(model), tools=[wait], spending=spending(day=5.0)) as agents,
-        start(agent=agents.build, describe=agents.describe) as runtime,
+        start(build_agent=agents.build, agent_spec=agents.agent_spec) as runtime,
     ):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(runtime.ask, "k", "a long enough question")
             with trio.fail_after(SECONDS):
                 await begun.wait()
                 other = await runtime.ask("other", "hello")
-            await runtime.interrupt("k")
+            await runtime.conversation("k").interrupt()
     assert (other.status, model.answered) == ("failed", 1)
-    assert "budget of this day" in other.text
+    assert "daily budget" in other.text
 
 
-async def test_an_answer_that_is_interrupted_is_on_the_bill_with_what_was_asked(start):
+async def test_an_interrupted_answer_is_recorded_with_the_tokens_of_its_prompt(start):
     async with (
         open_model(["a long answer, word by word"], [Drip(0.3)]) as model,
         chat_agents(endpoint(model), spending=Spending(PRICES)) as agents,
-        start(agent=agents.build, describe=agents.describe) as runtime,
+        start(build_agent=agents.build, agent_spec=agents.agent_spec) as runtime,
     ):
         async with runtime.stream("k", "hello there", interrupt_on_exit=True) as stream:
             async for event in stream:
@@ -294,10 +300,10 @@ async def test_an_answer_that_is_interrupted_is_on_the_bill_with_what_was_asked(
             while usage.text.startswith("0"):
                 usage = await runtime.ask("k", "/usage")
     assert usage.text.startswith("1 calls")
-    assert "in cost" in usage.text
+    assert "cost " in usage.text
 
 
-async def test_a_turn_that_is_stopped_is_on_the_bill_with_what_it_has_cost(start):
+async def test_the_calls_of_an_interrupted_turn_are_recorded(start):
     begun = trio.Event()
 
     @tool
@@ -310,7 +316,7 @@ async def test_a_turn_that_is_stopped_is_on_the_bill_with_what_it_has_cost(start
     async with (
         open_model(script) as model,
         chat_agents(endpoint(model), tools=[wait], spending=Spending(PRICES)) as agents,
-        start(agent=agents.build, describe=agents.describe) as runtime,
+        start(build_agent=agents.build, agent_spec=agents.agent_spec) as runtime,
     ):
         replies = []
 
@@ -321,13 +327,13 @@ async def test_a_turn_that_is_stopped_is_on_the_bill_with_what_it_has_cost(start
             nursery.start_soon(ask)
             with trio.fail_after(SECONDS):
                 await begun.wait()
-            await runtime.interrupt("k")
+            await runtime.conversation("k").interrupt()
         usage = await runtime.ask("k", "/usage")
     assert [(reply.status, len(reply.usage)) for reply in replies] == [("interrupted", 1)]
     assert usage.text.startswith("1 calls")
 
 
-# What it sums up
+# Summaries and titles
 
 
 def request(messages, **options):
@@ -335,7 +341,7 @@ def request(messages, **options):
     return SummaryRequest(session_id="s", messages=messages, **options)
 
 
-async def test_a_summary_is_asked_for_with_the_record_so_far_and_the_focus(workers):
+async def test_the_model_gets_the_earlier_summary_and_the_focus():
     script = [f"## Goal\nto see the sea; the key is {KEY}"]
     async with (
         open_model(script) as model,
@@ -352,12 +358,12 @@ async def test_a_summary_is_asked_for_with_the_record_so_far_and_the_focus(worke
     assert [call.purpose for call in charged] == ["summary"]
     assert charged[0].cost > 0
     system, material = (message["content"] for message in asked.json["messages"])
-    assert system == INSTRUCTIONS
-    for part in ("they met", "I want to see the sea", "go south", "concerns: the sea"):
+    assert system == SUMMARY_PROMPT
+    for part in ("they met", "I want to see the sea", "go south", "what concerns: the sea"):
         assert part in material
 
 
-async def test_what_does_not_fit_is_summed_up_piece_by_piece(workers):
+async def test_messages_that_do_not_fit_are_summarized_in_several_calls():
     count = 0
 
     def answer(_):
@@ -379,7 +385,7 @@ async def test_what_does_not_fit_is_summed_up_piece_by_piece(workers):
 
 
 @pytest.mark.parametrize("word", ["word ", "言葉"])
-async def test_a_message_that_does_not_fit_by_itself_is_cut(workers, word):
+async def test_a_message_that_does_not_fit_by_itself_is_truncated(word):
     messages = [Message("user", f"first {word * 9000} last"), Message("assistant", "oh")]
     window = 6000
     async with (
@@ -393,16 +399,16 @@ async def test_a_message_that_does_not_fit_by_itself_is_cut(workers, word):
     assert " last" in asked
 
 
-async def test_a_record_that_a_limit_cut_is_none(workers):
-    """Its last headings would be missing, and nobody would know."""
+async def test_a_truncated_summary_is_a_failure():
+    """Its last sections would be missing."""
     script = [ModelAnswer("## Goal\nto see the", finish="length")]
     async with open_model(script) as model, chat_agents(endpoint(model)) as agents:
-        with pytest.raises(CompressorFailed, match="allow it more tokens") as failed:
+        with pytest.raises(CompressorFailed, match="raise max_tokens") as failed:
             await agents.compressor().summarize(request([Message("user", "hello")]))
     assert failed.value.lasting
 
 
-async def test_a_long_wait_that_a_provider_asks_for_is_left_to_the_cool_down(workers):
+async def test_a_long_retry_after_is_left_to_the_cooldown():
     faults = [Refuse("rate_limit", retry_after=300)]
     async with open_model(faults=faults) as model, chat_agents(endpoint(model)) as agents:
         with trio.fail_after(20), pytest.raises(CompressorFailed) as failed:
@@ -413,9 +419,7 @@ async def test_a_long_wait_that_a_provider_asks_for_is_left_to_the_cool_down(wor
 @pytest.mark.parametrize(
     ("why", "lasting"), [("bad_key", True), ("no_quota", True), ("server_error", False)]
 )
-async def test_a_summary_that_fails_is_put_off_for_as_long_as_it_takes(
-    start, path, world, why, lasting
-):
+async def test_a_failed_summary_starts_a_cooldown(start, path, world, why, lasting):
     config = Config(compression=CompressionConfig(window=1200, max_output=0, protect_first=0))
     faults = [None] * 8 + [Refuse(why)] * 3
     async with (
@@ -423,25 +427,25 @@ async def test_a_summary_that_fails_is_put_off_for_as_long_as_it_takes(
         chat_agents(endpoint(model)) as agents,
     ):
         compressor = agents.compressor()
-        quick = type(compressor)(provider=compressor.provider, pause=0.01)
+        quick = attrs.evolve(compressor, retries=Retries(max_attempts=3, first_delay=0.01))
         async with start(
-            agent=agents.build, describe=agents.describe, compressor=quick, config=config
+            build_agent=agents.build, agent_spec=agents.agent_spec, compressor=quick, config=config
         ) as runtime:
             for number in range(8):
                 await runtime.ask("k", f"question {number} " + "word " * 5)
-            outcome = await runtime.compress("k")
-            note = await runtime._context.store.get_meta(
-                f"compression:{(await runtime.status('k')).session_id}"
+            outcome = await runtime.conversation("k").compress()
+            note = await inspect(runtime).store.get_meta(
+                f"compression:{(await runtime.conversation('k').status()).session_id}"
             )
-    assert isinstance(outcome, CompressionFailed)
-    assert KEY not in outcome.text
+    assert outcome.failed
+    assert KEY not in outcome.detail
     pauses = CompressionConfig().cooldowns
     wait = 900.0 if lasting else 60.0
     assert wait in pauses
     assert f'"not_before":{world.now + wait}' in note
 
 
-async def test_a_summary_and_a_title_are_calls_that_a_budget_refuses_too(start):
+async def test_budgets_apply_to_summaries_and_titles_too(start):
     async def spent():
         return CostTotals(session=9.0)
 
@@ -460,21 +464,23 @@ async def test_a_summary_and_a_title_are_calls_that_a_budget_refuses_too(start):
     assert model.answered == 0
 
 
-async def test_a_model_names_the_conversation_and_that_is_on_the_bill(start, path):
+async def test_a_model_titles_the_conversation_and_the_call_is_recorded(start, path):
     def answer(request):
-        return "Of the sea" if "Name it." in request.text else "the sea is wide"
+        return "Of the sea" if "Write its title." in request.text else "the sea is wide"
 
     async with (
         open_model(answer) as model,
         chat_agents(endpoint(model), spending=Spending(PRICES)) as agents,
-        start(agent=agents.build, describe=agents.describe, titler=agents.titler()) as runtime,
+        start(
+            build_agent=agents.build, agent_spec=agents.agent_spec, titler=agents.titler()
+        ) as runtime,
     ):
-        with runtime.events("k") as heard, trio.fail_after(SECONDS):
+        with runtime.subscribe("k") as heard, trio.fail_after(SECONDS):
             reply = await runtime.ask("k", f"tell me of the sea, by {KEY}")
             async for envelope in heard:
                 if isinstance(envelope.event, TitleChanged):
                     break
-        status = await runtime.status("k")
+        status = await runtime.conversation("k").status()
     assert status.title == "Of the sea"
     with SessionStore(path) as store:
         calls = store.get_usage(reply.session_id)

@@ -1,4 +1,4 @@
-"""Our clients and the chat agent against the loopback model: real sockets, real runtime."""
+"""The provider clients and `ChatAgent` with the loopback model, over real sockets."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import httpx2
 import pytest
 import trio
 
-from hermes.agents.chat import ONCE_MORE, ChatAgent, Retries
+from hermes.agents.chat import RETRYING, ChatAgent
 from hermes.agents.providers.anthropic_messages import AnthropicMessages
 from hermes.agents.providers.base import (
+    AuthenticationFailed,
     Endpoint,
-    NotAllowed,
     OutOfQuota,
-    Reasoning,
-    RequestRefused,
+    RequestRejected,
     Secret,
-    Text,
     Unavailable,
 )
 from hermes.agents.providers.openai_chat import OpenAIChat
+from hermes.agents.providers.retries import Retries
 from hermes.agents.providers.sse_transport import retry_after
 from hermes.agents.tools.toolbox import Toolbox, ToolOutcome
+from hermes.config import Config
 from hermes.errors import ContextOverflow
 from hermes.events import ReasoningDelta, TextDelta, ToolFinished, ToolStarted
 from hermes.messages import Message, ToolCall, Usage
@@ -39,20 +39,20 @@ from hermes.testing import (
     open_model,
     texts_of,
 )
-from hermes.transcript.overflow import OVERFLOW
+from hermes.transcript.notices import OVERFLOW
 
 KEY = "not-a-usual-key-9f8e7d6c5b4a"
 SYSTEM = "You keep a lighthouse. " * 300
 TOOLS = ({"name": "look", "description": "Look.", "parameters": {"type": "object"}},)
 CALLS = (ToolCall("c1", "look", '{"at":"the sea"}'), ToolCall("c2", "look", "{}"))
-WORK = ModelAnswer("let me see", reasoning="a look, then", calls=CALLS, piece=3)
-SPEECH = ModelAnswer("hello there, how are you?", piece=2)
-QUICK = Retries(tries=3, first_pause=0.0)
+WORK = ModelAnswer("let me see", reasoning="a look, then", calls=CALLS, chunk_size=3)
+SPEECH = ModelAnswer("hello there, how are you?", chunk_size=2)
+QUICK = Retries(max_attempts=3, first_delay=0.0)
 
 
 @pytest.fixture
 def workers():
-    """Sockets are real, and so are the store's threads."""
+    """Threads: virtual time does not work with real sockets."""
     return "threads"
 
 
@@ -69,7 +69,7 @@ async def client():
 
 @pytest.fixture
 def provider(kind, client):
-    """Make a client of a model: `provider(model)`."""
+    """Make a provider for a loopback model: `provider(model)`."""
 
     def make(model, **options):
         url = model.openai_url if kind is OpenAIChat else model.anthropic_url
@@ -80,58 +80,58 @@ def provider(kind, client):
 
 
 @pytest.fixture
-def talk(start, provider):
-    """Open a runtime whose agents speak to a model: `async with talk(model) as runtime`."""
+def chat(start, provider):
+    """Open a runtime whose agents use a model: `async with chat(model) as runtime`."""
 
     def opened(model, *, toolbox=None, endpoint=None, **options):
-        speaks = provider(model, **(endpoint or {}))
+        made = provider(model, **(endpoint or {}))
         options = {"retries": QUICK, **options}
-        return start(agent=lambda _: ChatAgent(speaks, toolbox, **options))
+        return start(build_agent=lambda _: ChatAgent(made, toolbox, **options))
 
     return opened
 
 
-async def ask(speaks, *texts):
-    """What is said to these messages, and the pieces that were heard."""
-    pieces = []
-    encoded = speaks.encode([Message("user", text) for text in texts])
-    said = await speaks.ask(speaks.body(b"", encoded, []), pieces.append)
-    return said, pieces
+async def complete(provider, *texts):
+    """Call the model with these messages; returns the completion and its deltas."""
+    deltas = []
+    encoded = provider.encode([Message("user", text) for text in texts])
+    completion = await provider.complete(provider.body(b"", encoded, []), deltas.append)
+    return completion, deltas
 
 
 # One call
 
 
-async def test_an_answer_is_heard_in_pieces_and_said_whole(provider):
+async def test_an_answer_is_streamed_and_returned_as_a_whole(provider):
     async with open_model([SPEECH]) as model:
-        said, pieces = await ask(provider(model), "hi")
-    assert said.message.content == SPEECH.text
-    assert pieces[:2] == [Text("he"), Text("ll")]
-    assert "".join(piece.text for piece in pieces) == SPEECH.text
-    assert not said.cut
+        completion, deltas = await complete(provider(model), "hi")
+    assert completion.message.content == SPEECH.text
+    assert deltas[:2] == [TextDelta("he"), TextDelta("ll")]
+    assert "".join(delta.text for delta in deltas) == SPEECH.text
+    assert not completion.truncated
 
 
-async def test_tool_calls_come_whole_with_what_was_thought_before_them(provider, kind):
+async def test_tool_calls_are_complete_and_keep_their_reasoning(provider, kind):
     async with open_model([WORK]) as model:
-        said, pieces = await ask(provider(model), "hi")
-    message = said.message
+        completion, deltas = await complete(provider(model), "hi")
+    message = completion.message
     assert (message.content, message.reasoning) == ("let me see", "a look, then")
     assert message.tool_calls == CALLS
-    assert "".join(p.text for p in pieces if isinstance(p, Reasoning)) == "a look, then"
+    assert "".join(d.text for d in deltas if isinstance(d, ReasoningDelta)) == "a look, then"
     signed = [each["thinking"] for each in message.reasoning_details]
     assert signed == (["a look, then"] if kind is AnthropicMessages else [])
 
 
-async def test_an_answer_that_a_limit_ended_is_known_as_cut(provider):
+async def test_an_answer_that_reached_the_token_limit_is_truncated(provider):
     async with open_model([ModelAnswer("and so", finish="length")]) as model:
-        said, _ = await ask(provider(model), "hi")
-    assert (said.message.content, said.cut) == ("and so", True)
+        completion, _ = await complete(provider(model), "hi")
+    assert (completion.message.content, completion.truncated) == ("and so", True)
 
 
 async def test_all_tokens_are_accounted_for(provider, kind):
     async with open_model([SPEECH, WORK]) as model:
-        speaks = provider(model)
-        first, second = [(await ask(speaks, "hi"))[0].usage for _ in range(2)]
+        made = provider(model)
+        first, second = [(await complete(made, "hi"))[0].usage for _ in range(2)]
         for usage, request in zip((first, second), model.requests, strict=True):
             read, written = usage.cache_read_tokens, usage.cache_write_tokens
             assert usage.input_tokens + read + written == request.prompt_tokens
@@ -143,134 +143,137 @@ async def test_all_tokens_are_accounted_for(provider, kind):
         assert second.reasoning_tokens == 3
 
 
-async def test_garbage_between_good_events_does_no_harm(provider):
+async def test_malformed_events_between_good_ones_are_ignored(provider):
     async with open_model([SPEECH], [Garbage(5)]) as model:
-        said, _ = await ask(provider(model), "hi")
-        assert said.message.content == SPEECH.text
+        completion, _ = await complete(provider(model), "hi")
+        assert completion.message.content == SPEECH.text
 
 
 async def test_a_slow_answer_is_an_answer(provider):
     async with open_model(["hello"], [Drip(0.001)]) as model:
-        said, _ = await ask(provider(model), "hi")
-        assert said.message.content == "hello"
+        completion, _ = await complete(provider(model), "hi")
+        assert completion.message.content == "hello"
 
 
 FAULTS = [
     (Refuse("rate_limit", retry_after=3), Unavailable, "lamp is busy"),
-    (Refuse("server_error"), Unavailable, "lamp has a problem (500"),
-    (Refuse("overloaded"), Unavailable, "lamp has a problem (5"),
-    (Refuse("bad_key"), NotAllowed, "lamp does not accept the key"),
+    (Refuse("server_error"), Unavailable, "lamp is unavailable (500"),
+    (Refuse("overloaded"), Unavailable, "lamp is unavailable (5"),
+    (Refuse("bad_key"), AuthenticationFailed, "lamp rejected the API key"),
     (Refuse("no_quota"), OutOfQuota, "the account at lamp has no quota left"),
     (Refuse("payment"), OutOfQuota, "the account at lamp has no quota left"),
     (Refuse("too_long"), ContextOverflow, "lamp: "),
     (HangUp(), Unavailable, "the connection to lamp failed"),
     (Disconnect(2), Unavailable, "the connection to lamp failed"),
-    (CutOff(2), Unavailable, "lamp broke off in the middle"),
-    (ErrorEvent(2), Unavailable, "lamp has a problem"),
+    (CutOff(2), Unavailable, "lamp ended the stream before"),
+    (ErrorEvent(2), Unavailable, "lamp is unavailable"),
     (ErrorEvent(2, "no_quota"), OutOfQuota, "the account at lamp has no quota left"),
     (ErrorEvent(2, "too_long"), ContextOverflow, "lamp: "),
-    (ErrorEvent(0, "bad_key"), NotAllowed, "lamp does not accept the key"),
-    (OnlyGarbage(4), Unavailable, "lamp broke off in the middle"),
-    (OnlyGarbage(60), Unavailable, "lamp sends garbage"),
-    (Drip(60), Unavailable, "lamp does not answer"),
+    (ErrorEvent(0, "bad_key"), AuthenticationFailed, "lamp rejected the API key"),
+    (OnlyGarbage(4), Unavailable, "lamp ended the stream before"),
+    (OnlyGarbage(60), Unavailable, "lamp sent malformed data"),
+    (Drip(60), Unavailable, "lamp did not respond in time"),
 ]
 
 
 @pytest.mark.parametrize(("fault", "error", "sentence"), FAULTS, ids=repr)
-async def test_each_fault_is_told_in_one_sentence_without_the_key(provider, fault, error, sentence):
+async def test_each_fault_has_a_message_of_one_sentence_without_the_key(
+    provider, fault, error, sentence
+):
     async with open_model([SPEECH], [fault]) as model:
         with pytest.raises(error) as caught:
-            await ask(provider(model, silence_seconds=0.2), "hi")
-    told = str(caught.value)
-    assert told.startswith(sentence)
-    assert KEY not in told
-    assert "\n" not in told
+            await complete(provider(model, read_timeout=0.2), "hi")
+    text = str(caught.value)
+    assert text.startswith(sentence)
+    assert KEY not in text
+    assert "\n" not in text
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
-async def test_a_key_is_hidden_before_the_text_around_it_is_cut(provider):
-    # Half a key at the end of what is shown would be half a key too much.
+async def test_a_key_is_redacted_before_the_message_is_truncated(provider):
+    # A key that is truncated before it is redacted would be shown in part.
     for before in range(240, 300, 7):
         long = KEY * 3 + "x" * before
         async with open_model([], [Refuse("bad_key")]) as model:
-            with pytest.raises(NotAllowed) as caught:
-                await ask(provider(model, key=Secret(long)), "hi")
+            with pytest.raises(AuthenticationFailed) as caught:
+                await complete(provider(model, key=Secret(long)), "hi")
             assert KEY[:8] not in str(caught.value)
 
 
-async def test_a_call_that_takes_too_long_is_given_up(provider):
+async def test_a_call_that_takes_too_long_times_out(provider):
     async with open_model([SPEECH], [Drip(0.05)]) as model:
         with pytest.raises(Unavailable, match=r"did not finish within 0\.2 seconds"):
-            await ask(provider(model, call_seconds=0.2), "hi")
+            await complete(provider(model, call_timeout=0.2), "hi")
 
 
-async def test_who_waits_for_a_connection_is_not_told_that_the_provider_is_gone(kind):
+async def test_waiting_for_a_free_connection_is_not_a_timeout_of_the_provider(kind):
     async with (
         open_model(faults=[Drip(0.05)] * 3) as model,
         httpx2.AsyncClient(limits=httpx2.Limits(max_connections=1)) as client,
         trio.open_nursery() as nursery,
     ):
         url = model.openai_url if kind is OpenAIChat else model.anthropic_url
-        speaks = kind(client, Endpoint(base_url=url, model="m", connect_seconds=0.1))
+        made = kind(client, Endpoint(base_url=url, model="m", connect_timeout=0.1))
         for _ in range(3):
-            nursery.start_soon(ask, speaks, "a question that is repeated in an answer")
+            nursery.start_soon(complete, made, "a question that is repeated in an answer")
 
 
-async def test_a_wrong_address_is_told_as_one(provider, kind):
+async def test_a_wrong_url_is_reported_as_such(provider, kind):
     async with open_model() as model:
-        with pytest.raises(RequestRefused, match="check both"):
-            await ask(provider(model, base_url=model.url + "/elsewhere"), "hi")
+        with pytest.raises(RequestRejected, match="check the model name and the URL"):
+            await complete(provider(model, base_url=model.url + "/elsewhere"), "hi")
     with pytest.raises(Unavailable, match="connection to lamp failed"):
-        await ask(provider(model), "hi")
-    with pytest.raises(RequestRefused, match="cannot be used"):
-        await ask(provider(model, base_url="lamp"), "hi")
+        await complete(provider(model), "hi")
+    with pytest.raises(RequestRejected, match="is invalid"):
+        await complete(provider(model, base_url="lamp"), "hi")
 
 
-async def test_an_answer_in_raw_lines_is_understood_to_its_last_byte(kind, client):
-    """Some end the last event with the answer, some put carriage returns before line ends."""
+async def test_the_last_event_counts_without_a_blank_line(kind, client):
+    """Some servers omit the blank line after the last event, some send carriage returns."""
     line = {
         OpenAIChat: b'{"choices":[{"message":{"content":"hi"},"finish_reason":"stop"}]}',
         AnthropicMessages: b'{"type":"message_delta","delta":{"stop_reason":"end_turn"}}',
     }[kind]
     async with raw_server(b"data:" + line) as url:
-        said, _ = await ask(kind(client, Endpoint(base_url=url, model="m")), "hi")
-        assert said.message.finish_reason in {"stop", "end_turn"}
+        completion, _ = await complete(kind(client, Endpoint(base_url=url, model="m")), "hi")
+        assert completion.message.finish_reason in {"stop", "end_turn"}
 
 
-async def test_an_endpoint_that_answers_with_all_at_once_is_understood(provider):
+async def test_an_endpoint_that_does_not_stream_is_supported(provider):
     calls = [ToolCall("c1", "look", '{"at":"it"}')]
     script = [ModelAnswer("good evening", reasoning="polite", calls=calls)]
     async with open_model(script) as model:
-        said, pieces = await ask(provider(model, parameters=(("stream", False),)), "hi")
-    assert pieces == [Reasoning("polite"), Text("good evening")]
-    assert (said.message.content, said.message.tool_calls) == ("good evening", tuple(calls))
-    assert said.usage.input_tokens > 0
+        completion, deltas = await complete(provider(model, parameters=(("stream", False),)), "hi")
+    assert deltas == [ReasoningDelta("polite"), TextDelta("good evening")]
+    assert (completion.message.content, completion.message.tool_calls) == (
+        "good evening",
+        tuple(calls),
+    )
+    assert completion.usage.input_tokens > 0
 
 
-async def test_what_headers_hold_is_hidden_like_the_key(kind, client):
+async def test_header_values_are_redacted_like_the_key(kind, client):
     headers = (("x-gateway-token", "opensesame"), ("x-short", "a"))
     async with raw_server(b"opensesame is not a good word", 400) as url:
-        speaks = kind(client, Endpoint(base_url=url, model="m", headers=headers))
-        with pytest.raises(RequestRefused, match=r"\[hidden\] is not a good word"):
-            await ask(speaks, "hi")
-    assert "opensesame" not in repr(speaks)
+        made = kind(client, Endpoint(base_url=url, model="m", headers=headers))
+        with pytest.raises(RequestRejected, match=r"\[redacted\] is not a good word"):
+            await complete(made, "hi")
+    assert "opensesame" not in repr(made)
 
 
 @pytest.mark.parametrize("odd", ["opensesame\nplease", "opensesame…"])
 @pytest.mark.parametrize("place", ["key", "headers"])
-async def test_a_key_that_cannot_be_sent_is_told_at_once_and_not_shown(kind, client, odd, place):
+async def test_a_key_that_http_cannot_send_is_reported_but_not_shown(kind, client, odd, place):
     given = {"key": Secret(odd), "headers": (("x-gateway-token", odd),)}
-    speaks = kind(
-        client, Endpoint(base_url="http://127.0.0.1:9", model="m", **{place: given[place]})
-    )
-    with pytest.raises(NotAllowed, match="cannot be sent") as refused:
-        await ask(speaks, "hi")
+    made = kind(client, Endpoint(base_url="http://127.0.0.1:9", model="m", **{place: given[place]}))
+    with pytest.raises(AuthenticationFailed, match="cannot send") as refused:
+        await complete(made, "hi")
     assert "opensesame" not in str(refused.value)
 
 
-async def test_a_line_end_behind_a_key_is_not_part_of_it(provider):
+async def test_a_line_break_after_a_key_is_ignored(provider):
     async with open_model() as model:
-        await ask(provider(model, key=Secret(f"{KEY}\n")), "hi")
+        await complete(provider(model, key=Secret(f"{KEY}\n")), "hi")
     sent = model.requests[0].headers
     assert sent.get("x-api-key") == KEY or sent.get("authorization") == f"Bearer {KEY}"
 
@@ -278,18 +281,18 @@ async def test_a_line_end_behind_a_key_is_not_part_of_it(provider):
 @pytest.mark.parametrize("status", [301, 400, 404, 418])
 async def test_an_answer_of_another_kind_is_a_refusal(kind, client, status):
     async with raw_server(b"[" * 4000, status) as url:
-        with pytest.raises(RequestRefused):
-            await ask(kind(client, Endpoint(base_url=url, model="m")), "hi")
+        with pytest.raises(RequestRejected):
+            await complete(kind(client, Endpoint(base_url=url, model="m")), "hi")
 
 
-async def test_an_event_without_end_is_given_up(kind, client):
+async def test_an_endless_event_is_an_error(kind, client):
     async with raw_server((b"data: " + b"more" * 500 + b"\r\n") * 10_000) as url:
-        with pytest.raises(Unavailable, match="without end"):
-            await ask(kind(client, Endpoint(base_url=url, model="m")), "hi")
+        with pytest.raises(Unavailable, match="too large"):
+            await complete(kind(client, Endpoint(base_url=url, model="m")), "hi")
 
 
 def chunk(*calls, finish="null"):
-    """An event with these pieces of tool calls."""
+    """An event with these chunks of tool calls."""
     delta = f'{{"tool_calls":[{",".join(calls)}]}}'
     return f'data: {{"choices":[{{"delta":{delta},"finish_reason":{finish}}}]}}\n\n'.encode()
 
@@ -317,37 +320,37 @@ def chunk(*calls, finish="null"):
         ],
     ],
 )
-async def test_pieces_of_tool_calls_are_put_together_however_they_are_numbered(client, chunks):
+async def test_tool_calls_are_assembled_however_their_chunks_are_numbered(client, chunks):
     async with raw_server(b"".join([*chunks, chunk(finish='"tool_calls"')])) as url:
-        said, _ = await ask(OpenAIChat(client, Endpoint(base_url=url, model="m")), "hi")
-    assert said.message.tool_calls == (
+        completion, _ = await complete(OpenAIChat(client, Endpoint(base_url=url, model="m")), "hi")
+    assert completion.message.tool_calls == (
         ToolCall("c1", "look", '{"a":1}'),
         ToolCall("c2", "wait", "{}"),
     )
 
 
-async def test_calls_without_ids_and_with_one_number_are_told_apart(client):
+async def test_calls_without_ids_and_with_the_same_number_are_distinguished(client):
     chunks = [
         chunk('{"index":0,"function":{"name":"look","arguments":"{\\"a\\":"}}'),
         chunk('{"index":0,"function":{"name":"look","arguments":"1}"}}'),
         chunk('{"index":0,"function":{"name":"look","arguments":"{}"}}', finish='"tool_calls"'),
     ]
     async with raw_server(b"".join(chunks)) as url:
-        said, _ = await ask(OpenAIChat(client, Endpoint(base_url=url, model="m")), "hi")
-    assert said.message.tool_calls == (
+        completion, _ = await complete(OpenAIChat(client, Endpoint(base_url=url, model="m")), "hi")
+    assert completion.message.tool_calls == (
         ToolCall("call_0", "look", '{"a":1}'),
         ToolCall("call_1", "look", "{}"),
     )
 
 
-async def test_a_call_that_nobody_counted_is_a_call(client):
+async def test_an_answer_without_token_counts_is_recorded(client):
     hello = b'data: {"choices":[{"delta":{"content":"hi"},"finish_reason":"stop"}]}'
     async with raw_server(hello) as url:
-        said, _ = await ask(OpenAIChat(client, Endpoint(base_url=url, model="m")), "hi")
-    assert said.usage == Usage(model="m", provider="model")
+        completion, _ = await complete(OpenAIChat(client, Endpoint(base_url=url, model="m")), "hi")
+    assert completion.usage == Usage(model="m", provider="model")
 
 
-async def test_a_count_in_an_unknown_form_does_not_spoil_the_answer(client):
+async def test_an_unknown_format_of_costs_is_ignored(client):
     counted = b'{"prompt_tokens":5,"completion_tokens":1,"cost":{"total":0.1}}'
     chunks = [
         b'data: {"choices":[{"delta":{"content":"hi"}}],"usage":%b}\n\n' % counted,
@@ -355,12 +358,16 @@ async def test_a_count_in_an_unknown_form_does_not_spoil_the_answer(client):
         b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n',
     ]
     async with raw_server(b"".join(chunks)) as url:
-        said, _ = await ask(OpenAIChat(client, Endpoint(base_url=url, model="m")), "hi")
-    assert (said.message.content, said.usage.input_tokens, said.usage.cost) == ("hi", 5, None)
+        completion, _ = await complete(OpenAIChat(client, Endpoint(base_url=url, model="m")), "hi")
+    assert (completion.message.content, completion.usage.input_tokens, completion.usage.cost) == (
+        "hi",
+        5,
+        None,
+    )
 
 
 class raw_server:  # noqa: N801
-    """Answers one request with these bytes."""
+    """A server that answers every request with these bytes."""
 
     def __init__(self, body, status=200):
         head = f"HTTP/1.1 {status} -\r\nlocation: /\r\nconnection: close\r\n\r\n"
@@ -370,7 +377,7 @@ class raw_server:  # noqa: N801
         async with stream:
             with trio.move_on_after(5):
                 read = b""
-                while not read.endswith(b"]}"):  # a request that is not read to its end is reset
+                while not read.endswith(b"]}"):  # else the connection would be reset
                     read += await stream.receive_some()
                 try:
                     await stream.send_all(self.answer)
@@ -378,19 +385,19 @@ class raw_server:  # noqa: N801
                     return
 
     async def __aenter__(self):
-        bus = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
         self.manager = trio.open_nursery()
         nursery = await self.manager.__aenter__()
-        nursery.start_soon(trio.serve_listeners, self.handle, bus)
+        nursery.start_soon(trio.serve_listeners, self.handle, listeners)
         self.scope = nursery.cancel_scope
-        return f"http://127.0.0.1:{bus[0].socket.getsockname()[1]}"
+        return f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
 
     async def __aexit__(self, *error):
         self.scope.cancel()
         return await self.manager.__aexit__(*error)
 
 
-def test_how_long_to_wait_is_read_in_all_its_forms():
+def test_retry_after_is_read_in_all_its_forms():
     assert retry_after({"retry-after": "2"}) == 2.0
     assert retry_after({"retry-after": "7", "retry-after-ms": "1500"}) == 1.5
     assert retry_after({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
@@ -403,7 +410,7 @@ def test_how_long_to_wait_is_read_in_all_its_forms():
 
 
 class Looking(Toolbox):
-    """A tool that says what it sees; it can be told to do something first."""
+    """A tool that answers at once, or after `first`."""
 
     def __init__(self, first=None):
         self.first = first
@@ -421,23 +428,23 @@ async def events_of(runtime, text):
     return events, stream.reply
 
 
-def heard(events):
+def streamed_text(events):
     return "".join(event.text for event in events if isinstance(event, TextDelta))
 
 
-async def test_a_turn_streams_and_is_kept(talk):
-    async with open_model([SPEECH]) as model, talk(model) as runtime:
+async def test_a_turn_streams_and_is_kept(chat):
+    async with open_model([SPEECH]) as model, chat(model) as runtime:
         events, reply = await events_of(runtime, "hi")
-        rows = await runtime.history("k")
-    assert heard(events) == reply.text == SPEECH.text
+        rows = await runtime.conversation("k").history()
+    assert streamed_text(events) == reply.text == SPEECH.text
     assert len(events) > 5
     assert texts_of(rows) == [("user", "hi"), ("assistant", SPEECH.text)]
 
 
-async def test_a_tool_that_does_not_exist_is_answered_as_such(talk):
-    async with open_model([WORK, "nothing there"]) as model, talk(model) as runtime:
+async def test_the_model_is_told_that_a_tool_does_not_exist(chat):
+    async with open_model([WORK, "nothing there"]) as model, chat(model) as runtime:
         events, reply = await events_of(runtime, "hi")
-        rows = await runtime.history("k")
+        rows = await runtime.conversation("k").history()
     assert (reply.text, len(reply.usage)) == ("nothing there", 2)
     assert [event.call for event in events if isinstance(event, ToolStarted)] == list(CALLS)
     assert sorted(event.call_id for event in events if isinstance(event, ToolFinished)) == [
@@ -446,14 +453,14 @@ async def test_a_tool_that_does_not_exist_is_answered_as_such(talk):
     assert [e.text for e in events if isinstance(e, ReasoningDelta)][:2] == ["a l", "ook"]
     assert [row.role for row in rows] == ["user", "assistant", "tool", "tool", "assistant"]
     assert rows[1].tool_calls == CALLS
-    told = "There is no tool 'look'; the tools are: none."
-    assert [row.content for row in rows[2:4]] == [told] * 2
+    error = "There is no tool 'look'. Available tools: none."
+    assert [row.content for row in rows[2:4]] == [error] * 2
     assert rows[1].reasoning == "a look, then"
 
 
-async def test_the_model_is_shown_what_its_tools_said(talk, kind):
+async def test_the_model_gets_the_results_of_its_tools(chat, kind):
     async with open_model([WORK, "done"]) as model:
-        async with talk(model, toolbox=Looking()) as runtime:
+        async with chat(model, toolbox=Looking()) as runtime:
             await runtime.ask("k", "hi")
     shown = model.requests[-1].json["messages"]
     if kind is OpenAIChat:
@@ -465,39 +472,39 @@ async def test_the_model_is_shown_what_its_tools_said(talk, kind):
         assert [each["tool_use_id"] for each in shown[2]["content"]] == ["c1", "c2"]
 
 
-async def test_more_is_cached_from_turn_to_turn(talk):
+async def test_more_is_cached_from_turn_to_turn(chat):
     answers = [ModelAnswer("wave after wave " * 60) for _ in range(5)]
-    async with open_model(answers) as model, talk(model) as runtime:
+    async with open_model(answers) as model, chat(model) as runtime:
         replies = [await runtime.ask("k", f"message {n} " * 30) for n in range(5)]
         prompts = [request.prompt_tokens for request in model.requests]
     cached = [reply.usage[0].cache_read_tokens for reply in replies]
     assert cached[0] == 0
     assert cached == sorted(set(cached))
-    # All that was sent before is read from the cache, up to what does not fill a step.
+    # Everything that was sent before is read from the cache, except for a partial block.
     for before, read in zip(prompts, cached[1:], strict=False):
         assert before - 128 <= read <= before
 
 
-async def test_a_restart_and_a_switch_to_and_fro_leave_the_cache_warm(talk):
+async def test_a_restart_and_a_switch_to_and_fro_leave_the_cache_warm(chat):
     answers = [ModelAnswer("wave after wave " * 60) for _ in range(9)]
     async with open_model(answers) as model:
-        async with talk(model) as runtime:
+        async with chat(model) as runtime:
             for text in ("one", "two"):
                 first = await runtime.ask("k", text)
-            await runtime.new_session("k")
+            await runtime.conversation("k").new()
             await runtime.ask("k", "elsewhere")
-            await runtime.switch("k", first.session_id)
+            await runtime.conversation("k").switch(first.session_id)
             await runtime.ask("k", "three")
-        async with talk(model) as runtime:
+        async with chat(model) as runtime:
             await runtime.ask("k", "four")
     sent = [request for request in model.requests if b"elsewhere" not in request.body]
     for before, after in itertools.pairwise(sent):
         assert after.cached_tokens >= before.prompt_tokens - 128
 
 
-async def test_a_busy_provider_is_asked_again_when_it_said(talk):
+async def test_a_busy_provider_is_retried_after_the_delay_it_asked_for(chat):
     faults = [Refuse("rate_limit", retry_after=0.2), Refuse("overloaded", retry_after=0.1)]
-    async with open_model(["hello"], faults) as model, talk(model) as runtime:
+    async with open_model(["hello"], faults) as model, chat(model) as runtime:
         reply = await runtime.ask("k", "hi")
         assert (reply.text, reply.status) == ("hello", "complete")
     first, second, third = [request.at for request in model.requests]
@@ -506,12 +513,13 @@ async def test_a_busy_provider_is_asked_again_when_it_said(talk):
     assert model.requests[0].body == model.requests[2].body
 
 
-async def test_who_asks_for_too_long_a_wait_is_not_waited_for(talk):
+async def test_a_provider_that_asks_for_too_long_a_delay_is_not_waited_for(chat):
     faults = [Refuse("rate_limit", retry_after=3600)]
-    async with open_model(["hello"], faults) as model, talk(model) as runtime:
+    async with open_model(["hello"], faults) as model, chat(model) as runtime:
         reply = await runtime.ask("k", "hi")
         assert (reply.status, len(model.requests)) == ("failed", 1)
         assert "lamp is busy" in reply.text
+        assert "no time" not in reply.text  # the deadline of the turn is not the reason
         assert (await runtime.ask("k", "hi?")).text == "hello"
 
 
@@ -519,88 +527,91 @@ BROKEN = [HangUp(), Disconnect(4), CutOff(4), ErrorEvent(4), OnlyGarbage(60), Di
 
 
 @pytest.mark.parametrize("fault", BROKEN, ids=repr)
-async def test_an_answer_that_breaks_off_is_asked_for_again_and_repeats_nothing(talk, fault):
-    async with open_model([SPEECH], [fault, fault]) as model, talk(model) as runtime:
+async def test_an_answer_that_breaks_off_is_retried_and_nothing_is_repeated(chat, fault):
+    async with open_model([SPEECH], [fault, fault]) as model, chat(model) as runtime:
         events, reply = await events_of(runtime, "hi")
-        rows = await runtime.history("k")
-    assert heard(events) == reply.text == SPEECH.text
+        rows = await runtime.conversation("k").history()
+    assert streamed_text(events) == reply.text == SPEECH.text
     assert texts_of(rows)[1:] == [("assistant", SPEECH.text)]
     assert len(model.requests) == 3
 
 
-async def test_what_was_thought_is_not_repeated_either(talk):
-    thinking = ModelAnswer("yes", reasoning="let me think", piece=4)
-    async with open_model([thinking], [Disconnect(2)]) as model, talk(model) as runtime:
+async def test_reasoning_is_not_repeated_either(chat):
+    thinking = ModelAnswer("yes", reasoning="let me think", chunk_size=4)
+    async with open_model([thinking], [Disconnect(2)]) as model, chat(model) as runtime:
         events, _ = await events_of(runtime, "hi")
     assert [e.text for e in events if isinstance(e, ReasoningDelta)] == ["let ", "me t"]
 
 
-async def test_another_answer_than_the_one_that_broke_off_begins_anew(talk):
+async def test_a_different_answer_after_a_retry_restarts_the_text(chat):
     said = iter(["hello there, sailor", "hello you and me", "hello you and me, sailor"])
-    async with open_model(lambda _: ModelAnswer(next(said), piece=5)) as model:
+    async with open_model(lambda _: ModelAnswer(next(said), chunk_size=5)) as model:
         model.fail(Disconnect(3), Disconnect(3))
-        async with talk(model) as runtime:
+        async with chat(model) as runtime:
             events, reply = await events_of(runtime, "hi")
     assert reply.text == "hello you and me, sailor"
-    assert heard(events) == f"hello there, sa{ONCE_MORE}hello you and me, sailor"
+    assert streamed_text(events) == f"hello there, sa{RETRYING}hello you and me, sailor"
 
 
-async def test_of_several_tries_that_broke_off_only_the_last_is_kept(talk):
-    """The user has seen all of them; the next turn is not to be confused by them."""
+async def test_of_several_attempts_that_broke_off_only_the_last_is_kept(chat):
+    """The user has seen all of them, but they would confuse the model in the next turn."""
     said = iter(["hello there, sailor", "hello you, my friend", "good bye, my friend"])
-    async with open_model(lambda _: ModelAnswer(next(said), piece=5)) as model:
+    async with open_model(lambda _: ModelAnswer(next(said), chunk_size=5)) as model:
         model.fail(Disconnect(3), Disconnect(3), Disconnect(3))
-        async with talk(model) as runtime:
+        async with chat(model) as runtime:
             events, reply = await events_of(runtime, "hi")
-            rows = texts_of(await runtime.history("k"))
+            rows = texts_of(await runtime.conversation("k").history())
     assert reply.status == "failed"
-    tries = ["hello there, sa", "hello you, my f", "good bye, my fr"]
-    assert heard(events) == ONCE_MORE.join(tries)
-    assert rows == [("user", "hi"), ("assistant", tries[-1])]
+    attempts = ["hello there, sa", "hello you, my f", "good bye, my fr"]
+    assert streamed_text(events) == RETRYING.join(attempts)
+    assert rows == [("user", "hi"), ("assistant", attempts[-1])]
 
 
-async def test_a_model_that_never_gets_to_an_end_fails_the_turn(talk):
-    async with open_model([SPEECH], [Disconnect(3)] * 3) as model, talk(model) as runtime:
+async def test_a_model_that_never_gets_to_an_end_fails_the_turn(chat):
+    async with open_model([SPEECH], [Disconnect(3)] * 3) as model, chat(model) as runtime:
         events, reply = await events_of(runtime, "hi")
         assert reply.status == "failed"
         assert "the connection to lamp failed" in reply.text
-        assert heard(events) == "hello "
-        assert texts_of(await runtime.history("k")) == [("user", "hi"), ("assistant", "hello ")]
+        assert streamed_text(events) == "hello "
+        assert texts_of(await runtime.conversation("k").history()) == [
+            ("user", "hi"),
+            ("assistant", "hello "),
+        ]
         assert (await runtime.ask("k", "and?")).text == SPEECH.text
 
 
 @pytest.mark.parametrize(
-    ("why", "sentence"), [("bad_key", "does not accept the key"), ("no_quota", "no quota left")]
+    ("why", "sentence"), [("bad_key", "rejected the API key"), ("no_quota", "no quota left")]
 )
-async def test_what_cannot_work_is_told_at_once(talk, why, sentence):
-    async with open_model(["hello"], [Refuse(why)]) as model, talk(model) as runtime:
+async def test_errors_that_a_retry_cannot_fix_fail_at_once(chat, why, sentence):
+    async with open_model(["hello"], [Refuse(why)]) as model, chat(model) as runtime:
         reply = await runtime.ask("k", "hi")
         assert (reply.status, len(model.requests)) == ("failed", 1)
     assert sentence in reply.text
     assert KEY not in reply.text + (reply.error or "")
 
 
-async def test_a_conversation_that_is_too_long_is_told_as_such(talk):
-    async with open_model(window=1000) as model, talk(model) as runtime:
+async def test_a_conversation_that_is_too_long_is_reported_as_such(chat):
+    async with open_model(window=1000) as model, chat(model) as runtime:
         reply = await runtime.ask("k", "hi")
     assert (reply.status, reply.text) == ("failed", OVERFLOW)
 
 
 @pytest.mark.parametrize("body", [b"", b'{"error":{"message":"Bad Request","code":400}}'])
-async def test_a_refusal_without_a_reason_is_an_overflow_in_a_long_conversation(talk, body):
-    async with open_model() as model, talk(model) as runtime:
+async def test_a_refusal_without_a_reason_is_an_overflow_in_a_long_conversation(chat, body):
+    async with open_model() as model, chat(model) as runtime:
         for number in range(26):
             await runtime.ask("k", f"hello {number}")
-    async with raw_server(body, 400) as url, talk(model, endpoint={"base_url": url}) as runtime:
+    async with raw_server(body, 400) as url, chat(model, endpoint={"base_url": url}) as runtime:
         assert (await runtime.ask("k", "once more")).text == OVERFLOW
-        assert "refused the request (400" in (await runtime.ask("short", "hello")).text
+        assert "rejected the request (400" in (await runtime.ask("short", "hello")).text
 
 
-async def test_a_failure_after_tools_keeps_what_they_did(talk, kind):
+async def test_a_failure_after_tools_keeps_what_they_did(chat, kind):
     async with open_model([WORK, "done"], [None, Refuse("bad_key")]) as model:
-        async with talk(model, toolbox=Looking()) as runtime:
+        async with chat(model, toolbox=Looking()) as runtime:
             assert (await runtime.ask("k", "hi")).status == "failed"
-            rows = await runtime.history("k")
+            rows = await runtime.conversation("k").history()
             assert (await runtime.ask("k", "and?")).text == "done"
     assert [row.role for row in rows] == ["user", "assistant", "tool", "tool"]
     assert bool(rows[1].reasoning_details) == (kind is AnthropicMessages)
@@ -608,16 +619,16 @@ async def test_a_failure_after_tools_keeps_what_they_did(talk, kind):
     assert after[: len(before)] == before
 
 
-async def test_an_interruption_after_tools_keeps_what_was_sent(talk):
+async def test_an_interruption_after_tools_keeps_what_was_sent(chat):
     async with open_model([WORK, SPEECH, "done"], [None, Drip(60)]) as model:
         toolbox = Looking()
-        async with talk(model, toolbox=toolbox) as runtime, trio.open_nursery() as nursery:
+        async with chat(model, toolbox=toolbox) as runtime, trio.open_nursery() as nursery:
             replies = []
 
             async def first():
                 replies.append(await runtime.ask("k", "hi"))
 
-            with runtime.events("k") as events:
+            with runtime.subscribe("k") as events:
                 nursery.start_soon(first)
                 left = 2
                 async for envelope in events:
@@ -626,7 +637,7 @@ async def test_an_interruption_after_tools_keeps_what_was_sent(talk):
                         break
             while len(model.requests) < 2:
                 await trio.lowlevel.checkpoint()
-            assert await runtime.interrupt("k")
+            assert await runtime.conversation("k").interrupt()
             while not replies:
                 await trio.lowlevel.checkpoint()
             assert (await runtime.ask("k", "and?")).text == "done"
@@ -635,10 +646,10 @@ async def test_an_interruption_after_tools_keeps_what_was_sent(talk):
     assert after[: len(before)] == before
 
 
-async def test_what_users_say_meanwhile_stands_behind_the_tools_once(talk):
+async def test_steered_messages_follow_the_tool_results_once(chat):
     async with open_model([WORK, "done"]) as model:
         toolbox = Looking()
-        async with talk(model, toolbox=toolbox) as runtime, trio.open_nursery() as nursery:
+        async with chat(model, toolbox=toolbox) as runtime, trio.open_nursery() as nursery:
             begun, steered = trio.Event(), trio.Event()
 
             async def first():
@@ -648,62 +659,60 @@ async def test_what_users_say_meanwhile_stands_behind_the_tools_once(talk):
             toolbox.first = first
             nursery.start_soon(runtime.ask, "k", "hi")
             await begun.wait()
-            await runtime.steer("k", "hurry")
+            await runtime.conversation("k").steer("hurry")
             steered.set()
-        async with talk(model) as runtime:
-            rows = await runtime.history("k")
+        async with chat(model) as runtime:
+            rows = await runtime.conversation("k").history()
     assert [row.role for row in rows] == ["user", "assistant", "tool", "tool", "user", "assistant"]
     assert rows[4].content == "hurry"
     assert "hurry" in str(model.requests[-1].json["messages"][-1])
 
 
-async def test_a_call_that_a_limit_cut_is_not_made_with_what_is_left_of_it(talk):
+async def test_a_truncated_tool_call_is_not_run(chat):
     calls = (ToolCall("c1", "look", '{"at":"it"}'), ToolCall("c2", "look", ""))
     async with open_model([ModelAnswer(calls=calls, finish="length"), "well"]) as model:
-        async with talk(model, toolbox=Looking()) as runtime:
+        async with chat(model, toolbox=Looking()) as runtime:
             reply = await runtime.ask("k", "go on")
-            rows = await runtime.history("k")
+            rows = await runtime.conversation("k").history()
     assert reply.text == "well"
     assert [row.content for row in rows if row.role == "tool"] == [
         "c1 sees waves",
-        "look was not run: the answer reached the limit of its length within this call.",
+        "look was not run: the answer reached the token limit in the middle of this call.",
     ]
 
 
-async def test_an_answer_that_a_limit_ended_before_it_began_says_so(talk):
+async def test_an_answer_that_reached_the_token_limit_without_text_says_so(chat):
     async with open_model([ModelAnswer("", reasoning="hm", finish="length")]) as model:
-        async with talk(model) as runtime:
+        async with chat(model) as runtime:
             reply = await runtime.ask("k", "go on")
-    assert "the limit of its length" in reply.text
+    assert "reached the token limit" in reply.text
 
 
-async def test_a_model_that_only_calls_tools_comes_to_an_end(talk):
+async def test_a_model_that_only_calls_tools_is_stopped(chat):
     async with open_model(lambda _: WORK) as model:
-        async with talk(model, max_steps=3) as runtime:
+        async with chat(model, max_steps=3) as runtime:
             reply = await runtime.ask("k", "hi")
     assert (reply.status, len(model.requests)) == ("failed", 3)
     assert "3 times" in reply.text
 
 
-async def test_a_turn_without_time_for_another_try_says_so(start, provider, world):
-    from hermes.config import Config
-
+async def test_a_turn_without_time_for_another_attempt_says_so(start, provider, world):
     faults = [Refuse("overloaded", retry_after=50)]
     async with open_model(["hello"], faults) as model:
         agent = ChatAgent(provider(model))
-        options = {"agent": lambda _: agent, "config": Config(turn_timeout=10)}
+        options = {"agent": agent, "config": Config(turn_timeout=10)}
         async with start(**options) as runtime:
             reply = await runtime.ask("k", "hi")
-    assert "no time left" in reply.text
+    assert "no time is left" in reply.text
 
 
 def stable(request):
-    """What a request shows of a conversation, without markers."""
+    """The messages of a request, without cache breakpoints."""
     body = request.json
-    return [without_marks(message) for message in body["messages"]]
+    return [without_breakpoints(message) for message in body["messages"]]
 
 
-def without_marks(value):
+def without_breakpoints(value):
     if isinstance(value, dict):
-        return {k: without_marks(v) for k, v in value.items() if k != "cache_control"}
-    return [without_marks(each) for each in value] if isinstance(value, list) else value
+        return {k: without_breakpoints(v) for k, v in value.items() if k != "cache_control"}
+    return [without_breakpoints(each) for each in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""`python -m hermes.run` with its options and settings, as a person or a service starts it."""
+"""`python -m hermes.run` with its options and settings, as a user or a service starts it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from hermes.settings import EXAMPLE
+from hermes.settings import example_config
 from hermes.store import SessionStore, file_lock
 from hermes.testing import open_model
 from hermes.testing.telegram import TOKEN, open_telegram
-from tests.jsonrpc_client import Client
+from tests.support.jsonrpc_client import Client
 
 SECONDS = 60
 RUN = [sys.executable, "-W", "error", "-m", "hermes.run"]
@@ -35,19 +35,19 @@ def run(*arguments, text="", env=None, cwd=None):
     )  # fmt: skip
 
 
-def test_the_example_is_printed_and_loads(tmp_path):
+def test_the_example_configuration_is_printed_and_loads(tmp_path):
     done = run("--example-config")
-    assert (done.returncode, done.stdout, done.stderr) == (0, EXAMPLE, "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, example_config(), "")
     path = tmp_path / "hermes.toml"
     path.write_text(done.stdout)
     done = run("--config", path, "--check-config")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{path} is in order.\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{path}: OK\n", "")
     done = run("--config", path, "--db", tmp_path / "chat.db", text="hello\n")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("You said: hello\n")
 
 
-def test_every_problem_is_told_with_its_line_and_nothing_is_begun(tmp_path):
+def test_every_problem_is_reported_with_its_line_and_nothing_is_started(tmp_path):
     path = tmp_path / "hermes.toml"
     path.write_text(
         f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
@@ -58,20 +58,20 @@ def test_every_problem_is_told_with_its_line_and_nothing_is_begun(tmp_path):
     for check in (["--check-config"], []):
         done = run("--config", path, *check, text="hello\n")
         assert (done.returncode, done.stdout) == (2, "")
-        told = [line.removeprefix(f"{path}: ") for line in done.stderr.splitlines()]
-        assert told == [
-            "line 5: agent.key: the environment has no NOT_SET; set it",
-            "line 6: agent.tools: 'json' is not of the form module:name",
-            "line 6: agent.tools: json has no nothing",
-            "line 6: agent.tools: nothing_here cannot be imported: ModuleNotFoundError: "
+        output = [line.removeprefix(f"{path}: ") for line in done.stderr.splitlines()]
+        assert output == [
+            "line 5: agent.key: the environment variable NOT_SET is not set",
+            "line 6: agent.tools: cannot import nothing_here: ModuleNotFoundError: "
             "No module named 'nothing_here'",
-            "line 8: telegram.token: /no/such/file cannot be read: No such file or directory",
+            "line 6: agent.tools: expected module:name, got 'json'",
+            "line 6: agent.tools: json has no nothing",
+            "line 8: telegram.token: cannot read /no/such/file: No such file or directory",
             "line 11: hooks.on_session_finalize: json has no none",
         ]
     assert not (tmp_path / "chat.db").exists()
 
 
-def test_what_a_model_could_not_call_is_told_before_anything_is_begun(tmp_path):
+def test_unusable_tools_are_reported_before_anything_is_started(tmp_path):
     path = tmp_path / "hermes.toml"
     path.write_text(
         f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
@@ -82,49 +82,48 @@ def test_what_a_model_could_not_call_is_told_before_anything_is_begun(tmp_path):
     (tmp_path / "mine.py").write_text("def add(a: int, b: int) -> int:\n    return a + b\n")
     done = run("--config", path, text="hello\n", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    told = [line.removeprefix(f"{path}: ") for line in done.stderr.splitlines()]
-    assert told == [
-        "line 2: agent: OpenAI wants a key: set OPENAI_API_KEY, or say with base_url where the "
-        "model is",
+    output = [line.removeprefix(f"{path}: ") for line in done.stderr.splitlines()]
+    assert output == [
+        "line 2: agent: OpenAI needs a key: set OPENAI_API_KEY, or base_url for another endpoint",
         "line 5: agent.tools: json:__name__ is not a function",
-        "line 5: agent.tools: json:dumps cannot be a tool: "
+        "line 5: agent.tools: json:dumps cannot be used as a tool: "
         "tool dumps: parameter obj needs an annotation",
-        "line 5: agent.tools: mine:add is the second tool of that name",
+        "line 5: agent.tools: mine:add is the second tool with this name",
         "line 7: hooks.on_session_finalize: json:__name__ is not a function",
-        "line 9: mcp.files.command: there is no program no-such-program; "
-        "install it, or give its whole path",
-        "line 11: metrics.file: its folder does not exist; create it first",
+        "line 9: mcp.files.command: program no-such-program not found; "
+        "install it or give its full path",
+        "line 11: metrics.file: the directory does not exist; create it first",
     ]
     assert not (tmp_path / "chat.db").exists()
 
 
-@pytest.mark.parametrize("place", ["/", "", "~nobody/chat.db"])
-def test_a_place_that_cannot_be_is_told_in_one_sentence(place):
+@pytest.mark.parametrize("path", ["/", "", "~nobody/chat.db"])
+def test_an_impossible_path_is_reported_in_one_sentence(path):
     for option in ([], ["--status"]):
-        done = run("--db", place, *option)
+        done = run("--db", path, *option)
         assert done.returncode == 3
         assert (done.stdout + done.stderr).count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (
             ["--config", "/no/such.toml"],
-            "/no/such.toml: it cannot be read: No such file",
+            "/no/such.toml: cannot read the file: No such file",
         ),
-        (["--agent", "openai"], "settings: agent: kind = 'openai' needs a model"),
-        (["--agent", "offline", "--model", "m"], "settings: agent.model: it has no effect"),
+        (["--agent", "openai"], "configuration: agent: kind = 'openai' needs a model"),
+        (["--agent", "offline", "--model", "m"], "configuration: agent.model: has no effect"),
     ],
 )
-def test_wrong_options_are_told_in_one_sentence(tmp_path, arguments, told):
+def test_wrong_options_are_reported_in_one_sentence(tmp_path, arguments, message):
     done = run(*arguments, "--db", tmp_path / "chat.db")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(told)
+    assert done.stderr.startswith(message)
     assert done.stderr.count("\n") == 1
 
 
-def test_the_page_about_it_shows_what_happens(tmp_path):
+def test_the_commands_in_the_docs_print_what_they_show(tmp_path):
     page = (ROOT / "docs" / "running.md").read_text()
     shown = []
     for block in re.findall(r"^```console\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
@@ -137,19 +136,30 @@ def test_the_page_about_it_shows_what_happens(tmp_path):
             check=False,
         )  # fmt: skip
         assert (done.stdout, done.stderr) == (output, "")
+
+
+@pytest.mark.parametrize("page", ["running", "operating", "admin", "telegram"])
+def test_the_options_in_the_docs_exist(page):
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    commands = "\n".join(re.findall(r"hermes\.run[^\n`]*", text))
+    options = set(re.findall(r"--[a-z-]+", commands))
+    if page == "running":
+        options |= set(re.findall(r"`(--[a-z-]+)", text))
     usage = run("--help").stdout
-    for option in re.findall(r"`(--[a-z-]+)", page):
-        assert option in usage
+    assert not [option for option in options if option not in usage]
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
-    [(["--json"], "--json goes with --status"), (["--no-console", "--stdio"], "take --no-console")],
+    ("options", "message"),
+    [
+        (["--json"], "--json requires --status"),
+        (["--no-console", "--stdio"], "--no-console has no effect with --stdio"),
+    ],
 )
-def test_options_that_would_have_no_effect_are_refused(options, told):
+def test_options_without_effect_are_refused(options, message):
     done = run(*options)
     assert (done.returncode, done.stdout) == (2, "")
-    assert told in done.stderr
+    assert message in done.stderr
 
 
 def test_ctrl_c_drains_a_chat_through_pipes(tmp_path):
@@ -166,7 +176,7 @@ def test_ctrl_c_drains_a_chat_through_pipes(tmp_path):
         assert process.stderr.read() == ""
 
 
-def test_an_unknown_option_is_told_in_one_sentence():
+def test_an_unknown_option_is_refused():
     done = run("--nonsense")
     assert done.returncode == 2
     assert "unrecognized arguments: --nonsense" in done.stderr
@@ -201,7 +211,7 @@ def test_a_model_of_the_environment_can_be_configured(tmp_path, table):
     connected = {"OPENAI_BASE_URL": "http://127.0.0.1:1"}
     assert run("--config", path, "--check-config", env=connected).stderr == ""
     done = run("--config", path, "--check-config")
-    assert (done.returncode, "it has no effect without a model" in done.stderr) == (2, True)
+    assert (done.returncode, "has no effect without a model" in done.stderr) == (2, True)
     named = {**connected, "OPENAI_MODEL": "little"}
     assert run("--agent", "openai", "--check-config", env=named).stderr == ""
     anthropic = ["--agent", "anthropic", "--model", "m", "--check-config"]
@@ -209,7 +219,7 @@ def test_a_model_of_the_environment_can_be_configured(tmp_path, table):
     assert run(*anthropic, env={"ANTHROPIC_API_KEY": "sk-1"}).stderr == ""
 
 
-async def test_another_model_on_the_command_line_is_asked_in_the_way_of_the_settings(tmp_path):
+async def test_a_model_on_the_command_line_uses_the_kind_of_the_settings(tmp_path):
     async with open_model(lambda _: "good evening") as model:
         path = tmp_path / "hermes.toml"
         path.write_text(
@@ -226,7 +236,7 @@ async def test_another_model_on_the_command_line_is_asked_in_the_way_of_the_sett
     assert asked.headers["x-api-key"] == "sk-for-anthropic"
 
 
-async def test_only_headers_that_hold_a_secret_are_hidden_from_what_is_said(tmp_path):
+async def test_only_headers_with_a_secret_are_redacted_in_answers(tmp_path):
     async with open_model(lambda _: "research, with Bearer canary-in-a-header") as model:
         path = tmp_path / "hermes.toml"
         path.write_text(
@@ -242,10 +252,10 @@ async def test_only_headers_that_hold_a_secret_are_hidden_from_what_is_said(tmp_
     with SessionStore(tmp_path / "chat.db") as store:
         [listed] = store.list_sessions()
         kept = store.load(listed.session.id).messages[-1].content
-    assert kept == "research, with [hidden]"
+    assert kept == "research, with [redacted]"
 
 
-def test_a_server_with_tools_is_given_its_keys_by_where_they_are_found(tmp_path):
+def test_an_mcp_server_gets_its_keys_from_references(tmp_path):
     path = tmp_path / "hermes.toml"
     path.write_text(
         "data = 'chat.db'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
@@ -255,17 +265,17 @@ def test_a_server_with_tools_is_given_its_keys_by_where_they_are_found(tmp_path)
     )
     done = run("--config", path, cwd=tmp_path)
     assert (done.returncode, done.stderr.splitlines()) == (
-        2, [f"{path}: line 8: mcp.files.keys.FILES_TOKEN: the environment has no MINE; set it"]
+        2, [f"{path}: line 8: mcp.files.keys.FILES_TOKEN: the environment variable MINE is not set"]
     )  # fmt: skip
     done = run("--config", path, text="/whoami\n", cwd=tmp_path, env={"MINE": "canary-for-files"})
     assert done.returncode == 0
     assert (tmp_path / "given").read_text() == "canary-for-files"
 
 
-def test_tools_and_hooks_are_named_in_the_settings(tmp_path):
+def test_hooks_are_named_in_the_settings(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from pathlib import Path\n\ndef left(session_id, platform):\n"
-        "    with Path('left').open('a') as told:\n        told.write(platform)\n"
+        "    with Path('left').open('a') as output:\n        output.write(platform)\n"
     )
     path = tmp_path / "hermes.toml"
     path.write_text("data = 'chat.db'\n[hooks]\non_session_finalize = ['mine:left']\n")
@@ -274,19 +284,19 @@ def test_tools_and_hooks_are_named_in_the_settings(tmp_path):
     assert (tmp_path / "left").read_text() == "console"
 
 
-def test_a_bot_without_a_console_or_a_platform_is_told_so(tmp_path):
+def test_a_bot_without_a_console_or_a_platform_is_refused(tmp_path):
     done = run("--no-console", "--db", tmp_path / "chat.db")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("there is nothing to run")
+    assert done.stderr.startswith("nothing to run")
     assert done.stderr.count("\n") == 1
 
 
-# For editors
+# Editors
 
 
 @asynccontextmanager
 async def editor(*arguments):
-    """A bot with `--stdio` in a process of its own, and a client of it."""
+    """Start a bot with `--stdio` and a client for it."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     async with bot("--stdio", *arguments, **pipes) as process, trio.open_nursery() as nursery:
         client = Client(process.stdin, process.stdout)
@@ -295,20 +305,20 @@ async def editor(*arguments):
         nursery.cancel_scope.cancel()
 
 
-async def test_an_editor_speaks_with_it_and_ends_it_by_the_end_of_its_input(tmp_path):
+async def test_an_editor_uses_the_bot_and_ends_it_by_closing_its_input(tmp_path):
     path = str(tmp_path / "chat.db")
     async with editor("--db", path) as (process, client):
         handle = (await client.call("session.create"))["session_id"]
         await client.call("prompt.submit", session_id=handle, text="hello")
-        told = await client.event("message.complete", handle)
-        assert (told["status"], told["text"].splitlines()[0]) == ("complete", "You said: hello")
+        output = await client.event("message.complete", handle)
+        assert (output["status"], output["text"].splitlines()[0]) == ("complete", "You said: hello")
         # What was submitted before the end of the input is still answered.
-        await client.ask("prompt.submit", session_id=handle, text="count to 5 slowly")
+        await client.request("prompt.submit", session_id=handle, text="count to 5 slowly")
         await process.stdin.aclose()
         await client.wait_end()
         assert (await client.event("message.complete", handle))["text"] == "1 2 3 4 5"
         assert await process.wait() == 0
-        said = await said_by(process)
+        said = await log_of(process)
     assert "hello" not in said
     assert client.numbers == list(range(1, len(client.numbers) + 1))
     with SessionStore(path) as store:
@@ -316,7 +326,7 @@ async def test_an_editor_speaks_with_it_and_ends_it_by_the_end_of_its_input(tmp_
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_bot_for_an_editor_drains_when_it_is_told_to_end(tmp_path, number):
+async def test_a_bot_for_an_editor_drains_at_a_signal(tmp_path, number):
     async with editor("--db", str(tmp_path / "chat.db")) as (process, client):
         handle = (await client.call("session.create"))["session_id"]
         await client.call("prompt.submit", session_id=handle, text="count to 8 slowly")
@@ -330,7 +340,7 @@ async def test_a_bot_for_an_editor_drains_when_it_is_told_to_end(tmp_path, numbe
         assert store.load(session.session.id).messages[-1].content == "1 2 3 4 5 6 7 8"
 
 
-async def test_nothing_but_frames_is_written_to_an_editor(tmp_path):
+async def test_standard_output_has_nothing_but_json_rpc(tmp_path):
     (tmp_path / "loud.py").write_text(
         "print('imported')\n\ndef left(session_id, platform):\n    print('left', flush=True)\n"
     )
@@ -341,10 +351,10 @@ async def test_nothing_but_frames_is_written_to_an_editor(tmp_path):
     assert done.returncode == 0
     assert [json.loads(line)["jsonrpc"] for line in done.stdout.splitlines()] == ["2.0", "2.0"]
     assert "imported\n" in done.stderr
-    assert " hermes.run started front=stdio agent=offline\n" in done.stderr
+    assert " hermes.run started frontend=stdio agent=offline\n" in done.stderr
 
 
-def test_also_a_warning_of_a_library_is_a_line_of_the_log(tmp_path):
+def test_a_warning_of_a_library_is_logged(tmp_path):
     (tmp_path / "old.py").write_text(
         "import warnings\n\ndef left(session_id, platform):\n    warnings.warn('it is old')\n"
     )
@@ -355,12 +365,12 @@ def test_also_a_warning_of_a_library_is_a_line_of_the_log(tmp_path):
         command, input="hello\n/new\n", capture_output=True, text=True, timeout=60, check=True,
         env={**QUIET, "PYTHONPATH": str(ROOT)}, cwd=tmp_path,
     )  # fmt: skip
-    [told] = map(json.loads, done.stderr.splitlines())
-    assert (told["level"], told["logger"]) == ("warning", "py.warnings")
-    assert "it is old" in told["event"]
+    [output] = map(json.loads, done.stderr.splitlines())
+    assert (output["level"], output["logger"]) == ("warning", "py.warnings")
+    assert "it is old" in output["event"]
 
 
-# On a platform
+# Platforms
 
 
 @pytest.fixture
@@ -371,7 +381,7 @@ async def server():
 
 @pytest.fixture
 def settings(tmp_path, server):
-    """Write settings for a bot on the loopback server; more lines go into its table."""
+    """Write settings for a bot on the loopback server; further lines go into [telegram]."""
 
     def write(*lines):
         path = tmp_path / "hermes.toml"
@@ -387,7 +397,7 @@ def settings(tmp_path, server):
 
 @asynccontextmanager
 async def bot(*arguments, **options):
-    """A bot in a process of its own, which is killed at the end if it still runs."""
+    """Start a bot in a process of its own, and kill it at the end if it is still running."""
     env = {**QUIET, "TOKEN": TOKEN}
     process = await trio.lowlevel.open_process(
         [*RUN, *arguments], env=env, stderr=subprocess.PIPE, **options
@@ -402,39 +412,39 @@ async def bot(*arguments, **options):
             await process.wait()
 
 
-async def said_by(process):
+async def log_of(process):
     return b"".join([piece async for piece in process.stderr]).decode()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_bot_on_telegram_answers_whom_it_knows_and_drains(server, settings, number):
+async def test_a_bot_on_telegram_answers_its_users_and_drains(server, settings, number):
     config = settings("users = [7]")
     async with bot("--no-console", "--config", config) as process:
         server.say(7, "hello")
         server.say(8, "let me in")
-        await server.wait_until(lambda: "You said: hello" in "".join(server.rooms[7].texts))
-        await server.wait_until(lambda: server.rooms[8].texts)
+        await server.wait_until(lambda: "You said: hello" in "".join(server.chats[7].texts))
+        await server.wait_until(lambda: server.chats[8].texts)
         process.send_signal(number)
-        told = await said_by(process)
+        output = await log_of(process)
         assert await process.wait() == 0
-    assert "hello" not in told  # a line per turn, and never what was said
-    assert told.count(" hermes.turns turn ") == 1, told
-    [told] = server.rooms[8].texts
-    assert "/pair" in told
-    assert "You said" not in told
+    assert "hello" not in output  # a line per turn, and never any content
+    assert output.count(" hermes.turns turn ") == 1, output
+    [output] = server.chats[8].texts
+    assert "/pair" in output
+    assert "You said" not in output
 
 
-async def test_a_stranger_is_let_in_by_the_operator_at_the_console(server, settings):
+async def test_an_unknown_user_is_admitted_by_the_operator_at_the_console(server, settings):
     config = settings("pairing = true")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     async with bot("--config", config, **pipes) as process:
         server.say(8, "let me in")
-        await server.wait_until(lambda: server.rooms[8].texts)
-        code = re.search(r"[0-9A-Z]{4}-[0-9A-Z]{4}", server.rooms[8].texts[0])[0]
+        await server.wait_until(lambda: server.chats[8].texts)
+        code = re.search(r"[0-9A-Z]{4}-[0-9A-Z]{4}", server.chats[8].texts[0])[0]
         await process.stdin.send_all(f"/pair {code}\n".encode())
-        await server.wait_until(lambda: len(server.rooms[8].texts) > 1)
+        await server.wait_until(lambda: len(server.chats[8].texts) > 1)
         server.say(8, "hello")
-        await server.wait_until(lambda: "You said: hello" in "".join(server.rooms[8].texts))
+        await server.wait_until(lambda: "You said: hello" in "".join(server.chats[8].texts))
         await process.stdin.aclose()
         shown = b"".join([piece async for piece in process.stdout])
         assert await process.wait() == 0
@@ -442,32 +452,30 @@ async def test_a_stranger_is_let_in_by_the_operator_at_the_console(server, setti
     assert b"let me in" not in shown
 
 
-async def test_a_token_that_is_revoked_is_told_in_a_sentence_and_ends_a_bot_without_more(
-    server, settings
-):
+async def test_a_revoked_token_is_reported_and_ends_a_bot_without_other_platforms(server, settings):
     config = settings("open = true")
     async with bot("--no-console", "--config", config) as process:
         server.say(7, "hello")
-        await server.wait_until(lambda: server.rooms[7].texts)
+        await server.wait_until(lambda: server.chats[7].texts)
         server.revoke()
         server.say(7, "too late")
-        told = await said_by(process)
+        output = await log_of(process)
         assert await process.wait() == 5
-    assert "@BotFather" in told
-    assert TOKEN not in told
-    assert "Traceback" not in told
-    assert told.count("@BotFather") == 1
+    assert "@BotFather" in output
+    assert TOKEN not in output
+    assert "Traceback" not in output
+    assert output.count("@BotFather") == 1
 
 
-async def test_a_second_signal_ends_a_bot_that_drains(tmp_path, server, settings):
+async def test_a_second_signal_stops_a_draining_bot(tmp_path, server, settings):
     config = settings("open = true")
     async with bot("--no-console", "--config", config) as process:
         server.say(7, "count to 1000 slowly")
-        await server.wait_until(lambda: server.rooms[7].texts)
+        await server.wait_until(lambda: server.chats[7].texts)
         process.terminate()
-        told = b""
-        while b"draining" not in told:
-            told += await process.stderr.receive_some()
+        output = b""
+        while b"draining" not in output:
+            output += await process.stderr.receive_some()
         process.terminate()
         assert await process.wait() == 130
     with SessionStore(tmp_path / "chat.db") as store:
@@ -489,19 +497,19 @@ async def test_the_status_is_read_from_another_process(tmp_path, server, setting
     assert (await status())[0] == 3
     async with bot("--no-console", "--config", config) as process:
         server.say(7, "hello")
-        await server.wait_until(lambda: server.rooms[7].texts)
+        await server.wait_until(lambda: server.chats[7].texts)
         code, text = await status()
         assert (code, "telegram" in text) == (0, True), text
         code, text = await status("--json")
         assert code == 0
-        assert json.loads(text)["facts"]["pid"] == process.pid
+        assert json.loads(text)["metrics"]["pid"] == process.pid
         process.terminate()
         assert await process.wait() == 0
     assert (await status())[0] == 1
     assert not (tmp_path / "hermes.prom").exists()
 
 
-def test_the_status_needs_no_keys_and_makes_nothing(tmp_path):
+def test_the_status_needs_no_secrets_and_creates_nothing(tmp_path):
     path = tmp_path / "hermes.toml"
     path.write_text("[telegram]\ntoken = 'env:NOT_SET'\nusers = [7]\n")
     home = {"XDG_DATA_HOME": str(tmp_path / "home")}
@@ -513,14 +521,14 @@ def test_the_status_needs_no_keys_and_makes_nothing(tmp_path):
     assert run("--config", path, "--status", env=home).returncode == 1
 
 
-def test_a_home_that_cannot_be_made_is_told_in_one_sentence():
+def test_a_directory_that_cannot_be_created_is_reported_in_one_sentence():
     done = run(text="hello\n", env={"XDG_DATA_HOME": "/dev/null"})
     assert (done.returncode, done.stdout) == (3, "")
-    assert "the folder /dev/null/hermes cannot be made: Not a directory" in done.stderr
+    assert "cannot create the directory /dev/null/hermes: Not a directory" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_a_second_start_does_not_wait_for_servers_with_tools(tmp_path):
+def test_a_second_start_does_not_wait_for_mcp_servers(tmp_path):
     path = tmp_path / "hermes.toml"
     path.write_text(
         "data = 'chat.db'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
@@ -538,7 +546,7 @@ def test_a_second_start_does_not_wait_for_servers_with_tools(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_bot_that_is_about_to_start_ends_at_the_first_signal(tmp_path, number):
+async def test_a_bot_that_is_still_starting_stops_at_the_first_signal(tmp_path, number):
     config = tmp_path / "hermes.toml"
     config.write_text(
         f"data = '{tmp_path / 'chat.db'}'\n[agent]\nkind = 'openai'\nmodel = 'm'\n"
@@ -547,28 +555,29 @@ async def test_a_bot_that_is_about_to_start_ends_at_the_first_signal(tmp_path, n
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     async with bot("--stdio", "--config", str(config), **pipes) as process:
-        told = b""
-        while b"it waits" not in told:
-            told += await process.stderr.receive_some()
+        output = b""
+        while b"it waits" not in output:
+            output += await process.stderr.receive_some()
         process.send_signal(number)
         with trio.fail_after(10):
             assert await process.wait() == 0
-        assert b"Traceback" not in told + (await said_by(process)).encode()
+        assert b"Traceback" not in output + (await log_of(process)).encode()
 
 
-def test_packages_that_are_missing_are_told_in_one_sentence(tmp_path):
+def test_a_missing_package_is_reported_in_one_sentence(tmp_path):
     (tmp_path / "structlog.py").write_text("raise ModuleNotFoundError('no', name='structlog')\n")
     done = run("--db", tmp_path / "chat.db", text="hello\n", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    told = "The bot needs the package structlog: pip install 'hermes-runtime[bot]'\n"
-    assert done.stderr == told
+    output = "The bot needs the package structlog: pip install 'hermes-runtime[bot]'\n"
+    assert done.stderr == output
 
 
-def test_the_unit_and_the_container_start_it_with_options_that_exist():
+def test_the_systemd_unit_and_the_container_use_existing_options():
     unit = (ROOT / "deploy/hermes.service").read_text()
     command = re.search(r"^ExecStart=\S+ (.+)$", unit, re.MULTILINE)[1]
     container = (ROOT / "deploy/Containerfile").read_text()
-    shown = re.findall(r"hermes (--no-console .+)$", container, re.MULTILINE)
+    shown = re.findall(r"^# +hermes (--no-console .+)$", container, re.MULTILINE)
+    assert len(shown) == 1
     for words in (shlex.split(command)[2:], *map(shlex.split, shown)):
         options = {word for word in words if word.startswith("--")}
         usage = run("--help").stdout

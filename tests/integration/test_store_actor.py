@@ -20,13 +20,14 @@ from hermes.errors import (
     StoreFull,
 )
 from hermes.messages import Inbound, Message, TurnCommit
-from hermes.store import SessionStore, Store, actor, inline, open_store
+from hermes.store import SessionStore, Store, actor, open_store
 from hermes.store.file_lock import Opening
-from tests.conftest import open_face
+from hermes.testing import inline
+from tests.support.stores import open_kind
 
 
-@pytest.fixture(params=["actor", "inline"])
-def face(request):
+@pytest.fixture(params=["threads", "inline"])
+def kind(request):
     return request.param
 
 
@@ -54,6 +55,13 @@ class Gate:
 
 
 @asynccontextmanager
+async def subscribed(store, on_accepted):
+    """A block in which accepted messages are handed over."""
+    with store.subscribe(on_accepted=on_accepted):
+        yield
+
+
+@asynccontextmanager
 async def busy_writer(store):
     """A block in which the writer can take nothing new until the gate is opened."""
     gate = Gate()
@@ -66,20 +74,19 @@ async def busy_writer(store):
             gate.open()
 
 
-def test_both_faces_have_the_same_verbs():
+def test_both_stores_have_the_same_verbs():
     def verbs(cls):
         return {name for name in dir(cls) if not name.startswith("_")}
 
     only_the_actor = {
-        "attach", "close", "deliver", "deliver_boundaries", "failure", "index", "run_alone",
-        "run_beside", "statistics", "sweep", "sweep_once", "transact_alone", "wait_hooks",
-        "write",
+        "failure", "run_alone", "run_beside", "start_background", "statistics", "subscribe",
+        "sweep_once", "wait_hooks", "write",
     }  # fmt: skip
-    assert verbs(Store) - only_the_actor == verbs(SessionStore) - {"close"}
+    assert verbs(Store) - only_the_actor == verbs(SessionStore)
 
 
-async def test_what_waits_is_committed_together_and_in_order(path, face):
-    async with open_face(face, path) as store:
+async def test_what_waits_is_committed_together_and_in_order(path, kind):
+    async with open_kind(kind, path) as store:
         await store.create_session("a", "x")
         before = store.statistics()
         async with trio.open_nursery() as nursery:
@@ -97,8 +104,8 @@ async def test_what_waits_is_committed_together_and_in_order(path, face):
         assert texts(await store.load("b")) == [str(n) for n in range(20)]
 
 
-async def test_requests_are_committed_in_the_order_they_were_made(path, face):
-    async with open_face(face, path) as store:
+async def test_requests_are_committed_in_the_order_they_were_made(path, kind):
+    async with open_kind(kind, path) as store:
         await store.create_session("a", "x")
         made = []
 
@@ -112,8 +119,8 @@ async def test_requests_are_committed_in_the_order_they_were_made(path, face):
         assert texts(await store.load("a")) == made
 
 
-async def test_one_bad_request_fails_alone(path, face):
-    async with open_face(face, path) as store:
+async def test_one_bad_request_fails_alone(path, kind):
+    async with open_kind(kind, path) as store:
         await store.create_session("a", "x")
         outcomes = {}
 
@@ -133,12 +140,13 @@ async def test_one_bad_request_fails_alone(path, face):
         assert sorted(texts(await store.load("a"))) == ["1", "3"]
 
 
-async def test_receipts_are_delivered_in_inbox_order_and_once(path, face):
+async def test_receipts_are_delivered_in_inbox_order_and_once(path, kind):
     delivered = []
-    async with open_face(face, path, deliver=delivered.append) as store:
-        async with trio.open_nursery() as nursery:
-            for n in range(50):
-                nursery.start_soon(store.accept, Inbound(f"k{n % 3}", f"e{n % 40}", f"t{n}"))
+    async with open_kind(kind, path) as store:
+        with store.subscribe(on_accepted=delivered.append):
+            async with trio.open_nursery() as nursery:
+                for n in range(50):
+                    nursery.start_soon(store.accept, Inbound(f"k{n % 3}", f"e{n % 40}", f"t{n}"))
         assert len(delivered) == 40
         ids = [delivery.receipt.inbox_id for delivery in delivered]
         assert ids == sorted(ids)
@@ -155,14 +163,15 @@ async def test_a_receipt_is_on_disk_when_it_is_delivered(path):
             seen.extend(row.inbox_id for row in other.open_inbox())
         assert seen[-1] == delivery.receipt.inbox_id
 
-    async with open_store(path, deliver=deliver) as store:
-        await store.accept(Inbound("k", "e1", "hi"))
+    async with open_store(path) as store:
+        with store.subscribe(on_accepted=deliver):
+            await store.accept(Inbound("k", "e1", "hi"))
     assert seen == [1]
 
 
 async def test_a_submitter_cancelled_before_the_commit_began_leaves_nothing(path):
     delivered = []
-    async with open_store(path, deliver=delivered.append) as store:
+    async with open_store(path) as store, subscribed(store, delivered.append):
         async with busy_writer(store) as gate:
             with trio.CancelScope() as scope:
                 scope.cancel()
@@ -175,7 +184,7 @@ async def test_a_submitter_cancelled_before_the_commit_began_leaves_nothing(path
 
 async def test_a_submitter_cancelled_during_the_commit_leaves_a_whole_row_that_is_delivered(path):
     delivered = []
-    async with open_store(path, deliver=delivered.append) as store:
+    async with open_store(path) as store, subscribed(store, delivered.append):
         gate = Gate()
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
@@ -211,7 +220,7 @@ async def test_too_many_waiting_requests_are_refused_and_the_others_are_not(path
             try:
                 kept.append(await store.ensure_session(session_id))
             except Overloaded as error:
-                assert "already wait" in str(error)  # noqa: PT017
+                assert "already waiting" in str(error)  # noqa: PT017
                 refused.append(session_id)
 
         async with trio.open_nursery() as nursery, busy_writer(store) as gate:
@@ -227,9 +236,9 @@ async def test_too_many_waiting_requests_are_refused_and_the_others_are_not(path
         assert store.statistics().largest_batch == actor.MAX_BATCH
 
 
-async def test_leaving_the_block_commits_what_still_waits(path, face):
+async def test_leaving_the_block_commits_what_still_waits(path, kind):
     async with trio.open_nursery() as nursery:
-        async with open_face(face, path) as store:
+        async with open_kind(kind, path) as store:
             await store.create_session("a", "x")
             for n in range(30):
                 nursery.start_soon(store.append_message, "a", "user", str(n))
@@ -238,8 +247,8 @@ async def test_leaving_the_block_commits_what_still_waits(path, face):
         assert len(reopened.load("a").messages) == 30
 
 
-async def test_a_closed_store_answers_at_once(path, face):
-    async with open_face(face, path) as store:
+async def test_a_closed_store_answers_at_once(path, kind):
+    async with open_kind(kind, path) as store:
         pass
     with pytest.raises(ActorStopped, match="closed"):
         await store.create_session("a", "x")
@@ -247,10 +256,10 @@ async def test_a_closed_store_answers_at_once(path, face):
         await store.load("a")
 
 
-async def test_an_outer_cancellation_still_finds_the_writer(path, face):
+async def test_an_outer_cancellation_still_finds_the_writer(path, kind):
     """A last commit, shielded, in a block that is being cancelled."""
     with trio.CancelScope() as outer:
-        async with open_face(face, path) as store:
+        async with open_kind(kind, path) as store:
             await store.create_session("a", "x")
             outer.cancel()
             with trio.CancelScope(shield=True):
@@ -261,21 +270,21 @@ async def test_an_outer_cancellation_still_finds_the_writer(path, face):
         assert texts(reopened.load("a")) == ["last words"]
 
 
-async def test_an_error_in_the_block_comes_out_as_it_is(path, face):
+async def test_an_error_in_the_block_comes_out_as_it_is(path, kind):
     class Boom(Exception):
         pass
 
     with pytest.raises(Boom):
-        async with open_face(face, path) as store:
+        async with open_kind(kind, path) as store:
             await store.create_session("a", "x")
             raise Boom
-    async with open_face(face, path) as store:
+    async with open_kind(kind, path) as store:
         assert await store.get_session("a") is not None
 
 
-async def test_a_store_whose_file_is_taken_away_stops(path, face):
+async def test_a_store_whose_file_is_taken_away_stops(path, kind):
     with pytest.raises(StoreFailed, match="removed or replaced"):
-        async with open_face(face, path) as store:
+        async with open_kind(kind, path) as store:
             await store.create_session("a", "x")
             path.unlink()
             with pytest.raises(StoreFailed, match="removed or replaced"):
@@ -283,11 +292,15 @@ async def test_a_store_whose_file_is_taken_away_stops(path, face):
             await trio.sleep_forever()
 
 
-async def test_a_sweep_notices_a_file_that_was_taken_away(path, face):
+async def test_a_sweep_notices_a_file_that_was_taken_away(path, kind):
     with pytest.raises(StoreFailed, match="removed or replaced"):
-        async with open_face(face, path, sweep_interval=0.01):
+        async with open_kind(kind, path, sweep_interval=0.01) as store:
             path.rename(path.with_name("moved"))
             await trio.sleep_forever()
+    assert "removed or replaced" in str(store.failure)
+    for verb in (store.create_session, store.list_sessions):
+        with pytest.raises(StoreFailed, match="has stopped"):
+            await verb()
 
 
 async def test_a_deadline_of_the_caller_does_not_reach_the_commit(path):
@@ -346,8 +359,9 @@ async def test_a_turn_under_load_is_never_half_there(path):
 async def test_the_index_follows_by_itself(path, autojump_clock):
     async with open_store(path, open_worker=inline()) as store:
         await store.create_session("a", "x")
+        await trio.sleep(1)  # until what an earlier process may have left is indexed
         await store.append_messages("a", [Message("user", f"word{n}") for n in range(600)])
-        await trio.sleep(60)
+        await trio.sleep(10)  # long before the next sweep
         assert await store.snapshot(lambda tx: tx.all("SELECT * FROM arrivals")) == []
 
 
@@ -398,7 +412,7 @@ def test_a_reader_that_does_not_end_is_told_of_and_the_log_is_emptied_after_it(p
         text = "x" * 1_000_000
         for _ in range(70):
             store.append_message("a", "user", text)
-        assert "keeps" in caplog.text
+        assert "a long-running reader keeps" in caplog.text
         assert store._db.log_pages > 16_384
         reading.close()
         reader.close()
@@ -452,10 +466,10 @@ async def test_a_delivery_that_fails_stops_nothing(path, caplog):
     def deliver(delivery):
         raise ValueError("boom")
 
-    async with open_store(path, deliver=deliver) as store:
+    async with open_store(path) as store, subscribed(store, deliver):
         accepted = await store.accept(Inbound("k", "e1", "hi"))
         assert [row.inbox_id for row in await store.open_inbox()] == [accepted.receipt.inbox_id]
-    assert "could not be delivered" in caplog.text
+    assert "could not be handed over" in caplog.text
 
 
 async def test_a_search_with_nothing_to_index_needs_no_lock(path):

@@ -1,4 +1,4 @@
-"""Agents in threads and on asyncio: real threads, real loops, and what happens when they hang."""
+"""Agents in threads and on asyncio: real threads, real event loops, and turns that hang."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from hermes.errors import TurnClosed
 from hermes.events import Notice, TextDelta, TurnEnded
 from hermes.store import SessionStore
 from hermes.testing import texts_of
+from tests.support.runtime import with_threads
 
 
 class Hanging:
-    """A function that hangs until it is released, deaf to all cancelling, and then tries things."""
+    """A function that ignores cancellation, and uses its turn after it is released."""
 
     def __init__(self):
         self.begun, self.release = threading.Semaphore(0), threading.Event()
@@ -79,7 +80,7 @@ def hanging():
 
 @pytest.fixture(params=["thread", "asyncio"])
 def hung(request, hanging, bridge):
-    """A builder of agents that hang when asked to, of either kind."""
+    """A builder of agents that hang on the text "hang", in a thread or on asyncio."""
 
     def make(**options):
         if request.param == "thread":
@@ -90,14 +91,14 @@ def hung(request, hanging, bridge):
 
 
 async def ended(agents):
-    """Wait until nothing that was abandoned runs any more."""
+    """Wait until all abandoned turns have ended."""
     with trio.fail_after(30):
         while agents.statistics().abandoned:
             await trio.to_thread.run_sync(threading.Event().wait, 0.001)
 
 
 class Asking:
-    """Replies to what is asked beside a test."""
+    """Asks in the background, and keeps the replies."""
 
     def __init__(self, runtime, nursery):
         self.runtime, self.nursery, self.replies = runtime, nursery, []
@@ -112,6 +113,7 @@ class Asking:
 # In a thread
 
 
+@with_threads
 async def test_a_plain_function_answers_in_a_thread_of_its_own_with_the_context_of_its_turn(start):
     seen = []
 
@@ -124,7 +126,7 @@ async def test_a_plain_function_answers_in_a_thread_of_its_own_with_the_context_
         rendered = [message.content for message in turn.messages()]
         return f"{turn.session_key} {turn.source.platform} {len(turn.history)} {rendered}"
 
-    async with start(agent=blocking_agent(reply)) as runtime:
+    async with start(build_agent=blocking_agent(reply)) as runtime:
         first = await runtime.ask("k", "hello")
         assert first.text == "k embedded 0 ['hello']"
         second = await runtime.ask("k", "more")
@@ -146,7 +148,7 @@ async def moving_on_asyncio(turn):
 @pytest.mark.parametrize("kind", ["thread", "asyncio"])
 async def test_the_session_that_an_agent_moves_to_is_seen_by_the_runtime(start, bridge, kind):
     agent = blocking_agent(moving) if kind == "thread" else bridge(moving_on_asyncio)
-    async with start(agent=agent) as runtime:
+    async with start(build_agent=agent) as runtime:
         reply = await runtime.ask("k", "hello")
         assert (reply.text, reply.session_id) == ("child", "child")
 
@@ -174,33 +176,33 @@ async def test_whatever_a_function_raises_fails_its_turn_only(start, bridge, kin
         return reply(turn)
 
     agent = blocking_agent(reply) if kind == "thread" else bridge(on_asyncio)
-    async with start(agent=agent) as runtime:
+    async with start(build_agent=agent) as runtime:
         assert (await runtime.ask("k", "fail")).status == "failed"
         reply_after = await runtime.ask("k", "go on")
         assert (reply_after.text, reply_after.build_reason) == ("well", None)
     assert agent.statistics() == BridgeStatistics(0, 0)
 
 
-async def test_a_cancellation_that_nobody_asked_for_is_told_as_one(start, bridge):
+async def test_a_cancellation_that_the_runtime_did_not_request_is_reported_as_such(start, bridge):
     async def reply(turn):
         asyncio.current_task().cancel()
         await asyncio.sleep(0)
 
-    async with start(agent=bridge(reply)) as runtime:
+    async with start(build_agent=bridge(reply)) as runtime:
         reply_to = await runtime.ask("k", "hello")
-        assert reply_to.error == "RuntimeError: it was cancelled, and not by the runtime"
+        assert reply_to.error == "RuntimeError: cancelled by something other than the runtime"
 
 
-async def test_what_is_no_answer_fails_the_turn_and_a_result_is_taken_as_it_is(start):
+async def test_a_wrong_type_fails_the_turn_and_a_result_is_used_as_it_is(start):
     answers = iter([7, TurnResult(text="well", usage=())])
 
-    async with start(agent=blocking_agent(lambda turn: next(answers))) as runtime:
+    async with start(build_agent=blocking_agent(lambda turn: next(answers))) as runtime:
         reply = await runtime.ask("k", "hello")
         assert (reply.status, "not int" in reply.text) == ("failed", True)
         assert (await runtime.ask("k", "hello")).text == "well"
 
 
-async def test_no_more_threads_run_than_allowed_and_who_waits_can_be_stopped(start):
+async def test_threads_are_limited_and_a_turn_that_waits_for_one_can_be_stopped(start):
     begun, release = threading.Semaphore(0), threading.Event()
     running = []
 
@@ -211,15 +213,15 @@ async def test_no_more_threads_run_than_allowed_and_who_waits_can_be_stopped(sta
         return "done"
 
     agent = blocking_agent(reply, max_threads=1)
-    async with start(agent=agent) as runtime, trio.open_nursery() as nursery:
+    async with start(build_agent=agent) as runtime, trio.open_nursery() as nursery:
         asking = Asking(runtime, nursery)
         asking.soon("first", "go")
         await trio.to_thread.run_sync(begun.acquire)
-        with runtime.events("second") as events:
+        with runtime.subscribe("second") as events:
             asking.soon("second", "go")
             async for _ in events:
                 break
-        assert await runtime.interrupt("second")
+        assert await runtime.conversation("second").interrupt()
         assert (await runtime.ask("second", "/status")).status == "command"
         assert (running, agent.statistics()) == (["first"], BridgeStatistics(1, 0))
         release.set()
@@ -227,10 +229,10 @@ async def test_no_more_threads_run_than_allowed_and_who_waits_can_be_stopped(sta
     assert sorted(reply.status for reply in asking.replies) == ["complete", "interrupted"]
 
 
-# Cancelled
+# Cancellation
 
 
-async def test_a_thread_that_stops_when_told_to_keeps_its_agent(start):
+async def test_a_thread_that_stops_when_cancelled_keeps_its_agent(start):
     begun, refused = threading.Event(), []
 
     def reply(turn):
@@ -247,16 +249,16 @@ async def test_a_thread_that_stops_when_told_to_keeps_its_agent(start):
             refused.append(error)
         return "nobody wants it"
 
-    async with start(agent=blocking_agent(reply, grace_seconds=60)) as runtime:
+    async with start(build_agent=blocking_agent(reply, grace_period=60)) as runtime:
         async with trio.open_nursery() as nursery:
             asking = Asking(runtime, nursery)
             asking.soon("k", "wait")
             await trio.to_thread.run_sync(begun.wait)
-            assert await runtime.interrupt("k")
+            assert await runtime.conversation("k").interrupt()
         assert [reply.status for reply in asking.replies] == ["interrupted"]
         assert len(refused) == 1
         assert (await runtime.ask("k", "next")).build_reason is None
-        assert texts_of(await runtime.history("k"))[:2] == [
+        assert texts_of(await runtime.conversation("k").history())[:2] == [
             ("user", "wait"),
             ("assistant", "so far"),
         ]
@@ -279,26 +281,27 @@ async def test_a_task_of_asyncio_is_cancelled_and_its_end_is_waited_for(start, b
                 turn.emit(TextDelta("late"))
             order.append("cleaned up")
 
-    async with start(agent=bridge(reply, grace_seconds=60)) as runtime:
+    async with start(build_agent=bridge(reply, grace_period=60)) as runtime:
         async with trio.open_nursery() as nursery:
             asking = Asking(runtime, nursery)
             asking.soon("k", "wait")
             await trio.to_thread.run_sync(begun.wait)
-            assert await runtime.interrupt("k")
+            assert await runtime.conversation("k").interrupt()
             assert (await runtime.ask("k", "next")).build_reason is None
         assert [reply.status for reply in asking.replies] == ["interrupted"]
     assert order == ["wait", "cleaned up", "next"]
 
 
-async def test_what_does_not_stop_is_abandoned_and_has_no_effect_any_more(start, hung, hanging):
-    agents = hung(grace_seconds=0)
-    async with start(agent=agents) as runtime:
+@with_threads
+async def test_a_turn_that_does_not_stop_is_abandoned_and_has_no_effect(start, hung, hanging):
+    agents = hung(grace_period=0)
+    async with start(build_agent=agents) as runtime:
         async with trio.open_nursery() as nursery:
             asking = Asking(runtime, nursery)
-            with runtime.events("k") as events:
+            with runtime.subscribe("k") as events:
                 asking.soon("k", "hang")
                 await hanging.wait_begun()
-                assert await runtime.interrupt("k")
+                assert await runtime.conversation("k").interrupt()
                 heard = []
                 async for envelope in events:
                     heard.append(envelope.event)
@@ -307,17 +310,17 @@ async def test_what_does_not_stop_is_abandoned_and_has_no_effect_any_more(start,
         assert [reply.status for reply in asking.replies] == ["interrupted"]
         assert Notice(ABANDONED) in heard
         assert agents.statistics() == BridgeStatistics(running=0, abandoned=1)
-        assert runtime.snapshot("k") is None
+        assert runtime.conversation("k").snapshot() is None
 
         reply = await runtime.ask("k", "next")
         assert (reply.text, reply.build_reason) == ("echo: next", "abandoned")
         assert (await runtime.ask("k", "again")).build_reason is None
-        assert runtime.statistics().builds == {"cold": 1, "abandoned": 1}
+        assert (await runtime.admin.statistics()).builds == {"cold": 1, "abandoned": 1}
 
         hanging.release.set()
         await ended(agents)
         assert len(hanging.refused) == 3
-        assert texts_of(await runtime.history("k")) == [
+        assert texts_of(await runtime.conversation("k").history()) == [
             ("user", "hang"),
             ("assistant", "so far"),
             ("user", "next"),
@@ -328,20 +331,20 @@ async def test_what_does_not_stop_is_abandoned_and_has_no_effect_any_more(start,
         assert (await runtime.ask("k", "last")).session_id == reply.session_id
 
 
-async def test_while_too_many_are_left_no_other_turn_is_begun(start, hung, hanging):
-    agents = hung(grace_seconds=0, max_abandoned=2)
-    async with start(agent=agents) as runtime:
+async def test_with_too_many_abandoned_turns_no_other_turn_starts(start, hung, hanging):
+    agents = hung(grace_period=0, max_abandoned=2)
+    async with start(build_agent=agents) as runtime:
         for key in ("a", "b"):
             async with trio.open_nursery() as nursery:
                 Asking(runtime, nursery).soon(key, "hang")
                 await hanging.wait_begun()
-                await runtime.interrupt(key)
+                await runtime.conversation(key).interrupt()
         assert agents.statistics() == BridgeStatistics(0, 2)
         reply = await runtime.ask("c", "hello")
         assert reply.status == "failed"
         assert reply.error == (
-            "2 answers did not stop when they were told to and still run; "
-            "no other is begun before one of them ends"
+            "2 earlier turns did not stop when they were cancelled and still run; "
+            "no new turn starts until one of them ends"
         )
         hanging.release.set()
         await ended(agents)
@@ -349,19 +352,19 @@ async def test_while_too_many_are_left_no_other_turn_is_begun(start, hung, hangi
 
 
 async def test_a_turn_that_takes_too_long_is_abandoned_too(start, hung, hanging):
-    agents = hung(grace_seconds=0)
-    async with start(agent=agents, config=Config(turn_timeout=0.05)) as runtime:
+    agents = hung(grace_period=0)
+    async with start(build_agent=agents, config=Config(turn_timeout=0.05)) as runtime:
         reply = await runtime.ask("k", "hang")
         assert (reply.status, "0.05 seconds" in reply.text) == ("failed", True)
         assert (await runtime.ask("k", "next")).build_reason == "abandoned"
 
 
-async def test_a_runtime_that_ends_leaves_what_hangs_behind_and_its_message_waits(
+async def test_a_runtime_that_ends_abandons_a_turn_that_hangs_and_keeps_its_message(
     start, hung, hanging, path
 ):
-    agents = hung(grace_seconds=0)
+    agents = hung(grace_period=0)
     with trio.CancelScope() as scope:
-        async with start(agent=agents) as runtime, trio.open_nursery() as nursery:
+        async with start(build_agent=agents) as runtime, trio.open_nursery() as nursery:
             Asking(runtime, nursery).soon("k", "hang")
             await hanging.wait_begun()
             scope.cancel()
@@ -373,10 +376,10 @@ async def test_a_runtime_that_ends_leaves_what_hangs_behind_and_its_message_wait
     assert len(hanging.refused) == 3
 
 
-def test_what_outlives_even_the_runtimes_thread_is_counted_until_it_ends(path, hung, hanging):
-    agents = hung(grace_seconds=0)
-    with pytest.raises(ZeroDivisionError), start_runtime(path, agent=agents) as runtime:
-        runtime.portal.start_task_soon(runtime.runtime.ask, "k", "hang")
+def test_a_turn_that_outlives_the_runtimes_thread_is_counted_until_it_ends(path, hung, hanging):
+    agents = hung(grace_period=0)
+    with pytest.raises(ZeroDivisionError), start_runtime(path, build_agent=agents) as runtime:
+        runtime.submit(hermes.Inbound("k", "e", "hang"))
         hanging.begun.acquire()
         raise ZeroDivisionError
     assert agents.statistics() == BridgeStatistics(0, 1)
@@ -385,7 +388,7 @@ def test_what_outlives_even_the_runtimes_thread_is_counted_until_it_ends(path, h
     assert len(hanging.refused) == 3
 
 
-async def test_a_task_that_was_left_behind_is_not_collected_as_garbage(start, bridge):
+async def test_an_abandoned_task_is_not_garbage_collected(start, bridge):
     tasks, begun = [], threading.Event()
 
     async def reply(turn):
@@ -396,17 +399,17 @@ async def test_a_task_that_was_left_behind_is_not_collected_as_garbage(start, br
         except asyncio.CancelledError:
             await asyncio.Event().wait()
 
-    agents = bridge(reply, grace_seconds=0)
-    async with start(agent=agents) as runtime, trio.open_nursery() as nursery:
+    agents = bridge(reply, grace_period=0)
+    async with start(build_agent=agents) as runtime, trio.open_nursery() as nursery:
         Asking(runtime, nursery).soon("k", "hello")
         await trio.to_thread.run_sync(begun.wait)
-        await runtime.interrupt("k")
+        await runtime.conversation("k").interrupt()
     gc.collect()
     assert tasks[0]() is not None
     assert agents.statistics() == BridgeStatistics(0, 1)
 
 
-def test_nothing_that_was_left_behind_keeps_the_process_from_exiting(path):
+def test_abandoned_turns_do_not_keep_the_process_from_exiting(path):
     code = """
         import asyncio, sys, threading, trio
         import hermes
@@ -427,14 +430,14 @@ def test_nothing_that_was_left_behind_keeps_the_process_from_exiting(path):
                     pass
 
         async def main():
-            for place, agent in enumerate([blocking_agent(hang, grace_seconds=0),
-                                           asyncio_agent(deaf, grace_seconds=0)]):
+            for place, agent in enumerate([blocking_agent(hang, grace_period=0),
+                                           asyncio_agent(deaf, grace_period=0)]):
                 path = f"{sys.argv[1]}{place}"
-                async with hermes.open_runtime(path, agent=agent) as runtime:
+                async with hermes.open_runtime(path, build_agent=agent) as runtime:
                     async with trio.open_nursery() as nursery:
                         nursery.start_soon(runtime.ask, "k", "hello")
                         await trio.to_thread.run_sync(begun.acquire)
-                        await runtime.interrupt("k")
+                        await runtime.conversation("k").interrupt()
                 print(agent.statistics().abandoned)
 
         trio.run(main)
@@ -463,7 +466,7 @@ async def test_all_turns_of_a_builder_run_on_one_loop_that_is_asyncios_own(start
         assert current_session_id() == turn.session_id
         return sniffio.current_async_library()
 
-    async with start(agent=bridge(reply)) as runtime, trio.open_nursery() as nursery:
+    async with start(build_agent=bridge(reply)) as runtime, trio.open_nursery() as nursery:
         asking = Asking(runtime, nursery)
         for number in range(5):
             asking.soon(f"k{number}", "hello")
@@ -474,7 +477,7 @@ async def test_all_turns_of_a_builder_run_on_one_loop_that_is_asyncios_own(start
     assert threading.main_thread() not in threads
 
 
-async def test_after_it_was_closed_a_builder_begins_another_loop(start, bridge):
+async def test_after_it_was_closed_a_builder_starts_another_loop(start, bridge):
     threads = []
 
     async def reply(turn):
@@ -482,7 +485,7 @@ async def test_after_it_was_closed_a_builder_begins_another_loop(start, bridge):
         return "well"
 
     agents = bridge(reply)
-    async with start(agent=agents) as runtime:
+    async with start(build_agent=agents) as runtime:
         for _ in range(2):
             assert (await runtime.ask("k", "hello")).text == "well"
             agents.close()
@@ -490,7 +493,7 @@ async def test_after_it_was_closed_a_builder_begins_another_loop(start, bridge):
     assert len(set(threads)) == 2
 
 
-async def test_a_task_that_nobody_waits_for_may_fail_without_harm(start, bridge, caplog):
+async def test_a_background_task_that_fails_does_not_affect_others(start, bridge, caplog):
     async def stray(error):
         raise error
 
@@ -506,7 +509,7 @@ async def test_a_task_that_nobody_waits_for_may_fail_without_harm(start, bridge,
 
     agents = bridge(reply)
     with caplog.at_level(logging.ERROR):
-        async with start(agent=agents) as runtime:
+        async with start(build_agent=agents) as runtime:
             assert (await runtime.ask("k", "hello")).text == "left alone"
             assert (await runtime.ask("k", "go on")).text == "well"
         agents.close()
@@ -516,13 +519,14 @@ async def test_a_task_that_nobody_waits_for_may_fail_without_harm(start, bridge,
     assert ("asyncio", ValueError) in logged
 
 
-async def test_what_is_said_on_the_loop_comes_in_order_before_the_answer(start, bridge):
+@with_threads
+async def test_events_from_the_loop_arrive_in_order_before_the_answer(start, bridge):
     async def reply(turn):
         for number in range(200):
             turn.emit(TextDelta(f"{number} "))
         return TurnResult(text="done")
 
-    async with start(agent=bridge(reply)) as runtime:
+    async with start(build_agent=bridge(reply)) as runtime:
         async with runtime.stream("k", "hello") as stream:
             heard = [event.text async for event in stream if isinstance(event, TextDelta)]
     assert heard == [f"{number} " for number in range(200)]
@@ -539,7 +543,8 @@ def test_an_import_of_trio_asyncio_elsewhere_does_not_change_the_loop(path):
             return type(asyncio.get_running_loop()).__module__
 
         async def main():
-            async with hermes.open_runtime(sys.argv[1], agent=asyncio_agent(reply)) as runtime:
+            agents = asyncio_agent(reply)
+            async with hermes.open_runtime(sys.argv[1], build_agent=agents) as runtime:
                 print((await runtime.ask("k", "hello")).text)
 
         trio.run(main)
@@ -563,7 +568,7 @@ def test_the_bridges_do_not_import_trio_asyncio():
     ("make", "fn"), [(blocking_agent, moving_on_asyncio), (asyncio_agent, moving)]
 )
 def test_a_function_of_the_other_kind_is_refused_at_once(make, fn):
-    with pytest.raises(TypeError, match="function; for a"):
+    with pytest.raises(TypeError, match="function; use "):
         make(fn)
 
 
@@ -571,7 +576,7 @@ def test_a_function_of_the_other_kind_is_refused_at_once(make, fn):
 
 
 async def with_anyio(turn):
-    await anyio.lowlevel.checkpoint()  # it asks the context which library it is on
+    await anyio.lowlevel.checkpoint()  # reads from the context which library it runs on
     assert current_session_id() == turn.session_id
     turn.emit(TextDelta("well"))
     return "well"
@@ -579,12 +584,12 @@ async def with_anyio(turn):
 
 def test_both_bridges_work_in_a_synchronous_host(path, bridge):
     for place, agent in enumerate([blocking_agent(lambda turn: "well"), bridge(with_anyio)]):
-        with start_runtime(f"{path}{place}", agent=agent) as runtime:
+        with start_runtime(f"{path}{place}", build_agent=agent) as runtime:
             assert runtime.ask("k", "hello").text == "well"
 
 
 def test_both_bridges_work_in_a_host_on_trio_that_anyio_runs(path, bridge):
-    """anyio writes into the context which library it runs, and that is not true elsewhere."""
+    """anyio stores in the context which library it runs on; that is wrong in other threads."""
 
     def plain(turn):
         return anyio.run(with_anyio, turn, backend="asyncio")
@@ -592,7 +597,7 @@ def test_both_bridges_work_in_a_host_on_trio_that_anyio_runs(path, bridge):
     async def main():
         assert sniffio.current_async_library_cvar.get() == "trio"
         for place, agent in enumerate([blocking_agent(plain), bridge(with_anyio)]):
-            async with hermes.open_runtime(f"{path}{place}", agent=agent) as runtime:
+            async with hermes.open_runtime(f"{path}{place}", build_agent=agent) as runtime:
                 assert (await runtime.ask("k", "hello")).text == "well"
 
     anyio.run(main, backend="trio")
@@ -600,9 +605,13 @@ def test_both_bridges_work_in_a_host_on_trio_that_anyio_runs(path, bridge):
 
 def test_both_bridges_work_in_an_asyncio_host_beside_its_own_coroutines(path, bridge):
     async def main():
-        kinds = [blocking_agent(lambda turn: "well"), bridge(with_anyio), with_anyio]
-        for place, agent in enumerate(kinds):
-            async with open_runtime_asyncio(f"{path}{place}", agent=agent) as runtime:
+        kinds = [
+            {"build_agent": blocking_agent(lambda turn: "well")},
+            {"build_agent": bridge(with_anyio)},
+            {"agent": with_anyio},
+        ]
+        for place, options in enumerate(kinds):
+            async with open_runtime_asyncio(f"{path}{place}", **options) as runtime:
                 assert (await runtime.ask("k", "hello")).text == "well"
 
     asyncio.run(main())

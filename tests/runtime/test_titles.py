@@ -1,27 +1,25 @@
-"""Titles that a conversation gets by itself, after its first exchange."""
+"""Automatic titles, generated after the first exchange of a conversation."""
 
 from __future__ import annotations
 
 import attrs
 import pytest
 import trio
-from hypothesis import given, strategies as st
+import trio.testing
 
 from hermes import Usage
-from hermes.actors.auto_title import LENGTH, YOUNG, short
+from hermes.actors.auto_title import MAX_MESSAGES
 from hermes.errors import UnknownSession
-from hermes.events import TitleChanged
+from hermes.events import TitleChanged, TurnEnded
 from hermes.messages import Message, TurnResult
 from hermes.protocols import Summary
-from hermes.store.conversations.titles import sanitize_title
 from hermes.testing import DeterministicCompressor, texts_of
-
-SECONDS = 20
+from tests.support.runtime import SECONDS, with_threads
 
 
 @attrs.define
 class Titler:
-    """Says what it is told to; waits for a gate first where there is one."""
+    """A titler that returns a fixed text, after its gate is open if it has one."""
 
     said: str = "A talk"
     error: Exception | None = None
@@ -44,23 +42,24 @@ async def echo(turn):
 
 
 async def title_of(runtime):
-    [listed] = await runtime.sessions("k")
+    [listed] = await runtime.conversation("k").sessions()
     return listed.session.title
 
 
-async def titled(heard):
-    async for envelope in heard:
+async def titled(events):
+    async for envelope in events:
         if isinstance(envelope.event, TitleChanged):
             return envelope.event
     raise AssertionError("there is no title")
 
 
-async def test_the_first_exchange_gives_the_conversation_a_title(start):
+@with_threads
+async def test_a_conversation_gets_a_title_after_its_first_exchange(start):
     titler = Titler(' "Title: Of the sea."\nand more')
     async with start(agent=echo, titler=titler) as runtime:
-        with runtime.events("k") as heard, trio.fail_after(SECONDS):
+        with runtime.subscribe("k") as events, trio.fail_after(SECONDS):
             reply = await runtime.ask("k", "tell me of the sea")
-            event = await titled(heard)
+            event = await titled(events)
         await runtime.ask("k", "and more")
         title = await title_of(runtime)
         usage = await runtime.ask("k", "/usage")
@@ -69,29 +68,29 @@ async def test_the_first_exchange_gives_the_conversation_a_title(start):
     assert texts_of(request.messages) == [
         ("user", "tell me of the sea"), ("assistant", "you said tell me of the sea"),
     ]  # fmt: skip
-    assert "7 tokens in" in usage.text
+    assert "7 input tokens" in usage.text
 
 
-async def test_a_title_has_no_secret_in_it(start):
+async def test_titles_are_redacted(start):
     titler = Titler("about hunter-two")
     redact = lambda text: text.replace("hunter-two", "[hidden]")  # noqa: E731
     async with start(agent=echo, titler=titler, redact=redact) as runtime:
-        with runtime.events("k") as heard, trio.fail_after(SECONDS):
+        with runtime.subscribe("k") as events, trio.fail_after(SECONDS):
             await runtime.ask("k", "hello")
-            assert (await titled(heard)).title == "about [hidden]"
+            assert (await titled(events)).title == "about [hidden]"
         assert await title_of(runtime) == "about [hidden]"
 
 
-async def test_a_conversation_that_is_deleted_while_it_is_named_stays_deleted(start):
+async def test_a_conversation_deleted_during_titling_stays_deleted(start):
     titler = Titler(gate=trio.Event())
     async with start(agent=echo, titler=titler) as runtime:
         with trio.fail_after(SECONDS):
             reply = await runtime.ask("k", "forget this")
             await titler.called.wait()
-            await runtime.delete(reply.session_id)
+            await runtime.admin.delete(reply.session_id)
             titler.gate.set()
-            await trio.testing.wait_all_tasks_blocked(0.05)
-        assert await runtime.sessions(None) == []
+            await trio.testing.wait_all_tasks_blocked()
+        assert await runtime.admin.sessions() == []
 
 
 async def test_no_turn_waits_for_a_title(start):
@@ -104,48 +103,49 @@ async def test_no_turn_waits_for_a_title(start):
     assert len(titler.requests) == 1
 
 
-async def test_a_title_of_the_user_stays(start):
+async def test_a_title_of_the_user_is_not_replaced(start):
     titler = Titler(gate=trio.Event())
     async with start(agent=echo, titler=titler) as runtime:
         with trio.fail_after(SECONDS):
             await runtime.ask("k", "one")
             await titler.called.wait()
-            await runtime.set_title("k", "Mine")
+            await runtime.conversation("k").set_title("Mine")
             titler.gate.set()
             await runtime.ask("k", "two")
             assert await title_of(runtime) == "Mine"
-            await runtime.new_session("k", "Before the first word")
+            await runtime.conversation("k").new("Before the first word")
             await runtime.ask("k", "three")
-            await runtime.ask("k", "four")  # by then the title is applied
-            titles = {each.session.title for each in await runtime.sessions("k")}
+            await runtime.ask("k", "four")  # the title is applied by then
+            titles = {each.session.title for each in await runtime.conversation("k").sessions()}
     assert titles == {"Mine", "Before the first word"}
     assert len(titler.requests) == 1
 
 
-async def test_a_try_that_failed_is_made_again_while_the_conversation_is_young(start):
+async def test_a_failed_attempt_is_repeated_while_the_conversation_is_short(start):
     titler = Titler(error=UnknownSession("no model"))
     async with start(agent=echo, titler=titler) as runtime:
         with trio.fail_after(SECONDS):
-            for number in range(YOUNG):
+            for number in range(MAX_MESSAGES):
                 await runtime.ask("k", f"{number}")
                 await trio.testing.wait_all_tasks_blocked()
         assert await title_of(runtime) is None
-    assert len(titler.requests) == YOUNG // 2
+    assert len(titler.requests) == MAX_MESSAGES // 2
 
 
-async def test_a_first_exchange_with_much_work_in_it_is_one_too(start):
+async def test_a_first_exchange_with_many_rows_gets_a_title(start):
     async def work(turn):
-        rows = [Message("assistant", f"step {number}") for number in range(2 * YOUNG)]
+        rows = [Message("assistant", f"step {number}") for number in range(2 * MAX_MESSAGES)]
         return TurnResult(text="done", rows=[*rows, Message("assistant", "done")])
 
     async with start(agent=work, titler=Titler("Of work")) as runtime:
-        with runtime.events("k") as heard, trio.fail_after(SECONDS):
+        with runtime.subscribe("k") as events, trio.fail_after(SECONDS):
             await runtime.ask("k", "one")
-            await titled(heard)
+            await titled(events)
         assert await title_of(runtime) == "Of work"
 
 
-async def test_a_title_that_the_end_of_the_runtime_cut_short_comes_after_the_next_start(start):
+@with_threads
+async def test_an_attempt_cut_short_by_the_end_of_the_runtime_is_repeated_after_the_restart(start):
     cut = Titler(gate=trio.Event())
     async with start(agent=echo, titler=cut) as runtime:
         with trio.fail_after(SECONDS):
@@ -153,28 +153,28 @@ async def test_a_title_that_the_end_of_the_runtime_cut_short_comes_after_the_nex
             await cut.called.wait()
     async with start(agent=echo, titler=Titler("Late")) as runtime:
         assert await title_of(runtime) is None
-        with runtime.events("k") as heard, trio.fail_after(SECONDS):
+        with runtime.subscribe("k") as events, trio.fail_after(SECONDS):
             await runtime.ask("k", "two")
-            await titled(heard)
+            await titled(events)
         assert await title_of(runtime) == "Late"
 
 
-async def test_a_conversation_that_was_compressed_meanwhile_has_its_title_where_it_goes_on(start):
+async def test_a_conversation_compressed_during_titling_keeps_its_title_in_the_child(start):
     titler = Titler(gate=trio.Event())
     compressor = DeterministicCompressor()
     async with start(agent=echo, titler=titler, compressor=compressor) as runtime:
-        with runtime.events("k") as heard, trio.fail_after(SECONDS):
+        with runtime.subscribe("k") as events, trio.fail_after(SECONDS):
             for word in ("one " * 500, "two " * 500, "three", "four", "five"):
                 await runtime.ask("k", word)
-            before = (await runtime.status("k")).session_id
-            await runtime.compress("k", keep_exchanges=1)
-            assert (await runtime.status("k")).session_id != before
+            before = (await runtime.conversation("k").status()).session_id
+            await runtime.conversation("k").compress(keep_exchanges=1)
+            assert (await runtime.conversation("k").status()).session_id != before
             titler.gate.set()
-            await titled(heard)
-        assert (await runtime.status("k")).title == "A talk"
+            await titled(events)
+        assert (await runtime.conversation("k").status()).title == "A talk"
 
 
-async def test_a_failed_turn_and_work_in_the_background_get_no_title(start):
+async def test_failed_turns_and_background_tasks_get_no_title(start):
     async def agent(turn):
         if turn.text == "fail":
             return TurnResult(failed=True, error="no")
@@ -182,11 +182,11 @@ async def test_a_failed_turn_and_work_in_the_background_get_no_title(start):
 
     titler = Titler()
     async with start(agent=agent, titler=titler) as runtime:
-        with runtime.events() as heard, trio.fail_after(SECONDS):
+        with runtime.subscribe() as events, trio.fail_after(SECONDS):
             await runtime.ask("k", "fail")
             await runtime.ask("k", "/background count the sheep")
-            async for envelope in heard:
-                if envelope.session_key != "k" and type(envelope.event).__name__ == "TurnEnded":
+            async for envelope in events:
+                if envelope.session_key != "k" and isinstance(envelope.event, TurnEnded):
                     [call] = envelope.event.reply.usage
                     break
     assert titler.requests == []
@@ -194,34 +194,12 @@ async def test_a_failed_turn_and_work_in_the_background_get_no_title(start):
 
 
 @pytest.mark.parametrize("answer", ["a text", None, Summary(3)])
-async def test_a_titler_that_answers_with_something_else_harms_nobody(start, answer):
-    class Odd:
+async def test_an_invalid_result_of_a_titler_is_ignored(start, answer):
+    class InvalidTitler:
         async def title(self, _):
             return answer
 
-    async with start(agent=echo, titler=Odd()) as runtime:
+    async with start(agent=echo, titler=InvalidTitler()) as runtime:
         assert (await runtime.ask("k", "one")).status == "complete"
         assert (await runtime.ask("k", "two")).status == "complete"
         assert await title_of(runtime) is None
-
-
-@given(st.text())
-def test_what_a_model_calls_a_title_is_a_line_of_some_words(text):
-    title = short(text)
-    assert len(title) <= LENGTH
-    assert sanitize_title(title) is None or len(sanitize_title(title)) <= LENGTH
-    assert short(title) == short(short(title))
-
-
-@pytest.mark.parametrize(
-    ("said", "title"),
-    [
-        ("**Of the sea**", "Of the sea"),
-        ("\n\n# Title: 'Of the sea'.", "Of the sea"),
-        ("Trains: a history", "Trains: a history"),
-        ("word " * 40, "word " * 15 + "word…"),
-        (" \n ", ""),
-    ],
-)
-def test_a_title_is_freed_of_what_stands_around_it(said, title):
-    assert short(said) == title

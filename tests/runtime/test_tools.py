@@ -1,4 +1,4 @@
-"""Tools in a real runtime: once means once, and a user's word is good for exactly one call."""
+"""Tools in a real runtime: a call runs once, and an approval is valid for exactly one call."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ import trio
 import trio.testing
 
 from hermes import CompressionConfig, Config, ExpiryPolicy, Inbound, Source, ToolCall
-from hermes.actors.session.commands import COMMANDS
+from hermes.actors.commands import COMMANDS
 from hermes.agents.tools.toolbox import Toolbox, tool
 from hermes.errors import ContextOverflow, StoreBusy
-from hermes.events import ToolFinished, ToolStarted, TurnEnded
+from hermes.events import ApprovalAsked, ToolFinished, ToolStarted, TurnEnded
 from hermes.messages import TurnResult
-from hermes.testing import DeterministicCompressor, MemoryAdapter, ScriptedAgent
-from tests.conftest import foreign
+from hermes.testing import DeterministicCompressor, MemoryAdapter, ScriptedAgent, inspect
+from tests.support.processes import foreign
+from tests.support.runtime import SECONDS, with_threads
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 30
 HOUR = 3600.0
-inline_only = pytest.mark.parametrize("workers", ["inline"])
 _APPROVED = re.compile(r"one call of (\S+), with exactly these arguments: (.*)\n")
 _PLAIN = re.compile(r"(\S+) (.*)")
 
 
 @pytest.fixture
 def start(start):
-    """A runtime that is given some time, and no more."""
+    """Open a runtime, with a time limit."""
 
     @asynccontextmanager
     async def opened(**options):
@@ -46,7 +45,7 @@ def start(start):
 
 
 class Caller:
-    """An agent that makes the call it is told to make, by a user or by an approval."""
+    """An agent that makes the tool call in a user's message or in an approval."""
 
     def __init__(self, toolbox):
         self.toolbox = toolbox
@@ -68,7 +67,7 @@ class Caller:
 
 
 class Post:
-    """A world outside, and the tools that change it."""
+    """Tools with a side effect, which is recorded in `sent`."""
 
     def __init__(self, **options):
         self.sent = []
@@ -98,7 +97,7 @@ class Post:
 
 
 async def ended(events):
-    """The reply of the next turn that ends and is no command's."""
+    """Wait for the end of the next turn that is not a command; returns its reply."""
     async for envelope in events:
         if isinstance(envelope.event, TurnEnded) and envelope.event.reply.status != "command":
             return envelope.event.reply
@@ -110,45 +109,46 @@ async def say(runtime, text, key="k"):
 
 
 async def approve(runtime, command="/approve 1", key="k", then="k"):
-    """Decide, and wait for what the agent makes of it."""
-    with runtime.events(then) as events:
+    """Approve or deny a call; returns the answer, and the reply of the turn that follows."""
+    with runtime.subscribe(then) as events:
         answer = await say(runtime, command, key)
         return answer, (await ended(events)).text
 
 
 def asked(number):
     return (
-        "ask was not run: it needs the user's approval. Ask the user to answer "
+        "ask was not run: it needs the user's approval. Ask the user to reply "
         f"/approve {number} (or /deny {number}), and end your turn now; "
         "do not call it again before that."
     )
 
 
-UNKNOWN_END = (
-    "This call of {} was begun before, and then the process ended. Whether it took effect is "
-    "unknown; it is not made again."
+UNKNOWN_OUTCOME = (
+    "This call of {} was started before, and then the process ended. It is unknown whether it "
+    "took effect; it is not run again."
 )
 
 
 # Once
 
 
-async def test_a_once_tool_that_was_cut_off_is_not_run_again_and_the_model_is_told(start, path):
+@with_threads
+async def test_an_interrupted_once_tool_is_not_run_again_and_the_model_is_told(start, path):
     post, again = Post(), Post()
     post.held = True
-    async with start(agent=post.build, config=Config(drain_timeout=0)) as runtime:
+    async with start(build_agent=post.build, config=Config(drain_timeout=0)) as runtime:
         await runtime.submit(Inbound("k", "e", 'once {"to": "a"}'))
         await post.began.wait()
     assert foreign(path, "SELECT turn_id, tool, arguments, ordinal, result FROM once_calls") == [
         [1, "once", '{"to":"a"}', 0, None]
     ]
     caller = Caller(again.toolbox)
-    async with start(agent=lambda _: caller) as runtime:
-        with runtime.events("k") as events:
-            assert (await ended(events)).text == UNKNOWN_END.format("once")
+    async with start(build_agent=lambda _: caller) as runtime:
+        with runtime.subscribe("k") as events:
+            assert (await ended(events)).text == UNKNOWN_OUTCOME.format("once")
         assert [turn.turn_id for turn in caller.turns] == [1]
         assert (post.sent, again.sent) == ([("a", "hi")], [])
-        # What is asked for anew is another matter.
+        # A new request is another call.
         assert await say(runtime, 'once {"to": "a"}') == "sent to a"
     assert foreign(path, "SELECT count(*) FROM once_calls") == [[0]]
 
@@ -173,11 +173,11 @@ async def test_a_once_tool_that_had_ended_answers_what_it_had_answered(start, re
         return TurnResult(text=f"{ran.content} {ran.failed}")
 
     agent = ScriptedAgent([call, call])
-    async with start(agent=lambda _: agent, config=Config(drain_timeout=0)) as runtime:
+    async with start(build_agent=lambda _: agent, config=Config(drain_timeout=0)) as runtime:
         await runtime.submit(Inbound("k", "e", '{"to": "a"}'))
         await done.wait()
-    async with start(agent=lambda _: agent) as runtime:
-        with runtime.events("k") as events:
+    async with start(build_agent=lambda _: agent) as runtime:
+        with runtime.subscribe("k") as events:
             told = (await ended(events)).text
     assert runs == ["a"]
     failed = "send failed: ValueError: no such address True"
@@ -185,7 +185,7 @@ async def test_a_once_tool_that_had_ended_answers_what_it_had_answered(start, re
 
 
 async def test_the_same_call_twice_in_a_turn_is_two_calls_each_made_once(start):
-    """The second run makes three of them; two were made before."""
+    """The second run makes three calls, of which two were made before."""
     stopped, runs = trio.Event(), []
 
     async def count() -> int:
@@ -206,11 +206,11 @@ async def test_the_same_call_twice_in_a_turn_is_two_calls_each_made_once(start):
         return TurnResult(text=" ".join(each.content for each in ran))
 
     agent = ScriptedAgent([twice, thrice])
-    async with start(agent=lambda _: agent, config=Config(drain_timeout=0)) as runtime:
+    async with start(build_agent=lambda _: agent, config=Config(drain_timeout=0)) as runtime:
         await runtime.submit(Inbound("k", "e", "count"))
         await stopped.wait()
-    async with start(agent=lambda _: agent) as runtime:
-        with runtime.events("k") as events:
+    async with start(build_agent=lambda _: agent) as runtime:
+        with runtime.subscribe("k") as events:
             told = (await ended(events)).text
     assert sorted(told.split()) == ["1", "2", "3"]
     assert told.split()[-1] == "3"
@@ -234,7 +234,7 @@ async def test_a_turn_that_overflows_and_runs_again_makes_no_call_twice(start):
 
     agent = ScriptedAgent([*["x" * 2000] * 6, call, call])
     async with start(
-        agent=lambda _: agent,
+        build_agent=lambda _: agent,
         compressor=DeterministicCompressor(),
         config=Config(compression=CompressionConfig(window=8000)),
     ) as runtime:
@@ -252,10 +252,10 @@ async def test_a_call_that_cannot_be_recorded_is_not_made(start_proxy, name, ver
         raise StoreBusy("another process holds the database")
 
     post = Post()
-    async with start_proxy(agent=post.build, **{verb: fail}) as runtime:
+    async with start_proxy(build_agent=post.build, **{verb: fail}) as runtime:
         told = await say(runtime, name + ' {"to": "a"}')
     assert told == (
-        f"{name} was not run: it could not be recorded first (another process holds the database)."
+        f"{name} was not run: the call could not be recorded (another process holds the database)."
     )
     assert post.sent == []
 
@@ -265,13 +265,13 @@ async def test_a_result_that_cannot_be_recorded_is_a_result(start_proxy):
         raise StoreBusy("busy")
 
     post = Post()
-    async with start_proxy(agent=post.build, end_once=fail) as runtime:
+    async with start_proxy(build_agent=post.build, end_once=fail) as runtime:
         assert await say(runtime, 'once {"to": "a"}') == "sent to a"
     assert post.sent == [("a", "hi")]
 
 
 async def test_a_result_is_recorded_although_the_turn_is_being_stopped(start_proxy):
-    """The tool has just ended when the turn is cancelled."""
+    """The turn is cancelled after the tool has ended."""
     ending, stopped, recorded = trio.Event(), trio.Event(), []
 
     async def slowly(real, call):
@@ -282,10 +282,10 @@ async def test_a_result_is_recorded_although_the_turn_is_being_stopped(start_pro
 
     post = Post()
     with trio.fail_after(SECONDS):
-        async with start_proxy(agent=post.build, end_once=slowly) as runtime:
+        async with start_proxy(build_agent=post.build, end_once=slowly) as runtime:
             await runtime.submit(Inbound("k", "e", 'once {"to": "a"}'))
             await ending.wait()
-            await runtime.interrupt("k")
+            await runtime.conversation("k").interrupt()
             await trio.testing.wait_all_tasks_blocked()
             stopped.set()
     assert recorded == ["sent to a"]
@@ -297,12 +297,12 @@ async def test_a_result_is_recorded_although_the_turn_is_being_stopped(start_pro
 async def test_an_interrupt_stops_a_running_tool_and_the_conversation_goes_on(start, path):
     post = Post()
     post.held = True
-    async with start(agent=post.build) as runtime:
+    async with start(build_agent=post.build) as runtime:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(say, runtime, 'once {"to": "a"}')
             await post.began.wait()
-            await runtime.interrupt("k")
-        rows = await runtime.history("k")
+            await runtime.conversation("k").interrupt()
+        rows = await runtime.conversation("k").history()
         assert [(row.role, row.content) for row in rows] == [
             ("user", 'once {"to": "a"}'),
             ("assistant", None),
@@ -313,6 +313,7 @@ async def test_an_interrupt_stops_a_running_tool_and_the_conversation_goes_on(st
         assert await say(runtime, 'once {"to": "b"}') == "sent to b"
 
 
+@with_threads
 async def test_an_interrupt_does_not_wait_for_a_blocking_tool(start):
     gate, began = threading.Event(), threading.Event()
 
@@ -322,13 +323,15 @@ async def test_an_interrupt_does_not_wait_for_a_blocking_tool(start):
         return "late"
 
     toolbox = Toolbox([block])
-    async with start(agent=lambda _: Caller(toolbox)) as runtime:
+    async with start(build_agent=lambda _: Caller(toolbox)) as runtime:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(say, runtime, "block {}")
                 await trio.to_thread.run_sync(began.wait, SECONDS)
-                await runtime.interrupt("k")
-            assert (await runtime.history("k"))[-1].content == "[interrupted before it answered]"
+                await runtime.conversation("k").interrupt()
+            assert (await runtime.conversation("k").history())[
+                -1
+            ].content == "[interrupted before it answered]"
         finally:
             gate.set()
         assert await say(runtime, "block {}") == "late"
@@ -337,9 +340,10 @@ async def test_an_interrupt_does_not_wait_for_a_blocking_tool(start):
 # Approval
 
 
+@with_threads
 async def test_a_call_is_made_once_it_is_approved_and_only_once(start):
     post, adapter = Post(), MemoryAdapter("embedded")
-    async with start(agent=post.build, adapters=[adapter]) as runtime:
+    async with start(build_agent=post.build, adapters=[adapter]) as runtime:
         assert await say(runtime, 'ask {"to": "a"}') == asked(1)
         assert post.sent == []
         answer, told = await approve(runtime)
@@ -348,16 +352,27 @@ async def test_a_call_is_made_once_it_is_approved_and_only_once(start):
         assert post.sent == [("a", "hi")]
         assert await say(runtime, 'ask {"to": "a"}') == asked(2)
         await adapter.wait_sent(6)
-    wanted = 'ask wants to run with {"to":"a"}\n/approve %d allows it once, /deny %d not.'
+    question = (
+        'ask wants to run with {"to":"a"}\n'
+        "Reply /approve %d to allow it once, or /deny %d to refuse."
+    )
     assert adapter.texts == [
-        wanted % (1, 1), asked(1), answer, told, wanted % (2, 2), asked(2),
+        question % (1, 1), asked(1), answer, told, question % (2, 2), asked(2),
     ]  # fmt: skip
     assert post.sent == [("a", "hi")]
 
 
+async def test_subscribers_are_told_of_a_call_that_needs_approval(start):
+    async with start(build_agent=Post().build) as runtime:
+        events = [event async for event in runtime.stream("k", 'ask {"to": "a"}')]
+        [approval] = [event.approval for event in events if isinstance(event, ApprovalAsked)]
+        assert (approval.tool, approval.arguments) == ("ask", '{"to":"a"}')
+        assert approval.state == "pending"
+
+
 async def test_an_approval_is_for_exactly_its_arguments_however_they_are_written(start):
     post = Post()
-    async with start(agent=post.build) as runtime:
+    async with start(build_agent=post.build) as runtime:
         await say(runtime, 'ask {"to": "a", "text": "one"}')
 
         async def tempted(turn):
@@ -366,34 +381,33 @@ async def test_an_approval_is_for_exactly_its_arguments_however_they_are_written
             third = await post.toolbox.run(ToolCall("z", "ask", '{"to":"a","text":"one"}'), turn)
             return TurnResult(text=f"{other.content}|{right.content}|{third.content}")
 
-        runtime.snapshot("k").agent.run = tempted
+        runtime.conversation("k").snapshot().agent.run = tempted
         _, told = await approve(runtime)
         assert told == f"{asked(2)}|sent to a|{asked(3)}"
     assert post.sent == [("a", "one")]
 
 
+@with_threads
 async def test_an_approval_survives_a_restart_before_and_after_it_is_given(start):
     first, second, third = Post(), Post(), Post()
-    async with start(agent=first.build) as runtime:
+    async with start(build_agent=first.build) as runtime:
         await say(runtime, 'ask {"to": "a"}')
     second.held = True
-    async with start(agent=second.build, config=Config(drain_timeout=0)) as runtime:
+    async with start(build_agent=second.build, config=Config(drain_timeout=0)) as runtime:
         assert await say(runtime, "/approve") == 'Approved: ask with {"to":"a"}'
         await second.began.wait()
     caller = Caller(third.toolbox)
-    async with start(agent=lambda _: caller) as runtime:
-        with runtime.events("k") as events:
-            # It was begun, so it is not begun again, and nobody is asked again.
-            assert (await ended(events)).text == UNKNOWN_END.format("ask")
-        assert await say(runtime, "/approve 1") == "Call 1 was approved, and has been made."
-        assert await say(runtime, "/approve") == "Nothing waits for your decision."
+    async with start(build_agent=lambda _: caller) as runtime:
+        with runtime.subscribe("k") as events:
+            # It was started, so it is not run again, and the user is not asked again.
+            assert (await ended(events)).text == UNKNOWN_OUTCOME.format("ask")
+        assert await say(runtime, "/approve 1") == "Call 1 was approved and has run."
+        assert await say(runtime, "/approve") == "There is no tool call to decide about."
     assert (first.sent, second.sent, third.sent) == ([], [("a", "hi")], [])
 
 
 @pytest.mark.parametrize("point", ["before", "after"])
-async def test_a_process_that_ends_around_a_decision_loses_nothing(
-    start, start_proxy, path, point, workers
-):
+async def test_a_process_that_ends_around_a_decision_loses_nothing(start, start_proxy, path, point):
     reached = trio.Event()
 
     async def die(real, *args, **kwargs):
@@ -404,7 +418,7 @@ async def test_a_process_that_ends_around_a_decision_loses_nothing(
 
     post, again = Post(), Post()
     async with start_proxy(
-        agent=post.build, config=Config(drain_timeout=0), decide_approval=die
+        build_agent=post.build, config=Config(drain_timeout=0), decide_approval=die
     ) as runtime:
         await say(runtime, 'ask {"to": "a"}')
         await runtime.submit(Inbound("k", "the command", "/approve 1", command=True))
@@ -412,8 +426,8 @@ async def test_a_process_that_ends_around_a_decision_loses_nothing(
     states = "SELECT (SELECT state FROM approvals), (SELECT state FROM inbox WHERE id = 2)"
     before = [["pending", "open"]] if point == "before" else [["approved", "done"]]
     assert foreign(path, states) == before
-    async with start(agent=again.build) as runtime:
-        with runtime.events("k") as events:
+    async with start(build_agent=again.build) as runtime:
+        with runtime.subscribe("k") as events:
             assert (await ended(events)).text == "sent to a"
     assert (post.sent, again.sent) == ([], [("a", "hi")])
     assert foreign(path, states) == [["used", "done"]]
@@ -471,40 +485,40 @@ async def test_a_process_that_is_killed_while_an_approved_tool_runs_does_not_run
         sent.append(to)
 
     toolbox = Toolbox([tool(approval=True)(send)])
-    async with start(agent=lambda _: Caller(toolbox), clock=None) as runtime:
-        with runtime.events("k") as events:
-            assert (await ended(events)).text == UNKNOWN_END.format("send")
+    async with start(build_agent=lambda _: Caller(toolbox), clock=None) as runtime:
+        with runtime.subscribe("k") as events:
+            assert (await ended(events)).text == UNKNOWN_OUTCOME.format("send")
     assert sent == []
 
 
-async def test_what_waited_too_long_cannot_be_approved_and_what_was_approved_expires(start, world):
+async def test_questions_and_approvals_expire(start, world):
     post = Post()
-    async with start(agent=post.build) as runtime:
+    async with start(build_agent=post.build) as runtime:
         await say(runtime, 'ask {"to": "a"}')
         world.pass_time(HOUR)
         told = await say(runtime, "/approve 1")
-        assert told == "Call 1 has waited too long; ask for it again."
-        assert await say(runtime, "/deny") == "Nothing waits for your decision."
+        assert told == "Call 1 has expired; ask for it again."
+        assert await say(runtime, "/deny") == "There is no tool call to decide about."
         assert await say(runtime, 'ask {"to": "a"}') == asked(2)
     assert post.sent == []
 
 
-async def test_how_long_a_question_waits_is_the_toolboxs_matter(start, world):
-    post = Post(approval_seconds=60)
-    async with start(agent=post.build) as runtime:
+async def test_the_toolbox_decides_how_long_a_question_stays_open(start, world):
+    post = Post(approval_timeout=60)
+    async with start(build_agent=post.build) as runtime:
         await say(runtime, 'ask {"to": "a"}')
         world.pass_time(60)
-        assert "too long" in await say(runtime, "/approve 1")
+        assert "expired" in await say(runtime, "/approve 1")
 
 
-async def test_nobody_decides_for_somebody_else(start):
+async def test_users_cannot_decide_for_each_other(start):
     post = Post()
-    async with start(agent=post.build) as runtime:
+    async with start(build_agent=post.build) as runtime:
         await say(runtime, 'ask {"to": "a"}', key="ann")
         for command in ("/approve 1", "/deny 1"):
             told = await say(runtime, command, key="bob")
-            assert told == "There is no call 1 here that could be decided."
-        assert await say(runtime, "/approve", key="bob") == "Nothing waits for your decision."
+            assert told == "There is no pending call 1 here."
+        assert await say(runtime, "/approve", key="bob") == "There is no tool call to decide about."
         assert await say(runtime, 'ask {"to": "a"}', key="bob") == asked(2)
         assert (await approve(runtime, key="ann", then="ann"))[1] == "sent to a"
         assert await say(runtime, 'ask {"to": "a"}', key="bob") == asked(2)
@@ -513,14 +527,14 @@ async def test_nobody_decides_for_somebody_else(start):
 
 async def test_a_denied_call_is_not_made(start):
     post = Post()
-    async with start(agent=post.build) as runtime:
+    async with start(build_agent=post.build) as runtime:
         await say(runtime, 'ask {"to": "a"}')
         told = await approve(runtime, "/deny")
         assert told == ('Denied: ask with {"to":"a"}', "what a pity")
         assert await say(runtime, "/deny 1") == "You have already denied call 1."
         assert await say(runtime, "/approve 1") == "You have already denied call 1."
         assert await say(runtime, 'ask {"to": "a"}') == asked(2)
-        assert [row.content for row in await runtime.history("k")][4:6] == [
+        assert [row.content for row in await runtime.conversation("k").history()][4:6] == [
             '[The user has refused one call of ask, with exactly these arguments: {"to":"a"}\n'
             "It was not made. Do not ask for it again unless the user does; "
             "say how you go on without it.]",
@@ -529,21 +543,21 @@ async def test_a_denied_call_is_not_made(start):
     assert post.sent == []
 
 
-async def test_the_words_of_approve_and_deny(start):
+async def test_the_answers_of_approve_and_deny(start):
     post = Post()
     long = json.dumps({"to": "a" * 3000})
-    async with start(agent=post.build) as runtime:
+    async with start(build_agent=post.build) as runtime:
         for command in ("/approve", "/deny"):
-            assert await say(runtime, command) == "Nothing waits for your decision."
+            assert await say(runtime, command) == "There is no tool call to decide about."
             told = await say(runtime, f"{command} 7")
-            assert told == "There is no call 7 here that could be decided."
-            assert await say(runtime, f"{command} it") == f"Use it like this: {command} [number]"
+            assert told == "There is no pending call 7 here."
+            assert await say(runtime, f"{command} it") == f"Usage: {command} [number]"
             told = await say(runtime, f"{command} {'9' * 40}")
-            assert told.startswith("There is no call 9")
+            assert told.startswith("There is no pending call 9")
         for n in (1, 2):
             await say(runtime, f'ask {{"to": "{n}"}}')
         assert (await approve(runtime, "/approve"))[0] == 'Approved: ask with {"to":"2"}'
-        assert await say(runtime, "/approve 2") == "Call 2 was approved, and has been made."
+        assert await say(runtime, "/approve 2") == "Call 2 was approved and has run."
         assert (await approve(runtime, "/approve 1"))[0] == 'Approved: ask with {"to":"1"}'
         await say(runtime, f"ask {long}")
         told = await say(runtime, "/deny")
@@ -557,7 +571,7 @@ async def test_an_approved_call_that_was_not_made_yet_is_called_so(start):
 
     post = Post()
     caller = Caller(post.toolbox)
-    async with start(agent=lambda _: caller) as runtime:
+    async with start(build_agent=lambda _: caller) as runtime:
         await say(runtime, 'ask {"to": "a"}')
         caller.run = forget
         assert (await approve(runtime))[1] == "what?"
@@ -566,16 +580,16 @@ async def test_an_approved_call_that_was_not_made_yet_is_called_so(start):
 
 async def test_a_decision_waits_for_the_running_turn(start):
     post = Post()
-    async with start(agent=post.build) as runtime:
+    async with start(build_agent=post.build) as runtime:
         await say(runtime, 'ask {"to": "a"}')
         post.held = True
         async with trio.open_nursery() as nursery:
             nursery.start_soon(say, runtime, 'send {"to": "b"}')
             await post.began.wait()
-            with runtime.events("k") as events:
+            with runtime.subscribe("k") as events:
                 await runtime.submit(Inbound("k", "e", "/approve", command=True))
                 post.held = False
-                await runtime.interrupt("k")
+                await runtime.conversation("k").interrupt()
                 assert (await ended(events)).status == "interrupted"
                 assert (await ended(events)).text == "sent to a"
 
@@ -583,50 +597,51 @@ async def test_a_decision_waits_for_the_running_turn(start):
 async def test_a_decision_moves_the_end_of_the_conversation_like_any_message(start, world):
     post = Post()
     idle = Config(expiry=ExpiryPolicy(mode="idle", idle_minutes=100), drain_timeout=0)
-    async with start(agent=post.build, config=idle) as runtime:
+    async with start(build_agent=post.build, config=idle) as runtime:
         await say(runtime, 'ask {"to": "a"}')
         world.pass_time(60)
         post.held = True
         await say(runtime, "/approve")
         await post.began.wait()
-        route = await runtime._context.store.get_route("k")
+        route = await inspect(runtime).store.get_route("k")
         assert route.expires_at == world.now + 6000
 
 
-async def test_what_the_background_asks_for_is_decided_in_the_chat(start):
+@with_threads
+async def test_a_question_of_a_background_task_is_decided_in_the_chat(start):
     post, adapter = Post(), MemoryAdapter("memory")
-    async with start(agent=post.build, adapters=[adapter]) as runtime:
+    async with start(build_agent=post.build, adapters=[adapter]) as runtime:
         source = Source("memory", chat_id="c")
 
         async def tell(text):
             return (await runtime.ask("k", text, source=source)).text
 
-        with runtime.events() as events:
+        with runtime.subscribe() as events:
             await tell('/background ask {"to": "a"}')
             assert (await ended(events)).text == asked(1)
             assert await tell("/approve 1") == 'Approved: ask with {"to":"a"}'
             assert (await ended(events)).text == "sent to a"
         await adapter.wait_sent(5)
-        assert await runtime.history("k") == []
+        assert await runtime.conversation("k").history() == []
     assert {row.lane for row in adapter.sent} == {"memory//c/"}
     assert adapter.texts[-1] == "sent to a"
     assert post.sent == [("a", "hi")]
 
 
-async def test_what_is_too_long_to_be_shown_is_not_asked_for(start):
+async def test_arguments_that_are_too_long_to_show_cannot_be_approved(start):
     post = Post()
-    async with start(agent=post.build) as runtime:
+    async with start(build_agent=post.build) as runtime:
         told = await say(runtime, "ask " + json.dumps({"to": "a" * 50_000}))
         assert "too long" in told
-        assert await say(runtime, "/approve") == "Nothing waits for your decision."
+        assert await say(runtime, "/approve") == "There is no tool call to decide about."
 
 
-async def test_a_long_call_is_shown_whole(start):
+async def test_long_arguments_are_shown_in_full(start):
     adapter = MemoryAdapter("embedded")
-    async with start(agent=Post().build, adapters=[adapter]) as runtime:
+    async with start(build_agent=Post().build, adapters=[adapter]) as runtime:
         await say(runtime, "ask " + json.dumps({"to": "a" * 5000}))
         await adapter.wait_sent(1)
-    assert "a" * 5000 in adapter.texts[0]  # nobody should allow what was not shown
+    assert "a" * 5000 in adapter.texts[0]  # users approve only what they have seen
 
 
 async def test_a_toolbox_may_be_given_its_records(start):
@@ -638,13 +653,13 @@ async def test_a_toolbox_may_be_given_its_records(start):
         turn.records = None
         return TurnResult(text=(await given.run(ToolCall("c", "tell"), turn)).content)
 
-    async with start(agent=lambda _: ScriptedAgent([call])) as runtime:
+    async with start(build_agent=lambda _: ScriptedAgent([call])) as runtime:
         assert await say(runtime, "go") == "told"
 
 
 async def test_every_command_that_is_named_exists(start):
     adapter = MemoryAdapter("embedded")
-    async with start(agent=Post().build, adapters=[adapter]) as runtime:
+    async with start(build_agent=Post().build, adapters=[adapter]) as runtime:
         await say(runtime, 'ask {"to": "a"}')
         helped = await say(runtime, "/help")
         await adapter.wait_sent(3)

@@ -1,6 +1,7 @@
-"""`/pair` and `/unpair`: an operator lets somebody in who waits with a code, or takes it back.
+"""`/pair` and `/unpair`: an operator lets in a user that holds a code, or removes it again.
 
-The code says who is meant, and is no secret that opens anything: only an operator's command does.
+The code only says which request is meant. It opens nothing by itself: only an operator's command
+does.
 """
 
 from __future__ import annotations
@@ -8,116 +9,137 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-from hermes.actors.context import said_to
-from hermes.messages import InboxReply, Outbound, Pairing, PairingRejected, Principal, Role, Source
-from hermes.protocols import Principals
+from hermes.messages import (
+    InboxReply,
+    Outbound,
+    Pairing,
+    PairingRejected,
+    Principal,
+    Role,
+    Source,
+)
+from hermes.outbound import outbox_rows
+from hermes.protocols import AccessStore
+from hermes.sanitize import shorten
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-"""Without I, L and O, which are read as 1 and 0, and without U: 5 bits each."""
+"""Without I, L and O, which look like 1 and 0, and without U: 5 bits each."""
 LENGTH = 8
 _TYPED = re.compile(rf"([{ALPHABET}]{{4}})[-–—]?([{ALPHABET}]{{4}})", re.ASCII)
-_READ_AS = str.maketrans("ILO", "110")
-_NAME = 60
-_GRANTED: tuple[Role, ...] = ("user", "operator")
+_LOOK_ALIKES = str.maketrans("ILO", "110")
+_NAME_LENGTH = 60
+_GRANTABLE: tuple[Role, ...] = ("user", "operator")
 
-STRANGER = "I do not know you yet. Ask the operator to run this within the hour: /pair {code}"
-WELCOME = "You have been let in. Say something, or see /help."
-PAIRED = "{who} may speak with me now, as {role}."
-WRONG = "Nobody waits with this code, which is good for an hour and once; {left} left."
-LOCKED = "There were too many wrong codes; try again in {minutes}."
-NOBODY = "Nobody waits to be let in, and nobody was."
-UNPAIRED = "{user_id} on {platform} is not known to me any more."
-NEVER_PAIRED = "There is nobody called {user_id} on {platform} whom I was told to let in."
-NO_DOOR = "The program around me decides who speaks here, so there is nobody to let in."
-NOT_OPERATOR = "That is for an operator, and you are none any more."
+OFFER = "I don't know you yet. Ask the operator to run this within an hour: /pair {code}"
+WELCOME = "You have been let in. Send a message, or see /help."
+PAIRED = "{user} has been let in as {role}."
+WRONG_CODE = (
+    "No request has this code. A code works once, within an hour. {left} left before a pause."
+)
+LOCKED = "There were too many wrong codes. Try again in {minutes}."
+NOBODY = "There are no pairing requests and no paired users."
+UNPAIRED = "{user_id} on {platform} has been removed."
+NEVER_PAIRED = "{user_id} on {platform} is not a paired user."
+NO_ACCESS_CONTROL = "The host program decides who may use this bot, so there is nothing to pair."
+NOT_OPERATOR = "This command is for operators, and you are not one any more."
 
-ReplyTo = Callable[[str], InboxReply]
+ReplyTo: TypeAlias = Callable[[str], InboxReply]
+"""Makes the reply to the command from its text."""
 
 
 def new_code() -> str:
-    """A code of 40 bits, as it is shown."""
+    """Return a new code of 40 bits, in the form that users see."""
     letters = "".join(secrets.choice(ALPHABET) for _ in range(LENGTH))
     return f"{letters[:4]}-{letters[4:]}"
 
 
 def read_code(typed: str) -> str | None:
-    """The code as it was shown, however it was typed; None where it cannot be one."""
-    found = _TYPED.fullmatch(typed.upper().translate(_READ_AS))
+    """Return the code in the form that users see, however it was typed; None if it is none."""
+    found = _TYPED.fullmatch(typed.upper().translate(_LOOK_ALIKES))
     return None if found is None else f"{found[1]}-{found[2]}"
 
 
-async def pair(records: Principals, by: Source, argument: str, answer: ReplyTo) -> str | None:
-    """Let somebody in, as a user or as an operator; None where the command was not understood."""
-    typed, _, named = argument.partition(" ")
+async def pair(store: AccessStore, by: Source, argument: str, reply: ReplyTo) -> str | None:
+    """Let a user in, as a user or an operator. Returns the answer; None if it is no valid code."""
+    typed, _, role_name = argument.partition(" ")
     code = read_code(typed)
-    role = next((each for each in _GRANTED if each == (named.strip().lower() or "user")), None)
+    role = next(
+        (role for role in _GRANTABLE if role == (role_name.strip().lower() or "user")), None
+    )
     if code is None or role is None:
         return None
-    said: list[str] = []  # the transaction may run twice; what it said last is on disk
+    texts: list[str] = []  # the transaction may run twice; the last text is the stored one
 
-    def answered(verdict: Pairing | PairingRejected) -> InboxReply:
-        said.append(_verdict(verdict, role))
-        return answer(said[-1])
+    def answer(result: Pairing | PairingRejected) -> InboxReply:
+        texts.append(_result_text(result, role))
+        return reply(texts[-1])
 
-    await records.approve_pairing(code, role, by, answer=answered, welcome=_welcome)
-    return said[-1]
+    await store.approve_pairing(code, role, by, answer=answer, welcome=_welcome)
+    return texts[-1]
 
 
-async def unpair(records: Principals, argument: str, answer: ReplyTo) -> str | None:
-    """Take back what somebody was let in by; None where the command was not understood."""
+async def unpair(store: AccessStore, argument: str, reply: ReplyTo) -> str | None:
+    """Remove a paired user. Returns the answer; None if the argument is incomplete."""
     platform, _, user_id = argument.partition(" ")
     user_id = user_id.strip()
     if not platform or not user_id:
         return None
 
-    def text(number: int) -> str:
-        form = UNPAIRED if number else NEVER_PAIRED
-        return form.format(user_id=shown(user_id), platform=shown(platform))
+    def text(removed: int) -> str:
+        form = UNPAIRED if removed else NEVER_PAIRED
+        return form.format(user_id=display_name(user_id), platform=display_name(platform))
 
-    return text(await records.unpair(platform, user_id, answer=lambda n: answer(text(n))))
+    return text(await store.unpair(platform, user_id, answer=lambda n: reply(text(n))))
 
 
-async def listing(records: Principals, now: float) -> str:
-    """Who waits, and who was let in."""
-    waiting, paired = await records.pairings(), await records.principals()
-    lines = [*_waiting(waiting, now), *_paired(paired)]
+async def listing(store: AccessStore, now: float) -> str:
+    """Return the pending requests and the paired users, one per line."""
+    requests, paired = await store.pairings(), await store.principals()
+    lines = [*_request_lines(requests, now), *_paired_lines(paired)]
     return "\n".join(lines) or NOBODY
 
 
-def _waiting(found: Sequence[Pairing], now: float) -> list[str]:
+def _request_lines(requests: Sequence[Pairing], now: float) -> list[str]:
     return [
-        f"waits since {_minutes(now - each.asked_at)}: {describe(each.source)}" for each in found
+        f"waiting for {_minutes(now - request.asked_at)}: {describe(request.source)}"
+        for request in requests
     ]
 
 
-def _paired(found: Sequence[Principal]) -> list[str]:
-    return [f"{each.role}: {describe(_source(each))}" for each in found]
+def _paired_lines(paired: Sequence[Principal]) -> list[str]:
+    return [f"{principal.role}: {describe(_source(principal))}" for principal in paired]
 
 
 def _source(principal: Principal) -> Source:
-    who = principal.user_id
-    return Source(principal.platform, principal.account, user_id=who, user_name=principal.name)
+    return Source(
+        principal.platform,
+        principal.account,
+        user_id=principal.user_id,
+        user_name=principal.name,
+    )
 
 
-def _verdict(verdict: Pairing | PairingRejected, role: Role) -> str:
-    if isinstance(verdict, Pairing):
-        return PAIRED.format(who=describe(verdict.source), role=role)
-    if verdict.seconds:
-        return LOCKED.format(minutes=_minutes(verdict.seconds))
-    return WRONG.format(left="1 try is" if verdict.left == 1 else f"{verdict.left} tries are")
+def _result_text(result: Pairing | PairingRejected, role: Role) -> str:
+    if isinstance(result, Pairing):
+        return PAIRED.format(user=describe(result.source), role=role)
+    if result.seconds:
+        return LOCKED.format(minutes=_minutes(result.seconds))
+    return WRONG_CODE.format(left="1 try" if result.left == 1 else f"{result.left} tries")
 
 
 def _welcome(pairing: Pairing) -> list[Outbound]:
-    return said_to(pairing.source, pairing.session_key, "", WELCOME, "notice")
+    return outbox_rows(pairing.source, pairing.session_key, "", WELCOME, "notice")
 
 
 def describe(source: Source) -> str:
-    """Somebody, for an operator to read."""
-    account = f"/{shown(source.account)}" if source.account else ""
+    """Return a sender in words, for an operator."""
+    account = f"/{display_name(source.account)}" if source.account else ""
     name = source.user_name
-    called = f" (says to be {shown(name)!r}, unverified)" if name else ""
-    return f"{shown(source.user_id or '')} on {shown(source.platform)}{account}{called}"
+    claimed = f" (calls itself {display_name(name)!r}, unverified)" if name else ""
+    user_id = display_name(source.user_id or "")
+    return f"{user_id} on {display_name(source.platform)}{account}{claimed}"
 
 
 def _minutes(seconds: float) -> str:
@@ -125,7 +147,7 @@ def _minutes(seconds: float) -> str:
     return "1 minute" if minutes == 1 else f"{minutes} minutes"
 
 
-def shown(text: str) -> str:
-    """A stranger's text as a terminal may show it: short, on one line, without control signs."""
-    clean = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return clean if len(clean) <= _NAME else clean[: _NAME - 1] + "…"
+def display_name(text: str) -> str:
+    """Return untrusted text on one short line, without control characters."""
+    printable = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return shorten(printable, _NAME_LENGTH)

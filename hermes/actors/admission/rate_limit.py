@@ -1,4 +1,4 @@
-"""How often somebody may do something: a bucket of tokens each, on Trio's clock, bounded."""
+"""Rate limits: a token bucket for each principal, on Trio's clock."""
 
 from __future__ import annotations
 
@@ -9,34 +9,25 @@ from collections.abc import Callable, Hashable
 import attrs
 import trio
 
+from hermes.config import RateLimit
+
 MAX_BUCKETS = 10_000
-
-
-@attrs.frozen(kw_only=True)
-class RateLimit:
-    """How many messages a principal may send: so many a minute, and so many at once."""
-
-    per_minute: float = 30.0
-    burst: int = 30
-
-    def __attrs_post_init__(self) -> None:
-        if not (self.per_minute > 0 and self.burst >= 1):
-            raise ValueError("rates are above zero: a message a minute, and one at once, at least")
 
 
 @attrs.define(eq=False)
 class TokenBucket:
-    """What one of them has left; `told` is when he last heard that it was too much."""
+    """The tokens that one principal has left."""
 
     left: float
     at: float
-    told: float = -math.inf
+    notified: float = -math.inf
+    """When the principal was last told that it exceeded the limit."""
     known: bool = False
-    """Whether he was let in when he was last looked up."""
+    """Whether the principal was admitted when it was last looked up."""
 
 
 class RateLimiter:
-    """The buckets of those who were here last. Who was long gone has a full one again."""
+    """Bounded LRU of token buckets; an evicted principal starts with a full one."""
 
     def __init__(
         self,
@@ -52,31 +43,31 @@ class RateLimiter:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    def of(self, name: Hashable, at: float | None = None) -> TokenBucket:
-        """His bucket, with what has flown in since; until `at`, where another clock counts."""
+    def bucket(self, name: Hashable, at: float | None = None) -> TokenBucket:
+        """Return the principal's bucket, refilled up to `at` (default: now)."""
         now = self._clock() if at is None else at
         bucket = self._buckets.get(name)
         if bucket is None:
             bucket = self._buckets[name] = TokenBucket(self._rates.burst, now)
             if len(self._buckets) > self._limit:
                 self._buckets.popitem(last=False)
-        flown = max(now - bucket.at, 0.0) * self._rates.per_minute / 60
-        bucket.left = min(bucket.left + flown, self._rates.burst)
-        bucket.at = max(bucket.at, now)  # what comes late must not have the same time flow twice
+        refill = max(now - bucket.at, 0.0) * self._rates.per_minute / 60
+        bucket.left = min(bucket.left + refill, self._rates.burst)
+        bucket.at = max(bucket.at, now)  # a late message must not refill the same time twice
         self._buckets.move_to_end(name)
         return bucket
 
     def take(self, bucket: TokenBucket) -> bool:
-        """Use up a token; False where there is none."""
+        """Take a token; False if there is none."""
         if bucket.left < 1:
             return False
         bucket.left -= 1
         return True
 
-    def may_tell(self, bucket: TokenBucket, seconds: float = 60.0) -> bool:
-        """Whether it is time to say again that it was too much; counts as said."""
+    def may_notify(self, bucket: TokenBucket, seconds: float = 60.0) -> bool:
+        """Whether to tell the principal again; if so, the time is recorded."""
         now = self._clock()
-        if now < bucket.told + seconds:
+        if now < bucket.notified + seconds:
             return False
-        bucket.told = now
+        bucket.notified = now
         return True

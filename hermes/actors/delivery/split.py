@@ -1,9 +1,10 @@
-"""Long texts in parts that a platform takes, cut where it hurts least, code fences kept whole.
+"""Split long Markdown text into parts that a platform accepts.
 
-A part ends, by preference, at a blank line, at the end of a line, after a sentence, at a space, or
-else between two characters; outside of code rather than in it, and in the second half of what
-would fit rather than in the first. A fence that is cut is closed at the end of the part and opened
-again, with its tag, in the next. Apart from these fences, only white space at the seams is lost.
+A part ends, in order of preference, at a blank line, at the end of a line, after a sentence, at a
+space, or else between two characters. Split points outside of code are preferred to those inside,
+and those in the second half of what would fit to those in the first. A code fence that is split is
+closed at the end of the part and reopened, with its tag, in the next one. Apart from these fences,
+the parts differ from the text only in white space around the split points.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import msgspec
 
 Size = Callable[[str], int]
 
-SMALLEST = 2
-"""What one character may take in UTF-16."""
-TRIES = 200
+MIN_LIMIT = 2
+"""The largest size of one character, in UTF-16 code units."""
+MAX_CANDIDATES = 200
+"""How many split points of one kind are tried."""
 
 _MARKS = r"[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+|>[ \t]*)*"
 _OPENING = re.compile(rf"({_MARKS})(`{{3,}}(?=[^`]*$)|~{{3,}})(.*)")
@@ -29,20 +31,21 @@ _ZWJ = "\u200d"
 
 
 def utf16(text: str) -> int:
-    """How many UTF-16 units a text has; Telegram counts so."""
+    """Return the length of a text in UTF-16 code units, as Telegram counts."""
     return len(text) + sum(char > "\uffff" for char in text)
 
 
 def split(text: str, limit: int, *, size: Size = utf16) -> list[str]:
-    """The text in parts of at most `limit`, none of them blank; one that fits stays as it is.
+    """Split a text into parts of at most `limit`, none of them blank.
 
-    `size` adds up over the characters of a text.
+    A text that fits is returned unchanged. `size` measures a text; it must be the sum of the sizes
+    of the characters. Raises `ValueError` if the limit is below `MIN_LIMIT`.
     """
     return [piece.text for piece in pieces(text, limit, size=size)]
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A stretch of the text, and the fences that were added around it."""
+    """A section of the text, and the fences that were added around it."""
 
     head: str
     body: str
@@ -55,15 +58,17 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 def pieces(text: str, limit: int, *, size: Size = utf16) -> list[Piece]:
-    """`split`, with what was added set apart."""
-    if limit < SMALLEST:
-        raise ValueError(f"a part must have room for a character, and {limit} may be too little")
+    """Same as `split`, with the added fences in separate fields."""
+    if limit < MIN_LIMIT:
+        raise ValueError(f"limit is {limit}; it must be at least {MIN_LIMIT}")
     if size(text) <= limit:
         return [Piece("", text, "")] if text.strip() else []
-    return list(_Cutter(text, limit, size).cut())
+    return list(_Splitter(text, limit, size).pieces())
 
 
 class _Fence(msgspec.Struct, frozen=True):
+    """The line that opens a code block."""
+
     indent: str
     mark: str
     tag: str
@@ -78,19 +83,19 @@ def _opened_by(line: str) -> _Fence | None:
     if found is None:
         return None
     indent, mark, tag = found.groups()
-    # In a later part there is no list any more, only its indentation.
+    # In a later part the list marker is replaced by its indentation.
     return _Fence(re.sub(r"[^\s>]", " ", indent), mark, tag)
 
 
 class _Line(msgspec.Struct, frozen=True):
-    """A line of the text; `edge` where a fence begins or ends with it."""
+    """A line of the text; `edge` means that a fence opens or closes with it."""
 
     start: int
     end: int
     blank: bool
     edge: bool
     fence: _Fence | None
-    """What is open after it."""
+    """The fence that is open after it."""
 
 
 def _lines(text: str) -> Iterator[_Line]:
@@ -107,7 +112,9 @@ def _lines(text: str) -> Iterator[_Line]:
         start = end + 1
 
 
-class _Cutter:
+class _Splitter:
+    """Splits one text that is longer than the limit."""
+
     def __init__(self, text: str, limit: int, size: Size) -> None:
         self._text = text.rstrip()
         self._limit = limit
@@ -121,51 +128,53 @@ class _Cutter:
             else list(itertools.accumulate(map(size, self._text), initial=0))
         )
 
-    def cut(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the pieces from the start to the end."""
         text, end, head = self._text, 0, ""
         while end < len(text):
-            start = self._after_seam(end)
+            start = self._start_after(end)
             room = self._limit - self._size(head)
-            end = self._choose(start, room)
-            opening, closing = self._around(end)
+            end = self._find_end(start, room)
+            opening, closing = self._fences_at(end)
             yield Piece(head, text[start:end].rstrip(), closing if end < len(text) else "")
             head = opening
 
-    def _after_seam(self, end: int) -> int:
-        """Where the next part begins: after white space, but before a line's indentation."""
+    def _start_after(self, end: int) -> int:
+        """Return where the next part starts: after white space, but before a line's indentation."""
         text = self._text
-        first = self._forth(end)
-        begin = text.rfind("\n", end, first) + 1
-        if (not begin and end) or self._sums[first] - self._sums[begin] > self._limit // 4:
+        first = self._skip_forward(end)
+        line_start = text.rfind("\n", end, first) + 1
+        indent = self._sums[first] - self._sums[line_start]
+        if (not line_start and end) or indent > self._limit // 4:
             return first
-        return begin
+        return line_start
 
-    def _choose(self, start: int, room: int) -> int:
-        """Where the part that begins at `start` ends."""
+    def _find_end(self, start: int, room: int) -> int:
+        """Return where the part that starts at `start` ends."""
         last = self._reach(start, room)
         if last == len(self._text):
             return last
         half = self._reach(start, room // 2)
         for low, high in ((half, last), (start, half)):
-            for places in (self._line_ends, self._sentence_ends, self._spaces):
-                for end in places(max(low, start + 1), high):
+            for candidates in (self._line_ends, self._sentence_ends, self._spaces):
+                for end in candidates(max(low, start + 1), high):
                     if self._fits(start, end, room) and self._is_safe(start, end):
                         return end
-        return self._anywhere(start, last, room)
+        return self._between_characters(start, last, room)
 
     def _reach(self, start: int, room: int) -> int:
-        """The furthest place that is at most `room` away."""
+        """Return the last position that is at most `room` after `start`."""
         return bisect.bisect_right(self._sums, self._sums[start] + room) - 1
 
     def _fits(self, start: int, end: int, room: int) -> bool:
-        _, closing = self._around(end)
+        _, closing = self._fences_at(end)
         return self._sums[end] - self._sums[start] + self._size(closing) <= room
 
     def _line_ends(self, low: int, high: int) -> list[int]:
-        """Ends of lines, the best first."""
+        """Return the ends of lines, the best first."""
         found = []
-        for place in range(bisect.bisect_left(self._ends, low), len(self._lines) - 1):
-            line, after = self._lines[place : place + 2]
+        for index in range(bisect.bisect_left(self._ends, low), len(self._lines) - 1):
+            line, after = self._lines[index : index + 2]
             if line.end > high:
                 break
             rank = (line.fence is not None, not after.blank, -line.end)
@@ -174,7 +183,7 @@ class _Cutter:
 
     def _sentence_ends(self, low: int, high: int) -> Iterator[int]:
         found = [match.end() for match in _SENTENCE.finditer(self._text, low - 1, high + 1)]
-        return (end for end in reversed(found[-TRIES:]) if low <= end <= high)
+        return (end for end in reversed(found[-MAX_CANDIDATES:]) if low <= end <= high)
 
     def _spaces(self, low: int, high: int) -> Iterator[int]:
         tries = 0
@@ -182,24 +191,27 @@ class _Cutter:
             if self._text[end].isspace() and not self._text[end - 1].isspace():
                 yield end
                 tries += 1
-                if tries == TRIES:
+                if tries == MAX_CANDIDATES:
                     return
 
-    def _anywhere(self, start: int, last: int, room: int) -> int:
-        """Between two characters, and else where it must be."""
+    def _between_characters(self, start: int, last: int, room: int) -> int:
+        """Return a position between two grapheme clusters, or else the last one that fits."""
         last = next(
             (end for end in range(last, start, -1) if self._fits(start, end, room)), start + 1
         )
-        for end in range(last, max(start, last - TRIES), -1):
-            whole = not _joined(self._text, end) and self._text[start:end].strip()
+        for end in range(last, max(start, last - MAX_CANDIDATES), -1):
+            whole = not _is_inside_cluster(self._text, end) and self._text[start:end].strip()
             if whole and self._fits(start, end, room) and self._is_safe(start, end):
                 return end
         return last
 
     def _is_safe(self, start: int, end: int) -> bool:
-        """Whether a cut here makes no fence that was none, and no block of code without code."""
+        """Whether a split here creates no new fence and no code block without code."""
         text = self._text
-        before, after = self._line_at(self._back(end)), self._line_at(self._forth(end) + 1)
+        before, after = (
+            self._line_at(self._skip_back(end)),
+            self._line_at(self._skip_forward(end) + 1),
+        )
         if before is not after:
             opens = before.edge and before.fence is not None
             closes = after.edge and after.fence is None
@@ -211,23 +223,23 @@ class _Cutter:
             return not (before.fence.closed_by(left) or before.fence.closed_by(right))
         return _opened_by(left) is None and _opened_by(right) is None
 
-    def _back(self, place: int) -> int:
-        """Before white space."""
-        while place and self._text[place - 1].isspace():
-            place -= 1
-        return place
+    def _skip_back(self, position: int) -> int:
+        """Return the position before the white space that ends at `position`."""
+        while position and self._text[position - 1].isspace():
+            position -= 1
+        return position
 
-    def _forth(self, place: int) -> int:
-        """After white space; the text does not end in any."""
-        while self._text[place].isspace():
-            place += 1
-        return place
+    def _skip_forward(self, position: int) -> int:
+        """Return the position after the white space at `position`; the text never ends with any."""
+        while self._text[position].isspace():
+            position += 1
+        return position
 
     def _line_at(self, end: int) -> _Line:
         return self._lines[bisect.bisect_left(self._ends, end)]
 
-    def _around(self, end: int) -> tuple[str, str]:
-        """What opens the fence again that is cut here, and what closes it."""
+    def _fences_at(self, end: int) -> tuple[str, str]:
+        """Return the lines that reopen and close the fence that a split at `end` divides."""
         line = self._line_at(end)
         fence = line.fence
         if fence is None or (line.edge and end < line.end):
@@ -237,19 +249,19 @@ class _Cutter:
             opening = f"{fence.indent}{fence.mark}{tag}\n"
             if self._size(opening + closing) <= self._limit // 2:
                 return opening, closing
-        return "", ""  # there is no room for fences
+        return "", ""  # the limit is too small for fences
 
 
-def _joined(text: str, place: int) -> bool:
-    """Whether a character of the reader's goes on here."""
-    before, char = text[place - 1], text[place]
+def _is_inside_cluster(text: str, position: int) -> bool:
+    """Whether a grapheme cluster continues at `position` (an approximation of UAX #29)."""
+    before, char = text[position - 1], text[position]
     return (
         unicodedata.category(char) in {"Mn", "Me", "Mc"}
         or _ZWJ in {char, before}
         or "\U0001f3fb" <= char <= "\U0001f3ff"  # skin tones
-        or "\U000e0020" <= char <= "\U000e007f"  # the tags of some flags
-        or "\u1160" <= char <= "\u11ff"  # the rest of a Korean syllable
-        or (_is_flag(char) and _flags_before(text, place) % 2 == 1)
+        or "\U000e0020" <= char <= "\U000e007f"  # tags, in some flags
+        or "\u1160" <= char <= "\u11ff"  # the end of a Korean syllable
+        or (_is_flag(char) and _flags_before(text, position) % 2 == 1)
     )
 
 
@@ -257,8 +269,8 @@ def _is_flag(char: str) -> bool:
     return "\U0001f1e6" <= char <= "\U0001f1ff"
 
 
-def _flags_before(text: str, place: int) -> int:
+def _flags_before(text: str, position: int) -> int:
     count = 0
-    while count < place and count < TRIES and _is_flag(text[place - 1 - count]):
+    while count < position and count < MAX_CANDIDATES and _is_flag(text[position - 1 - count]):
         count += 1
     return count

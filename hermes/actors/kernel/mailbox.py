@@ -1,116 +1,146 @@
-"""Mail for one reader, and requests that are always answered.
+"""Mailboxes and requests, for the session actors and the store actor.
 
-Both sides of an ask wait by `wait_task_rescheduled`: no checkpoint on either end, about the floor
-of two scheduler passes. Deadlines belong to the work, not to every ask (`fail_after` costs more
-than the ask itself).
+`Mailbox` is a bounded queue with one reader. `Request` is a message that is always answered, at the
+latest when its actor ends. Both sides of a request wait with `wait_task_rescheduled` and add no
+checkpoint of their own, so a request costs about two passes of the scheduler. Deadlines belong to
+the work, not to every request: `fail_after` costs more than a request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Generic, Protocol, TypeVar
 
-import msgspec
-import trio
-from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
+from trio.lowlevel import (
+    Abort,
+    Task,
+    current_task,
+    enable_ki_protection,
+    reschedule,
+    wait_task_rescheduled,
+)
 
 from hermes.errors import ActorStopped, Overloaded
 
 M = TypeVar("M")
+M_contra = TypeVar("M_contra", contravariant=True)
 R = TypeVar("R")
 
 CAPACITY = 1000
-FAIR = 64
-"""Messages handled in a row before others get a turn."""
-
-
-class MailboxStatistics(msgspec.Struct, frozen=True):
-    """How a mailbox is doing."""
-
-    waiting: int
-    capacity: int
-    parked: bool
-    closed: bool
 
 
 class Mailbox(Generic[M]):
-    """A bounded queue with one reader; a full one refuses, a closed one too."""
+    """A bounded queue with one reader. A full mailbox refuses messages, and so does a closed one.
 
-    __slots__ = ("_closed", "_mail", "_reader", "capacity")
+    `capacity` is the number of messages that may wait.
+    """
+
+    __slots__ = ("_messages", "_reader", "_stopped", "capacity")
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        self.capacity = capacity
-        self._mail: list[M] | None = None  # made by the first mail: idle actors are many
+        self.capacity: int = capacity
+        self._messages: list[M] | None = None  # created on demand: most actors are idle
         self._reader: Task | None = None
-        self._closed = False
+        self._stopped: Exception | None = None
 
     def __len__(self) -> int:
-        return 0 if self._mail is None else len(self._mail)
+        return 0 if self._messages is None else len(self._messages)
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no more mail."""
-        return self._closed
+        """Whether the mailbox accepts no more messages."""
+        return self._stopped is not None
 
     @property
     def parked(self) -> bool:
-        """Whether its reader has read everything, and waits."""
+        """Whether the reader has taken everything and is waiting."""
         return self._reader is not None
 
-    # No Ctrl-C between noting a reader and waiting, or between waking him and forgetting him.
-    @trio.lowlevel.enable_ki_protection
+    # No Ctrl-C between storing the reader and parking it, or between waking and forgetting it.
+    @enable_ki_protection
     def send_nowait(self, message: M) -> None:
-        """Put the message in, and wake the reader."""
-        if self._closed:
-            raise ActorStopped("the actor has ended")
-        if self._mail is None:
-            self._mail = [message]
-        elif len(self._mail) < self.capacity:
-            self._mail.append(message)
+        """Enqueue a message and wake the reader.
+
+        Raises `Overloaded` if the mailbox is full. If it is closed, raises the error it was closed
+        with: `ActorStopped` unless the actor gave another one.
+        """
+        if self._stopped is not None:
+            raise _copy(self._stopped)
+        if self._messages is None:
+            self._messages = [message]
+        elif len(self._messages) < self.capacity:
+            self._messages.append(message)
         else:
-            raise Overloaded(f"the mailbox holds {self.capacity} messages already")
+            raise Overloaded(f"{self.capacity} messages are already waiting")
         if self._reader is not None:
             reschedule(self._reader)
             self._reader = None
 
-    def take_nowait(self) -> list[M]:
-        """All that waits, in order; empty where nothing does."""
-        mail, self._mail = self._mail, None
-        return [] if mail is None else mail
+    def take_nowait(self, limit: int | None = None) -> list[M]:
+        """Return the waiting messages in order, at most `limit` of them; the list may be empty."""
+        messages = self._messages
+        if messages is None:
+            return []
+        if limit is not None and len(messages) > limit:
+            self._messages = messages[limit:]
+            return messages[:limit]
+        self._messages = None
+        return messages
 
-    @trio.lowlevel.enable_ki_protection
-    async def take(self) -> list[M]:
-        """Wait for mail, then all that waits; empty only once the mailbox is closed."""
-        if self._mail is None and not self._closed:
+    @enable_ki_protection
+    async def take(self, limit: int | None = None) -> list[M]:
+        """Wait for messages and return them; an empty list means that the mailbox is closed."""
+        if self._messages is None and self._stopped is None:
             self._reader = current_task()
-            await wait_task_rescheduled(self._give_up)
-        return self.take_nowait()
+            await wait_task_rescheduled(self._abort)
+        return self.take_nowait(limit)
 
-    @trio.lowlevel.enable_ki_protection
-    def _give_up(self, _: object) -> Abort:
+    @enable_ki_protection
+    def _abort(self, _: object) -> Abort:
         self._reader = None
         return Abort.SUCCEEDED
 
-    @trio.lowlevel.enable_ki_protection
-    def close(self) -> None:
-        """Take no more mail; what waits can still be taken."""
-        self._closed = True
+    @enable_ki_protection
+    def close(self, error: Exception | None = None) -> None:
+        """Accept no more messages; those that are waiting can still be taken.
+
+        Later senders get a copy of `error`.
+        """
+        if error is not None or self._stopped is None:
+            self._stopped = error or ActorStopped("the actor has ended")
         if self._reader is not None:
             reschedule(self._reader)
             self._reader = None
 
-    def statistics(self) -> MailboxStatistics:
-        """How the mailbox is doing."""
-        return MailboxStatistics(len(self), self.capacity, self.parked, self._closed)
+    def require_open(self) -> None:
+        """Raise what `send_nowait` would raise if the mailbox is closed."""
+        if self._stopped is not None:
+            raise _copy(self._stopped)
+
+    def refuse_rest(self, taken: Iterable[M] = ()) -> None:
+        """Close the mailbox and fail every request in it, and those of `taken`."""
+        self.close()
+        refuse([*taken, *self.take_nowait()], self._stopped)
+
+
+class _Receiver(Protocol[M_contra]):
+    """Any mailbox that accepts messages of this type, among others."""
+
+    def send_nowait(self, message: M_contra, /) -> None: ...
 
 
 class Request(Generic[R]):
-    """A question on its way, and the task that waits for the answer."""
+    """A message that asks for an answer; one task can wait for it.
 
-    __slots__ = ("_answered", "_error", "_task", "_value", "work")
+    `work` is what the actor is asked to do, if it cannot be told from the type of the request.
+    """
+
+    __slots__ = ("_answered", "_error", "_task", "_value", "abandoned", "work")
 
     def __init__(self, work: Callable[[], Awaitable[R]] | None = None) -> None:
-        self.work = work
+        self.work: Callable[[], Awaitable[R]] | None = work
+        self.abandoned: bool = False
+        """Whether the waiting task was cancelled, so that nobody is interested any more."""
         self._task: Task | None = None
         self._value: R | None = None
         self._error: BaseException | None = None
@@ -118,17 +148,17 @@ class Request(Generic[R]):
 
     @property
     def answered(self) -> bool:
-        """Whether there is an answer, or will be none."""
+        """Whether the request was answered or failed."""
         return self._answered
 
     def answer(self, value: R) -> None:
-        """Give the answer; a second one is ignored."""
+        """Answer the request, unless that was done before."""
         if not self._answered:
             self._value = value
             self._wake()
 
     def fail(self, error: BaseException) -> None:
-        """Say why there is no answer."""
+        """Let the request fail, unless it was answered before."""
         if not self._answered:
             self._error = error
             self._wake()
@@ -139,54 +169,73 @@ class Request(Generic[R]):
             reschedule(self._task)
             self._task = None
 
-    # No Ctrl-C between being answered and waiting: a task that does not wait must not be woken.
-    @trio.lowlevel.enable_ki_protection
+    # No Ctrl-C between checking for an answer and parking: only a parked task may be woken.
+    @enable_ki_protection
     async def wait(self) -> R:
-        """Wait for the answer."""
+        """Wait for the answer and return it, or raise the error."""
         if not self._answered:
             self._task = current_task()
-            await wait_task_rescheduled(self._give_up)
+            await wait_task_rescheduled(self._abort)
+        try:
+            return self._result()
+        finally:  # or the traceback of an error would keep it and the request alive
+            del self
+
+    @enable_ki_protection
+    async def send(self, mailbox: _Receiver[Request[R]]) -> R:
+        """Send the request, then `wait`; in one coroutine, since each costs at each resume."""
+        mailbox.send_nowait(self)
+        self._task = current_task()
+        await wait_task_rescheduled(self._abort)
+        try:
+            return self._result()
+        finally:
+            del self
+
+    def _result(self) -> R:
         if self._error is not None:
-            error = self._error
             try:
-                raise error
-            finally:  # or the error's traceback would hold the error, and all else here
-                del error, self
+                raise self._error
+            finally:
+                del self
         return self._value  # type: ignore[return-value]
 
-    @trio.lowlevel.enable_ki_protection
-    def _give_up(self, _: object) -> Abort:
+    @enable_ki_protection
+    def _abort(self, _: object) -> Abort:
         self._task = None
+        self.abandoned = True
         return Abort.SUCCEEDED
 
 
-async def ask(mailbox: Mailbox[Request[R]], request: Request[R]) -> R:
-    """Send a request and wait for its answer."""
-    mailbox.send_nowait(request)
-    return await request.wait()
+def ask(mailbox: _Receiver[Request[R]], request: Request[R]) -> Coroutine[object, object, R]:
+    """Send a request and wait for the answer."""
+    return request.send(mailbox)
 
 
-async def serve(mailbox: Mailbox[M], handle: Callable[[M], Awaitable[None]]) -> None:
-    """Handle mail in order until the mailbox is closed; in the end every request is answered."""
-    mail: list[M] = []
-    handled = 0
+async def serve(
+    mailbox: Mailbox[M], handle: Callable[[list[M]], Awaitable[None]], limit: int | None = None
+) -> None:
+    """Pass messages to `handle`, at most `limit` at a time, until the mailbox is closed.
+
+    However it ends, the mailbox is closed then, and requests without an answer fail.
+    """
+    batch: list[M] = []
     try:
-        while mail := await mailbox.take():
-            mail.reverse()
-            while mail:
-                await handle(mail[-1])
-                mail.pop()  # only now: who is being answered is answered in any case
-                handled += 1
-                if handled % FAIR == 0:
-                    await trio.lowlevel.checkpoint()
+        while batch := await mailbox.take(limit):
+            await handle(batch)
+            batch = []  # do not keep answers alive while nothing arrives
     finally:
-        mailbox.close()
-        refuse([*reversed(mail), *mailbox.take_nowait()])
+        mailbox.refuse_rest(batch)
 
 
-def refuse(mail: Iterable[object], error: Exception | None = None) -> None:
-    """Answer every request that nobody will work on any more, each by an error of its own."""
+def refuse(messages: Iterable[object], error: Exception | None = None) -> None:
+    """Fail the requests among the messages, each with a copy of `error`."""
     error = error or ActorStopped("the actor ended before it could answer")
-    for message in mail:
+    for message in messages:
         if isinstance(message, Request):
-            message.fail(type(error)(*error.args))
+            message.fail(_copy(error))
+
+
+def _copy(error: Exception) -> Exception:
+    """Each task gets its own exception object: raising one extends its traceback."""
+    return type(error)(*error.args)

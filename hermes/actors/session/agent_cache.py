@@ -1,31 +1,37 @@
-"""The cached agent of an actor, and the transcripts it was shown.
+"""The cached agent of a session actor, and the transcripts it was shown.
 
-Reuse means that the object and its byte-stable prefix stay; the history handed to it is always that
-of the session at hand. After a turn on B, what is known of A stays as it was.
+Reusing an agent keeps the object and its byte-stable prompt prefix; the history it receives is
+always that of the current session. A turn on one session leaves the baselines of others unchanged.
 """
 
 from __future__ import annotations
 
+import inspect
+import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 import attrs
+import trio
 
 from hermes.actors.context import RuntimeContext
-from hermes.actors.session.policy import Baseline
+from hermes.actors.rebuild import Baseline
 from hermes.messages import AgentSpec, BuildReason, Head, Snapshot, StoredMessage
-from hermes.protocols import Agent
-from hermes.transcript.compaction import estimate_tokens
+from hermes.protocols import Agent, SupportsAbandon, SupportsAclose
+from hermes.transcript.tokens import estimate_tokens
+from hermes.user_code import contained
+
+log = logging.getLogger(__name__)
 
 MAX_SESSIONS = 16
 _ROW_BYTES = 200
-_UNCOUNTED = ("", 0, 0)
-_NONE: Mapping[BuildReason, int] = {}
+_NOT_COUNTED = ("", 0, 0)
+_NO_BUILDS: Mapping[BuildReason, int] = {}
 
 
 @attrs.define
 class CachedTranscript:
-    """The rows of a transcript, as they were at `head`."""
+    """The rows of a transcript at `head`, with its size in bytes and tokens (estimates)."""
 
     head: Head
     rows: list[StoredMessage]
@@ -34,10 +40,11 @@ class CachedTranscript:
 
     @property
     def last_id(self) -> int:
-        """The last row; 0 where there is none."""
+        """The id of the last row; 0 if there is none."""
         return self.rows[-1].id if self.rows else 0
 
     def extend(self, rows: Sequence[StoredMessage], head: Head) -> None:
+        """Append rows that were committed."""
         self.rows.extend(rows)
         self.tokens += estimate_tokens(rows)
         self.size += sum([_ROW_BYTES + len(row.content or "") for row in rows])
@@ -45,16 +52,13 @@ class CachedTranscript:
 
 
 class AgentCache:
-    """One agent, and for each session it was used on where that stood afterwards."""
+    """One agent, the baselines of the sessions it was used on, and their transcripts.
+
+    The containers are created on first use: most actors are idle, and there are many.
+    """
 
     __slots__ = (
-        "_agent",
-        "_baselines",
-        "_context",
-        "_held",
-        "_lost",
-        "_snapshot",
-        "builds",
+        "_agent", "_baselines", "_context", "_lost", "_snapshot", "_transcripts", "builds",
         "counted",
     )  # fmt: skip
 
@@ -64,141 +68,161 @@ class AgentCache:
         self._snapshot: Snapshot | None = None
         self._lost: BuildReason = "cold"
         self._baselines: OrderedDict[str, Baseline] | None = None
-        self._held: OrderedDict[str, CachedTranscript] | None = None
-        self.counted = _UNCOUNTED
-        """The session of the last turn, the tokens its provider counted, and how many of them an
-        estimate of the transcript does not see."""
-        self.builds = _NONE
-        """How often an agent was built, and why."""
+        self._transcripts: OrderedDict[str, CachedTranscript] | None = None
+        self.counted: tuple[str, int, int] = _NOT_COUNTED
+        """The session of the last turn, the tokens its provider counted, and how many of them the
+        estimate of the transcript missed."""
+        self.builds: Mapping[BuildReason, int] = _NO_BUILDS
+        """Agent builds by reason."""
 
     # The agent
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The four-field view, for the session of the last turn."""
+        """The agent and the state of the session of its last turn."""
         return self._snapshot
 
+    @property
+    def has_agent(self) -> bool:
+        """Whether an agent is cached."""
+        return self._agent is not None
+
     def baseline(self, session_id: str) -> Baseline | None:
-        """Where a session stood after our own last turn on it."""
+        """Return the state of a session after our own last turn on it."""
         return None if self._baselines is None else self._baselines.get(session_id)
 
-    def adopt(self, snapshot: Snapshot) -> None:
-        """Take an agent that the host has built; what it does not know is not guarded."""
+    def set_agent(self, snapshot: Snapshot) -> None:
+        """Use an agent that the host built. Without a known count, foreign writes are ignored."""
         if snapshot.agent is not self._agent:
             self.drop("evicted")
         self._agent, self._snapshot = snapshot.agent, snapshot
-        self._baselines = None  # they tell of its predecessor
+        self._baselines = None  # they describe its predecessor
 
-    async def ready(self, spec: AgentSpec, head: Head) -> tuple[Agent, BuildReason | None]:
-        """The agent for a turn on `head`'s session, and why it had to be built, if it had."""
-        known = self.snapshot
-        reason = self._context.guard(known, spec.signature, head, self.baseline(head.session_id))
+    async def get(self, spec: AgentSpec, head: Head) -> tuple[Agent, BuildReason | None]:
+        """Return the agent for a turn on `head`'s session, and why it was built, if it was."""
+        snapshot = self._snapshot
+        reason = self._context.rebuild_policy(
+            snapshot, spec.signature, head, self.baseline(head.session_id)
+        )
         if reason is None:
             assert self._agent is not None
-            self._context.counts.reuses += 1
+            self._context.metrics.reuses += 1
             return self._agent, None
         if reason == "cold":
             reason = self._lost
         self.drop(reason)
-        agent = await self._context.build_agent(spec)
-        if not callable(getattr(agent, "run", None)):
-            raise TypeError(f"the builder returned {agent!r}, which has no run(turn)")
+        agent = await self._build(spec)
         self._agent = agent
         self._snapshot = Snapshot(agent, spec.signature, head.message_count, head.session_id)
-        self._context.builds[reason] += 1
+        self._context.metrics.builds[reason] += 1
         self.builds = {**self.builds, reason: self.builds.get(reason, 0) + 1}
         return agent, reason
 
-    def begin(self, head: Head) -> None:
-        """A turn begins at `head`: what comes from elsewhere after it will be news."""
-        self._note(head)
-        known = self._snapshot
-        if known is not None:  # one whose count was never known stays unguarded
-            count = None if known.message_count is None else head.message_count
-            self._snapshot = Snapshot(known.agent, known.signature, count, head.session_id)
+    async def _build(self, spec: AgentSpec) -> Agent:
+        built = self._context.build(spec)
+        agent = await built if inspect.isawaitable(built) else built
+        if not callable(getattr(agent, "run", None)):  # user code: nothing else has checked it
+            raise TypeError(f"build_agent returned {agent!r}, which has no run(turn)")
+        return agent
 
-    def _note(self, head: Head) -> None:
+    def begin(self, head: Head) -> None:
+        """Set the baseline at the start of a turn: later rows of others will be foreign writes."""
+        self._set_baseline(head)
+        snapshot = self._snapshot
+        if snapshot is not None:  # one whose count was never known stays unguarded
+            count = None if snapshot.message_count is None else head.message_count
+            self._snapshot = Snapshot(snapshot.agent, snapshot.signature, count, head.session_id)
+
+    # Our own turn ended at `head`, and nobody else wrote meanwhile.
+    committed = begin
+
+    def changed(self, before: Head, head: Head) -> None:
+        """Move the baseline after our own change outside of a turn, which is no foreign write."""
+        if self.baseline(head.session_id) != Baseline.of(before):
+            return
+        snapshot = self._snapshot
+        if snapshot is not None and snapshot.session_id == head.session_id:
+            self.begin(head)
+        else:
+            self._set_baseline(head)
+
+    def _set_baseline(self, head: Head) -> None:
         baselines = self._baselines = self._baselines or OrderedDict()
         baselines[head.session_id] = Baseline.of(head)
         baselines.move_to_end(head.session_id)
         while len(baselines) > MAX_SESSIONS:
             baselines.popitem(last=False)
 
-    def settle(self, head: Head) -> None:
-        """Our own turn ended at `head`, and nobody else wrote meanwhile."""
-        self.begin(head)
-
-    def changed(self, before: Head, head: Head) -> None:
-        """We ourselves changed a transcript, outside of a turn: that alone is no news."""
-        if self.baseline(head.session_id) != Baseline.of(before):
-            return
-        known = self._snapshot
-        if known is not None and known.session_id == head.session_id:
-            self.settle(head)
-        else:
-            self._note(head)
-
     def drop(self, reason: BuildReason) -> None:
-        """Give the agent up; it is closed beside."""
-        agent, self._agent = self._agent, None
-        self._snapshot = None
+        """Discard the agent; it is closed in the background."""
+        agent: object = self._agent
+        self._agent = self._snapshot = None
         self._lost = reason
-        if agent is not None:
-            self._context.nursery.start_soon(self._context.close_agent, agent)
+        if isinstance(agent, SupportsAclose):
+            seconds = self._context.config.close_timeout
+            self._context.nursery.start_soon(close_agent, agent, seconds)
 
     def drop_abandoned(self) -> bool:
-        """Give the agent up if it says that something of it still runs; says whether it did."""
-        abandoned = bool(getattr(self._agent, "abandoned", False))  # optional by contract
+        """Discard the agent if work of it is still running. Returns whether it was."""
+        agent: object = self._agent
+        abandoned = isinstance(agent, SupportsAbandon) and agent.abandoned
         if abandoned:
             self.drop("abandoned")
         return abandoned
 
-    @property
-    def has_agent(self) -> bool:
-        return self._agent is not None
-
     async def aclose(self) -> None:
         """Close the agent now."""
-        agent, self._agent = self._agent, None
-        self._snapshot = None
-        if agent is not None:
-            await self._context.close_agent(agent)
+        agent: object = self._agent
+        self._agent = self._snapshot = None
+        if isinstance(agent, SupportsAclose):
+            await close_agent(agent, self._context.config.close_timeout)
 
     # The transcripts
 
     async def transcript(self, head: Head) -> CachedTranscript:
-        """The rows at `head`, from memory where that is where we are, else from the store."""
-        held = None if self._held is None else self._held.get(head.session_id)
-        if held is not None and held.head.revision == head.revision:
-            return held
+        """Return the transcript at `head`, from memory or from the store."""
+        cached = None if self._transcripts is None else self._transcripts.get(head.session_id)
+        if cached is not None and cached.head.revision == head.revision:
+            return cached
         if head.revision == 0:
-            return self.hold(head, [])
+            return self._keep(head, [])
         loaded = await self._context.store.load(head.session_id)
-        return self.hold(loaded.head, list(loaded.messages))
+        return self._keep(loaded.head, list(loaded.messages))
 
-    def hold(self, head: Head, rows: list[StoredMessage]) -> CachedTranscript:
-        """Keep a transcript."""
-        every = self._held = self._held or OrderedDict()
-        held = every[head.session_id] = CachedTranscript(head, [])
-        held.extend(rows, head)
-        every.move_to_end(head.session_id)
-        while len(every) > MAX_SESSIONS:
-            every.popitem(last=False)
-        return held
+    def _keep(self, head: Head, rows: list[StoredMessage]) -> CachedTranscript:
+        transcripts = self._transcripts = self._transcripts or OrderedDict()
+        cached = transcripts[head.session_id] = CachedTranscript(head, [])
+        cached.extend(rows, head)
+        transcripts.move_to_end(head.session_id)
+        while len(transcripts) > MAX_SESSIONS:
+            transcripts.popitem(last=False)
+        return cached
 
     def estimate(self, session_id: str) -> int:
-        """About how many tokens the transcript has; 0 where it is not held."""
-        held = None if self._held is None else self._held.get(session_id)
-        return 0 if held is None else held.tokens
+        """Return the estimated tokens of a cached transcript; 0 if it is not cached."""
+        cached = None if self._transcripts is None else self._transcripts.get(session_id)
+        return 0 if cached is None else cached.tokens
 
     def release(self, session_id: str | None = None) -> None:
         """Forget one transcript, or all of them."""
         if session_id is None:
-            self._held = None
-        elif self._held is not None:
-            self._held.pop(session_id, None)
+            self._transcripts = None
+        elif self._transcripts is not None:
+            self._transcripts.pop(session_id, None)
 
     @property
     def size(self) -> int:
-        """The bytes of the transcripts, about."""
-        return 0 if self._held is None else sum([held.size for held in self._held.values()])
+        """The approximate size of the transcripts in bytes."""
+        if self._transcripts is None:
+            return 0
+        return sum([cached.size for cached in self._transcripts.values()])
+
+
+async def close_agent(agent: SupportsAclose, seconds: float) -> None:
+    """Close an agent within a time limit. An error is logged."""
+    with trio.move_on_after(seconds, shield=True) as scope, contained() as caught:
+        await agent.aclose()
+    if caught.error is not None:
+        log.error("an agent failed to close", exc_info=caught.error)
+    if scope.cancelled_caught:
+        log.warning("an agent was not closed within %g s", seconds)

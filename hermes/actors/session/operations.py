@@ -1,135 +1,198 @@
-"""What can be done to a conversation besides a turn; all of it in its actor's own task."""
+"""Operations on a conversation besides turns. They run in its actor's task, except for titles.
+
+A reply to a command is passed as `answer` and written in the transaction of the change.
+"""
 
 from __future__ import annotations
 
-from hermes.actors.session.part import Part
+from uuid import uuid4
+
+from hermes.actors.compression.types import Compressed, CompressionFailed
+from hermes.actors.session import compression
+from hermes.actors.session.state import SessionState
 from hermes.events import SessionMoved, TitleChanged
-from hermes.messages import Head, InboxReply, Route, Snapshot, Title
-from hermes.transcript import compaction
+from hermes.messages import ChangeReason, Head, InboxReply, Route, SessionChange, Skipped, Title
+from hermes.transcript.compaction import is_question
 
 
-class SessionOperations(Part):
-    """Resets, switches, branches, closes and names the conversation of one actor.
+async def new_session(
+    state: SessionState,
+    title: str | None = None,
+    *,
+    platform: str | None = None,
+    answer: InboxReply | None = None,
+) -> SessionChange:
+    """End the current session and start a new one."""
+    old = await _current(state)
+    route = await state.context.store.new_session(
+        state.key, title=title, platform=platform, answer=answer
+    )
+    return _moved(state, "new", old, route, Head(route.session_id))
 
-    An `answer` is written in the transaction of the change.
-    """
 
-    __slots__ = ()
+async def switch(
+    state: SessionState, target: str, *, answer: InboxReply | None = None
+) -> SessionChange:
+    """Continue with another session."""
+    old = await _current(state)
+    route = await state.context.store.switch(state.key, target, answer=answer)
+    return _moved(state, "switch", old, route, await state.context.store.head(route.session_id))
 
-    async def new_session(
-        self,
-        title: str | None = None,
-        *,
-        platform: str | None = None,
-        answer: InboxReply | None = None,
-    ) -> Route:
-        """End the conversation and begin another."""
-        route = await self._context.store.new_session(
-            self._key, title=title, platform=platform, answer=answer
-        )
-        return self._led_to(route, Head(route.session_id), "session_reset")
 
-    async def switch(self, target: str, *, answer: InboxReply | None = None) -> Route:
-        """Go on with another session."""
-        route = await self._context.store.switch(self._key, target, answer=answer)
-        return self._led_to(
-            route, await self._context.store.head(route.session_id), "session_switch"
-        )
+async def branch(
+    state: SessionState, title: str | None = None, *, answer: InboxReply | None = None
+) -> SessionChange:
+    """Continue in a copy of the conversation."""
+    head = await state.locate(refresh=True)
+    child = await state.context.store.branch(
+        head.session_id, title=title, session_key=state.key, answer=answer
+    )
+    state.forget()
+    await state.locate()
+    state.context.bus.publish(state.key, None, SessionMoved(head.session_id, child, "branch"))
+    return SessionChange(
+        session_key=state.key, reason="branch", old_session_id=head.session_id, session_id=child
+    )
 
-    async def branch(self, title: str | None = None, *, answer: InboxReply | None = None) -> str:
-        """Go on in a copy of the conversation."""
-        head = await self._place.locate(look=True)
-        child = await self._context.store.branch(
-            head.session_id, title=title, session_key=self._key, answer=answer
-        )
-        self._place.forget()
-        await self._place.locate()
-        self._context.publish(self._key, None, SessionMoved(head.session_id, child, "branch"))
-        return child
 
-    async def branch_off(self, other_key: str, title: str | None = None) -> str:
-        """Lead another key to a copy of the conversation; this one stays where it is."""
-        head = await self._place.locate(look=True)
-        return await self._context.store.branch(head.session_id, title=title, session_key=other_key)
+async def branch_to(state: SessionState, other_key: str, title: str | None) -> SessionChange:
+    """Point another key at a copy of the conversation; this one stays as it is."""
+    head = await state.locate(refresh=True)
+    child = await state.context.store.branch(head.session_id, title=title, session_key=other_key)
+    return SessionChange(
+        session_key=other_key, reason="branch", old_session_id=head.session_id, session_id=child
+    )
 
-    async def close(self, reason: str) -> str | None:
-        """Finalize and end the session; the next message begins a new one."""
-        ended = await self._context.store.close_session(self._key, reason=reason)
-        self._place.forget()
-        return ended
 
-    async def take_back(self, exchanges: int) -> int:
-        """Take back the last messages and their answers; returns how many rows that were."""
-        head = await self._place.locate(look=True)
-        transcript = await self._context.store.load(head.session_id)
-        asked = [row.id for row in transcript.messages if compaction.is_question(row)]
-        if not asked or exchanges < 1:
-            return 0
-        return await self.rewind(transcript.head, asked[-exchanges:][0])
+async def close(state: SessionState, reason: str) -> SessionChange:
+    """End the current session; the next message starts a new one."""
+    ended = await state.context.store.close_session(state.key, reason=reason)
+    state.forget()
+    return SessionChange(
+        session_key=state.key,
+        reason="close",
+        old_session_id=ended,
+        session_id=await _current(state),
+        changed=ended is not None,
+    )
 
-    async def rewind(self, head: Head, message_id: int, *, answer: InboxReply | None = None) -> int:
-        """Take back a message and all after it; returns how many."""
-        hidden = await self._context.store.rewind(head.session_id, message_id, answer=answer)
-        now = await self._context.store.head(head.session_id)
-        self._cache.release(head.session_id)
-        if now.revision == head.revision + 1:
-            self._cache.changed(head, now)
-        self._place.seen(now)
-        return len(hidden)
 
-    def _led_to(self, route: Route, head: Head, reason: str) -> Route:
-        old = self._place.session_id
-        self._place.adopt(route, head)
-        if old != route.session_id:
-            self._context.publish(self._key, None, SessionMoved(old, route.session_id, reason))
-        return route
+async def undo(state: SessionState, exchanges: int) -> SessionChange:
+    """Take back the last user messages and their replies."""
+    head = await state.locate(refresh=True)
+    transcript = await state.context.store.load(head.session_id)
+    questions = [row.id for row in transcript.messages if is_question(row)]
+    removed = 0
+    if questions and exchanges > 0:
+        removed = await rewind(state, transcript.head, questions[-exchanges:][0])
+    return SessionChange(
+        session_key=state.key,
+        reason="undo",
+        old_session_id=head.session_id,
+        session_id=head.session_id,
+        changed=removed > 0,
+        removed=removed,
+        detail=None if removed else "there is nothing to take back",
+    )
 
-    async def title(self) -> str | None:
-        """The title of the current session, or the one that waits for its row."""
-        route = await self._context.store.get_route(self._key)
-        if route is None:
-            return None
-        session = await self._context.store.get_session(route.session_id)
-        return route.pending_title if session is None else session.title
 
-    async def settle_title(self) -> Title:
-        """The title, after one that waits was given to a session that has its row by now."""
-        route = await self._context.store.get_route(self._key)
-        if route is None:
-            return Title(None)
-        session = await self._context.store.get_session(route.session_id)
-        if session is None:
-            return Title(route.pending_title, pending=route.pending_title is not None)
-        if route.pending_title is None:
-            return Title(session.title)
-        return Title(await self.apply_title() or session.title)
+async def rewind(
+    state: SessionState, head: Head, message_id: int, *, answer: InboxReply | None = None
+) -> int:
+    """Take back a message and all after it. Returns how many rows."""
+    rows = await state.context.store.rewind(head.session_id, message_id, answer=answer)
+    now = await state.context.store.head(head.session_id)
+    state.cache.release(head.session_id)
+    if now.revision == head.revision + 1:
+        state.cache.changed(head, now)
+    state.update_head(now)
+    return len(rows)
 
-    async def apply_title(self) -> str | None:
-        """Give the session the title that waits for it; one that is refused is dropped."""
-        applied = await self._context.store.apply_pending_title(self._key)
-        self._place.pending_title = False
-        if applied is not None:
-            self._context.publish(
-                self._key, None, TitleChanged(self._place.session_id or "", applied)
-            )
-        return applied
 
-    async def set_title(self, title: str) -> None:
-        """Give the current session a title; it waits where there is no row yet."""
-        route = await self._context.store.get_route(self._key)
-        if route is None or not await self._context.store.set_session_title(
-            route.session_id, title
-        ):
-            await self._context.store.set_pending_title(self._key, title)
-            self._place.pending_title = True
-            return
-        if route.pending_title is not None:
-            await self._context.store.set_pending_title(self._key, None)
-            self._place.pending_title = False
-        named = await self._context.store.get_session(route.session_id)
-        if named is not None and named.title is not None:
-            self._context.publish(self._key, None, TitleChanged(named.id, named.title))
+async def compress(
+    state: SessionState, focus: str | None, keep_exchanges: int | None
+) -> SessionChange:
+    """Summarize the older part of the conversation and continue in a child session."""
+    old = await _current(state)
+    result = await compression.compress(
+        state, uuid4().hex, focus=focus, keep_exchanges=keep_exchanges
+    )
+    return SessionChange(
+        session_key=state.key,
+        reason="compress",
+        old_session_id=old,
+        session_id=state.session_id,
+        changed=isinstance(result, Compressed),
+        failed=isinstance(result, CompressionFailed),
+        tokens_before=result.before if isinstance(result, Compressed) else None,
+        tokens_after=result.after if isinstance(result, Compressed) else None,
+        detail=result.reason if isinstance(result, Skipped) else result.text,
+    )
 
-    async def adopt(self, snapshot: Snapshot) -> None:
-        """Take an agent that the host has built."""
-        self._cache.adopt(snapshot)
+
+async def _current(state: SessionState) -> str | None:
+    """Return the current session; None if the key has no route yet."""
+    if state.head is None:
+        found = await state.context.store.route_head(state.key)
+        if found is not None:
+            state.set_route(*found)
+    return state.session_id
+
+
+def _moved(
+    state: SessionState, reason: ChangeReason, old: str | None, route: Route, head: Head
+) -> SessionChange:
+    state.set_route(route, head)
+    if old != route.session_id:
+        name = "session_reset" if reason == "new" else "session_switch"
+        state.context.bus.publish(state.key, None, SessionMoved(old, route.session_id, name))
+    return SessionChange(
+        session_key=state.key,
+        reason=reason,
+        old_session_id=old,
+        session_id=route.session_id,
+        changed=old != route.session_id,
+    )
+
+
+# Titles do not wait for a running turn.
+
+
+async def get_title(state: SessionState) -> Title:
+    """Return the title. A pending one is applied first, if the session has a row by now."""
+    store = state.context.store
+    route = await store.get_route(state.key)
+    if route is None:
+        return Title(None)
+    session = await store.get_session(route.session_id)
+    if session is None:
+        return Title(route.pending_title, pending=route.pending_title is not None)
+    if route.pending_title is None:
+        return Title(session.title)
+    return Title(await apply_title(state) or session.title)
+
+
+async def apply_title(state: SessionState) -> str | None:
+    """Give the session its pending title; a title that is refused is dropped."""
+    applied = await state.context.store.apply_pending_title(state.key)
+    state.pending_title = False
+    if applied is not None:
+        changed = TitleChanged(state.session_id or "", applied)
+        state.context.bus.publish(state.key, None, changed)
+    return applied
+
+
+async def set_title(state: SessionState, title: str) -> None:
+    """Set the title of the current session; it is pending until the session has a row."""
+    store = state.context.store
+    route = await store.get_route(state.key)
+    if route is None or not await store.set_session_title(route.session_id, title):
+        await store.set_pending_title(state.key, title)
+        state.pending_title = True
+        return
+    if route.pending_title is not None:
+        await store.set_pending_title(state.key, None)
+        state.pending_title = False
+    session = await store.get_session(route.session_id)
+    if session is not None and session.title is not None:
+        state.context.bus.publish(state.key, None, TitleChanged(session.id, session.title))

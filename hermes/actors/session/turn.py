@@ -1,86 +1,106 @@
-"""One turn: from the messages that waited to the commit of what came of them."""
+"""One turn, from the messages that waited to the commit of their answer. Read top to bottom."""
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import attrs
 import trio
 from msgspec.structs import replace
 
-from hermes import user_code
-from hermes.actors.compression.compressor import Compressed
-from hermes.actors.context import RuntimeContext
-from hermes.actors.session import attempts
-from hermes.actors.session.agent_cache import AgentCache, CachedTranscript
-from hermes.actors.session.attempts import Answered, Attempt, Retry, TurnOutcome
-from hermes.actors.session.compression import SessionCompression
-from hermes.actors.session.operations import SessionOperations
-from hermes.actors.session.route_state import RouteState
-from hermes.actors.session.running_turn import Mail, RunningTurn
+from hermes.actors.session import compression, operations
+from hermes.actors.session.agent_cache import CachedTranscript
+from hermes.actors.session.inbox import SessionInbox
+from hermes.actors.session.running_turn import RunningTurn
+from hermes.actors.session.state import SessionState
 from hermes.context import TurnContext, within
 from hermes.errors import (
     ContextOverflow,
     HermesError,
+    NotInLineage,
     Overloaded,
     StoreBusy,
-    StoreFailed,
     StoreFull,
 )
 from hermes.events import Notice, TurnStarted
 from hermes.messages import (
+    BuildReason,
     Committed,
     Discarded,
-    Head,
+    InboxRow,
     Message,
     Reply,
+    ReplyStatus,
+    StoredMessage,
     TurnCommit,
     TurnResult,
     Usage,
 )
-from hermes.session_keys import begun_by
+from hermes.outbound import reply_rows
+from hermes.retry import Backoff
+from hermes.session_keys import background_origin
+from hermes.transcript.compaction import as_message, is_question
+from hermes.transcript.notices import OVERFLOW, visible_text
 from hermes.transcript.overflow import is_overflow
+from hermes.transcript.validate import check_usage, checked_result
+from hermes.user_code import contained, describe, kind, leaf, loggable
 
 log = logging.getLogger(__name__)
 
-EXPIRED = "The last conversation was over, so this is a new one; /resume goes back to it."
+EXPIRED = "The last conversation has expired, so this is a new one. Use /resume to go back to it."
 ABANDONED = (
-    "The agent did not stop when it was told to, and was left behind: what it still does has no "
-    "effect on this conversation. The next message gets a new one."
+    "The agent did not stop when it was told to, so it was replaced. Whatever it still does has no "
+    "effect on this conversation."
 )
-FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
+_FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0
+_NOT_STARTED = TurnResult(interrupted=True, api_calls=0)
+
+
+@attrs.define
+class Attempt:
+    """One run of the agent: where it started, and its outcome."""
+
+    transcript: CachedTranscript
+    epoch: int
+    """The epoch of the route at the start. The commit is discarded if it has changed."""
+    rewind_to: int | None = None
+    """The message that a retry takes back."""
+    result: TurnResult = _NOT_STARTED
+    status: ReplyStatus = "interrupted"
+    build_reason: BuildReason | None = None
+    error_kind: str | None = None
+    overflow: bool = False
+
+    def fail(self, error: BaseException, text: str) -> None:
+        """Record that the agent raised, or that its result cannot be stored."""
+        self.result = TurnResult(failed=True, error=text)
+        self.status = "failed"
+        self.error_kind = kind(error)
+        self.overflow = isinstance(leaf(error), ContextOverflow)
+
+    @property
+    def text(self) -> str:
+        """The text that the user is shown."""
+        return OVERFLOW if self.overflow else visible_text(self.result, len(self.transcript.rows))
 
 
 class TurnRunner:
-    """Runs the turns of one actor, one at a time."""
+    """Runs the turns of one session actor, one at a time."""
 
-    __slots__ = (
-        "_cache", "_context", "_key", "_place", "_scope", "_stopped", "turn",
-    )  # fmt: skip
+    __slots__ = ("_inbox", "_scope", "_state", "_stopped", "turn")
 
-    def __init__(
-        self, session_key: str, context: RuntimeContext, place: RouteState, cache: AgentCache
-    ) -> None:
-        self._key = session_key
-        self._context = context
-        self._place = place
-        self._cache = cache
+    def __init__(self, state: SessionState, inbox: SessionInbox) -> None:
+        self._state = state
+        self._inbox = inbox
         self._scope: trio.CancelScope | None = None
         self._stopped = False
         self.turn: RunningTurn | None = None
-
-    @property
-    def room(self) -> SessionCompression:
-        """What keeps the conversation within the window of its model."""
-        return SessionCompression(self._key, self._context, self._place, self._cache)
-
-    @property
-    def _verbs(self) -> SessionOperations:
-        return SessionOperations(self._key, self._context, self._place, self._cache)
+        """The running turn; None between turns, and while one is being committed."""
 
     def interrupt(self) -> bool:
-        """Stop the running turn at its next checkpoint; False where none runs."""
+        """Stop the running turn at its next checkpoint; False if none is running."""
         if self.turn is None:
             return False
         self._stopped = True
@@ -88,224 +108,194 @@ class TurnRunner:
             self._scope.cancel()
         return True
 
-    async def run(
-        self,
-        mails: Sequence[Mail],
-        following: Callable[[], Sequence[int]],
-        *,
-        retry: bool = False,
-    ) -> TurnOutcome:
-        """Answer the messages, or what was asked before them, and commit what came of it."""
-        cell = TurnContext(self._key, self._place.session_id or "", mails[0].inbox_id)
-        messages = [mail.message for mail in mails]
-        context = self._context
+    async def run(self, rows: Sequence[InboxRow], *, retry: bool = False) -> RunningTurn:
+        """Answer these messages, or with `retry` the question before them, and commit the result.
+
+        Returns the turn with what is left to do: `discarded`, and the input in `unused`.
+        """
+        state, context = self._state, self._state.context
         turn = self.turn = RunningTurn(
-            cell,
-            mails,
-            messages,
-            self._publish,
+            TurnContext(state.key, state.session_id or "", rows[0].inbox_id),
+            rows,
+            [row.message for row in rows],
+            functools.partial(context.bus.publish, state.key, rows[0].inbox_id),
             context.store,
             context.in_flight,
             redact=context.redact,
         )
         context.in_flight.begin(turn.turn_id, turn.source, turn.charged)
         try:
-            return await self._run(turn, following, retry=retry)
+            attempt, notices = await self._answer(turn, retry=retry)
+            await self._finish(turn, attempt, notices)
         finally:
             context.in_flight.end(turn.turn_id)
+        return turn
 
-    async def _run(
-        self, turn: RunningTurn, following: Callable[[], Sequence[int]], *, retry: bool
-    ) -> TurnOutcome:
+    # 1. Run the agent
+
+    async def _answer(self, turn: RunningTurn, *, retry: bool) -> tuple[Attempt, list[str]]:
+        """Run the agent, and compress the conversation if it is too long for the model."""
+        state = self._state
         try:
-            await self._place.locate()
-            notices = [EXPIRED] if self._place.notice == "expired" else []
-            notices += await self.room.make(turn)
-            attempt = await self._attempt(turn, retry=retry)
-            if self._overflowed(attempt):
-                attempt = await self._once_more(turn, attempt, retry=retry)
+            transcript = await state.load()
+            notices = [EXPIRED] if state.notice == "expired" else []
+            if compression.is_due(state, transcript, turn):
+                notices += await compression.before_turn(state, turn)
+                transcript = await state.load()
+            attempt = await self._attempt(turn, transcript, retry=retry)
+            if self._has_overflowed(attempt) and await compression.after_overflow(state, turn):
+                turn.restart()
+                reason = attempt.build_reason
+                attempt = await self._attempt(turn, await state.load(), retry=retry)
+                attempt.build_reason = reason or attempt.build_reason
         finally:
-            left = turn.close()
+            turn.close()
             self.turn = self._scope = None
             self._stopped = False
-        if self._cache.drop_abandoned():
+        if state.cache.drop_abandoned():
             notices.append(ABANDONED)
-        done = await self._finish(turn, attempt, following, notices)
-        return TurnOutcome(turn.mails, left, discarded=isinstance(done, Discarded))
+        return attempt, notices
 
-    async def _once_more(self, turn: RunningTurn, first: Attempt, *, retry: bool) -> Attempt:
-        """The conversation was too long for the model: compress it, and run the turn again."""
-        outcome = await self.room.compress_for(turn, "overflow")
-        if not isinstance(outcome, Compressed) and await self._stands_where(first):
-            return first
-        turn.restart()
-        second = await self._attempt(turn, retry=retry)
-        build_reason = first.answered.build_reason or second.answered.build_reason
-        second.answered = replace(second.answered, build_reason=build_reason)
-        return second
-
-    async def _stands_where(self, attempt: Attempt) -> bool:
-        return (await self._place.locate()).session_id == attempt.held.head.session_id
-
-    def _publish(self, event: object) -> None:
-        turn = self.turn
-        if turn is not None:
-            self._context.publish(self._key, turn.turn_id, event)  # type: ignore[arg-type]
-
-    # The agent
-
-    async def _attempt(self, turn: RunningTurn, *, retry: bool) -> Attempt:
-        held = await self._cache.transcript(await self._place.locate())
-        self._place.seen(held.head)
-        turn.cell.session_id = held.head.session_id
-        turn.history = held.rows
-        turn.deadline = trio.current_time() + self._context.config.turn_timeout
-        again = Retry.of(held.rows) if retry else None
-        if again is not None:
-            turn.history, turn.input = again.history, again.messages
-        epoch = self._place.epoch  # what is learned from now on must not move the fence
-        answered = await self._answer(turn, held.head)
-        return Attempt(held, epoch, None if again is None else again.rewind_to, answered)
-
-    async def _answer(self, turn: RunningTurn, head: Head) -> Answered:
-        answered = Answered(TurnResult(interrupted=True, api_calls=0), "interrupted")
-        try:
-            with trio.CancelScope(deadline=turn.deadline) as self._scope:
-                if self._stopped:
-                    return answered
-                spec = self._context.describe(self._key, turn.source)
-                agent, build_reason = await self._cache.ready(spec, head)
-                self._cache.begin(head)
-                answered = Answered(TurnResult(interrupted=True), "interrupted", build_reason)
-                ids = tuple(mail.inbox_id for mail in turn.mails)
-                waited = self._context.waited(turn.mails)
-                self._publish(TurnStarted(turn.turn_id, head.session_id, build_reason, ids, waited))
-                with within(turn.cell):
-                    result = attempts.checked(await agent.run(turn), self._context.redact)
-                return Answered(
-                    result, attempts.status(result), build_reason, kind=attempts.kind(result)
-                )
-        except BaseException as error:  # noqa: BLE001 - foreign code: its failure is this turn's
-            if (through := user_code.passing(error)) is not None:
-                raise through from None
-            self._log(turn, error)
-            # Who raises because the runtime is left has not failed: the turn runs again later.
+    async def _attempt(
+        self, turn: RunningTurn, transcript: CachedTranscript, *, retry: bool
+    ) -> Attempt:
+        """Run the agent once. Whatever it raises becomes a failed attempt."""
+        config = self._state.context.config
+        attempt = Attempt(transcript, self._state.epoch)
+        turn.context.session_id = transcript.head.session_id
+        turn.history = transcript.rows
+        turn.deadline = trio.current_time() + config.turn_timeout
+        if retry:
+            _ask_again(turn, attempt)
+        finished = self._stopped
+        with contained() as caught, trio.CancelScope(deadline=turn.deadline) as self._scope:
+            if not finished:
+                await self._run_agent(turn, attempt)
+                finished = True
+        if caught.error is not None:
+            self._log(turn, caught.error)
+            # If the runtime is ending, the turn has not failed: it runs again after the restart.
             await trio.lowlevel.checkpoint_if_cancelled()
             if not self._stopped:
-                return attempts.failed(error, answered.build_reason, self._context.redact)
-        if self._stopped:
-            return answered
-        late = f"it took longer than {self._context.config.turn_timeout:g} seconds"
-        result = TurnResult(failed=True, error=late)
-        return Answered(result, "failed", answered.build_reason, kind="TooLate")
+                attempt.fail(caught.error, self._redacted(describe(caught.error)))
+        elif not finished and not self._stopped:
+            error = f"it took longer than {config.turn_timeout:g} seconds"
+            attempt.fail(TimeoutError(), error)
+        return attempt
 
-    def _log(self, turn: RunningTurn, error: BaseException) -> None:
-        if isinstance(user_code.leaf(error), ContextOverflow):  # a matter of course, and dealt with
-            log.info("turn %d of %s is too long for its model", turn.turn_id, self._key)
-        else:
-            log.error("turn %d of %s failed", turn.turn_id, self._key, exc_info=error)
+    async def _run_agent(self, turn: RunningTurn, attempt: Attempt) -> None:
+        state, head = self._state, attempt.transcript.head
+        spec = state.context.agent_spec(state.key, turn.source)
+        agent, attempt.build_reason = await state.cache.get(spec, head)
+        state.cache.begin(head)
+        attempt.result = TurnResult(interrupted=True)
+        ids = tuple([row.inbox_id for row in turn.rows])
+        waited = max(0.0, state.context.wall() - turn.rows[0].accepted_at)
+        started = TurnStarted(turn.turn_id, head.session_id, attempt.build_reason, ids, waited)
+        state.context.bus.publish(state.key, turn.turn_id, started)
+        with within(turn.context):
+            returned: object = await agent.run(turn)
+        if isinstance(returned, TurnResult):
+            check_usage(returned.usage)
+            turn.charged.extend(returned.usage)  # paid for, even if the rest cannot be stored
+        result = checked_result(returned)
+        redact = state.context.redact
+        if redact is not None:
+            text = None if result.text is None else redact(result.text)
+            error = None if result.error is None else redact(result.error)
+            result = replace(result, text=text, error=error)
+        attempt.result = result
+        attempt.status = _status(result)
+        attempt.error_kind = "agent" if result.failed else None
 
-    def _overflowed(self, attempt: Attempt) -> bool:
-        result = attempt.answered.result
+    def _has_overflowed(self, attempt: Attempt) -> bool:
+        result = attempt.result
         if not result.failed or result.text or self._stopped:
             return False
-        overflow = attempt.answered.overflow or is_overflow(result.error, len(attempt.held.rows))
-        return overflow and self._context.compression.possible
+        return attempt.overflow or is_overflow(result.error, len(attempt.transcript.rows))
 
-    # After the agent
+    def _redacted(self, text: str) -> str:
+        redact = self._state.context.redact
+        if redact is None:
+            return text
+        with contained() as caught:
+            text = redact(text)
+        return text if caught.error is None else f"the redaction failed: {kind(caught.error)}"
 
-    async def _finish(
-        self,
-        turn: RunningTurn,
-        attempt: Attempt,
-        following: Callable[[], Sequence[int]],
-        notices: Sequence[str],
-    ) -> Committed | Discarded:
-        attempt, commit, done = await self._store(turn, attempt, following, notices)
+    def _log(self, turn: RunningTurn, error: BaseException) -> None:
+        if isinstance(leaf(error), ContextOverflow):  # expected, and handled
+            log.info("turn %d of %s is too long for its model", turn.turn_id, self._state.key)
+        else:
+            log.error("turn %d of %s failed", turn.turn_id, self._state.key, exc_info=error)
+
+    # 2. Commit the turn
+
+    async def _finish(self, turn: RunningTurn, attempt: Attempt, notices: Sequence[str]) -> None:
+        """Commit the turn, give the reply to its callers, and take over the new state."""
+        with contained() as caught:
+            rows = turn.transcript_rows(attempt.result)
+        if caught.error is not None:
+            rows = self._refuse(turn, attempt, caught.error)
+        try:
+            commit = self._commit_for(turn, attempt, rows, notices)
+            done = await self._commit(commit)
+        except NotInLineage as error:  # the agent named a session of another conversation
+            rows = self._refuse(turn, attempt, error)
+            commit = self._commit_for(turn, attempt, rows, notices)
+            done = await self._commit(commit)
         if isinstance(done, Discarded):
-            return done
-        answered = attempt.answered
+            turn.discarded = True
+            return
+        bus, key = self._state.context.bus, self._state.key
         reply = Reply(
             text=attempt.text,
             session_id=done.head.session_id,
             turn_id=turn.turn_id,
-            status=answered.status,
+            status=attempt.status,
             usage=tuple(commit.usage),
-            error=answered.result.error,
-            build_reason=answered.build_reason,
-            error_kind=answered.kind,
+            error=attempt.result.error,
+            build_reason=attempt.build_reason,
+            error_kind=attempt.error_kind,
         )
         for notice in notices:
-            self._context.publish(self._key, turn.turn_id, Notice(notice))
-        self._context.tell(turn.mails, reply)  # before all that could fail: the reply is on disk
-        self._settle(done, commit, attempt.held)
-        await self._after(done, commit.usage, turn)
-        titling = self._context.titling
-        if titling is not None and answered.status == "complete" and begun_by(self._key) is None:
-            exchange = [*turn.input, Message("assistant", reply.text)]
-            titling.offer(self._key, self._place, exchange, len(commit.rows))
-        return done
+            bus.publish(key, turn.turn_id, Notice(notice))
+        bus.reply(turn.rows, reply)  # before anything that could fail: the turn is on disk
+        self._take_over(done, commit, attempt.transcript)
+        await self._after_commit(turn, done, commit, reply)
 
-    async def _store(
-        self,
-        turn: RunningTurn,
-        attempt: Attempt,
-        following: Callable[[], Sequence[int]],
-        notices: Sequence[str],
-    ) -> tuple[Attempt, TurnCommit, Committed | Discarded]:
-        """Commit the turn. An answer that cannot be stored is left out, and then what it cost."""
-        costs = [(), attempt.answered.result.usage]
-        while True:
-            try:
-                commit = self._commit_of(turn, attempt, following(), notices)
-                return attempt, commit, await self._commit(commit)
-            except (StoreFailed, StoreBusy, StoreFull, Overloaded):
-                raise
-            except Exception as error:
-                if not costs:
-                    raise
-                log.exception("turn %d of %s cannot be stored as it is", turn.turn_id, self._key)
-                told = TurnResult(failed=True, error=user_code.describe(error), usage=costs.pop())
-                if not costs:
-                    turn.charged.clear()
-                answered = Answered(
-                    told, "failed", attempt.answered.build_reason, kind=user_code.kind(error)
-                )
-                attempt = attrs.evolve(attempt, answered=answered, rewind_to=None)
-                turn.cell.session_id = attempt.held.head.session_id
-                turn.restart()
+    def _refuse(self, turn: RunningTurn, attempt: Attempt, error: BaseException) -> list[Message]:
+        """Fail an attempt whose result cannot be stored; returns the input, which is kept."""
+        log.error("the result of turn %d cannot be stored", turn.turn_id, exc_info=error)
+        attempt.fail(error, self._redacted(describe(error)))
+        attempt.rewind_to = None
+        turn.context.session_id = attempt.transcript.head.session_id
+        return turn.transcript_rows(TurnResult(rows=()))
 
-    def _commit_of(
-        self,
-        turn: RunningTurn,
-        attempt: Attempt,
-        following: Sequence[int],
-        notices: Sequence[str],
+    def _commit_for(
+        self, turn: RunningTurn, attempt: Attempt, rows: Sequence[Message], notices: Sequence[str]
     ) -> TurnCommit:
-        held, result = attempt.held, attempt.answered.result
-        wanted = result.session_id or turn.cell.session_id
-        rotated_to = None if wanted == held.head.session_id else wanted
+        head, source = attempt.transcript.head, turn.source
+        target = attempt.result.session_id or turn.context.session_id
+        first, last = turn.rows[0], turn.rows[-1]
+        outbox = [each for text in notices for each in reply_rows(first, target, text, "notice")]
         return TurnCommit(
-            session_key=self._key,
-            session_id=held.head.session_id,
+            session_key=self._state.key,
+            session_id=head.session_id,
             epoch=attempt.epoch,
-            revision=held.head.revision,
-            inbox_ids=[mail.inbox_id for mail in turn.mails],
-            rows=attempts.rows(turn, result, self._context.redact),
-            outbox=attempts.replies(
-                turn, rotated_to or held.head.session_id, notices, attempt.text
-            ),
-            usage=self._billed([*turn.charged, *result.usage]),
-            next_inbox_ids=following,
-            rotated_to=rotated_to,
-            upto=held.last_id,
+            revision=head.revision,
+            inbox_ids=[row.inbox_id for row in turn.rows],
+            rows=rows,
+            outbox=[*outbox, *reply_rows(last, target, attempt.text)],
+            usage=self._with_purpose(turn.charged),
+            next_inbox_ids=self._inbox.next_turn_ids(),
+            rotated_to=None if target == head.session_id else target,
+            upto=attempt.transcript.last_id,
             rewind_to=attempt.rewind_to,
-            policy=self._context.config.expiry_of(turn.source.platform, turn.source.chat_type),
+            policy=self._state.context.config.expiry_of(source.platform, source.chat_type),
         )
 
-    def _billed(self, calls: Sequence[Usage]) -> Sequence[Usage]:
-        """The calls, with what they were made for."""
-        if begun_by(self._key) is None:
+    def _with_purpose(self, calls: Sequence[Usage]) -> Sequence[Usage]:
+        if background_origin(self._state.key) is None:
             return calls
         return [
             replace(call, purpose="background") if call.purpose == "turn" else call
@@ -313,49 +303,81 @@ class TurnRunner:
         ]
 
     async def _commit(self, commit: TurnCommit) -> Committed | Discarded:
-        """Commit, again and again while the disk is full or another process holds the file."""
-        pause = FIRST_PAUSE
+        """Commit, and retry while the disk is full or another process holds the file."""
+        context = self._state.context
+        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
+        started = trio.current_time()
         done: Committed | Discarded | None = None
         with trio.CancelScope(shield=True):
-            begun = trio.current_time()
-            give_up = begun + self._context.config.commit_timeout
             while done is None:
                 try:
-                    done = await self._context.store.commit_turn(commit)
+                    done = await context.store.commit_turn(commit)
                 except (StoreBusy, StoreFull, Overloaded):
-                    if trio.current_time() + pause > give_up:
+                    delay = backoff.next()
+                    if trio.current_time() + delay > started + context.config.commit_timeout:
                         raise
-                    await trio.sleep(pause)
-                    pause = min(2 * pause, LONGEST_PAUSE)
+                    await trio.sleep(delay)
         assert done is not None
-        self._context.counts.commits.add(begun, trio.current_time())
+        context.metrics.commits.add(started, trio.current_time())
         return done
 
-    def _settle(self, done: Committed, commit: TurnCommit, held: CachedTranscript) -> None:
-        """Our turn is on disk: move what we know, and never past what somebody else wrote."""
-        before, head = held.head, done.head
-        self._place.moved(done.epoch, head)
-        self._place.notice = None
-        if head.session_id != before.session_id:
-            self.room.left(before.session_id, head.session_id, None)
-            if head.session_id == commit.rotated_to and not done.foreign:
-                self._cache.settle(head)
-            return
-        if done.foreign:
-            self._cache.release(head.session_id)
-            return
-        if commit.rewind_to is None:
-            held.extend(done.rows, head)
-        else:
-            self._cache.release(head.session_id)
-        self._cache.settle(head)
+    # 3. Take over the new state
 
-    async def _after(self, done: Committed, usage: Sequence[Usage], turn: RunningTurn) -> None:
-        """What a finished turn gives rise to; none of it can undo the turn."""
-        if self._place.pending_title:
+    def _take_over(self, done: Committed, commit: TurnCommit, transcript: CachedTranscript) -> None:
+        """Move the cached state to the commit, but never past what another process wrote."""
+        state, old, head = self._state, transcript.head, done.head
+        state.moved(done.epoch, head)
+        state.notice = None
+        if head.session_id != old.session_id:
+            compression.moved_to_child(state, old.session_id, head.session_id, None)
+            if head.session_id == commit.rotated_to and not done.foreign:
+                state.cache.committed(head)
+        elif done.foreign:
+            state.cache.release(head.session_id)
+        else:
+            if commit.rewind_to is None:
+                transcript.extend(done.rows, head)
+            else:
+                state.cache.release(head.session_id)
+            state.cache.committed(head)
+
+    async def _after_commit(
+        self, turn: RunningTurn, done: Committed, commit: TurnCommit, reply: Reply
+    ) -> None:
+        """Apply a pending title, compress, generate a title. None of it can undo the turn."""
+        state = self._state
+        if state.pending_title:
             try:
-                await self._verbs.apply_title()
+                await operations.apply_title(state)
             except (HermesError, RuntimeError) as error:
-                log.warning("the title of %s waits: %s", self._key, user_code.loggable(error))
-        if usage:
-            await self.room.keep(done.head.session_id, usage[-1], turn)
+                log.warning("the title of %s is still pending: %s", state.key, loggable(error))
+        if commit.usage:
+            await compression.after_turn(state, done.head.session_id, commit.usage[-1], turn)
+        titler = state.context.auto_titler
+        if (
+            titler is not None
+            and reply.status == "complete"
+            and background_origin(state.key) is None
+        ):
+            exchange = [*turn.input, Message("assistant", reply.text)]
+            titler.offer(state.key, state, exchange, len(commit.rows))
+
+
+def _status(result: TurnResult) -> ReplyStatus:
+    if result.failed:
+        return "failed"
+    return "interrupted" if result.interrupted else "complete"
+
+
+def _ask_again(turn: RunningTurn, attempt: Attempt) -> None:
+    """Give the turn the last question as its input, and the rows before it as its history."""
+    rows: Sequence[StoredMessage] = attempt.transcript.rows
+    questions = [index for index, row in enumerate(rows) if is_question(row)]
+    if not questions:
+        return
+    first = last = questions[-1]
+    while first > 0 and is_question(rows[first - 1]):
+        first -= 1
+    turn.input = [as_message(row) for row in rows[first : last + 1]]
+    turn.history = rows[:first]
+    attempt.rewind_to = rows[first].id

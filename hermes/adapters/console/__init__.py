@@ -1,7 +1,11 @@
-"""The operator's chat: at a terminal with line editing and Markdown, through pipes as plain text.
+"""The console: a chat at a terminal, with line editing and Markdown, or plain text through pipes.
 
-Read: chat (the whole), showing (what was shown already), plain and terminal (two screens).
-prompt_toolkit and rich are loaded where a terminal is used, and never by the import of this.
+Reading order: `adapter` (the adapter itself), `display_queue` (events and outbox rows in order),
+`view` (what has been shown already), `plain_screen` (pipes and simple terminals), `terminal` (Trio
+side of the full terminal), `terminal_view` (its prompt_toolkit side), `markdown_stream` and
+`markdown` (incremental rendering), `completion`, `history`.
+
+prompt_toolkit and rich are imported only when a terminal is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The console: lines in, answers out, and what others have to say to the operator."""
+"""The console adapter: reads lines, shows answers and other messages for the operator."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
-import attrs
 import trio
 
+from hermes.actors.commands import parse
 from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import Runtime
-from hermes.actors.session.commands import parse
-from hermes.adapters.console.display_queue import Hole, Item, Queue, WaitingRow
-from hermes.adapters.console.history import Remembered
-from hermes.adapters.console.line_reader import MAX_LINE, TooLong
-from hermes.adapters.console.plain_screen import PlainScreen, read_lines
-from hermes.adapters.console.view import ConversationView
+from hermes.adapters.console.display_queue import DisplayQueue, Gap, Item, QueuedRow
+from hermes.adapters.console.plain_screen import MAX_LINE, PlainScreen, read_lines
+from hermes.adapters.console.view import PROMPT, ConversationView
+from hermes.adapters.lines import TooLong
+from hermes.background import open_background
 from hermes.errors import Draining, HermesError, StoreFailed
 from hermes.messages import Inbound, OutboxRow, SessionSummary, Source
 from hermes.session_keys import session_key
@@ -31,160 +30,168 @@ if TYPE_CHECKING:
     from hermes.adapters.console.terminal import Terminal
 
 SOURCE = Source(platform="console", chat_id="console", user_id="operator")
-LEAVE_SECONDS = 2.0
-OFFERED = 50
-HOW_TO_LEAVE = "Ctrl-D ends the chat, and so does another Ctrl-C."
-STILL_RUNNING = "The running answer is waited for; Ctrl-C ends at once."
-LONG = f"That line was not taken: it is longer than {MAX_LINE} bytes."
-PROMPT = "> "
+SESSION_KEY = session_key(SOURCE)
+QUIT_WINDOW = 2.0
+"""Seconds within which a second Ctrl-C quits."""
+MAX_COMPLETIONS = 50
+HOW_TO_QUIT = "Press Ctrl-C again or Ctrl-D to quit."
+STILL_RUNNING = "Waiting for the answer to finish. Press Ctrl-C to quit now."
+LINE_TOO_LONG = f"Line skipped: it is longer than {MAX_LINE:,} bytes."
+NOT_ACCEPTED = "Message not accepted: {}"
 
 
-@attrs.define(eq=False)
 class Console:
-    """The adapter of the platform "console": register it with the runtime, then `run` it there.
+    """The adapter for the platform "console": register it with a runtime, then `run` it there.
 
-    It shows its conversation as it happens, and whatever else the outbox has for the console.
+    It shows its conversation as it happens, and every outbox row for the console.
+
+    - `greeting` is shown at a terminal; nothing is added to the output of a pipe.
+    - `history` is the file that keeps the lines typed at a terminal.
+    - `stdin` and `stdout` are file descriptors.
     """
 
-    platform: ClassVar[str] = SOURCE.platform
-    session_key: str = session_key(SOURCE)
-    greeting: str = ""
-    """Said at a terminal; nothing is added to what goes through a pipe."""
-    history: Path | None = None
-    stdin: int = 0
-    stdout: int = 1
-    left: bool = attrs.field(init=False, default=False)
-    """Whether the operator has left by Ctrl-C."""
-    _showing: ConversationView = attrs.field(init=False)
-    _open: trio.Event = attrs.field(init=False, factory=trio.Event)
-    _queue: Queue | None = attrs.field(init=False, default=None)
-    _asked_to_leave: float = attrs.field(init=False, default=-LEAVE_SECONDS)
-    _chatting: trio.CancelScope = attrs.field(init=False, factory=trio.CancelScope)
-    _terminal: Terminal | None = attrs.field(init=False, default=None)
+    platform: str = SOURCE.platform
 
-    def __attrs_post_init__(self) -> None:
-        self._showing = ConversationView(self.session_key, self._plain())
+    def __init__(
+        self,
+        *,
+        session_key: str = SESSION_KEY,
+        greeting: str = "",
+        history: Path | None = None,
+        stdin: int = 0,
+        stdout: int = 1,
+    ) -> None:
+        self.session_key = session_key
+        self.greeting = greeting
+        self.history = history
+        self.stdin = stdin
+        self.stdout = stdout
+        self.left: bool = False
+        """Whether the operator quit with Ctrl-C."""
+        screen = PlainScreen(stdout, notes=self.at_terminal)
+        self._view = ConversationView(session_key, screen)
+        self._opened = trio.Event()
+        self._queue: DisplayQueue | None = None
+        self._last_interrupt = -QUIT_WINDOW
+        self._chat_scope = trio.CancelScope()
+        self._terminal: Terminal | None = None
 
     @property
     def at_terminal(self) -> bool:
-        """Whether a person sits there."""
+        """Whether both input and output are a terminal."""
         return os.isatty(self.stdin) and os.isatty(self.stdout)
 
-    def _plain(self) -> PlainScreen:
-        return PlainScreen(self.stdout, asides=self.at_terminal)
+    @property
+    def failed(self) -> bool:
+        """Whether a turn failed or a line was not accepted."""
+        return self._view.failed
 
-    # What the runtime sends
+    # Output
 
     async def send(self, row: OutboxRow, /) -> None:
-        """Show an outbox row, after all that has happened before it."""
-        await self._open.wait()
+        """Show an outbox row, after everything that happened before it."""
+        await self._opened.wait()
         if self._queue is not None:
-            waiting = self._queue.add_row(row)
-            await waiting.over.wait()
-            if waiting.shown:
+            queued = self._queue.put_row(row)
+            await queued.done.wait()
+            if queued.shown:
                 return
-        await self._showing.row(row)  # the chat is over, and the runtime ends
+        await self._view.show_row(row)  # the chat is over, and the runtime is closing
 
-    async def _hear(self, heard: Subscription, queue: Queue) -> None:
-        async for envelope in heard:
-            queue.add(envelope, heard.lost)
+    async def _collect(self, events: Subscription, queue: DisplayQueue) -> None:
+        async for envelope in events:
+            queue.put_event(envelope, events.lost)
         queue.close()
 
-    async def _show(self, queue: Queue) -> None:
-        """Show one thing after the other, until the chat is over."""
+    async def _display(self, queue: DisplayQueue) -> None:
+        """Show the items of the queue one after the other, until the chat is over."""
         try:
-            while (item := await queue.take()) is not None:
+            while (item := await queue.get()) is not None:
                 await self._show_item(item)
         finally:
             self._queue = None
-            queue.give_up()
-            self._showing.end()
+            queue.abandon()
+            self._view.close()
 
     async def _show_item(self, item: Item) -> None:
         match item:
-            case Hole():
-                self._showing.lose()
-            case WaitingRow():
+            case Gap():
+                self._view.mark_incomplete()
+            case QueuedRow():
                 shown = False
                 try:
-                    await self._showing.row(item.row)
+                    await self._view.show_row(item.row)
                     shown = True
                 finally:
-                    item.end(shown=shown)
+                    item.finish(shown=shown)
             case _:
-                await self._showing.event(item)
+                await self._view.show_event(item)
 
     # The chat
 
     async def run(self, runtime: Runtime) -> bool:
-        """Chat until the input ends, or `left`; says whether every turn was answered."""
-        async with self._screen():
-            with runtime.events(self.session_key) as heard:
-                self._queue = queue = Queue()
-                self._open.set()
+        """Chat until the input ends or the operator quits; return whether nothing failed."""
+        async with self._open_screen():
+            with runtime.subscribe(self.session_key) as events:
+                self._queue = queue = DisplayQueue()
+                self._opened.set()
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._hear, heard, queue)
-                    nursery.start_soon(self._show, queue)
-                    with self._chatting:
+                    nursery.start_soon(self._collect, events, queue)
+                    nursery.start_soon(self._display, queue)
+                    with self._chat_scope:
                         await self._chat(runtime)
-                    heard.close()  # what was heard is still shown
+                    events.close()  # events received so far are still shown
         return not self.failed
 
-    @property
-    def failed(self) -> bool:
-        """Whether something that was said had no answer."""
-        return self._showing.failed
-
     @asynccontextmanager
-    async def _screen(self) -> AsyncIterator[None]:
+    async def _open_screen(self) -> AsyncIterator[None]:
         terminal = self._find_terminal()
         if terminal is None:
             yield
             return
         async with terminal as opened:
-            self._terminal = self._showing.screen = opened
+            self._terminal = self._view.screen = opened
             yield
 
     def _find_terminal(self) -> contextlib.AbstractAsyncContextManager[Terminal] | None:
-        """The terminal, where there is one that can be used and what it needs is installed."""
-        able = os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("NO_COLOR")
-        if not self.at_terminal or not able or (self.stdin, self.stdout) != (0, 1):
+        """Return the terminal to open; None if it is too simple or packages are not installed."""
+        capable = os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("NO_COLOR")
+        if not self.at_terminal or not capable or (self.stdin, self.stdout) != (0, 1):
             return None
         try:
             from hermes.adapters.console.terminal import open_terminal  # noqa: PLC0415 - 0.3 s
         except ImportError:
             return None
-        return open_terminal(Remembered(self.history))
+        return open_terminal(self.history)
 
     async def _chat(self, runtime: Runtime) -> None:
         if not self.at_terminal:
-            await self._take_lines(runtime, None)
+            await self._ask_lines(runtime, None)
             return
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._hear_signals, runtime)
+        async with open_background() as background:
+            background.start_soon(self._handle_signals, runtime)
             if self.greeting:
-                await self._showing.screen.aside(self.greeting)
+                await self._view.screen.note(self.greeting)
             if self._terminal is None:
-                await self._take_lines(runtime, PROMPT)
+                await self._ask_lines(runtime, PROMPT)
             else:
-                await self._take_typed(runtime, self._terminal)
-            nursery.cancel_scope.cancel()
-        if self._showing.running is not None and not self.left:
-            await self._showing.screen.aside(STILL_RUNNING)
+                await self._submit_inputs(runtime, self._terminal)
+        if self._view.running is not None and not self.left:
+            await self._view.screen.note(STILL_RUNNING)
 
-    async def _take_lines(self, runtime: Runtime, prompt: str | None) -> None:
-        """One line after the other: the next is read when this one is answered."""
-        screen = self._showing.screen
+    async def _ask_lines(self, runtime: Runtime, prompt: str | None) -> None:
+        """Ask one line after the other: the next one is read after the answer to this one."""
+        screen = self._view.screen
         assert isinstance(screen, PlainScreen)
         if prompt:
             await screen.prompt(prompt)
         async with contextlib.aclosing(read_lines(self.stdin)) as lines:
             async for line in lines:
                 if isinstance(line, TooLong):
-                    await self._refuse(LONG)
+                    await self._reject(LINE_TOO_LONG)
                 elif line.strip():
                     await self._ask(runtime, line.strip())
-                if screen.gone:
+                if screen.closed:
                     return
                 if prompt:
                     await screen.prompt(prompt)
@@ -195,30 +202,33 @@ class Console:
         except (StoreFailed, Draining):
             raise
         except (HermesError, ValueError) as error:
-            await self._refuse(f"That was not taken: {error}")
+            await self._reject(NOT_ACCEPTED.format(error))
         else:
-            await self._showing.wait_shown(reply.turn_id)
+            await self._view.wait_shown(reply.turn_id)
 
-    async def _take_typed(self, runtime: Runtime, terminal: Terminal) -> None:
-        """Each line as it is typed, whether an answer runs or not."""
-        from hermes.adapters.console.terminal import Interrupt, Wanted  # noqa: PLC0415 - loaded
+    async def _submit_inputs(self, runtime: Runtime, terminal: Terminal) -> None:
+        """Submit each line as it is entered, also while an answer is running."""
+        from hermes.adapters.console.terminal_view import (  # noqa: PLC0415 - loaded already
+            Interrupt,
+            SessionsRequest,
+        )
 
-        async for typed in terminal.typed:
-            match typed:
+        async for item in terminal.inputs:
+            match item:
                 case str():
-                    await self._submit(runtime, typed)
+                    await self._submit(runtime, item)
                 case Interrupt():
                     await self._interrupt(runtime)
-                case Wanted():
-                    await terminal.offer(typed, await self._sessions(runtime))
+                case SessionsRequest():
+                    await terminal.answer(item, await self._sessions(runtime))
 
     async def _sessions(self, runtime: Runtime) -> list[SessionSummary]:
         try:
-            return await runtime.sessions(self.session_key, limit=OFFERED)
+            return await runtime.conversation(self.session_key).sessions(limit=MAX_COMPLETIONS)
         except StoreFailed:
             raise
         except HermesError:
-            return []  # it was only to spare some typing
+            return []  # completion is a convenience
 
     async def _submit(self, runtime: Runtime, text: str) -> None:
         text = text.strip()
@@ -230,16 +240,16 @@ class Console:
         except (StoreFailed, Draining):
             raise
         except (HermesError, ValueError) as error:
-            await self._refuse(f"That was not taken: {error}")
+            await self._reject(NOT_ACCEPTED.format(error))
 
-    async def _refuse(self, why: str) -> None:
-        self._showing.failed = True
-        await self._showing.screen.say(why)
+    async def _reject(self, reason: str) -> None:
+        self._view.failed = True
+        await self._view.screen.show(reason)
 
     # Ctrl-C
 
-    async def _hear_signals(self, runtime: Runtime) -> None:
-        """Ctrl-C as a signal: of a terminal that sends no keys, or from another program."""
+    async def _handle_signals(self, runtime: Runtime) -> None:
+        """Handle SIGINT, from a terminal without key events or from another program."""
         if threading.current_thread() is not threading.main_thread():
             return
         with trio.open_signal_receiver(signal.SIGINT) as signals:
@@ -247,12 +257,12 @@ class Console:
                 await self._interrupt(runtime)
 
     async def _interrupt(self, runtime: Runtime) -> None:
-        """Stop the running turn; without one say how to leave, and leave if asked again."""
-        if await runtime.interrupt(self.session_key):
+        """Interrupt the running turn. Without one, explain how to quit; quit the second time."""
+        if await runtime.conversation(self.session_key).interrupt():
             return
-        if trio.current_time() - self._asked_to_leave < LEAVE_SECONDS:
+        if trio.current_time() - self._last_interrupt < QUIT_WINDOW:
             self.left = True
-            self._chatting.cancel()
+            self._chat_scope.cancel()
         else:
-            self._asked_to_leave = trio.current_time()
-            await self._showing.screen.aside(HOW_TO_LEAVE)
+            self._last_interrupt = trio.current_time()
+            await self._view.screen.note(HOW_TO_QUIT)

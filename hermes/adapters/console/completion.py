@@ -1,4 +1,4 @@
-"""What a line may go on with: commands, and conversations to resume."""
+"""Completions for the input line: commands, and sessions to resume."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 import attrs
 
-from hermes.actors.session.commands import COMMANDS
+from hermes.actors.commands import COMMANDS
 from hermes.messages import SessionSummary
 from hermes.sanitize import sanitize, shorten
 
 RESUME = "/resume "
-SHOWN = 60
+MAX_SUMMARY = 60
 
 
 @attrs.frozen
 class Choice:
-    """A way to go on: what it inserts in place of the last `replaces` characters."""
+    """A completion: `text` takes the place of the last `replaces` characters."""
 
     text: str
     replaces: int
@@ -24,25 +24,25 @@ class Choice:
 
 
 def choices(line: str, sessions: Sequence[SessionSummary]) -> list[Choice]:
-    """The ways to complete the text before the cursor."""
+    """Return the completions of the text before the cursor."""
     if "\n" in line or not line.startswith("/"):
         return []
     if line.lower().startswith(RESUME):
-        return _sessions(line[len(RESUME) :], sessions)
-    begun = line[1:].lower()
+        return _session_choices(line[len(RESUME) :], sessions)
+    prefix = line[1:].lower()
     return [
         Choice(f"/{name}", len(line), command.summary)
         for name, command in COMMANDS.items()
-        if name.startswith(begun)
+        if name.startswith(prefix)
     ]
 
 
-def _sessions(begun: str, sessions: Sequence[SessionSummary]) -> list[Choice]:
+def _session_choices(prefix: str, sessions: Sequence[SessionSummary]) -> list[Choice]:
     found = []
     for each in sessions:
         title, id_ = each.session.title or "", each.session.id
-        if title.lower().startswith(begun.lower()) or id_.startswith(begun):
+        if title.lower().startswith(prefix.lower()) or id_.startswith(prefix):
             by_title = title and title == sanitize(title) and not title.isdigit()
-            text, summary = (title, id_) if by_title else (id_, shorten(title, SHOWN))
-            found.append(Choice(text, len(begun), summary))
+            text, summary = (title, id_) if by_title else (id_, shorten(title, MAX_SUMMARY))
+            found.append(Choice(text, len(prefix), summary))
     return found

@@ -1,4 +1,4 @@
-"""What waits to be shown, in order: a slow screen holds up neither events nor the runtime."""
+"""Queue of events and outbox rows to show: a slow screen delays neither events nor the runtime."""
 
 from __future__ import annotations
 
@@ -11,87 +11,91 @@ from msgspec.structs import replace
 from hermes.events import Envelope, TextDelta
 from hermes.messages import OutboxRow
 
-JOINED = 4096
-"""Characters that are put together at most, so that much text is not copied again and again."""
+MAX_MERGED = 4096
+"""A waiting delta longer than this is not extended, so that long texts are not copied often."""
 
 
 @attrs.frozen
-class Hole:
-    """Pieces of the running answer are missing from here on."""
+class Gap:
+    """Deltas of the running answer are missing from here on."""
 
 
 @attrs.define(eq=False)
-class WaitingRow:
-    """A row, and who waits until it was shown; `shown` is False where the chat ended before."""
+class QueuedRow:
+    """An outbox row whose sender waits for `done`; not `shown` if the chat ended before."""
 
     row: OutboxRow
-    over: trio.Event = attrs.Factory(trio.Event)
+    done: trio.Event = attrs.Factory(trio.Event)
     shown: bool = False
 
-    def end(self, *, shown: bool) -> None:
-        """Wake who waits."""
+    def finish(self, *, shown: bool) -> None:
+        """Wake the sender."""
         self.shown = shown
-        self.over.set()
+        self.done.set()
 
 
-Item = Envelope | Hole | WaitingRow
+Item = Envelope | Gap | QueuedRow
 
 
-class Queue:
-    """Filled without a wait; pieces of an answer that wait are put together."""
+class DisplayQueue:
+    """Unbounded queue; adjacent deltas of one turn are merged while they wait."""
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
-        self._news = trio.Event()
+        self._arrived = trio.Event()
         self._lost = 0
         self._closed = False
 
-    def add(self, envelope: Envelope, lost: int) -> None:
-        """An event; `lost` counts those that were not heard: some before it, some after it."""
-        holes = [Hole()] if lost != self._lost else []
+    def put_event(self, envelope: Envelope, lost: int) -> None:
+        """Add an event; `lost` is how many events the subscription has dropped so far.
+
+        The dropped events may have been before or after this one, so a gap goes on both sides.
+        """
+        gaps = [Gap()] if lost != self._lost else []
         self._lost = lost
-        self._items += holes
+        self._items += gaps
         last = self._items[-1] if self._items else None
-        if isinstance(last, Envelope) and (joined := _joined(last, envelope)) is not None:
-            self._items[-1] = joined
+        if isinstance(last, Envelope) and (merged := _merged(last, envelope)) is not None:
+            self._items[-1] = merged
         else:
             self._items.append(envelope)
-        self._items += holes  # again: it may be the one that begins the answer
-        self._news.set()
+        self._items += gaps  # again, because this event may be the first one of the answer
+        self._arrived.set()
 
-    def add_row(self, row: OutboxRow) -> WaitingRow:
-        """A row, which comes after all events that were added."""
-        waiting = WaitingRow(row)
-        self._items.append(waiting)
-        self._news.set()
-        return waiting
+    def put_row(self, row: OutboxRow) -> QueuedRow:
+        """Add a row behind everything that is in the queue."""
+        queued = QueuedRow(row)
+        self._items.append(queued)
+        self._arrived.set()
+        return queued
 
-    async def take(self) -> Item | None:
-        """The next one; None where there will be no more."""
+    async def get(self) -> Item | None:
+        """Return the next item; None if the queue is closed and empty."""
         while not self._items:
             if self._closed:
                 return None
-            self._news = trio.Event()
-            await self._news.wait()
+            self._arrived = trio.Event()
+            await self._arrived.wait()
         return self._items.popleft()
 
     def close(self) -> None:
-        """Nothing more will be added but rows, until the last is taken."""
+        """No more events will come; rows are accepted until the last item is taken."""
         self._closed = True
-        self._news.set()
+        self._arrived.set()
 
-    def give_up(self) -> None:
-        """Nobody takes any more: rows go back to who waits for them."""
+    def abandon(self) -> None:
+        """Drop all items; the senders of rows are told that theirs were not shown."""
         for item in self._items:
-            if isinstance(item, WaitingRow):
-                item.end(shown=False)
+            if isinstance(item, QueuedRow):
+                item.finish(shown=False)
         self._items.clear()
 
 
-def _joined(first: Envelope, second: Envelope) -> Envelope | None:
+def _merged(first: Envelope, second: Envelope) -> Envelope | None:
+    """Return two deltas of one turn as one; None if they cannot be merged."""
     one, two = first.event, second.event
     if not (isinstance(one, TextDelta) and isinstance(two, TextDelta)):
         return None
-    if first.turn_id != second.turn_id or len(one.text) > JOINED:
+    if first.turn_id != second.turn_id or len(one.text) > MAX_MERGED:
         return None
     return replace(first, event=TextDelta(one.text + two.text))

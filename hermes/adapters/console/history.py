@@ -1,4 +1,4 @@
-"""The lines that were typed, kept for the next start: in a file for its owner alone, bounded."""
+"""The input history at a terminal: prompt_toolkit's file format, readable by its owner only."""
 
 from __future__ import annotations
 
@@ -6,78 +6,86 @@ import contextlib
 import json
 import logging
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
-import attrs
+from prompt_toolkit.history import FileHistory
+
+from hermes.sanitize import scrub
 
 log = logging.getLogger(__name__)
 
-KEPT = 1000
+MAX_ENTRIES = 1000
 MAX_ENTRY = 10_000
 
 
-@attrs.define
-class Remembered:
-    """A file with a line of JSON for each; what begins with a blank is not remembered.
+def is_recorded(text: str) -> bool:
+    """Return whether a line goes into the history; a leading space keeps it out."""
+    return bool(text.strip()) and not text.startswith(" ") and len(text) <= MAX_ENTRY
 
-    A file that cannot be read or written costs the history, and nothing else.
+
+class ConsoleHistory(FileHistory):
+    """A bounded history file with mode 0600.
+
+    If the file cannot be read or written, that is logged and the chat goes on without it.
     """
 
-    path: Path | None
-    kept: int = KEPT
+    def __init__(self, path: Path, max_entries: int = MAX_ENTRIES) -> None:
+        super().__init__(str(path))
+        self._path = path
+        self._max_entries = max_entries
 
-    def load(self) -> list[str]:
-        """What is remembered, oldest first; a file that has grown is cut back."""
+    def load_history_strings(self) -> Iterable[str]:
+        """Return the entries, newest first."""
         try:
-            lines = [] if self.path is None else self.path.read_bytes().splitlines()
-        except FileNotFoundError:
-            lines = []
+            return self._load()
         except OSError as error:
-            log.warning("the history of the console cannot be read: %s", error)
-            lines = []
-        texts = [text for text in map(_decoded, lines) if text is not None][-self.kept :]
-        if len(lines) > 2 * self.kept:
-            self._replace(b"".join(map(_encoded, texts)))
-        return texts
+            log.warning("cannot read the console history: %s", error)
+            return []
 
-    def takes(self, text: str) -> bool:
-        """Whether a text is one to remember."""
-        return bool(text.strip()) and not text.startswith(" ") and len(text) <= MAX_ENTRY
+    def _load(self) -> list[str]:
+        """Read the entries, and rewrite a file of an old format or with too many entries."""
+        if not self._path.exists():
+            return []
+        old = _old_entries(self._path.read_bytes())
+        entries = [*super().load_history_strings(), *reversed(old)]
+        recent = entries[: self._max_entries]
+        if old or len(entries) > 2 * self._max_entries:
+            self._rewrite(recent)
+        return recent
 
-    def add(self, text: str) -> None:
-        """Remember a text."""
-        if self.path is None or not self.takes(text):
-            return
-        try:
-            with open(self.path, "ab", opener=_private) as file:
-                file.write(_encoded(text))
-        except OSError as error:
-            log.warning("the history of the console cannot be written: %s", error)
-
-    def _replace(self, content: bytes) -> None:
-        assert self.path is not None
-        new = self.path.with_name(f"{self.path.name}.new")
+    def _rewrite(self, entries: list[str]) -> None:
+        new = self._path.with_name(f"{self._path.name}.new")
         with contextlib.suppress(OSError):
-            with open(new, "wb", opener=_private) as file:
-                file.write(content)
-            new.replace(self.path)
+            with open(new, "wb", opener=_private):
+                pass
+            file = FileHistory(str(new))
+            for entry in reversed(entries):
+                file.store_string(entry)
+            new.replace(self._path)
+
+    def store_string(self, string: str) -> None:
+        """Append an entry to the file."""
+        try:
+            with open(self._path, "ab", opener=_private):
+                pass  # creates the file, or makes an existing one private
+            super().store_string(string)
+        except OSError as error:
+            log.warning("cannot write the console history: %s", error)
 
 
 def _private(path: str, flags: int) -> int:
     descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
     with contextlib.suppress(OSError):
-        os.fchmod(descriptor, 0o600)  # it may be older than this rule
+        os.fchmod(descriptor, 0o600)
     return descriptor
 
 
-def _encoded(text: str) -> bytes:
-    return json.dumps(text).encode() + b"\n"
-
-
-def _decoded(line: bytes) -> str | None:
-    """A line of the file; None for one that a crash has cut, or somebody has edited."""
-    try:
-        text = json.loads(line)
-    except ValueError:
-        return None
-    return text if isinstance(text, str) else None
+def _old_entries(content: bytes) -> list[str]:
+    """Return the entries in the format of earlier versions, one JSON string per line."""
+    entries = []
+    for line in content.split(b"\n"):
+        with contextlib.suppress(ValueError):
+            if line.startswith(b'"') and isinstance(text := json.loads(line), str):
+                entries.append(scrub(text))
+    return entries

@@ -1,4 +1,4 @@
-"""Markdown that is still being written, cut where what comes next cannot change what is there."""
+"""Split streamed Markdown into blocks that later text cannot change."""
 
 from __future__ import annotations
 
@@ -8,73 +8,75 @@ _FENCE = re.compile(r"[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)*(?P<fence>`{3,}(?=[^
 _BLANK = " \t\n"
 
 
-class Blocks:
-    """Takes text in any pieces; gives blocks, which together are the text.
+class BlockSplitter:
+    """Takes text in pieces of any size and returns blocks, which add up to the text.
 
-    A block ends at an empty line before one that is not indented, and around a fence that is not
-    indented either. What is indented may belong to a list, and stays with it.
+    A block ends at an empty line before a line that is not indented, and before and after a fence
+    that is not indented. Indented lines may belong to a list and stay with it.
     """
 
     def __init__(self) -> None:
         self._block = ""
         self._line = ""
         self._fence: str | None = None
-        self._indented = False
-        self._ripe = False
-        """Whether the next line that begins a block ends this one."""
-        self._closed = False
-        """Whether the block was a fence that has been closed: any line ends it, but empty ones."""
+        self._fence_indented = False
+        self._after_empty = False
+        """Whether the last line was empty: the next line that is not indented ends the block."""
+        self._after_fence = False
+        """Whether the block is a closed fence: any line that is not empty ends it."""
 
     @property
-    def rest(self) -> str:
-        """What belongs to no finished block yet."""
+    def pending(self) -> str:
+        """The text that belongs to no finished block yet."""
         return self._block + self._line
 
     def feed(self, piece: str) -> list[str]:
-        """The blocks that are finished now."""
+        """Add a piece of text and return the blocks that are finished now."""
         blocks: list[str] = []
         *lines, rest = piece.split("\n")
         for each in lines:
             line, self._line = f"{self._line}{each}\n", ""
-            blocks += self._take(line)
+            blocks += self._add_line(line)
         self._line += rest
-        if self._line and self._fence is None and self._begins(self._line):
+        if self._line and self._fence is None and self._starts_block(self._line):
             blocks += self._cut()
         return blocks
 
     def end(self) -> list[str]:
-        """The last block: nothing more will come."""
-        self._block, self._line, self._fence = self.rest, "", None
+        """Return the last block, at the end of the text."""
+        self._block, self._line, self._fence = self.pending, "", None
         return self._cut()
 
-    def _take(self, line: str) -> list[str]:
+    def _add_line(self, line: str) -> list[str]:
         if self._fence is not None:
             self._block += line
             if _closes(line, self._fence):
                 self._fence = None
-                self._closed = not self._indented
+                self._after_fence = not self._fence_indented
             return []
         if not line.strip(_BLANK):
             self._block += line
-            self._ripe = True
+            self._after_empty = True
             return []
-        opened = _FENCE.match(line.rstrip("\n"))
-        flush = opened is not None and line[0] in "`~"
-        done = self._cut() if flush or self._begins(line) else []
-        self._ripe = False
+        opening = _FENCE.match(line.rstrip("\n"))
+        flush_left = opening is not None and line[0] in "`~"
+        finished = self._cut() if flush_left or self._starts_block(line) else []
+        self._after_empty = False
         self._block += line
-        if opened is not None:
-            self._fence, self._indented = opened["fence"], not flush
-        return done
+        if opening is not None:
+            self._fence, self._fence_indented = opening["fence"], not flush_left
+        return finished
 
-    def _begins(self, line: str) -> bool:
-        """Whether a line that is not empty begins a block."""
-        return (self._ripe and line[0] not in _BLANK) or (self._closed and bool(line.strip(_BLANK)))
+    def _starts_block(self, line: str) -> bool:
+        """Return whether a line that is not empty starts a new block."""
+        if self._after_empty and line[0] not in _BLANK:
+            return True
+        return self._after_fence and bool(line.strip(_BLANK))
 
     def _cut(self) -> list[str]:
-        done, self._block = self._block, ""
-        self._ripe = self._closed = False
-        return [done] if done else []
+        block, self._block = self._block, ""
+        self._after_empty = self._after_fence = False
+        return [block] if block else []
 
 
 def _closes(line: str, fence: str) -> bool:

@@ -1,4 +1,4 @@
-"""The screen that is a pipe, a file, or a terminal that can do nothing: text, and no codes."""
+"""The screen for pipes, files and simple terminals: plain text without escape codes."""
 
 from __future__ import annotations
 
@@ -9,93 +9,98 @@ from collections.abc import AsyncGenerator
 
 import trio
 
-from hermes.adapters.console.line_reader import Lines, TooLong
+from hermes.adapters.lines import LineSplitter, TooLong
 from hermes.sanitize import sanitize
 
-PIECE = 65536
+CHUNK = 65536
+MAX_LINE = 1_000_000
 
 
 class PlainScreen:
-    """Writes to a descriptor; one text after the other, whoever says it."""
+    """Writes plain text to a file descriptor. `notes`: whether `note` writes anything."""
 
-    def __init__(self, descriptor: int, *, asides: bool) -> None:
+    def __init__(self, descriptor: int, *, notes: bool) -> None:
         self._descriptor = descriptor
-        self._asides = asides
-        self._at_start = True
-        self._writing = trio.Lock()
-        self.gone = False
-        """Whether nobody reads any more."""
+        self._notes = notes
+        self._at_line_start = True
+        self._lock = trio.Lock()
+        self.closed: bool = False
+        """Whether the reader has closed its end."""
 
-    async def piece(self, text: str) -> None:
-        """Write a piece of an answer."""
-        await self.write(sanitize(text))
+    async def stream(self, text: str) -> None:
+        """Write the next piece of an answer."""
+        await self._write(sanitize(text))
 
     async def finish(self) -> None:
-        """End the line."""
-        if not self._at_start:
-            await self.write("\n")
+        """End the current line."""
+        if not self._at_line_start:
+            await self._write("\n")
 
-    async def say(self, text: str, *, markdown: bool = False) -> None:
+    async def show(self, text: str, *, markdown: bool = False) -> None:
         """Write a text on lines of its own."""
         await self.finish()
-        await self.piece(text)
+        await self.stream(text)
         await self.finish()
 
-    async def aside(self, text: str) -> None:
-        """Write it for people."""
-        if self._asides:
-            await self.say(text)
+    async def note(self, text: str) -> None:
+        """Write a text at a terminal only."""
+        if self._notes:
+            await self.show(text)
 
     async def prompt(self, text: str) -> None:
-        """Write what stands before the input; the line ends with the input."""
+        """Write the prompt; the user's Enter ends its line."""
         await self.finish()
-        await self.write(text)
-        self._at_start = True
+        await self._write(text)
+        self._at_line_start = True
 
-    async def write(self, text: str) -> None:
-        """Write it as it is."""
-        async with self._writing:
+    async def _write(self, text: str) -> None:
+        async with self._lock:
             rest = text.encode(errors="replace")
-            while rest and not self.gone:
-                rest = rest[await self._some(rest[: select.PIPE_BUF]) :]
-                self._at_start = text.endswith("\n")
+            while rest and not self.closed:
+                rest = rest[await self._write_some(rest[: select.PIPE_BUF]) :]
+                self._at_line_start = text.endswith("\n")
 
-    async def _some(self, content: bytes) -> int:
-        """Write some of it, when there is room: who is cancelled before that has written nothing.
+    async def _write_some(self, content: bytes) -> int:
+        """Wait until the descriptor is writable, write, and return the number of bytes written.
 
-        Then it does not wait, or in a thread: a reader who stops holds up nobody else.
+        A caller that is cancelled during the wait has written nothing. The write itself runs in a
+        thread, so a reader that stops reading blocks nobody else.
         """
         try:
-            with contextlib.suppress(PermissionError):  # a plain file has always room
+            with contextlib.suppress(PermissionError):  # regular files are always writable
                 await trio.lowlevel.wait_writable(self._descriptor)
             return await trio.to_thread.run_sync(_write, self._descriptor, content)
-        except OSError:  # most often a broken pipe: the reader has seen enough
-            self.gone = True
+        except OSError:  # usually a broken pipe
+            self.closed = True
             return 0
 
 
 def _write(descriptor: int, content: bytes) -> int:
     try:
         return os.write(descriptor, content)
-    except BlockingIOError:  # somebody else has made it so, and has filled it
+    except BlockingIOError:  # another process made the descriptor non-blocking, and it is full
         return 0
 
 
 async def read_lines(descriptor: int) -> AsyncGenerator[str | TooLong, None]:
-    """The lines of a descriptor, until its end."""
-    lines = Lines()
-    while piece := await trio.to_thread.run_sync(_read, descriptor, abandon_on_cancel=True):
-        for line in lines.feed(piece):
-            yield line
-    for line in lines.end():
-        yield line
+    """Yield the lines of a descriptor until its end."""
+    splitter = LineSplitter(MAX_LINE)
+    while chunk := await trio.to_thread.run_sync(_read, descriptor, abandon_on_cancel=True):
+        for line in splitter.feed(chunk):
+            yield _decoded(line)
+    for line in splitter.end():
+        yield _decoded(line)
+
+
+def _decoded(line: bytes | TooLong) -> str | TooLong:
+    return line if isinstance(line, TooLong) else line.decode(errors="replace")
 
 
 def _read(descriptor: int) -> bytes:
     # Not through sys.stdin: an abandoned thread would hold its lock when the program ends.
     while True:
         try:
-            return os.read(descriptor, PIECE)
+            return os.read(descriptor, CHUNK)
         except BlockingIOError:
             select.select([descriptor], [], [])
         except OSError:  # closed, or the terminal is gone

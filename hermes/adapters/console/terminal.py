@@ -1,8 +1,7 @@
-"""The screen that is a terminal: a line to edit at the bottom, and the conversation above it.
+"""The full terminal: an input line at the bottom, and the conversation above it.
 
-prompt_toolkit lives on asyncio, so it has a loop and a thread of its own. The line is always there,
-also while an answer comes. Above it stands the block of Markdown that is still being written;
-finished blocks are printed for good. All writing to the terminal is done in that one thread.
+prompt_toolkit needs asyncio, so it runs in an event loop and a thread of its own; `Terminal` is its
+interface to Trio. Only that thread writes to the terminal (see `TerminalView`).
 """
 
 from __future__ import annotations
@@ -12,128 +11,91 @@ import functools
 import io
 import logging
 import math
-import os
 import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TypeAlias
+from pathlib import Path
 
 import outcome
 import trio
-from prompt_toolkit import PromptSession
-from prompt_toolkit.completion import CompleteEvent, Completer, Completion
-from prompt_toolkit.document import Document
-from prompt_toolkit.filters import Condition
-from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
-from prompt_toolkit.history import History
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-from prompt_toolkit.output import Output
-from prompt_toolkit.output.vt100 import Vt100_Output
 
-from hermes.adapters.console.completion import RESUME, choices
-from hermes.adapters.console.history import Remembered
 from hermes.adapters.console.markdown import plain, render
-from hermes.adapters.console.markdown_stream import Blocks
+from hermes.adapters.console.terminal_view import Input, SessionsRequest, TerminalView
 from hermes.messages import SessionSummary
 from hermes.sanitize import sanitize
 
-PROMPT = "> "
-REFRESH_SECONDS = 0.05
-LARGEST_PREVIEW = 10_000
-"""Characters of an unfinished block that are still worth showing as Markdown."""
-ROOM = 4
-"""Rows that the preview leaves for the input."""
-
-
-class Interrupt:
-    """Ctrl-C was pressed on an empty line."""
-
-
-class Wanted:
-    """A line is about to name a conversation: which are there?"""
-
-    def __init__(self) -> None:
-        self.sessions: asyncio.Future[Sequence[SessionSummary]] = (
-            asyncio.get_running_loop().create_future()
-        )
-
-    def offer(self, sessions: Sequence[SessionSummary]) -> None:
-        """These."""
-        if not self.sessions.done():  # it may have been given up
-            self.sessions.set_result(sessions)
-
-
-Typed: TypeAlias = str | Interrupt | Wanted
-
 
 class Terminal:
-    """A screen, and where the operator's lines come from. Use `open_terminal`.
+    """A screen, and the source of the operator's input. Use `open_terminal`.
 
-    After its end it is still a screen, without a line to edit: answers may be on their way.
+    After its end it still works as a screen, without an input line, because answers may follow.
     """
 
-    def __init__(self, remembered: Remembered) -> None:
-        self._token = trio.lowlevel.current_trio_token()
-        send, self.typed = trio.open_memory_channel[Typed](math.inf)  # a person fills it
+    def __init__(self, history: Path | None) -> None:
+        self._trio_token = trio.lowlevel.current_trio_token()
+        self.inputs: trio.MemoryReceiveChannel[Input]
+        send, self.inputs = trio.open_memory_channel[Input](math.inf)  # filled by a person
         self._send = send
-        self._begun = trio.Event()
+        self._started = trio.Event()
         self._ended = False
         self._waiting: set[trio.Event] = set()
         self._outcome: outcome.Outcome[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[object] | None = None
-        self._paper = _Paper(remembered, self._tell)
+        self._view = TerminalView(history, self._report)
 
-    # On Trio
+    # In the Trio thread
 
-    async def piece(self, text: str) -> None:
-        """Show a piece of Markdown."""
-        await self._there(functools.partial(self._paper.piece, sanitize(text)))
+    async def stream(self, text: str) -> None:
+        """Show the next piece of an answer in Markdown."""
+        await self._call(functools.partial(self._view.stream, sanitize(text)))
 
     async def finish(self) -> None:
-        """Print what is still a preview."""
-        await self._there(self._paper.finish)
+        """Print the part of the answer that is still a preview."""
+        await self._call(self._view.finish)
 
-    async def say(self, text: str, *, markdown: bool = False) -> None:
-        """Print a text above an answer that is still being written."""
-        write = render if markdown else plain
-        await self._there(functools.partial(self._paper.say, sanitize(text), write))
+    async def show(self, text: str, *, markdown: bool = False) -> None:
+        """Print a text above an answer that is still running."""
+        draw = render if markdown else plain
+        await self._call(functools.partial(self._view.show, sanitize(text), draw))
 
-    async def aside(self, text: str) -> None:
-        """Print it faintly."""
-        write = functools.partial(plain, style="dim")
-        await self._there(functools.partial(self._paper.say, sanitize(text), write))
+    async def note(self, text: str) -> None:
+        """Print a text in a dim style."""
+        await self._call(self._note(text))
 
-    def say_soon(self, text: str) -> None:
-        """Print it faintly; from any thread, and without a wait."""
-        write = functools.partial(plain, style="dim")
+    def note_soon(self, text: str) -> None:
+        """Print a text in a dim style, from any thread and without waiting."""
         assert self._loop is not None
-        with suppress(RuntimeError):  # the terminal is gone
-            self._loop.call_soon_threadsafe(self._paper.say, sanitize(text), write)
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._note(text))
 
-    async def offer(self, wanted: Wanted, sessions: Sequence[SessionSummary]) -> None:
-        """Answer which conversations there are."""
-        await self._there(functools.partial(wanted.offer, sessions))
+    def _note(self, text: str) -> Callable[[], None]:
+        draw = functools.partial(plain, style="dim")
+        return functools.partial(self._view.show, sanitize(text), draw)
 
-    async def _there(self, function: Callable[[], None]) -> None:
-        """Call it in the terminal's thread, and wait: who shows too much is slowed down."""
+    async def answer(self, request: SessionsRequest, sessions: Sequence[SessionSummary]) -> None:
+        """Answer a request for the sessions that can be resumed."""
+        await self._call(functools.partial(request.answer, sessions))
+
+    async def _call(self, function: Callable[[], None]) -> None:
+        """Call a function in the terminal's thread and wait for it, as backpressure."""
         done: list[outcome.Outcome[None]] = []
         wake = trio.Event()
 
         def call() -> None:
             done.append(outcome.capture(function))
-            self._soon(wake.set)
+            self._run_in_trio(wake.set)
 
         if not self._ended:
             assert self._loop is not None
             self._waiting.add(wake)
-            with suppress(RuntimeError):  # its loop is closed, and it is about to end
+            with suppress(RuntimeError):  # the loop is closed, and the thread is about to end
                 self._loop.call_soon_threadsafe(call)
-            with trio.CancelScope(shield=True):  # it will be done, so it must be known to be done
+            with trio.CancelScope(shield=True):  # the call will run, so its end must be known
                 await wake.wait()
             self._waiting.discard(wake)
-        if not done:  # that thread is over: the terminal is ours
+        if not done:  # the thread has ended, so this thread may write to the terminal
             call()
         done[0].unwrap()
 
@@ -141,28 +103,28 @@ class Terminal:
 
     def _main(self) -> None:
         self._outcome = outcome.capture(asyncio.run, self._edit())
-        self._soon(self._end)
+        self._run_in_trio(self._end)
 
     async def _edit(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        self._soon(self._begun.set)
+        self._run_in_trio(self._started.set)
         with suppress(EOFError, asyncio.CancelledError):
-            await self._paper.run()
+            await self._view.run()
 
-    def _tell(self, typed: Typed) -> None:
-        self._soon(self._send.send_nowait, typed)
+    def _report(self, item: Input) -> None:
+        self._run_in_trio(self._send.send_nowait, item)
 
-    def _soon(self, function: Callable[..., object], *arguments: object) -> None:
-        with suppress(trio.RunFinishedError):  # then nobody waits any more
-            self._token.run_sync_soon(function, *arguments)
+    def _run_in_trio(self, function: Callable[..., object], *args: object) -> None:
+        with suppress(trio.RunFinishedError):  # nobody waits any more
+            self._trio_token.run_sync_soon(function, *args)
 
-    # Beginning and end
+    # Start and end
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """Start the thread."""
         threading.Thread(target=self._main, name="hermes terminal", daemon=True).start()
-        with trio.CancelScope(shield=True):  # what was not begun could not be ended
-            await self._begun.wait()
+        with trio.CancelScope(shield=True):  # `stop` needs a thread that has started
+            await self._started.wait()
 
     def _end(self) -> None:
         self._ended = True
@@ -170,8 +132,8 @@ class Terminal:
         for each in self._waiting:
             each.set()
 
-    async def end(self) -> None:
-        """Give the terminal back as it was; raises what has gone wrong there."""
+    async def stop(self) -> None:
+        """Stop the thread and restore the terminal; raises the exception that ended the thread."""
         with trio.CancelScope(shield=True):
             if not self._ended and self._loop is not None and self._task is not None:
                 with suppress(RuntimeError):  # it has just ended by itself
@@ -185,243 +147,58 @@ class Terminal:
 
 
 @asynccontextmanager
-async def open_terminal(remembered: Remembered) -> AsyncIterator[Terminal]:
-    """The terminal of this process, for the time of a block."""
-    terminal = Terminal(remembered)
+async def open_terminal(history: Path | None) -> AsyncIterator[Terminal]:
+    """Open the terminal of this process for the duration of a block.
+
+    `history` is the file that keeps the lines typed; None keeps them in memory.
+    """
+    terminal = Terminal(history)
     try:
-        await terminal.begin()
-        with _complaints(terminal.say_soon):
+        await terminal.start()
+        with _redirect_stderr(terminal.note_soon):
             yield terminal
     finally:
-        await terminal.end()
+        await terminal.stop()
 
 
 @contextmanager
-def _complaints(say: Callable[[str], None]) -> Iterator[None]:
-    """What the program logs to this terminal is printed above the line, and not across it."""
-    usual = sys.stderr
-    if usual is None or not usual.isatty():
+def _redirect_stderr(write: Callable[[str], None]) -> Iterator[None]:
+    """Print what goes to stderr, including log lines, above the input line."""
+    original = sys.stderr
+    if original is None or not original.isatty():
         yield
         return
-    sys.stderr = aside = _Aside(say)
-    logs = [
+    sys.stderr = redirected = _LineWriter(write)
+    handlers = [
         each
         for each in logging.getLogger().handlers
-        if isinstance(each, logging.StreamHandler) and each.stream is usual
+        if isinstance(each, logging.StreamHandler) and each.stream is original
     ]
     try:
-        for each in logs:
-            each.setStream(aside)
+        for each in handlers:
+            each.setStream(redirected)
         yield
     finally:
-        sys.stderr = usual
-        for each in logs:
-            each.setStream(usual)
+        sys.stderr = original
+        for each in handlers:
+            each.setStream(original)
 
 
-class _Aside(io.TextIOBase):
-    """A file whose lines are said."""
+class _LineWriter(io.TextIOBase):
+    """A text file that passes complete lines to a function."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
-        self._begun = ""
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._partial = ""
 
     def write(self, text: str, /) -> int:
-        """Say the lines that are whole."""
-        lines, newline, rest = f"{self._begun}{text}".rpartition("\n")
-        self._begun = rest
+        """Pass on the lines that are complete."""
+        lines, newline, rest = f"{self._partial}{text}".rpartition("\n")
+        self._partial = rest
         if newline:
-            self._say(lines)
+            self._write(lines)
         return len(text)
 
     def isatty(self) -> bool:
-        """It ends on one."""
+        """Return True: the lines end up on a terminal."""
         return True
-
-
-class _Paper:
-    """What is on the terminal; of its thread alone."""
-
-    def __init__(self, remembered: Remembered, tell: Callable[[Typed], None]) -> None:
-        self._tell = tell
-        self._blocks = Blocks()
-        self._begun = False
-        """Whether a block of the present answer was printed: the next one stands apart."""
-        self._preview: StyleAndTextTuples = []
-        self._refresh: asyncio.TimerHandle | None = None
-        self._output = _output()
-        self._session: PromptSession[str] = PromptSession(
-            self._message,
-            output=self._output,
-            multiline=True,
-            prompt_continuation=" " * len(PROMPT),
-            history=_Kept(remembered),
-            completer=_Completing(tell),
-            complete_while_typing=Condition(self._is_command),
-            key_bindings=self._keys(),
-            reserve_space_for_menu=6,
-        )
-
-    async def run(self) -> None:
-        """Edit lines until the end of the input."""
-        await self._session.prompt_async(set_exception_handler=False, handle_sigint=False)
-
-    # The input
-
-    def _is_command(self) -> bool:
-        return self._session.default_buffer.text.startswith("/")
-
-    def _keys(self) -> KeyBindings:
-        keys = KeyBindings()
-        keys.add("enter")(self._enter)
-        keys.add("escape", "enter")(self._new_line)
-        keys.add("c-c")(self._interrupt)
-        keys.add("<sigint>")(self._interrupt)
-        return keys
-
-    def _enter(self, event: KeyPressEvent) -> None:
-        buffer = event.current_buffer
-        if buffer.document.current_line_before_cursor.endswith("\\"):
-            buffer.delete_before_cursor()
-            buffer.newline(copy_margin=False)
-            return
-        text = buffer.text
-        if text.strip():
-            buffer.reset(append_to_history=True)
-            self._echo(text)
-            self._tell(text)
-
-    def _new_line(self, event: KeyPressEvent) -> None:
-        event.current_buffer.newline(copy_margin=False)
-
-    def _interrupt(self, event: KeyPressEvent) -> None:
-        if event.current_buffer.text:
-            event.current_buffer.reset()
-        else:
-            self._tell(Interrupt())
-
-    # The output
-
-    def _message(self) -> StyleAndTextTuples:
-        done = self._session.app.is_done  # what is drawn then stays, and the block comes as a whole
-        return [*([] if done else self._preview), ("bold", PROMPT)]
-
-    def piece(self, text: str) -> None:
-        """Take a piece of Markdown: blocks that are whole are printed."""
-        for block in self._blocks.feed(text):
-            self._print_block(block)
-        if self._refresh is None and self._session.app.is_running:
-            loop = asyncio.get_running_loop()
-            self._refresh = loop.call_later(REFRESH_SECONDS, self._show_preview)
-
-    def finish(self) -> None:
-        """Print what is left of an answer."""
-        for block in self._blocks.end():
-            self._print_block(block)
-        self._begun = False
-        self._stop_preview()
-
-    def _echo(self, text: str) -> None:
-        shown = sanitize(text.strip("\n")).replace("\n", "\n" + " " * len(PROMPT))
-        self._print(plain(PROMPT + shown, self._columns, "bold"))
-
-    def say(self, text: str, write: Callable[[str, int], str]) -> None:
-        """Print a text apart from an answer, which may go on after it."""
-        self._print(write(text, self._columns))
-
-    def _print_block(self, block: str) -> None:
-        if block.strip():
-            self._stop_preview()
-            gap = "\n" if self._begun else ""
-            self._begun = True
-            self._print(gap + render(block, self._columns))
-
-    def _print(self, shown: str) -> None:
-        """Print above the line, for good."""
-        app = self._session.app
-        if app.is_running:
-            app.renderer.erase()
-        self._output.write_raw(shown.replace("\n", "\r\n") + "\x1b[0m\r\n")
-        self._output.flush()
-        app.invalidate()
-
-    def _show_preview(self) -> None:
-        """Show the end of the block that is still being written."""
-        self._refresh = None
-        text = self._blocks.rest
-        if not text.strip():
-            return
-        size = self._output.get_size()
-        if len(text) <= LARGEST_PREVIEW:
-            shown = render(text, size.columns)
-        else:
-            shown = plain(text[-LARGEST_PREVIEW:], size.columns)
-        input_rows = self._session.default_buffer.document.line_count
-        rows = max(size.rows - ROOM - input_rows, 1)
-        lines = ([""] if self._begun else []) + shown.split("\n")
-        self._preview = to_formatted_text(ANSI("\n".join([*lines[-rows:], ""])))
-        self._session.app.invalidate()
-
-    def _stop_preview(self) -> None:
-        if self._refresh is not None:
-            self._refresh.cancel()
-            self._refresh = None
-        if self._preview:
-            self._preview = []
-            self._session.app.invalidate()
-
-    @property
-    def _columns(self) -> int:
-        return self._output.get_size().columns
-
-
-class _Kept(History):
-    """The history, as prompt_toolkit asks for it."""
-
-    def __init__(self, remembered: Remembered) -> None:
-        super().__init__()
-        self._remembered = remembered
-
-    def load_history_strings(self) -> Iterable[str]:
-        """The latest first."""
-        return reversed(self._remembered.load())
-
-    def append_string(self, string: str) -> None:
-        """Remember a line, if it is one to remember."""
-        if self._remembered.takes(string):
-            super().append_string(string)
-
-    def store_string(self, string: str) -> None:
-        """Keep it for the next start."""
-        self._remembered.add(string)
-
-
-class _Completing(Completer):
-    def __init__(self, tell: Callable[[Typed], None]) -> None:
-        self._tell = tell
-
-    def get_completions(
-        self, document: Document, complete_event: CompleteEvent
-    ) -> Iterable[Completion]:
-        """Nothing: it takes a while."""
-        return ()
-
-    async def get_completions_async(
-        self, document: Document, complete_event: CompleteEvent
-    ) -> AsyncGenerator[Completion, None]:
-        """How the text before the cursor may go on."""
-        line = document.text_before_cursor
-        sessions: Sequence[SessionSummary] = ()
-        if line.lower().startswith(RESUME):
-            wanted = Wanted()
-            self._tell(wanted)
-            sessions = await wanted.sessions
-        for each in choices(line, sessions):
-            yield Completion(each.text, start_position=-each.replaces, display_meta=each.summary)
-
-
-def _output() -> Output:
-    """The terminal, which is not asked where its cursor is: over a slow line the answer is late."""
-    usual = Vt100_Output.from_pty(sys.stdout, term=os.environ.get("TERM"))
-    usual.enable_cpr = False
-    return usual

@@ -1,8 +1,8 @@
-"""What of a conversation is shown, each thing once, however it comes.
+"""Decides what of a conversation is shown, so that everything is shown exactly once.
 
-Two ways lead to a screen: the events of the operator's own turns, while they run, and outbox rows,
-which are on disk: answers, notices, what was done in the background, what an earlier process did
-not show any more. Most things come on both, and the first one counts.
+A screen gets its contents from two sources: the events of the operator's own turns while they run,
+and outbox rows, which are durable: answers, notices, results of background tasks, messages that an
+earlier process could not show. Most things arrive from both sources; the first one is shown.
 """
 
 from __future__ import annotations
@@ -25,166 +25,174 @@ from hermes.events import (
 from hermes.messages import OutboxRow
 from hermes.sanitize import shorten
 
-REMEMBERED = 200
-SHORT = 100
-AGAIN = "This may have been shown before:"
+MAX_REMEMBERED = 200
+MAX_NOTE = 100
+PROMPT = "> "
+RECOVERED = "You may have seen this before:"
 INTERRUPTED = "(interrupted)"
 
 
 class Screen(Protocol):
-    """Where things are shown. Nothing given to it needs to be sanitize."""
+    """Shows text; it sanitizes whatever it is given."""
 
-    async def piece(self, text: str) -> None:
-        """A piece of an answer, which is Markdown."""
+    async def stream(self, text: str) -> None:
+        """Show the next piece of an answer, which is Markdown."""
         ...
 
     async def finish(self) -> None:
-        """The answer goes on no further."""
+        """End the answer."""
         ...
 
-    async def say(self, text: str, *, markdown: bool = False) -> None:
-        """A text of its own, also in the midst of an answer, which goes on after it."""
+    async def show(self, text: str, *, markdown: bool = False) -> None:
+        """Show a separate text, also in the middle of an answer, which continues after it."""
         ...
 
-    async def aside(self, text: str) -> None:
-        """Something beside the conversation; people see it, programs do not."""
+    async def note(self, text: str) -> None:
+        """Show something that is not part of the conversation; to people, not to programs."""
         ...
 
 
 class ConversationView:
-    """Shows on a screen; one call at a time."""
+    """Shows one conversation on a screen. Its methods must not be called concurrently."""
 
     def __init__(self, session_key: str, screen: Screen) -> None:
         self.screen = screen
-        self.failed = False
-        """Whether a turn had no answer."""
+        self.failed: bool = False
+        """Whether a turn failed or was rejected."""
         self.running: int | None = None
-        """The turn whose answer is being shown."""
-        self._key = session_key
-        self._said = ""
-        self._part = ""  # of it, since the last tool
-        self._whole = True  # whether no piece of it is missing
-        self._told: deque[tuple[int, str]] = deque(maxlen=REMEMBERED)
+        """The id of the turn whose answer is being shown."""
+        self._session_key = session_key
+        self._streamed = ""
+        """The text of the running answer that was shown."""
+        self._since_tool = ""
+        """The part of it after the last tool call."""
+        self._complete = True
+        """Whether no delta of the running answer was lost."""
+        self._shown: deque[tuple[int, str]] = deque(maxlen=MAX_REMEMBERED)
         self._tools: dict[str, str] = {}
-        self._ended: deque[int] = deque(maxlen=REMEMBERED)
-        self._news = trio.Event()
+        self._ended: deque[int] = deque(maxlen=MAX_REMEMBERED)
+        self._closed = False
+        self._changed = trio.Event()
 
-    # What happens
+    # Events
 
-    async def event(self, envelope: Envelope) -> None:
+    async def show_event(self, envelope: Envelope) -> None:
         """Show an event of the conversation."""
         event, turn_id = envelope.event, envelope.turn_id
         match event:
             case TurnEnded():
-                await self._end(event)
+                await self._end_turn(event)
             case Notice():
-                if not self._was_told(turn_id or 0, event.text):
+                if not self._was_shown(turn_id or 0, event.text):
                     await self.screen.finish()
-                    await self.screen.say(event.text)
-                    self._told.append((turn_id or 0, event.text))
+                    await self.screen.show(event.text)
+                    self._shown.append((turn_id or 0, event.text))
             case TurnStarted() | TextDelta() | ToolStarted() | ToolFinished():
                 if turn_id is not None and turn_id not in self._ended:
-                    await self._go_on(turn_id, event)
+                    await self._continue_turn(turn_id, event)
 
-    async def _go_on(self, turn_id: int, event: RuntimeEvent) -> None:
+    async def _continue_turn(self, turn_id: int, event: RuntimeEvent) -> None:
         if turn_id != self.running:
-            self.running, self._said, self._part, self._whole = turn_id, "", "", True
+            self.running, self._streamed, self._since_tool = turn_id, "", ""
+            self._complete = True
             self._tools.clear()
         match event:
-            case TextDelta() if self._whole:
-                await self.screen.piece(event.text)
-                self._said += event.text  # not before: a piece that was not shown is not said
-                self._part += event.text
+            case TextDelta() if self._complete:
+                await self.screen.stream(event.text)
+                self._streamed += event.text  # afterwards: a cancelled call has shown nothing
+                self._since_tool += event.text
             case ToolStarted():
                 call = event.call
                 self._tools[call.id] = call.name
-                await self._aside(f"· {call.name} {call.arguments}")
+                await self._note_tool(f"· {call.name} {call.arguments}")
             case ToolFinished():
-                name = self._tools.pop(event.call_id, "a tool")
-                await self._aside(f"· {name}{' failed' if event.failed else ''}: {event.content}")
+                name = self._tools.pop(event.call_id, "tool")
+                failed = " failed" if event.failed else ""
+                await self._note_tool(f"· {name}{failed}: {event.content}")
 
-    async def _aside(self, text: str) -> None:
-        self._part = ""
+    async def _note_tool(self, text: str) -> None:
+        self._since_tool = ""
         await self.screen.finish()
-        await self.screen.aside(shorten(text, SHORT))
+        await self.screen.note(shorten(text, MAX_NOTE))
 
-    async def _end(self, event: TurnEnded) -> None:
+    async def _end_turn(self, event: TurnEnded) -> None:
         reply = event.reply
         if reply.status in {"failed", "refused"}:
             self.failed = True
-        told_as = min(event.inbox_ids, default=reply.turn_id)
-        if not reply.text or event.dropped_by is not None:  # which is said at the command's end
+        row_turn_id = min(event.inbox_ids, default=reply.turn_id)
+        if not reply.text or event.dropped_by is not None:  # the command's own end reports it
             if self.running == reply.turn_id:
                 await self.screen.finish()
-        elif not self._was_told(told_as, reply.text):
-            await self._answer(reply.turn_id, reply.text, markdown=reply.status == "complete")
-            self._told.append((told_as, reply.text))  # not before: a row may still have to tell it
+        elif not self._was_shown(row_turn_id, reply.text):
+            await self._show_answer(reply.turn_id, reply.text, markdown=reply.status == "complete")
+            # Afterwards: if this is cancelled, the outbox row must still be shown.
+            self._shown.append((row_turn_id, reply.text))
         if reply.status == "interrupted":
-            await self.screen.aside(INTERRUPTED)
+            await self.screen.note(INTERRUPTED)
         if self.running == reply.turn_id:
             self.running = None
         self._ended.append(reply.turn_id)
-        self._wake()
+        self._notify()
 
-    def lose(self) -> None:
-        """Pieces are missing: the rest of the running answer is shown at its end, as a whole."""
-        self._whole = False
+    def mark_incomplete(self) -> None:
+        """Deltas were lost: stop streaming, and show the rest of the answer when it ends."""
+        self._complete = False
 
-    async def row(self, row: OutboxRow) -> None:
-        """Show what is in the outbox, if it was not shown as it happened."""
+    # Outbox rows
+
+    async def show_row(self, row: OutboxRow) -> None:
+        """Show an outbox row, unless it was shown as an event."""
         text = str(row.body.get("text") or "")
         kind = row.body.get("kind")
-        own = row.session_key == self._key and row.turn_id
-        if not text or (own and self._was_told(row.turn_id, text)):
+        own = row.session_key == self._session_key and row.turn_id
+        if not text or (own and self._was_shown(row.turn_id, text)):
             return
         if row.recovered:
-            await self.screen.aside(AGAIN)
-        ours = row.turn_id if own and kind == "reply" else None
-        await self._answer(ours, text, markdown=kind == "reply")
+            await self.screen.note(RECOVERED)
+        turn_id = row.turn_id if own and kind == "reply" else None
+        await self._show_answer(turn_id, text, markdown=kind == "reply")
         if own:
-            self._told.append((row.turn_id, text))
+            self._shown.append((row.turn_id, text))
 
-    async def _answer(self, turn_id: int | None, text: str, *, markdown: bool) -> None:
-        """Show an answer, without what of it was shown while it came."""
-        if turn_id is not None and turn_id == self.running and self._said:
-            rest = _rest(text, self._said, self._part)
-            await self.screen.piece(rest or "")
+    async def _show_answer(self, turn_id: int | None, text: str, *, markdown: bool) -> None:
+        """Show an answer without the part that was streamed."""
+        if turn_id is not None and turn_id == self.running and self._streamed:
+            rest = _rest(text, self._streamed, self._since_tool)
+            await self.screen.stream(rest or "")
             await self.screen.finish()
             if rest is not None:
                 return
-        await self.screen.say(text, markdown=markdown)
+        await self.screen.show(text, markdown=markdown)
 
-    def _was_told(self, turn_id: int, text: str) -> bool:
-        """Whether it was shown before; each thing comes twice at most."""
-        if (turn_id, text) not in self._told:
+    def _was_shown(self, turn_id: int, text: str) -> bool:
+        """Return whether the text was shown before, and forget it: it arrives twice at most."""
+        if (turn_id, text) not in self._shown:
             return False
-        self._told.remove((turn_id, text))
+        self._shown.remove((turn_id, text))
         return True
 
-    # Who waits
+    # Waiting
 
     async def wait_shown(self, turn_id: int) -> None:
-        """Wait until the end of a turn was shown, or nothing will be any more."""
-        while turn_id not in self._ended and not self.over:
-            await self._news.wait()
+        """Wait until the end of a turn was shown, or until the view is closed."""
+        while turn_id not in self._ended and not self._closed:
+            await self._changed.wait()
 
-    over = False
+    def close(self) -> None:
+        """No more events will be shown."""
+        self._closed = True
+        self._notify()
 
-    def end(self) -> None:
-        """There are no more events."""
-        self.over = True
-        self._wake()
-
-    def _wake(self) -> None:
-        self._news.set()
-        self._news = trio.Event()
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
 
 
-def _rest(text: str, said: str, part: str) -> str | None:
-    """What of an answer was not said while it came; None where it is another one."""
-    if said.rstrip().endswith(text.strip()):
+def _rest(text: str, streamed: str, since_tool: str) -> str | None:
+    """Return the part of an answer that was not streamed; None if it is a different text."""
+    if streamed.rstrip().endswith(text.strip()):
         return ""
-    for begun in (part, said):
-        if text.startswith(begun):
-            return text.removeprefix(begun)
+    for prefix in (since_tool, streamed):
+        if text.startswith(prefix):
+            return text.removeprefix(prefix)
     return None

@@ -1,12 +1,18 @@
 """JSON-RPC for terminals and editors: many conversations over one pair of byte streams.
 
-Read: frames (what a line may be), methods and events (the vocabulary; the schema is made of them),
-conversations (what the methods do), outgoing (numbers, shedding and replay), peer (one client),
-stdio (lines over byte streams). `serve` needs a runtime and two streams; `serve_stdio` takes those
-of the process.
+`serve` needs a runtime and two streams; `serve_stdio` uses standard input and output.
+
+Reading order: `frames` (requests, responses, error codes), `types` and `events` (the data of
+methods and events), `methods` (the table of methods), `connection` (one client), `handlers` (what
+the methods do), `handles` (a client's names for its conversations), `notifications` (runtime events
+become JSON-RPC events), `send_buffer` (sequence numbers, shedding, replay), `stdio` (transport),
+`schema` (JSON Schema and tables, generated from the code).
 """
 
 from __future__ import annotations
 
-from hermes.adapters.jsonrpc.connection import Peer as Peer, open_peer as open_peer
+from hermes.adapters.jsonrpc.connection import (
+    Connection as Connection,
+    open_connection as open_connection,
+)
 from hermes.adapters.jsonrpc.stdio import serve as serve, serve_stdio as serve_stdio

@@ -1,4 +1,4 @@
-"""`python -m hermes.adapters.jsonrpc`: print the schema; with `--tables`, for people."""
+"""`python -m hermes.adapters.jsonrpc`: print the JSON Schema; with `--markdown`, a reference."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import sys
 
 import msgspec
 
-from hermes.adapters.jsonrpc.schema import schema, tables
+from hermes.adapters.jsonrpc.schema import reference, schema
 
 text = (
-    tables()
-    if "--tables" in sys.argv[1:]
+    reference()
+    if "--markdown" in sys.argv[1:]
     else msgspec.json.format(msgspec.json.encode(schema())).decode()
 )
 sys.stdout.write(f"{text}\n")

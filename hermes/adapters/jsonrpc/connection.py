@@ -1,7 +1,8 @@
-"""One client, whatever carries its frames: lines in, frames out.
+"""One client, independent of the transport: lines in, frames out.
 
-Requests run beside each other, so that none waits behind a slow one. Messages of one session keep
-their order. A transport may come and go; handles, numbers and what waits stay with the peer.
+Requests run concurrently, so none waits behind a slow one; messages of one session keep their
+order. A transport may be replaced by another one: handles, sequence numbers and unsent frames
+belong to the connection.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 import trio
 
 from hermes.actors.runtime import Runtime
-from hermes.adapters.jsonrpc import events as e, types as v
+from hermes.adapters.jsonrpc import events as e, types as t
 from hermes.adapters.jsonrpc.frames import (
     BAD_PARAMS,
     BUSY,
@@ -32,155 +33,164 @@ from hermes.adapters.jsonrpc.frames import (
     Request,
     decode,
 )
-from hermes.adapters.jsonrpc.handlers import Conversations
+from hermes.adapters.jsonrpc.handlers import Handlers
 from hermes.adapters.jsonrpc.handles import MAX_HANDLES, Handles
 from hermes.adapters.jsonrpc.methods import METHODS, Method
-from hermes.adapters.jsonrpc.send_buffer import ROOM, SendBuffer
+from hermes.adapters.jsonrpc.send_buffer import MAX_SHEDDABLE, SendBuffer
+from hermes.background import open_background
 from hermes.errors import Draining, HermesError, Overloaded, StoreBusy, StoreFull, UnknownSession
 from hermes.events import Envelope
+from hermes.user_code import contained
 
 log = logging.getLogger(__name__)
 
 PROTOCOL = 1
 MAX_RUNNING = 1000
-"""Requests of one client that run at once; more are refused, so that an interrupt still comes."""
+"""Concurrent requests of one client; further ones are refused, so that memory is bounded."""
 _DECODERS = {name: msgspec.json.Decoder(method.params).decode for name, method in METHODS.items()}
 
 
 @attrs.frozen
 class Call:
-    """A request that is going to be done."""
+    """A request with its decoded params."""
 
     id: Id | None
     method: Method
-    params: v.Params
+    params: t.Params
 
 
-class Peer:
-    """One client. `receive` never waits; `take` is what a transport writes."""
+class Connection:
+    """The connection of one client; use `open_connection`.
+
+    A transport passes lines to `receive`, which never waits, and writes what `next_frame` returns.
+    """
 
     def __init__(
-        self, runtime: Runtime, nursery: trio.Nursery, max_handles: int, room: int
-    ) -> None:
+        self, runtime: Runtime, nursery: trio.Nursery, handles: Handles, buffer: SendBuffer,
+        max_running: int,
+    ) -> None:  # fmt: skip
         self._nursery = nursery
-        self._outgoing = SendBuffer(room)
-        self._conversations = Conversations(runtime, self._outgoing, Handles(max_handles))
-        self._running: set[Id | None] = set()
-        self._count = 0
-        self._lanes: dict[str, deque[Call]] = {}
-        self._done = trio.Event()
+        self._buffer = buffer
+        self._handlers = Handlers(runtime, buffer, handles)
+        self._max_running = max_running
+        self._running_ids: set[Id | None] = set()
+        self._running = 0
+        self._queues: dict[str, deque[Call]] = {}
+        """Calls by session that must keep their order."""
+        self._finished = trio.Event()
 
-    # In
+    # Requests
 
     def greet(self) -> None:
-        """A transport is there: say which run this is."""
-        ready = e.Ready(self._conversations.epoch, PROTOCOL)
-        self._outgoing.tell("gateway.ready", None, ready)
+        """Send the first frame of a transport, which identifies this connection."""
+        ready = e.Ready(self._handlers.epoch, PROTOCOL)
+        self._buffer.send_event("gateway.ready", None, ready)
 
     def receive(self, line: bytes) -> None:
-        """Take a line: it is answered by one frame, unless it is a notification or empty."""
+        """Handle a line. One frame answers it, unless it is a notification or empty."""
         if not line.strip():
             return
         try:
             self._start(decode(line))
         except BadLine as bad:
-            self._outgoing.refuse(bad.request_id, bad.code, str(bad))
+            self._buffer.send_error(bad.request_id, bad.code, str(bad))
 
-    def refuse_long(self) -> None:
-        """A line was longer than any request may be, and was skipped."""
-        text = f"A line has at most {MAX_LINE} bytes; this one was skipped."
-        self._outgoing.refuse(None, INVALID, text)
+    def reject_long_line(self) -> None:
+        """Answer a line that was skipped because of its length."""
+        text = f"The line is longer than {MAX_LINE} bytes and was skipped."
+        self._buffer.send_error(None, INVALID, text)
 
     def _start(self, request: Request) -> None:
-        if request.id is not None and request.id in self._running:
-            text = f"A request with the id {request.id!r} is still running."
-            raise BadLine(INVALID, text)  # an answer with this id belongs to that one
+        if request.id is not None and request.id in self._running_ids:
+            # The error has no id: a response with this id belongs to the other request.
+            raise BadLine(INVALID, f"A request with the id {request.id!r} is still running.")
         try:
-            call = self._call(request)
+            call = self._decode(request)
         except Refused as refused:
             self._refuse(request.id, refused)
             return
-        self._count += 1
+        self._running += 1
         if request.id is not None:
-            self._running.add(request.id)
-        if isinstance(call.params, v.Session) and call.method.in_order:
-            self._queue(call.params.session_id, call)
+            self._running_ids.add(request.id)
+        if isinstance(call.params, t.SessionParams) and call.method.in_order:
+            self._enqueue(call.params.session_id, call)
         else:
             self._nursery.start_soon(self._run, call)
 
-    def _call(self, request: Request) -> Call:
+    def _decode(self, request: Request) -> Call:
         method = METHODS.get(request.method)
         if method is None:
-            raise Refused(UNKNOWN_METHOD, f"There is no method {request.method[:100]!r}.")
-        if self._count >= MAX_RUNNING:
-            raise Refused(NOT_NOW, f"{MAX_RUNNING} requests are still running; try again later.")
+            raise Refused(UNKNOWN_METHOD, f"Unknown method {request.method[:100]!r}.")
+        if self._running >= self._max_running:
+            raise Refused(NOT_NOW, f"{self._max_running} requests are running; try again later.")
         try:
             return Call(request.id, method, _DECODERS[request.method](request.params))
         except ValueError as error:
             raise Refused(BAD_PARAMS, f"{error}.") from None
 
-    def _queue(self, lane: str, call: Call) -> None:
-        if lane in self._lanes:
-            self._lanes[lane].append(call)
+    def _enqueue(self, session_id: str, call: Call) -> None:
+        if session_id in self._queues:
+            self._queues[session_id].append(call)
         else:
-            self._lanes[lane] = deque([call])
-            self._nursery.start_soon(self._run_lane, lane)
+            self._queues[session_id] = deque([call])
+            self._nursery.start_soon(self._run_queue, session_id)
 
-    async def _run_lane(self, lane: str) -> None:
-        calls = self._lanes[lane]
+    async def _run_queue(self, session_id: str) -> None:
+        calls = self._queues[session_id]
         while calls:
             await self._run(calls[0])
             calls.popleft()
-        del self._lanes[lane]  # no checkpoint since the last look
+        del self._queues[session_id]  # no checkpoint since the queue was seen empty
 
     async def _run(self, call: Call) -> None:
-        """Do what was asked, and answer it once, whatever happens."""
+        """Run a call and answer it exactly once, whatever happens."""
+        result: msgspec.Struct | None = None
         try:
-            result = await call.method.run(self._conversations, call.params)
-        except Exception as error:  # noqa: BLE001 - this request's failure, and nobody else's
-            self._refuse(call.id, _refusal(error))
-        else:
-            if call.id is not None:
-                self._outgoing.answer(call.id, result, kept=call.method.kept)
+            with contained() as caught:
+                result = await call.method.run(self._handlers, call.params)
+            if caught.error is not None:
+                self._refuse(call.id, _refusal(caught.error))
+            elif call.id is not None:
+                self._buffer.send_result(call.id, result, replayable=call.method.replayable)
         finally:
-            self._count -= 1
-            self._running.discard(call.id)
-            self._done.set()
-            self._done = trio.Event()
+            self._running -= 1
+            self._running_ids.discard(call.id)
+            self._finished.set()
+            self._finished = trio.Event()
 
     def _refuse(self, request_id: Id | None, refused: Refused) -> None:
         if request_id is None:
-            self._outgoing.tell("error", None, e.Error(refused.code, str(refused)))
+            self._buffer.send_event("error", None, e.Error(refused.code, str(refused)))
         else:
-            self._outgoing.refuse(request_id, refused.code, str(refused))
+            self._buffer.send_error(request_id, refused.code, str(refused))
 
-    def hear(self, envelope: Envelope) -> None:
-        """Something happened in the runtime."""
-        self._conversations.hearing.hear(envelope)
+    def handle_event(self, envelope: Envelope) -> None:
+        """Forward an event of the runtime, if it concerns this client."""
+        self._handlers.notifier.handle(envelope)
 
-    # Out
+    # Frames
 
-    async def take(self) -> bytes | None:
-        """The next frame; None once nothing more will come."""
-        return await self._outgoing.take()
+    async def next_frame(self) -> bytes | None:
+        """Wait for the next frame to write; None once the connection is closed and drained."""
+        return await self._buffer.next_frame()
 
-    async def wait_room(self) -> None:
-        """Wait while the client does not read what is there for it."""
-        await self._outgoing.wait_room()
+    async def wait_writable(self) -> None:
+        """Wait while the client is too far behind in reading."""
+        await self._buffer.wait_writable()
 
     async def wait_idle(self) -> None:
-        """Wait until every request is answered, and every message that was taken."""
-        while self._count:
-            await self._done.wait()
-        await self._conversations.wait_answered()
+        """Wait until every request and every accepted message is answered."""
+        while self._running:
+            await self._finished.wait()
+        await self._handlers.wait_answered()
 
     def close(self) -> None:
-        """Take no more; what waits can still be taken away."""
-        self._outgoing.close()
+        """Send nothing more; frames that wait can still be taken."""
+        self._buffer.close()
 
 
-def _refusal(error: Exception) -> Refused:
-    """What a client is told of an error: one sentence, and nothing of our insides."""
+def _refusal(error: BaseException) -> Refused:
+    """Return the error for the client: one sentence, without internal details."""
     if isinstance(error, Refused):
         return error
     for kind, code in _CODES.items():
@@ -201,15 +211,25 @@ _CODES: dict[type[Exception], int] = {
 
 
 @asynccontextmanager
-async def open_peer(
-    runtime: Runtime, *, max_handles: int = MAX_HANDLES, room: int = ROOM
-) -> AsyncIterator[Peer]:
-    """A client of this runtime; leaving the block ends its requests, and no turn."""
-    async with trio.open_nursery() as nursery:
-        peer = Peer(runtime, nursery, max_handles, room)
-        with runtime.events(call=peer.hear):  # no checkpoint since the running turns were noted
+async def open_connection(
+    runtime: Runtime,
+    *,
+    max_handles: int = MAX_HANDLES,
+    max_running: int = MAX_RUNNING,
+    max_sheddable: int = MAX_SHEDDABLE,
+) -> AsyncIterator[Connection]:
+    """Open a connection for one client. The end of the block cancels its requests, but no turn.
+
+    `max_handles` limits its open sessions, `max_running` its concurrent requests, and
+    `max_sheddable` the bytes of unsent events that may be dropped (see `send_buffer`).
+    """
+    async with open_background() as background:
+        connection = Connection(
+            runtime, background, Handles(max_handles), SendBuffer(max_sheddable), max_running
+        )
+        # No checkpoint since the constructor has read the running turns: no event is missed.
+        with runtime.subscribe(callback=connection.handle_event):
             try:
-                yield peer
+                yield connection
             finally:
-                peer.close()
-                nursery.cancel_scope.cancel()
+                connection.close()

@@ -1,4 +1,4 @@
-"""The events that a client hears; the schema is made of `EVENTS`."""
+"""Payloads of the events that a client receives. The schema is generated from `EVENTS`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Status: TypeAlias = Literal["complete", "interrupted", "error"]
 
 
 class Ready(msgspec.Struct):
-    """`gateway.ready`: the first frame of a connection. Numbers are of this `epoch` only."""
+    """First frame of a connection. `seq` numbers are valid within this `epoch` only."""
 
     epoch: str
     protocol: int
 
 
-class Spent(msgspec.Struct):
-    """What an answer took, in tokens, and in money where that is known."""
+class TokenUsage(msgspec.Struct):
+    """The tokens of an answer, and its cost if known."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -29,7 +29,7 @@ class Spent(msgspec.Struct):
 
 
 class MessageStart(msgspec.Struct):
-    """An answer begins; a second one of the same turn begins it anew."""
+    """An answer starts. A second one for the same turn restarts it."""
 
     turn_id: int
     message_ids: list[int]
@@ -37,26 +37,26 @@ class MessageStart(msgspec.Struct):
 
 
 class Delta(msgspec.Struct):
-    """A piece of the answer, or of what the model thinks before it."""
+    """A piece of the answer (`message.delta`) or of the reasoning before it (`reasoning.delta`)."""
 
     turn_id: int | None
     text: str
 
 
 class MessageComplete(msgspec.Struct):
-    """What became of the messages with these ids; the whole text, however it was streamed."""
+    """The answer to the messages with these ids; `text` is complete, however it was streamed."""
 
     turn_id: int
     message_ids: list[int]
     text: str
     status: Status
-    usage: Spent
+    usage: TokenUsage
     stored_session_id: str
     error: str | None = None
 
 
 class ToolStart(msgspec.Struct):
-    """A tool runs; `arguments` is the model's own JSON text."""
+    """A tool call starts; `arguments` is the JSON text of the model."""
 
     call_id: str
     name: str
@@ -64,7 +64,7 @@ class ToolStart(msgspec.Struct):
 
 
 class ToolComplete(msgspec.Struct):
-    """A tool has answered."""
+    """A tool call has ended."""
 
     call_id: str
     content: str
@@ -72,14 +72,14 @@ class ToolComplete(msgspec.Struct):
 
 
 class StatusUpdate(msgspec.Struct):
-    """Something the user should know that is not part of an answer."""
+    """Information for the user that is not part of an answer."""
 
     kind: Literal["notice", "steered", "compressing", "ready", "shed"]
     text: str
 
 
 class SessionInfo(msgspec.Struct):
-    """The live session goes on in another stored one, and its handle with it."""
+    """The conversation continues in another stored session, under the same handle."""
 
     stored_session_id: str
     old_session_id: str | None
@@ -87,14 +87,14 @@ class SessionInfo(msgspec.Struct):
 
 
 class SessionTitle(msgspec.Struct):
-    """The stored session has this title now."""
+    """The stored session has a new title."""
 
     stored_session_id: str
     title: str
 
 
 class ApprovalRequest(msgspec.Struct):
-    """A tool waits for the user: `/approve <number>` or `/deny <number>` by `prompt.submit`."""
+    """A tool needs approval: submit `/approve <number>` or `/deny <number>`."""
 
     number: int
     tool: str
@@ -103,7 +103,7 @@ class ApprovalRequest(msgspec.Struct):
 
 
 class Error(msgspec.Struct):
-    """A notification, which has no id to answer to, was not done."""
+    """A notification failed; it has no id for an error response."""
 
     code: int
     message: str

@@ -1,4 +1,4 @@
-"""What the methods do: the conversations of one client, on a runtime's verbs and nothing else."""
+"""Handlers of the JSON-RPC methods, for one client."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import trio
 
-from hermes.actors.compression.compressor import Compressed, CompressionFailed
+from hermes.actors.commands import parse
+from hermes.actors.conversation import Conversation
 from hermes.actors.runtime import Runtime
-from hermes.actors.session.commands import parse
-from hermes.adapters.jsonrpc import types as v
+from hermes.adapters.jsonrpc import types as t
 from hermes.adapters.jsonrpc.events import StatusUpdate
 from hermes.adapters.jsonrpc.frames import (
     BAD_PARAMS,
@@ -29,132 +29,147 @@ from hermes.adapters.jsonrpc.frames import (
     TITLE_REFUSED,
     Refused,
 )
-from hermes.adapters.jsonrpc.handles import PLATFORM, Handle, Handles, is_ours
+from hermes.adapters.jsonrpc.handles import PLATFORM, Handle, Handles, is_own_key
 from hermes.adapters.jsonrpc.notifications import Notifier
 from hermes.adapters.jsonrpc.send_buffer import SendBuffer
-from hermes.messages import Busy, Inbound, Receipt, Session, StoredMessage
+from hermes.messages import Inbound, Receipt, Session, StoredMessage, WhenBusy
 
-CLOSED = "rpc_close"
+END_REASON = "rpc_close"
 
 
-class Conversations:
-    """The conversations of one client. Every method can be called at any time."""
+class Handlers:
+    """The methods of one client; all of them may run concurrently.
 
-    def __init__(self, runtime: Runtime, outgoing: SendBuffer, handles: Handles) -> None:
+    The first paragraph of a method's docstring is its summary in the schema and in
+    docs/jsonrpc.md.
+    """
+
+    def __init__(self, runtime: Runtime, buffer: SendBuffer, handles: Handles) -> None:
         self._runtime = runtime
-        self._outgoing = outgoing
+        self._buffer = buffer
         self._handles = handles
-        self._resuming = trio.Lock()
-        self.hearing = Notifier(handles, outgoing, runtime.running_turns())
-        self.epoch = secrets.token_hex(8)
+        self._binding = trio.Lock()
+        self.notifier: Notifier = Notifier(handles, buffer, runtime.admin.running_turns())
+        self.epoch: str = secrets.token_hex(8)
 
-    # Beginning and end
+    def _conversation(self, handle: Handle) -> Conversation:
+        return self._runtime.conversation(handle.session_key)
 
-    async def create(self, params: v.Create) -> v.Created:
-        """Begin a conversation; nothing is stored before its first message."""
+    # Sessions
+
+    async def create(self, params: t.CreateParams) -> t.CreateResult:
+        """Start a conversation; nothing is stored before its first message."""
         handle = self._handles.new()
         pending = None
         if params.title is not None:
-            try:
+            with self._remove_on_failure(handle):
                 pending = (await self._set_title(handle, params.title)).title
-            except BaseException:
-                self._handles.forget(handle)
-                raise
         else:
             await trio.lowlevel.checkpoint()
-        return v.Created(handle.id, handle.stored_id, pending)
+        return t.CreateResult(handle.id, handle.stored_id, pending)
 
-    async def resume(self, params: v.Resume) -> v.Resumed:
-        """Go on with a stored conversation, at its tip; one that is live keeps its handle."""
+    async def resume(self, params: t.ResumeParams) -> t.ResumeResult:
+        """Continue a stored conversation; one that is open already keeps its handle."""
         target = params.session_id or params.title or ""
         if not target:
             raise Refused(NO_ID)
         handle = self._handles.get(params.session_id) or await self._bind(target)
         if handle.closing:
             raise Refused(NOT_NOW, "The session is being closed.")
-        while True:  # until no answer ended meanwhile: it would be in none of the two
-            answers = handle.answers
-            rows = await self._runtime.history(handle.session_key)
-            title = await self._runtime.title(handle.session_key)
-            if answers == handle.answers:
+        while True:  # until no answer ended in the meantime: it would be in neither of the two
+            count = handle.answer_count
+            rows = await self._conversation(handle).history()
+            title = await self._conversation(handle).title()
+            if count == handle.answer_count:
                 break
-        running = self.hearing.running.get(handle.session_key)
-        return v.Resumed(
+        running = self.notifier.running.get(handle.session_key)
+        return t.ResumeResult(
             session_id=handle.id,
             stored_session_id=handle.stored_id,
             title=title.text,
             message_count=len(rows),
             messages=_rows(rows, params.limit),
-            running=running is not None or bool(handle.open),
-            inflight=None if running is None else v.Inflight(running.turn_id, running.text),
+            running=running is not None or bool(handle.pending),
+            inflight=None if running is None else t.Inflight(running.turn_id, running.text),
         )
 
     async def _bind(self, target: str) -> Handle:
-        """A handle for a stored conversation: that of the key which leads there, or a new one."""
-        async with self._resuming:  # or two would lead two keys to one conversation
-            found = await self._runtime.find(target)
+        """Return the handle for a stored conversation, creating one if necessary."""
+        async with self._binding:  # otherwise two calls could bind two keys to one conversation
+            found = await self._runtime.admin.find(target)
             if found is None:
                 raise Refused(NOT_FOUND)
-            key = next(filter(is_ours, found.session_keys), None)
-            handle = None if key is None else self._handles.of_key(key)
+            key = next(filter(is_own_key, found.session_keys), None)
+            handle = None if key is None else self._handles.find(key)
             if handle is not None:
                 return handle
             handle = self._handles.new(key)
             handle.stored_id = found.session_id
             ended = found.session is not None and found.session.ended_at is not None
             if key is None or ended:
-                try:
-                    await self._runtime.switch(handle.session_key, found.session_id)
-                except BaseException:
-                    self._handles.forget(handle)
-                    raise
+                with self._remove_on_failure(handle):
+                    await self._conversation(handle).switch(found.session_id)
             return handle
 
-    async def close(self, params: v.Session) -> v.Closed:
-        """Finalize and end the session that the handle leads to now; the handle is gone then.
+    @contextmanager
+    def _remove_on_failure(self, handle: Handle) -> Iterator[None]:
+        """Remove a new handle if the block fails."""
+        try:
+            yield
+        except BaseException:  # undone also if cancelled, then raised
+            self._handles.remove(handle)
+            raise
 
-        What was submitted before is answered first. A session of another platform is only left.
+    async def close(self, params: t.SessionParams) -> t.CloseResult:
+        """Finalize and end the current stored session, and remove the handle.
+
+        Messages submitted before are answered first. A session of another platform is not ended.
         """
         handle = self._handles.require(params.session_id)
         handle.closing = True
         try:
             ended = None
-            if await self._is_its_own(handle):
-                ended = await self._runtime.close(handle.session_key, reason=CLOSED)
-        except BaseException:
+            if await self._is_own_session(handle):
+                change = await self._conversation(handle).close(reason=END_REASON)
+                ended = change.old_session_id
+        except BaseException:  # undone also if cancelled, then raised
             handle.closing = False
             raise
-        self._handles.forget(handle)
-        return v.Closed(closed=True, stored_session_id=ended)
+        self._handles.remove(handle)
+        return t.CloseResult(closed=True, stored_session_id=ended)
 
-    async def _is_its_own(self, handle: Handle) -> bool:
+    async def _is_own_session(self, handle: Handle) -> bool:
         session = await self._session(handle)
         return session is None or session.source == PLATFORM
 
     async def _session(self, handle: Handle) -> Session | None:
-        """The stored session that the handle leads to; None where nothing was said yet."""
-        found = None if handle.stored_id is None else await self._runtime.find(handle.stored_id)
+        """Return the stored session of a handle; None before the first message."""
+        found = (
+            None if handle.stored_id is None else await self._runtime.admin.find(handle.stored_id)
+        )
         return None if found is None else found.session
 
-    async def delete(self, params: v.Delete) -> v.Deleted:
-        """Delete a stored conversation for good, with all that compressions had summed up."""
+    async def delete(self, params: t.DeleteParams) -> t.DeleteResult:
+        """Delete a stored conversation, including its messages before compressions."""
         if not params.session_id:
             raise Refused(NO_ID)
-        found = await self._runtime.find(params.session_id)
+        found = await self._runtime.admin.find(params.session_id)
         if found is None or found.session is None or params.session_id not in found.lineage:
             raise Refused(NOT_FOUND)
-        live = {handle.stored_id for handle in self._handles}
-        if live.intersection(found.lineage):
+        open_ids = {handle.stored_id for handle in self._handles}
+        if open_ids.intersection(found.lineage):
             raise Refused(IN_USE)
-        return v.Deleted(deleted=True, messages=await self._runtime.delete(params.session_id))
+        return t.DeleteResult(
+            deleted=True, messages=await self._runtime.admin.delete(params.session_id)
+        )
 
-    async def list(self, params: v.List) -> v.Sessions:
-        """The stored conversations of all platforms, latest activity first."""
-        found = await self._runtime.sessions(None, limit=params.limit, offset=params.offset)
+    async def list(self, params: t.ListParams) -> t.ListResult:
+        """List the stored conversations of all platforms, most recently active first."""
+        found = await self._runtime.admin.sessions(limit=params.limit, offset=params.offset)
         live = {handle.stored_id: handle.id for handle in self._handles}
-        return v.Sessions(
+        return t.ListResult(
             [
-                v.Listed(
+                t.ListedSession(
                     session_id=each.session.id,
                     title=each.session.title,
                     preview=each.preview,
@@ -170,189 +185,190 @@ class Conversations:
 
     # Messages
 
-    async def submit(self, params: v.Prompt) -> v.Submitted:
-        """Say something; it is on disk when this is answered, and runs once."""
+    async def submit(self, params: t.SubmitParams) -> t.SubmitResult:
+        """Submit a message; it is on disk when the response is sent, and is processed once."""
         handle = self._handles.require(params.session_id)
         if not params.text.strip():
             raise Refused(NO_TEXT)
-        busy = self._busy(handle)
+        busy = self._is_busy(handle)
         if busy and params.busy == "reject":
             raise Refused(BUSY)
-        receipt = await self._take(handle, params.text, params.busy, params.event_id)
-        if params.event_id is not None and await self._runtime.answered(receipt):
-            handle.open.discard(receipt.inbox_id)
-            return v.Submitted("answered", receipt.inbox_id, handle.stored_id)
-        status: v.Taken = "queued" if busy else "streaming"
+        receipt = await self._submit(handle, params.text, params.busy, params.event_id)
+        if params.event_id is not None and await self._runtime.is_answered(receipt):
+            handle.pending.discard(receipt.inbox_id)
+            return t.SubmitResult("answered", receipt.inbox_id, handle.stored_id)
+        status: t.SubmitStatus = "queued" if busy else "streaming"
         if busy and params.busy == "steer":
             status = "steered"
-        return v.Submitted(status, receipt.inbox_id, handle.stored_id)
+        return t.SubmitResult(status, receipt.inbox_id, handle.stored_id)
 
-    async def steer(self, params: v.Steer) -> v.Submitted:
-        """Say something into the running answer."""
+    async def steer(self, params: t.SteerParams) -> t.SubmitResult:
+        """Send a message to the running answer."""
         handle = self._handles.require(params.session_id)
         if not params.text.strip():
             raise Refused(NO_TEXT)
-        if not self._busy(handle):
+        if not self._is_busy(handle):
             raise Refused(NO_STEER)
-        receipt = await self._take(handle, params.text, "steer", None)
-        return v.Submitted("steered", receipt.inbox_id, handle.stored_id)
+        receipt = await self._submit(handle, params.text, "steer", None)
+        return t.SubmitResult("steered", receipt.inbox_id, handle.stored_id)
 
-    async def _take(
-        self, handle: Handle, text: str, busy: Busy | None, event_id: str | None
+    async def _submit(
+        self, handle: Handle, text: str, busy: WhenBusy | None, event_id: str | None
     ) -> Receipt:
-        name = uuid4().hex if event_id is None else f"{handle.source.chat_id}:{event_id}"
+        unique_id = uuid4().hex if event_id is None else f"{handle.source.chat_id}:{event_id}"
         inbound = Inbound(
-            handle.session_key, name, text, handle.source,
-            command=parse(text) is not None, busy=busy,
+            handle.session_key, unique_id, text, handle.source,
+            command=parse(text) is not None, when_busy=busy,
         )  # fmt: skip
         with _submitting(handle):
             try:
                 receipt = await self._runtime.submit(inbound)
             except ValueError as error:
                 raise Refused(BAD_PARAMS, f"{error}.") from None
-            if receipt.inbox_id not in handle.ended:
-                handle.open.add(receipt.inbox_id)
+            if receipt.inbox_id not in handle.answered:
+                handle.pending.add(receipt.inbox_id)
         if handle.stored_id is None:
-            self.hearing.led_to(handle, receipt.session_id, "created")
+            self.notifier.moved_to(handle, receipt.session_id, "created")
         return receipt
 
-    async def interrupt(self, params: v.Session) -> v.Interrupted:
-        """Stop the running answer; what it has said is kept."""
+    async def interrupt(self, params: t.SessionParams) -> t.InterruptResult:
+        """Interrupt the running answer; its text so far is kept."""
         handle = self._handles.require(params.session_id)
-        if await self._runtime.interrupt(handle.session_key):
-            return v.Interrupted("interrupted")
-        if not handle.open:
-            return v.Interrupted("idle")
-        await self._take(handle, "/stop", None, None)  # it was taken, and has not begun yet
-        return v.Interrupted("interrupted")
+        if await self._conversation(handle).interrupt():
+            return t.InterruptResult("interrupted")
+        if not handle.pending:
+            return t.InterruptResult("idle")
+        await self._submit(handle, "/stop", None, None)  # accepted, but not started yet
+        return t.InterruptResult("interrupted")
 
-    def _busy(self, handle: Handle) -> bool:
-        return bool(handle.open) or handle.session_key in self.hearing.running
+    def _is_busy(self, handle: Handle) -> bool:
+        return bool(handle.pending) or handle.session_key in self.notifier.running
 
-    def _idle(self, name: str) -> Handle:
-        handle = self._handles.require(name)
-        if self._busy(handle):
-            raise Refused(BUSY, "An answer is running; interrupt it, or wait for its end.")
+    def _require_idle(self, handle_id: str) -> Handle:
+        handle = self._handles.require(handle_id)
+        if self._is_busy(handle):
+            raise Refused(BUSY, "An answer is running; interrupt it or wait for its end.")
         return handle
 
-    # The conversation as a whole
+    # Transcripts
 
-    async def title(self, params: v.Title) -> v.Titled:
-        """Tell the title, or set it; it waits where nothing was said yet."""
+    async def title(self, params: t.TitleParams) -> t.TitleResult:
+        """Return or set the title; it is pending until the session is stored."""
         handle = self._handles.require(params.session_id)
         if params.title is not None:
             return await self._set_title(handle, params.title)
-        title = await self._runtime.title(handle.session_key)
-        return v.Titled(title.text, title.pending, handle.stored_id)
+        title = await self._conversation(handle).title()
+        return t.TitleResult(title.text, title.pending, handle.stored_id)
 
-    async def _set_title(self, handle: Handle, title: str) -> v.Titled:
+    async def _set_title(self, handle: Handle, title: str) -> t.TitleResult:
         if not title.strip():
             raise Refused(NO_TITLE)
         try:
-            given = await self._runtime.title(handle.session_key, title)
+            await self._conversation(handle).set_title(title)
+            new = await self._conversation(handle).title()
         except ValueError as error:
             raise Refused(TITLE_REFUSED, f"{error}.") from None
-        return v.Titled(given.text, given.pending, handle.stored_id)
+        return t.TitleResult(new.text, new.pending, handle.stored_id)
 
-    async def history(self, params: v.History) -> v.Transcript:
-        """The last messages of a session, as they are stored."""
+    async def history(self, params: t.HistoryParams) -> t.HistoryResult:
+        """Return the last messages of a session as they are stored."""
         if params.stored_session_id is not None:
-            found = await self._runtime.find(params.stored_session_id)
+            found = await self._runtime.admin.find(params.stored_session_id)
             if found is None or params.stored_session_id not in found.lineage:
                 raise Refused(NOT_FOUND)
-            rows = await self._runtime.transcript(params.stored_session_id)
-            place = found.lineage.index(params.stored_session_id)
-            parent = found.lineage[place - 1] if place else None
-            shown = _rows(rows, params.limit)
-            return v.Transcript(params.stored_session_id, parent, len(rows), shown)
+            rows = await self._runtime.admin.messages(params.stored_session_id)
+            index = found.lineage.index(params.stored_session_id)
+            parent = found.lineage[index - 1] if index else None
+            messages = _rows(rows, params.limit)
+            return t.HistoryResult(params.stored_session_id, parent, len(rows), messages)
         handle = self._handles.require(params.session_id)
-        rows = await self._runtime.history(handle.session_key)
-        found = None if handle.stored_id is None else await self._runtime.find(handle.stored_id)
-        line = () if found is None else found.lineage
-        parent = line[-2] if len(line) > 1 else None
-        return v.Transcript(handle.stored_id, parent, len(rows), _rows(rows, params.limit))
+        rows = await self._conversation(handle).history()
+        found = (
+            None if handle.stored_id is None else await self._runtime.admin.find(handle.stored_id)
+        )
+        lineage = () if found is None else found.lineage
+        parent = lineage[-2] if len(lineage) > 1 else None
+        return t.HistoryResult(handle.stored_id, parent, len(rows), _rows(rows, params.limit))
 
-    async def branch(self, params: v.Branch) -> v.Branched:
-        """Copy the conversation; the copy has a handle of its own."""
-        handle = self._idle(params.session_id)
+    async def branch(self, params: t.BranchParams) -> t.BranchResult:
+        """Copy the conversation; the copy has its own handle."""
+        handle = self._require_idle(params.session_id)
         parent = await self._session(handle)
         if parent is None or not parent.message_count:
             raise Refused(NOTHING_TO_BRANCH)
-        other = self._handles.new()
-        try:
-            child = await self._runtime.branch_off(
-                handle.session_key, other.session_key, params.name
-            )
-            title = await self._runtime.title(other.session_key)
-        except ValueError as error:
-            self._handles.forget(other)
-            raise Refused(TITLE_REFUSED, f"{error}.") from None
-        except BaseException:
-            self._handles.forget(other)
-            raise
-        other.stored_id = child
-        return v.Branched(other.id, child, title.text, parent.id)
+        copy = self._handles.new()
+        with self._remove_on_failure(copy):
+            try:
+                branch = await self._conversation(handle).branch(params.name, to=copy.session_key)
+                title = await self._conversation(copy).title()
+            except ValueError as error:
+                raise Refused(TITLE_REFUSED, f"{error}.") from None
+        child = branch.session_id
+        assert child is not None
+        copy.stored_id = child
+        return t.BranchResult(copy.id, child, title.text, parent.id)
 
-    async def undo(self, params: v.Undo) -> v.Undone:
-        """Take back the last messages and their answers; they are hidden, and not deleted."""
-        handle = self._idle(params.session_id)
+    async def undo(self, params: t.UndoParams) -> t.UndoResult:
+        """Undo the last messages and their answers; they are hidden, not deleted."""
+        handle = self._require_idle(params.session_id)
         removed = 0
         if await self._session(handle) is not None:
-            removed = await self._runtime.rewind(handle.session_key, params.exchanges)
+            removed = (await self._conversation(handle).undo(params.exchanges)).removed
         if not removed:
             raise Refused(OUT_OF_RANGE)
-        return v.Undone(removed)
+        return t.UndoResult(removed)
 
-    async def compress(self, params: v.Compress) -> v.Compressed:
-        """Sum up the older part now, and go on in a child session."""
-        handle = self._idle(params.session_id)
+    async def compress(self, params: t.CompressParams) -> t.CompressResult:
+        """Summarize the older messages now, and continue in a child session."""
+        handle = self._require_idle(params.session_id)
         if await self._session(handle) is None:
-            return v.Compressed("skipped", "Not compressed: nothing was said yet.", None)
-        self._outgoing.tell(
-            "status.update", handle.id, StatusUpdate("compressing", "Summing up the older part.")
-        )
+            return t.CompressResult("skipped", "Not compressed: the session is empty.", None)
+        self._send_status(handle, StatusUpdate("compressing", "Summarizing older messages."))
         try:
-            done = await self._runtime.compress(handle.session_key, params.focus_topic)
+            change = await self._conversation(handle).compress(params.focus_topic)
         finally:
-            self._outgoing.tell("status.update", handle.id, StatusUpdate("ready", "Ready."))
-        match done:
-            case Compressed(rotated, before, after):
-                stored = rotated.session_id
-                return v.Compressed("compressed", done.text, stored, before, after)
-            case CompressionFailed(text):
-                return v.Compressed("failed", text, handle.stored_id)
-            case skipped:
-                text = f"Not compressed: {skipped.reason}."
-                return v.Compressed("skipped", text, handle.stored_id)
+            self._send_status(handle, StatusUpdate("ready", "Ready."))
+        detail = change.detail or ""
+        if change.changed:
+            before, after = change.tokens_before, change.tokens_after
+            return t.CompressResult("compressed", detail, change.session_id, before, after)
+        if change.failed:
+            return t.CompressResult("failed", detail, handle.stored_id)
+        return t.CompressResult("skipped", f"Not compressed: {detail}.", handle.stored_id)
 
-    async def replay(self, params: v.Replay) -> v.Replayed:
-        """Frames once more, for a client that was away; how far back is bounded."""
+    def _send_status(self, handle: Handle, status: StatusUpdate) -> None:
+        self._buffer.send_event("status.update", handle.id, status)
+
+    # Events
+
+    async def replay(self, params: t.ReplayParams) -> t.ReplayResult:
+        """Return frames again, for a client that was disconnected; recent ones are kept."""
         await trio.lowlevel.checkpoint()
-        ours = params.epoch in {None, self.epoch}
-        found = self._outgoing.replay(params.after if ours else 0)
-        return v.Replayed(found.frames, ours and found.complete, found.last, self.epoch)
+        same_epoch = params.epoch in {None, self.epoch}
+        found = self._buffer.replay(params.after if same_epoch else 0)
+        return t.ReplayResult(found.frames, same_epoch and found.complete, found.last, self.epoch)
 
     async def wait_answered(self) -> None:
-        """Wait until every message that was taken has its answer."""
-        while any(handle.open for handle in self._handles):
-            await self.hearing.wait_answer()
+        """Wait until every accepted message is answered."""
+        while any(handle.pending for handle in self._handles):
+            await self.notifier.wait_answer()
 
 
 @contextmanager
 def _submitting(handle: Handle) -> Iterator[None]:
-    """Note what is answered meanwhile: an answer may be told of before its receipt is here."""
+    """Record what is answered in the meantime: an answer may come before its receipt."""
     handle.submitting += 1
     try:
         yield
     finally:
         handle.submitting -= 1
         if not handle.submitting:
-            handle.ended.clear()
+            handle.answered.clear()
 
 
-def _rows(rows: Sequence[StoredMessage], limit: int) -> list[v.Row]:
+def _rows(rows: Sequence[StoredMessage], limit: int) -> list[t.Row]:
     return [
-        v.Row(
+        t.Row(
             id=row.id,
             role=row.role,
             text=row.content,

@@ -1,6 +1,7 @@
-"""Handles: the names that one client has for its conversations, for as long as it is connected.
+"""Handles: the names that one client has for its conversations while it is connected.
 
-A handle stands for a session_key, never for a stored session: so it follows wherever the key leads.
+A handle stands for a session_key, not for a stored session, so it stays valid when the conversation
+moves to another stored session.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from hermes.session_keys import session_key
 
 PLATFORM = "rpc"
 MAX_HANDLES = 10_000
-_OURS = re.compile(rf"agent:main:{PLATFORM}:dm:([0-9a-f]{{8}})[0-9a-f]{{16}}")
+_OWN_KEY = re.compile(rf"agent:main:{PLATFORM}:dm:([0-9a-f]{{8}})[0-9a-f]{{16}}")
 
 
 @attrs.define(eq=False)
@@ -28,13 +29,14 @@ class Handle:
     source: Source
     session_key: str
     stored_id: str | None = None
-    """The session that the key leads to, as far as the client was told."""
-    open: set[int] = attrs.Factory(set)
-    """Messages that were taken and have not had their answer."""
+    """The stored session of the key, as last reported to the client."""
+    pending: set[int] = attrs.Factory(set)
+    """Inbox ids of messages that were accepted and not answered yet."""
     submitting: int = 0
-    ended: set[int] = attrs.Factory(set)
-    """Messages that were answered while others, perhaps the same, were being submitted."""
-    answers: int = 0
+    """How many submissions are in progress."""
+    answered: set[int] = attrs.Factory(set)
+    """Inbox ids that were answered during these submissions, perhaps before their receipt."""
+    answer_count: int = 0
     closing: bool = False
 
 
@@ -50,39 +52,43 @@ class Handles:
         return iter(list(self._by_id.values()))
 
     def new(self, key: str | None = None) -> Handle:
-        """A handle for a key of ours, or for a new one; the same key had the same handle before."""
+        """Create a handle for a key of this adapter, or for a new key.
+
+        The id is derived from the key, so the same key has the same handle after a restart. Raises
+        `Refused` if there are too many handles.
+        """
         if len(self._by_id) >= self._limit:
             raise Refused(TOO_MANY)
         chat_id = secrets.token_hex(12) if key is None else key.rsplit(":", 1)[1]
-        name = chat_id[:8]
-        while name in self._by_id:
-            name = secrets.token_hex(4)
+        handle_id = chat_id[:8]
+        while handle_id in self._by_id:
+            handle_id = secrets.token_hex(4)
         source = Source(platform=PLATFORM, chat_id=chat_id, user_id="operator")
-        handle = Handle(name, source, key or session_key(source))
-        self._by_id[name] = self._by_key[handle.session_key] = handle
+        handle = Handle(handle_id, source, key or session_key(source))
+        self._by_id[handle_id] = self._by_key[handle.session_key] = handle
         return handle
 
-    def require(self, name: str) -> Handle:
-        """The handle of this name, if it is live."""
-        handle = self._by_id.get(name)
+    def require(self, handle_id: str) -> Handle:
+        """Return an open handle; raises `Refused` if there is none or it is being closed."""
+        handle = self._by_id.get(handle_id)
         if handle is None or handle.closing:
             raise Refused(NO_SESSION)
         return handle
 
-    def get(self, name: str) -> Handle | None:
-        """The handle of this name, if there is one."""
-        return self._by_id.get(name)
+    def get(self, handle_id: str) -> Handle | None:
+        """Return the handle with this id, if there is one."""
+        return self._by_id.get(handle_id)
 
-    def of_key(self, key: str) -> Handle | None:
-        """The handle that stands for this key."""
+    def find(self, key: str) -> Handle | None:
+        """Return the handle of this session_key, if there is one."""
         return self._by_key.get(key)
 
-    def forget(self, handle: Handle) -> None:
-        """The handle is gone."""
+    def remove(self, handle: Handle) -> None:
+        """Remove a handle."""
         self._by_id.pop(handle.id, None)
         self._by_key.pop(handle.session_key, None)
 
 
-def is_ours(key: str) -> bool:
-    """Whether this key was made for a handle, in this run or in an earlier one."""
-    return _OURS.fullmatch(key) is not None
+def is_own_key(key: str) -> bool:
+    """Return whether a session_key was created for a handle, by this process or an earlier one."""
+    return _OWN_KEY.fullmatch(key) is not None

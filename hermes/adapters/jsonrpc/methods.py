@@ -1,4 +1,4 @@
-"""The table of methods: what each takes, gives and does. The schema is made of exactly this."""
+"""The table of methods: params, result and handler of each. The schema is generated from it."""
 
 from __future__ import annotations
 
@@ -8,40 +8,41 @@ from typing import Any
 import attrs
 import msgspec
 
-from hermes.adapters.jsonrpc import types as v
-from hermes.adapters.jsonrpc.handlers import Conversations
+from hermes.adapters.jsonrpc import types as t
+from hermes.adapters.jsonrpc.handlers import Handlers
 
 
 @attrs.frozen
 class Method:
-    """A method. Those `in_order` of one session are done one after the other, the rest at once."""
+    """A method of the protocol."""
 
-    params: type[v.Params]
+    params: type[t.Params]
     result: type[msgspec.Struct]
-    run: Callable[[Conversations, Any], Awaitable[msgspec.Struct]]
+    run: Callable[[Handlers, Any], Awaitable[msgspec.Struct]]
     in_order: bool = False
-    kept: bool = True
-    """Whether its answer can be replayed."""
+    """Whether calls for one session run one after the other; otherwise they run concurrently."""
+    replayable: bool = True
+    """Whether the response can be replayed."""
 
     @property
     def summary(self) -> str:
-        """What it does, in its own words."""
+        """The first paragraph of the handler's docstring."""
         return (self.run.__doc__ or "").split("\n\n")[0]
 
 
 METHODS: Mapping[str, Method] = {
-    "session.create": Method(v.Create, v.Created, Conversations.create),
-    "session.resume": Method(v.Resume, v.Resumed, Conversations.resume),
-    "session.list": Method(v.List, v.Sessions, Conversations.list),
-    "session.title": Method(v.Title, v.Titled, Conversations.title, in_order=True),
-    "session.history": Method(v.History, v.Transcript, Conversations.history),
-    "session.branch": Method(v.Branch, v.Branched, Conversations.branch),
-    "session.undo": Method(v.Undo, v.Undone, Conversations.undo),
-    "session.compress": Method(v.Compress, v.Compressed, Conversations.compress),
-    "session.interrupt": Method(v.Session, v.Interrupted, Conversations.interrupt),
-    "session.steer": Method(v.Steer, v.Submitted, Conversations.steer, in_order=True),
-    "session.close": Method(v.Session, v.Closed, Conversations.close),
-    "session.delete": Method(v.Delete, v.Deleted, Conversations.delete),
-    "prompt.submit": Method(v.Prompt, v.Submitted, Conversations.submit, in_order=True),
-    "events.replay": Method(v.Replay, v.Replayed, Conversations.replay, kept=False),
+    "session.create": Method(t.CreateParams, t.CreateResult, Handlers.create),
+    "session.resume": Method(t.ResumeParams, t.ResumeResult, Handlers.resume),
+    "session.list": Method(t.ListParams, t.ListResult, Handlers.list),
+    "session.title": Method(t.TitleParams, t.TitleResult, Handlers.title, in_order=True),
+    "session.history": Method(t.HistoryParams, t.HistoryResult, Handlers.history),
+    "session.branch": Method(t.BranchParams, t.BranchResult, Handlers.branch),
+    "session.undo": Method(t.UndoParams, t.UndoResult, Handlers.undo),
+    "session.compress": Method(t.CompressParams, t.CompressResult, Handlers.compress),
+    "session.interrupt": Method(t.SessionParams, t.InterruptResult, Handlers.interrupt),
+    "session.steer": Method(t.SteerParams, t.SubmitResult, Handlers.steer, in_order=True),
+    "session.close": Method(t.SessionParams, t.CloseResult, Handlers.close),
+    "session.delete": Method(t.DeleteParams, t.DeleteResult, Handlers.delete),
+    "prompt.submit": Method(t.SubmitParams, t.SubmitResult, Handlers.submit, in_order=True),
+    "events.replay": Method(t.ReplayParams, t.ReplayResult, Handlers.replay, replayable=False),
 }

@@ -1,4 +1,4 @@
-"""From what happens in a runtime to what one client is told."""
+"""Translates runtime events into JSON-RPC events for one client."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from hermes.events import (
     TurnStarted,
 )
 from hermes.messages import Reply, ReplyStatus, RunningTurnInfo, Usage
+from hermes.user_code import contained
 
 log = logging.getLogger(__name__)
 
@@ -41,44 +42,47 @@ STATUS: dict[ReplyStatus, e.Status] = {
 
 @attrs.define
 class RunningAnswer:
-    """An answer that is running, and its text so far."""
+    """A running answer, and its text so far."""
 
     turn_id: int
     texts: list[str] = attrs.Factory(list)
 
     @property
     def text(self) -> str:
+        """The text so far."""
         return "".join(self.texts)
 
 
 class Notifier:
-    """Tells a client of its conversations, and knows what every running answer has said so far."""
+    """Sends the events of a client's conversations, and tracks the text of all running answers."""
 
     def __init__(
-        self, handles: Handles, outgoing: SendBuffer, running: Mapping[str, RunningTurnInfo]
+        self, handles: Handles, buffer: SendBuffer, running: Mapping[str, RunningTurnInfo]
     ) -> None:
         self._handles = handles
-        self._outgoing = outgoing
-        self._answer = trio.Event()
-        self.running = {
+        self._buffer = buffer
+        self._answered = trio.Event()
+        self.running: dict[str, RunningAnswer] = {
             key: RunningAnswer(turn.turn_id, [turn.text]) for key, turn in running.items()
         }
 
     async def wait_answer(self) -> None:
-        """Wait until a message has its answer."""
-        await self._answer.wait()
+        """Wait until the next message is answered."""
+        await self._answered.wait()
 
-    def hear(self, envelope: Envelope) -> None:
-        """Something happened, to one of the client's conversations or to another."""
-        try:
-            self._follow(envelope)
-            handle = self._handles.of_key(envelope.session_key)
+    def handle(self, envelope: Envelope) -> None:
+        """Handle an event of any conversation."""
+        with contained() as caught:  # an agent may emit anything, even invalid values
+            self._track(envelope)
+            handle = self._handles.find(envelope.session_key)
             if handle is not None:
-                self._tell(handle, envelope.turn_id, envelope.event)
-        except Exception:  # an agent may emit anything: it must not end the connection
-            log.exception("an event of %s could not be told", envelope.session_key)
+                self._send(handle, envelope.turn_id, envelope.event)
+        if caught.error is not None:
+            log.error(
+                "an event of %s could not be sent", envelope.session_key, exc_info=caught.error
+            )
 
-    def _follow(self, envelope: Envelope) -> None:
+    def _track(self, envelope: Envelope) -> None:
         key = envelope.session_key
         match envelope.event:
             case TurnStarted(turn_id):
@@ -89,72 +93,75 @@ class Notifier:
                 if self.running[key].turn_id == reply.turn_id:
                     del self.running[key]
 
-    def led_to(self, handle: Handle, stored_id: str, reason: str) -> None:
-        """The handle leads to this session now; says so where that is news."""
+    def moved_to(self, handle: Handle, stored_id: str, reason: str) -> None:
+        """Set the stored session of a handle, and send `session.info` if it has changed."""
         if stored_id and stored_id != handle.stored_id:
             old, handle.stored_id = handle.stored_id, stored_id
-            self._outgoing.tell("session.info", handle.id, e.SessionInfo(stored_id, old, reason))
+            self._buffer.send_event(
+                "session.info", handle.id, e.SessionInfo(stored_id, old, reason)
+            )
 
-    def _tell(self, handle: Handle, turn_id: int | None, event: RuntimeEvent) -> None:
+    def _send(self, handle: Handle, turn_id: int | None, event: RuntimeEvent) -> None:
         match event:
             case TextDelta(text):
-                self._outgoing.piece("message.delta", handle.id, turn_id, f"{text}")
+                self._buffer.send_delta("message.delta", handle.id, turn_id, f"{text}")
             case ReasoningDelta(text):
-                self._outgoing.piece("reasoning.delta", handle.id, turn_id, f"{text}")
-            case TurnStarted(started, session_id, _, inbox_ids):
-                self.led_to(handle, session_id, "created")
-                start = e.MessageStart(started, [*inbox_ids], session_id)
-                self._outgoing.tell("message.start", handle.id, start)
+                self._buffer.send_delta("reasoning.delta", handle.id, turn_id, f"{text}")
+            case TurnStarted(started_id, session_id, _, inbox_ids):
+                self.moved_to(handle, session_id, "created")
+                start = e.MessageStart(started_id, [*inbox_ids], session_id)
+                self._buffer.send_event("message.start", handle.id, start)
             case TurnEnded(reply, inbox_ids):
-                self._ended(handle, reply, inbox_ids)
+                self._end_turn(handle, reply, inbox_ids)
             case SessionMoved(_, new, reason):
-                self.led_to(handle, new, reason)
+                self.moved_to(handle, new, reason)
             case _:
-                self._tell_more(handle, event)
+                self._send_other(handle, event)
 
-    def _tell_more(self, handle: Handle, event: RuntimeEvent) -> None:
-        told = self._outgoing.tell
+    def _send_other(self, handle: Handle, event: RuntimeEvent) -> None:
+        send = self._buffer.send_event
         match event:
             case ToolStarted(call):
-                told("tool.start", handle.id, e.ToolStart(call.id, call.name, call.arguments))
+                send("tool.start", handle.id, e.ToolStart(call.id, call.name, call.arguments))
             case ToolFinished(call_id, content, failed):
-                told("tool.complete", handle.id, e.ToolComplete(call_id, content, failed))
+                send("tool.complete", handle.id, e.ToolComplete(call_id, content, failed))
             case Steered():
-                told("status.update", handle.id, e.StatusUpdate("steered", "It was heard."))
+                update = e.StatusUpdate("steered", "The agent has received your message.")
+                send("status.update", handle.id, update)
             case Notice(text):
-                told("status.update", handle.id, e.StatusUpdate("notice", text))
+                send("status.update", handle.id, e.StatusUpdate("notice", text))
             case TitleChanged(session_id, title):
-                told("session.title", handle.id, e.SessionTitle(session_id, title))
-            case ApprovalAsked(asked):
+                send("session.title", handle.id, e.SessionTitle(session_id, title))
+            case ApprovalAsked(approval):
                 request = e.ApprovalRequest(
-                    asked.approval_id, asked.tool, asked.arguments, asked.expires_at
+                    approval.approval_id, approval.tool, approval.arguments, approval.expires_at
                 )
-                told("approval.request", handle.id, request)
+                send("approval.request", handle.id, request)
 
-    def _ended(self, handle: Handle, reply: Reply, inbox_ids: Sequence[int]) -> None:
-        # Where the agent itself has gone on in another session, nobody has said so yet.
-        self.led_to(handle, reply.session_id, "compression")
-        handle.answers += 1
-        handle.open.difference_update(inbox_ids)
+    def _end_turn(self, handle: Handle, reply: Reply, inbox_ids: Sequence[int]) -> None:
+        # No other event reports it if the agent itself has continued in another session.
+        self.moved_to(handle, reply.session_id, "compression")
+        handle.answer_count += 1
+        handle.pending.difference_update(inbox_ids)
         if handle.submitting:
-            handle.ended.update(inbox_ids)
-        self._answer.set()
-        self._answer = trio.Event()
+            handle.answered.update(inbox_ids)
+        self._answered.set()
+        self._answered = trio.Event()
         complete = e.MessageComplete(
             turn_id=reply.turn_id,
             message_ids=[*inbox_ids],
             text=reply.text,
             status=STATUS[reply.status],
-            usage=_spent(reply.usage),
+            usage=_total(reply.usage),
             stored_session_id=reply.session_id,
             error=reply.error,
         )
-        self._outgoing.tell("message.complete", handle.id, complete)
+        self._buffer.send_event("message.complete", handle.id, complete)
 
 
-def _spent(usage: Sequence[Usage]) -> e.Spent:
+def _total(usage: Sequence[Usage]) -> e.TokenUsage:
     costs = [call.cost for call in usage if call.cost is not None]
-    return e.Spent(
+    return e.TokenUsage(
         input_tokens=sum(call.input_tokens for call in usage),
         output_tokens=sum(call.output_tokens for call in usage),
         cache_read_tokens=sum(call.cache_read_tokens for call in usage),

@@ -1,9 +1,9 @@
-"""Frames on their way to one client: numbered when they leave, and kept a while for replay.
+"""Frames on their way to one client: numbered when they are sent, and kept for replay.
 
-A client that does not read costs a bounded amount of memory and holds nobody up. Pieces of text
-that wait are put together; where too much waits they are left out, since the whole text follows,
-and then what is told of tools. Answers to requests and what became of messages always stay. Only
-what leaves has a number, so numbers have no gaps.
+A client that does not read uses a bounded amount of memory and delays nobody. Waiting deltas of one
+answer are merged. If too much waits, deltas are dropped, because the complete text follows, and
+then events of tools and status. Responses and the results of messages are never dropped. Numbers
+are assigned when a frame is sent, so they have no gaps.
 """
 
 from __future__ import annotations
@@ -26,25 +26,28 @@ from hermes.adapters.jsonrpc.frames import (
     encode,
 )
 
-ROOM = 1024 * 1024
-"""Bytes of what may be left out that may wait; with four times as much no requests are read."""
+MAX_SHEDDABLE = 1024 * 1024
+"""Bytes of waiting events that may be dropped. With four times as many bytes waiting in all, no
+more requests are read."""
 REPLAY_FRAMES = 10_000
 REPLAY_BYTES = 4 * 1024 * 1024
+DELTAS = ("message.delta", "reasoning.delta")
 MINOR = ("tool.start", "tool.complete", "status.update")
-PIECES = ("message.delta", "reasoning.delta")
-LIGHT = (*PIECES, *MINOR)
+SHEDDABLE = (*DELTAS, *MINOR)
+OVERHEAD = 100
+"""Estimated bytes of a frame without its content."""
 
 
 @attrs.define(eq=False)
-class _Answer:
+class _Response:
     id: Id | None
     body: msgspec.Raw | Problem
-    kept: bool = True
-    """Whether it can be replayed itself."""
+    replayable: bool = True
 
     @property
     def size(self) -> int:
-        return 100 + (len(self.body.message) if isinstance(self.body, Problem) else _len(self.body))
+        body = self.body
+        return OVERHEAD + (len(body.message) if isinstance(body, Problem) else _len(body))
 
     def frame(self, seq: int) -> Result | Failure:
         if isinstance(self.body, Problem):
@@ -57,36 +60,36 @@ class _Event:
     type: str
     session_id: str | None
     payload: msgspec.Raw
-    kept = True
+    replayable = True
 
     @property
     def size(self) -> int:
-        return 100 + _len(self.payload)
+        return OVERHEAD + _len(self.payload)
 
     def frame(self, seq: int) -> EventFrame:
         return EventFrame(params=EventParams(seq, self.type, self.session_id, self.payload))
 
 
 @attrs.define(eq=False)
-class _Piece:
+class _MergedDelta:
     type: str
     session_id: str | None
     turn_id: int | None
     texts: list[str]
     size: int
-    kept = True
+    replayable = True
 
     def frame(self, seq: int) -> EventFrame:
         payload = Delta(self.turn_id, "".join(self.texts))
         return EventFrame(params=EventParams(seq, self.type, self.session_id, payload))
 
 
-_Waiting: TypeAlias = _Answer | _Event | _Piece
+_Item: TypeAlias = _Response | _Event | _MergedDelta
 
 
 @attrs.frozen
 class Replay:
-    """Frames that left before; not `complete` where the oldest of those asked for are gone."""
+    """Frames that were sent before; not `complete` if the oldest requested ones are gone."""
 
     frames: list[msgspec.Raw]
     complete: bool
@@ -94,143 +97,156 @@ class Replay:
 
 
 class SendBuffer:
-    """What waits for one client, and what has left; `take` is for one writer."""
+    """Frames that wait for one client, and frames that were sent. For one writer.
 
-    def __init__(self, room: int = ROOM) -> None:
-        self.seq = 0
-        self._limit = room
-        self._waiting: deque[_Waiting] = deque()
-        self._last: dict[str | None, _Waiting] = {}
+    `max_sheddable` limits the bytes of waiting events that may be dropped; `replay_frames` and
+    `replay_bytes` limit what is kept for `replay`.
+    """
+
+    def __init__(
+        self,
+        max_sheddable: int = MAX_SHEDDABLE,
+        *,
+        replay_frames: int = REPLAY_FRAMES,
+        replay_bytes: int = REPLAY_BYTES,
+    ) -> None:
+        self.seq: int = 0
+        self._max_sheddable = max_sheddable
+        self._replay_frames = replay_frames
+        self._replay_bytes = replay_bytes
+        self._waiting: deque[_Item] = deque()
+        self._last: dict[str | None, _Item] = {}
+        """The last waiting item of each session, to which a delta may be added."""
         self._size = 0
-        self._light = 0
-        """Bytes of those that wait and could be left out."""
-        self._shed = 0
+        self._sheddable_size = 0
+        self._shed_count = 0
         self._sent: deque[tuple[int, bytes]] = deque()
         self._sent_size = 0
         self._forgotten = 0
         self._closed = False
         self._arrived = trio.Event()
-        self._room = trio.Event()
+        self._writable = trio.Event()
 
     # In
 
-    def answer(self, request_id: Id | None, result: object, *, kept: bool = True) -> None:
-        """The result of a request."""
+    def send_result(
+        self, request_id: Id | None, result: object, *, replayable: bool = True
+    ) -> None:
+        """Queue the response to a request."""
         body = msgspec.Raw(encode(result))
-        self._last.clear()  # it may tell what was said so far: later pieces must stand behind it
-        self._put(_Answer(request_id, body, kept))
+        self._last.clear()  # a result may contain the text so far: later deltas must follow it
+        self._put(_Response(request_id, body, replayable))
 
-    def refuse(self, request_id: Id | None, code: int, text: str) -> None:
-        """Why a request was not done."""
-        self._put(_Answer(request_id, Problem(code, text)))
+    def send_error(self, request_id: Id | None, code: int, text: str) -> None:
+        """Queue an error response."""
+        self._put(_Response(request_id, Problem(code, text)))
 
-    def tell(self, kind: str, session_id: str | None, payload: msgspec.Struct) -> None:
-        """An event; those of minor kinds may be left out."""
+    def send_event(self, kind: str, session_id: str | None, payload: msgspec.Struct) -> None:
+        """Queue an event."""
         event = _Event(kind, session_id, msgspec.Raw(encode(payload)))
         self._last[session_id] = event
         self._put(event)
 
-    def piece(self, kind: str, session_id: str | None, turn_id: int | None, text: str) -> None:
-        """A piece of text, put together with the one before it where that still waits."""
+    def send_delta(self, kind: str, session_id: str | None, turn_id: int | None, text: str) -> None:
+        """Queue a delta, merged with the one before it if that is still waiting."""
         last = self._last.get(session_id)
-        if isinstance(last, _Piece) and (last.type, last.turn_id) == (kind, turn_id):
+        if isinstance(last, _MergedDelta) and (last.type, last.turn_id) == (kind, turn_id):
             last.texts.append(text)
             last.size += len(text)
             self._size += len(text)
-            self._light += len(text)
-            self._bound()
+            self._sheddable_size += len(text)
+            self._shed()
         else:
-            piece = _Piece(kind, session_id, turn_id, [text], 100 + len(text))
-            self._last[session_id] = piece
-            self._put(piece)
+            delta = _MergedDelta(kind, session_id, turn_id, [text], OVERHEAD + len(text))
+            self._last[session_id] = delta
+            self._put(delta)
 
-    def _put(self, item: _Waiting) -> None:
+    def _put(self, item: _Item) -> None:
         self._waiting.append(item)
-        self._count(item, 1)
-        self._bound()
+        self._account(item, 1)
+        self._shed()
         self._arrived.set()
 
-    def _count(self, item: _Waiting, sign: int) -> None:
+    def _account(self, item: _Item, sign: int) -> None:
         self._size += sign * item.size
-        if _type(item) in LIGHT:
-            self._light += sign * item.size
+        if _type(item) in SHEDDABLE:
+            self._sheddable_size += sign * item.size
 
-    def _bound(self) -> None:
-        """Leave out pieces of text where too much waits, and then what is told of tools."""
-        for light in (PIECES, MINOR):
-            if self._light > self._limit:
-                every, self._waiting = self._waiting, deque()
-                for item in every:
-                    if _type(item) in light:
-                        self._count(item, -1)
-                        self._shed += 1
+    def _shed(self) -> None:
+        """If too much waits, drop the deltas, and then minor events."""
+        for types in (DELTAS, MINOR):
+            if self._sheddable_size > self._max_sheddable:
+                items, self._waiting = self._waiting, deque()
+                for item in items:
+                    if _type(item) in types:
+                        self._account(item, -1)
+                        self._shed_count += 1
                     else:
                         self._waiting.append(item)
                 self._last.clear()
 
     @property
     def full(self) -> bool:
-        """Whether so much waits that no more should be asked for."""
-        return self._size > 4 * self._limit
+        """Whether so much waits that no more requests should be read."""
+        return self._size > 4 * self._max_sheddable
 
-    async def wait_room(self) -> None:
-        """Wait while too much waits."""
+    async def wait_writable(self) -> None:
+        """Wait while the buffer is full."""
         while self.full and not self._closed:
-            self._room = trio.Event()
-            await self._room.wait()
+            self._writable = trio.Event()
+            await self._writable.wait()
 
     # Out
 
-    async def take(self) -> bytes | None:
-        """The next frame, with its number; None once it was closed and nothing waits."""
-        while not self._waiting and not self._shed:
+    async def next_frame(self) -> bytes | None:
+        """Wait for the next frame, and number it; None once closed and empty."""
+        while not self._waiting and not self._shed_count:
             if self._closed:
                 return None
             self._arrived = trio.Event()
             await self._arrived.wait()
-        return self._number(self._next())
+        return self._number(self._next_item())
 
-    def _next(self) -> _Waiting:
-        if self._shed:
-            text = f"{self._shed} events were left out, since they were not read in time."
-            self._shed = 0
-            notice = msgspec.Raw(encode(StatusUpdate("shed", text)))
-            return _Event("status.update", None, notice)
+    def _next_item(self) -> _Item:
+        if self._shed_count:
+            text = f"{self._shed_count} events were dropped because they were not read in time."
+            self._shed_count = 0
+            return _Event("status.update", None, msgspec.Raw(encode(StatusUpdate("shed", text))))
         item = self._waiting.popleft()
-        self._count(item, -1)
-        if not isinstance(item, _Answer) and self._last.get(item.session_id) is item:
+        self._account(item, -1)
+        if not isinstance(item, _Response) and self._last.get(item.session_id) is item:
             del self._last[item.session_id]
         if not self.full:
-            self._room.set()
+            self._writable.set()
         return item
 
-    def _number(self, item: _Waiting) -> bytes:
+    def _number(self, item: _Item) -> bytes:
         self.seq += 1
         line = encode(item.frame(self.seq))
-        if item.kept:
+        if item.replayable:
             self._sent.append((self.seq, line))
             self._sent_size += len(line)
-        while len(self._sent) > REPLAY_FRAMES or (
-            self._sent_size > REPLAY_BYTES and len(self._sent) > 1
+        while len(self._sent) > self._replay_frames or (
+            self._sent_size > self._replay_bytes and len(self._sent) > 1
         ):
-            self._forgotten, gone = self._sent.popleft()
-            self._sent_size -= len(gone)
+            self._forgotten, dropped = self._sent.popleft()
+            self._sent_size -= len(dropped)
         return line
 
     def replay(self, after: int) -> Replay:
-        """The frames that left after this number, as they were."""
+        """Return the frames that were sent after this number, unchanged."""
         frames = [msgspec.Raw(line) for seq, line in self._sent if seq > after]
         return Replay(frames, self._forgotten <= after <= self.seq, self.seq)
 
     def close(self) -> None:
-        """Nothing more will come; what waits can still be taken."""
+        """Queue nothing more; waiting frames can still be taken."""
         self._closed = True
         self._arrived.set()
-        self._room.set()
+        self._writable.set()
 
 
-def _type(item: _Waiting) -> str:
-    return "" if isinstance(item, _Answer) else item.type
+def _type(item: _Item) -> str:
+    return "" if isinstance(item, _Response) else item.type
 
 
 def _len(raw: msgspec.Raw) -> int:

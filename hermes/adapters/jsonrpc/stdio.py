@@ -1,7 +1,7 @@
-"""Lines over byte streams: those of Trio, or those of the process.
+"""The transport: lines over two Trio streams, or over standard input and output.
 
-The process's own are read and written in threads: they may be pipes, terminals or files, and are
-shared with others, whom a descriptor that does not block would surprise.
+Standard input and output are read and written in threads. They may be pipes, terminals or files,
+and other processes may share them, so they must not be made non-blocking.
 """
 
 from __future__ import annotations
@@ -14,52 +14,15 @@ from contextlib import contextmanager, nullcontext
 import trio
 
 from hermes.actors.runtime import Runtime
-from hermes.adapters.jsonrpc.connection import Peer, open_peer
+from hermes.adapters.jsonrpc.connection import Connection, open_connection
 from hermes.adapters.jsonrpc.frames import MAX_LINE
-from hermes.errors import plain
+from hermes.adapters.lines import LineSplitter, TooLong
+from hermes.background import open_background
 
 CHUNK = 65536
-LINGER_SECONDS = 30.0
-FLUSH_SECONDS = 5.0
-
-
-class Lines:
-    """The lines of a stream, each of a bounded length."""
-
-    def __init__(self, stream: trio.abc.ReceiveStream, limit: int = MAX_LINE) -> None:
-        self._stream = stream
-        self._limit = limit
-        self._buffer = bytearray()
-        self._seen = 0
-        self._ended = False
-
-    async def read(self) -> bytes | None:
-        """The next line, or None at the end; `OverflowError` for one that was too long."""
-        skipping = False
-        while True:
-            end = self._buffer.find(b"\n", self._seen)
-            if end < 0 and self._ended:
-                end = len(self._buffer)
-                if not end and not skipping:
-                    return None
-            if end >= 0:
-                line = bytes(self._buffer[:end])
-                del self._buffer[: end + 1]
-                self._seen = 0
-                if skipping or len(line) > self._limit:
-                    raise OverflowError
-                return line
-            if len(self._buffer) > self._limit:
-                skipping = True
-            if skipping:
-                self._buffer.clear()
-            self._seen = len(self._buffer)
-            await self._receive()
-
-    async def _receive(self) -> None:
-        chunk = await self._stream.receive_some(CHUNK)
-        self._ended = not chunk
-        self._buffer += chunk
+LINGER_TIMEOUT = 30.0
+FLUSH_TIMEOUT = 5.0
+_DISCONNECTED = (trio.BrokenResourceError, trio.ClosedResourceError)
 
 
 async def serve(
@@ -67,70 +30,75 @@ async def serve(
     source: trio.abc.ReceiveStream,
     sink: trio.abc.SendStream,
     *,
-    linger: float = LINGER_SECONDS,
+    linger: float = LINGER_TIMEOUT,
     stop: trio.Event | None = None,
 ) -> None:
-    """Serve one client until its input ends, or `stop`, and what it has asked for is answered.
+    """Serve one client until its input ends or `stop` is set.
 
-    For that it lingers so many seconds, and no longer. A client that reads no more ends it too.
+    Then it waits up to `linger` seconds for the answers to what the client has sent. It also ends
+    if the client stops reading.
     """
-    try:
-        async with open_peer(runtime) as peer, trio.open_nursery() as nursery:
-            flushed = trio.CancelScope()
-            nursery.start_soon(_write, peer, sink, nursery.cancel_scope, flushed)
-            peer.greet()
-            await _read_until(stop, peer, Lines(source))
+    async with open_connection(runtime) as connection, open_background() as background:
+        with trio.CancelScope() as serving:
+            written = trio.Event()
+            background.start_soon(_write, connection, sink, serving, written)
+            connection.greet()
+            await _read_until(stop, connection, source)
             with trio.move_on_after(linger):
-                await peer.wait_idle()
-            peer.close()
-            flushed.deadline = trio.current_time() + FLUSH_SECONDS
-    except BaseExceptionGroup as group:
-        raise plain(group) from None
+                await connection.wait_idle()
+            connection.close()
+            with trio.move_on_after(FLUSH_TIMEOUT):
+                await written.wait()
 
 
-async def _read_until(stop: trio.Event | None, peer: Peer, lines: Lines) -> None:
-    async with trio.open_nursery() as nursery:
-        if stop is not None:
-            nursery.start_soon(_cancel_at, stop, nursery.cancel_scope)
-        await _read(peer, lines)
-        nursery.cancel_scope.cancel()
+async def _read_until(
+    stop: trio.Event | None, connection: Connection, source: trio.abc.ReceiveStream
+) -> None:
+    with trio.CancelScope() as reading:
+        async with open_background() as background:
+            if stop is not None:
+                background.start_soon(_cancel_when_set, stop, reading)
+            await _read(connection, source)
 
 
-async def _cancel_at(stop: trio.Event, scope: trio.CancelScope) -> None:
+async def _cancel_when_set(stop: trio.Event, scope: trio.CancelScope) -> None:
     await stop.wait()
     scope.cancel()
 
 
-async def _read(peer: Peer, lines: Lines) -> None:
-    while True:
-        await peer.wait_room()
+async def _read(connection: Connection, source: trio.abc.ReceiveStream) -> None:
+    splitter = LineSplitter(MAX_LINE)
+    ended = False
+    while not ended:
+        await connection.wait_writable()
         try:
-            line = await lines.read()
-        except OverflowError:
-            peer.refuse_long()
-            continue
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            chunk = await source.receive_some(CHUNK)
+        except _DISCONNECTED:
             return
-        if line is None:
-            return
-        peer.receive(line)
+        ended = not chunk
+        for line in splitter.end() if ended else splitter.feed(chunk):
+            await connection.wait_writable()
+            if isinstance(line, TooLong):
+                connection.reject_long_line()
+            else:
+                connection.receive(line)
 
 
 async def _write(
-    peer: Peer,
+    connection: Connection,
     sink: trio.abc.SendStream,
     serving: trio.CancelScope,
-    flushed: trio.CancelScope,
+    written: trio.Event,
 ) -> None:
     try:
-        with flushed:
-            while (frame := await peer.take()) is not None:
-                await sink.send_all(frame + b"\n")
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        serving.cancel()  # nobody reads any more
+        while (frame := await connection.next_frame()) is not None:
+            await sink.send_all(frame + b"\n")
+        written.set()
+    except _DISCONNECTED:
+        serving.cancel()  # the client has stopped reading
 
 
-class _Reading(trio.abc.ReceiveStream):
+class _FdReceiveStream(trio.abc.ReceiveStream):
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
@@ -146,20 +114,20 @@ class _Reading(trio.abc.ReceiveStream):
         await trio.lowlevel.checkpoint()
 
 
-class _Writing(trio.abc.SendStream):
+class _FdSendStream(trio.abc.SendStream):
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        left = memoryview(data)
-        while left:
+        rest = memoryview(data)
+        while rest:
             try:
                 written = await trio.to_thread.run_sync(
-                    os.write, self._descriptor, left, abandon_on_cancel=True
+                    os.write, self._descriptor, rest, abandon_on_cancel=True
                 )
             except OSError as error:
                 raise trio.BrokenResourceError(str(error)) from error
-            left = left[written:]
+            rest = rest[written:]
 
     async def wait_send_all_might_not_block(self) -> None:
         await trio.lowlevel.checkpoint()
@@ -169,23 +137,23 @@ class _Writing(trio.abc.SendStream):
 
 
 @contextmanager
-def reserved() -> Iterator[tuple[int, int]]:
-    """Keep standard input and output for frames: descriptors that only we know.
+def reserve_stdio() -> Iterator[tuple[int, int]]:
+    """Reserve standard input and output for frames; yields private descriptors of both.
 
-    What else reads finds an empty input, and what else prints, in this process or in one that it
-    starts, goes to standard error.
+    During the block, other code of this process and its children reads an empty input, and what it
+    prints goes to standard error.
     """
     sys.stdout.flush()
-    ours = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    reserved = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
     os.dup2(2, 1)
     try:
-        yield ours
+        yield reserved
     finally:
         sys.stdout.flush()
-        for number, descriptor in enumerate(ours):
+        for number, descriptor in enumerate(reserved):
             os.dup2(descriptor, number)
             os.close(descriptor)
 
@@ -193,13 +161,15 @@ def reserved() -> Iterator[tuple[int, int]]:
 async def serve_stdio(
     runtime: Runtime,
     *,
-    linger: float = LINGER_SECONDS,
+    linger: float = LINGER_TIMEOUT,
     stop: trio.Event | None = None,
-    kept: tuple[int, int] | None = None,
+    descriptors: tuple[int, int] | None = None,
 ) -> None:
-    """Serve the client at the other end of this process's input and output.
+    """Serve the client at standard input and output; see `serve`.
 
-    Where they were `reserved` before, what that gave is `kept`.
+    `descriptors` is the value of `reserve_stdio`, if the caller has reserved them already.
     """
-    with reserved() if kept is None else nullcontext(kept) as (source, sink):
-        await serve(runtime, _Reading(source), _Writing(sink), linger=linger, stop=stop)
+    with reserve_stdio() if descriptors is None else nullcontext(descriptors) as (source, sink):
+        await serve(
+            runtime, _FdReceiveStream(source), _FdSendStream(sink), linger=linger, stop=stop
+        )

@@ -1,4 +1,4 @@
-"""What methods take and give. Params with a field that there is not are refused."""
+"""Params and results of the methods. Params with unknown fields are refused."""
 
 from __future__ import annotations
 
@@ -7,104 +7,104 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from hermes.messages import Busy
+from hermes.messages import WhenBusy
 
-Handle: TypeAlias = Annotated[str, Meta(max_length=200)]
-Named: TypeAlias = Annotated[str, Meta(max_length=1000)]
-Taken: TypeAlias = Literal["streaming", "queued", "steered", "answered"]
+HandleId: TypeAlias = Annotated[str, Meta(max_length=200)]
+Name: TypeAlias = Annotated[str, Meta(max_length=1000)]
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=1000)]
+SubmitStatus: TypeAlias = Literal["streaming", "queued", "steered", "answered"]
 
 
 class Params(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Nothing."""
+    """No params."""
 
 
-class Create(Params):
-    """A title may be given before there is anything to name."""
+class CreateParams(Params):
+    """An optional title; it is applied after the first turn."""
 
-    title: Named | None = None
+    title: Name | None = None
 
 
-class Resume(Params):
-    """A handle, the id of a stored session, the beginning of one, or a title."""
+class ResumeParams(Params):
+    """A handle, a stored session id, a unique prefix of one, or a title."""
 
-    session_id: Named = ""
-    title: Named | None = None
+    session_id: Name = ""
+    title: Name | None = None
     limit: Count = 500
 
 
-class List(Params):
-    """How many, after how many."""
+class ListParams(Params):
+    """The page of the list to return."""
 
     limit: Count = 20
     offset: Annotated[int, Meta(ge=0, le=10**9)] = 0
 
 
-class Session(Params):
+class SessionParams(Params):
     """A handle."""
 
-    session_id: Handle = ""
+    session_id: HandleId = ""
 
 
-class Title(Session):
-    """Without a title it is told."""
+class TitleParams(SessionParams):
+    """The new title; without it the current one is returned."""
 
-    title: Named | None = None
+    title: Name | None = None
 
 
-class History(Session):
-    """Of a live session, or of any stored one, such as the parent that a compression left."""
+class HistoryParams(SessionParams):
+    """An open session, or any stored one, such as the parent that a compression left behind."""
 
-    stored_session_id: Named | None = None
+    stored_session_id: Name | None = None
     limit: Count = 500
 
 
-class Branch(Session):
-    """A copy, and its title."""
+class BranchParams(SessionParams):
+    """An optional title for the copy."""
 
-    name: Named | None = None
+    name: Name | None = None
 
 
-class Undo(Session):
-    """So many of the last messages, with their answers."""
+class UndoParams(SessionParams):
+    """How many user messages to undo, together with their answers."""
 
     exchanges: Annotated[int, Meta(ge=1, le=10_000)] = 1
 
 
-class Compress(Session):
-    """What the summary is to dwell on."""
+class CompressParams(SessionParams):
+    """An optional topic for the summary to focus on."""
 
     focus_topic: Annotated[str, Meta(max_length=10_000)] | None = None
 
 
-class Steer(Session):
-    """What is said into the running answer."""
+class SteerParams(SessionParams):
+    """A message for the running answer."""
 
     text: str = ""
 
 
-class Delete(Params):
+class DeleteParams(Params):
     """The id of a stored session."""
 
-    session_id: Named = ""
+    session_id: Name = ""
 
 
-class Prompt(Session):
-    """A message or a command. The same `event_id` again is the same message, and runs once.
+class SubmitParams(SessionParams):
+    """A message or a command. A message with the same `event_id` again is processed once.
 
-    `busy` says what to do with it while an answer runs; without it the configuration does.
+    `busy` says what to do while an answer is running; the default comes from the configuration.
     """
 
     text: str = ""
     event_id: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
-    busy: Busy | None = None
+    busy: WhenBusy | None = None
 
 
-class Replay(Params):
-    """The number of the last frame that was seen, and the run it was of."""
+class ReplayParams(Params):
+    """The last `seq` that the client has seen, and its epoch."""
 
     after: Annotated[int, Meta(ge=0, le=2**53)]
-    epoch: Handle | None = None
+    epoch: HandleId | None = None
 
 
 class Row(msgspec.Struct, omit_defaults=True):
@@ -120,8 +120,8 @@ class Row(msgspec.Struct, omit_defaults=True):
     reasoning: str | None = None
 
 
-class Created(msgspec.Struct):
-    """Nothing is stored yet: the stored session comes with the first message."""
+class CreateResult(msgspec.Struct):
+    """The new handle. Nothing is stored before the first message."""
 
     session_id: str
     stored_session_id: str | None
@@ -129,14 +129,14 @@ class Created(msgspec.Struct):
 
 
 class Inflight(msgspec.Struct):
-    """An answer that is running, and its text so far."""
+    """The running answer, and its text so far."""
 
     turn_id: int
     text: str
 
 
-class Resumed(msgspec.Struct):
-    """Where a session stands; deltas that follow go on from the text in flight."""
+class ResumeResult(msgspec.Struct):
+    """The state of a session; the deltas that follow continue the text in `inflight`."""
 
     session_id: str
     stored_session_id: str | None
@@ -147,8 +147,8 @@ class Resumed(msgspec.Struct):
     inflight: Inflight | None
 
 
-class Listed(msgspec.Struct):
-    """A stored conversation; `live` is its handle here."""
+class ListedSession(msgspec.Struct):
+    """A stored conversation; `live` is its handle on this connection."""
 
     session_id: str
     title: str | None
@@ -160,13 +160,13 @@ class Listed(msgspec.Struct):
     live: str | None
 
 
-class Sessions(msgspec.Struct):
-    """Latest activity first."""
+class ListResult(msgspec.Struct):
+    """Stored conversations, most recently active first."""
 
-    sessions: list[Listed]
+    sessions: list[ListedSession]
 
 
-class Titled(msgspec.Struct):
+class TitleResult(msgspec.Struct):
     """The title; `pending` until the session is stored."""
 
     title: str | None
@@ -174,8 +174,8 @@ class Titled(msgspec.Struct):
     stored_session_id: str | None
 
 
-class Transcript(msgspec.Struct):
-    """The last messages of `count`; `parent_session_id` has what a compression summed up."""
+class HistoryResult(msgspec.Struct):
+    """The last of `count` messages; `parent_session_id` has the messages before a compression."""
 
     stored_session_id: str | None
     parent_session_id: str | None
@@ -183,8 +183,8 @@ class Transcript(msgspec.Struct):
     messages: list[Row]
 
 
-class Branched(msgspec.Struct):
-    """The copy has a handle of its own; the original stays as it is."""
+class BranchResult(msgspec.Struct):
+    """The copy, with its own handle; the original does not change."""
 
     session_id: str
     stored_session_id: str
@@ -192,14 +192,14 @@ class Branched(msgspec.Struct):
     parent: str
 
 
-class Undone(msgspec.Struct):
-    """How many rows were taken back."""
+class UndoResult(msgspec.Struct):
+    """How many rows of the transcript were undone."""
 
     removed: int
 
 
-class Compressed(msgspec.Struct):
-    """Sizes are in tokens, estimated."""
+class CompressResult(msgspec.Struct):
+    """The outcome; `before` and `after` are estimated tokens."""
 
     status: Literal["compressed", "skipped", "failed"]
     text: str
@@ -208,41 +208,41 @@ class Compressed(msgspec.Struct):
     after: int | None = None
 
 
-class Interrupted(msgspec.Struct):
-    """`idle` where nothing was running or waiting."""
+class InterruptResult(msgspec.Struct):
+    """`idle` if nothing was running or waiting."""
 
     status: Literal["interrupted", "idle"]
 
 
-class Closed(msgspec.Struct):
-    """The session that ended; null where nothing was stored, or where it is another's to end."""
+class CloseResult(msgspec.Struct):
+    """The session that ended; null if nothing was stored, or if it belongs to another platform."""
 
     closed: bool
     stored_session_id: str | None
 
 
-class Deleted(msgspec.Struct):
-    """How many messages are gone, with all that compressions had summed up."""
+class DeleteResult(msgspec.Struct):
+    """How many messages were deleted, including those before compressions."""
 
     deleted: bool
     messages: int
 
 
-class Submitted(msgspec.Struct):
-    """The message is on disk, and `message_id` is its name in events.
+class SubmitResult(msgspec.Struct):
+    """The message is on disk; `message_id` identifies it in events.
 
-    `answered`: it came before and has its answer, which `session.history` shows.
+    `answered`: it was submitted before and has its answer, which `session.history` returns.
     """
 
-    status: Taken
+    status: SubmitStatus
     message_id: int
     stored_session_id: str | None
 
 
-class Replayed(msgspec.Struct):
-    """Frames after the number asked for, as they were.
+class ReplayResult(msgspec.Struct):
+    """The frames after the requested number, unchanged.
 
-    Where they are not `complete`, the oldest are gone: `session.resume` tells how things stand.
+    If not `complete`, the oldest are gone; `session.resume` returns the current state.
     """
 
     frames: list[Any]

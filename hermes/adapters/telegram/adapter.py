@@ -1,4 +1,4 @@
-"""A bot on Telegram, as an adapter of a runtime."""
+"""A Telegram bot as an adapter of a runtime."""
 
 from __future__ import annotations
 
@@ -13,51 +13,67 @@ from hermes.adapters.previews import Previews
 from hermes.adapters.rate_limit import Rate, RateLimiter
 from hermes.adapters.telegram.api import BASE, BotApi
 from hermes.adapters.telegram.inbound import GroupPolicy
-from hermes.adapters.telegram.poller import POLL_SECONDS, Receiver
-from hermes.adapters.telegram.sender import LONGEST, RECOVERED, ChatTarget, Outgoing
+from hermes.adapters.telegram.poller import POLL_TIMEOUT, Poller
+from hermes.adapters.telegram.sender import MAX_LENGTH, RECOVERED, ChatTarget, Sender
+from hermes.background import open_background
 from hermes.events import TurnEnded
 from hermes.messages import Inbound, OutboxRow
-from hermes.redaction.keys import Secret
+from hermes.redaction import Secret
 
-REMEMBERED = 10_000
+MAX_TARGETS = 10_000
+PREVIEW_INTERVAL = 1.5
 
 
-def default_governor() -> RateLimiter:
-    """What Telegram allows: 30 calls a second, one a second in a chat, 20 a minute in a group."""
+def default_rate_limiter() -> RateLimiter:
+    """Return a limiter with the limits of Telegram.
+
+    They are 30 calls a second, one a second per chat, and 20 a minute per group.
+    """
     return RateLimiter(per_token=Rate(30, 1.0), per_chat=Rate(1, 1.0), per_group=Rate(20, 60.0))
 
 
 class Telegram:
-    """A bot on Telegram. Use it in an `async with`, around the runtime that it is an adapter of."""
+    """A Telegram bot. Use it in an `async with` around the runtime that it is an adapter of.
+
+    - `group_policy`: whom the bot answers in groups, and how it separates conversations.
+    - `rate_limiter`: the limits for calls to Telegram; by default those of Telegram itself.
+    - `base_url`: the address of the Bot API server.
+    - `poll_timeout`: how many seconds a long poll waits for updates.
+    - `preview_interval`: seconds between two previews of a running answer; None shows none.
+    - `retry_delay`: seconds before the first retry after a failed poll; doubled each time.
+    """
 
     platform = "telegram"
-    limit = LONGEST - len(RECOVERED)
+    limit: int = MAX_LENGTH - len(RECOVERED)
+    """The longest text of one message, in UTF-16 code units."""
 
-    def __init__(  # noqa: PLR0913 - what can be set
+    def __init__(  # noqa: PLR0913 - settings
         self,
         token: Secret,
         *,
-        manners: GroupPolicy | None = None,
-        governor: RateLimiter | None = None,
+        group_policy: GroupPolicy | None = None,
+        rate_limiter: RateLimiter | None = None,
         base_url: str = BASE,
-        poll_seconds: int = POLL_SECONDS,
-        preview_seconds: float | None = 1.5,
-        pause_seconds: float = 1.0,
+        poll_timeout: int = POLL_TIMEOUT,
+        preview_interval: float | None = PREVIEW_INTERVAL,
+        retry_delay: float = 1.0,
     ) -> None:
-        self.manners = manners or GroupPolicy()
-        self.trouble: str | None = None
-        """Why nothing is received at present, in one sentence; None where all is well."""
+        self.group_policy: GroupPolicy = group_policy or GroupPolicy()
+        self.problem: str | None = None
+        """Why no messages are received at present, in one sentence; None if all is well."""
         self._api = BotApi(token, base_url)
-        self._outgoing = Outgoing(self._api, governor or default_governor())
-        self._poll_seconds = poll_seconds
-        self._pause_seconds = pause_seconds
-        self._shows = preview_seconds is not None
-        self._previews = Previews(self._show, busy=self._busy, every=preview_seconds or 1.5)
-        self._spots: dict[str, ChatTarget] = {}
+        self._sender = Sender(self._api, rate_limiter or default_rate_limiter())
+        self._poll_timeout = poll_timeout
+        self._retry_delay = retry_delay
+        self._shows_text = preview_interval is not None
+        self._previews = Previews(
+            self._show, typing=self._show_typing, interval=preview_interval or PREVIEW_INTERVAL
+        )
+        self._targets: dict[str, ChatTarget] = {}
 
     @property
     def account(self) -> str:
-        """The bot's id."""
+        """The id of the bot."""
         return self._api.bot_id
 
     async def __aenter__(self) -> Self:
@@ -75,64 +91,64 @@ class Telegram:
     # Replies
 
     async def ready(self, row: OutboxRow, /) -> None:
-        """Wait until Telegram would take a reply; see `Adapter`."""
-        await self._previews.settle(row.session_key, row.turn_id)
-        await self._outgoing.ready(row)
+        """Wait until the rate limits allow this reply; see `Adapter`."""
+        await self._previews.stop(row.session_key, row.turn_id)
+        await self._sender.ready(row)
 
     async def send(self, row: OutboxRow, /) -> None:
-        """Say a reply; see `Adapter`."""
-        await self._previews.settle(row.session_key, row.turn_id)
-        await self._outgoing.send(row)
+        """Send a reply; see `Adapter`."""
+        await self._previews.stop(row.session_key, row.turn_id)
+        await self._sender.send(row)
 
     async def _show(self, session_key: str, turn_id: int, text: str) -> None:
-        if self._shows and (spot := self._spots.get(session_key)):
-            await self._outgoing.preview(spot, turn_id, text)
+        if self._shows_text and (target := self._targets.get(session_key)):
+            await self._sender.preview(target, turn_id, text)
 
-    async def _busy(self, session_key: str, _: int) -> None:
-        if spot := self._spots.get(session_key):
-            await self._outgoing.typing(spot)
+    async def _show_typing(self, session_key: str, _: int) -> None:
+        if target := self._targets.get(session_key):
+            await self._sender.typing(target)
 
-    async def _leave_stopped(self, events: Subscription, nursery: trio.Nursery) -> None:
-        """Turns that end without a reply have no final to edit their preview into."""
+    async def _finish_previews(self, events: Subscription, nursery: trio.Nursery) -> None:
+        """Finish the previews of turns that end without a reply to edit them into."""
         with events:
             async for envelope in events:
-                event, spot = envelope.event, self._spots.get(envelope.session_key)
-                if spot is not None and isinstance(event, TurnEnded) and not event.reply.text:
-                    nursery.start_soon(self._leave, spot, envelope.session_key, event.reply.turn_id)
+                event, target = envelope.event, self._targets.get(envelope.session_key)
+                if target is not None and isinstance(event, TurnEnded) and not event.reply.text:
+                    turn_id = event.reply.turn_id
+                    nursery.start_soon(self._finish_preview, target, envelope.session_key, turn_id)
 
-    async def _leave(self, spot: ChatTarget, session_key: str, turn_id: int) -> None:
-        await self._previews.settle(session_key, turn_id)
-        await self._outgoing.leave(spot, turn_id)
+    async def _finish_preview(self, target: ChatTarget, session_key: str, turn_id: int) -> None:
+        await self._previews.stop(session_key, turn_id)
+        await self._sender.finish_preview(target, turn_id)
 
     # Messages
 
     async def run(self, runtime: Runtime) -> None:
-        """Receive until the runtime ends, or until Telegram does not know the bot any more."""
-        async with trio.open_nursery() as nursery:
-            receiver = Receiver(
-                self._api,
-                runtime,
-                self._outgoing,
-                self.manners,
-                nursery,
-                self._expect,
-                self._tell,
-                self._poll_seconds,
-                self._pause_seconds,
+        """Receive messages until the runtime drains, or until Telegram rejects the token."""
+        async with open_background() as background:
+            poller = Poller(
+                api=self._api,
+                runtime=runtime,
+                sender=self._sender,
+                group_policy=self.group_policy,
+                nursery=background,
+                on_message=self._prepare_preview,
+                on_problem=self._set_problem,
+                poll_timeout=self._poll_timeout,
+                retry_delay=self._retry_delay,
             )
-            nursery.start_soon(self._previews.run, runtime.events())
-            nursery.start_soon(self._leave_stopped, runtime.events(), nursery)
-            await receiver.run()
-            nursery.cancel_scope.cancel()
+            background.start_soon(self._previews.run, runtime.subscribe())
+            background.start_soon(self._finish_previews, runtime.subscribe(), background)
+            await poller.run()
 
-    def _expect(self, inbound: Inbound) -> None:
-        """A message is about to be submitted: its turn will be shown."""
+    def _prepare_preview(self, inbound: Inbound) -> None:
+        """Remember where to show the turn of a message that is about to be submitted."""
         source, key = inbound.source, inbound.session_key
         self._previews.watch(key)
-        self._spots.pop(key, None)
-        self._spots[key] = ChatTarget(str(source.chat_id), source.thread_id)
-        if len(self._spots) > REMEMBERED:
-            del self._spots[next(iter(self._spots))]
+        self._targets.pop(key, None)
+        self._targets[key] = ChatTarget(str(source.chat_id), source.thread_id)
+        if len(self._targets) > MAX_TARGETS:
+            del self._targets[next(iter(self._targets))]
 
-    def _tell(self, trouble: str | None) -> None:
-        self.trouble = trouble
+    def _set_problem(self, problem: str | None) -> None:
+        self.problem = problem

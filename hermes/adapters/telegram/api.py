@@ -1,8 +1,8 @@
-"""The Bot API over HTTP: a method in, its result out, and a named error for whatever goes wrong.
+"""HTTP client of the Bot API: calls a method, returns its result or raises a specific error.
 
-The token is part of every address. It is put in where the bytes are made, so that no URL, log line
-or error of the HTTP client has ever seen it; and our errors are raised outside of its own, so that
-nothing of them hangs behind.
+The token is part of every request path. It is inserted as raw bytes when the request is sent, so
+URLs, log lines and errors of the HTTP client never contain it. Our own errors are raised outside of
+the `except` block, so they have no context that could contain it either.
 """
 
 from __future__ import annotations
@@ -16,57 +16,57 @@ import trio
 
 from hermes.adapters.telegram.bot_api_types import MALFORMED, Int
 from hermes.errors import HermesError, OutcomeUnknown, RetryAfter
-from hermes.redaction.keys import Secret
+from hermes.redaction import Secret
 
 BASE = "https://api.telegram.org"
-CONNECT_SECONDS = 10.0
-CALL_SECONDS = 30.0
+CONNECT_TIMEOUT = 10.0
+CALL_TIMEOUT = 30.0
 _TOKEN = re.compile(r"([0-9]{1,20}):[\w-]{1,200}", re.ASCII)
-_SHOWN = 300
-_SURELY_NOT = (
+_MAX_REASON = 300
+_NOT_SENT = (
     httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol,
     httpx2.ProxyError,
 )  # fmt: skip
 _FAILED = (httpx2.TransportError, httpx2.DecodingError, httpx2.InvalidURL, trio.TooSlowError)
 BAD_TOKEN = (
-    "Telegram does not accept the bot's token ({}): it is wrong or was revoked. Get a new one from "
-    "@BotFather, set it, and start again."
+    "Telegram rejected the bot token ({}). It is wrong or was revoked: get a new one from "
+    "@BotFather, configure it and restart."
 )
-NO_TOKEN = "there is no Telegram token; get one from @BotFather and set it"
-POLLED = (
-    "Another program receives this Telegram bot's messages, so this one does not: end the other "
-    "one, or give each a bot of its own."
+NO_TOKEN = "No Telegram token is configured. Get one from @BotFather."
+CONFLICT = (
+    "Another program is receiving the messages of this Telegram bot. Stop it, or use a separate "
+    "bot for each program."
 )
-HOOKED = (
-    "This Telegram bot has a webhook, so its messages go there and not here: remove it with the "
-    "method deleteWebhook of the Bot API, or use another bot."
+WEBHOOK = (
+    "This Telegram bot has a webhook, so its messages are sent there. Remove it with the Bot API "
+    "method deleteWebhook, or use another bot."
 )
 
 
 class Unreachable(HermesError):
-    """The request surely never arrived."""
+    """The request was certainly not received."""
 
 
 class Revoked(HermesError):
-    """The token is not good, or not any more: nothing works until there is another."""
+    """The token is missing or invalid; no call works until there is another one."""
 
 
 class Conflict(HermesError):
-    """Somebody else receives this bot's updates."""
+    """Another program or a webhook receives the updates of this bot."""
 
 
 class Refused(HermesError):
-    """Telegram does not do this; `migrate_to` is where a group has moved."""
+    """Telegram refused a call. `migrate_to` is the new id of a group that has moved."""
 
     def __init__(self, method: str, code: int, why: str, migrate_to: int | None = None) -> None:
         super().__init__(f"Telegram refused {method} ({code}: {why})")
         self.code = code
-        self.why = why.lower()
+        self.why: str = why.lower()
         self.migrate_to = migrate_to
 
 
 class Unreadable(OutcomeUnknown):
-    """An answer that cannot be read; what came of the call is unknown."""
+    """The response cannot be decoded, so the outcome of the call is unknown."""
 
     def __init__(self, text: str, body: bytes) -> None:
         super().__init__(text)
@@ -78,89 +78,95 @@ class _Parameters(msgspec.Struct):
     migrate_to_chat_id: Int | None = None
 
 
-class _Answer(msgspec.Struct):
+class _Response(msgspec.Struct):
     ok: bool = False
     result: msgspec.Raw = msgspec.Raw(b"null")
     description: str = ""
     parameters: _Parameters | None = None
 
 
-_read = msgspec.json.Decoder(_Answer).decode
+_decode = msgspec.json.Decoder(_Response).decode
 _encode = msgspec.json.Encoder().encode
 
 
 class BotApi:
-    """One bot. Close it when nobody calls any more."""
+    """The HTTP client of one bot. Close it after use."""
 
     def __init__(self, token: Secret, base_url: str = BASE) -> None:
         self._token = token
         self._base = httpx2.URL(base_url)
-        # Certificates take a while to load; without TLS there is nothing to verify.
+        # Loading certificates is slow; without TLS there is nothing to verify.
         self._client = httpx2.AsyncClient(verify=self._base.scheme == "https")
 
     @property
     def bot_id(self) -> str:
-        """Who the bot is; the token begins with it. Empty where it is no token."""
+        """The id of the bot, which is the first part of the token; "" if the token is invalid."""
         found = _TOKEN.fullmatch(self._token.reveal() or "")
         return "" if found is None else found[1]
 
     async def aclose(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         await self._client.aclose()
 
     async def call(
         self, method: str, params: Mapping[str, object], *, wait: float = 0.0
     ) -> msgspec.Raw:
-        """Call a method; `wait` is for how long the server may keep us waiting on purpose."""
+        """Call a method and return its result.
+
+        `wait` is how long the server may delay its response on purpose (long polling), in seconds.
+        Raises `Refused`, `RetryAfter`, `Revoked` and `Conflict` as Telegram answers, `Unreachable`
+        if the request was not sent, and `OutcomeUnknown` if there is no readable response.
+        """
         token = self._token.reveal()
         if not self.bot_id:
-            raise Revoked(BAD_TOKEN.format("it is not a token") if token else NO_TOKEN)
+            raise Revoked(BAD_TOKEN.format("it has the wrong format") if token else NO_TOKEN)
         prefix = self._base.raw_path.rstrip(b"/")
         target = b"%s/bot%s/%s" % (prefix, (token or "").encode("ascii"), method.encode("ascii"))
-        seconds = CALL_SECONDS + wait
+        timeout = CALL_TIMEOUT + wait
         try:
-            with trio.fail_after(seconds):
-                answer = await self._client.post(
+            with trio.fail_after(timeout):
+                response = await self._client.post(
                     self._base.copy_with(path=f"/{method}"),
                     content=_encode({k: v for k, v in params.items() if v is not None}),
                     headers={"content-type": "application/json"},
-                    timeout=httpx2.Timeout(seconds, connect=CONNECT_SECONDS),
+                    timeout=httpx2.Timeout(timeout, connect=CONNECT_TIMEOUT),
                     extensions={"target": target},
                 )
         except _FAILED as error:
-            failure = self._failed(error)
+            failure = self._failure(error)
         else:
-            return self._result(method, answer)
+            return self._result(method, response)
         raise failure
 
-    def _failed(self, error: Exception) -> HermesError:
-        why = self._token.redact(str(error))[:_SHOWN] or type(error).__name__
-        if isinstance(error, _SURELY_NOT):
+    def _failure(self, error: Exception) -> HermesError:
+        why = self._token.redact(str(error))[:_MAX_REASON] or type(error).__name__
+        if isinstance(error, _NOT_SENT):
             return Unreachable(f"Telegram cannot be reached: {why}")
-        return OutcomeUnknown(f"the connection to Telegram ended before its answer: {why}")
+        return OutcomeUnknown(f"the connection to Telegram failed before the response: {why}")
 
-    def _result(self, method: str, answer: httpx2.Response) -> msgspec.Raw:
-        status = answer.status_code
+    def _result(self, method: str, http_response: httpx2.Response) -> msgspec.Raw:
+        status = http_response.status_code
         try:
-            said: _Answer | None = _read(answer.content)
+            response: _Response | None = _decode(http_response.content)
         except MALFORMED:
-            said = None
-        if said is None and status < httpx2.codes.BAD_REQUEST:
-            raise Unreadable(f"Telegram's answer to {method} cannot be read", answer.content)
-        if said is not None and said.ok:
-            return said.result
-        raise self._refusal(method, status, said or _Answer())
+            response = None
+        if response is None and status < httpx2.codes.BAD_REQUEST:
+            text = f"the response of Telegram to {method} cannot be decoded"
+            raise Unreadable(text, http_response.content)
+        if response is not None and response.ok:
+            return response.result
+        raise self._refusal(method, status, response or _Response())
 
-    def _refusal(self, method: str, status: int, said: _Answer) -> HermesError:
-        why = self._token.redact(said.description)[:_SHOWN] or "no reason given"
-        parameters = said.parameters or _Parameters()
+    def _refusal(self, method: str, status: int, response: _Response) -> HermesError:
+        why = self._token.redact(response.description)[:_MAX_REASON] or "no reason given"
+        parameters = response.parameters or _Parameters()
         if status == httpx2.codes.TOO_MANY_REQUESTS:
             seconds = max(0.0, parameters.retry_after or 1.0)
             return RetryAfter(f"Telegram asks to wait {seconds:g} s", seconds)
         if status in {httpx2.codes.UNAUTHORIZED, httpx2.codes.NOT_FOUND}:
             return Revoked(BAD_TOKEN.format(why))
         if status == httpx2.codes.CONFLICT:
-            return Conflict(HOOKED if "webhook" in why.lower() else POLLED)
+            return Conflict(WEBHOOK if "webhook" in why.lower() else CONFLICT)
         if status >= httpx2.codes.INTERNAL_SERVER_ERROR:
-            return OutcomeUnknown(f"Telegram has a problem ({status}: {why})")
+            return OutcomeUnknown(f"Telegram has an internal error ({status}: {why})")
         return Refused(method, status, why, parameters.migrate_to_chat_id)

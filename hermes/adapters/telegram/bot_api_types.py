@@ -1,4 +1,4 @@
-"""What the Bot API tells us, as far as we read it. What cannot be read is skipped, never raised."""
+"""Types of the Bot API, limited to the fields that we use; invalid updates are skipped."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import attrs
 import msgspec
 
 MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What reading JSON raises where it is none: broken off, not text, or nested without end."""
+"""Exceptions of decoding invalid JSON: truncated, not text, or nested too deeply."""
 Int: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
-_FIRST_ID = re.compile(rb'"update_id"\s*:\s*([0-9]{1,18})')
+_UPDATE_ID = re.compile(rb'"update_id"\s*:\s*([0-9]{1,18})')
 
 
 class User(msgspec.Struct, frozen=True):
-    """A person or a bot."""
+    """A user or a bot."""
 
     id: Int
     is_bot: bool = False
@@ -25,7 +25,7 @@ class User(msgspec.Struct, frozen=True):
 
 
 class Chat(msgspec.Struct, frozen=True):
-    """A place where people talk: private, group, supergroup or channel."""
+    """A private chat, group, supergroup or channel."""
 
     id: Int
     type: str = "private"
@@ -35,7 +35,7 @@ class Chat(msgspec.Struct, frozen=True):
 
 
 class Entity(msgspec.Struct, frozen=True):
-    """A special piece of a text; offset and length count UTF-16 units."""
+    """A marked part of a text; offset and length are in UTF-16 code units."""
 
     type: str
     offset: Int
@@ -44,7 +44,7 @@ class Entity(msgspec.Struct, frozen=True):
 
 
 class File(msgspec.Struct, frozen=True):
-    """Something that could be downloaded."""
+    """A file that can be downloaded."""
 
     file_id: str
     mime_type: str | None = None
@@ -54,19 +54,19 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Quote(msgspec.Struct, frozen=True):
-    """The piece of a message that is replied to."""
+    """The quoted part of the message that is replied to."""
 
     text: str = ""
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """The beginning of a topic."""
+    """Service message: a forum topic was created."""
 
     name: str = ""
 
 
-class Replied(msgspec.Struct, frozen=True):
-    """A message that is replied to."""
+class RepliedMessage(msgspec.Struct, frozen=True):
+    """The message that is replied to."""
 
     message_id: Int
     sender: User | None = msgspec.field(default=None, name="from")
@@ -76,27 +76,27 @@ class Replied(msgspec.Struct, frozen=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a message was forwarded from."""
+    """The origin of a forwarded message."""
 
     type: str = ""
 
 
 class Location(msgspec.Struct, frozen=True):
-    """A place on earth."""
+    """A geographical location."""
 
     latitude: float
     longitude: float
 
 
 class Contact(msgspec.Struct, frozen=True):
-    """A card with somebody's number."""
+    """A phone contact."""
 
     phone_number: str = ""
     first_name: str = ""
 
 
 class Post(msgspec.Struct, frozen=True):
-    """A message."""
+    """A message (`Message` in the Bot API)."""
 
     message_id: Int
     chat: Chat
@@ -110,7 +110,7 @@ class Post(msgspec.Struct, frozen=True):
     forward_origin: Origin | None = None
     via_bot: User | None = None
     media_group_id: str | None = None
-    reply_to_message: Replied | None = None
+    reply_to_message: RepliedMessage | None = None
     quote: Quote | None = None
     text: str | None = None
     entities: list[Entity] = []
@@ -129,13 +129,13 @@ class Post(msgspec.Struct, frozen=True):
     migrate_to_chat_id: Int | None = None
 
     @property
-    def is_borrowed(self) -> bool:
-        """Whether its words are not those of who sent it: forwarded, or written by another bot."""
+    def is_by_another(self) -> bool:
+        """Whether its sender did not write it: it was forwarded, or written by an inline bot."""
         return self.forward_origin is not None or self.via_bot is not None
 
 
 class Update(msgspec.Struct, frozen=True):
-    """Something that happened; the kinds that we ask for."""
+    """An update, with the kinds that we ask for."""
 
     update_id: Int
     message: Post | None = None
@@ -144,42 +144,43 @@ class Update(msgspec.Struct, frozen=True):
     edited_channel_post: Post | None = None
 
 
-class _Numbered(msgspec.Struct):
+class _UpdateId(msgspec.Struct):
     update_id: Int
 
 
 @attrs.frozen
-class Unread:
-    """An update that cannot be read, and why."""
+class InvalidUpdate:
+    """An update that cannot be decoded, and why."""
 
     update_id: int
     why: str
 
 
 _split = msgspec.json.Decoder(list[msgspec.Raw]).decode
-_number = msgspec.json.Decoder(_Numbered).decode
-_read = msgspec.json.Decoder(Update).decode
+_decode_id = msgspec.json.Decoder(_UpdateId).decode
+_decode_update = msgspec.json.Decoder(Update).decode
 
 
-def read_updates(result: bytes | msgspec.Raw) -> list[Update | Unread]:
-    """The updates of an answer, each for itself. One that is no list raises one of `MALFORMED`.
+def decode_updates(result: bytes | msgspec.Raw) -> list[Update | InvalidUpdate]:
+    """Decode the result of `getUpdates`, each update on its own.
 
-    What has not even a number is left out: there is nothing to confirm about it.
+    Items without an update id are left out, because there is nothing to confirm. Raises one of
+    `MALFORMED` if the result is not a list.
     """
-    found: list[Update | Unread] = []
+    updates: list[Update | InvalidUpdate] = []
     for raw in _split(result):
         try:
-            update_id = _number(raw).update_id
+            update_id = _decode_id(raw).update_id
         except MALFORMED:
             continue
         try:
-            found.append(_read(raw))
+            updates.append(_decode_update(raw))
         except MALFORMED as error:
-            found.append(Unread(update_id, str(error)))
-    return found
+            updates.append(InvalidUpdate(update_id, str(error)))
+    return updates
 
 
-def first_number(answer: bytes) -> int | None:
-    """The number of the first update in an answer that cannot be read at all."""
-    found = _FIRST_ID.search(answer)
+def first_update_id(body: bytes) -> int | None:
+    """Return the id of the first update in a response that cannot be decoded."""
+    found = _UPDATE_ID.search(body)
     return None if found is None else int(found[1])

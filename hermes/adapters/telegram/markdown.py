@@ -1,7 +1,13 @@
-"""Markdown as models write it, as Telegram's MarkdownV2: every text becomes something it takes.
+"""Converts the Markdown of models to Telegram's MarkdownV2; every result is valid MarkdownV2.
 
-A small part of Markdown is understood: fences, code, **bold**, *italics*, ~~struck~~, links,
-headings (bold), lists, quotes. Whatever else there is, and what does not end, is shown as it is.
+A subset of Markdown is supported: fenced code, inline code, bold, italic, strikethrough, links,
+headings (as bold), lists and quotes. Everything else, and markup that is not closed on its line, is
+shown as it was written. No text is lost.
+
+The library telegramify-markdown 1.4.1 was evaluated as a replacement and failed this module's
+tests. It drops text: HTML tags, link reference definitions, the info string of an unclosed fence;
+it renumbers lists ("3. a, 7. b" becomes "3. a, 4. b"). Some of its MarkdownV2 is invalid (`*a*_b_`
+becomes `_a__b_`), it links any URL scheme, and it adds emojis to headings and images.
 """
 
 from __future__ import annotations
@@ -12,11 +18,11 @@ from typing import Literal, TypeAlias
 
 import attrs
 
-Kind: TypeAlias = Literal["bold", "italic", "strike"]
+Style: TypeAlias = Literal["bold", "italic", "strike"]
 
 _RESERVED = re.compile(r"([_*\[\]()~`>#+\-=|{}.!\\])")
-_IN_CODE = re.compile(r"([`\\])")
-_IN_URL = re.compile(r"([)\\])")
+_RESERVED_IN_CODE = re.compile(r"([`\\])")
+_RESERVED_IN_URL = re.compile(r"([)\\])")
 _FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([^`\s]*)[^`]*")
 _LANGUAGE = re.compile(r"[\w+#.-]{1,30}", re.ASCII)
 _HEADING = re.compile(r"#{1,6}[ \t]+(.*?)[ \t]*#*[ \t]*")
@@ -26,36 +32,36 @@ _CODE = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)")
 _LINK = re.compile(
     r"!?\[([^\[\]\n]+)\]\(\s*<?(https?://[^\s<>()]*(?:\([^\s<>()]*\)[^\s<>()]*)*)>?\s*\)"
 )
-_BACKSLASHED = re.compile(r"\\([!-/:-@\[-`{-~])")
-_MARKS: dict[str, tuple[Kind, ...]] = {
+_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
+_MARKS: dict[str, tuple[Style, ...]] = {
     "***": ("bold", "italic"), "___": ("bold", "italic"), "**": ("bold",), "__": ("bold",),
     "~~": ("strike",), "*": ("italic",), "_": ("italic",),
 }  # fmt: skip
-_SIGNS: dict[Kind, str] = {"bold": "*", "italic": "_", "strike": "~"}
+_MARKDOWN_V2: dict[Style, str] = {"bold": "*", "italic": "_", "strike": "~"}
 _PLAIN = re.compile(r"[^\\`\[!*_~]+")
 _MARK = re.compile("|".join(map(re.escape, _MARKS)))
-DEEPEST = 20
-TRIES = 50
-"""How many signs are looked at for the end of a style: time must not grow with the square."""
+MAX_DEPTH = 20
+MAX_TRIES = 50
+"""How many candidates are tried for the end of a style, so that the time is not quadratic."""
 
 
 @attrs.frozen
 class Text:
-    """Words."""
+    """Plain text."""
 
     text: str
 
 
 @attrs.frozen
 class Code:
-    """Words in a line that are taken literally."""
+    """Inline code."""
 
     text: str
 
 
 @attrs.frozen
 class Fenced:
-    """Lines that are taken literally."""
+    """A fenced code block."""
 
     text: str
     language: str
@@ -63,80 +69,86 @@ class Fenced:
 
 @attrs.frozen
 class Link:
-    """Words that lead somewhere."""
+    """A link."""
 
-    inside: Sequence[Node]
+    children: Sequence[Node]
     url: str
 
 
 @attrs.frozen
 class Styled:
-    """Words in another style."""
+    """Text in a style."""
 
-    kind: Kind
-    inside: Sequence[Node]
+    style: Style
+    children: Sequence[Node]
 
 
 @attrs.frozen
 class Quoted:
-    """A line of a quotation."""
+    """A line of a quote."""
 
-    inside: Sequence[Node]
+    children: Sequence[Node]
 
 
 Node: TypeAlias = Text | Code | Fenced | Link | Styled | Quoted
 
 
 def markdown_v2(text: str) -> str:
-    """The text for `parse_mode=MarkdownV2`."""
-    return _all(parsed(text), frozenset())
+    """Convert Markdown to text for `parse_mode=MarkdownV2`."""
+    return _render_all(parse(text), frozenset())
 
 
-def shown(text: str) -> str:
-    """What a reader sees of the text."""
-    return "".join(map(_seen, parsed(text)))
+def visible_text(text: str) -> str:
+    """Return the text that a reader of `markdown_v2(text)` sees."""
+    return "".join(map(_visible, parse(text)))
 
 
-def parsed(text: str) -> list[Node]:
-    """The text as it is understood, line after line."""
+# Parsing
+
+
+def parse(text: str) -> list[Node]:
+    """Parse Markdown, line by line."""
     nodes: list[Node] = []
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    place = 0
-    while place < len(lines):
-        if place:
+    index = 0
+    while index < len(lines):
+        if index:
             nodes.append(Text("\n"))
-        fenced = _fenced(lines, place)
+        fenced = _fenced(lines, index)
         if fenced is None:
-            nodes += _line(lines[place])
-            place += 1
+            nodes += _line(lines[index])
+            index += 1
         else:
-            found, place = fenced
-            nodes.append(found)
+            node, index = fenced
+            nodes.append(node)
     return nodes
 
 
-def _fenced(lines: Sequence[str], place: int) -> tuple[Fenced, int] | None:
-    """The code that begins with this line, and where it ends; the text may end before it does."""
-    opening = _FENCE.fullmatch(lines[place])
+def _fenced(lines: Sequence[str], index: int) -> tuple[Fenced, int] | None:
+    """Return the code block that starts at a line, and the index after it.
+
+    The end of the text closes an open block.
+    """
+    opening = _FENCE.fullmatch(lines[index])
     if opening is None:
         return None
-    mark = opening[1]
-    end = place + 1
-    while end < len(lines) and not _closes(lines[end].strip(), mark):
+    fence = opening[1]
+    end = index + 1
+    while end < len(lines) and not _closes(lines[end].strip(), fence):
         end += 1
-    code = "\n".join(lines[place + 1 : end])
+    code = "\n".join(lines[index + 1 : end])
     language = opening[2] if _LANGUAGE.fullmatch(opening[2]) else ""
     return (Fenced(code, language), end + 1) if code.strip() else None
 
 
-def _closes(line: str, mark: str) -> bool:
-    return len(line) >= len(mark) and not line.strip(mark[0])
+def _closes(line: str, fence: str) -> bool:
+    return len(line) >= len(fence) and not line.strip(fence[0])
 
 
 def _line(line: str) -> list[Node]:
     if heading := _HEADING.fullmatch(line):
-        inside = _inline(heading[1])
-        return [Styled("bold", inside)] if inside else []
+        children = _inline(heading[1])
+        return [Styled("bold", children)] if children else []
     if quote := _QUOTE.match(line):
         return [Quoted(_inline(line[quote.end() :]))]
     if bullet := _BULLET.match(line):
@@ -145,124 +157,132 @@ def _line(line: str) -> list[Node]:
 
 
 def _inline(text: str, depth: int = 0) -> list[Node]:
-    """The pieces of a line. What does not end on it never began."""
+    """Parse a line; markup that does not end on the line is plain text."""
     nodes: list[Node] = []
     words: list[str] = []
-    place = 0
-    while place < len(text):
-        found = _piece(text, place, depth)
+    index = 0
+    while index < len(text):
+        found = _next(text, index, depth)
         if isinstance(found, str):
             words.append(found)
-            place += 2 if text[place] == "\\" and found != "\\" else len(found)
+            index += 2 if text[index] == "\\" and found != "\\" else len(found)
             continue
         if words:
             nodes.append(Text("".join(words)))
             words.clear()
-        node, place = found
+        node, index = found
         nodes.append(node)
     return [*nodes, Text("".join(words))] if words else nodes
 
 
-def _piece(text: str, place: int, depth: int) -> tuple[Node, int] | str:
-    """What begins here and where it ends, or else the next words."""
-    char = text[place]
-    if char == "\\" and (escaped := _BACKSLASHED.match(text, place)):
+def _next(text: str, index: int, depth: int) -> tuple[Node, int] | str:
+    """Return the node that starts here and the index after it, or else the next plain text."""
+    char = text[index]
+    if char == "\\" and (escaped := _ESCAPED.match(text, index)):
         return escaped[1]
     if char == "`":
-        code = _CODE.match(text, place)
-        ticks = re.match("`+", text[place:])
+        code = _CODE.match(text, index)
+        ticks = re.match("`+", text[index:])
         assert ticks is not None
-        return (Code(_trimmed(code[2])), code.end()) if code else ticks[0]
-    if char in "[!" and (link := _LINK.match(text, place)):
+        return (Code(_trim_code(code[2])), code.end()) if code else ticks[0]
+    if char in "[!" and (link := _LINK.match(text, index)):
         return Link(_inline(link[1], depth + 1), link[2]), link.end()
-    if char in "*_~" and depth < DEEPEST:
-        return _styled(text, place, depth) or char
-    plain = _PLAIN.match(text, place)
+    if char in "*_~" and depth < MAX_DEPTH:
+        return _styled(text, index, depth) or char
+    plain = _PLAIN.match(text, index)
     return plain[0] if plain else char
 
 
-def _trimmed(code: str) -> str:
-    """Code without the blanks that only keep its ticks apart."""
+def _trim_code(code: str) -> str:
+    """Remove the spaces that only separate the code from its backticks."""
     padded = code.startswith(" ") and code.endswith(" ") and code.strip()
     return code[1:-1] if padded else code
 
 
-def _styled(text: str, place: int, depth: int) -> tuple[Node, int] | None:
-    found = _MARK.match(text, place)
-    if found is None or not _opens(text, place, found[0]):
+def _styled(text: str, index: int, depth: int) -> tuple[Node, int] | None:
+    found = _MARK.match(text, index)
+    if found is None or not _can_open(text, index, found[0]):
         return None
     mark = found[0]
-    end = place + len(mark)
-    for _ in range(TRIES):
+    start = end = index + len(mark)
+    for _ in range(MAX_TRIES):
         end = text.find(mark, end + 1)
         if end < 0:
             break
-        if _ends(text, end, mark):
-            inside: Sequence[Node] = _inline(text[place + len(mark) : end], depth + 1)
-            for kind in reversed(_MARKS[mark]):
-                inside = [Styled(kind, inside)]
-            return inside[0], end + len(mark)
+        if _can_close(text, end, mark):
+            children: Sequence[Node] = _inline(text[start:end], depth + 1)
+            for style in reversed(_MARKS[mark]):
+                children = [Styled(style, children)]
+            return children[0], end + len(mark)
     return None
 
 
-def _opens(text: str, place: int, mark: str) -> bool:
-    after = text[place + len(mark) : place + len(mark) + 1]
+def _can_open(text: str, index: int, mark: str) -> bool:
+    after = text[index + len(mark) : index + len(mark) + 1]
     if not after or after.isspace() or after == mark[0]:
         return False
-    return mark[0] != "_" or not (place and text[place - 1].isalnum())  # snake_case is no style
+    return mark[0] != "_" or not (index and text[index - 1].isalnum())  # not in snake_case
 
 
-def _ends(text: str, end: int, mark: str) -> bool:
-    after = text[end + len(mark) : end + len(mark) + 1]
-    if text[end - 1].isspace() or text[end - 1] == "\\":
+def _can_close(text: str, index: int, mark: str) -> bool:
+    after = text[index + len(mark) : index + len(mark) + 1]
+    if text[index - 1].isspace() or text[index - 1] == "\\":
         return False
-    if len(mark) == 1 and (text[end - 1] == mark or after == mark):
+    if len(mark) == 1 and (text[index - 1] == mark or after == mark):
         return False
     return mark[0] != "_" or not after.isalnum()
 
 
-def _seen(node: Node) -> str:
+# Rendering
+
+
+def _visible(node: Node) -> str:
     if isinstance(node, Link | Styled | Quoted):
-        return "".join(map(_seen, node.inside))
+        return "".join(map(_visible, node.children))
     return node.text
 
 
-def _written(node: Node, inside_of: frozenset[str]) -> str:
+def _render(node: Node, inside: frozenset[str]) -> str:
+    """Render a node; `inside` names the styles around it, which MarkdownV2 cannot nest."""
     match node:
         case Text(text):
-            return _escaped(_RESERVED, text)
+            return _escape(_RESERVED, text)
         case Code(text):
-            return f"`{_escaped(_IN_CODE, text)}`"
+            return f"`{_escape(_RESERVED_IN_CODE, text)}`"
         case Fenced(text, language):
-            return f"```{language}\n{_escaped(_IN_CODE, text)}```"
-        case Quoted(inside):
-            return ">" + _all(inside, inside_of)
-        case Link(inside, url):
-            words = _all(inside, inside_of | {"link"})
-            return words if "link" in inside_of else f"[{words}]({_escaped(_IN_URL, url)})"
-        case Styled(kind, inside):
-            words = _all(inside, inside_of | {kind})
-            sign = "" if kind in inside_of else _SIGNS[kind]
-            return f"{sign}{words}{sign}"
+            return f"```{language}\n{_escape(_RESERVED_IN_CODE, text)}```"
+        case Quoted(children):
+            return ">" + _render_all(children, inside)
+        case Link(children, url):
+            label = _render_all(children, inside | {"link"})
+            return label if "link" in inside else f"[{label}]({_escape(_RESERVED_IN_URL, url)})"
+        case Styled(style, children):
+            content = _render_all(children, inside | {style})
+            mark = "" if style in inside else _MARKDOWN_V2[style]
+            return f"{mark}{content}{mark}"
 
 
-def _escaped(reserved: re.Pattern[str], text: str) -> str:
+def _escape(reserved: re.Pattern[str], text: str) -> str:
     return reserved.sub(r"\\\1", text)
 
 
-def _all(nodes: Sequence[Node], inside_of: frozenset[str]) -> str:
-    return "".join(_written(node, inside_of) for node in _joined(nodes))
+def _render_all(nodes: Sequence[Node], inside: frozenset[str]) -> str:
+    return "".join(_render(node, inside) for node in _merge_styles(nodes))
 
 
-def _joined(nodes: Sequence[Node]) -> Iterator[Node]:
-    """Neighbours of one style as one: between two of them the signs would mean something else."""
-    before: Node | None = None
+def _merge_styles(nodes: Sequence[Node]) -> Iterator[Node]:
+    """Merge neighbours of one style: `_a__b_` would not be two italic texts in MarkdownV2."""
+    previous: Node | None = None
     for node in nodes:
-        if isinstance(node, Styled) and isinstance(before, Styled) and node.kind == before.kind:
-            before = Styled(node.kind, [*before.inside, *node.inside])
+        if (
+            isinstance(node, Styled)
+            and isinstance(previous, Styled)
+            and node.style == previous.style
+        ):
+            previous = Styled(node.style, [*previous.children, *node.children])
             continue
-        if before is not None:
-            yield before
-        before = node
-    if before is not None:
-        yield before
+        if previous is not None:
+            yield previous
+        previous = node
+    if previous is not None:
+        yield previous

@@ -1,9 +1,9 @@
-"""What comes from Telegram, by long polling; only what is on disk is confirmed.
+"""Receives updates by long polling; an update is confirmed only after it is on disk.
 
-The offset of `getUpdates` is a confirmation, not a position: it is sent for what was taken until it
-was heard, and then no more, so that nothing is confirmed which was never seen (after an idle week
-numbers begin anew, perhaps lower). It is kept nowhere: after a restart Telegram sends again what
-was not confirmed, and the store knows what it has.
+The `offset` of `getUpdates` is a confirmation, not a position. It is sent for processed updates
+until a poll succeeds, and then no more, so that nothing unseen is confirmed: after an idle week
+Telegram may start again with lower update ids. The offset is not stored. After a restart Telegram
+sends unconfirmed updates again, and the store detects duplicates.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from hermes.actors.runtime import Runtime
 from hermes.adapters.telegram.api import BotApi, Revoked, Unreadable
 from hermes.adapters.telegram.bot_api_types import (
     MALFORMED,
+    InvalidUpdate,
     Post,
-    Unread,
     Update,
     User,
-    first_number,
-    read_updates,
+    decode_updates,
+    first_update_id,
 )
 from hermes.adapters.telegram.inbound import GroupPolicy, Ignored, inbound_of, post_of
-from hermes.adapters.telegram.sender import ChatTarget, Outgoing
+from hermes.adapters.telegram.sender import ChatTarget, Sender
 from hermes.errors import (
     Draining,
     HermesError,
@@ -39,181 +39,193 @@ from hermes.errors import (
     StoreFailed,
 )
 from hermes.messages import Inbound
+from hermes.retry import Backoff
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 50
+POLL_TIMEOUT = 50
 BATCH = 100
-ALBUMS = 1000
-LONGEST_PAUSE = 60.0
-LONGEST_WAIT = 3600.0
-"""However long Telegram wants to be left alone, it is asked again after this."""
-CONFIRM_SECONDS = 3600.0
-"""A confirmation that is not heard for so long is given up: what it was for comes again."""
+MAX_ALBUMS = 1000
+MAX_RETRY_DELAY = 60.0
+MAX_WAIT = 3600.0
+"""However long Telegram asks to wait, polling continues after this time."""
+CONFIRM_TIMEOUT = 3600.0
+"""A confirmation that fails for so long is dropped; its updates then arrive again."""
 KINDS = ("message", "channel_post")
-EDITED = ("edited_message", "edited_channel_post")
-NOT_TAKEN = (
-    "Too much is waiting here already, so your last message was not taken; send it again later."
+EDITED_KINDS = ("edited_message", "edited_channel_post")
+OVERLOADED = (
+    "Too many messages are waiting, so your last one was not accepted. Please send it again later."
 )
-_me = msgspec.json.Decoder(User).decode
+_decode_user = msgspec.json.Decoder(User).decode
 
 
-@attrs.define(eq=False)
-class Receiver:
-    """One bot's updates, in order."""
+def _ignore(_: object) -> None:
+    pass
+
+
+@attrs.define(eq=False, kw_only=True)
+class Poller:
+    """Receives the updates of one bot, in order."""
 
     api: BotApi
     runtime: Runtime
-    outgoing: Outgoing
-    manners: GroupPolicy
+    sender: Sender
+    group_policy: GroupPolicy
     nursery: trio.Nursery
-    expect: Callable[[Inbound], None] = lambda _: None
-    """Hears of each message before it is submitted."""
-    tell: Callable[[str | None], None] = lambda _: None
-    """Hears in one sentence why nothing comes, and None once something does."""
-    poll_seconds: int = POLL_SECONDS
-    pause_seconds: float = 1.0
-    """How long to wait after a failure; after the next one twice as long, and so on."""
+    on_message: Callable[[Inbound], None] = _ignore
+    """Called with each message before it is submitted."""
+    on_problem: Callable[[str | None], None] = _ignore
+    """Called with one sentence when receiving fails, and with None when it works again."""
+    poll_timeout: int = POLL_TIMEOUT
+    retry_delay: float = 1.0
+    """Seconds before the first retry after a failure; doubled each time."""
     wall: Callable[[], float] = time.time
-    _offset: int | None = None
-    _taken_at: float = 0.0
-    _limit: int = BATCH
-    _failures: int = 0
-    _trouble: str | None = None
-    _albums: set[str] = attrs.Factory(set)
-    _homes: dict[str, str | None] = attrs.Factory(dict)
+    _backoff: Backoff = attrs.field(
+        init=False,
+        default=attrs.Factory(lambda it: Backoff(it.retry_delay, MAX_RETRY_DELAY), takes_self=True),
+    )
+    _offset: int | None = attrs.field(init=False, default=None)
+    _processed_at: float = attrs.field(init=False, default=0.0)
+    _limit: int = attrs.field(init=False, default=BATCH)
+    _problem: str | None = attrs.field(init=False, default=None)
+    _albums: set[str] = attrs.field(init=False, factory=set)
+    _original_ids: dict[str, str | None] = attrs.field(init=False, factory=dict)
 
     async def run(self) -> None:
-        """Receive until the runtime ends, or until the token is not good any more."""
+        """Receive until the runtime drains or the token is rejected."""
         try:
-            me: User | None = None
+            bot: User | None = None
             while True:
                 try:
-                    me = me or _me(await self.api.call("getMe", {}))
-                    await self._receive(me)
+                    bot = bot or _decode_user(await self.api.call("getMe", {}))
+                    await self._receive(bot)
                 except (Draining, StoreFailed, Revoked):
                     raise
                 except (*MALFORMED, HermesError) as error:
-                    await self._rest(error)
+                    await self._wait_after(error)
         except Draining:
-            log.info("the runtime ends: no more messages are taken from Telegram")
+            log.info("the runtime is draining: no more messages are received from Telegram")
         except Revoked as revoked:
-            self._note(str(revoked))
+            self._report(str(revoked))
 
-    async def _rest(self, error: Exception) -> None:
-        """Something does not work at present; nothing is lost by waiting."""
+    async def _wait_after(self, error: Exception) -> None:
+        """Wait before the next poll; Telegram keeps the updates."""
         if isinstance(error, RetryAfter):
-            if error.seconds > LONGEST_PAUSE:
-                self._note(str(error))
-            await trio.sleep(min(error.seconds, LONGEST_WAIT))
+            if error.seconds > MAX_RETRY_DELAY:
+                self._report(str(error))
+            await trio.sleep(min(error.seconds, MAX_WAIT))
             return
-        self._note(str(error))
-        await trio.sleep(min(self.pause_seconds * 2.0**self._failures, LONGEST_PAUSE))
-        self._failures = min(self._failures + 1, 20)
+        self._report(str(error))
+        await trio.sleep(self._backoff.next())
 
-    def _note(self, trouble: str | None) -> None:
-        """Say once what is wrong, and once that it is over."""
-        if trouble == self._trouble:
+    def _report(self, problem: str | None) -> None:
+        """Log a problem once, and once that it is over."""
+        if problem == self._problem:
             return
-        if trouble is None:
-            log.warning("messages come from Telegram again")
+        if problem is None:
+            log.warning("receiving messages from Telegram again")
         else:
-            log.error("%s", trouble)
-        self._trouble = trouble
-        self.tell(trouble)
+            log.error("%s", problem)
+        self._problem = problem
+        self.on_problem(problem)
 
     # Polling
 
-    async def _receive(self, me: User) -> None:
-        """The next updates, one after the other; the offset follows what is on disk."""
+    async def _receive(self, bot: User) -> None:
+        """Poll once and process the updates in order."""
         updates = await self._poll()
-        self._note(None)
+        self._report(None)
         for update in updates:
-            await self._take(update, me)
-            self._offset, self._taken_at = update.update_id + 1, self.wall()
-        self._failures = 0
+            await self._process(update, bot)
+            self._offset, self._processed_at = update.update_id + 1, self.wall()
+        self._backoff.reset()
 
-    async def _poll(self) -> list[Update | Unread]:
-        # By the wall's clock: the other one may stop while a computer sleeps.
-        if not 0.0 <= self.wall() - self._taken_at <= CONFIRM_SECONDS:
+    async def _poll(self) -> list[Update | InvalidUpdate]:
+        # The wall clock, because the monotonic one may stop while a computer sleeps.
+        if not 0.0 <= self.wall() - self._processed_at <= CONFIRM_TIMEOUT:
             self._offset = None
         params = {
             "offset": self._offset,
             "limit": self._limit,
-            "timeout": self.poll_seconds,
-            "allowed_updates": KINDS + EDITED if self.manners.edits else KINDS,
+            "timeout": self.poll_timeout,
+            "allowed_updates": KINDS + EDITED_KINDS if self.group_policy.edits else KINDS,
         }
         try:
-            answer = await self.api.call("getUpdates", params, wait=self.poll_seconds)
-            updates = read_updates(answer)
+            result = await self.api.call("getUpdates", params, wait=self.poll_timeout)
+            updates = decode_updates(result)
         except Unreadable as unreadable:
-            return self._unreadable(unreadable.body)
+            return self._skip_unreadable(unreadable.body)
         except MALFORMED:
-            raise OutcomeUnknown("Telegram's answer to getUpdates is no list") from None
+            raise OutcomeUnknown("the result of getUpdates is not a list") from None
         self._offset, self._limit = None, BATCH
         return sorted(updates, key=lambda update: update.update_id)
 
-    def _unreadable(self, body: bytes) -> list[Update | Unread]:
-        """One update spoils an answer: ask for one at a time, until it is that one's turn."""
-        number = first_number(body)
-        if self._limit > 1 or number is None:
+    def _skip_unreadable(self, body: bytes) -> list[Update | InvalidUpdate]:
+        """Handle a response that cannot be decoded because of one update.
+
+        Poll for single updates until that one is alone in a response, then skip it.
+        """
+        update_id = first_update_id(body)
+        if self._limit > 1 or update_id is None:
             self._limit = 1
-            raise OutcomeUnknown("Telegram's answer to getUpdates cannot be read")
-        return [Unread(number, "it is no JSON that can be read")]
+            raise OutcomeUnknown("the response of Telegram to getUpdates cannot be decoded")
+        return [InvalidUpdate(update_id, "it is not valid JSON")]
 
     # Updates
 
-    async def _take(self, update: Update | Unread, me: User) -> None:
-        """Have an update on disk, or know that nobody needs it."""
-        if isinstance(update, Unread):
+    async def _process(self, update: Update | InvalidUpdate, bot: User) -> None:
+        """Submit an update; when this returns, it is on disk or needs no answer."""
+        if isinstance(update, InvalidUpdate):
             log.warning("update %d is skipped: %s", update.update_id, update.why)
             return
         post, _ = post_of(update)
-        home = None
+        original_id = None
         if post is not None:
-            await self._learn_move(post, me)
-            home = await self._home(post, me)
-        if len(self._albums) > ALBUMS:
+            await self._record_migration(post, bot)
+            original_id = await self._original_id(post, bot)
+        if len(self._albums) > MAX_ALBUMS:
             self._albums.clear()
-        said = inbound_of(update, me, self.manners, self._albums, home)
-        if isinstance(said, Ignored):
-            log.debug("update %d is ignored: %s", update.update_id, said.why)
+        inbound = inbound_of(update, bot, self.group_policy, self._albums, original_id)
+        if isinstance(inbound, Ignored):
+            log.debug("update %d is ignored: %s", update.update_id, inbound.why)
         else:
-            await self._submit(said)
+            await self._submit(inbound)
 
     async def _submit(self, inbound: Inbound) -> None:
-        self.expect(inbound)
+        self.on_message(inbound)
         source = inbound.source
         try:
             await self.runtime.submit(inbound)
         except NotAdmitted as refusal:
-            log.debug("a message was not admitted: %s", refusal)  # the door has a log of its own
+            log.debug("a message was not admitted: %s", refusal)  # access control logs it too
         except Overloaded:
-            spot = ChatTarget(str(source.chat_id), source.thread_id)
-            self.nursery.start_soon(self.outgoing.notice, spot, NOT_TAKEN)
+            target = ChatTarget(str(source.chat_id), source.thread_id)
+            self.nursery.start_soon(self.sender.notice, target, OVERLOADED)
         except ValueError as error:
             log.warning("message %s is skipped: %s", inbound.event_id, error)
 
-    # Groups whose number changes
+    # Groups that become supergroups, with a new id
 
-    async def _learn_move(self, post: Post, me: User) -> None:
-        """A group became a supergroup: what was said there goes on under the new number."""
+    async def _record_migration(self, post: Post, bot: User) -> None:
+        """Record the new id of a group, so that its conversations continue under it."""
         if post.migrate_to_chat_id is None:
             return
         old, new = str(post.chat.id), str(post.migrate_to_chat_id)
-        await self.runtime.remember(_moved(me, new), old)
-        self._homes[new] = old
-        self.outgoing.move(old, new)
+        await self.runtime.adapter_state.set(_migration_name(bot, new), old)
+        self._original_ids[new] = old
+        self.sender.migrate(old, new)
 
-    async def _home(self, post: Post, me: User) -> str | None:
-        """The number that the conversations of this group began under."""
+    async def _original_id(self, post: Post, bot: User) -> str | None:
+        """Return the id under which the conversations of this group started, if it has changed."""
         chat = str(post.chat.id)
         if post.chat.type != "supergroup":
             return None
-        if chat not in self._homes:
-            self._homes[chat] = await self.runtime.recall(_moved(me, chat))
-        return self._homes[chat]
+        if chat not in self._original_ids:
+            self._original_ids[chat] = await self.runtime.adapter_state.get(
+                _migration_name(bot, chat)
+            )
+        return self._original_ids[chat]
 
 
-def _moved(me: User, chat: str) -> str:
-    return f"telegram:{me.id}:moved:{chat}"
+def _migration_name(bot: User, chat: str) -> str:
+    return f"telegram:{bot.id}:moved:{chat}"

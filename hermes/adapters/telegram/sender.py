@@ -1,8 +1,8 @@
-"""What the bot says: replies, previews of replies, and signs that it is at work.
+"""Sends replies, previews of running replies, typing indicators and notices.
 
-A reply has exactly one final message. Where a preview of it is shown, that is edited into the
-final, which does no harm if it is done twice; else it is sent. A preview whose message is not known
-for sure is never shown a second time.
+Each reply results in exactly one final message. If a preview of it is shown, the preview is edited
+into the final message, which is harmless if repeated; otherwise a new message is sent. A preview
+whose outcome is unknown is not tried again.
 """
 
 from __future__ import annotations
@@ -18,129 +18,130 @@ import trio
 from hermes.adapters.rate_limit import RateLimiter
 from hermes.adapters.telegram.api import BotApi, Refused, Revoked, Unreachable
 from hermes.adapters.telegram.bot_api_types import Int
-from hermes.adapters.telegram.inbound import GENERAL
-from hermes.adapters.telegram.markdown import markdown_v2, shown
+from hermes.adapters.telegram.inbound import GENERAL_TOPIC
+from hermes.adapters.telegram.markdown import markdown_v2, visible_text
 from hermes.errors import HermesError, MessageRefused, RetryAfter, Unsendable
 from hermes.messages import JsonObject, OutboxRow
+from hermes.retry import Backoff
 
 log = logging.getLogger(__name__)
 
-LONGEST = 4096
+MAX_LENGTH = 4096
 RECOVERED = "_You may have seen this before:_\n"
-UNFINISHED = " ▌"
-REMEMBERED = 10_000
-SHOWN_SECONDS = 5.0
-MOVES = 3
-FRESH_SECONDS = 1.0
-"""For how long a call that was allowed may be made without asking again."""
-REVOKED_SECONDS = 3600.0
+CURSOR = " ▌"
+"""The end of a preview."""
+MAX_PREVIEWS = 10_000
+PREVIEW_TIMEOUT = 5.0
+MAX_MIGRATIONS = 3
+PERMIT_LIFETIME = 1.0
+"""How long a call may be made after the rate limiter has allowed it, in seconds."""
+REVOKED_DELAY = 3600.0
 FORBIDDEN = 403
 GONE = (
     "chat not found", "thread not found", "topic_closed", "topic_deleted", "no rights to send",
     "not enough rights", "chat_write_forbidden",
 )  # fmt: skip
-"""What Telegram says, besides 403, where nothing can be sent to a chat or topic."""
+"""Error descriptions, besides code 403, if nothing can be sent to a chat or topic."""
 
 
-class _Sent(msgspec.Struct):
+class _SentMessage(msgspec.Struct):
     message_id: Int
 
 
 _NUMBER = re.compile("-?[0-9]{1,18}", re.ASCII)
-_message = msgspec.json.Decoder(_Sent).decode
+_decode_message = msgspec.json.Decoder(_SentMessage).decode
 
 
 @attrs.frozen
 class ChatTarget:
-    """Where something is said."""
+    """A chat, and a topic in it."""
 
     chat_id: str
     thread_id: str | None = None
 
     @property
     def is_group(self) -> bool:
-        """Groups and channels have negative numbers."""
+        """Whether it is a group or channel; these have negative ids."""
         return self.chat_id.startswith("-")
 
 
 @attrs.define
 class _Preview:
-    """A message that shows what a turn has said so far."""
+    """A message that shows the text of a running turn."""
 
     message_id: int
     text: str
 
 
-class Outgoing:
-    """All that is sent, within the rates that Telegram allows."""
+class Sender:
+    """Makes all calls that send something, within the rate limits."""
 
-    def __init__(self, api: BotApi, governor: RateLimiter) -> None:
+    def __init__(self, api: BotApi, rate_limiter: RateLimiter) -> None:
         self._api = api
-        self._governor = governor
-        self._moved: dict[str, str] = {}
-        self._allowed: dict[ChatTarget, float] = {}
-        """When a reply was last allowed that is not yet on its way."""
+        self._rate_limiter = rate_limiter
+        self._migrations: dict[str, str] = {}
+        self._permits: dict[ChatTarget, float] = {}
+        """When the rate limiter has allowed a reply that is not sent yet."""
         self._previews: dict[int, _Preview | None] = {}
+        """By turn id; None if the outcome of the last call is not known."""
         self._abandoned: dict[int, int] = {}
-        """Messages of previews that cannot be edited into a final."""
-        self._noticed: set[str] = set()
-        self._failures = 0
+        """By turn id: previews that cannot be edited into the final message."""
+        self._noticing: set[str] = set()
+        self._backoff = Backoff(2.0, 64.0)
 
-    def move(self, old: str, new: str) -> None:
-        """A group has another number now."""
-        if self._moved.get(old) != new:
-            log.warning("the group %s is %s now; what is said to it goes there", old, new)
-            self._moved[old] = new
+    def migrate(self, old: str, new: str) -> None:
+        """Send to the new id of a group from now on."""
+        if self._migrations.get(old) != new:
+            log.warning("the group %s has the new id %s; messages are sent there", old, new)
+            self._migrations[old] = new
 
     # Replies
 
     async def ready(self, row: OutboxRow) -> None:
-        """Wait until a reply may be said. What has to be called before it is called now."""
-        spot = _spot(row)
-        if not _is_shown(row):
+        """Make the calls that must precede a reply, and wait until the rate limiter allows it."""
+        target = _target(row)
+        if not _is_visible(row):
             return
-        await self._clear(row, spot)
-        await self._governor.wait(self._chat(spot), group=spot.is_group)
-        self._allowed[spot] = trio.current_time()
+        await self._delete_abandoned(row, target)
+        await self._rate_limiter.acquire(self._chat(target), group=target.is_group)
+        self._permits[target] = trio.current_time()
 
     async def send(self, row: OutboxRow) -> None:
-        """Say a reply: into the preview of its turn, where there is one."""
-        spot = _spot(row)
-        if not _is_shown(row):
+        """Send a reply: edit the preview of its turn, if there is one."""
+        target = _target(row)
+        if not _is_visible(row):
             return
-        await self._clear(row, spot)
+        await self._delete_abandoned(row, target)
         text, is_final = str(row.body["text"]), _is_final(row)
         preview = self._previews.get(row.turn_id) if is_final else None
         try:
-            if preview is None or not await self._finish(spot, preview, text):
-                await self._say(spot, (RECOVERED if row.recovered else "") + text, row)
+            if preview is None or not await self._edit_into_final(target, preview, text):
+                await self._send_text(target, (RECOVERED if row.recovered else "") + text, row)
         except (Revoked, Unreachable, Refused) as error:
-            raise self._failed(error) from None
-        self._failures = 0
+            raise self._delivery_error(error) from None
+        self._backoff.reset()
         if is_final:
             self._previews.pop(row.turn_id, None)
 
-    async def _clear(self, row: OutboxRow, spot: ChatTarget) -> None:
-        """Take away a preview that the final cannot be made of."""
-        if _is_final(row) and (abandoned := self._abandoned.pop(row.turn_id, None)):
-            await self._tried("deleteMessage", spot, {"message_id": abandoned})
+    async def _delete_abandoned(self, row: OutboxRow, target: ChatTarget) -> None:
+        """Delete a preview that cannot be edited into the final message."""
+        if _is_final(row) and (message_id := self._abandoned.pop(row.turn_id, None)):
+            await self._try_call("deleteMessage", target, {"message_id": message_id})
 
-    def _failed(self, error: Revoked | Unreachable | Refused) -> HermesError:
-        """What a failure means to who has something to send."""
-        if isinstance(error, Revoked):
-            # It may be sent when there is a new token: nothing is lost, and nobody tries in vain.
-            return RetryAfter(str(error), REVOKED_SECONDS)
+    def _delivery_error(self, error: Revoked | Unreachable | Refused) -> HermesError:
+        """Return what an error of a call means for the delivery of a reply."""
+        if isinstance(error, Revoked):  # the reply can be sent after a restart with a new token
+            return RetryAfter(str(error), REVOKED_DELAY)
         if isinstance(error, Unreachable):
-            self._failures = min(self._failures + 1, 6)
-            return RetryAfter(str(error), 2.0**self._failures)
-        gone = error.code == FORBIDDEN or any(word in error.why for word in GONE)
+            return RetryAfter(str(error), self._backoff.next())
+        gone = error.code == FORBIDDEN or any(text in error.why for text in GONE)
         return Unsendable(str(error)) if gone else MessageRefused(str(error))
 
-    async def _finish(self, spot: ChatTarget, preview: _Preview, text: str) -> bool:
-        """Make the final of a preview; False where the preview is gone."""
+    async def _edit_into_final(self, target: ChatTarget, preview: _Preview, text: str) -> bool:
+        """Edit a preview into the final message; return False if the preview is gone."""
         try:
-            number = {"message_id": preview.message_id}
-            await self._formatted("editMessageText", spot, text, number)
+            params: JsonObject = {"message_id": preview.message_id}
+            await self._call_formatted("editMessageText", target, text, params)
         except Refused as refusal:
             if "not modified" in refusal.why:
                 return True
@@ -149,142 +150,147 @@ class Outgoing:
             raise
         return True
 
-    async def _say(self, spot: ChatTarget, text: str, row: OutboxRow) -> None:
-        extra: JsonObject = {}
-        answered = str(row.body.get("reply_to"))
-        if spot.is_group and not row.part and _NUMBER.fullmatch(answered):
-            extra["reply_parameters"] = {
-                "message_id": int(answered),
+    async def _send_text(self, target: ChatTarget, text: str, row: OutboxRow) -> None:
+        params: JsonObject = {}
+        reply_to = str(row.body.get("reply_to"))
+        if target.is_group and not row.part and _NUMBER.fullmatch(reply_to):
+            params["reply_parameters"] = {
+                "message_id": int(reply_to),
                 "allow_sending_without_reply": True,
             }
-        await self._formatted("sendMessage", spot, text, extra)
+        await self._call_formatted("sendMessage", target, text, params)
 
-    async def _formatted(self, method: str, spot: ChatTarget, text: str, extra: JsonObject) -> None:
-        """Say it with its formatting, and plainly where Telegram does not understand that."""
-        styled = {**extra, "text": markdown_v2(text), "parse_mode": "MarkdownV2"}
+    async def _call_formatted(
+        self, method: str, target: ChatTarget, text: str, params: JsonObject
+    ) -> None:
+        """Call with MarkdownV2, and with plain text if Telegram cannot parse that."""
+        formatted = {**params, "text": markdown_v2(text), "parse_mode": "MarkdownV2"}
         try:
-            await self._call(method, spot, styled)
+            await self._call(method, target, formatted)
         except Refused as refusal:
             if "can't parse entities" not in refusal.why:
                 raise
-            log.warning("a reply is sent without its formatting: %s", refusal)
-            await self._call(method, spot, {**extra, "text": text})
+            log.warning("a reply is sent without formatting: %s", refusal)
+            await self._call(method, target, {**params, "text": text})
 
-    async def _call(self, method: str, spot: ChatTarget, params: JsonObject) -> msgspec.Raw:
-        """Wait for our turn, and call; again where a group has moved meanwhile."""
-        for _ in range(MOVES):
-            chat = self._chat(spot)
-            # Between the two a disk may have been full for long: then others were allowed as well.
-            if trio.current_time() - self._allowed.pop(spot, -math.inf) > FRESH_SECONDS:
-                await self._governor.wait(chat, group=spot.is_group)
+    async def _call(self, method: str, target: ChatTarget, params: JsonObject) -> msgspec.Raw:
+        """Wait for the rate limiter and call; call again if a group has a new id."""
+        for _ in range(MAX_MIGRATIONS):
+            chat = self._chat(target)
+            # A permit expires: other calls may have been allowed while a full disk delayed this.
+            if trio.current_time() - self._permits.pop(target, -math.inf) > PERMIT_LIFETIME:
+                await self._rate_limiter.acquire(chat, group=target.is_group)
             try:
-                return await self._post(method, chat, spot, params)
+                return await self._post(method, chat, target, params)
             except Refused as refusal:
                 if refusal.migrate_to is None:
                     raise
-                self.move(spot.chat_id, str(refusal.migrate_to))
-        raise Unsendable(f"the group {spot.chat_id} moves on and on")
+                self.migrate(target.chat_id, str(refusal.migrate_to))
+        raise Unsendable(f"the id of the group {target.chat_id} keeps changing")
 
-    def _chat(self, spot: ChatTarget) -> str:
-        return self._moved.get(spot.chat_id, spot.chat_id)
+    def _chat(self, target: ChatTarget) -> str:
+        return self._migrations.get(target.chat_id, target.chat_id)
 
     async def _post(
-        self, method: str, chat: str, spot: ChatTarget, params: JsonObject
+        self, method: str, chat: str, target: ChatTarget, params: JsonObject
     ) -> msgspec.Raw:
-        """Call, without a wait."""
-        thread = None if spot.thread_id in {None, GENERAL} else spot.thread_id
-        place: JsonObject = {"chat_id": int(chat)}
+        """Call without waiting for the rate limiter."""
+        thread = None if target.thread_id in {None, GENERAL_TOPIC} else target.thread_id
+        address: JsonObject = {"chat_id": int(chat)}
         if thread is not None and "message_id" not in params:
-            place["message_thread_id"] = int(thread)
+            address["message_thread_id"] = int(thread)
         try:
-            return await self._api.call(method, {**place, **params})
+            return await self._api.call(method, {**address, **params})
         except RetryAfter as wait:
-            self._governor.pause(wait.seconds, chat)
+            self._rate_limiter.pause(wait.seconds, chat)
             raise
 
-    # What may be left out
+    # Optional calls
 
-    async def preview(self, spot: ChatTarget, turn_id: int, text: str) -> None:
-        """Show what a turn has said so far, if there is room for it."""
-        text = shown(text).strip()[: LONGEST // 2]
+    async def preview(self, target: ChatTarget, turn_id: int, text: str) -> None:
+        """Show the text of a running turn, if the rate limits leave room for it."""
+        text = visible_text(text).strip()[: MAX_LENGTH // 2]
         known = self._previews.get(turn_id)
-        chat = self._chat(spot)
+        chat = self._chat(target)
         lost = known is None and turn_id in self._previews
-        stale = known is not None and known.text == text
-        if not text or lost or stale or not self._governor.try_now(chat, group=spot.is_group):
+        unchanged = known is not None and known.text == text
+        if not text or lost or unchanged:
+            return
+        if not self._rate_limiter.try_acquire(chat, group=target.is_group):
             return
         try:
-            await self._show(spot, chat, turn_id, text)
-        except (Refused, RetryAfter):  # surely not shown
+            await self._show_preview(target, chat, turn_id, text)
+        except (Refused, RetryAfter):  # certainly not shown
             self._abandoned.pop(turn_id, None)
             del self._previews[turn_id]
             if known is not None:
                 self._previews[turn_id] = known
             raise
 
-    async def _show(self, spot: ChatTarget, chat: str, turn_id: int, text: str) -> None:
-        """Send or edit a preview. It counts as lost until it is known what came of it.
+    async def _show_preview(self, target: ChatTarget, chat: str, turn_id: int, text: str) -> None:
+        """Send or edit a preview. It counts as lost until the outcome of the call is known.
 
-        A lost one must not become two, and an edit that is still on its way could undo the final.
+        A lost message must not be sent twice, and a delayed edit could overwrite the final message.
         """
         known = self._previews.pop(turn_id, None)
         self._previews[turn_id] = None
-        if len(self._previews) > REMEMBERED:
+        if len(self._previews) > MAX_PREVIEWS:
             del self._previews[next(iter(self._previews))]
         method = "sendMessage"
-        params: JsonObject = {"text": text + UNFINISHED}
+        params: JsonObject = {"text": text + CURSOR}
         if known is not None:
             self._abandoned[turn_id] = params["message_id"] = known.message_id
             method = "editMessageText"
-        # Not to be left in the middle when the bot ends: the final must know its message.
-        with trio.move_on_after(SHOWN_SECONDS, shield=True):
-            sent = await self._post(method, chat, spot, params)
-            number = _message(sent).message_id if known is None else known.message_id
-            self._previews[turn_id] = _Preview(number, text)
+        # Shielded from the end of the bot: the final message needs the id of the preview.
+        with trio.move_on_after(PREVIEW_TIMEOUT, shield=True):
+            result = await self._post(method, chat, target, params)
+            message_id = _decode_message(result).message_id if known is None else known.message_id
+            self._previews[turn_id] = _Preview(message_id, text)
             self._abandoned.pop(turn_id, None)
 
-    async def leave(self, spot: ChatTarget, turn_id: int) -> None:
-        """A turn was stopped and has no final: its preview stays, but does not look unfinished."""
+    async def finish_preview(self, target: ChatTarget, turn_id: int) -> None:
+        """Remove the cursor from the preview of a turn that was stopped and has no reply."""
         known = self._previews.pop(turn_id, None)
         if known is not None:
-            params = {"message_id": known.message_id, "text": known.text}
-            await self._tried("editMessageText", spot, params)
+            params: JsonObject = {"message_id": known.message_id, "text": known.text}
+            await self._try_call("editMessageText", target, params)
 
-    async def typing(self, spot: ChatTarget) -> None:
-        """Show that the bot is at work. It counts for the token, but is no message to the chat."""
-        chat = self._chat(spot)
-        if self._governor.try_now(f"{chat}/typing", group=False):
-            await self._post("sendChatAction", chat, spot, {"action": "typing"})
+    async def typing(self, target: ChatTarget) -> None:
+        """Show a typing indicator. It counts towards the rate of the token, not of the chat."""
+        chat = self._chat(target)
+        if self._rate_limiter.try_acquire(f"{chat}/typing", group=False):
+            await self._post("sendChatAction", chat, target, {"action": "typing"})
 
-    async def notice(self, spot: ChatTarget, text: str) -> None:
-        """Say something that is no reply, once at a time; its failure is only logged."""
-        if spot.chat_id in self._noticed:
+    async def notice(self, target: ChatTarget, text: str) -> None:
+        """Send a text that is not a reply, one at a time per chat; errors are logged."""
+        if target.chat_id in self._noticing:
             return
-        self._noticed.add(spot.chat_id)
-        await self._tried("sendMessage", spot, {"text": text})
-        self._noticed.discard(spot.chat_id)
+        self._noticing.add(target.chat_id)
+        await self._try_call("sendMessage", target, {"text": text})
+        self._noticing.discard(target.chat_id)
 
-    async def _tried(self, method: str, spot: ChatTarget, params: JsonObject) -> None:
+    async def _try_call(self, method: str, target: ChatTarget, params: JsonObject) -> None:
         try:
-            await self._call(method, spot, params)
+            await self._call(method, target, params)
         except HermesError as error:
-            log.warning("something was not said: %s", error)
+            log.warning("%s failed: %s", method, error)
 
 
-def _spot(row: OutboxRow) -> ChatTarget:
-    """Where a reply is for; raises `Unsendable` where Telegram can have no such place."""
+def _target(row: OutboxRow) -> ChatTarget:
+    """Return the target of a reply; raises `Unsendable` if its ids are not valid in Telegram."""
     thread = row.body.get("thread_id")
-    spot = ChatTarget(str(row.body.get("chat_id")), str(thread) if thread else None)
-    if not _NUMBER.fullmatch(spot.chat_id) or not _NUMBER.fullmatch(spot.thread_id or GENERAL):
-        raise Unsendable(f"Telegram has no chat {spot.chat_id!r}")
-    return spot
+    target = ChatTarget(str(row.body.get("chat_id")), str(thread) if thread else None)
+    thread_id = target.thread_id or GENERAL_TOPIC
+    if not _NUMBER.fullmatch(target.chat_id) or not _NUMBER.fullmatch(thread_id):
+        raise Unsendable(f"{target.chat_id!r} is not a Telegram chat")
+    return target
 
 
-def _is_shown(row: OutboxRow) -> bool:
-    """Whether there is anything in it that Telegram could show."""
-    return bool(shown(str(row.body["text"])).strip())
+def _is_visible(row: OutboxRow) -> bool:
+    """Return whether the text has anything that Telegram can show."""
+    return bool(visible_text(str(row.body["text"])).strip())
 
 
 def _is_final(row: OutboxRow) -> bool:
-    """Whether it takes the place of its turn's preview."""
+    """Return whether the row replaces the preview of its turn."""
     return row.body.get("kind") == "reply" and not row.part

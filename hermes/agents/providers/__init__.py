@@ -1,0 +1,7 @@
+"""Clients for model providers.
+
+`base` has the `Provider` protocol, `Endpoint` and the errors; `openai_chat` and
+`anthropic_messages` implement the protocol over `sse_transport`. `retries` repeats calls that
+failed, `prompt_cache` keeps prompts byte-identical between turns, `tool_calls` makes tool calls
+valid for every provider. Nothing is imported here, because the clients load an HTTP library.
+"""

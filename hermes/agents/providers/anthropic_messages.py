@@ -1,4 +1,4 @@
-"""Anthropic's Messages protocol, with markers up to where a prompt may be cached."""
+"""Anthropic's Messages API, with prompt cache breakpoints."""
 
 from __future__ import annotations
 
@@ -8,20 +8,24 @@ from typing import Any
 import attrs
 import httpx2
 import msgspec
+from msgspec.structs import asdict, replace
 
-from hermes.agents.providers.base import Endpoint, Piece, Reasoning, Said, Text, Unavailable
-from hermes.agents.providers.sse_transport import MALFORMED, error_of, post
-from hermes.agents.providers.tool_calls import name_of, object_of, plain_id
+from hermes.agents.providers.base import Completion, Delta, Endpoint, Unavailable
+from hermes.agents.providers.sse_transport import JSON_ERRORS, post, response_error
+from hermes.agents.providers.tool_calls import arguments_object, valid_id, valid_name
+from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import JsonObject, Message, ToolCall, Usage
 from hermes.transcript.render import parts_of
 
 VERSION = "2023-06-01"
 MAX_TOKENS = 8192
 MAX_MALFORMED = 20
-_MARK = b',"cache_control":{"type":"ephemeral"}'
+"""After more malformed events than this the answer counts as failed."""
+_CACHE_CONTROL = {"type": "ephemeral"}
+_BREAKPOINT = b',"cache_control":{"type":"ephemeral"}'
 _END = b"}]}"
-_CUT = frozenset({"max_tokens", "model_context_window_exceeded"})
-_THOUGHTS = frozenset({"thinking", "redacted_thinking"})
+_TRUNCATED = frozenset({"max_tokens", "model_context_window_exceeded"})
+_REASONING = frozenset({"thinking", "redacted_thinking"})
 _STATUS = {
     "invalid_request_error": 400, "authentication_error": 401, "billing_error": 402,
     "permission_error": 403, "not_found_error": 404, "request_too_large": 413,
@@ -67,97 +71,99 @@ _decode = msgspec.json.Decoder(_Event, strict=False).decode
 
 @attrs.define
 class _Block:
-    """A part of the answer while it comes."""
+    """A content block that is being streamed."""
 
-    begun: JsonObject
-    text: list[str] = attrs.Factory(list)
+    start: JsonObject
+    chunks: list[str] = attrs.Factory(list)
     signature: str | None = None
 
     @property
-    def whole(self) -> str:
-        return "".join(self.text)
+    def content(self) -> str:
+        return "".join(self.chunks)
 
 
 @attrs.define
-class _Answer:
-    """A message while it comes."""
+class _StreamedAnswer:
+    """Assembles an answer from its events."""
 
     endpoint: Endpoint
-    hear: Callable[[Piece], None]
+    on_delta: Callable[[Delta], None]
     blocks: dict[int, _Block] = attrs.Factory(dict)
     usage: _Usage = attrs.Factory(_Usage)
-    finish: str | None = None
+    stop_reason: str | None = None
     malformed: int = 0
 
-    def take(self, data: bytes) -> None:
-        """The next event."""
+    def feed(self, data: bytes) -> None:
+        """Add the data of the next event."""
         try:
             event = _decode(data)
-        except MALFORMED:
+        except JSON_ERRORS:
             self.malformed += 1
             if self.malformed > MAX_MALFORMED:
-                raise Unavailable(f"{self.endpoint.name} sends garbage") from None
+                raise Unavailable(f"{self.endpoint.name} sent malformed data") from None
             return
         if event.type == "error":
-            raise _failure(self.endpoint, event.error, data)
-        self._follow(event)
+            raise _event_error(self.endpoint, event.error, data)
+        self._add(event)
 
-    def _follow(self, event: _Event) -> None:
+    def _add(self, event: _Event) -> None:
         match event.type:
-            case "message":  # all at once, from an endpoint that does not stream
+            case "message":  # the whole answer, from an endpoint that does not stream
                 self._count(event.usage)
                 for index, block in enumerate(event.content):
-                    self._begin(index, block)
-                self.finish = event.stop_reason
+                    self._start_block(index, block)
+                self.stop_reason = event.stop_reason
             case "message_start" if event.message is not None:
                 self._count(event.message.usage)
             case "content_block_start":
-                self._begin(event.index, event.content_block or {})
+                self._start_block(event.index, event.content_block or {})
             case "content_block_delta" if event.delta is not None:
-                self._add(event.index, event.delta)
+                self._extend_block(event.index, event.delta)
             case "message_delta":
                 self._count(event.usage)
                 if event.delta is not None:
-                    self.finish = event.delta.stop_reason or self.finish
+                    self.stop_reason = event.delta.stop_reason or self.stop_reason
 
     def _count(self, usage: _Usage | None) -> None:
-        if usage is not None:  # later counts are the whole, not what is added
-            for name in _Usage.__struct_fields__:
-                if (value := getattr(usage, name)) is not None:
-                    setattr(self.usage, name, value)
+        if usage is not None:  # later counts are totals and replace the earlier ones
+            counts = {name: count for name, count in asdict(usage).items() if count is not None}
+            self.usage = replace(self.usage, **counts)
 
-    def _begin(self, index: int, block: JsonObject) -> None:
-        self.blocks[index] = _Block(block, signature=block.get("signature") or None)
+    def _start_block(self, index: int, start: JsonObject) -> None:
+        block = self.blocks[index] = _Block(start, signature=start.get("signature") or None)
         for name in ("text", "thinking"):
-            if isinstance(block.get(name), str) and block[name]:
-                self._hear(self.blocks[index], name, block[name])
+            if isinstance(start.get(name), str) and start[name]:
+                self._extend(block, name, start[name])
 
-    def _add(self, index: int, delta: _Delta) -> None:
+    def _extend_block(self, index: int, delta: _Delta) -> None:
         block = self.blocks.setdefault(index, _Block({"type": "text"}))
         if delta.text:
-            self._hear(block, "text", delta.text)
+            self._extend(block, "text", delta.text)
         if delta.thinking:
-            self._hear(block, "thinking", delta.thinking)
+            self._extend(block, "thinking", delta.thinking)
         if delta.partial_json:
-            block.text.append(delta.partial_json)
+            block.chunks.append(delta.partial_json)
         block.signature = delta.signature or block.signature
 
-    def _hear(self, block: _Block, kind: str, text: str) -> None:
-        block.text.append(text)
-        self.hear(Text(text) if kind == "text" else Reasoning(text))
+    def _extend(self, block: _Block, kind: str, text: str) -> None:
+        block.chunks.append(text)
+        self.on_delta(TextDelta(text) if kind == "text" else ReasoningDelta(text))
 
-    def said(self) -> Said:
-        """The whole of it; an answer without its end is none, since calls may be missing."""
-        if self.finish is None:
-            raise Unavailable(f"{self.endpoint.name} broke off in the middle of its answer")
+    def completion(self) -> Completion:
+        """Return the whole answer.
+
+        Raises `Unavailable` if the stream ended early, since tool calls may be missing.
+        """
+        if self.stop_reason is None:
+            raise Unavailable(f"{self.endpoint.name} ended the stream before the answer was over")
         blocks = [block for _, block in sorted(self.blocks.items())]
         message = Message(
             "assistant",
-            "".join(_texts(blocks, "text")) or None,
+            "".join(_contents(blocks, "text")) or None,
             tool_calls=tuple(_calls(blocks)),
-            reasoning="".join(_texts(blocks, "thinking")) or None,
-            reasoning_details=tuple(_thoughts(blocks)),
-            finish_reason=self.finish,
+            reasoning="".join(_contents(blocks, "thinking")) or None,
+            reasoning_details=tuple(_reasoning_details(blocks)),
+            finish_reason=self.stop_reason,
         )
         usage = Usage(
             model=self.endpoint.model,
@@ -167,55 +173,56 @@ class _Answer:
             cache_read_tokens=self.usage.cache_read_input_tokens or 0,
             cache_write_tokens=self.usage.cache_creation_input_tokens or 0,
         )
-        return Said(message, usage, cut=self.finish in _CUT)
+        return Completion(message, usage, truncated=self.stop_reason in _TRUNCATED)
 
 
-def _texts(blocks: Sequence[_Block], kind: str) -> Iterator[str]:
-    return (block.whole for block in blocks if block.begun.get("type") == kind)
+def _contents(blocks: Sequence[_Block], kind: str) -> Iterator[str]:
+    return (block.content for block in blocks if block.start.get("type") == kind)
 
 
 def _calls(blocks: Sequence[_Block]) -> Iterator[ToolCall]:
     for block in blocks:
-        if block.begun.get("type") == "tool_use":
-            begun = block.begun.get("input")
-            whole = block.whole or (_encode(begun).decode() if begun else "{}")
-            yield ToolCall(str(block.begun.get("id")), str(block.begun.get("name")), whole)
+        if block.start.get("type") == "tool_use":
+            initial = block.start.get("input")
+            arguments = block.content or (_encode(initial).decode() if initial else "{}")
+            yield ToolCall(str(block.start.get("id")), str(block.start.get("name")), arguments)
 
 
-def _thoughts(blocks: Sequence[_Block]) -> Iterator[JsonObject]:
-    """Thinking as the provider wants it back: signed, or hidden."""
+def _reasoning_details(blocks: Sequence[_Block]) -> Iterator[JsonObject]:
+    """Yield the reasoning blocks that the provider expects back: signed or redacted ones."""
     for block in blocks:
-        if block.begun.get("type") == "redacted_thinking":
-            yield {"type": "redacted_thinking", "data": block.begun.get("data", "")}
-        elif block.begun.get("type") == "thinking" and block.signature:
-            yield {"type": "thinking", "thinking": block.whole, "signature": block.signature}
+        if block.start.get("type") == "redacted_thinking":
+            yield {"type": "redacted_thinking", "data": block.start.get("data", "")}
+        elif block.start.get("type") == "thinking" and block.signature:
+            yield {"type": "thinking", "thinking": block.content, "signature": block.signature}
 
 
-def _failure(endpoint: Endpoint, error: object, data: bytes) -> Exception:
+def _event_error(endpoint: Endpoint, error: object, data: bytes) -> Exception:
+    """Return the exception for an error that arrives as an event, after a status of 200."""
     kind = error.get("type") if isinstance(error, dict) else None
     status = _STATUS.get(kind, 500) if isinstance(kind, str) else 500
-    return error_of(endpoint, status, data.decode(errors="replace"), {})
+    return response_error(endpoint, status, data.decode(errors="replace"), {})
 
 
 @attrs.frozen
 class AnthropicMessages:
-    """Speaks to one endpoint for one agent: its system prompt and tools are part of the bytes."""
+    """A `Provider` for Anthropic's Messages API, with a fixed system prompt and fixed tools."""
 
     client: httpx2.AsyncClient
     endpoint: Endpoint
     system: str | None = None
     tools: tuple[JsonObject, ...] = ()
-    _frame: bytes = attrs.field(init=False)
+    _prefix: bytes = attrs.field(init=False)
+    """The start of every request body."""
 
-    @_frame.default
-    def _make_frame(self) -> bytes:
+    @_prefix.default
+    def _make_prefix(self) -> bytes:
         request: dict[str, object] = {
             "model": self.endpoint.model,
             "stream": True,
             "max_tokens": self.endpoint.max_tokens or MAX_TOKENS,
         }
         request.update(self.endpoint.parameters)
-        mark = {"type": "ephemeral"}
         if self.tools:
             tools: list[JsonObject] = [
                 {
@@ -225,45 +232,50 @@ class AnthropicMessages:
                 }
                 for tool in self.tools
             ]
-            tools[-1]["cache_control"] = mark
+            tools[-1]["cache_control"] = _CACHE_CONTROL
             request["tools"] = tools
         if self.system:
-            text = {"type": "text", "text": self.system, "cache_control": mark}
+            text = {"type": "text", "text": self.system, "cache_control": _CACHE_CONTROL}
             request["system"] = [text]
         return _encode(request)[:-1] + b',"messages":['
 
     def encode(self, messages: Sequence[Message]) -> list[bytes]:
-        return [_encode(wire) for wire in _wires(messages)]
+        """Encode messages as JSON."""
+        return [_encode(message) for message in _to_json(messages)]
 
-    def body(self, history: bytes, fresh: Sequence[bytes], tail: Sequence[Message]) -> bytes:
-        """What is stable ends with two markers: behind the history, and behind this turn so far."""
-        marked = list(fresh)
+    def body(self, history: bytes, new: Sequence[bytes], suffix: Sequence[Message]) -> bytes:
+        """Return a request body (see `Provider.body`).
+
+        Cache breakpoints are set after the history and after the messages of the current turn.
+        """
+        marked = list(new)
         if marked:
-            marked[-1] = _marked(marked[-1])
-        rest = b",".join([*marked, *self.encode(tail)])
-        before = _marked(history) if history else b""
-        return b"".join([self._frame, before, b"," if before and rest else b"", rest, b"]}"])
+            marked[-1] = _with_breakpoint(marked[-1])
+        rest = b",".join([*marked, *self.encode(suffix)])
+        before = _with_breakpoint(history) if history else b""
+        return b"".join([self._prefix, before, b"," if before and rest else b"", rest, b"]}"])
 
-    async def ask(self, body: bytes, hear: Callable[[Piece], None]) -> Said:
+    async def complete(self, body: bytes, on_delta: Callable[[Delta], None]) -> Completion:
+        """Send a request and return the answer (see `Provider.complete`)."""
         headers = {"anthropic-version": VERSION}
         if key := self.endpoint.key.reveal():
             headers["x-api-key"] = key
-        answer = _Answer(self.endpoint, hear)
-        await post(self.client, self.endpoint, "/v1/messages", body, headers, answer.take)
-        return answer.said()
+        answer = _StreamedAnswer(self.endpoint, on_delta)
+        await post(self.client, self.endpoint, "/v1/messages", body, headers, answer.feed)
+        return answer.completion()
 
 
-def _marked(message: bytes) -> bytes:
-    """With a marker on its last block; all our messages end with one."""
-    return message.removesuffix(_END) + _MARK + _END if message.endswith(_END) else message
+def _with_breakpoint(message: bytes) -> bytes:
+    """Add a cache breakpoint to the last content block; all encoded messages end with one."""
+    return message.removesuffix(_END) + _BREAKPOINT + _END if message.endswith(_END) else message
 
 
-def _wires(messages: Sequence[Message]) -> Iterator[JsonObject]:
-    """Messages as objects; the results of one message's calls are one message of the user."""
+def _to_json(messages: Sequence[Message]) -> Iterator[JsonObject]:
+    """Yield messages as JSON objects; consecutive tool results become one user message."""
     results: list[JsonObject] = []
     for message in messages:
         if message.role == "tool":
-            results.append(_result(message))
+            results.append(_tool_result(message))
             continue
         if results:
             yield {"role": "user", "content": results}
@@ -273,33 +285,33 @@ def _wires(messages: Sequence[Message]) -> Iterator[JsonObject]:
         yield {"role": "user", "content": results}
 
 
-def _result(message: Message) -> JsonObject:
+def _tool_result(message: Message) -> JsonObject:
     text = message.content or "(no output)"
     return {
         "type": "tool_result",
-        "tool_use_id": plain_id(message.tool_call_id),
+        "tool_use_id": valid_id(message.tool_call_id),
         "content": [{"type": "text", "text": text}],
     }
 
 
 def _blocks(message: Message) -> Iterator[JsonObject]:
-    # What another protocol's model thought is refused here.
-    yield from (each for each in message.reasoning_details if each.get("type") in _THOUGHTS)
+    # Reasoning from models of other providers is rejected.
+    yield from (each for each in message.reasoning_details if each.get("type") in _REASONING)
     if message.parts:
         yield from map(_part, parts_of(message))
-    elif message.content and message.content.strip():  # a block of blanks is refused
+    elif message.content and message.content.strip():  # a blank text block is rejected
         yield {"type": "text", "text": message.content}
     for call in message.tool_calls:
         yield {
             "type": "tool_use",
-            "id": plain_id(call.id),
-            "name": name_of(call),
-            "input": object_of(call),
+            "id": valid_id(call.id),
+            "name": valid_name(call),
+            "input": arguments_object(call),
         }
 
 
 def _part(part: JsonObject) -> JsonObject:
-    """A part in Anthropic's form; images come as OpenAI's clients send them."""
+    """Convert a message part to Anthropic's format; images are stored in OpenAI's."""
     if part.get("type") not in {"image_url", "input_image"}:
         return part
     image = part.get("image_url")

@@ -1,4 +1,4 @@
-"""What a model's provider is to an agent: bytes out, pieces in, and errors in one sentence each."""
+"""The interface between agents and model providers."""
 
 from __future__ import annotations
 
@@ -8,34 +8,41 @@ from typing import Protocol, TypeAlias
 import attrs
 
 from hermes.errors import HermesError
+from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import Message, Usage
-from hermes.redaction.keys import HIDDEN as HIDDEN, Secret as Secret, hide_keys as hide_keys
+from hermes.redaction import REDACTED, Secret as Secret
 
-SHORTEST_SECRET = 6
+MIN_SECRET_LENGTH = 6
 
 
 class ProviderError(HermesError):
-    """The provider did not answer; the text says why, and what to do."""
+    """The provider did not answer. The message says why, in one sentence for the user."""
 
 
-class NotAllowed(ProviderError):
-    """The key is missing, wrong, or not good for this model."""
+class AuthenticationFailed(ProviderError):
+    """The API key is missing, wrong, or not valid for this model."""
 
 
 class OutOfQuota(ProviderError):
-    """The account has no money or quota left; trying again does not help."""
+    """The account has no credit or quota left; a retry does not help."""
 
 
-class RequestRefused(ProviderError):
-    """The provider does not take this request as it is; `bare` where it gives no reason."""
+class RequestRejected(ProviderError):
+    """The provider rejected the request; the same request would be rejected again.
 
-    def __init__(self, text: str, *, bare: bool = False) -> None:
+    `unexplained` is true if the provider gave no reason. Some do that if a prompt is too long.
+    """
+
+    def __init__(self, text: str, *, unexplained: bool = False) -> None:
         super().__init__(text)
-        self.bare = bare
+        self.unexplained = unexplained
 
 
 class Unavailable(ProviderError):
-    """It may work in a while: busy, broken, unreachable, or cut off in the middle."""
+    """A temporary failure: overload, a server error, a lost connection, a truncated stream.
+
+    `retry_after` is the delay in seconds that the provider asked for, if it did.
+    """
 
     def __init__(self, text: str, retry_after: float | None = None) -> None:
         super().__init__(text)
@@ -44,71 +51,76 @@ class Unavailable(ProviderError):
 
 @attrs.frozen(kw_only=True)
 class Endpoint:
-    """Where a model answers, and as whom we ask."""
+    """The URL of a model, with its credentials and limits."""
 
     base_url: str
+    """For OpenAI's protocol up to and including `/v1`, for Anthropic's without it."""
     model: str
+    """The model name that is sent in each request."""
     key: Secret = attrs.Factory(Secret)
+    """The API key; by default none is sent."""
     name: str = "model"
+    """The name of the provider in error messages."""
     headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=False)
+    """Additional HTTP headers. Their values are treated as secrets."""
     max_tokens: int | None = None
+    """Maximum length of an answer. None is the provider's default (Anthropic: 8192)."""
     parameters: tuple[tuple[str, object], ...] = ()
-    """What else goes into each request, such as a temperature."""
-    alternate: bool = False
-    """Whether user and assistant must take turns, as the templates of some local models insist."""
-    connect_seconds: float = 10.0
-    silence_seconds: float = 120.0
-    """How long the provider may say nothing before it counts as gone."""
-    call_seconds: float = 600.0
+    """Additional fields of each request, such as `("temperature", 0.2)`."""
+    alternate_roles: bool = False
+    """Whether user and assistant messages must alternate, as some chat templates require."""
+    connect_timeout: float = 10.0
+    """Maximum time in seconds to establish a connection."""
+    read_timeout: float = 120.0
+    """Maximum time in seconds between two chunks of an answer."""
+    call_timeout: float = 600.0
+    """Maximum time in seconds for one call, including the wait for a free connection."""
 
     def redact(self, text: str) -> str:
-        """The text without the key, the values of the headers, and what looks like a key."""
+        """Return the text without the API key, header values, and strings that look like keys."""
         for _, value in self.headers:
-            if len(value) >= SHORTEST_SECRET:
-                text = text.replace(value, HIDDEN)
+            if len(value) >= MIN_SECRET_LENGTH:
+                text = text.replace(value, REDACTED)
         return self.key.redact(text)
 
 
-@attrs.frozen
-class Text:
-    """A piece of the answer."""
-
-    text: str
+Delta: TypeAlias = TextDelta | ReasoningDelta
 
 
 @attrs.frozen
-class Reasoning:
-    """A piece of what the model thinks."""
-
-    text: str
-
-
-@attrs.frozen
-class Said:
-    """The whole answer, and what it cost as the provider counts; `cut` where a limit ended it."""
+class Completion:
+    """The complete answer to one call."""
 
     message: Message
     usage: Usage | None = None
-    cut: bool = False
-
-
-Piece: TypeAlias = Text | Reasoning
+    """Token counts as reported by the provider."""
+    truncated: bool = False
+    """Whether the answer ended because it reached the token limit."""
 
 
 class Provider(Protocol):
-    """A protocol that models are spoken to in. It keeps nothing between calls."""
+    """A model API. Implementations keep no state between calls."""
 
     @property
-    def endpoint(self) -> Endpoint: ...
+    def endpoint(self) -> Endpoint:
+        """Where the model is, with its credentials and limits."""
+        ...
 
     def encode(self, messages: Sequence[Message]) -> list[bytes]:
-        """Messages as they go over the wire; the same bytes for the same messages."""
+        """Encode messages as JSON. The same messages always yield the same bytes."""
         ...
 
-    def body(self, history: bytes, fresh: Sequence[bytes], tail: Sequence[Message]) -> bytes:
-        """A request: encoded history, the messages of this turn, and what is true only now."""
+    def body(self, history: bytes, new: Sequence[bytes], suffix: Sequence[Message]) -> bytes:
+        """Return a request body.
+
+        `history` is the encoded history, joined with commas; `new` are the encoded messages of the
+        current turn; `suffix` follows them and is left out of the provider's prompt cache.
+        """
         ...
 
-    async def ask(self, body: bytes, hear: Callable[[Piece], None]) -> Said:
-        """Ask, and hand each piece of the answer on as it comes. Raises a `ProviderError`."""
+    async def complete(self, body: bytes, on_delta: Callable[[Delta], None]) -> Completion:
+        """Send a request, call `on_delta` for each part of the answer, return the whole answer.
+
+        Raises `ProviderError`, or `ContextOverflow` if the prompt is too long for the model.
+        """
         ...

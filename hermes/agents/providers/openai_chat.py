@@ -1,4 +1,4 @@
-"""The protocol of OpenAI's chat completions, which most endpoints speak."""
+"""OpenAI's chat completions API, which most other endpoints implement too."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ import httpx2
 import msgspec
 
 from hermes.agents.providers.base import (
+    Completion,
+    Delta,
     Endpoint,
-    Piece,
-    Reasoning,
-    RequestRefused,
-    Said,
-    Text,
+    RequestRejected,
     Unavailable,
 )
-from hermes.agents.providers.sse_transport import MALFORMED, error_of, post
-from hermes.agents.providers.tool_calls import arguments_of, name_of
+from hermes.agents.providers.sse_transport import JSON_ERRORS, post, response_error
+from hermes.agents.providers.tool_calls import arguments_json, valid_name
+from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import JsonObject, Message, ToolCall, Usage
 from hermes.transcript.render import parts_of
 
 MAX_MALFORMED = 20
-"""So many events without sense, and the provider counts as broken."""
-_CUT = frozenset({"length", "max_tokens"})
+"""After more malformed events than this the answer counts as failed."""
+_TRUNCATED = frozenset({"length", "max_tokens"})
 _STATUS = {"insufficient_quota": 402, "invalid_api_key": 401}
-_FOREIGN = frozenset({"thinking", "redacted_thinking"})
+_ANTHROPIC_REASONING = frozenset({"thinking", "redacted_thinking"})
 _encode = msgspec.json.Encoder().encode
 
 
@@ -73,7 +72,7 @@ class _Usage(msgspec.Struct):
     completion_tokens_details: _OutputDetails | None = None
     prompt_cache_hit_tokens: int | None = None
     cost: float | JsonObject | None = None
-    """An object where the provider tells its parts, which not all name alike."""
+    """Some providers send an object here; its fields are not standardised."""
 
 
 class _Chunk(msgspec.Struct):
@@ -87,112 +86,117 @@ _decode = msgspec.json.Decoder(_Chunk, strict=False).decode
 
 
 @attrs.define(eq=False)
-class _Begun:
-    """A tool call while it comes."""
+class _PartialCall:
+    """A tool call that is being streamed."""
 
     id: str = ""
     name: str = ""
     arguments: str = ""
 
     def is_followed_by(self, call: _Call) -> bool:
-        """Whether a piece that has our number begins another call."""
+        """Whether a chunk with the same index begins another call."""
         function = call.function
         if function is None or not function.name or not self.name:
             return False
         if call.id and self.id:
             return call.id != self.id
-        return bool(function.arguments) and self._is_whole()
+        return bool(function.arguments) and self._is_complete()
 
-    def _is_whole(self) -> bool:
+    def _is_complete(self) -> bool:
         try:
             msgspec.json.decode(self.arguments)
-        except MALFORMED:
+        except JSON_ERRORS:
             return False
         return True
 
 
 @attrs.define
-class _Answer:
-    """A message while it comes."""
+class _StreamedAnswer:
+    """Assembles an answer from its events."""
 
     endpoint: Endpoint
-    hear: Callable[[Piece], None]
+    on_delta: Callable[[Delta], None]
     text: list[str] = attrs.Factory(list)
     reasoning: list[str] = attrs.Factory(list)
     details: list[JsonObject] = attrs.Factory(list)
-    calls: list[_Begun] = attrs.Factory(list)
-    numbered: dict[int, _Begun] = attrs.Factory(dict)
-    finish: str | None = None
-    counted: _Usage | None = None
+    calls: list[_PartialCall] = attrs.Factory(list)
+    by_index: dict[int, _PartialCall] = attrs.Factory(dict)
+    finish_reason: str | None = None
+    usage: _Usage | None = None
     malformed: int = 0
     done: bool = False
 
-    def take(self, data: bytes) -> None:
-        """The next event."""
+    def feed(self, data: bytes) -> None:
+        """Add the data of the next event."""
         if data == b"[DONE]":
             self.done = True
             return
         try:
             chunk = _decode(data)
-        except MALFORMED:
+        except JSON_ERRORS:
             self.malformed += 1
             if self.malformed > MAX_MALFORMED:
-                raise Unavailable(f"{self.endpoint.name} sends garbage") from None
+                raise Unavailable(f"{self.endpoint.name} sent malformed data") from None
             return
         if chunk.error is not None:
-            raise _failure(self.endpoint, data)
-        self.counted = chunk.usage or self.counted
+            raise _event_error(self.endpoint, data)
+        self.usage = chunk.usage or self.usage
         for choice in (chunk.choices or ())[:1]:
-            self.finish = choice.finish_reason or self.finish
+            self.finish_reason = choice.finish_reason or self.finish_reason
             self._add(choice.delta or choice.message or _Delta())
 
     def _add(self, delta: _Delta) -> None:
-        thought = delta.reasoning_content or delta.reasoning
-        if thought:
-            self.reasoning.append(thought)
-            self.hear(Reasoning(thought))
-        if said := delta.content or delta.refusal:
-            self.text.append(said)
-            self.hear(Text(said))
+        reasoning = delta.reasoning_content or delta.reasoning
+        if reasoning:
+            self.reasoning.append(reasoning)
+            self.on_delta(ReasoningDelta(reasoning))
+        if text := delta.content or delta.refusal:
+            self.text.append(text)
+            self.on_delta(TextDelta(text))
         self.details += delta.reasoning_details or ()
         for call in delta.tool_calls or ():
-            self._call(call)
+            self._add_call(call)
 
-    def _call(self, call: _Call) -> None:
-        begun = self._begun(call)
+    def _add_call(self, call: _Call) -> None:
+        partial = self._partial_call(call)
         function = call.function or _Function()
-        begun.id = begun.id or call.id or ""
-        # A name comes once; who repeats it in every piece must not have it twice.
-        begun.name = begun.name or function.name or ""
-        said = function.arguments
-        begun.arguments += _encode(said).decode() if isinstance(said, dict) else said or ""
+        partial.id = partial.id or call.id or ""
+        # Some servers repeat the name in every chunk, so names are not concatenated.
+        partial.name = partial.name or function.name or ""
+        arguments = function.arguments
+        if isinstance(arguments, dict):
+            arguments = _encode(arguments).decode()
+        partial.arguments += arguments or ""
 
-    def _begun(self, call: _Call) -> _Begun:
-        """The call that a piece belongs to.
+    def _partial_call(self, call: _Call) -> _PartialCall:
+        """Return the call that a chunk belongs to.
 
-        Some number the pieces, some send each call whole, some repeat its id in each piece, and
-        some give all calls one number.
+        Servers differ: most number the calls, some send each call in one chunk, some repeat the
+        id in every chunk, and some give all calls the same number.
         """
         if call.index is not None:
-            known = self.numbered.get(call.index)
+            known = self.by_index.get(call.index)
         elif call.id:
             known = next((each for each in self.calls if each.id == call.id), None)
         else:
             known = self.calls[-1] if self.calls else None
         if known is None or known.is_followed_by(call):
-            known = _Begun()
+            known = _PartialCall()
             self.calls.append(known)
             if call.index is not None:
-                self.numbered[call.index] = known
+                self.by_index[call.index] = known
         return known
 
-    def said(self) -> Said:
-        """The whole of it; an answer without its end is none, since calls may be missing."""
-        if self.finish is None and not self.done:
-            raise Unavailable(f"{self.endpoint.name} broke off in the middle of its answer")
+    def completion(self) -> Completion:
+        """Return the whole answer.
+
+        Raises `Unavailable` if the stream ended early, since tool calls may be missing.
+        """
+        if self.finish_reason is None and not self.done:
+            raise Unavailable(f"{self.endpoint.name} ended the stream before the answer was over")
         calls = tuple(
-            ToolCall(each.id or f"call_{place}", each.name, each.arguments or "{}")
-            for place, each in enumerate(self.calls)
+            ToolCall(call.id or f"call_{index}", call.name, call.arguments or "{}")
+            for index, call in enumerate(self.calls)
         )
         message = Message(
             "assistant",
@@ -200,25 +204,26 @@ class _Answer:
             tool_calls=calls,
             reasoning="".join(self.reasoning) or None,
             reasoning_details=tuple(self.details),
-            finish_reason=self.finish,
+            finish_reason=self.finish_reason,
         )
-        # Who counts nothing was called all the same.
-        usage = _usage(self.counted or _Usage(), self.endpoint)
-        return Said(message, usage, cut=self.finish in _CUT)
+        # A call counts even if the provider reports no tokens.
+        usage = _usage(self.usage or _Usage(), self.endpoint)
+        return Completion(message, usage, truncated=self.finish_reason in _TRUNCATED)
 
 
 @attrs.frozen
 class OpenAIChat:
-    """Speaks to one endpoint for one agent: its system prompt and tools are part of the bytes."""
+    """A `Provider` for chat completions, with a fixed system prompt and fixed tools."""
 
     client: httpx2.AsyncClient
     endpoint: Endpoint
     system: str | None = None
     tools: tuple[JsonObject, ...] = ()
-    _frame: tuple[bytes, bytes] = attrs.field(init=False)
+    _prefix: tuple[bytes, bytes] = attrs.field(init=False)
+    """The start of every request body, and the encoded system message."""
 
-    @_frame.default
-    def _make_frame(self) -> tuple[bytes, bytes]:
+    @_prefix.default
+    def _make_prefix(self) -> tuple[bytes, bytes]:
         request: dict[str, object] = {"model": self.endpoint.model, "stream": True}
         request["stream_options"] = {"include_usage": True}
         if self.endpoint.max_tokens is not None:
@@ -226,81 +231,83 @@ class OpenAIChat:
         request.update(self.endpoint.parameters)
         if self.tools:
             request["tools"] = [{"type": "function", "function": tool} for tool in self.tools]
-        head = _encode(request)[:-1] + b',"messages":['
+        start = _encode(request)[:-1] + b',"messages":['
         system = {"role": "system", "content": self.system}
-        return head, _encode(system) if self.system else b""
+        return start, _encode(system) if self.system else b""
 
     def encode(self, messages: Sequence[Message]) -> list[bytes]:
-        return [_encode(_wire(message)) for message in messages]
+        """Encode messages as JSON."""
+        return [_encode(_to_json(message)) for message in messages]
 
-    def body(self, history: bytes, fresh: Sequence[bytes], tail: Sequence[Message]) -> bytes:
-        head, system = self._frame
-        messages = [system, history, *fresh, *self.encode(tail)]
-        return b"".join([head, b",".join(filter(None, messages)), b"]}"])
+    def body(self, history: bytes, new: Sequence[bytes], suffix: Sequence[Message]) -> bytes:
+        """Return a request body (see `Provider.body`)."""
+        start, system = self._prefix
+        messages = [system, history, *new, *self.encode(suffix)]
+        return b"".join([start, b",".join(filter(None, messages)), b"]}"])
 
-    async def ask(self, body: bytes, hear: Callable[[Piece], None]) -> Said:
+    async def complete(self, body: bytes, on_delta: Callable[[Delta], None]) -> Completion:
+        """Send a request and return the answer (see `Provider.complete`)."""
         key = self.endpoint.key.reveal()
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        answer = _Answer(self.endpoint, hear)
-        await post(self.client, self.endpoint, "/chat/completions", body, headers, answer.take)
-        return answer.said()
+        answer = _StreamedAnswer(self.endpoint, on_delta)
+        await post(self.client, self.endpoint, "/chat/completions", body, headers, answer.feed)
+        return answer.completion()
 
 
-def _failure(endpoint: Endpoint, data: bytes) -> Exception:
-    """An error that comes as an event, after the answer has begun with success."""
-    found = msgspec.json.decode(data)
-    error = found.get("error")
+def _event_error(endpoint: Endpoint, data: bytes) -> Exception:
+    """Return the exception for an error that arrives as an event, after a status of 200."""
+    error = msgspec.json.decode(data).get("error")
     code = error.get("code") if isinstance(error, dict) else None
     try:
         status = int(str(code))
     except ValueError:
         status = _STATUS.get(str(code), 500)
-    problem = error_of(endpoint, status, data.decode(errors="replace"), {})
-    if isinstance(problem, RequestRefused) and not code:
+    problem = response_error(endpoint, status, data.decode(errors="replace"), {})
+    if isinstance(problem, RequestRejected) and not code:
         return Unavailable(str(problem))
     return problem
 
 
-def _usage(counted: _Usage, endpoint: Endpoint) -> Usage:
-    prompt = counted.prompt_tokens_details or _PromptDetails()
-    output = counted.completion_tokens_details or _OutputDetails()
-    cached = prompt.cached_tokens or counted.prompt_cache_hit_tokens or 0
+def _usage(counts: _Usage, endpoint: Endpoint) -> Usage:
+    prompt = counts.prompt_tokens_details or _PromptDetails()
+    output = counts.completion_tokens_details or _OutputDetails()
+    cached = prompt.cached_tokens or counts.prompt_cache_hit_tokens or 0
     written = prompt.cache_write_tokens or 0
-    whole = counted.prompt_tokens or 0
     return Usage(
         model=endpoint.model,
         provider=endpoint.name,
-        input_tokens=max(0, whole - cached - written),
-        output_tokens=counted.completion_tokens or 0,
+        input_tokens=max(0, (counts.prompt_tokens or 0) - cached - written),
+        output_tokens=counts.completion_tokens or 0,
         cache_read_tokens=cached,
         cache_write_tokens=written,
         reasoning_tokens=output.reasoning_tokens or 0,
-        cost=None if isinstance(counted.cost, dict) else counted.cost,
+        cost=None if isinstance(counts.cost, dict) else counts.cost,
     )
 
 
-def _wire(message: Message) -> JsonObject:
+def _to_json(message: Message) -> JsonObject:
     if message.role == "tool":
         return {
             "role": "tool",
             "tool_call_id": message.tool_call_id or "",
             "content": message.content or "",
         }
-    wire: JsonObject = {"role": message.role}
-    wire["content"] = list(parts_of(message)) if message.parts else message.content
+    encoded: JsonObject = {"role": message.role}
+    encoded["content"] = list(parts_of(message)) if message.parts else message.content
     if message.tool_calls:
-        wire["tool_calls"] = [
+        encoded["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": name_of(call), "arguments": arguments_of(call)},
+                "function": {"name": valid_name(call), "arguments": arguments_json(call)},
             }
             for call in message.tool_calls
         ]
-    # What another protocol's model thought is of no use to this one.
-    details = [each for each in message.reasoning_details if each.get("type") not in _FOREIGN]
+    details = [
+        each for each in message.reasoning_details if each.get("type") not in _ANTHROPIC_REASONING
+    ]
     if details:
-        wire["reasoning_details"] = details
-    elif message.reasoning and message.tool_calls:  # some think on where they called a tool
-        wire["reasoning_content"] = message.reasoning
-    return wire
+        encoded["reasoning_details"] = details
+    elif message.reasoning and message.tool_calls:  # some models resume their reasoning from it
+        encoded["reasoning_content"] = message.reasoning
+    return encoded

@@ -1,4 +1,8 @@
-"""What a model was shown so far, as bytes: a turn renders only what is new."""
+"""Encoded conversation histories, kept between turns.
+
+A turn encodes only the messages that are new, and everything that was sent before is sent again
+byte for byte, so that the provider can serve it from its own prompt cache.
+"""
 
 from __future__ import annotations
 
@@ -9,86 +13,92 @@ import attrs
 
 from hermes.agents.providers.base import Provider
 from hermes.messages import Message, StoredMessage
-from hermes.transcript.render import Alternating, Unfolding
+from hermes.transcript.render import AlternatingRenderer, IncrementalRenderer
 
 MAX_SESSIONS = 16
 Rows = Sequence[Message | StoredMessage]
 
 
 @attrs.define
-class _Shown:
-    """A conversation up to one of its rows."""
+class _EncodedHistory:
+    """The encoded history of one session."""
 
-    unfolding: Unfolding
-    body: bytearray = attrs.Factory(bytearray)
+    renderer: IncrementalRenderer
+    encoded: bytearray = attrs.Factory(bytearray)
     count: int = 0
     last_id: int | None = None
 
-    def is_part_of(self, history: Rows) -> bool:
-        """Whether the history begins with what was shown.
+    def is_prefix_of(self, history: Rows) -> bool:
+        """Whether the history still begins with the rows that were encoded.
 
-        Rows never change; who takes some back or writes them anew gives the last one another id.
+        Rows never change, and rows that replace others have new ids, so comparing the id of the
+        last row is enough.
         """
         if self.count == 0:
             return True
-        if self.last_id is None or self.count > len(history):  # without an id it cannot be found
+        if self.last_id is None or self.count > len(history):
             return False
         return _id(history[self.count - 1]) == self.last_id
 
 
 @attrs.define
-class Fresh:
-    """What was said in a turn so far, as bytes; stored later, it will be the same bytes."""
+class TurnMessages:
+    """The encoded messages of the current turn; once stored, they encode to the same bytes."""
 
     _provider: Provider
-    _unfolding: Unfolding
+    _renderer: IncrementalRenderer
     encoded: list[bytes] = attrs.Factory(list)
 
     def add(self, rows: Rows) -> None:
-        """Say more: a message, or one with all the results of its calls."""
-        self.encoded += self._provider.encode(self._unfolding.add(rows))
+        """Append messages; an assistant message must come with the results of its tool calls."""
+        self.encoded += self._provider.encode(self._renderer.add(rows))
 
-    def behind(self, tail: Sequence[Message]) -> Sequence[Message]:
-        """What is said last and not kept, as it may stand behind what was said so far."""
-        if not tail or not self._provider.endpoint.alternate:
-            return tail
-        return self._unfolding.copy().add(tail)
+    def suffix(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Return messages as they can follow the turn so far, without adding them to it."""
+        if not messages or not self._provider.endpoint.alternate_roles:
+            return messages
+        return self._renderer.copy().add(messages)
 
 
-class Prompts:
-    """The histories of the sessions that an agent speaks in, least used first."""
+class PromptCache:
+    """LRU cache of the encoded histories of an agent's sessions."""
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
-        self._shown: OrderedDict[str, _Shown] = OrderedDict()
+        self._histories: OrderedDict[str, _EncodedHistory] = OrderedDict()
 
     def history(self, session_id: str, rows: Rows) -> bytearray:
-        """The rows as bytes. What was sent once is sent again as it was."""
-        shown = self._shown.pop(session_id, None)
-        if shown is None or not shown.is_part_of(rows):
-            shown = _Shown(self._unfolding())
-        self._extend(shown, rows)
-        self._shown[session_id] = shown
-        while len(self._shown) > MAX_SESSIONS:
-            self._shown.popitem(last=False)
-        return shown.body
+        """Return the encoded rows; rows that were encoded before keep their bytes."""
+        history = self._histories.pop(session_id, None)
+        if history is None or not history.is_prefix_of(rows):
+            history = _EncodedHistory(self._new_renderer())
+        self._extend(history, rows)
+        self._histories[session_id] = history
+        while len(self._histories) > MAX_SESSIONS:
+            self._histories.popitem(last=False)
+        return history.encoded
 
-    def fresh(self, session_id: str) -> Fresh:
-        """The messages of a turn that is not stored yet, behind the history."""
-        shown = self._shown.get(session_id)
-        return Fresh(self._provider, self._unfolding() if shown is None else shown.unfolding.copy())
+    def start_turn(self, session_id: str) -> TurnMessages:
+        """Return an empty list of messages that follow the history of a session."""
+        history = self._histories.get(session_id)
+        renderer = self._new_renderer() if history is None else history.renderer.copy()
+        return TurnMessages(self._provider, renderer)
 
-    def _unfolding(self) -> Unfolding:
-        return Alternating() if self._provider.endpoint.alternate else Unfolding()
+    def _new_renderer(self) -> IncrementalRenderer:
+        return (
+            AlternatingRenderer()
+            if self._provider.endpoint.alternate_roles
+            else IncrementalRenderer()
+        )
 
-    def _extend(self, shown: _Shown, rows: Rows) -> None:
-        new = rows[shown.count :]
+    def _extend(self, history: _EncodedHistory, rows: Rows) -> None:
+        new = rows[history.count :]
         if not new:
             return
-        encoded = self._provider.encode(shown.unfolding.add(new))
+        encoded = self._provider.encode(history.renderer.add(new))
         if encoded:
-            shown.body += (b"," if shown.body else b"") + b",".join(encoded)
-        shown.count, shown.last_id = len(rows), _id(rows[-1])
+            history.encoded += (b"," if history.encoded else b"") + b",".join(encoded)
+        history.count, history.last_id = len(rows), _id(rows[-1])
 
 
 def _id(row: Message | StoredMessage) -> int | None:

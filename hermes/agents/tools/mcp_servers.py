@@ -1,6 +1,6 @@
-"""Tools of MCP servers, over stdio or HTTP: each server is watched, and started again when it dies.
+"""Tools of MCP servers, over stdio or HTTP. A server that dies is started again.
 
-Imported only where a server is configured: it needs the `mcp` extra.
+Needs the `mcp` extra, so it is imported only if a server is configured.
 """
 
 from __future__ import annotations
@@ -14,53 +14,57 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 from mcp import Client, MCPError, StdioServerParameters
-from mcp_types import CONNECTION_CLOSED, CallToolResult, TextContent, Tool as Offered
+from mcp_types import CONNECTION_CLOSED, CallToolResult, TextContent, Tool as McpTool
 
 from hermes import user_code
 from hermes.agents.tools.schema import GivenSignature
 from hermes.agents.tools.toolbox import Tool
+from hermes.background import open_background
 from hermes.errors import HermesError
 from hermes.messages import JsonObject
+from hermes.retry import Backoff
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+FIRST_DELAY, MAX_DELAY = 0.5, 30.0
+STABLE_SECONDS = 60.0
+"""If a server ran for longer than this, its next start is not delayed by earlier failures."""
 MAX_NAME = 64
-STEADY_SECONDS = 60.0
-"""After so long a life, a death is a new one and not one more of a row."""
-
-
-_UNNAMEABLE = re.compile(r"[^a-zA-Z0-9_-]")
+_INVALID = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class ToolRefused(HermesError):
-    """What a tool of a server says has gone wrong."""
+    """A tool of an MCP server reported an error."""
 
 
 class ServerDown(HermesError):
-    """The server does not run now; it is being started again."""
+    """The MCP server is not running; it is being restarted."""
 
 
 @attrs.frozen(kw_only=True)
 class McpServer:
-    """How a server is reached: a command that speaks over stdio, or the URL of one."""
+    """How to reach an MCP server: a command that speaks MCP over stdio, or a URL.
+
+    Raises `ValueError` unless exactly one of `command` and `url` is given.
+    """
 
     name: str
+    """Becomes the prefix of the names of its tools."""
     command: Sequence[str] = ()
     url: str | None = attrs.field(default=None, repr=False)
     environment: Mapping[str, str] = attrs.field(factory=dict, repr=False)
-    """Keys come this way, or in the url: neither shows itself."""
-    start_seconds: float = 30.0
-    call_seconds: float = 120.0
-    look_seconds: float = 10.0
-    """How often it is asked whether it is still there."""
+    """Environment variables for the command. Not part of the repr, because they may be secrets."""
+    start_timeout: float = 30.0
+    call_timeout: float = 120.0
+    ping_interval: float = 10.0
+    """Seconds between two checks whether the server still responds."""
 
     def __attrs_post_init__(self) -> None:
         if bool(self.command) == bool(self.url):
             raise ValueError(f"MCP server {self.name}: give either a command or a url")
 
     def client(self) -> Client:
-        """A connection that is not open yet."""
+        """Return a client that is not connected yet."""
         if self.url is not None:
             return Client(self.url)
         command, *arguments = self.command
@@ -69,156 +73,163 @@ class McpServer:
 
 
 class Connection:
-    """One server, from now until its nursery ends."""
+    """A supervised connection to one MCP server. Opened by `open_servers`."""
 
     def __init__(self, server: McpServer) -> None:
         self.server = server
-        self.problem: str | None = "it was not started yet"
-        """Why it cannot be used now; None while it runs."""
-        self.starts = 0
+        self.problem: str | None = "not started yet"
+        """Why the server cannot be used now; None while it runs."""
+        self.starts: int = 0
+        """How often the server was started."""
         self._client: Client | None = None
-        self._offered: dict[str, Offered] = {}
-        self._broken = trio.Event()
+        self._offered: dict[str, McpTool] = {}
+        self._lost = trio.Event()
         self._tried = trio.Event()
         self._up = trio.Event()
 
     @property
-    def offered(self) -> Mapping[str, Offered]:
-        """The tools it has offered last, by name."""
+    def offered(self) -> Mapping[str, McpTool]:
+        """The tools of the server when it was last started, by name."""
         return self._offered
 
-    async def watch(self) -> None:
-        """Keep it running; never ends by itself, whatever the server does."""
-        pause = FIRST_PAUSE
+    async def supervise(self) -> None:
+        """Keep the server running, until cancelled."""
+        backoff = Backoff(FIRST_DELAY, MAX_DELAY)
         while True:
-            begun = trio.current_time()
-            try:
-                reason = await self._live()
-            except BaseException as error:  # noqa: BLE001 - foreign code, in another process
-                if (through := user_code.passing(error)) is not None:
-                    raise through from None
-                self.problem = user_code.describe(error)[:300]
-                reason = user_code.loggable(user_code.leaf(error))
+            started = trio.current_time()
+            reason = "the connection was lost"
+            with user_code.contained() as caught:
+                if not await self._run():
+                    reason = self.problem = (
+                        f"it did not start within {self.server.start_timeout:g} seconds"
+                    )
+            if caught.error is not None:
+                self.problem = user_code.describe(caught.error)[:300]
+                # Without the message, which may quote the arguments of a tool call.
+                reason = user_code.loggable(user_code.leaf(caught.error))
             self._client = None
             self._tried.set()
             if self._up.is_set():
                 self._up = trio.Event()
             log.warning("MCP server %s has ended: %s", self.server.name, reason)
-            if trio.current_time() - begun > STEADY_SECONDS:
-                pause = FIRST_PAUSE
-            await trio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            if trio.current_time() - started > STABLE_SECONDS:
+                backoff.reset()
+            await trio.sleep(backoff.next())
 
-    async def _live(self) -> str:
-        """One life of the server: start it, ask what it offers, look after it; says how it ended.
-
-        Without the words of errors, which may be what a tool was told.
-        """
+    async def _run(self) -> bool:
+        """Start the server and wait until it is lost. Returns False if it did not start in time."""
         self.starts += 1
-        self._broken = trio.Event()
-        with trio.CancelScope(deadline=trio.current_time() + self.server.start_seconds) as starting:
+        self._lost = trio.Event()
+        with trio.CancelScope(deadline=trio.current_time() + self.server.start_timeout) as starting:
             async with self.server.client() as client:
-                offered = await _listed(client)
+                offered = await _list_tools(client)
                 starting.deadline = float("inf")
                 self._offered = offered
                 self._client, self.problem = client, None
                 self._tried.set()
                 self._up.set()
-                await self._look_after(client)
-        if starting.cancelled_caught:
-            self.problem = f"it did not start within {self.server.start_seconds:g} seconds"
-            return self.problem
-        return "it broke off"
+                await self._wait_lost(client)
+        return not starting.cancelled_caught
 
-    def _lost(self, error: Exception) -> ServerDown:
-        """The connection is gone: nobody else is to try it, and it is opened again."""
+    async def _wait_lost(self, client: Client) -> None:
+        """Wait until a call loses the connection; raise an exception if a ping fails."""
+        while True:
+            with trio.move_on_after(self.server.ping_interval):
+                await self._lost.wait()
+                return
+            with trio.fail_after(self.server.start_timeout):
+                await client.list_tools(cache_mode="bypass")  # a real request to the server
+
+    def _mark_lost(self, error: Exception) -> ServerDown:
+        """Stop using the connection, so that the supervisor opens another one."""
         self._client = None
         self.problem = user_code.describe(error)[:200]
-        self._broken.set()
+        self._lost.set()
         self._up = trio.Event()
-        return ServerDown(f"the server {self.server.name} broke off ({self.problem})")
-
-    async def _look_after(self, client: Client) -> None:
-        while True:
-            with trio.move_on_after(self.server.look_seconds):
-                await self._broken.wait()
-                return
-            with trio.fail_after(self.server.start_seconds):
-                await client.list_tools(cache_mode="bypass")  # it is the server that is asked
+        return ServerDown(
+            f"the connection to MCP server {self.server.name} failed ({self.problem})"
+        )
 
     async def wait_up(self) -> None:
-        """Wait until it runs."""
+        """Wait until the server runs."""
         await self._up.wait()
 
     async def wait_tried(self) -> None:
-        """Wait until it has been started, or has failed to."""
+        """Wait until the first attempt to start the server has succeeded or failed."""
         await self._tried.wait()
 
     async def call(self, name: str, arguments: JsonObject) -> tuple[str, bool]:
-        """What a tool says, and whether it failed."""
+        """Call a tool; returns its output and whether it failed.
+
+        Raises `ServerDown` if the server is not running, or if the connection fails.
+        """
         client = self._client
         if client is None:
             raise ServerDown(
-                f"the server {self.server.name} does not run now ({self.problem}); "
-                "it is being started again"
+                f"MCP server {self.server.name} is not running ({self.problem}); "
+                "it is being restarted"
             )
         try:
-            with trio.fail_after(self.server.call_seconds):
+            with trio.fail_after(self.server.call_timeout):
                 result = await client.call_tool(name, arguments)
         except trio.TooSlowError:
-            return f"it took longer than {self.server.call_seconds:g} seconds", True
+            return f"it timed out after {self.server.call_timeout:g} seconds", True
         except MCPError as error:
             if error.error.code != CONNECTION_CLOSED:
                 return str(error), True
-            raise self._lost(error) from error
+            raise self._mark_lost(error) from error
         except Exception as error:
-            raise self._lost(error) from error
+            raise self._mark_lost(error) from error
         return _text(result), bool(result.is_error)
 
 
 def tools_of(connections: Sequence[Connection], *, approval: bool = False) -> list[Tool]:
-    """What the servers offer, as tools named after server and tool.
+    """Return the tools of MCP servers, named `server_tool`.
 
-    The list is that of now: an agent keeps it, so that its prompt stays the same while a server is
-    away, and calls of its tools say so.
+    The list does not change later: an agent keeps it, so that its prompt stays the same while a
+    server is down. Calls then fail with a message that says so.
+
+    Args:
+        connections: From `open_servers`.
+        approval: Whether each call needs the user's approval.
     """
     tools: dict[str, Tool] = {}
     for connection in connections:
         for name, offered in sorted(connection.offered.items()):
-            named = _named(connection, name, tools)
-            tools[named] = Tool(
-                name=named,
+            unique = _unique_name(connection, name, tools)
+            tools[unique] = Tool(
+                name=unique,
                 function=_caller(connection, name),
                 signature=GivenSignature.given(
                     offered.description or "", dict(offered.input_schema)
                 ),
                 once=approval,
                 approval=approval,
-                seconds=connection.server.call_seconds + 1,
+                timeout=connection.server.call_timeout + 1,
             )
     return list(tools.values())
 
 
-def _named(connection: Connection, tool: str, taken: Container[str]) -> str:
-    """Its name for a model; numbered where others come to the same one, cut and cleaned."""
-    name = base = _UNNAMEABLE.sub("_", f"{connection.server.name}_{tool}")[:MAX_NAME]
+def _unique_name(connection: Connection, tool: str, taken: Container[str]) -> str:
+    """Return a valid tool name; numbered if another tool has it already."""
+    name = base = _INVALID.sub("_", f"{connection.server.name}_{tool}")[:MAX_NAME]
     numbers = itertools.count(2)
     while name in taken:
-        end = f"_{next(numbers)}"
-        name = base[: MAX_NAME - len(end)] + end
+        ending = f"_{next(numbers)}"
+        name = base[: MAX_NAME - len(ending)] + ending
     return name
 
 
-async def _listed(client: Client) -> dict[str, Offered]:
-    """All tools of a server by name, page by page."""
-    found: dict[str, Offered] = {}
+async def _list_tools(client: Client) -> dict[str, McpTool]:
+    """Return all tools of a server by name, from all pages."""
+    tools: dict[str, McpTool] = {}
     cursor = None
     while True:
         page = await client.list_tools(cursor=cursor, cache_mode="bypass")
-        found.update((tool.name, tool) for tool in page.tools)
+        tools.update((tool.name, tool) for tool in page.tools)
         cursor = page.next_cursor
         if cursor is None:
-            return found
+            return tools
 
 
 def _caller(connection: Connection, name: str) -> Callable[..., Awaitable[str]]:
@@ -240,18 +251,15 @@ def _text(result: CallToolResult) -> str:
 
 @asynccontextmanager
 async def open_servers(servers: Sequence[McpServer]) -> AsyncIterator[list[Connection]]:
-    """Connections to servers, watched during the block; one that does not start hinders nobody."""
+    """Start MCP servers and keep them running until the end of the block.
+
+    The block begins when each server has started or failed to; a server that fails is retried in
+    the background.
+    """
     connections = [Connection(server) for server in servers]
-    raised: BaseException | None = None
-    async with trio.open_nursery() as nursery:
+    async with open_background() as nursery:
         for connection in connections:
-            nursery.start_soon(connection.watch)
+            nursery.start_soon(connection.supervise)
         for connection in connections:
             await connection.wait_tried()
-        try:
-            yield connections
-        except BaseException as error:  # noqa: BLE001 - raised below, not in a group
-            raised = error
-        nursery.cancel_scope.cancel()
-    if raised is not None:
-        raise raised
+        yield connections

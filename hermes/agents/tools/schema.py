@@ -1,4 +1,4 @@
-"""From a typed Python function to what a model is told of it, and back from a model's JSON."""
+"""JSON schemas of typed Python functions, and decoding of the arguments that a model sends."""
 
 from __future__ import annotations
 
@@ -13,109 +13,120 @@ import msgspec
 
 from hermes.messages import JsonObject
 from hermes.protocols import Turn
+from hermes.sanitize import one_line
 
-TURN = "turn"
-_ARGS = re.compile(r"(?:Args|Arguments|Parameters):\s*")
-_GOOGLE = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
-_SPHINX = re.compile(r":(?:param|parameter|arg|argument)(?:\s+[^:]*?)?\s+(\w+):\s*(.*)")
-_FIELD = re.compile(r":\w[^:]*:")
-_SHOWN: Mapping[object, str] = {
+_TURN = "turn"
+_ARGS_SECTION = re.compile(r"(?:Args|Arguments|Parameters):\s*")
+_GOOGLE_ITEM = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
+_SPHINX_PARAM = re.compile(r":(?:param|parameter|arg|argument)(?:\s+[^:]*?)?\s+(\w+):\s*(.*)")
+_SPHINX_FIELD = re.compile(r":\w[^:]*:")
+_STARS: Mapping[object, str] = {
     inspect.Parameter.VAR_POSITIONAL: "*",
     inspect.Parameter.VAR_KEYWORD: "**",
 }
-_AS_THEY_ARE = frozenset({"default", "enum", "const", "examples", "required"})
-_LEFT_OUT = frozenset({"$ref", "title", "discriminator"})
+_LITERAL_KEYS = frozenset({"default", "enum", "const", "examples", "required"})
+_DROPPED_KEYS = frozenset({"$ref", "title", "discriminator"})
 
 
 class BadArguments(ValueError):
-    """What a model has sent is not what the function takes; the text says why."""
+    """The arguments from a model do not match the function. The message is one line for it."""
 
 
 @attrs.frozen
 class Arguments:
-    """The arguments of a call: as canonical JSON, and as the function takes them."""
+    """The decoded arguments of a call."""
 
     canonical: str
+    """JSON with sorted keys and no white space; equal arguments have equal texts."""
     values: Mapping[str, Any]
+    """The arguments as the types of the function's annotations."""
 
 
 @attrs.frozen
 class Signature:
-    """How a function is called by a model."""
+    """How a model calls a function."""
 
     description: str
     parameters: JsonObject
     takes_turn: str | None
-    """The parameter that is given the running turn, if there is one."""
+    """The name of the parameter that receives the running turn, if there is one."""
     _decoder: msgspec.json.Decoder[Any] = attrs.field(eq=False, repr=False)
 
     @classmethod
     def of(cls, function: Callable[..., Any], name: str) -> Signature:
-        """Read a function; TypeError, in a sentence, where a model could not call it."""
+        """Return the signature of a function.
+
+        Raises `TypeError`, with a message of one line, if a model could not call the function.
+        """
         hints = _hints(function, name)
         fields: list[tuple[str, Any, Any] | tuple[str, Any]] = []
         defaults: dict[str, object] = {}
         takes_turn = None
         for each in inspect.signature(function).parameters.values():
-            if hints.get(each.name) is Turn or (each.name == TURN and each.name not in hints):
+            if hints.get(each.name) is Turn or (each.name == _TURN and each.name not in hints):
                 takes_turn = each.name
                 continue
-            kind = _checked(each, hints, name)
+            kind = _checked_type(each, hints, name)
             if each.default is inspect.Parameter.empty:
                 fields.append((each.name, kind))
             else:
-                # Left out by the model, it is left out of the call: the function has its default.
+                # A parameter that the model omits is omitted in the call, and gets its default.
                 fields.append((each.name, kind, msgspec.UNSET))
                 defaults[each.name] = each.default
         arguments = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
-        said, described = read_docstring(inspect.getdoc(function) or "")
+        description, described = parse_docstring(inspect.getdoc(function) or "")
         return cls(
-            said,
+            description,
             _parameters(arguments, name, defaults, described),
             takes_turn,
             msgspec.json.Decoder(arguments),
         )
 
     def read(self, text: str) -> Arguments:
-        """The arguments that a model has sent, or `BadArguments`."""
+        """Decode the arguments that a model has sent. Raises `BadArguments`."""
         try:
             sent = text.encode() if text.strip() else b"{}"
             values = self._decoder.decode(sent)
             canonical = msgspec.json.encode(msgspec.json.decode(sent), order="deterministic")
         except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-            raise BadArguments(f"{_one_line(str(error))}. {self.usage}") from None
-        except Exception as error:  # noqa: BLE001 - a type of the function's own may refuse its values
-            raise BadArguments(f"{type(error).__name__}: {_one_line(str(error))}") from None
-        named = {name: getattr(values, name) for name in values.__struct_fields__}
-        given = {name: value for name, value in named.items() if value is not msgspec.UNSET}
+            raise BadArguments(f"{one_line(str(error))}. {self.usage}") from None
+        except Exception as error:  # noqa: BLE001 - user code: validation in a type of the function
+            raise BadArguments(f"{type(error).__name__}: {one_line(str(error))}") from None
+        given = {
+            name: value
+            for name, value in msgspec.structs.asdict(values).items()
+            if value is not msgspec.UNSET
+        }
         return Arguments(canonical.decode(), given)
 
     @property
     def usage(self) -> str:
-        """What it takes, in a sentence for a model that got it wrong."""
+        """The expected arguments, in one sentence."""
         required = self.parameters.get("required", ())
-        taken = [
-            f"{name}: {_kind(schema)}" + ("" if name in required else " (optional)")
+        expected = [
+            f"{name}: {_type_name(schema)}" + ("" if name in required else " (optional)")
             for name, schema in self.parameters["properties"].items()
         ]
-        return "It takes " + (f"an object with {', '.join(taken)}." if taken else "no arguments.")
+        if not expected:
+            return "It takes no arguments."
+        return f"It takes an object with {', '.join(expected)}."
 
 
 @attrs.frozen
 class GivenSignature(Signature):
-    """How a tool of somebody else's is called: by the schema it came with, which it checks."""
+    """A signature with a given JSON schema. The tool itself validates the arguments."""
 
     @classmethod
     def given(cls, description: str, parameters: JsonObject) -> GivenSignature:
-        """The signature of a tool that has told its schema."""
+        """Return a signature with this description and schema."""
         return cls(description, parameters, None, msgspec.json.Decoder(dict[str, Any]))
 
     def read(self, text: str) -> Arguments:
-        """The arguments that a model has sent; whether they are right, the tool will say."""
+        """Decode a JSON object, without validating it. Raises `BadArguments`."""
         try:
             values = self._decoder.decode(text.encode() if text.strip() else b"{}")
         except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-            raise BadArguments(f"{_one_line(str(error))}. It takes an object.") from None
+            raise BadArguments(f"{one_line(str(error))}. It takes an object.") from None
         canonical = msgspec.json.encode(values, order="deterministic")
         return Arguments(canonical.decode(), values)
 
@@ -124,25 +135,27 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
     except (NameError, TypeError, AttributeError) as error:
-        raise TypeError(f"tool {name}: an annotation cannot be understood: {error}") from None
+        raise TypeError(f"tool {name}: an annotation cannot be resolved: {error}") from None
 
 
-def _checked(parameter: inspect.Parameter, hints: Mapping[str, Any], tool: str) -> Any:
-    """The type of a parameter; TypeError where a model cannot give it."""
+def _checked_type(parameter: inspect.Parameter, hints: Mapping[str, Any], tool: str) -> Any:
+    """Return the type of a parameter. Raises `TypeError` if a model cannot send a value of it."""
     name = parameter.name
     if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
-        shown = _SHOWN.get(parameter.kind, "") + name
-        raise TypeError(f"tool {tool}: a model cannot give {shown}, which has no name in a call")
+        shown = _STARS.get(parameter.kind, "") + name
+        raise TypeError(f"tool {tool}: a model cannot pass {shown}, which has no keyword")
     if name not in hints:
         raise TypeError(f"tool {tool}: parameter {name} needs an annotation")
     if name.startswith("__"):
-        raise TypeError(f"tool {tool}: parameter {name} cannot begin with two underscores")
+        raise TypeError(f"tool {tool}: parameter {name} must not begin with two underscores")
     try:
         msgspec.json.schema(hints[name])
         msgspec.json.Decoder(hints[name])
     except (TypeError, NameError) as error:
         why = str(error).strip().splitlines()[-1]
-        raise TypeError(f"tool {tool}: parameter {name} cannot come from JSON: {why}") from None
+        raise TypeError(
+            f"tool {tool}: parameter {name} cannot be decoded from JSON: {why}"
+        ) from None
     return hints[name]
 
 
@@ -156,10 +169,10 @@ def _parameters(
     try:
         schema: JsonObject = _inlined(ref, components, ())
     except RecursionError:
-        raise TypeError(f"tool {tool}: a type that contains itself has no end") from None
+        raise TypeError(f"tool {tool}: recursive types are not supported") from None
     for name, each in schema["properties"].items():
         each.pop("default", None)
-        if name in defaults and (default := _as_json(defaults[name])) is not msgspec.UNSET:
+        if name in defaults and (default := _json_default(defaults[name])) is not msgspec.UNSET:
             each["default"] = default
         if name in described:
             each.setdefault("description", described[name])
@@ -167,7 +180,7 @@ def _parameters(
 
 
 def _inlined(node: Any, components: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
-    """A schema without references, and without the names that only these need."""
+    """Return a schema with all references replaced by what they refer to."""
     if isinstance(node, list):
         return [_inlined(each, components, inside) for each in node]
     if not isinstance(node, dict):
@@ -177,85 +190,82 @@ def _inlined(node: Any, components: Mapping[str, Any], inside: tuple[str, ...]) 
         if name in inside:
             raise RecursionError(name)
         found = _inlined(components[name], components, (*inside, name))
-    kept = {key: value for key, value in node.items() if key not in _LEFT_OUT}
+    kept = {key: value for key, value in node.items() if key not in _DROPPED_KEYS}
     for key, value in kept.items():
-        if key == "properties":  # its keys are names, not words of the schema
+        if key == "properties":  # its keys are names of parameters, not keywords of the schema
             found[key] = {n: _inlined(each, components, inside) for n, each in value.items()}
+        elif key in _LITERAL_KEYS:
+            found[key] = value
         else:
-            as_it_is = key in _AS_THEY_ARE
-            found[key] = value if as_it_is else _inlined(value, components, inside)
+            found[key] = _inlined(value, components, inside)
     return found
 
 
-def _as_json(value: object) -> Any:
-    """A default as a model sees it; UNSET where JSON cannot say it."""
+def _json_default(value: object) -> Any:
+    """Return a default value as JSON; UNSET if it cannot be encoded."""
     try:
         return msgspec.json.decode(msgspec.json.encode(value, order="deterministic"))
     except (TypeError, ValueError, msgspec.MsgspecError):
         return msgspec.UNSET
 
 
-def _kind(schema: JsonObject) -> str:
+def _type_name(schema: JsonObject) -> str:
     if "enum" in schema:
         return "one of " + ", ".join(msgspec.json.encode(each).decode() for each in schema["enum"])
     if "anyOf" in schema:
-        return " or ".join(_kind(each) for each in schema["anyOf"])
-    kind = schema.get("type")
-    return kind if isinstance(kind, str) else "anything"
+        return " or ".join(_type_name(each) for each in schema["anyOf"])
+    name = schema.get("type")
+    return name if isinstance(name, str) else "anything"
 
 
-def read_docstring(doc: str) -> tuple[str, dict[str, str]]:
-    """What a docstring says of the function, and of each parameter (Google's style or Sphinx's)."""
-    said: list[str] = []
+def parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
+    """Split a docstring, in Google or Sphinx style, into description and parameter descriptions."""
+    description: list[str] = []
     described: dict[str, str] = {}
     lines = doc.splitlines()
-    place = 0
-    while place < len(lines):
-        line = lines[place]
-        if _ARGS.fullmatch(line):
-            end = _block(lines, place + 1, deeper_than=0)
-            described |= _google(lines[place + 1 : end])
-            place = end
-        elif _FIELD.match(line):
-            end = _block(lines, place + 1, deeper_than=0)
-            if found := _SPHINX.match(line):
-                text = [found[2], *lines[place + 1 : end]]
-                described[found[1]] = _one_line(" ".join(text))
-            place = end
+    index = 0
+    while index < len(lines):
+        line = lines[index]
+        if _ARGS_SECTION.fullmatch(line):
+            end = _block_end(lines, index + 1, deeper_than=0)
+            described |= _google_items(lines[index + 1 : end])
+            index = end
+        elif _SPHINX_FIELD.match(line):
+            end = _block_end(lines, index + 1, deeper_than=0)
+            if match := _SPHINX_PARAM.match(line):
+                described[match[1]] = one_line(" ".join([match[2], *lines[index + 1 : end]]))
+            index = end
         else:
-            said.append(line)
-            place += 1
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(said)).strip(), described
+            description.append(line)
+            index += 1
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(description)).strip(), described
 
 
-def _google(lines: list[str]) -> dict[str, str]:
+def _google_items(lines: list[str]) -> dict[str, str]:
     described: dict[str, str] = {}
-    depth = min((_depth(line) for line in lines if line.strip()), default=0)
+    indentation = min((_indentation(line) for line in lines if line.strip()), default=0)
     name = None
     for line in lines:
-        if _depth(line) == depth and (found := _GOOGLE.fullmatch(line.strip())):
-            name = found[1]
-            described[name] = found[2]
+        match = _GOOGLE_ITEM.fullmatch(line.strip())
+        if match and _indentation(line) == indentation:
+            name = match[1]
+            described[name] = match[2]
         elif name is not None:
             described[name] += " " + line
-    return {name: _one_line(text) for name, text in described.items()}
+    return {name: one_line(text) for name, text in described.items()}
 
 
-def _block(lines: list[str], start: int, deeper_than: int) -> int:
-    """Where the lines end that are indented deeper, empty ones among them."""
+def _block_end(lines: list[str], start: int, deeper_than: int) -> int:
+    """Return the end of a block of lines that are blank or indented deeper."""
     end = start
-    for place in range(start, len(lines)):
-        if not lines[place].strip():
+    for index in range(start, len(lines)):
+        if not lines[index].strip():
             continue
-        if _depth(lines[place]) <= deeper_than:
+        if _indentation(lines[index]) <= deeper_than:
             break
-        end = place + 1
+        end = index + 1
     return end
 
 
-def _depth(line: str) -> int:
+def _indentation(line: str) -> int:
     return len(line) - len(line.lstrip())
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())

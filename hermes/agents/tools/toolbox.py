@@ -1,7 +1,7 @@
-"""Tools: typed Python functions that a model may call.
+"""`tool` and `Toolbox`: typed Python functions that a model may call.
 
-Whatever goes wrong with a call is told to the model in one line, so that it can do better. What has
-effects is recorded before it happens (`once`), or waits for a user who allows it (`approval`).
+If a call fails, the model gets the reason in one line and can try again. Tools with side effects
+can record a call before it runs (`once`) or require the approval of the user (`approval`).
 """
 
 from __future__ import annotations
@@ -19,70 +19,80 @@ import trio
 from msgspec.structs import replace
 
 from hermes import user_code
-from hermes.actors.context import said_to
 from hermes.agents.tools.schema import Arguments, BadArguments, Signature
 from hermes.errors import NotApproved, Overloaded, StoreError, TurnClosed
 from hermes.events import ApprovalAsked
 from hermes.messages import Approval, JsonObject, Outbound, ToolCall, ToolCallRecord
+from hermes.outbound import outbox_rows
 from hermes.protocols import ToolRecords, Turn
+from hermes.sanitize import one_line
 
 log = logging.getLogger(__name__)
 
-SECONDS = 300.0
+TIMEOUT = 300.0
 MAX_OUTPUT = 50_000
-LEAST_OUTPUT = 200
-THREADS = 20
-APPROVAL_SECONDS = 3600.0
-MAX_APPROVED = 10_000
-"""Characters of arguments that a user can be asked to allow."""
+MIN_MAX_OUTPUT = 200
+MAX_THREADS = 20
+APPROVAL_TIMEOUT = 3600.0
+MAX_APPROVAL_ARGUMENTS = 10_000
+"""Arguments longer than this cannot be shown to a user, so such a call cannot be approved."""
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
-DONE = "(done)"
-LEFT_OUT = "\n[{left} of {all} characters were left out here]"
-UNKNOWN_END = (
-    "This call of {name} was begun before, and then the process ended. Whether it took effect is "
-    "unknown; it is not made again."
+NO_RESULT = "(done)"
+OMITTED = "\n[{omitted} of {total} characters omitted]"
+UNKNOWN_OUTCOME = (
+    "This call of {name} was started before, and then the process ended. It is unknown whether it "
+    "took effect; it is not run again."
 )
-ASK = (
-    "{name} was not run: it needs the user's approval. Ask the user to answer /approve {number} "
+NEEDS_APPROVAL = (
+    "{name} was not run: it needs the user's approval. Ask the user to reply /approve {number} "
     "(or /deny {number}), and end your turn now; do not call it again before that."
 )
-WANTED = (
-    "{name} wants to run with {arguments}\n/approve {number} allows it once, /deny {number} not."
+APPROVAL_QUESTION = (
+    "{name} wants to run with {arguments}\n"
+    "Reply /approve {number} to allow it once, or /deny {number} to refuse."
 )
-TOO_LONG = "{name} was not run: its arguments are too long to be shown to a user for approval."
-NO_RECORDS = "{name} was not run: it has to be recorded first, and there is no store to do so."
+ARGUMENTS_TOO_LONG = (
+    "{name} was not run: its arguments are too long to be shown to the user for approval."
+)
+NO_STORE = "{name} was not run: its calls must be recorded, and there is no store."
+NOT_RECORDED = "{name} was not run: the call could not be recorded ({error})."
 
 
 @attrs.frozen
 class ToolOutcome:
-    """What came of a call: the text for the model, and whether the call failed."""
+    """The result of a tool call."""
 
     content: str
+    """The text for the model."""
     failed: bool = False
 
 
 @attrs.frozen(kw_only=True)
 class Tool:
-    """A function that a model may call; it can still be called as the function it is."""
+    """A function that a model may call. Made by `tool`; it can still be called as the function."""
 
     name: str
     function: Callable[..., Any]
     signature: Signature
     once: bool = False
-    """Recorded before it runs, and not run again by a turn that runs again."""
+    """Each call is recorded before it runs, and not repeated if the turn runs again."""
     approval: bool = False
-    """Run only with a user's approval of exactly its arguments; such a tool is also a once tool."""
+    """A call needs the user's approval of exactly its arguments; implies `once`."""
     platforms: frozenset[str] | None = None
-    seconds: float = SECONDS
+    """The platforms on which the tool is available; None: all."""
+    timeout: float = TIMEOUT
+    """Maximum duration of a call in seconds."""
     max_output: int = MAX_OUTPUT
+    """Maximum length of the output in characters."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function itself."""
         return self.function(*args, **kwargs)
 
     @property
     def schema(self) -> JsonObject:
-        """What a model is told of it."""
+        """Name, description and parameters, as a model gets them."""
         return {
             "name": self.name,
             "description": self.signature.description,
@@ -90,15 +100,15 @@ class Tool:
         }
 
     def is_for(self, platform: str) -> bool:
-        """Whether it may be used there."""
+        """Whether the tool is available on a platform."""
         return self.platforms is None or platform in self.platforms
 
-    def bounded(self, text: str) -> str:
-        """The text, cut where it is too long, with a note of how much is missing."""
+    def truncate(self, text: str) -> str:
+        """Cut a text to `max_output` characters, with a note of how many are omitted."""
         if len(text) <= self.max_output:
             return text
-        room = self.max_output - len(LEFT_OUT.format(left=len(text), all=len(text)))
-        return text[:room] + LEFT_OUT.format(left=len(text) - room, all=len(text))
+        room = self.max_output - len(OMITTED.format(omitted=len(text), total=len(text)))
+        return text[:room] + OMITTED.format(omitted=len(text) - room, total=len(text))
 
 
 @overload
@@ -110,37 +120,56 @@ def tool(
     once: bool = False,
     approval: bool = False,
     platforms: Iterable[str] | None = None,
-    seconds: float = SECONDS,
+    timeout: float = TIMEOUT,
     max_output: int = MAX_OUTPUT,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None, /, **options: Any
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a tool of a function, bare or with options; TypeError where a model cannot call it."""
+    """Decorator that makes a tool of a function, as `@tool` or with options.
+
+    The schema for the model comes from the type annotations and the docstring. Plain functions run
+    in a thread. A parameter that is annotated with `Turn`, or called `turn` without an annotation,
+    receives the running turn and is not shown to the model.
+
+    Args:
+        name: The name for the model; by default that of the function.
+        once: Record each call before it runs. If the turn runs again after a crash, the call is
+            not repeated: the model gets the earlier result, or is told that it is unknown.
+        approval: Run a call only after the user has approved exactly these arguments; implies
+            `once`.
+        platforms: Names of the platforms on which the tool is available; by default all.
+        timeout: Maximum duration of a call in seconds.
+        max_output: Maximum length of the output in characters.
+
+    Raises `TypeError` if a model cannot call the function, and `ValueError` for invalid options.
+    """
     if function is not None:
-        return _made(function)
-    return lambda function: _made(function, **options)
+        return _make_tool(function)
+    return lambda function: _make_tool(function, **options)
 
 
-def _made(  # noqa: PLR0913 - the options of a tool
+def _make_tool(  # noqa: PLR0913 - the options of a tool
     function: Callable[..., Any],
     *,
     name: str | None = None,
     once: bool = False,
     approval: bool = False,
     platforms: Iterable[str] | None = None,
-    seconds: float = SECONDS,
+    timeout: float = TIMEOUT,
     max_output: int = MAX_OUTPUT,
 ) -> Tool:  # fmt: skip
-    name = str(name or getattr(function, "__name__", ""))  # a partial has none
+    name = str(name or getattr(function, "__name__", ""))  # a functools.partial has no name
     if not _NAME.fullmatch(name):
-        raise ValueError(f"a tool needs a name of up to 64 letters, digits, _ and -, not {name!r}")
+        raise ValueError(
+            f"a tool needs a name of 1 to 64 letters, digits, underscores or hyphens, not {name!r}"
+        )
     if isinstance(platforms, str):
-        raise TypeError(f"tool {name}: platforms are several names, such as ({platforms!r},)")
-    if not seconds > 0:
-        raise ValueError(f"tool {name}: seconds must be positive, not {seconds!r}")
-    if max_output < LEAST_OUTPUT:
-        raise ValueError(f"tool {name}: max_output must be at least {LEAST_OUTPUT}")
+        raise TypeError(f"tool {name}: platforms must be a list of names, such as [{platforms!r}]")
+    if not timeout > 0:
+        raise ValueError(f"tool {name}: timeout must be positive, not {timeout!r}")
+    if max_output < MIN_MAX_OUTPUT:
+        raise ValueError(f"tool {name}: max_output must be at least {MIN_MAX_OUTPUT}")
     return Tool(
         name=name,
         function=function,
@@ -148,15 +177,22 @@ def _made(  # noqa: PLR0913 - the options of a tool
         once=once or approval,
         approval=approval,
         platforms=None if platforms is None else frozenset(platforms),
-        seconds=seconds,
+        timeout=timeout,
         max_output=max_output,
     )
 
 
 class Toolbox:
-    """The tools of an agent. Without `records`, those of the running turn's store are used.
+    """The tools of an agent.
 
-    `redact` takes secrets out of what tools answer, before the model or the store see it.
+    Args:
+        tools: Tools, or functions that are made into tools. Raises `ValueError` if two have the
+            same name.
+        records: Where calls of `once` and `approval` tools are recorded; by default the store of
+            the running turn.
+        approval_timeout: How long a question for approval stays open, in seconds.
+        max_threads: Maximum number of threads for plain functions, or a limiter to share.
+        redact: Removes secrets from the output of tools, before the model or the store see it.
     """
 
     def __init__(
@@ -164,8 +200,8 @@ class Toolbox:
         tools: Iterable[Tool | Callable[..., Any]] = (),
         *,
         records: ToolRecords | None = None,
-        approval_seconds: float = APPROVAL_SECONDS,
-        threads: int = THREADS,
+        approval_timeout: float = APPROVAL_TIMEOUT,
+        max_threads: int | trio.CapacityLimiter = MAX_THREADS,
         redact: Callable[[str], str] | None = None,
     ) -> None:
         made = [each if isinstance(each, Tool) else tool(each) for each in tools]
@@ -173,167 +209,169 @@ class Toolbox:
         if len(self._tools) < len(made):
             raise ValueError("two tools of a toolbox have the same name")
         self._records = records
-        self._approval_seconds = approval_seconds
+        self._approval_timeout = approval_timeout
         self._redact = redact
-        self._limiter = trio.CapacityLimiter(threads)
+        self._limiter = (
+            trio.CapacityLimiter(max_threads) if isinstance(max_threads, int) else max_threads
+        )
         self._schemas = tuple(each.schema for _, each in sorted(self._tools.items()))
 
     @property
     def schemas(self) -> tuple[JsonObject, ...]:
-        """What a model is told of the tools: name, description, parameters; sorted by name."""
+        """Name, description and parameters of each tool, sorted by name."""
         return self._schemas
 
     def on(self, platform: str) -> Toolbox:
-        """The tools that may be used on a platform; it shares the threads of this one."""
-        left = [each for each in self._tools.values() if each.is_for(platform)]
-        toolbox = Toolbox(
-            left,
+        """Return a toolbox with the tools of one platform; it shares the threads of this one."""
+        return Toolbox(
+            [each for each in self._tools.values() if each.is_for(platform)],
             records=self._records,
-            approval_seconds=self._approval_seconds,
+            approval_timeout=self._approval_timeout,
+            max_threads=self._limiter,
             redact=self._redact,
         )
-        toolbox._limiter = self._limiter
-        return toolbox
 
     async def run(self, call: ToolCall, turn: Turn) -> ToolOutcome:
-        """Run a call. Never raises, but for a cancellation, the end of the turn or of the store."""
-        found = self._tools.get(call.name)
-        if found is None:
-            known = ", ".join(sorted(self._tools)) or "none"
-            return ToolOutcome(
-                f"There is no tool {call.name[:100]!r}; the tools are: {known}.", failed=True
-            )
-        if not found.is_for(turn.source.platform):
-            return ToolOutcome(
-                f"{found.name} may not be used on {turn.source.platform}.", failed=True
-            )
-        try:
-            arguments = found.signature.read(call.arguments)
-        except BadArguments as error:
-            return self._ran(found, f"{found.name} was not run: {error}", failed=True)
-        ordinal = turn.ordinal(found.name, arguments.canonical)
-        if not found.once:
-            return await self._call(found, arguments, turn)
-        once = ToolCallRecord(turn.turn_id, found.name, arguments.canonical, ordinal)
-        return await self._call_once(found, arguments, turn, once)
+        """Run a tool call of a model.
 
-    # Recorded
+        A call that is invalid or fails returns a failed outcome. Raises `TurnClosed` if the turn is
+        over, and `StoreFailed` if the store has stopped.
+        """
+        tool = self._tools.get(call.name)
+        if tool is None:
+            names = ", ".join(sorted(self._tools)) or "none"
+            return ToolOutcome(
+                f"There is no tool {call.name[:100]!r}. Available tools: {names}.", failed=True
+            )
+        platform = turn.source.platform
+        if not tool.is_for(platform):
+            return ToolOutcome(f"{tool.name} is not available on {platform}.", failed=True)
+        try:
+            arguments = tool.signature.read(call.arguments)
+        except BadArguments as error:
+            return self._outcome(tool, f"{tool.name} was not run: {error}", failed=True)
+        ordinal = turn.ordinal(tool.name, arguments.canonical)
+        if not tool.once:
+            return await self._call(tool, arguments, turn)
+        record = ToolCallRecord(turn.turn_id, tool.name, arguments.canonical, ordinal)
+        return await self._call_once(tool, arguments, turn, record)
 
     async def _call_once(
-        self, found: Tool, arguments: Arguments, turn: Turn, once: ToolCallRecord
+        self, tool: Tool, arguments: Arguments, turn: Turn, record: ToolCallRecord
     ) -> ToolOutcome:
+        """Record a call and run it, unless an earlier run of the turn has done so."""
         records = self._records or turn.records
         if records is None:
-            log.error("tool %s needs a store, and there is none", found.name)
-            return ToolOutcome(NO_RECORDS.format(name=found.name), failed=True)
-        key = turn.session_key if found.approval else None
+            log.error("tool %s needs a store to record its calls, but there is none", tool.name)
+            return ToolOutcome(NO_STORE.format(name=tool.name), failed=True)
         try:
             earlier = await records.begin_once(
-                once.turn_id, once.tool, once.arguments, once.ordinal, approved_for=key
+                record.turn_id,
+                record.tool,
+                record.arguments,
+                record.ordinal,
+                approved_for=turn.session_key if tool.approval else None,
             )
         except NotApproved:
-            return await self._ask(found, arguments, turn, records)
+            return await self._ask_approval(tool, arguments, turn, records)
         except (StoreError, Overloaded) as error:
-            return _unrecorded(found, error)
+            return _not_recorded(tool, error)
         if earlier is None:
-            ran = await self._call(found, arguments, turn)
-            await _end(records, replace(once, result=ran.content, failed=ran.failed))
-            return ran
+            outcome = await self._call(tool, arguments, turn)
+            await _save(records, replace(record, result=outcome.content, failed=outcome.failed))
+            return outcome
         if earlier.result is None:
-            return ToolOutcome(UNKNOWN_END.format(name=found.name), failed=True)
+            return ToolOutcome(UNKNOWN_OUTCOME.format(name=tool.name), failed=True)
         return ToolOutcome(earlier.result, earlier.failed)
 
-    async def _ask(
-        self, found: Tool, arguments: Arguments, turn: Turn, records: ToolRecords
+    async def _ask_approval(
+        self, tool: Tool, arguments: Arguments, turn: Turn, records: ToolRecords
     ) -> ToolOutcome:
-        """Ask the user to allow the call; the user is shown what the model has really asked for."""
-        if len(arguments.canonical) > MAX_APPROVED:
-            return ToolOutcome(TOO_LONG.format(name=found.name), failed=True)
+        """Ask the user to approve the call, with the arguments as the model sent them."""
+        if len(arguments.canonical) > MAX_APPROVAL_ARGUMENTS:
+            return ToolOutcome(ARGUMENTS_TOO_LONG.format(name=tool.name), failed=True)
         source, session_id = turn.source, turn.session_id
 
-        def say(asked: Approval) -> list[Outbound]:
-            return said_to(source, asked.session_key, session_id, wanted(asked), "notice")
+        def question(approval: Approval) -> list[Outbound]:
+            text = approval_question(approval)
+            return outbox_rows(source, approval.session_key, session_id, text, "notice")
 
         try:
-            asked = await records.ask_approval(
+            approval = await records.ask_approval(
                 turn.session_key,
-                found.name,
+                tool.name,
                 arguments.canonical,
-                seconds=self._approval_seconds,
-                say=say,
+                seconds=self._approval_timeout,
+                say=question,
             )
         except (StoreError, Overloaded) as error:
-            return _unrecorded(found, error)
-        turn.emit(ApprovalAsked(asked))
-        return ToolOutcome(ASK.format(name=found.name, number=asked.approval_id), failed=True)
+            return _not_recorded(tool, error)
+        turn.emit(ApprovalAsked(approval))
+        text = NEEDS_APPROVAL.format(name=tool.name, number=approval.approval_id)
+        return ToolOutcome(text, failed=True)
 
-    # Run
-
-    async def _call(self, found: Tool, arguments: Arguments, turn: Turn) -> ToolOutcome:
-        """Call the function, within its time."""
+    async def _call(self, tool: Tool, arguments: Arguments, turn: Turn) -> ToolOutcome:
+        """Call the function, within its timeout and the deadline of the turn."""
         values = dict(arguments.values)
-        if found.signature.takes_turn is not None:
-            values[found.signature.takes_turn] = turn
-        work = functools.partial(found.function, **values)
-        with trio.move_on_at(min(trio.current_time() + found.seconds, turn.deadline)):
-            try:
-                return self._ran(found, text_of(await self._await(found.function, work)))
-            except TurnClosed:
-                raise
-            except BaseException as error:  # foreign code: its failure is told to the model
-                if (through := user_code.passing(error)) is not None:
-                    raise through from None
-                log.warning("tool %s failed in turn %d", found.name, turn.turn_id, exc_info=error)
-                told = " ".join(user_code.describe(error).split())
-                return self._ran(found, f"{found.name} failed: {told}", failed=True)
-        late = f"{found.name} took longer than {found.seconds:g} seconds and was given up."
-        return ToolOutcome(late, failed=True)
+        if tool.signature.takes_turn is not None:
+            values[tool.signature.takes_turn] = turn
+        call = functools.partial(tool.function, **values)
+        with trio.move_on_at(min(trio.current_time() + tool.timeout, turn.deadline)):
+            with user_code.contained(TurnClosed) as caught:
+                return self._outcome(tool, result_text(await self._await(tool.function, call)))
+            assert caught.error is not None
+            log.warning("tool %s failed in turn %d", tool.name, turn.turn_id, exc_info=caught.error)
+            error = one_line(user_code.describe(caught.error))
+            return self._outcome(tool, f"{tool.name} failed: {error}", failed=True)
+        return ToolOutcome(f"{tool.name} timed out after {tool.timeout:g} seconds.", failed=True)
 
-    def _ran(self, found: Tool, text: str, *, failed: bool = False) -> ToolOutcome:
-        """What is told of a call: without secrets, and only then cut, or half of one might stay."""
+    def _outcome(self, tool: Tool, text: str, *, failed: bool = False) -> ToolOutcome:
+        # Redact before truncating: a partial secret would not be recognised.
         return ToolOutcome(
-            found.bounded(text if self._redact is None else self._redact(text)), failed
+            tool.truncate(text if self._redact is None else self._redact(text)), failed
         )
 
-    async def _await(self, function: Callable[..., Any], work: Callable[[], Any]) -> Any:
+    async def _await(self, function: Callable[..., Any], call: Callable[[], Any]) -> Any:
         if inspect.iscoroutinefunction(function):
-            return await work()
-        # In a tuple, since Trio takes no coroutine from a thread: a decorator may have hidden that
-        # the function is one.
+            return await call()
+        # A decorator may hide that the function is a coroutine function. The tuple is needed
+        # because Trio refuses a coroutine as the result of a thread.
         (value,) = await trio.to_thread.run_sync(
-            lambda: (work(),), abandon_on_cancel=True, limiter=self._limiter
+            lambda: (call(),), abandon_on_cancel=True, limiter=self._limiter
         )
         return await value if inspect.isawaitable(value) else value
 
 
-async def _end(records: ToolRecords, call: ToolCallRecord) -> None:
-    """Record a result, also of a turn that is being stopped: it has happened."""
+async def _save(records: ToolRecords, call: ToolCallRecord) -> None:
+    """Record the result of a call, even if the turn is being cancelled: the call has happened."""
     with trio.CancelScope(shield=True):
         try:
             await records.end_once(call)
         except (StoreError, Overloaded) as error:
-            log.warning("the result of %s was not recorded: %s", call.tool, error)
+            log.warning("the result of tool %s was not recorded: %s", call.tool, error)
 
 
-def _unrecorded(found: Tool, error: Exception) -> ToolOutcome:
-    log.warning("a call of %s could not be recorded: %s", found.name, error)
-    return ToolOutcome(
-        f"{found.name} was not run: it could not be recorded first ({error}).", failed=True
+def _not_recorded(tool: Tool, error: Exception) -> ToolOutcome:
+    log.warning("a call of tool %s could not be recorded: %s", tool.name, error)
+    return ToolOutcome(NOT_RECORDED.format(name=tool.name, error=error), failed=True)
+
+
+def approval_question(approval: Approval) -> str:
+    """Return the question to the user for a call that needs approval.
+
+    The arguments are shown in full, so that nobody approves what was not shown.
+    """
+    return APPROVAL_QUESTION.format(
+        name=approval.tool, arguments=approval.arguments, number=approval.approval_id
     )
 
 
-def wanted(asked: Approval) -> str:
-    """What a user is told of a call that waits for approval."""
-    # All of it: nobody should allow what was not shown.
-    return WANTED.format(name=asked.tool, arguments=asked.arguments, number=asked.approval_id)
-
-
-def text_of(value: object) -> str:
-    """What a function has returned, as a model reads it."""
+def result_text(value: object) -> str:
+    """Return the return value of a function as text for a model: a string as it is, else JSON."""
     if isinstance(value, str):
         return value
     if value is None:
-        return DONE
+        return NO_RESULT
     try:
         return msgspec.json.encode(value, enc_hook=str).decode()
     except (TypeError, ValueError, RecursionError):

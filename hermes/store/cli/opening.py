@@ -1,6 +1,6 @@
-"""How the admin commands open the file: beside its runtime, or alone; never an older schema.
+"""Open the database for the admin commands: beside a runtime or exclusively.
 
-What an older Hermes may have open is not changed under its feet; only `migrate` does that.
+Only `migrate` changes the schema; every other command refuses a file of an older version.
 """
 
 from __future__ import annotations
@@ -21,41 +21,44 @@ from hermes.store.transaction import Work
 R = TypeVar("R")
 S = TypeVar("S")
 
-CURRENT = len(schema.MIGRATIONS)
-LOOK_UP = 100_000
-"""Steps of SQLite after which it lets a Ctrl-C through: about a millisecond."""
+CURRENT_VERSION = len(schema.MIGRATIONS)
+PROGRESS_STEPS = 100_000
+"""SQLite instructions between two checks for Ctrl-C: about a millisecond."""
 
 
-def existing(options: Namespace) -> Path:
-    """The file that is meant, if there is one."""
-    named: Path = options.db.expanduser()
-    if not named.exists():
-        raise StoreRefused(f"{named} does not exist; name another with --db")
-    return file_lock.resolve(named)
+def existing_path(options: Namespace) -> Path:
+    """Return the path of the database, or raise `StoreRefused` if it does not exist."""
+    path: Path = options.db.expanduser()
+    if not path.exists():
+        raise StoreRefused(f"{path} does not exist; use --db to name the database")
+    return file_lock.resolve(path)
 
 
-def version(path: Path) -> int:
-    """The schema of the file."""
+def schema_version(path: Path) -> int:
+    """Return the schema version of the file."""
     with file_lock.no_trace(path, had_lock=file_lock.has_lock(path)), file_lock.wait_opening(path):
         return connection.stored_version(path)
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[SessionStore]:
-    """The store at `path`, which is there and current, and lets a Ctrl-C through."""
-    found = version(path)
-    if found < CURRENT:
+def open_current(path: Path) -> Iterator[SessionStore]:
+    """Open an existing database, whose queries Ctrl-C can interrupt.
+
+    Raises `StoreRefused` if it has an older schema.
+    """
+    version = schema_version(path)
+    if version < CURRENT_VERSION:
         raise StoreRefused(
-            f"{path} has schema {found} and this Hermes has {CURRENT}; run: "
-            f"python -m hermes.store migrate --db {path}"
+            f"{path} has schema {version}, but this version of Hermes needs {CURRENT_VERSION}; "
+            f"run: python -m hermes.store migrate --db {path}"
         )
     with SessionStore(path) as store:
-        store.snapshot(lambda tx: tx.db.set_progress_handler(lambda: False, LOOK_UP))
+        store.snapshot(lambda tx: tx.db.set_progress_handler(lambda: False, PROGRESS_STEPS))
         yield store
 
 
 def in_use(path: Path) -> bool:
-    """Whether a runtime has the file."""
+    """Return whether a runtime owns the file."""
     try:
         file_lock.RuntimeLock(path).close()
     except StoreInUse:
@@ -64,8 +67,8 @@ def in_use(path: Path) -> bool:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """While no runtime has the file, and none can take it."""
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold the runtime lock of the file. Raises `StoreInUse` if a runtime owns it."""
     had_lock = file_lock.has_lock(path)
     lock = file_lock.RuntimeLock(path)
     try:
@@ -75,25 +78,27 @@ def alone(path: Path) -> Iterator[None]:
         lock.close()
 
 
-def drive(store: SessionStore, work: Generator[Work[S], S, R], tell: Callable[[int], None]) -> R:
-    """Run work of many transactions, and tell after each how many there were."""
+def run_chunked(
+    store: SessionStore, work: Generator[Work[S], S, R], on_step: Callable[[int], None]
+) -> R:
+    """Run work of many transactions; after each, call `on_step` with their number so far."""
     steps = Chunked(work)
     number = 0
-    while (piece := steps.next()) is not None:
+    while (step := steps.next()) is not None:
         with steps.counted():
-            steps.done(store.transact(piece))
+            steps.done(store.transact(step))
         number += 1
-        tell(number)
+        on_step(number)
     return steps.result()
 
 
 @contextmanager
-def opened_or_made(options: Namespace) -> Iterator[SessionStore]:
-    """`opened`, also where there is no file yet."""
+def open_or_create(options: Namespace) -> Iterator[SessionStore]:
+    """Open the database, and create it if it does not exist."""
     if options.db == data_path():
         options.db.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = file_lock.resolve(options.db)
     if not path.exists():
         SessionStore(path).close()
-    with opened(path) as store:
+    with open_current(path) as store:
         yield store

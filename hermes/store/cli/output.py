@@ -1,7 +1,7 @@
-"""What the admin commands print: tables and bars for people, JSON for programs, nothing hostile.
+"""Output of the admin commands: text, tables and progress bars for people, JSON for programs.
 
-A transcript is anybody's text: what is printed of it for people was made sanitize, `[bold]` is no
-markup, and where nobody looks (a pipe) nothing is coloured or cut. JSON has it all, in escapes.
+Transcripts contain untrusted text. Text for people is sanitized and contains no markup of its own;
+without a terminal it is neither colored nor shortened. JSON is complete, with escapes.
 """
 
 from __future__ import annotations
@@ -22,29 +22,30 @@ if TYPE_CHECKING:
 PIPED_WIDTH = 10_000
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _KILO = 1024
+_NO_WRAP = {"id", "last active", "time"}
 
 
-class NoTables(HermesError):
-    """The package that makes tables is not installed."""
+class RichMissing(HermesError):
+    """The package rich, which draws tables, is not installed."""
 
 
 def json_line(value: object) -> str:
-    """JSON in visible ASCII."""
+    """Return the value as JSON in printable ASCII."""
     return json.dumps(value, ensure_ascii=True, allow_nan=False).replace("\x7f", "\\u007f")
 
 
 def print_json(value: object) -> None:
-    """One object on one line of stdout."""
+    """Print the value as one line of JSON."""
     sys.stdout.write(f"{json_line(value)}\n")
 
 
-def json_safe(line: str) -> str:
-    """The same JSON, with escapes for what a terminal would obey."""
-    return UNSAFE.sub(lambda found: json.dumps(found.group())[1:-1], line)
+def escape_json(line: str) -> str:
+    """Return the same JSON, with control characters escaped that a terminal would interpret."""
+    return UNSAFE.sub(lambda match: json.dumps(match.group())[1:-1], line)
 
 
-def size(number: float) -> str:
-    """So many bytes."""
+def format_size(number: float) -> str:
+    """Return a number of bytes with a unit."""
     for unit in _UNITS:
         if number < _KILO or unit == _UNITS[-1]:
             break
@@ -52,35 +53,35 @@ def size(number: float) -> str:
     return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
 
 
-def moment(seconds: float | None, *, exact: bool = False) -> str:
-    """A time on the wall."""
-    if seconds is None:
+def format_time(timestamp: float | None, *, seconds: bool = False) -> str:
+    """Return a timestamp in local time, to the minute or to the second."""
+    if timestamp is None:
         return ""
     try:
-        found = datetime.datetime.fromtimestamp(seconds)
+        local = datetime.datetime.fromtimestamp(timestamp)
     except (ValueError, OverflowError, OSError):
-        return f"{seconds:g}"
-    return found.strftime("%Y-%m-%d %H:%M:%S" if exact else "%Y-%m-%d %H:%M")
+        return f"{timestamp:g}"
+    return local.strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M")
 
 
-def count(number: int, what: str) -> str:
-    """`1 session`, `2 sessions`."""
-    return f"{number:,} {what}" + ("" if number == 1 else "s")
+def format_count(number: int, noun: str) -> str:
+    """Return the number with its noun: `1 session`, `2 sessions`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
-class Page:
-    """Where people read: lines and tables on a stream."""
+class Printer:
+    """Prints lines and tables for people."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
     def line(self, text: str = "") -> None:
-        """One line, or several; only sanitize text."""
+        """Print text, which must be sanitized."""
         self._stream.write(f"{text}\n")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table; a column whose name begins with `#` holds numbers."""
-        from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - `--json` does without
+        """Print a table; a column whose name starts with `#` holds numbers."""
+        from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - not needed for `--json`
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
@@ -90,14 +91,14 @@ class Page:
             table.add_column(
                 name.removeprefix("#"),
                 justify="right" if number else "left",
-                no_wrap=number or name in {"id", "last active", "when"},
+                no_wrap=number or name in _NO_WRAP,
                 overflow="fold",
             )
         for row in rows:
             table.add_row(*(Text(one_line(cell)) for cell in row))
-        drawn = console(self._stream)
-        with drawn.capture() as captured:  # to write it ourselves: it has its own idea of a pipe
-            drawn.print(table)
+        console = _console(self._stream)
+        with console.capture() as captured:  # rich would treat a closed pipe in its own way
+            console.print(table)
         lines = captured.get().strip("\n").split("\n")
         if not self._stream.isatty():
             lines = [line.rstrip() for line in lines]
@@ -105,24 +106,24 @@ class Page:
 
 
 def require_rich() -> None:
-    """Say in one sentence what is missing for tables."""
+    """Raise `RichMissing` if the package rich is not installed."""
     try:
         import rich  # noqa: F401, PLC0415
     except ImportError:
-        raise NoTables(
-            "tables need the package rich: pip install 'hermes-runtime[bot]', or use --json"
+        raise RichMissing(
+            "the package rich is missing; run: pip install 'hermes-runtime[bot]', or use --json"
         ) from None
 
 
-def console(stream: TextIO) -> Console:
-    """A console that colours only for eyes."""
+def _console(stream: TextIO) -> Console:
+    """Return a console that uses colors and the width of the window only at a terminal."""
     from rich.console import Console  # noqa: PLC0415
 
-    looked_at = stream.isatty()
+    is_terminal = stream.isatty()
     return Console(
         file=stream,
-        force_terminal=looked_at,
-        width=None if looked_at else PIPED_WIDTH,
+        force_terminal=is_terminal,
+        width=None if is_terminal else PIPED_WIDTH,
         markup=False,
         emoji=False,
         highlight=False,
@@ -130,8 +131,13 @@ def console(stream: TextIO) -> Console:
 
 
 @contextmanager
-def progress(what: str, total: int | None = None) -> Iterator[Callable[[int, int | None], None]]:
-    """A bar on stderr while the block runs, if that is a terminal: call it with (done, of all)."""
+def progress_bar(
+    description: str, total: int | None = None
+) -> Iterator[Callable[[int, int | None], None]]:
+    """Show a progress bar on stderr during the block, if that is a terminal.
+
+    The block gets a function to call with the number of completed steps and the total.
+    """
     if not sys.stderr.isatty():
         yield lambda _done, _total: None
         return
@@ -146,7 +152,7 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[int, int
     columns: tuple[Any, ...] = (TextColumn("{task.description}"), BarColumn())
     if total is not None:
         columns += (TaskProgressColumn(),)
-    bar = Progress(*columns, TimeElapsedColumn(), console=console(sys.stderr), transient=True)
+    bar = Progress(*columns, TimeElapsedColumn(), console=_console(sys.stderr), transient=True)
     with bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done, of: bar.update(task, completed=done, total=of)
+        task = bar.add_task(description, total=total)
+        yield lambda completed, of: bar.update(task, completed=completed, total=of)

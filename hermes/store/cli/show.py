@@ -1,4 +1,4 @@
-"""The admin commands that show conversations: `list`, `show`, `search`."""
+"""The admin commands that show conversations: `list`, `show` and `search`."""
 
 from __future__ import annotations
 
@@ -11,56 +11,62 @@ from msgspec.structs import asdict
 
 from hermes.messages import Session, StoredMessage
 from hermes.sanitize import one_line, sanitize
-from hermes.store.cli.opening import existing, opened
-from hermes.store.cli.output import Page, moment, print_json
+from hermes.store.cli.opening import existing_path, open_current
+from hermes.store.cli.output import Printer, format_time, print_json
 from hermes.store.conversations import routes
 
 
 def list_(options: Namespace) -> int:
-    """The conversations, one line each."""
+    """List conversations."""
     ended = True if options.ended else False if options.open else None
-    with opened(existing(options)) as store:
-        found = store.list_sessions(
+    with open_current(existing_path(options)) as store:
+        summaries = store.list_sessions(
             session_key=options.key, source=options.platform, ended=ended, limit=options.limit
         )
     if options.json:
-        for each in found:
-            root = {"root_session_id": each.root_session_id, "preview": each.preview}
-            began = {"conversation_started_at": each.started_at}
-            print_json({**_facts(each.session), **root, **began})
-    elif found:
+        for summary in summaries:
+            print_json(
+                {
+                    **_session_fields(summary.session),
+                    "root_session_id": summary.root_session_id,
+                    "preview": summary.preview,
+                    "conversation_started_at": summary.started_at,
+                }
+            )
+    elif summaries:
         rows = [
             (
-                each.session.id,
-                each.session.title or each.preview,
-                each.session.source,
-                f"{each.session.message_count:,}",
-                moment(each.session.last_active),
-                each.session.end_reason or "",
+                summary.session.id,
+                summary.session.title or summary.preview,
+                summary.session.source,
+                f"{summary.session.message_count:,}",
+                format_time(summary.session.last_active),
+                summary.session.end_reason or "",
             )
-            for each in found
+            for summary in summaries
         ]
-        columns = ("id", "title or first words", "platform", "#messages", "last active", "ended")
-        Page(sys.stdout).table(columns, rows)
+        columns = ("id", "title or preview", "platform", "#messages", "last active", "ended")
+        Printer(sys.stdout).table(columns, rows)
     else:
-        Page(sys.stdout).line("No conversation was found.")
-    return 0 if found else 1
+        Printer(sys.stdout).line("No conversations found.")
+    return 0 if summaries else 1
 
 
-def _facts(session: Session) -> dict[str, object]:
-    facts = asdict(session)
-    for long in ("system_prompt", "model_config"):
-        del facts[long]
-    return facts
+def _session_fields(session: Session) -> dict[str, object]:
+    """Return the fields of a session, without its long texts."""
+    fields = asdict(session)
+    for name in ("system_prompt", "model_config"):
+        del fields[name]
+    return fields
 
 
 def show(options: Namespace) -> int:
-    """A conversation as people read it."""
-    with opened(existing(options)) as store:
-        found = store.snapshot(lambda tx: routes.meant(tx, options.session))
-        if found is None:
-            return unknown(options.session)
-        ids = store.get_compression_lineage(found) if options.all else [found]
+    """Print the transcript of a conversation."""
+    with open_current(existing_path(options)) as store:
+        resolved = store.snapshot(lambda tx: routes.resolve_session(tx, options.session))
+        if resolved is None:
+            return report_unknown_session(options.session)
+        ids = store.get_compression_lineage(resolved) if options.all else [resolved]
         for session_id in ids:
             session = store.get_session(session_id)
             assert session is not None
@@ -72,34 +78,41 @@ def show(options: Namespace) -> int:
     return 0
 
 
-def unknown(name: str) -> int:
-    """Say that there is no such session."""
+def report_unknown_session(name: str) -> int:
+    """Print that there is no such session, and return the exit code."""
     sys.stderr.write(f"There is no session {sanitize(name)}.\n")
     return 1
 
 
 def _show_json(session: Session, rows: Iterable[StoredMessage], live: set[int]) -> None:
-    facts = _facts(session) | {"system_prompt": session.system_prompt}
     messages = [{**msgspec.to_builtins(row), "live": row.id in live} for row in rows]
-    print_json({**facts, "model_config": session.model_config, "messages": messages})
+    print_json(
+        {
+            **_session_fields(session),
+            "system_prompt": session.system_prompt,
+            "model_config": session.model_config,
+            "messages": messages,
+        }
+    )
 
 
 def _show(session: Session, rows: Iterable[StoredMessage], live: set[int]) -> None:
-    page = Page(sys.stdout)
-    page.line(f"{session.id}  {one_line(session.title or '(no title)')}")
-    told = [session.source, session.model, session.session_key, session.kind]
-    page.line(one_line(" · ".join(text for text in told if text)))
+    printer = Printer(sys.stdout)
+    printer.line(f"{session.id}  {one_line(session.title or '(no title)')}")
+    facts = [session.source, session.model, session.session_key, session.kind]
+    printer.line(one_line(" · ".join(fact for fact in facts if fact)))
     if session.end_reason is not None:
-        page.line(f"ended {moment(session.ended_at)} ({one_line(session.end_reason)})")
+        printer.line(f"ended {format_time(session.ended_at)} ({one_line(session.end_reason)})")
     for row in rows:
-        page.line()
-        gone = "" if row.id in live else " (taken back)"
-        name = f" {row.tool_name}" if row.tool_name else ""
-        page.line(one_line(f"{moment(row.timestamp, exact=True)} {row.role}{name}{gone}"))
+        printer.line()
+        rewound = "" if row.id in live else " (rewound)"
+        tool = f" {row.tool_name}" if row.tool_name else ""
+        time = format_time(row.timestamp, seconds=True)
+        printer.line(one_line(f"{time} {row.role}{tool}{rewound}"))
         for text in _texts(row):
             for line in sanitize(text).split("\n"):
-                page.line(f"  {line}".rstrip())
-    page.line()
+                printer.line(f"  {line}".rstrip())
+    printer.line()
 
 
 def _texts(row: StoredMessage) -> Iterator[str]:
@@ -113,21 +126,21 @@ def _texts(row: StoredMessage) -> Iterator[str]:
 
 
 def search(options: Namespace) -> int:
-    """Messages that contain the words, best first."""
-    with opened(existing(options)) as store:
-        found = store.search_messages(
+    """Search messages, best match first."""
+    with open_current(existing_path(options)) as store:
+        hits = store.search_messages(
             " ".join(options.words), session_key=options.key, role=options.role,
             limit=options.limit,
         )  # fmt: skip
     if options.json:
-        for hit in found:
+        for hit in hits:
             print_json(asdict(hit))
-    elif found:
+    elif hits:
         rows = [
-            (hit.session_id, moment(hit.timestamp), hit.role, hit.snippet, hit.title or "")
-            for hit in found
+            (hit.session_id, format_time(hit.timestamp), hit.role, hit.snippet, hit.title or "")
+            for hit in hits
         ]
-        Page(sys.stdout).table(("id", "when", "role", "found", "title"), rows)
+        Printer(sys.stdout).table(("id", "time", "role", "match", "title"), rows)
     else:
-        Page(sys.stdout).line("Nothing was found.")
-    return 0 if found else 1
+        Printer(sys.stdout).line("No messages found.")
+    return 0 if hits else 1

@@ -1,8 +1,11 @@
-"""Boundary rows: written with the change that causes them, closed when the hooks have heard."""
+"""Boundary rows: session changes that hooks are notified of.
+
+Each is written in the transaction of the change, and closed once the hooks have run.
+"""
 
 from __future__ import annotations
 
-from hermes.messages import Boundary, Event
+from hermes.messages import Boundary, HookEvent
 from hermes.store.transaction import Transaction
 
 _COLUMNS = "id, event, session_key, session_id, platform, reason, old_session_id, new_session_id"
@@ -10,7 +13,7 @@ _COLUMNS = "id, event, session_key, session_id, platform, reason, old_session_id
 
 def record(  # noqa: PLR0913
     tx: Transaction,
-    event: Event,
+    event: HookEvent,
     session_key: str,
     session_id: str,
     *,
@@ -19,7 +22,7 @@ def record(  # noqa: PLR0913
     old: str | None = None,
     new: str | None = None,
 ) -> None:
-    """Write down that hooks must hear of this."""
+    """Write a boundary row, so that the hooks for `event` run after the commit."""
     tx.run(
         "INSERT INTO boundaries (event, session_key, session_id, platform, reason, "
         "old_session_id, new_session_id, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -36,7 +39,7 @@ def record(  # noqa: PLR0913
 
 
 def pending_boundaries(tx: Transaction, after: int = 0, limit: int = 1000) -> list[Boundary]:
-    """Boundaries that no delivery has closed, oldest first."""
+    """Return the boundaries whose hooks have not all run, oldest first."""
     rows = tx.all(
         f"SELECT {_COLUMNS} FROM boundaries WHERE closed_at IS NULL AND id > ? ORDER BY id LIMIT ?",
         after,
@@ -58,6 +61,6 @@ def pending_boundaries(tx: Transaction, after: int = 0, limit: int = 1000) -> li
 
 
 def close_boundary(tx: Transaction, boundary_id: int, error: str | None = None) -> bool:
-    """The hooks have heard; False where that was known."""
+    """Record that the hooks have run. Return False if that was already recorded."""
     sql = "UPDATE boundaries SET closed_at = ?, error = ? WHERE id = ? AND closed_at IS NULL"
     return tx.run(sql, tx.now, error, boundary_id) == 1

@@ -1,97 +1,37 @@
-"""Inbound messages, durable before anybody says "ok"."""
+"""Inbox rows: accepted messages, each open until a turn or an answer closes it.
+
+`accept` and `commit_turn`, the two transactions of a turn, are in `turns`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
-from hermes.errors import Overloaded
-from hermes.messages import Accepted, ExpiryPolicy, Inbound, InboxRow, Receipt, Route, Source
-from hermes.store.conversations import codec, routes, sessions
+from hermes.messages import Inbound, InboxReply, InboxRow, Outbound, Source
+from hermes.store.conversations import outbox
 from hermes.store.transaction import Transaction
 
-NEVER = ExpiryPolicy()
-MAX_QUEUED = 100
-MAX_BODY = 1_000_000
-"""Characters of an inbound message as JSON; more is refused before it is acknowledged."""
-_DECODE = msgspec.json.Decoder(Inbound).decode
-_RECEIPT = "id, session_key, session_id, epoch, accepted_at"
+decode: Final = msgspec.json.Decoder(Inbound).decode
+"""Decode the body of an inbox row."""
 
 
-def accept(
-    tx: Transaction, inbound: Inbound, *, policy: ExpiryPolicy = NEVER, max_queued: int = MAX_QUEUED
-) -> Accepted:
-    """Make an inbound message durable: bound, route, expiry, inbox row and head together.
-
-    The same event again gets the first receipt. `Overloaded` where too many wait for this key.
-    """
-    inbound, body = _checked(inbound)
-    source, key = inbound.source, inbound.session_key
-    row = tx.one(
-        f"SELECT {_RECEIPT} FROM inbox WHERE platform = ? AND account = ? AND event_id = ?",
-        source.platform,
-        source.account,
-        inbound.event_id,
-    )
-    if row is not None:
-        receipt = Receipt(*row)
-        return Accepted(receipt, sessions.head(tx, receipt.session_id), duplicate=True)
-    waiting = routes.open_rows(tx, key)
-    if waiting >= max_queued:
-        raise Overloaded(f"{waiting} messages already wait for {key}; try again later")
-    expired = _expire_overdue(tx, key)
-    route = routes.settle(tx, key)
-    routes.touch(tx, key, source, policy)
-    inbox_id = _insert(tx, inbound, body, route, started=waiting == 0)
-    receipt = Receipt(inbox_id, key, route.session_id, route.epoch, tx.now)
-    head = sessions.head(tx, route.session_id)
-    return Accepted(receipt, head, expired=expired, waiting=waiting, route=route, inbound=inbound)
-
-
-def _expire_overdue(tx: Transaction, session_key: str) -> str | None:
-    due = "SELECT epoch FROM routes WHERE session_key = ? AND expires_at <= ?"
-    row = tx.one(due, session_key, tx.now)
-    return None if row is None else routes.expire(tx, session_key, row[0])
-
-
-def _insert(tx: Transaction, inbound: Inbound, body: str, route: Route, *, started: bool) -> int:
-    tx.run(
-        "INSERT INTO inbox (platform, account, event_id, session_key, session_id, epoch, body, "
-        "accepted_at, attempts) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        inbound.source.platform,
-        inbound.source.account,
-        inbound.event_id,
-        inbound.session_key,
-        route.session_id,
-        route.epoch,
-        body,
-        tx.now,
-        int(started),
-    )
-    return tx.db.last_insert_rowid()
-
-
-def _checked(inbound: Inbound) -> tuple[Inbound, str]:
-    """The message as it will be read again, and its JSON; ValueError where it cannot be."""
-    routes.require_key(inbound.session_key)
-    codec.require_shallow(inbound.parts)
-    try:
-        body = codec.encode_whole(inbound)
-        inbound = _DECODE(body)
-    except (msgspec.ValidationError, TypeError) as error:
-        raise ValueError(f"the inbound message has a field of a wrong kind: {error}") from None
-    if len(body) > MAX_BODY:
-        raise ValueError(f"the message has {len(body)} characters; at most {MAX_BODY} are taken")
-    if not inbound.event_id:
-        raise ValueError("an inbound message needs an event_id: it tells a repetition from news")
-    return inbound, body
+def count_open(tx: Transaction, session_key: str) -> int:
+    """Return how many messages of this key are open."""
+    row = tx.one("SELECT count(*) FROM inbox WHERE session_key = ? AND state = 'open'", session_key)
+    assert row is not None
+    return int(row[0])
 
 
 def open_inbox(
     tx: Transaction, session_key: str | None = None, *, after: int = 0, limit: int = 1000
 ) -> list[InboxRow]:
-    """Accepted messages that no turn has finished, in inbox order; of one key or of all."""
+    """Return open messages in inbox order, of one key or of all keys.
+
+    To read page by page, pass the last `inbox_id` of a page as `after` of the next.
+    """
     only, values = ("AND session_key = ?", (session_key,)) if session_key else ("", ())
     found = tx.all(
         "SELECT id, body, attempts, accepted_at FROM inbox INDEXED BY inbox_open "
@@ -101,11 +41,14 @@ def open_inbox(
         *values,
         limit,
     )
-    return [InboxRow(row[0], _DECODE(row[1]), row[2], row[3]) for row in found]
+    return [InboxRow(row[0], decode(row[1]), row[2], row[3]) for row in found]
 
 
 def waiting_keys(tx: Transaction, after: int = 0, limit: int = 1000) -> list[tuple[str, int]]:
-    """The keys that messages wait for, by the first of these messages, which is named too."""
+    """Return the keys that have open messages, each with the id of its first one, in that order.
+
+    To read page by page, pass the last id of a page as `after` of the next.
+    """
     found = tx.all(
         "SELECT session_key, min(id) AS first FROM inbox INDEXED BY inbox_open "
         "WHERE state = 'open' GROUP BY session_key HAVING first > ? ORDER BY first LIMIT ?",
@@ -116,7 +59,7 @@ def waiting_keys(tx: Transaction, after: int = 0, limit: int = 1000) -> list[tup
 
 
 def all_open(tx: Transaction, inbox_ids: Sequence[int], session_key: str) -> bool:
-    """Whether each of these rows still waits for its turn."""
+    """Return whether each of these rows is open and belongs to this key."""
     return all(
         tx.one(
             "SELECT 1 FROM inbox WHERE id = ? AND session_key = ? AND state = 'open'",
@@ -128,12 +71,75 @@ def all_open(tx: Transaction, inbox_ids: Sequence[int], session_key: str) -> boo
 
 
 def source_of(tx: Transaction, inbox_id: int) -> Source:
-    """Where an open message came from."""
+    """Return where an open message came from."""
     row = tx.one("SELECT body FROM inbox WHERE id = ? AND body IS NOT NULL", inbox_id)
-    return Source() if row is None else _DECODE(row[0]).source
+    return Source() if row is None else decode(row[0]).source
 
 
 def start_inbox(tx: Transaction, inbox_ids: Sequence[int]) -> None:
-    """Count one more attempt for each of these rows."""
+    """Count another attempt for each of these rows."""
     for inbox_id in inbox_ids:
         tx.run("UPDATE inbox SET attempts = attempts + 1 WHERE id = ?", inbox_id)
+
+
+def finish(tx: Transaction, inbox_ids: Sequence[int]) -> int:
+    """Close rows whose turn is committed; return how many of them were open.
+
+    The text of a closed row is dropped: it is in the transcript. The row itself stays, so that a
+    repeated event is recognized.
+    """
+    return sum(
+        tx.run(
+            "UPDATE inbox SET state = 'done', closed_at = ?, body = NULL "
+            "WHERE id = ? AND state = 'open'",
+            tx.now,
+            inbox_id,
+        )
+        for inbox_id in inbox_ids
+    )
+
+
+def park_inbox(
+    tx: Transaction, inbox_ids: Sequence[int], note: str, *, answer: InboxReply | None = None
+) -> int:
+    """Set open rows aside that cannot be finished; return how many there were.
+
+    Parked rows keep their text. `answer` is sent to the user if any row was open.
+    """
+    parked = sum(
+        tx.run(
+            "UPDATE inbox SET state = 'parked', closed_at = ?, note = ? "
+            "WHERE id = ? AND state = 'open'",
+            tx.now,
+            note,
+            inbox_id,
+        )
+        for inbox_id in inbox_ids
+    )
+    if answer is not None and parked:
+        outbox.enqueue(tx, answer.session_key, min(inbox_ids), answer.outbox)
+    return parked
+
+
+def close(tx: Transaction, answer: InboxReply | None, session_id: str | None = None) -> None:
+    """Close the rows of an answer and enqueue its replies, as part of a larger transaction.
+
+    Nothing is enqueued if all rows were closed before. `session_id` replaces the session that the
+    replies name, if the transaction has just moved the conversation there.
+    """
+    if answer is None:
+        return
+    if finish(tx, answer.inbox_ids) or not answer.inbox_ids:
+        # The last row is the one that is answered; it closes the others.
+        turn_id = max(answer.inbox_ids, default=0)
+        replies = answer.outbox
+        if session_id is not None:
+            replies = [addressed(reply, session_id) for reply in replies]
+        outbox.enqueue(tx, answer.session_key, turn_id, replies)
+
+
+def addressed(reply: Outbound, session_id: str) -> Outbound:
+    """Return the reply with the session that the transaction has settled on."""
+    if "session_id" not in reply.body:
+        return reply
+    return Outbound(reply.lane, {**reply.body, "session_id": session_id})

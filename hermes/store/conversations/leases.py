@@ -1,8 +1,9 @@
-"""Compression leases: they save paying for two summaries. What protects is `rotate`.
+"""Compression leases: they avoid paying for two summaries of the same session.
 
-Expiry only says when another may try, and is measured on the machine's steady clock, which setting
-the date does not move. A lease is live while 0 < expires - now <= ttl; after a reboot that clock
-begins anew, so a left-over lease is void at once or at the latest after one ttl.
+A lease only says who may try; `rotate` is what prevents a double compression. Expiry is measured
+on the monotonic clock, which is not affected by changes of the system time. A lease is live while
+0 < expires - now <= ttl. The monotonic clock restarts at a reboot, so a lease from before a reboot
+is void at once, or after one ttl at the latest.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ from hermes.messages import RUNTIME_HOLDER, Lease
 from hermes.store.transaction import Row, Transaction
 
 DEFAULT_TTL = 30.0
-# One second of slack: (now + ttl) - now may come out a little above ttl.
+# One second of slack, because (now + ttl) - now may be slightly more than ttl.
 _LIVE = "holder IS NOT NULL AND expires - ? > 0 AND expires - ? <= ttl + 1"
 
 
 def acquire_lease(
     tx: Transaction, session_id: str, holder: str, ttl_seconds: float = DEFAULT_TTL
 ) -> Lease | None:
-    """Take or keep the lease; None while another holder's is live. A new holder, a higher token."""
+    """Acquire or renew the lease, or return None if another holder has a live one.
+
+    The token grows with every new holder.
+    """
     row = _row(tx, session_id)
     live = row is not None and bool(row[2])
     if live and row is not None and row[0] != holder:
@@ -40,21 +44,21 @@ def acquire_lease(
 def try_acquire_compression_lock(
     tx: Transaction, session_id: str, holder: str, ttl_seconds: float = DEFAULT_TTL
 ) -> bool:
-    """Whether the lease is this holder's now."""
+    """Acquire or renew the lease, and return whether this holder has it now."""
     return acquire_lease(tx, session_id, holder, ttl_seconds) is not None
 
 
 def refresh_compression_lock(
     tx: Transaction, session_id: str, holder: str, ttl_seconds: float = DEFAULT_TTL
 ) -> bool:
-    """Keep a live lease of this holder alive."""
+    """Extend a live lease of this holder. Return False if it has none."""
     sql = "UPDATE leases SET expires = ?, ttl = ? WHERE session_id = ? AND holder = ? AND " + _LIVE
     values = (tx.steady + ttl_seconds, ttl_seconds, session_id, holder, tx.steady, tx.steady)
     return tx.run(sql, *values) == 1
 
 
 def release_compression_lock(tx: Transaction, session_id: str, holder: str) -> bool:
-    """Give the lease back; another holder's stays."""
+    """Release the lease if this holder has it, and return whether it had."""
     return tx.run(_RELEASE + " AND holder = ?", session_id, holder) == 1
 
 
@@ -62,7 +66,7 @@ _RELEASE = "UPDATE leases SET holder = NULL WHERE session_id = ?"
 
 
 def get_compression_lock_holder(tx: Transaction, session_id: str) -> str | None:
-    """Whose live lease it is."""
+    """Return the holder of the live lease, or None."""
     row = _row(tx, session_id)
     return row[0] if row is not None and row[2] else None
 
@@ -76,9 +80,12 @@ def _row(tx: Transaction, session_id: str) -> Row | None:
     )
 
 
-def taken_from(tx: Transaction, lease: Lease) -> str | None:
-    """Who took the lease since, if anybody did; a missing table stops nothing."""
-    if _is_missing(tx):
+def new_holder(tx: Transaction, lease: Lease) -> str | None:
+    """Return who has acquired the lease since it was granted, or None if nobody has.
+
+    Returns None if the table is missing: leases are optional, `rotate` is still safe.
+    """
+    if _table_is_missing(tx):
         return None
     row = tx.one("SELECT token, holder FROM leases WHERE session_id = ?", lease.session_id)
     if row is None or row[0] == lease.token:
@@ -86,18 +93,18 @@ def taken_from(tx: Transaction, lease: Lease) -> str | None:
     return row[1] or "a later holder"
 
 
-def drop(tx: Transaction, session_id: str) -> None:
-    """The session was rotated: nobody needs its lease."""
-    if not _is_missing(tx):
+def release(tx: Transaction, session_id: str) -> None:
+    """Release the lease of a session that has been rotated, whoever holds it."""
+    if not _table_is_missing(tx):
         tx.run(_RELEASE, session_id)
 
 
 def forget_runtimes(tx: Transaction) -> int:
-    """A runtime begins: leases of those before it are nobody's. Returns how many there were."""
-    if _is_missing(tx):
+    """Release the leases of earlier runtimes, at the start of one. Return how many there were."""
+    if _table_is_missing(tx):
         return 0
     return tx.run("UPDATE leases SET holder = NULL WHERE holder LIKE ? || '%'", RUNTIME_HOLDER)
 
 
-def _is_missing(tx: Transaction) -> bool:
+def _table_is_missing(tx: Transaction) -> bool:
     return not tx.db.table_exists("main", "leases")

@@ -1,7 +1,7 @@
-"""Who continues whom. One walker: compression edges, from parent to child and back.
+"""Lineages: sessions and the compression children that continue them.
 
-A parent is older than its child (a CHECK), and has at most one compression child (an index), so
-each walk is a line that ends.
+A parent is older than its child (a CHECK) and has at most one compression child (a unique index),
+so a lineage is a finite chain. Its last session is the tip.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ SELECT id FROM line ORDER BY depth DESC
 """
 
 
-def child(tx: Transaction, no: int) -> tuple[int, str, str | None] | None:
-    """Number, id and rotation id of the compression child."""
+def compression_child(tx: Transaction, no: int) -> tuple[int, str, str | None] | None:
+    """Return the number, id and rotation id of the compression child, or None."""
     sql = "SELECT no, id, rotation_id FROM sessions WHERE parent_no = ? AND kind = 'compression'"
     row = tx.one(sql, no)
     return None if row is None else (row[0], row[1], row[2])
 
 
 def get_compression_lineage(tx: Transaction, session_id: str) -> list[str]:
-    """The ids from the root to the tip of the line that the session is on."""
+    """Return the session ids of the lineage, from its root to its tip."""
     above: list[str] = [row[0] for row in tx.all(_UP, session_id)]
     below: list[str] = [row[0] for row in tx.all(_DOWN, session_id)]
     return above + below[1:]
 
 
 def get_compression_tip(tx: Transaction, session_id: str) -> str:
-    """The live end of the line; the id itself where nothing continues it."""
+    """Return the last session of the lineage; the id itself if nothing continues it."""
     rows = tx.all(_DOWN, session_id)
     return str(rows[-1][0]) if rows else session_id
 
 
 def get_conversation_root(tx: Transaction, session_id: str) -> str:
-    """The beginning of the line."""
+    """Return the first session of the lineage."""
     row = tx.one(_UP, session_id)
     return session_id if row is None else str(row[0])
 
 
 def resolve_session_id(tx: Transaction, prefix: str) -> str | None:
-    """The session with this id, or the only one whose id begins so."""
+    """Return the session with this id, or the only one whose id begins with `prefix`."""
     if (row := tx.one("SELECT id FROM sessions WHERE id = ?", prefix)) is not None:
         return str(row[0])
     if not prefix:
         return None
-    # Ids sort by code point, so those that begin with the prefix lie below it and the last one.
+    # Ids are sorted by code point, so the ids with this prefix form one range.
     rows = tx.all(
         "SELECT id FROM sessions WHERE id > ? AND id < ? ORDER BY id LIMIT 2",
         prefix,

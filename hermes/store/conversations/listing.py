@@ -1,4 +1,4 @@
-"""Conversations as a person sees them: one line each, at its tip."""
+"""The list of conversations: one entry each, however often it was compressed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hermes.store.conversations import codec, lineage, sessions
 from hermes.store.transaction import Transaction, Value
 
 PREVIEW = 60
-# A conversation began when the first session of its line did.
+# A conversation started when the first session of its lineage did.
 _BEGINNING = """(
   WITH RECURSIVE line (parent_no, kind, started_at, depth) AS (
     SELECT s.parent_no, s.kind, s.started_at, 0
@@ -31,7 +31,11 @@ def list_sessions(  # noqa: PLR0913 - the filters of a list
     limit: int = 20,
     offset: int = 0,
 ) -> list[SessionSummary]:
-    """Conversations, latest activity (or start) first; a compressed one is listed by its tip."""
+    """Return conversations, sorted by last activity or by start, the latest first.
+
+    A compressed conversation is listed once, with its latest session. All filters must match;
+    `title_contains` ignores case. Raises `ValueError` for an unknown `order`.
+    """
     if order not in _ORDERS:
         raise ValueError(f"order is 'last_active' or 'started_at', not {order!r}")
     filters: dict[str, Value] = {
@@ -52,10 +56,10 @@ def list_sessions(  # noqa: PLR0913 - the filters of a list
         limit,
         offset,
     )
-    return [_listed(tx, sessions.from_row(row)) for row in found]
+    return [_summary(tx, sessions.from_row(row)) for row in found]
 
 
-def _listed(tx: Transaction, session: Session) -> SessionSummary:
+def _summary(tx: Transaction, session: Session) -> SessionSummary:
     root = lineage.get_conversation_root(tx, session.id)
     row = tx.one("SELECT no, started_at FROM sessions WHERE id = ?", root)
     assert row is not None
@@ -63,15 +67,15 @@ def _listed(tx: Transaction, session: Session) -> SessionSummary:
 
 
 def _preview(tx: Transaction, no: int) -> str:
-    """The first thing the user said, on one line."""
-    text = _first_words(tx, "messages WHERE live = 1 AND", no)
+    """Return the start of the first user message, on one line."""
+    text = _first_user_text(tx, "messages WHERE live = 1 AND", no)
     if text is None:
-        text = _first_words(tx, "arrivals WHERE", no)
+        text = _first_user_text(tx, "arrivals WHERE", no)
     line = " ".join((text or "").split())
     return line if len(line) <= PREVIEW else line[: PREVIEW - 1] + "…"
 
 
-def _first_words(tx: Transaction, table: str, no: int) -> str | None:
+def _first_user_text(tx: Transaction, table: str, no: int) -> str | None:
     row = tx.one(
         f"SELECT substr(ltrim(content, char(9, 10, 13, 32)), 1, 400) FROM {table} "
         "id BETWEEN ? AND ? AND role = 'user' AND content IS NOT NULL ORDER BY id LIMIT 1",

@@ -1,4 +1,4 @@
-"""A session's transcript: a log. Rows are added; a rewind or an edit takes rows out of view."""
+"""Transcripts: messages are appended; a rewind or an edit hides rows and deletes none."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from hermes.messages import (
     ToolCall,
     Transcript,
 )
-from hermes.store.conversations import codec, inbox_end, search, sessions
+from hermes.store.conversations import codec, inbox, search, sessions
 from hermes.store.transaction import Row, Transaction, Value
 
 _INSERT = (
     "INSERT INTO arrivals (id, role, content, created_at, platform_message_id, extra) "
     "VALUES (?, ?, ?, ?, ?, ?)"
 )
-_STATE = "no, id, seq, message_count, revision, rewrites"
-# One statement and not two: an append is two of them, and they are most of what it costs.
-_COUNT = (
+_COUNTERS = "no, id, seq, message_count, revision, rewrites"
+# One statement instead of two: an append has two in all, and they are most of its cost.
+_UPDATE_COUNTERS = (
     "UPDATE sessions SET seq = seq + ?, message_count = message_count + ?, "
     "tool_call_count = tool_call_count + ?, rewrites = rewrites + ?, revision = revision + 1, "
-    f"last_active = max(last_active, ?) WHERE id = ? AND end_reason IS NULL RETURNING {_STATE}"
+    f"last_active = max(last_active, ?) WHERE id = ? AND end_reason IS NULL RETURNING {_COUNTERS}"
 )
 
 
 @attrs.define
-class _State:
-    """A session's counters, after a change or before one."""
+class _Counters:
+    """The counters of a session."""
 
     no: int
     session_id: str
@@ -49,27 +49,30 @@ class _State:
         return Head(self.session_id, self.message_count, self.revision, self.rewrites)
 
 
-def _open(tx: Transaction, session_id: str) -> _State:
-    """The counters of a session that may still be written to."""
-    row = tx.one(f"SELECT {_STATE}, end_reason FROM sessions WHERE id = ?", session_id)
+def _require_open(tx: Transaction, session_id: str) -> _Counters:
+    """Return the counters of a session, or raise if it does not exist or has ended."""
+    row = tx.one(f"SELECT {_COUNTERS}, end_reason FROM sessions WHERE id = ?", session_id)
     if row is None:
         raise UnknownSession(f"there is no session {session_id!r}")
     if row[-1] is not None:
-        raise SessionEnded(f"{session_id} has ended ({row[-1]}) and takes no more messages")
-    return _State(*row[:-1])
+        raise SessionEnded(f"{session_id} has ended ({row[-1]}) and accepts no more messages")
+    return _Counters(*row[:-1])
 
 
-def _count(
-    tx: Transaction, session_id: str, added: int, shown: int, calls: int, rewrites: int = 0
-) -> _State:
-    """Change the counters of a session that may still be written to; returns what they are now."""
-    values = (added, shown, calls, rewrites, tx.now, session_id)
-    row: Row | None = tx.cursor.execute(_COUNT, values).fetchone()
+def _update_counters(
+    tx: Transaction, session_id: str, added: int, visible: int, calls: int, rewrites: int = 0
+) -> _Counters:
+    """Add to the counters of an open session, and return the new values.
+
+    `added` is the number of new rows, `visible` the change in the number of live ones.
+    """
+    values = (added, visible, calls, rewrites, tx.now, session_id)
+    row: Row | None = tx.cursor.execute(_UPDATE_COUNTERS, values).fetchone()
     if row is None:
-        return _open(tx, session_id)  # which says why not
+        return _require_open(tx, session_id)  # raises, and says why
     if row[2] >= codec.SPAN:
-        raise StoreError(f"{session_id} is full")
-    return _State(*row)
+        raise StoreError(f"{session_id} is full; start a new session")
+    return _Counters(*row)
 
 
 def _values(tx: Transaction, message: Message) -> tuple[Value, ...]:
@@ -78,7 +81,7 @@ def _values(tx: Transaction, message: Message) -> tuple[Value, ...]:
         codec.text_of(message),
         tx.now if message.timestamp is None else message.timestamp,
         message.platform_message_id,
-        codec.extra_of(message),
+        codec.encode_extra(message),
     )
 
 
@@ -100,7 +103,11 @@ def append_message(  # noqa: PLR0913 - the fields of a message
     platform_message_id: str | None = None,
     timestamp: float | None = None,
 ) -> Appended:
-    """Add one message and count it; the same platform message id again changes nothing."""
+    """Append one message.
+
+    A message whose `platform_message_id` the session already shows is not appended again; the
+    result then names the earlier one and has `duplicate` set.
+    """
     message = Message(
         role,
         content,
@@ -117,38 +124,37 @@ def append_message(  # noqa: PLR0913 - the fields of a message
         provider_data=provider_data,
     )
     if platform_message_id is not None:
-        state = _open(tx, session_id)
-        twin = _find_platform_message(tx, state.no, platform_message_id)
-        if twin is not None:
-            return Appended(twin, state.head, duplicate=True)
-    # First what can be refused, then what is written: then nothing has to be undone.
-    values = _values(tx, message)
-    state = _count(tx, session_id, 1, 1, len(message.tool_calls))
-    place = state.no * codec.SPAN + state.seq
-    tx.cursor.execute(_INSERT, (place, *values))
+        counters = _require_open(tx, session_id)
+        earlier = _find_platform_message(tx, counters.no, platform_message_id)
+        if earlier is not None:
+            return Appended(earlier, counters.head, duplicate=True)
+    values = _values(tx, message)  # validates, so it comes before the first write
+    counters = _update_counters(tx, session_id, 1, 1, len(message.tool_calls))
+    message_id = counters.no * codec.SPAN + counters.seq
+    tx.cursor.execute(_INSERT, (message_id, *values))
     tx.unindexed = True
-    return Appended(place, state.head)
+    return Appended(message_id, counters.head)
 
 
 def append_messages(tx: Transaction, session_id: str, messages: Sequence[Message]) -> Head:
-    """Add the messages as one block; those whose platform message id is there are left out."""
-    state = _open(tx, session_id)
-    fresh = _new(tx, state, messages)
-    return _add(tx, session_id, fresh).head if fresh else state.head
+    """Append the messages as one block, without those that the session already shows."""
+    counters = _require_open(tx, session_id)
+    new = _without_duplicates(tx, counters.no, messages)
+    return _insert_messages(tx, session_id, new).head if new else counters.head
 
 
-def _new(tx: Transaction, state: _State, messages: Sequence[Message]) -> list[Message]:
-    """The messages whose platform message id the session does not show yet."""
-    fresh: list[Message] = []
+def _without_duplicates(tx: Transaction, no: int, messages: Sequence[Message]) -> list[Message]:
+    """Return the messages whose platform message id the session does not show yet."""
+    new: list[Message] = []
     seen: set[str] = set()
     for message in messages:
         platform_id = message.platform_message_id
         if platform_id is not None:
-            if platform_id in seen or _find_platform_message(tx, state.no, platform_id):
+            if platform_id in seen or _find_platform_message(tx, no, platform_id):
                 continue
             seen.add(platform_id)
-        fresh.append(message)
-    return fresh
+        new.append(message)
+    return new
 
 
 def _find_platform_message(tx: Transaction, no: int, platform_message_id: str) -> int | None:
@@ -163,47 +169,48 @@ def _find_platform_message(tx: Transaction, no: int, platform_message_id: str) -
 def append_rows(
     tx: Transaction, session_id: str, messages: Sequence[Message]
 ) -> list[StoredMessage]:
-    """`append_messages`, and the rows as they are stored."""
-    fresh = _new(tx, _open(tx, session_id), messages)
-    if not fresh:
+    """Do the same as `append_messages`, and return the appended rows as they are stored."""
+    new = _without_duplicates(tx, _require_open(tx, session_id).no, messages)
+    if not new:
         return []
-    state = _add(tx, session_id, fresh)
-    first = state.no * codec.SPAN + state.seq - len(fresh) + 1
+    counters = _insert_messages(tx, session_id, new)
+    first = counters.no * codec.SPAN + counters.seq - len(new) + 1
     return codec.to_messages(
-        (place, *_values(tx, message)) for place, message in enumerate(fresh, first)
+        (message_id, *_values(tx, message)) for message_id, message in enumerate(new, first)
     )
 
 
-def _add(tx: Transaction, session_id: str, messages: Sequence[Message]) -> _State:
-    """Add many: `append_message` once more, with one count for all."""
+def _insert_messages(tx: Transaction, session_id: str, messages: Sequence[Message]) -> _Counters:
+    """Insert messages with one update of the counters, and return the new counters."""
     values = [_values(tx, message) for message in messages]
     number = len(values)
-    state = _count(tx, session_id, number, number, codec.tool_calls_in(messages))
-    first = state.no * codec.SPAN + state.seq - number + 1
-    for place, row in enumerate(values, first):
-        tx.cursor.execute(_INSERT, (place, *row))
+    counters = _update_counters(tx, session_id, number, number, codec.tool_calls_in(messages))
+    first = counters.no * codec.SPAN + counters.seq - number + 1
+    for message_id, row in enumerate(values, first):
+        tx.cursor.execute(_INSERT, (message_id, *row))
     tx.unindexed = True
-    return state
+    return counters
 
 
-def _live(tx: Transaction, no: int, first: int = 0) -> list[StoredMessage]:
+def _live_messages(tx: Transaction, no: int, first: int = 0) -> list[StoredMessage]:
+    """Return the live rows of a session, from the id `first` on."""
     low, high = codec.bounds(no)
-    stretch = (max(low, first), high)
-    # Two queries and not the view: a merge of ten thousand rows would take as long as reading them.
-    settled = tx.all(
+    ids = (max(low, first), high)
+    # Two queries instead of the view: merging 10,000 rows would take as long as reading them.
+    indexed = tx.all(
         f"SELECT {codec.COLUMNS} FROM messages WHERE id BETWEEN ? AND ? AND live = 1 ORDER BY id",
-        *stretch,
+        *ids,
     )
-    arrived = tx.all(
-        f"SELECT {codec.COLUMNS} FROM arrivals WHERE id BETWEEN ? AND ? ORDER BY id", *stretch
+    arrivals = tx.all(
+        f"SELECT {codec.COLUMNS} FROM arrivals WHERE id BETWEEN ? AND ? ORDER BY id", *ids
     )
-    return codec.to_messages(settled + arrived)
+    return codec.to_messages(indexed + arrivals)
 
 
 def load(tx: Transaction, session_id: str) -> Transcript:
-    """The live rows and their head; empty where the session has no row yet."""
+    """Return the live rows and the head; empty if the session has no row yet."""
     no = sessions.number(tx, session_id)
-    messages = [] if no is None else _live(tx, no)
+    messages = [] if no is None else _live_messages(tx, no)
     return Transcript(sessions.head(tx, session_id), messages)
 
 
@@ -215,7 +222,10 @@ def get_messages(
     limit: int = -1,
     offset: int = 0,
 ) -> list[StoredMessage]:
-    """Rows in order; a negative limit means all."""
+    """Return messages in order; with `include_rewound` also hidden ones.
+
+    A negative `limit` means all. Raises `UnknownSession`.
+    """
     low, high = codec.bounds(sessions.require(tx, session_id))
     return codec.to_messages(
         tx.all(
@@ -231,29 +241,29 @@ def get_messages(
 
 
 def messages_after(tx: Transaction, no: int, message_id: int) -> list[StoredMessage]:
-    """The live rows that came after the given one."""
-    return _live(tx, no, message_id + 1)
+    """Return the live rows after the given message."""
+    return _live_messages(tx, no, message_id + 1)
 
 
-def _hide_from(
-    tx: Transaction, state: _State, first: int, last: int | None = None
+def _hide(
+    tx: Transaction, counters: _Counters, first: int, last: int | None = None
 ) -> list[StoredMessage]:
-    """Take the live rows from `first` on out of view; the counters follow."""
-    search.settle(tx, state.no)
-    end = codec.bounds(state.no)[1] if last is None else last
-    hidden = [message for message in _live(tx, state.no, first) if message.id <= end]
+    """Hide the live rows from `first` to `last` (default: the end), and return them."""
+    search.index_session(tx, counters.no)
+    end = codec.bounds(counters.no)[1] if last is None else last
+    hidden = [message for message in _live_messages(tx, counters.no, first) if message.id <= end]
     tx.run("UPDATE messages SET live = 0 WHERE id BETWEEN ? AND ? AND live = 1", first, end)
     calls = codec.tool_calls_in(hidden)
-    _count(tx, state.session_id, 0, -len(hidden), -calls, rewrites=1)
+    _update_counters(tx, counters.session_id, 0, -len(hidden), -calls, rewrites=1)
     return hidden
 
 
 def replace_messages(tx: Transaction, session_id: str, messages: Sequence[Message]) -> Head:
-    """Show these messages instead of the ones that are there; those stay in the file."""
-    state = _open(tx, session_id)
-    _hide_from(tx, state, codec.bounds(state.no)[0])
-    fresh = _new(tx, state, messages)
-    return (_add(tx, session_id, fresh) if fresh else _open(tx, session_id)).head
+    """Hide all messages of the session and append these instead; the old rows stay in the file."""
+    counters = _require_open(tx, session_id)
+    _hide(tx, counters, codec.bounds(counters.no)[0])
+    new = _without_duplicates(tx, counters.no, messages)
+    return (_insert_messages(tx, session_id, new) if new else _require_open(tx, session_id)).head
 
 
 def rewind(
@@ -264,38 +274,45 @@ def rewind(
     upto: int | None = None,
     answer: InboxReply | None = None,
 ) -> list[StoredMessage]:
-    """Take back the message and all after it, or up to another; returns what was taken back."""
-    state = _open(tx, session_id)
-    _require_live(tx, state, message_id)
-    hidden = _hide_from(tx, state, message_id, upto)
-    inbox_end.close(tx, answer)
+    """Hide a message and all after it, or those up to the id `upto`. Return the hidden messages.
+
+    `answer` closes the inbox rows of the command in the same transaction.
+    """
+    counters = _require_open(tx, session_id)
+    _require_live(tx, counters, message_id)
+    hidden = _hide(tx, counters, message_id, upto)
+    inbox.close(tx, answer)
     return hidden
 
 
 def edit_message(tx: Transaction, session_id: str, message_id: int, content: str) -> Head:
-    """Change a message's text: it and all after it are written anew, the old rows stay hidden."""
-    state = _open(tx, session_id)
-    _require_live(tx, state, message_id)
-    edited, *rest = (codec.as_message(m) for m in _hide_from(tx, state, message_id))
+    """Change the text of a message.
+
+    The message and all after it are appended again; the old rows stay hidden in the file.
+    """
+    counters = _require_open(tx, session_id)
+    _require_live(tx, counters, message_id)
+    edited, *rest = (codec.as_message(m) for m in _hide(tx, counters, message_id))
     changed = Message(
         edited.role,
         content,
         edited.timestamp,
         edited.platform_message_id,
-        **{name: getattr(edited, name) for name in _KEPT_BY_AN_EDIT},
+        tool_calls=edited.tool_calls,
+        tool_call_id=edited.tool_call_id,
+        tool_name=edited.tool_name,
+        finish_reason=edited.finish_reason,
     )
-    return _add(tx, session_id, [changed, *rest]).head
+    return _insert_messages(tx, session_id, [changed, *rest]).head
 
 
-_KEPT_BY_AN_EDIT = ("tool_calls", "tool_call_id", "tool_name", "finish_reason")
-
-
-def _require_live(tx: Transaction, state: _State, message_id: int) -> None:
+def _require_live(tx: Transaction, counters: _Counters, message_id: int) -> None:
     row = tx.one("SELECT id >> 32 FROM all_messages WHERE id = ? AND live = 1", message_id)
-    if row is None or row[0] != state.no:
-        raise StoreError(f"{state.session_id} has no message {message_id} that could be changed")
+    if row is None or row[0] != counters.no:
+        raise StoreError(f"{counters.session_id} shows no message with the id {message_id}")
 
 
-def copy_live(tx: Transaction, source_no: int, target_id: str) -> Head:
-    """Append every live row of one session to another, times and ids of the platform included."""
-    return append_messages(tx, target_id, [codec.as_message(m) for m in _live(tx, source_no)])
+def copy_messages(tx: Transaction, source_no: int, target_id: str) -> Head:
+    """Append every live row of one session to another, with its timestamp and platform id."""
+    rows = _live_messages(tx, source_no)
+    return append_messages(tx, target_id, [codec.as_message(row) for row in rows])

@@ -1,4 +1,4 @@
-"""Replies on their way out: written with the turn, sent in order, one lane per chat."""
+"""The outbox: replies, written in the transaction of the turn and sent in order per lane."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ DAY = 86400.0
 
 
 def enqueue(tx: Transaction, session_key: str, turn_id: int, replies: Sequence[Outbound]) -> None:
-    """Write the replies of a turn."""
+    """Write the replies of a turn, and add them to `tx.outbox` for sending after the commit."""
     for reply in replies:
-        body = codec.encode_whole(reply.body)
+        body = codec.encode_json(reply.body)
         tx.run(
             "INSERT INTO outbox (session_key, turn_id, lane, body, created_at) "
             "VALUES (?, ?, ?, ?, ?)",
@@ -28,9 +28,9 @@ def enqueue(tx: Transaction, session_key: str, turn_id: int, replies: Sequence[O
             tx.now,
         )
         outbox_id = tx.db.last_insert_rowid()
-        said = msgspec.json.decode(body)  # as a later process would read it
+        decoded = msgspec.json.decode(body)  # the same value that a later process would read
         row = OutboxRow(
-            outbox_id, session_key, turn_id, reply.lane, said, "pending", 0, recovered=False
+            outbox_id, session_key, turn_id, reply.lane, decoded, "pending", 0, recovered=False
         )
         tx.outbox.append(row)
 
@@ -38,9 +38,9 @@ def enqueue(tx: Transaction, session_key: str, turn_id: int, replies: Sequence[O
 def pending_outbox(
     tx: Transaction, lane: str | None = None, *, after: int = 0, limit: int = 1000
 ) -> list[OutboxRow]:
-    """Replies not known to be sent, oldest first; of one lane or of all."""
+    """Return replies that are not known to be sent, oldest first, of one lane or of all."""
     only, values = ("AND lane = ?", (lane,)) if lane else ("", ())
-    found = tx.all(
+    rows = tx.all(
         f"SELECT {_COLUMNS} FROM outbox INDEXED BY outbox_open "
         f"WHERE state IN ('pending', 'sending') AND id > ? {only} "
         "ORDER BY id LIMIT ?",
@@ -50,14 +50,14 @@ def pending_outbox(
     )
     return [
         OutboxRow(
-            id_, key, turn_id, lane_, msgspec.json.decode(body), state, tries, bool(again), part
+            id_, key, turn_id, lane_, msgspec.json.decode(body), state, tries, bool(resend), part
         )
-        for id_, key, turn_id, lane_, body, state, tries, again, part in found
+        for id_, key, turn_id, lane_, body, state, tries, resend, part in rows
     ]
 
 
 def mark_sending(tx: Transaction, outbox_ids: Sequence[int]) -> None:
-    """A send begins: from here to `mark_sent` its outcome is unknown."""
+    """Record that a send begins; its outcome is unknown until `mark_sent` or `mark_unsent`."""
     for outbox_id in outbox_ids:
         tx.run(
             "UPDATE outbox SET state = 'sending', attempts = attempts + 1 "
@@ -67,7 +67,7 @@ def mark_sending(tx: Transaction, outbox_ids: Sequence[int]) -> None:
 
 
 def mark_part(tx: Transaction, outbox_id: int, part: int) -> None:
-    """The platform took so many parts, and the next one is on its way, without a doubt."""
+    """Record that the platform accepted `part` parts, before the next one is sent."""
     tx.run(
         "UPDATE outbox SET parts_sent = ?, recovered = 0 WHERE id = ? AND state = 'sending'",
         part,
@@ -76,36 +76,36 @@ def mark_part(tx: Transaction, outbox_id: int, part: int) -> None:
 
 
 def mark_sent(tx: Transaction, outbox_ids: Sequence[int]) -> None:
-    """The platform took them."""
+    """Record that the platform accepted the replies."""
     _close(tx, outbox_ids, "sent", None)
 
 
 def mark_dead(tx: Transaction, outbox_ids: Sequence[int], note: str) -> None:
-    """They can never be sent: the platform does not want them."""
+    """Give up on replies that the platform rejects; `note` says why."""
     _close(tx, outbox_ids, "dead", note)
 
 
 def mark_lane_dead(tx: Transaction, lane: str, note: str, *, since: int = 0) -> list[int]:
-    """The chat is gone: what waits for it, from one reply on, is given up. Says which."""
-    found = tx.all(
+    """Give up on all replies of a lane from the id `since` on, and return their ids."""
+    rows = tx.all(
         "SELECT id FROM outbox INDEXED BY outbox_open "
         "WHERE state IN ('pending', 'sending') AND lane = ? AND id >= ? ORDER BY id",
         lane,
         since,
     )
-    outbox_ids = [outbox_id for (outbox_id,) in found]
+    outbox_ids = [outbox_id for (outbox_id,) in rows]
     _close(tx, outbox_ids, "dead", note)
     return outbox_ids
 
 
 def mark_unsent(tx: Transaction, outbox_ids: Sequence[int]) -> None:
-    """The send surely failed; it will be tried again."""
+    """Record that a send certainly failed, so that it is tried again."""
     for outbox_id in outbox_ids:
         tx.run("UPDATE outbox SET state = 'pending' WHERE id = ? AND state = 'sending'", outbox_id)
 
 
 def mark_unknown(tx: Transaction, outbox_ids: Sequence[int]) -> None:
-    """Nobody knows whether the platform took them: they are sent again, and marked so."""
+    """Record that the outcome of a send is unknown: send again, marked as recovered."""
     for outbox_id in outbox_ids:
         tx.run(
             "UPDATE outbox SET state = 'pending', recovered = 1 "
@@ -115,7 +115,7 @@ def mark_unknown(tx: Transaction, outbox_ids: Sequence[int]) -> None:
 
 
 def recover_outbox(tx: Transaction) -> int:
-    """At a start: what was in flight when the last process ended is sent again, and marked so."""
+    """At startup, mark replies that were in flight as recovered. Return how many there were."""
     return tx.run(
         "UPDATE outbox INDEXED BY outbox_open SET state = 'pending', recovered = 1 "
         "WHERE state IN ('pending', 'sending') AND state = 'sending'"
@@ -123,8 +123,8 @@ def recover_outbox(tx: Transaction) -> int:
 
 
 def outbox_facts(tx: Transaction) -> list[OutboxStats]:
-    """What waits and what was given up, by platform."""
-    waiting = tx.all(
+    """Return counts of waiting and abandoned replies, by platform."""
+    open_rows = tx.all(
         "SELECT coalesce(body ->> '$.platform', ''), sum(state = 'pending'), "
         "sum(state = 'sending'), sum(recovered), min(created_at) "
         "FROM outbox INDEXED BY outbox_open WHERE state IN ('pending', 'sending') GROUP BY 1"
@@ -136,9 +136,9 @@ def outbox_facts(tx: Transaction) -> list[OutboxStats]:
             tx.now - DAY,
         )
     )
-    facts = {name: OutboxStats(platform=name, dead=number) for name, number in dead.items()}
-    for name, pending, sending, recovered, oldest in waiting:
-        facts[name] = OutboxStats(
+    stats = {name: OutboxStats(platform=name, dead=number) for name, number in dead.items()}
+    for name, pending, sending, recovered, oldest in open_rows:
+        stats[name] = OutboxStats(
             platform=name,
             pending=pending,
             sending=sending,
@@ -146,7 +146,7 @@ def outbox_facts(tx: Transaction) -> list[OutboxStats]:
             oldest_seconds=max(0.0, tx.now - oldest),
             dead=dead.get(name, 0),
         )
-    return [facts[name] for name in sorted(facts)]
+    return [stats[name] for name in sorted(stats)]
 
 
 def _close(tx: Transaction, outbox_ids: Sequence[int], state: str, note: str | None) -> None:

@@ -1,4 +1,4 @@
-"""A conversation moves into a new session: by compression (`rotate`) or as a copy (`branch`)."""
+"""Continue a conversation in a new session: by compression (`rotate`) or as a copy (`branch`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hermes.errors import StoreError
 from hermes.messages import InboxReply, JsonObject, Rotated, Rotation, Session, Skipped
 from hermes.store.conversations import (
     codec,
-    inbox_end,
+    inbox,
     leases,
     lineage,
     messages,
@@ -20,20 +20,22 @@ from hermes.store.transaction import Transaction
 
 
 def rotate(tx: Transaction, rotation: Rotation) -> Rotated | Skipped:
-    """End the session by compression and continue in one child, or say who was quicker.
+    """End the session by compression and continue it in one child session.
 
-    Rows that were appended since `upto` are carried over. A retry finds the child it made.
+    Rows appended after `upto` are copied to the child. Returns `Skipped` if the session has
+    changed otherwise, or if somebody else has compressed it or moved the route. A retry with the
+    same `rotation_id` returns the existing child with `repeated` set.
     """
     row = tx.one("SELECT no, end_reason, rewrites FROM sessions WHERE id = ?", rotation.session_id)
     if row is None:
         return Skipped("unknown session")
     no, end_reason, rewrites = row
-    if (child := lineage.child(tx, no)) is not None:
-        return _already(tx, rotation, child[1], child[2])
-    if (refusal := _refusal(tx, rotation, end_reason, rewrites)) is not None:
-        return refusal
+    if (child := lineage.compression_child(tx, no)) is not None:
+        return _already_rotated(tx, rotation, child[1], child[2])
+    if (conflict := _conflict(tx, rotation, end_reason, rewrites)) is not None:
+        return conflict
     if rotation.upto and rotation.upto // codec.SPAN != no:
-        raise StoreError(f"message {rotation.upto} is not one of {rotation.session_id}")
+        raise StoreError(f"message {rotation.upto} does not belong to {rotation.session_id}")
     carried = [codec.as_message(m) for m in messages.messages_after(tx, no, rotation.upto)]
     child_id = continue_in(tx, rotation.session_id, rotation.child_session_id)
     tx.run("UPDATE sessions SET rotation_id = ? WHERE id = ?", rotation.rotation_id, child_id)
@@ -41,15 +43,16 @@ def rotate(tx: Transaction, rotation: Rotation) -> Rotated | Skipped:
         sessions.set_system_prompt(tx, child_id, rotation.system_prompt)
     head = messages.append_messages(tx, child_id, [*rotation.messages, *carried])
     key = rotation.session_key
-    epoch = None if key is None else routes.point(tx, key, child_id)
-    leases.drop(tx, rotation.session_id)
-    inbox_end.close(tx, rotation.answer, child_id)
+    epoch = None if key is None else routes.assign_session(tx, key, child_id)
+    leases.release(tx, rotation.session_id)
+    inbox.close(tx, rotation.answer, child_id)
     return Rotated(child_id, head, epoch, carried=len(carried))
 
 
-def _already(
+def _already_rotated(
     tx: Transaction, rotation: Rotation, child_id: str, rotation_id: str | None
 ) -> Rotated | Skipped:
+    """Return the result for a session that has a compression child already."""
     if rotation_id != rotation.rotation_id:
         winner = lineage.get_compression_tip(tx, child_id)
         return Skipped("already compressed", winner=winner)
@@ -58,14 +61,15 @@ def _already(
     return Rotated(child_id, sessions.head(tx, child_id), epoch, repeated=True)
 
 
-def _refusal(
+def _conflict(
     tx: Transaction, rotation: Rotation, end_reason: str | None, rewrites: int
 ) -> Skipped | None:
+    """Return why the rotation is out of date, or None if it may be applied."""
     if end_reason is not None:
         return Skipped(f"the session has ended ({end_reason})")
     if rewrites != rotation.rewrites:
         return Skipped("the transcript was rewritten meanwhile")
-    holder = None if rotation.lease is None else leases.taken_from(tx, rotation.lease)
+    holder = None if rotation.lease is None else leases.new_holder(tx, rotation.lease)
     if holder is not None:
         return Skipped("the lease was lost", holder=holder)
     if rotation.session_key is None:
@@ -80,11 +84,14 @@ def _refusal(
 
 
 def continue_in(tx: Transaction, session_id: str, child_id: str | None = None) -> str:
-    """End the session by compression and create its child, which takes over what describes it."""
+    """End the session by compression, create its child, and return the id of the child.
+
+    The child inherits model, system prompt, chat and title (numbered).
+    """
     parent = sessions.get_session(tx, session_id)
     assert parent is not None
     if child_id is not None and sessions.number(tx, child_id) is not None:
-        raise StoreError(f"session {child_id} exists; a continuation needs an id of its own")
+        raise StoreError(f"session {child_id} already exists; a continuation needs a new id")
     sessions.end_session(tx, session_id, "compression")
     child_id = sessions.create_session(
         tx,
@@ -92,13 +99,15 @@ def continue_in(tx: Transaction, session_id: str, child_id: str | None = None) -
         parent.source,
         parent_session_id=session_id,
         kind="compression",
-        **_described(parent),
+        **_inherited(parent),
     )
     titles.continue_title(tx, sessions.require(tx, session_id), sessions.require(tx, child_id))
     return child_id
 
 
-class _Described(TypedDict):
+class _Inherited(TypedDict):
+    """Fields that a child session takes over from its parent."""
+
     model: str | None
     model_config: JsonObject | None
     system_prompt: str | None
@@ -111,8 +120,7 @@ class _Described(TypedDict):
     profile: str | None
 
 
-def _described(parent: Session) -> _Described:
-    """What a child takes over: model, prompt and peer."""
+def _inherited(parent: Session) -> _Inherited:
     return {
         "model": parent.model,
         "model_config": parent.model_config,
@@ -135,21 +143,25 @@ def branch(
     session_key: str | None = None,
     answer: InboxReply | None = None,
 ) -> str:
-    """Copy the whole live transcript into a new session, at once; lead the key there if given."""
+    """Copy the live transcript into a new session, and return its id.
+
+    With `session_key`, the route moves to the new session. `answer` closes the inbox rows of the
+    command in the same transaction.
+    """
     parent_no = sessions.require(tx, session_id)
     parent = sessions.get_session(tx, session_id)
     assert parent is not None
-    described = _described(parent)
-    described["session_key"] = session_key or parent.session_key
+    fields = _inherited(parent)
+    fields["session_key"] = session_key or parent.session_key
     child_id = sessions.create_session(
-        tx, None, parent.source, parent_session_id=session_id, kind="branch", **described
+        tx, None, parent.source, parent_session_id=session_id, kind="branch", **fields
     )
-    messages.copy_live(tx, parent_no, child_id)
-    wanted = titles.sanitize_title(title) or parent.title
-    if wanted is not None:
-        name = titles.free_title(tx, wanted)
-        tx.run("UPDATE sessions SET title = ? WHERE id = ?", name, child_id)
+    messages.copy_messages(tx, parent_no, child_id)
+    base = titles.sanitize_title(title) or parent.title
+    if base is not None:
+        unused = titles.unused_title(tx, base)
+        tx.run("UPDATE sessions SET title = ? WHERE id = ?", unused, child_id)
     if session_key is not None:
         routes.switch(tx, session_key, child_id)
-    inbox_end.close(tx, answer, child_id)
+    inbox.close(tx, answer, child_id)
     return child_id

@@ -1,11 +1,15 @@
-"""Routes: which session a session_key leads to, since when (the epoch), and until when."""
+"""Routes: the current session of each session_key, with an epoch and an expiry time.
+
+The epoch grows whenever the session of a key changes; `commit_turn` and `rotate` compare it.
+"""
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 from hermes.errors import UnknownSession
 from hermes.messages import ExpiryPolicy, Head, InboxReply, Route, SessionMatch, Source
-from hermes.store.conversations import boundaries, inbox_end, lineage, sessions, titles
-from hermes.store.conversations.expiry import next_expiry
+from hermes.store.conversations import boundaries, inbox, lineage, sessions, titles
 from hermes.store.transaction import Transaction
 
 MAX_KEY = 1000
@@ -16,21 +20,24 @@ _COLUMNS = (
 
 
 def get_route(tx: Transaction, session_key: str) -> Route | None:
-    """The route of this key."""
+    """Return the route of a key, or None."""
     row = tx.one(f"SELECT {_COLUMNS} FROM routes WHERE session_key = ?", session_key)
     return None if row is None else Route(*row)
 
 
 def require_key(session_key: str) -> str:
-    """The key itself, if it can be one."""
+    """Return the key, or raise `ValueError` if it is not a valid one."""
     if not 0 < len(session_key) <= MAX_KEY or not session_key.isprintable():
-        shown = session_key[:50]
-        raise ValueError(f"a session_key is 1 to {MAX_KEY} printable characters: {shown!r}")
+        start = session_key[:50]
+        raise ValueError(f"a session_key is 1 to {MAX_KEY} printable characters: {start!r}")
     return session_key
 
 
-def point(tx: Transaction, session_key: str, session_id: str) -> int:
-    """Lead the key to the session, and return the new epoch. Nothing else writes this column."""
+def assign_session(tx: Transaction, session_key: str, session_id: str) -> int:
+    """Make this the session of the key, and return the new epoch.
+
+    No other function writes `routes.session_id`.
+    """
     tx.run(
         "INSERT INTO routes (session_key, session_id, epoch, last_active) VALUES (?, ?, 1, ?) "
         "ON CONFLICT (session_key) DO UPDATE SET session_id = excluded.session_id, "
@@ -44,47 +51,51 @@ def point(tx: Transaction, session_key: str, session_id: str) -> int:
     return int(row[0])
 
 
-def require_route(tx: Transaction, session_key: str) -> Route:
-    """The route, which is made where there is none; it names a session that has no row yet."""
+def ensure_route(tx: Transaction, session_key: str) -> Route:
+    """Return the route of a key; create it if there is none.
+
+    A new route names a session that has no row until its first message.
+    """
     route = get_route(tx, session_key)
     if route is None:
-        point(tx, session_key, tx.new_session_id())
+        assign_session(tx, session_key, tx.new_session_id())
         route = get_route(tx, session_key)
         assert route is not None
     return route
 
 
-def settle(tx: Transaction, session_key: str) -> Route:
-    """The route, led on where its session has ended: to the tip, or to a new session.
+def ensure_open_session(tx: Transaction, session_key: str) -> Route:
+    """Return the route of a key, with a session that accepts messages.
 
-    A session that ended by accident goes on.
+    If its session has been compressed, the route moves to the tip. If the session ended by
+    accident, it is reopened; if it ended for another reason, the route gets a new session.
     """
-    route = _followed(tx, require_route(tx, session_key))
+    route = _follow_compression(tx, ensure_route(tx, session_key))
     reason = _end_reason(tx, route.session_id)
     if reason is None:
         return route
-    if reason in sessions.ACCIDENTS:
+    if reason in sessions.ACCIDENTAL_ENDS:
         sessions.reopen_session(tx, route.session_id)
         return route
-    point(tx, session_key, tx.new_session_id())
-    return require_route(tx, session_key)
+    assign_session(tx, session_key, tx.new_session_id())
+    return ensure_route(tx, session_key)
 
 
-def current(tx: Transaction, session_key: str) -> Route | None:
-    """The route, after it has followed compressions that others did."""
+def _current_route(tx: Transaction, session_key: str) -> Route | None:
+    """Return the route of a key, moved to the tip if its session has been compressed."""
     route = get_route(tx, session_key)
-    return None if route is None else _followed(tx, route)
+    return None if route is None else _follow_compression(tx, route)
 
 
-def _followed(tx: Transaction, route: Route) -> Route:
-    """The route at the tip; only an ended session can have one elsewhere, and most have not."""
+def _follow_compression(tx: Transaction, route: Route) -> Route:
+    # Only an ended session can have a compression child; this check avoids the recursive query.
     if _end_reason(tx, route.session_id) is None:
         return route
     tip = lineage.get_compression_tip(tx, route.session_id)
     if tip == route.session_id:
         return route
-    point(tx, route.session_key, tip)
-    return require_route(tx, route.session_key)
+    assign_session(tx, route.session_key, tip)
+    return ensure_route(tx, route.session_key)
 
 
 def _end_reason(tx: Transaction, session_id: str) -> str | None:
@@ -101,9 +112,13 @@ def new_session(
     platform: str | None = None,
     answer: InboxReply | None = None,
 ) -> Route:
-    """End the conversation and begin another; its row comes with the first message."""
+    """End the current session of a key and start a new one.
+
+    The row of the new session is created with its first message; until then `title` is stored as
+    the pending title of the route.
+    """
     pending = titles.sanitize_title(title)
-    route = current(tx, session_key)
+    route = _current_route(tx, session_key)
     old = None if route is None else route.session_id
     name = platform or ("embedded" if route is None else route.platform)
     new = tx.new_session_id()
@@ -113,7 +128,7 @@ def new_session(
             tx, "on_session_finalize", session_key, old,
             platform=name, reason=reason, old=old, new=new,
         )  # fmt: skip
-    point(tx, session_key, new)
+    assign_session(tx, session_key, new)
     boundaries.record(
         tx, "on_session_reset", session_key, new, platform=name, reason=reason, old=old, new=new
     )
@@ -125,13 +140,16 @@ def new_session(
         tx.now,
         session_key,
     )
-    inbox_end.close(tx, answer, new)
-    return require_route(tx, session_key)
+    inbox.close(tx, answer, new)
+    return ensure_route(tx, session_key)
 
 
 def close(tx: Transaction, session_key: str, *, reason: str = "closed") -> str | None:
-    """Finalize and end the session the key leads to now; the next message begins a new one."""
-    route = current(tx, session_key)
+    """Finalize and end the current session of a key; the next message starts a new one.
+
+    Returns the id of the ended session, or None if the key has no route.
+    """
+    route = _current_route(tx, session_key)
     if route is None:
         return None
     sessions.end_session(tx, route.session_id, reason)
@@ -139,7 +157,7 @@ def close(tx: Transaction, session_key: str, *, reason: str = "closed") -> str |
         tx, "on_session_finalize", session_key, route.session_id,
         platform=route.platform, reason=reason, old=route.session_id,
     )  # fmt: skip
-    point(tx, session_key, tx.new_session_id())
+    assign_session(tx, session_key, tx.new_session_id())
     tx.run(
         "UPDATE routes SET pending_title = NULL, expires_at = NULL WHERE session_key = ?",
         session_key,
@@ -148,11 +166,11 @@ def close(tx: Transaction, session_key: str, *, reason: str = "closed") -> str |
 
 
 def finalize(tx: Transaction, session_key: str, *, reason: str = "shutdown") -> str | None:
-    """Let hooks finalize the current session without ending it: the conversation goes on later.
+    """Run the finalize hooks for the current session without ending it, as at a shutdown.
 
-    A session that nothing was said in yet has nothing to finalize.
+    Returns the session id, or None if there is nothing to finalize because it has no messages.
     """
-    route = current(tx, session_key)
+    route = _current_route(tx, session_key)
     if route is None or sessions.number(tx, route.session_id) is None:
         return None
     boundaries.record(
@@ -165,18 +183,19 @@ def finalize(tx: Transaction, session_key: str, *, reason: str = "shutdown") -> 
 def switch(
     tx: Transaction, session_key: str, target: str, *, answer: InboxReply | None = None
 ) -> Route:
-    """Lead the key to another session, given by id, unique prefix or title; its tip is taken.
+    """Move a key to another session, given by id, title or unique prefix of an id.
 
-    The session that is left neither ends nor is finalized.
+    The route moves to the tip of that session's lineage, which is reopened if it has ended. The
+    session left behind is neither ended nor finalized. Raises `UnknownSession`.
     """
-    found = meant(tx, target)
-    if found is None:
+    session_id = resolve_session(tx, target)
+    if session_id is None:
         raise UnknownSession(f"there is no session {target!r}")
-    tip = lineage.get_compression_tip(tx, found)
+    tip = lineage.get_compression_tip(tx, session_id)
     route = get_route(tx, session_key)
     sessions.reopen_session(tx, tip)
     if route is None or route.session_id != tip:
-        point(tx, session_key, tip)
+        assign_session(tx, session_key, tip)
         boundaries.record(
             tx,
             "on_session_switch",
@@ -188,47 +207,40 @@ def switch(
             new=tip,
         )
         tx.run("UPDATE routes SET pending_title = NULL WHERE session_key = ?", session_key)
-    # Who resumes a conversation does not want it to expire at the next message.
+    # A resumed conversation must not expire at its next message.
     tx.run(
         "UPDATE routes SET expires_at = NULL, last_active = ? WHERE session_key = ?",
         tx.now,
         session_key,
     )
-    inbox_end.close(tx, answer, tip)
-    return require_route(tx, session_key)
+    inbox.close(tx, answer, tip)
+    return ensure_route(tx, session_key)
 
 
 def find(tx: Transaction, target: str) -> SessionMatch | None:
-    """The conversation that an id, a unique prefix or a title means, at its tip.
+    """Return the conversation with this session id, title or unique prefix of an id.
 
-    One that has no row yet is known by its whole id.
+    A session that has no row yet is found by its full id only.
     """
-    named = meant(tx, target)
-    line = [target] if named is None else lineage.get_compression_lineage(tx, named)
-    rows = tx.all("SELECT session_key FROM routes WHERE session_id = ? ORDER BY 1", line[-1])
+    session_id = resolve_session(tx, target)
+    ids = [target] if session_id is None else lineage.get_compression_lineage(tx, session_id)
+    rows = tx.all("SELECT session_key FROM routes WHERE session_id = ? ORDER BY 1", ids[-1])
     keys = tuple(row[0] for row in rows)
-    if named is None and not keys:
+    if session_id is None and not keys:
         return None
-    return SessionMatch(sessions.get_session(tx, line[-1]), tuple(line), keys)
+    return SessionMatch(sessions.get_session(tx, ids[-1]), tuple(ids), keys)
 
 
-def meant(tx: Transaction, target: str) -> str | None:
-    """An exact id, else a title, else the beginning of an id."""
+def resolve_session(tx: Transaction, target: str) -> str | None:
+    """Return the session id for an exact id, else a title, else a unique prefix of an id."""
     if sessions.number(tx, target) is not None:
         return target
     by_title = titles.resolve_session_by_title(tx, target)
     return by_title or lineage.resolve_session_id(tx, target)
 
 
-def open_rows(tx: Transaction, session_key: str) -> int:
-    """How many accepted messages of this key no turn has finished."""
-    row = tx.one("SELECT count(*) FROM inbox WHERE session_key = ? AND state = 'open'", session_key)
-    assert row is not None
-    return int(row[0])
-
-
 def overdue(tx: Transaction, limit: int = 100) -> list[tuple[str, int]]:
-    """Keys and epochs of routes whose time is over, by index."""
+    """Return (session_key, epoch) of expired routes that have no open inbox rows."""
     rows = tx.all(
         "SELECT session_key, epoch FROM routes r WHERE expires_at <= ? AND NOT EXISTS ("
         "SELECT 1 FROM inbox i WHERE i.session_key = r.session_key AND i.state = 'open') "
@@ -240,15 +252,18 @@ def overdue(tx: Transaction, limit: int = 100) -> list[tuple[str, int]]:
 
 
 def expire(tx: Transaction, session_key: str, epoch: int) -> str | None:
-    """End the session if it is still due, at the same epoch, with nothing open; say which."""
+    """Start a new session for a key if its route has expired, and return the id of the ended one.
+
+    Returns None if the route has another epoch, is no longer due, or has open inbox rows.
+    """
     route = get_route(tx, session_key)
     if route is None or route.epoch != epoch:
         return None
-    if route.expires_at is None or route.expires_at > tx.now or open_rows(tx, session_key):
+    if route.expires_at is None or route.expires_at > tx.now or inbox.count_open(tx, session_key):
         return None
-    ended = current(tx, session_key)
+    ended = _current_route(tx, session_key)
     assert ended is not None
-    if sessions.number(tx, ended.session_id) is None:  # nothing was said that could be over
+    if sessions.number(tx, ended.session_id) is None:  # no messages, so nothing to end
         tx.run("UPDATE routes SET expires_at = NULL WHERE session_key = ?", session_key)
         return None
     new_session(tx, session_key, reason="session_expired")
@@ -257,13 +272,13 @@ def expire(tx: Transaction, session_key: str, epoch: int) -> str | None:
 
 
 def sweep_expired(tx: Transaction, limit: int = 100) -> list[str]:
-    """Expire what is overdue; returns the sessions that ended."""
+    """Expire overdue routes. Return the ids of the sessions that ended."""
     ended = [expire(tx, key, epoch) for key, epoch in overdue(tx, limit)]
     return [session_id for session_id in ended if session_id is not None]
 
 
 def touch(tx: Transaction, session_key: str, source: Source, policy: ExpiryPolicy) -> None:
-    """The conversation is alive: move the time at which it would be over; note who speaks."""
+    """Record activity: move the expiry time, and store the source of the latest message."""
     tx.run(
         "UPDATE routes SET last_active = ?, expires_at = ?, platform = ?, chat_type = ?, "
         "user_id = ? WHERE session_key = ?",
@@ -277,21 +292,25 @@ def touch(tx: Transaction, session_key: str, source: Source, policy: ExpiryPolic
 
 
 def take_notice(tx: Transaction, session_key: str) -> str | None:
-    """What the user must be told once, for example that the last conversation expired."""
+    """Return and clear the notice for the user, such as 'expired'."""
     row = tx.one("SELECT notice FROM routes WHERE session_key = ?", session_key)
     tx.run("UPDATE routes SET notice = NULL WHERE session_key = ?", session_key)
     return None if row is None else row[0]
 
 
 def set_pending_title(tx: Transaction, session_key: str, title: str | None) -> None:
-    """Keep a title for a session that has no row yet."""
+    """Store a title to apply once the session has a row; None clears it."""
     pending = titles.sanitize_title(title)
-    require_route(tx, session_key)
+    ensure_route(tx, session_key)
     tx.run("UPDATE routes SET pending_title = ? WHERE session_key = ?", pending, session_key)
 
 
 def apply_pending_title(tx: Transaction, session_key: str) -> str | None:
-    """Give the waiting title to the session the key leads to; a refused title is dropped."""
+    """Apply the pending title to the current session, and return it.
+
+    Returns None if there is none, if the session has no row yet, or if the title was refused; a
+    refused title is dropped.
+    """
     route = get_route(tx, session_key)
     if route is None or route.pending_title is None:
         return None
@@ -308,6 +327,24 @@ def apply_pending_title(tx: Transaction, session_key: str) -> str | None:
 
 
 def route_head(tx: Transaction, session_key: str) -> tuple[Route, Head] | None:
-    """The route and the head of its session, from one transaction."""
+    """Return the route of a key and the head of its session, or None."""
     route = get_route(tx, session_key)
     return None if route is None else (route, sessions.head(tx, route.session_id))
+
+
+def next_expiry(policy: ExpiryPolicy, active_at: float) -> float | None:
+    """Return when a conversation that was last active at `active_at` expires, or None for never."""
+    moments: list[float] = []
+    if policy.mode in {"idle", "both"}:
+        moments.append(active_at + policy.idle_minutes * 60)
+    if policy.mode in {"daily", "both"}:
+        moments.append(_next_hour(active_at, policy.at_hour))
+    return min(moments, default=None)
+
+
+def _next_hour(moment: float, hour: int) -> float:
+    # By the calendar: a day on which the clocks change has 23 or 25 hours.
+    local = datetime.fromtimestamp(moment).astimezone()
+    today = local.replace(hour=hour, minute=0, second=0, microsecond=0, tzinfo=None)
+    due = today.timestamp()
+    return due if due > moment else (today + timedelta(days=1)).timestamp()

@@ -1,4 +1,4 @@
-"""Full text search: indexed behind the write path, and brought up to date before every search."""
+"""Full-text search: messages are indexed after they are committed, and before every search."""
 
 from __future__ import annotations
 
@@ -14,106 +14,108 @@ from hermes.store.conversations import codec
 from hermes.store.transaction import Row, Transaction, Work
 
 STEP = 1000
-"""Rows per indexing step: some ten milliseconds of the writer's time."""
+"""Rows per indexing step, which takes the writer about ten milliseconds."""
 MAX_QUERY = 2048
-_NEIGHBOUR = 200
+_NEIGHBOUR_LENGTH = 200
 
 _CJK = (
     "[\u1100-\u11ff\u2e80-\u2fdf\u3040-\u30ff\u3100-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff]"
 )
-_OPEN, _SHUT = "\x02", "\x03"
+_MARK_START, _MARK_END = "\x02", "\x03"
 MAX_TERMS = 60
 _TERM = re.compile(r'"([^"]*)"|([^\s"()]+)')
-# A foreign hand may have written what is no JSON.
-_NO_SUMMARY = (
+# Another program may have written invalid JSON.
+_IS_NO_SUMMARY = (
     "(m.extra IS NULL OR NOT json_valid(m.extra) OR m.extra ->> '$.provider_data.hermes' IS NOT ?)"
 )
 _OPERATORS = {"AND", "OR", "NOT"}
 
 
-# Compiled when they are first needed: that takes some milliseconds, which an import need not.
+# Compiled on first use: it takes some milliseconds, which would slow down every import.
 @functools.cache
 def _cjk() -> re.Pattern[str]:
     return re.compile(_CJK)
 
 
 @functools.cache
-def _apart() -> re.Pattern[str]:
-    return re.compile(f" ?({_OPEN}?{_CJK}{_SHUT}?) ?")
+def _spaced_cjk() -> re.Pattern[str]:
+    return re.compile(f" ?({_MARK_START}?{_CJK}{_MARK_END}?) ?")
 
 
 def install(db: apsw.Connection) -> None:
-    """Give the connection the functions that the indexed text is made with."""
+    """Register the SQL functions that compute the indexed text."""
     flags = apsw.SQLITE_DETERMINISTIC | apsw.SQLITE_INNOCUOUS
-    db.create_scalar_function("hermes_words", words, 1, flags=flags)  # type: ignore[arg-type]
-    db.create_scalar_function("hermes_tools", tools, 1, flags=flags)  # type: ignore[arg-type]
+    db.create_scalar_function("hermes_words", indexed_text, 1, flags=flags)  # type: ignore[arg-type]
+    db.create_scalar_function("hermes_tools", indexed_tools, 1, flags=flags)  # type: ignore[arg-type]
 
 
-def words(text: str | None) -> str | None:
-    """The text with each character of a script without spaces as a word of its own."""
+def indexed_text(text: str | None) -> str | None:
+    """Return the text with every CJK character as a word of its own.
+
+    These scripts do not separate words, and the tokenizer would index a whole run as one word.
+    """
     if text is None or text.isascii():
         return text
     return _cjk().sub(r" \g<0> ", text)
 
 
-def tools(extra: str | None) -> str | None:
-    """What a search finds of a message's tools: their names, and the texts in their arguments."""
+def indexed_tools(extra: str | None) -> str | None:
+    """Return the searchable text of a message's tool calls: names and values of arguments."""
     if extra is None:
         return None
     try:
         message = codec.decode_extra(extra)
-    except msgspec.MsgspecError:  # a foreign hand wrote it: the rest of the index must not suffer
+    except msgspec.MsgspecError:  # written by another program; index the rest of the message
         return None
-    found = [message.tool_name] if message.tool_name else []
+    texts = [message.tool_name] if message.tool_name else []
     for call in message.tool_calls:
-        found += [call.name, *_texts_in(call.arguments)]
-    return words(" ".join(found)) or None
+        texts += [call.name, *_argument_texts(call.arguments)]
+    return indexed_text(" ".join(texts)) or None
 
 
-def _texts_in(arguments: str) -> list[str]:
-    # Decided by the text alone: what is indexed must come out the same whenever it is made.
-    if codec.is_deep(arguments):
+def _argument_texts(arguments: str) -> list[str]:
+    # A function of the text alone: deleting from the index needs the same words again.
+    if codec.is_too_deep(arguments):
         return [arguments]
     try:
-        waiting = [msgspec.json.decode(arguments)]
+        stack = [msgspec.json.decode(arguments)]
     except msgspec.DecodeError:
         return [arguments]
-    found = []
-    while waiting:
-        value = waiting.pop()
+    texts = []
+    while stack:
+        value = stack.pop()
         if isinstance(value, dict):
-            waiting += [*value.values(), *value.keys()]
+            stack += [*value.values(), *value.keys()]
         elif isinstance(value, list):
-            waiting += reversed(value)
+            stack += reversed(value)
         else:
-            found.append(str(value))
-    return found
+            texts.append(str(value))
+    return texts
 
 
-def _readable(snippet: str) -> str:
-    """A snippet of what `words` was given, with marks that can be seen."""
-    text = snippet if snippet.isascii() else _apart().sub(r"\1", snippet)
-    return text.replace(_OPEN, ">>>").replace(_SHUT, "<<<").strip()
+def _format_snippet(snippet: str) -> str:
+    """Undo the spacing of `indexed_text`, and mark matches visibly."""
+    text = snippet if snippet.isascii() else _spaced_cjk().sub(r"\1", snippet)
+    return text.replace(_MARK_START, ">>>").replace(_MARK_END, "<<<").strip()
 
 
 def index_step(tx: Transaction, limit: int = STEP) -> int:
-    """Move up to `limit` arrivals to their places, and into the index; returns how many."""
-    sql = "SELECT id FROM arrivals ORDER BY id LIMIT ?"
-    found = tx.all(sql, limit)
-    if found:
-        _settle(tx, found[0][0], found[-1][0])
-    return len(found)
+    """Move up to `limit` arrivals into `messages` and the index. Return how many."""
+    rows = tx.all("SELECT id FROM arrivals ORDER BY id LIMIT ?", limit)
+    if rows:
+        _index_arrivals(tx, rows[0][0], rows[-1][0])
+    return len(rows)
 
 
-def settle(tx: Transaction, no: int) -> None:
-    """Move a session's arrivals to their places, before its rows are changed."""
+def index_session(tx: Transaction, no: int) -> None:
+    """Move the arrivals of a session into `messages` and the index, before rows are changed."""
     low, high = codec.bounds(no)
     if tx.one("SELECT 1 FROM arrivals WHERE id BETWEEN ? AND ?", low, high) is not None:
-        _settle(tx, low, high)
+        _index_arrivals(tx, low, high)
 
 
-def _settle(tx: Transaction, first: int, last: int) -> None:
+def _index_arrivals(tx: Transaction, first: int, last: int) -> None:
     tx.run(
         "INSERT INTO messages (id, role, content, created_at, platform_message_id, extra) "
         "SELECT id, role, content, created_at, platform_message_id, extra FROM arrivals "
@@ -131,12 +133,12 @@ def _settle(tx: Transaction, first: int, last: int) -> None:
 
 
 def unindexed(tx: Transaction) -> bool:
-    """Whether messages wait to be indexed."""
+    """Return whether there are messages that are not indexed yet."""
     return tx.one("SELECT 1 FROM arrivals") is not None
 
 
 def index_imported(tx: Transaction, first: int, last: int) -> None:
-    """Index rows that were written to their places at once."""
+    """Index rows that were inserted directly into `messages`."""
     tx.run(
         "INSERT INTO search (rowid, content, tools) "
         "SELECT id, content, tools FROM message_text WHERE id BETWEEN ? AND ?",
@@ -145,8 +147,8 @@ def index_imported(tx: Transaction, first: int, last: int) -> None:
     )
 
 
-def forget(tx: Transaction, no: int) -> None:
-    """Take a session's messages out of the index, before they are deleted from the file."""
+def remove_session(tx: Transaction, no: int) -> None:
+    """Remove a session from the index, before its messages are deleted."""
     tx.run(
         "INSERT INTO search (search, rowid, content, tools) "
         "SELECT 'delete', id, content, tools FROM message_text WHERE id BETWEEN ? AND ?",
@@ -155,7 +157,7 @@ def forget(tx: Transaction, no: int) -> None:
 
 
 def rebuild_search(tx: Transaction) -> int:
-    """Throw the index away and read it again from the messages; returns how many there are."""
+    """Rebuild the index from the messages. Return how many there are."""
     while index_step(tx):
         pass
     tx.run("INSERT INTO search (search) VALUES ('rebuild')")
@@ -165,7 +167,7 @@ def rebuild_search(tx: Transaction) -> int:
 
 
 def check_search(tx: Transaction) -> str | None:
-    """What is wrong with the index, if anything."""
+    """Return a description of the problem if the index is damaged, else None."""
     try:
         tx.run("INSERT INTO search (search, rank) VALUES ('integrity-check', 1)")
     except apsw.CorruptError as error:
@@ -174,9 +176,10 @@ def check_search(tx: Transaction) -> str | None:
 
 
 def to_fts(query: str) -> str | None:
-    """The query in FTS5's own syntax, whatever was typed; None where no word is left.
+    """Return the query in the syntax of FTS5, or None if it contains no word.
 
-    Quoted phrases, AND, OR, NOT and a trailing * are understood; everything else is a word.
+    Quoted phrases, AND, OR, NOT and a trailing * are operators; anything else is a word, so no
+    query is invalid.
     """
     parts: list[str] = []
     joiner = ""
@@ -197,7 +200,7 @@ def to_fts(query: str) -> str | None:
 
 
 def _term(text: str, *, prefix: bool) -> str | None:
-    plain = words(text.replace("\x00", " ").encode(errors="ignore").decode())
+    plain = indexed_text(text.replace("\x00", " ").encode(errors="ignore").decode())
     if plain is None or not any(character.isalnum() for character in plain):
         return None
     return f'"{plain}"' + (" *" if prefix else "")
@@ -217,9 +220,9 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
     limit: int = 20,
     offset: int = 0,
 ) -> list[SearchHit]:
-    """Live messages that match, best first, with a snippet and their neighbours.
+    """Return live messages that match, best first, each with a snippet and its neighbours.
 
-    The summary of a compression is no user's, though it is kept as such: not with `role="user"`.
+    Summaries of a compression are stored with the role "user", but `role="user"` excludes them.
     """
     expression = to_fts(query)
     if expression is None:
@@ -233,10 +236,10 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
     }
     given = {sql: value for sql, value in filters.items() if value is not None}
     if role == "user":
-        given[_NO_SUMMARY] = SUMMARY
+        given[_IS_NO_SUMMARY] = SUMMARY
     if session_ids is not None:
-        given["s.id IN (SELECT value FROM json_each(?))"] = codec.encode_whole(list(session_ids))
-    found = tx.all(
+        given["s.id IN (SELECT value FROM json_each(?))"] = codec.encode_json(list(session_ids))
+    rows = tx.all(
         "SELECT m.id, s.id, m.role, m.created_at, s.source, s.title FROM search "
         "JOIN messages m ON m.id = search.rowid JOIN sessions s ON s.no = m.id >> 32 "
         "WHERE search MATCH ? AND m.live = 1"
@@ -248,12 +251,12 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
         limit,
         offset,
     )
-    return [_hit(tx, expression, row) for row in found]
+    return [_hit(tx, expression, row) for row in rows]
 
 
 def _hit(tx: Transaction, expression: str, row: Row) -> SearchHit:
     message_id, session_id, role, at, source, title = row
-    # Only for what is shown: a snippet of every match would cost ten times the search.
+    # Only for the rows returned: snippets of all matches would cost ten times the search.
     sql = "SELECT snippet(search, -1, char(2), char(3), '…', 40) FROM search "
     snippet = tx.one(sql + "WHERE search MATCH ? AND rowid = ?", expression, message_id)
     low, high = codec.bounds(message_id // codec.SPAN)
@@ -261,7 +264,7 @@ def _hit(tx: Transaction, expression: str, row: Row) -> SearchHit:
         message_id=message_id,
         session_id=session_id,
         role=role,
-        snippet=_readable("" if snippet is None else snippet[0] or ""),
+        snippet=_format_snippet("" if snippet is None else snippet[0] or ""),
         timestamp=at,
         source=source,
         title=title,
@@ -272,7 +275,7 @@ def _hit(tx: Transaction, expression: str, row: Row) -> SearchHit:
 
 def _neighbour(tx: Transaction, order: str, low: int, high: int) -> str | None:
     row = tx.one(
-        f"SELECT substr(coalesce(content, ''), 1, {_NEIGHBOUR}) FROM messages "
+        f"SELECT substr(coalesce(content, ''), 1, {_NEIGHBOUR_LENGTH}) FROM messages "
         f"WHERE id BETWEEN ? AND ? AND live = 1 ORDER BY id {order} LIMIT 1",
         low,
         high,
@@ -281,6 +284,6 @@ def _neighbour(tx: Transaction, order: str, low: int, high: int) -> str | None:
 
 
 def index_pending() -> Generator[Work[int], int, None]:
-    """Index every message that the full text index lacks, in bounded steps."""
+    """Index all messages that are not indexed yet, in bounded transactions."""
     while (yield index_step) == STEP:
         pass

@@ -1,17 +1,17 @@
-"""Session rows: created, ended, reopened, read."""
+"""Session rows: create, read, end and reopen sessions."""
 
 from __future__ import annotations
 
 import msgspec
 
 from hermes.errors import HasContinuation, StoreError, UnknownSession
-from hermes.messages import Head, JsonObject, Kind, Session
+from hermes.messages import Head, JsonObject, Session, SessionKind
 from hermes.store.conversations import codec, lineage
 from hermes.store.transaction import Row, Transaction
 
 MAX_ID = 200
-ACCIDENTS = ("agent_close", "ws_orphan_reap")
-"""Ends that nobody asked for: the conversation may go on, or be reset after all."""
+ACCIDENTAL_ENDS = ("agent_close", "ws_orphan_reap")
+"""End reasons that no user asked for: such a session may be reopened, or reset."""
 
 _COLUMNS = (
     "s.id, s.source, s.kind, p.id, s.title, s.model, s.user_id, s.session_key, s.chat_id, "
@@ -27,27 +27,24 @@ SELECT = (
 
 
 def from_row(row: Row) -> Session:
-    """A `Session` from a row of `SELECT`."""
-    (
-        *plain,
-        model_config,
-    ) = row
-    names = _FIELDS[: len(plain)]
+    """Return the `Session` for a row of `SELECT`."""
+    *columns, model_config = row
+    names = _FIELDS[: len(columns)]
     config = None if model_config is None else msgspec.json.decode(model_config)
-    return Session(**dict(zip(names, plain, strict=True)), model_config=config)
+    return Session(**dict(zip(names, columns, strict=True)), model_config=config)
 
 
 _FIELDS = Session.__struct_fields__
 
 
 def number(tx: Transaction, session_id: str) -> int | None:
-    """The session's number, which its message ids are made of."""
+    """Return the number of a session, which its message ids contain; None if there is no row."""
     row = tx.one("SELECT no FROM sessions WHERE id = ?", session_id)
     return None if row is None else int(row[0])
 
 
 def require(tx: Transaction, session_id: str) -> int:
-    """The session's number, or `UnknownSession`."""
+    """Return the number of a session, or raise `UnknownSession`."""
     no = number(tx, session_id)
     if no is None:
         raise UnknownSession(f"there is no session {session_id!r}")
@@ -55,13 +52,13 @@ def require(tx: Transaction, session_id: str) -> int:
 
 
 def get_session(tx: Transaction, session_id: str) -> Session | None:
-    """The session with exactly this id."""
+    """Return the session with exactly this id, or None."""
     row = tx.one(SELECT + "WHERE s.id = ?", session_id)
     return None if row is None else from_row(row)
 
 
 def head(tx: Transaction, session_id: str) -> Head:
-    """The session's head; all zero where the session has no row yet."""
+    """Return the head of a session; all counters are 0 if it has no row yet."""
     row = tx.one("SELECT message_count, revision, rewrites FROM sessions WHERE id = ?", session_id)
     return Head(session_id) if row is None else Head(session_id, *row)
 
@@ -72,7 +69,7 @@ def create_session(  # noqa: PLR0913 - the columns of a session
     source: str = "unknown",
     *,
     parent_session_id: str | None = None,
-    kind: Kind | None = None,
+    kind: SessionKind | None = None,
     model: str | None = None,
     model_config: JsonObject | None = None,
     system_prompt: str | None = None,
@@ -85,10 +82,11 @@ def create_session(  # noqa: PLR0913 - the columns of a session
     profile: str | None = None,
     started_at: float | None = None,
 ) -> str:
-    """Create the session; where it exists, fill only what it lacks. Returns its id.
+    """Create a session, or fill in the missing fields of an existing one. Return its id.
 
-    Without `kind`, a child of a session that ended by compression continues it, unless another
-    child does so already; any other child is a branch.
+    Without `kind`, the first child of a session that ended by compression becomes its compression
+    child; any other child is a branch. Raises `UnknownSession` if there is no such parent, and
+    `HasContinuation` for a second compression child.
     """
     session_id = tx.new_session_id() if session_id is None else require_id(session_id)
     fields: dict[str, str | None] = {
@@ -105,37 +103,39 @@ def create_session(  # noqa: PLR0913 - the columns of a session
     no = number(tx, session_id)
     if no is None:
         kind = kind or _kind_of_child(tx, parent_no)
-        _refuse_second_continuation(tx, parent_session_id, parent_no, kind)
+        _check_continuation(tx, parent_session_id, parent_no, kind)
         no = _insert(tx, session_id, source, kind, parent_no, started_at, fields)
     else:
-        _fill(tx, no, session_id, parent_session_id, parent_no, fields)
-    _keep_texts(tx, no, system_prompt, model_config)
+        _fill_missing(tx, no, session_id, parent_session_id, parent_no, fields)
+    _set_missing_texts(tx, no, system_prompt, model_config)
     return session_id
 
 
 def ensure_session(tx: Transaction, session_id: str, source: str = "unknown") -> str:
-    """`create_session` for callers that know nothing more."""
+    """Create the session if it does not exist. Return its id."""
     return create_session(tx, session_id, source)
 
 
 def require_id(session_id: str) -> str:
-    """The id itself, if it can be one."""
+    """Return the id, or raise `ValueError` if it is not a valid one."""
     if not 0 < len(session_id) <= MAX_ID or not session_id.isprintable():
         raise ValueError(f"a session id is 1 to {MAX_ID} printable characters: {session_id[:50]!r}")
     return session_id
 
 
-def _kind_of_child(tx: Transaction, parent_no: int | None) -> Kind:
+def _kind_of_child(tx: Transaction, parent_no: int | None) -> SessionKind:
     if parent_no is None:
         return "new"
     row = tx.one("SELECT end_reason FROM sessions WHERE no = ?", parent_no)
-    continues = row is not None and row[0] == "compression"
-    return "compression" if continues and lineage.child(tx, parent_no) is None else "branch"
+    compressed = row is not None and row[0] == "compression"
+    first = lineage.compression_child(tx, parent_no) is None
+    return "compression" if compressed and first else "branch"
 
 
-def _refuse_second_continuation(
-    tx: Transaction, parent_session_id: str | None, parent_no: int | None, kind: Kind
+def _check_continuation(
+    tx: Transaction, parent_session_id: str | None, parent_no: int | None, kind: SessionKind
 ) -> None:
+    """Raise unless a compression child of this parent may be created."""
     if kind != "compression":
         return
     if parent_no is None:
@@ -143,7 +143,7 @@ def _refuse_second_continuation(
     row = tx.one("SELECT end_reason FROM sessions WHERE no = ?", parent_no)
     if row is None or row[0] != "compression":
         raise StoreError(f"{parent_session_id} has not ended by compression")
-    if (other := lineage.child(tx, parent_no)) is not None:
+    if (other := lineage.compression_child(tx, parent_no)) is not None:
         raise HasContinuation(f"{parent_session_id} already continues in {other[1]}")
 
 
@@ -151,7 +151,7 @@ def _insert(  # noqa: PLR0913, PLR0917
     tx: Transaction,
     session_id: str,
     source: str,
-    kind: Kind,
+    kind: SessionKind,
     parent_no: int | None,
     started_at: float | None,
     fields: dict[str, str | None],
@@ -171,7 +171,7 @@ def _insert(  # noqa: PLR0913, PLR0917
     return tx.db.last_insert_rowid()
 
 
-def _fill(
+def _fill_missing(
     tx: Transaction,
     no: int,
     session_id: str,
@@ -186,7 +186,9 @@ def _fill(
     if parent_no is None:
         return
     if parent_no >= no:
-        raise StoreError(f"{parent_session_id} is not older than {session_id}, so not its parent")
+        raise StoreError(
+            f"{parent_session_id} is not older than {session_id}, so it cannot be its parent"
+        )
     tx.run(
         "UPDATE sessions SET parent_no = ?, kind = iif(kind = 'new', ?, kind) "
         "WHERE no = ? AND parent_no IS NULL",
@@ -196,7 +198,7 @@ def _fill(
     )
 
 
-def _keep_texts(
+def _set_missing_texts(
     tx: Transaction, no: int, system_prompt: str | None, model_config: JsonObject | None
 ) -> None:
     codec.require_shallow(model_config)
@@ -215,7 +217,7 @@ def _keep_texts(
 
 
 def set_system_prompt(tx: Transaction, session_id: str, system_prompt: str) -> None:
-    """Replace the session's system prompt."""
+    """Replace the system prompt of a session. Raises `UnknownSession`."""
     tx.run(
         "INSERT INTO session_texts (session_no, system_prompt) VALUES (?, ?) "
         "ON CONFLICT (session_no) DO UPDATE SET system_prompt = excluded.system_prompt",
@@ -225,7 +227,10 @@ def set_system_prompt(tx: Transaction, session_id: str, system_prompt: str) -> N
 
 
 def end_session(tx: Transaction, session_id: str, reason: str) -> bool:
-    """End the session; the first reason wins, and an unknown id is no error."""
+    """End a session. Return False if it has ended already or does not exist.
+
+    The first reason is kept.
+    """
     sql = "UPDATE sessions SET ended_at = ?, end_reason = ? WHERE id = ? AND ended_at IS NULL"
     return tx.run(sql, tx.now, reason, session_id) == 1
 
@@ -233,18 +238,21 @@ def end_session(tx: Transaction, session_id: str, reason: str) -> bool:
 def promote_to_session_reset(
     tx: Transaction, session_id: str, reason: str = "session_reset"
 ) -> bool:
-    """End the session, also where it had ended by accident only."""
+    """End a session, even if it has ended by accident. Return whether that changed anything."""
     sql = (
         "UPDATE sessions SET ended_at = ?, end_reason = ? "
         "WHERE id = ? AND (ended_at IS NULL OR end_reason IN (?, ?))"
     )
-    return tx.run(sql, tx.now, reason, session_id, *ACCIDENTS) == 1
+    return tx.run(sql, tx.now, reason, session_id, *ACCIDENTAL_ENDS) == 1
 
 
 def reopen_session(tx: Transaction, session_id: str) -> None:
-    """Let an ended session go on; refused where a compression child already does."""
+    """Reopen an ended session.
+
+    Raises `UnknownSession`, and `HasContinuation` if it has a compression child.
+    """
     no = require(tx, session_id)
-    if lineage.child(tx, no) is not None:
+    if lineage.compression_child(tx, no) is not None:
         tip = lineage.get_compression_tip(tx, session_id)
-        raise HasContinuation(f"{session_id} goes on in {tip}; reopen or resume that one")
+        raise HasContinuation(f"{session_id} continues in {tip}; reopen or resume that session")
     tx.run("UPDATE sessions SET ended_at = NULL, end_reason = NULL WHERE no = ?", no)

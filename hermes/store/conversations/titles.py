@@ -1,4 +1,4 @@
-"""Titles: clean, at most 100 characters, each held by one session."""
+"""Session titles: one line of at most 100 visible characters, unique in the file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _NUMBERED = re.compile(r"^(.*?) #(\d{1,9})$", re.DOTALL)
 
 
 def sanitize_title(title: str | None) -> str | None:
-    """The title without what cannot be seen, on one line; None where nothing is left."""
+    """Return the title on one line, without invisible characters; None if nothing is left.
+
+    Raises `ValueError` if it is too long.
+    """
     clean = " ".join(_INVISIBLE.sub("", title or "").split())
     if len(clean) > MAX_LENGTH:
         raise ValueError(f"Title too long ({len(clean)} chars, max {MAX_LENGTH})")
@@ -24,23 +27,24 @@ def sanitize_title(title: str | None) -> str | None:
 
 
 def set_session_title(tx: Transaction, session_id: str, title: str | None) -> bool:
-    """Set or clear the title; False for an unknown id, ValueError where another session has it.
+    """Set or clear the title. Return False if the session does not exist.
 
-    A title that an earlier session of the same line holds moves to this one.
+    A title moves here from an earlier session of the same lineage. Raises `ValueError` if it
+    is too long, or if any other session has it.
     """
     clean = sanitize_title(title)
     no = sessions.number(tx, session_id)
     if no is None:
         return False
     if clean is not None:
-        _free(tx, session_id, clean)
+        _release_title(tx, session_id, clean)
     return tx.run("UPDATE sessions SET title = ? WHERE no = ?", clean, no) == 1
 
 
 def set_auto_title_if_empty(tx: Transaction, session_id: str, title: str) -> bool:
-    """Set a title that nobody asked for: where the conversation goes on, if it has none yet.
+    """Set a generated title on the tip of the lineage, if it has none. Return whether it did.
 
-    One that another session holds gets a number.
+    A title that is already in use gets a number.
     """
     tip = lineage.get_compression_tip(tx, session_id)
     row = tx.one("SELECT title FROM sessions WHERE id = ?", tip)
@@ -48,26 +52,29 @@ def set_auto_title_if_empty(tx: Transaction, session_id: str, title: str) -> boo
     if row is None or row[0] is not None or clean is None:
         return False
     if tx.one("SELECT 1 FROM sessions WHERE title = ?", clean) is not None:
-        clean = free_title(tx, clean)
+        clean = unused_title(tx, clean)
     return set_session_title(tx, tip, clean)
 
 
-def _free(tx: Transaction, session_id: str, title: str) -> None:
-    held = "SELECT id, session_key FROM sessions WHERE title = ? AND id <> ?"
-    row = tx.one(held, title, session_id)
+def _release_title(tx: Transaction, session_id: str, title: str) -> None:
+    """Remove the title from an earlier session of the lineage; refuse it if another has it."""
+    row = tx.one(
+        "SELECT id, session_key FROM sessions WHERE title = ? AND id <> ?", title, session_id
+    )
     if row is None:
         return
-    line = lineage.get_compression_lineage(tx, session_id)
-    if row[0] not in line[: line.index(session_id)]:
-        mine = tx.one("SELECT session_key FROM sessions WHERE id = ?", session_id)
-        # Another user's session is not named to this one.
-        by = f" by session {row[0]}" if mine == (row[1],) else ""
+    owner, owner_key = row
+    ids = lineage.get_compression_lineage(tx, session_id)
+    if owner not in ids[: ids.index(session_id)]:
+        own_key = tx.one("SELECT session_key FROM sessions WHERE id = ?", session_id)
+        # Do not tell one user the id of another user's session.
+        by = f" by session {owner}" if own_key == (owner_key,) else ""
         raise ValueError(f"Title '{title}' is already in use{by}")
-    tx.run("UPDATE sessions SET title = NULL WHERE id = ?", row[0])
+    tx.run("UPDATE sessions SET title = NULL WHERE id = ?", owner)
 
 
 def get_next_title_in_lineage(tx: Transaction, title: str) -> str:
-    """The first free of `base`, `base #2`, `base #3`, …, above every number in use."""
+    """Return `base` if it is unused, else `base #N` with N above every number in use."""
     base = _base(title)
     if tx.one("SELECT 1 FROM sessions WHERE title = ?", base) is None and not _numbers(tx, base):
         return base
@@ -76,15 +83,15 @@ def get_next_title_in_lineage(tx: Transaction, title: str) -> str:
 
 
 def resolve_session_by_title(tx: Transaction, title: str) -> str | None:
-    """The session that was meant: the highest number of this title, else the exact one."""
+    """Return the session with the highest number of this title, else with exactly this title."""
     numbers = _numbers(tx, title)
     exact = f"{title} #{max(numbers)}" if numbers else title
     row = tx.one("SELECT id FROM sessions WHERE title = ?", exact)
     return None if row is None else str(row[0])
 
 
-def free_title(tx: Transaction, title: str) -> str:
-    """The next number of the title that nobody holds, also where the base had to be cut."""
+def unused_title(tx: Transaction, title: str) -> str:
+    """Return the title with the next unused number, even if the base must be shortened."""
     name = get_next_title_in_lineage(tx, title)
     number = 2
     while tx.one("SELECT 1 FROM sessions WHERE title = ?", name) is not None:
@@ -95,16 +102,16 @@ def free_title(tx: Transaction, title: str) -> str:
 
 
 def continue_title(tx: Transaction, parent_no: int, child_no: int) -> None:
-    """Give a compression child the next number of its parent's title."""
+    """Give a compression child its parent's title with the next number."""
     row = tx.one("SELECT title FROM sessions WHERE no = ?", parent_no)
     if row is not None and row[0] is not None:
-        title = free_title(tx, row[0])
+        title = unused_title(tx, row[0])
         tx.run("UPDATE sessions SET title = ? WHERE no = ?", title, child_no)
 
 
 def _base(title: str) -> str:
-    found = _NUMBERED.match(title)
-    return found.group(1) if found else title
+    match = _NUMBERED.match(title)
+    return match.group(1) if match else title
 
 
 def _numbers(tx: Transaction, base: str) -> list[int]:
@@ -112,6 +119,6 @@ def _numbers(tx: Transaction, base: str) -> list[int]:
         "SELECT substr(title, ?) FROM sessions WHERE title > ? AND title < ?",
         len(base) + 3,
         f"{base} #",
-        f"{base} $",  # "$" follows "#"
+        f"{base} $",  # "$" sorts directly after "#"
     )
     return [int(row[0]) for row in rows if re.fullmatch(r"[0-9]{1,9}", row[0])]

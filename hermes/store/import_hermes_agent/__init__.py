@@ -1,6 +1,6 @@
-"""Conversations from a hermes-agent home.
+"""Import of conversations from a hermes-agent home.
 
-Read: untouched, tables, plan, routes, reading, home, taking.
+Reading order: readonly_source, tables, plan, routes, convert, source, importer.
 """
 
 from __future__ import annotations

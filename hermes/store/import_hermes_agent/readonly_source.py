@@ -1,14 +1,14 @@
-"""Another program's SQLite file, read at one moment and without changing a byte of it.
+"""Read a SQLite file of another program as of one moment, without changing any of its files.
 
-SQLite itself would: it makes a log and its index beside a file of the WAL kind, and moves a log
-that somebody left into the file. So it depends on what lies there:
+SQLite would change them: for a database in WAL mode it creates a `-wal` and a `-shm` file, and it
+checkpoints a leftover WAL into the database. So the way to open a file depends on what is there:
 
-- a log and its index: the other program runs, or was killed. The index is opened for reading only;
-  SQLite then reads beside the program, or makes an index of its own in memory.
-- a log alone: somebody copied the two. They are copied once more, and SQLite may do with the
-  copies as it likes. The same for a journal that waits to be rolled back.
-- no log: nobody has it open, and it is read as a file that does not change. `check` says whether
-  that is still so.
+- `-wal` and `-shm`: the other program is running, or was killed. The `-shm` file is opened
+  read-only; SQLite then reads beside the program, or builds its own index in memory.
+- `-wal` only: the two files were copied from elsewhere. They are copied to a temporary directory,
+  and the copy is opened. The same is done for a rollback journal that must be replayed.
+- neither: nobody has the database open, and it is opened as immutable. `check_unchanged` raises
+  if that has changed since.
 """
 
 from __future__ import annotations
@@ -28,63 +28,64 @@ from hermes.errors import StoreError, StoreRefused
 from hermes.store import schema
 
 BUSY_MILLISECONDS = 5000
-COPY_TRIES = 5
-_WAL = 2
+COPY_ATTEMPTS = 5
+_WAL_FORMAT = 2
 
 
 @attrs.frozen
-class Untouched:
-    """A connection inside a read transaction, and a way to ask whether it may be believed."""
+class ReadOnlySource:
+    """A connection inside a read transaction."""
 
     path: Path
     db: apsw.Connection
-    seen: object = None
-    """How the file looked that must not change meanwhile; None where SQLite's locks see to it."""
+    fingerprint: object = None
+    """The state of the file when it was opened; None if SQLite's locks keep the view consistent."""
 
-    def check(self) -> None:
-        """Raise where what was read so far may be of two moments."""
-        if self.seen is not None and _look(self.path) != self.seen:
+    def check_unchanged(self) -> None:
+        """Raise `StoreError` if the file was modified, so that reads may be inconsistent."""
+        if self.fingerprint is not None and _fingerprint(self.path) != self.fingerprint:
             raise StoreError(
-                f"{self.path} was written to while it was read; what was taken so far is whole: "
-                "import it again to go on"
+                f"{self.path} was modified during the import; the sessions imported so far are "
+                "complete, run the import again for the rest"
             )
 
 
 @contextmanager
-def open_untouched(path: Path) -> Iterator[Untouched]:
-    """Open the file for reading, or refuse it in one sentence."""
+def open_readonly(path: Path) -> Iterator[ReadOnlySource]:
+    """Open the file for reading. Raises `StoreRefused` if it cannot be read."""
     with ExitStack() as stack:
         try:
-            opened = _open(path, stack)
+            source = _open(path, stack)
             begin = "PRAGMA trusted_schema = 0; BEGIN; SELECT 1 FROM sqlite_schema"
-            opened.db.execute(begin).fetchall()
-            ours = opened.db.pragma("application_id") == schema.APPLICATION_ID
+            source.db.execute(begin).fetchall()
+            is_hermes = source.db.pragma("application_id") == schema.APPLICATION_ID
         except (OSError, apsw.Error) as error:
             raise StoreRefused(f"{path} cannot be read: {error}") from error
-        if ours:
+        if is_hermes:
             raise StoreRefused(
-                f"{path} is a Hermes database; use `export` there, and import its lines"
+                f"{path} is a Hermes database; export its sessions with `python -m hermes.store "
+                "export`, and import that file"
             )
-        yield opened
+        yield source
 
 
-def _open(path: Path, stack: ExitStack) -> Untouched:
+def _open(path: Path, stack: ExitStack) -> ReadOnlySource:
     header = _header(path)
     if not header.startswith(b"SQLite format 3\0"):
-        raise StoreRefused(f"{path} is no SQLite file")
-    if header[18] != _WAL:
+        raise StoreRefused(f"{path} is not a SQLite file")
+    if header[18] != _WAL_FORMAT:
         try:
-            return Untouched(path, _connect(path, stack, "mode=ro"))
-        except apsw.ReadOnlyError:  # a journal waits to be rolled back
-            return Untouched(path, _connect(_copied(path, "-journal", stack), stack))
+            return ReadOnlySource(path, _connect(path, stack, "mode=ro"))
+        except apsw.ReadOnlyError:  # there is a journal that must be rolled back
+            return ReadOnlySource(path, _connect(_copy(path, "-journal", stack), stack))
     if not _exists(path, "-wal"):
-        return Untouched(path, _connect(path, stack, "immutable=1"), _look(path))
+        return ReadOnlySource(path, _connect(path, stack, "immutable=1"), _fingerprint(path))
     if not _exists(path, "-shm"):
-        return Untouched(path, _connect(_copied(path, "-wal", stack), stack))
+        return ReadOnlySource(path, _connect(_copy(path, "-wal", stack), stack))
     try:
-        return Untouched(path, _connect(path, stack, "mode=ro&readonly_shm=1"))
-    except (apsw.ReadOnlyError, apsw.CantOpenError):  # in use, and no place is free to read from
-        return Untouched(path, _connect(path, stack, "mode=ro"))
+        return ReadOnlySource(path, _connect(path, stack, "mode=ro&readonly_shm=1"))
+    except (apsw.ReadOnlyError, apsw.CantOpenError):  # in use, and all read marks are taken
+        return ReadOnlySource(path, _connect(path, stack, "mode=ro"))
 
 
 def _header(path: Path) -> bytes:
@@ -96,30 +97,30 @@ def _exists(path: Path, suffix: str) -> bool:
     return path.with_name(path.name + suffix).exists()
 
 
-def _look(path: Path) -> object:
+def _fingerprint(path: Path) -> object:
     status = path.stat()
     return status.st_mtime_ns, status.st_size, status.st_ino, _exists(path, "-wal")
 
 
-def _connect(path: Path, stack: ExitStack, how: str = "mode=rw") -> apsw.Connection:
+def _connect(path: Path, stack: ExitStack, query: str = "mode=rw") -> apsw.Connection:
     flags = apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READWRITE
-    if how != "mode=rw":
+    if query != "mode=rw":
         flags = apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_READONLY
-    db = apsw.Connection(f"file:{quote(os.fspath(path))}?{how}", flags=flags)
+    db = apsw.Connection(f"file:{quote(os.fspath(path))}?{query}", flags=flags)
     stack.callback(db.close)
     db.set_busy_timeout(BUSY_MILLISECONDS)
-    db.execute("SELECT 1 FROM sqlite_schema").fetchall()  # what cannot be read fails here
+    db.execute("SELECT 1 FROM sqlite_schema").fetchall()  # fails now if it cannot be read
     return db
 
 
-def _copied(path: Path, suffix: str, stack: ExitStack) -> Path:
-    """The file and what lies beside it, in a folder of our own."""
+def _copy(path: Path, suffix: str, stack: ExitStack) -> Path:
+    """Copy the file and its WAL or journal to a temporary directory, and return the copy."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hermes-import-")))
-    beside = path.with_name(path.name + suffix)
-    for _ in range(COPY_TRIES):
-        before = _look(path), _look(beside)
+    companion = path.with_name(path.name + suffix)
+    for _ in range(COPY_ATTEMPTS):
+        before = _fingerprint(path), _fingerprint(companion)
         shutil.copyfile(path, folder / path.name)
-        shutil.copyfile(beside, folder / beside.name)
-        if (_look(path), _look(beside)) == before:
+        shutil.copyfile(companion, folder / companion.name)
+        if (_fingerprint(path), _fingerprint(companion)) == before:
             return folder / path.name
-    raise StoreRefused(f"{path} is being written to; stop what writes to it first")
+    raise StoreRefused(f"{path} is being written to; stop the program that writes to it first")

@@ -1,4 +1,4 @@
-"""The routes of a hermes-agent home: which conversation a chat is in, in our keys."""
+"""The routes of a hermes-agent home, with session keys translated to those of Hermes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import attrs
 import msgspec
 
 from hermes.messages import Source
-from hermes.session_keys import session_key as our_key
+from hermes.sanitize import scrub
+from hermes.session_keys import session_key
 from hermes.store.conversations import codec, routes, sessions
 from hermes.store.import_hermes_agent.report import ImportNotes
 
 MAX_FILE = 64 * 1024 * 1024
-FLAGS = {
+FLAG_NOTES = {
     "suspended": "suspended",
     "resume_pending": "resume-pending",
     "model_override": "model-override",
@@ -24,10 +25,11 @@ FLAGS = {
 
 
 @attrs.frozen(kw_only=True)
-class ForeignRoute:
-    """Where a chat is; `finalized` is None where nothing is said about it."""
+class SourceRoute:
+    """The current session of a chat; `finalized` is None if the route does not say."""
 
-    their_key: str
+    source_key: str
+    """The key that hermes-agent uses."""
     session_key: str
     session_id: str
     platform: str
@@ -39,23 +41,23 @@ class ForeignRoute:
 
 def read_routes(
     table: Iterable[tuple[str, str, str]], folder: Path, notes: ImportNotes
-) -> list[ForeignRoute]:
-    """The routes of the table, then those that only `sessions.json` has."""
-    found: dict[str, ForeignRoute] = {}
+) -> list[SourceRoute]:
+    """Return the routes of the table, then those that only `sessions.json` has."""
+    found: dict[str, SourceRoute] = {}
     seen: dict[str, str] = {}
-    here = str(folder.resolve())
-    for scope, key, text in sorted(table, key=lambda row: row[0] != here):
+    own_scope = str(folder.resolve())
+    for scope, key, text in sorted(table, key=lambda row: row[0] != own_scope):
         if seen.setdefault(key, scope) != scope:
             notes.add("route-twice", key, scope)
             continue
-        _take(found, key, _entry(text), notes)
-    for key, entry in _file(folder, notes).items():
+        _add_route(found, key, _decode_json(text), notes)
+    for key, entry in _read_file(folder, notes).items():
         if key not in seen and not key.startswith("_"):
-            _take(found, key, entry, notes)
+            _add_route(found, key, entry, notes)
     return list(found.values())
 
 
-def _take(found: dict[str, ForeignRoute], key: str, entry: object, notes: ImportNotes) -> None:
+def _add_route(found: dict[str, SourceRoute], key: str, entry: object, notes: ImportNotes) -> None:
     route = _route(key, entry, notes) if isinstance(entry, dict) else None
     if route is None:
         notes.add("bad-route", key)
@@ -63,8 +65,9 @@ def _take(found: dict[str, ForeignRoute], key: str, entry: object, notes: Import
         found[key] = route
 
 
-def _entry(text: str) -> object:
-    if codec.is_deep(text):
+def _decode_json(text: str) -> object:
+    """Return the decoded JSON, or None if it is invalid."""
+    if codec.is_too_deep(text):
         return None
     try:
         return msgspec.json.decode(text)
@@ -72,81 +75,84 @@ def _entry(text: str) -> object:
         return None
 
 
-def _file(folder: Path, notes: ImportNotes) -> dict[str, Any]:
+def _read_file(folder: Path, notes: ImportNotes) -> dict[str, Any]:
+    """Return the entries of `sessions.json`, which is in one of two places."""
     for path in (folder / "sessions.json", folder.parent / "sessions.json"):
         if path.is_file():
             with path.open("rb") as file:
                 text = file.read(MAX_FILE).decode(errors="replace")
-            entries = _entry(text)
+            entries = _decode_json(text)
             if isinstance(entries, dict):
                 return entries
             notes.add("bad-file", path.name)
     return {}
 
 
-def _route(key: str, entry: Mapping[str, Any], notes: ImportNotes) -> ForeignRoute | None:
+def _route(key: str, entry: Mapping[str, Any], notes: ImportNotes) -> SourceRoute | None:
     origin = entry.get("origin")
-    where = {**entry, **origin} if isinstance(origin, dict) else dict(entry)
-    where["user_id"] = where.get("user_id_alt") or where.get("user_id")
+    chat = {**entry, **origin} if isinstance(origin, dict) else dict(entry)
+    chat["user_id"] = chat.get("user_id_alt") or chat.get("user_id")
     session_id = entry.get("session_id")
-    translated = translate_key(key, where, notes)
+    translated = translate_key(key, chat, notes)
     if not isinstance(session_id, str) or translated is None:
         return None
     try:
         sessions.require_id(session_id)
     except ValueError:
         return None
-    for flag, code in FLAGS.items():
+    for flag, code in FLAG_NOTES.items():
         if entry.get(flag):
             notes.add(code, key)
-    flagged = entry.get("expiry_finalized", entry.get("memory_flushed"))
-    return ForeignRoute(
-        their_key=key,
+    finalized = entry.get("expiry_finalized", entry.get("memory_flushed"))
+    return SourceRoute(
+        source_key=key,
         session_key=translated,
         session_id=session_id,
-        platform=_word(where.get("platform")) or "unknown",
-        chat_type=_word(where.get("chat_type")) or "dm",
-        user_id=_word(where.get("user_id")),
-        last_active=_moment(entry.get("updated_at")),
-        finalized=None if flagged is None else bool(flagged),
+        platform=_text(chat.get("platform")) or "unknown",
+        chat_type=_text(chat.get("chat_type")) or "dm",
+        user_id=_text(chat.get("user_id")),
+        last_active=_timestamp(entry.get("updated_at")),
+        finalized=None if finalized is None else bool(finalized),
     )
 
 
-def _word(value: object) -> str | None:
-    return codec.whole_text(str(value)) if isinstance(value, str | int) and value != "" else None
+def _text(value: object) -> str | None:
+    return scrub(str(value)) if isinstance(value, str | int) and value != "" else None
 
 
-def _moment(text: object) -> float | None:
+def _timestamp(text: object) -> float | None:
     try:
-        moment = datetime.fromisoformat(text if isinstance(text, str) else "").timestamp()
+        timestamp = datetime.fromisoformat(text if isinstance(text, str) else "").timestamp()
     except (ValueError, OverflowError, OSError):
         return None
-    return moment if moment > 0 else None
+    return timestamp if timestamp > 0 else None
 
 
-def translate_key(key: str, where: Mapping[str, Any], notes: ImportNotes) -> str | None:
-    """The key under which our adapters would look for this chat.
+def translate_key(key: str, chat: Mapping[str, Any], notes: ImportNotes) -> str | None:
+    """Return the key that the adapters of Hermes use for this chat, or None if it is not valid.
 
-    Theirs are made of the same parts in the same order, but unescaped, and a thread that all share
-    looks like a participant; so ours is made again of the parts.
+    Keys of hermes-agent have the same parts in the same order, but unescaped, and a shared thread
+    cannot be told from a participant; so the key is built again from the parts.
     """
     try:
         routes.require_key(key)
     except ValueError:
         notes.add("key-dropped", repr(key[:60]))
         return None
-    chat, thread, user = (_word(where.get(name)) for name in ("chat_id", "thread_id", "user_id"))
-    begin, profile, platform, kind, *_ = [*key.split(":"), "", "", ""]
-    place = f"agent:{profile}:{platform}:{kind}"
-    shared = ":".join([place, *filter(None, (chat, thread))])
-    alone = f"{shared}:{user}"
-    if begin != "agent" or not kind or not chat or key not in {shared, alone}:
-        if key.count(":") > len(place.split(":")):
+    chat_id, thread, user = (_text(chat.get(name)) for name in ("chat_id", "thread_id", "user_id"))
+    first, profile, platform, kind, *_ = [*key.split(":"), "", "", ""]
+    prefix = f"agent:{profile}:{platform}:{kind}"
+    shared = ":".join([prefix, *filter(None, (chat_id, thread))])
+    personal = f"{shared}:{user}"
+    if first != "agent" or not kind or not chat_id or key not in {shared, personal}:
+        if key.count(":") > len(prefix.split(":")):
             notes.add("key-kept", key)
         return key
-    source = Source(platform=platform, chat_id=chat, chat_type=kind, thread_id=thread, user_id=user)
-    per_user = key == alone
-    return our_key(
+    source = Source(
+        platform=platform, chat_id=chat_id, chat_type=kind, thread_id=thread, user_id=user
+    )
+    per_user = key == personal
+    return session_key(
         source,
         profile=None if profile == "main" else profile,
         shared=not per_user,

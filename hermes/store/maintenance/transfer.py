@@ -1,20 +1,20 @@
-"""Sessions as JSON lines: one line a session, with every row, the hidden ones too."""
+"""Export and import sessions as JSON Lines: one session per line, hidden rows included."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Generator, Iterable, Sequence
 from itertools import pairwise
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import astuple
+from msgspec.structs import asdict, astuple
 
 from hermes.errors import BadImport, UnknownSession
-from hermes.messages import Extra, Imported, JsonObject, Kind, Usage
-from hermes.store.conversations import codec, lineage, search, sessions, titles
+from hermes.messages import Extra, Imported, JsonObject, SessionKind, Usage
+from hermes.store.conversations import codec, lineage, search, sessions, titles, usage
 from hermes.store.maintenance import cleanup
-from hermes.store.records import usage
 from hermes.store.transaction import Transaction, Work
 
 FORMAT = "hermes-session-1"
@@ -23,14 +23,14 @@ TOKENS = (
     "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens",
 )  # fmt: skip
 
-_MOST = 2**53
-_Count = Annotated[int, Meta(ge=0, le=_MOST)]
+_MAX_COUNT = 2**53
+_Count = Annotated[int, Meta(ge=0, le=_MAX_COUNT)]
 _Seq = Annotated[int, Meta(ge=1, le=2**31)]
 _Id = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class ExportedMessage(Extra, frozen=True):
-    """A row of a transcript; `seq` is its place, and one that was taken back is not `live`."""
+    """A row of a transcript: `seq` is its position; a hidden row is not `live`."""
 
     seq: _Seq
     role: str
@@ -41,7 +41,7 @@ class ExportedMessage(Extra, frozen=True):
 
 
 class ExportedUsage(msgspec.Struct, frozen=True):
-    """A call of a model."""
+    """A provider call."""
 
     purpose: str = "turn"
     model: str | None = None
@@ -54,13 +54,13 @@ class ExportedUsage(msgspec.Struct, frozen=True):
     cost: float | None = None
 
 
-class Exported(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A session with all that belongs to it, on its way from one file to another."""
+class ExportedSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A session with its messages and usage: one line of an export."""
 
     format: str
     id: _Id
     source: str
-    kind: Kind
+    kind: SessionKind
     started_at: float
     last_active: float
     parent_session_id: _Id | None = None
@@ -83,20 +83,19 @@ class Exported(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     usage: tuple[ExportedUsage, ...] = ()
 
 
-_EXTRA = Extra.__struct_fields__
-_CARRIED = tuple(
-    name for name in Exported.__struct_fields__ if name not in {"format", "messages", "usage"}
-)
-_decode = msgspec.json.Decoder(Exported).decode
+_SESSION_FIELDS = frozenset(ExportedSession.__struct_fields__) - {"format", "messages", "usage"}
+_decode = msgspec.json.Decoder(ExportedSession).decode
+token_counts = operator.attrgetter(*TOKENS)
+"""The token counts of a provider call, in the order of `TOKENS`."""
 
 
 def export_session(tx: Transaction, session_id: str) -> str:
-    """The session as one line of JSON; `import_sessions` of another store makes the same of it."""
+    """Return the session as one line of JSON, for `import_sessions`. Raises `UnknownSession`."""
     session = sessions.get_session(tx, session_id)
     if session is None:
         raise UnknownSession(f"there is no session {session_id!r}")
-    fields = {name: getattr(session, name) for name in _CARRIED}
-    exported = Exported(
+    fields = {n: value for n, value in asdict(session).items() if n in _SESSION_FIELDS}
+    exported = ExportedSession(
         format=FORMAT,
         messages=tuple(exported_messages(tx, sessions.require(tx, session_id))),
         usage=tuple(ExportedUsage(*astuple(call)) for call in usage.get_usage(tx, session_id)),
@@ -106,14 +105,14 @@ def export_session(tx: Transaction, session_id: str) -> str:
 
 
 def exported_messages(tx: Transaction, no: int) -> Iterable[ExportedMessage]:
-    """Every row of the session, in order."""
+    """Yield every row of the session, in order."""
     low, high = codec.bounds(no)
     sql = "SELECT id FROM messages WHERE id BETWEEN ? AND ? AND live = 0"
     hidden = {row[0] for row in tx.all(sql, low, high)}
-    found = tx.all(
+    rows = tx.all(
         f"SELECT {codec.COLUMNS} FROM all_messages WHERE id BETWEEN ? AND ? ORDER BY id", low, high
     )
-    for stored in codec.to_messages(found):
+    for stored in codec.to_messages(rows):
         yield ExportedMessage(
             seq=stored.id - low,
             role=stored.role,
@@ -121,31 +120,32 @@ def exported_messages(tx: Transaction, no: int) -> Iterable[ExportedMessage]:
             content=stored.content,
             platform_message_id=stored.platform_message_id,
             live=stored.id not in hidden,
-            **{name: getattr(stored, name) for name in _EXTRA},
+            **codec.extra_fields(stored),
         )
 
 
 def import_sessions(lines: Iterable[str]) -> Generator[Work[Imported], Imported, Imported]:
-    """Import exported sessions, parents first, each in a transaction of its own.
+    """Import exported sessions, parents first, one transaction per session.
 
-    All lines are checked before the first is written. Sessions that exist are skipped, unknown
-    parents are dropped, and a second continuation of one parent is kept as a `fork`.
+    All lines are checked before the first session is written; `BadImport` names the first line
+    that is invalid. Sessions that exist are skipped, references to unknown parents are dropped,
+    and a second compression child of one parent is imported as a `fork`.
     """
     total = Imported(0, 0)
-    for session in _parents_first(_read(lines)):
-        done = yield Import(session)
+    for session in _parents_first(_parse(lines)):
+        done = yield ImportSession(session)
         total = Imported(
             total.sessions + done.sessions,
             total.messages + done.messages,
             total.skipped + done.skipped,
             total.forks + done.forks,
         )
-    yield tidy
+    yield clean_up
     return total
 
 
-def _read(lines: Iterable[str]) -> list[Exported]:
-    found = []
+def _parse(lines: Iterable[str]) -> list[ExportedSession]:
+    parsed = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -154,27 +154,27 @@ def _read(lines: Iterable[str]) -> list[Exported]:
         try:
             session = _decode(line)
         except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-            raise BadImport(f"line {number} is no exported session: {error}") from None
-        found.append(_checked(session, number))
-    return found
+            raise BadImport(f"line {number} is not an exported session: {error}") from None
+        _check(session, number)
+        parsed.append(session)
+    return parsed
 
 
-def _checked(session: Exported, number: int) -> Exported:
-    """The session, if it can be one; JSON of the right shape may still tell nonsense."""
-    if (problem := _nonsense(session)) is not None:
+def _check(session: ExportedSession, number: int) -> None:
+    """Raise `BadImport` if the values of a session are invalid, though their types are right."""
+    if (problem := _find_problem(session)) is not None:
         raise BadImport(f"line {number} {problem}")
     try:
         sessions.require_id(session.id)
         titles.sanitize_title(session.title)
         codec.require_shallow(session.model_config)
         for message in session.messages:
-            codec.extra_of(message)
+            codec.encode_extra(message)
     except (ValueError, RecursionError) as error:
         raise BadImport(f"line {number}: {error}") from None
-    return session
 
 
-def _nonsense(session: Exported) -> str | None:
+def _find_problem(session: ExportedSession) -> str | None:
     if session.format != FORMAT:
         return f"has the format {session.format[:40]!r}, not {FORMAT!r}"
     if (session.ended_at is None) != (session.end_reason is None):
@@ -184,36 +184,33 @@ def _nonsense(session: Exported) -> str | None:
     platform_ids = [m.platform_message_id for m in session.messages if m.live]
     platform_ids = [platform_id for platform_id in platform_ids if platform_id is not None]
     if len(platform_ids) != len(set(platform_ids)):
-        return "has a platform message twice"
-    if any(sum(column) > _MOST for column in zip(*map(_tokens, session.usage), strict=True)):
-        return "counts more tokens than there are"
+        return "has the same platform_message_id twice"
+    columns = zip(*map(token_counts, session.usage), strict=True)
+    if any(sum(column) > _MAX_COUNT for column in columns):
+        return "has token counts that are too large"
     return None
 
 
-def _tokens(call: ExportedUsage) -> tuple[int, ...]:
-    return tuple(getattr(call, name) for name in TOKENS)
-
-
-def _parents_first(found: list[Exported]) -> list[Exported]:
-    by_id: dict[str, Exported] = {}
-    for session in found:
+def _parents_first(parsed: list[ExportedSession]) -> list[ExportedSession]:
+    by_id: dict[str, ExportedSession] = {}
+    for session in parsed:
         by_id.setdefault(session.id, session)
-    ordered: dict[str, Exported] = {}
+    ordered: dict[str, ExportedSession] = {}
     for session in by_id.values():
-        line: dict[str, Exported] = {}
-        step: Exported | None = session
-        # A line that bites its own tail is cut where it does: that parent is unknown then.
-        while step is not None and step.id not in ordered and step.id not in line:
-            line[step.id] = step
+        chain: dict[str, ExportedSession] = {}
+        step: ExportedSession | None = session
+        # A cycle is cut at the session where it closes; its parent is then unknown.
+        while step is not None and step.id not in ordered and step.id not in chain:
+            chain[step.id] = step
             step = by_id.get(step.parent_session_id or "")
-        ordered.update(reversed(line.items()))
+        ordered.update(reversed(chain.items()))
     return list(ordered.values())
 
 
-class Import:
-    """One session on its way in."""
+class ImportSession:
+    """Imports one session, in the transaction that it is called with."""
 
-    def __init__(self, session: Exported) -> None:
+    def __init__(self, session: ExportedSession) -> None:
         self._session = session
 
     def __call__(self, tx: Transaction) -> Imported:
@@ -223,13 +220,13 @@ class Import:
         parent_no = sessions.number(tx, session.parent_session_id or "")
         kind = _kind(tx, session.kind, parent_no)
         no = self._insert_session(tx, kind, parent_no)
-        insert_rows(tx, no, session.messages)
+        insert_messages(tx, no, session.messages)
         record_usage(tx, session)
         self._finish(tx, no)
         forks = (session.id,) if kind == "fork" else ()
         return Imported(1, len(session.messages), forks=forks)
 
-    def _insert_session(self, tx: Transaction, kind: Kind, parent_no: int | None) -> int:
+    def _insert_session(self, tx: Transaction, kind: SessionKind, parent_no: int | None) -> int:
         session = self._session
         sessions.create_session(
             tx,
@@ -267,14 +264,14 @@ class Import:
             session.last_active,
             session.ended_at,
             session.end_reason,
-            free_title(tx, session.title),
+            unused_title(tx, session.title),
             session.model,
             no,
         )
 
 
-def insert_rows(tx: Transaction, no: int, messages: Sequence[ExportedMessage]) -> None:
-    """Put the rows in their places, and into the index; none of them is there yet."""
+def insert_messages(tx: Transaction, no: int, messages: Sequence[ExportedMessage]) -> None:
+    """Insert new rows into a session at their `seq`, and index them."""
     if not messages:
         return
     low, _ = codec.bounds(no)
@@ -288,38 +285,38 @@ def insert_rows(tx: Transaction, no: int, messages: Sequence[ExportedMessage]) -
             message.timestamp,
             message.platform_message_id,
             int(message.live),
-            codec.extra_of(message),
+            codec.encode_extra(message),
         )
     search.index_imported(tx, low + messages[0].seq, low + messages[-1].seq)
 
 
-def record_usage(tx: Transaction, session: Exported) -> None:
-    """The bill, dated back: what was spent elsewhere is not spent today."""
+def record_usage(tx: Transaction, session: ExportedSession) -> None:
+    """Record the imported provider calls, dated back so that they do not count as spent today."""
     for call in session.usage:
-        spent = Usage(*msgspec.structs.astuple(call))
-        usage.update_token_counts(tx, session.id, spent, at=session.last_active)
+        usage.update_token_counts(tx, session.id, Usage(*astuple(call)), at=session.last_active)
 
 
-def _kind(tx: Transaction, kind: Kind, parent_no: int | None) -> Kind:
+def _kind(tx: Transaction, kind: SessionKind, parent_no: int | None) -> SessionKind:
     if kind != "compression":
         return kind
     if parent_no is None:
         return "import"
     row = tx.one("SELECT end_reason FROM sessions WHERE no = ?", parent_no)
-    ended = row is not None and row[0] == "compression"
-    return "compression" if ended and lineage.child(tx, parent_no) is None else "fork"
+    compressed = row is not None and row[0] == "compression"
+    first = lineage.compression_child(tx, parent_no) is None
+    return "compression" if compressed and first else "fork"
 
 
-def free_title(tx: Transaction, title: str | None) -> str | None:
-    """The title, or its next number where another session has it."""
+def unused_title(tx: Transaction, title: str | None) -> str | None:
+    """Return the title, with a number if another session has it."""
     clean = titles.sanitize_title(title)
     if clean is None or tx.one("SELECT 1 FROM sessions WHERE title = ?", clean) is None:
         return clean
-    return titles.free_title(tx, clean)
+    return titles.unused_title(tx, clean)
 
 
-def tidy(tx: Transaction) -> Imported:
-    """End and remove what an import left behind that nobody will come back to."""
+def clean_up(tx: Transaction) -> Imported:
+    """End orphaned compression children and delete empty sessions after an import."""
     cleanup.finalize_orphaned_compression_sessions(tx)
     cleanup.prune_empty_ghost_sessions(tx)
     return Imported(0, 0)

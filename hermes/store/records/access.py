@@ -1,4 +1,7 @@
-"""Who was let in, and who asks to be: codes are kept as salted digests, and are good once."""
+"""Access: paired users (principals) and pairing requests.
+
+A pairing code is stored as a salted digest only, and can be used once.
+"""
 
 from __future__ import annotations
 
@@ -9,46 +12,46 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from hermes.messages import InboxReply, Outbound, Pairing, PairingRejected, Principal, Role, Source
-from hermes.store.conversations import codec, inbox_end, outbox
+from hermes.store.conversations import codec, inbox, outbox
 from hermes.store.transaction import Row, Transaction
 
 PAIRING_SECONDS = 3600.0
-MAX_FRESH, FRESH_SECONDS = 3, 300.0
-"""So many strangers get a code at one account of a platform in any stretch of so many seconds.
+MAX_NEW_REQUESTS, NEW_REQUEST_SECONDS = 3, 300.0
+"""How many pairing codes one account of a platform gives out within how many seconds.
 
-It is a rate and no queue: nobody can keep others out by waiting, and nobody loses his place. So at
-most 36 wait at a time.
+This is a rate limit, not a queue, so nobody can block others by waiting. It also bounds the number
+of pending requests (36).
 """
-MAX_WRONG = 5
-LOCKED_SECONDS = 3600.0
-SHOWN = 1000
+MAX_WRONG_CODES = 5
+LOCKOUT_SECONDS = 3600.0
+MAX_LISTED = 1000
 _SOURCE = msgspec.json.Decoder(Source).decode
-_PAIRING = "source, session_key, asked_at, expires_at"
-_WHO = "platform = ? AND account = ? AND user_id = ?"
+_PAIRING_COLUMNS = "source, session_key, asked_at, expires_at"
+_IS_USER = "platform = ? AND account = ? AND user_id = ?"
 
 
 def find_principal(tx: Transaction, platform: str, account: str, user_id: str) -> Role | None:
-    """The role of somebody an operator has let in; None for anybody else."""
-    row = tx.one(f"SELECT role FROM principals WHERE {_WHO}", platform, account, user_id)
+    """Return the role of a paired user, or None."""
+    row = tx.one(f"SELECT role FROM principals WHERE {_IS_USER}", platform, account, user_id)
     return None if row is None else row[0]
 
 
-def principals(tx: Transaction, limit: int = SHOWN) -> list[Principal]:
-    """Everybody an operator has let in."""
-    found = tx.all(
+def principals(tx: Transaction, limit: int = MAX_LISTED) -> list[Principal]:
+    """Return the paired users."""
+    rows = tx.all(
         "SELECT platform, account, user_id, role, name, paired_at FROM principals "
         "ORDER BY platform, account, user_id LIMIT ?",
         limit,
     )
-    return [Principal(*row) for row in found]
+    return [Principal(*row) for row in rows]
 
 
 def pairings(tx: Transaction) -> list[Pairing]:
-    """The strangers who wait, the first one first."""
-    found = tx.all(
-        f"SELECT {_PAIRING} FROM pairings WHERE expires_at > ? ORDER BY asked_at", tx.now
+    """Return the pending pairing requests, oldest first."""
+    rows = tx.all(
+        f"SELECT {_PAIRING_COLUMNS} FROM pairings WHERE expires_at > ? ORDER BY asked_at", tx.now
     )
-    return [_pairing(row) for row in found]
+    return [_pairing(row) for row in rows]
 
 
 def request_pairing(
@@ -60,25 +63,26 @@ def request_pairing(
     salt: str,
     say: Sequence[Outbound] = (),
 ) -> bool:
-    """Let a stranger wait with a code, and tell it to him; False where he may not wait now.
+    """Record a pairing request with its code, and enqueue the messages `say` to the user.
 
-    Who waits already is not told again, and at one account only some at a time get a code.
+    Returns False, and does nothing, if the user has a pending request already or if the account
+    has given out too many codes recently.
     """
     tx.run("DELETE FROM pairings WHERE expires_at <= ?", tx.now)
     platform, account, user_id = source.platform, source.account, source.user_id
-    waiting: dict[str | None, float] = dict(
+    pending: dict[str | None, float] = dict(
         tx.all(
             "SELECT user_id, asked_at FROM pairings WHERE platform = ? AND account = ?",
             platform,
             account,
         )
     )
-    fresh = sum(asked_at > tx.now - FRESH_SECONDS for asked_at in waiting.values())
-    if fresh >= MAX_FRESH or user_id in waiting:
+    recent = sum(asked_at > tx.now - NEW_REQUEST_SECONDS for asked_at in pending.values())
+    if recent >= MAX_NEW_REQUESTS or user_id in pending:
         return False
     tx.run(
         "INSERT INTO pairings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        platform, account, user_id, session_key, codec.encode_whole(source),
+        platform, account, user_id, session_key, codec.encode_json(source),
         salt, _digest(salt, code), tx.now, tx.now + PAIRING_SECONDS,
     )  # fmt: skip
     outbox.enqueue(tx, session_key, 0, say)
@@ -94,58 +98,63 @@ def approve_pairing(
     answer: Callable[[Pairing | PairingRejected], InboxReply] | None = None,
     welcome: Callable[[Pairing], Sequence[Outbound]] | None = None,
 ) -> Pairing | PairingRejected:
-    """Let the stranger in who waits with this code; answer and tell him in the same transaction.
+    """Pair the user who has this code, with the given role.
 
-    Who has been wrong too often is not asked for a while, whatever he tries.
+    `by` is the operator; after `MAX_WRONG_CODES` wrong codes all its attempts are rejected for
+    `LOCKOUT_SECONDS`. `answer` gives the reply to the operator's command, `welcome` the messages to
+    the new user; both are written in the same transaction.
     """
-    found = _approve(tx, code, role, by)
+    result = _approve(tx, code, role, by)
     if answer is not None:
-        inbox_end.close(tx, answer(found))
-    if welcome is not None and isinstance(found, Pairing):
-        outbox.enqueue(tx, found.session_key, 0, welcome(found))
-    return found
+        inbox.close(tx, answer(result))
+    if welcome is not None and isinstance(result, Pairing):
+        outbox.enqueue(tx, result.session_key, 0, welcome(result))
+    return result
 
 
 def _approve(tx: Transaction, code: str, role: Role, by: Source) -> Pairing | PairingRejected:
     operator = (by.platform, by.account, by.user_id or "")
-    wrong, seconds = _wrong(tx, operator)
-    if wrong >= MAX_WRONG:
+    wrong, seconds = _wrong_codes(tx, operator)
+    if wrong >= MAX_WRONG_CODES:
         return PairingRejected(0, seconds)
-    pairing = _matching(tx, code)
+    pairing = _find_pairing(tx, code)
     if pairing is None:
-        return _note_wrong(tx, operator, wrong + 1)
-    stranger = pairing.source
-    who = (stranger.platform, stranger.account, stranger.user_id)
-    tx.run(f"DELETE FROM pairings WHERE {_WHO}", *who)
-    tx.run(f"DELETE FROM wrong_codes WHERE {_WHO}", *operator)
+        return _record_wrong_code(tx, operator, wrong + 1)
+    user = pairing.source
+    identity = (user.platform, user.account, user.user_id)
+    tx.run(f"DELETE FROM pairings WHERE {_IS_USER}", *identity)
+    tx.run(f"DELETE FROM wrong_codes WHERE {_IS_USER}", *operator)
     tx.run(
         "INSERT INTO principals VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE "
         "SET role = excluded.role, name = excluded.name, paired_at = excluded.paired_at",
-        *who, role, stranger.user_name, tx.now,
+        *identity, role, user.user_name, tx.now,
     )  # fmt: skip
     return pairing
 
 
-def _matching(tx: Transaction, code: str) -> Pairing | None:
-    found = None
-    sql = f"SELECT {_PAIRING}, salt, digest FROM pairings WHERE expires_at > ?"
-    for *row, salt, digest in tx.all(sql, tx.now):  # all of them: time must not tell which
+def _find_pairing(tx: Transaction, code: str) -> Pairing | None:
+    match = None
+    sql = f"SELECT {_PAIRING_COLUMNS}, salt, digest FROM pairings WHERE expires_at > ?"
+    for *row, salt, digest in tx.all(sql, tx.now):  # no early exit: timing must not reveal a match
         if hmac.compare_digest(_digest(salt, code), digest):
-            found = _pairing(tuple(row))
-    return found
+            match = _pairing(tuple(row))
+    return match
 
 
-def _wrong(tx: Transaction, operator: tuple[str, str, str]) -> tuple[int, float]:
-    """How often he has been wrong of late, and how long that counts."""
-    row = tx.one(f"SELECT number, latest FROM wrong_codes WHERE {_WHO}", *operator)
-    if row is None or row[1] + LOCKED_SECONDS <= tx.now:
+def _wrong_codes(tx: Transaction, operator: tuple[str, str, str]) -> tuple[int, float]:
+    """Return how many wrong codes an operator has tried, and for how many seconds they count."""
+    row = tx.one(f"SELECT number, latest FROM wrong_codes WHERE {_IS_USER}", *operator)
+    if row is None or row[1] + LOCKOUT_SECONDS <= tx.now:
         return 0, 0.0
-    return row[0], row[1] + LOCKED_SECONDS - tx.now
+    return row[0], row[1] + LOCKOUT_SECONDS - tx.now
 
 
-def _note_wrong(tx: Transaction, operator: tuple[str, str, str], number: int) -> PairingRejected:
+def _record_wrong_code(
+    tx: Transaction, operator: tuple[str, str, str], number: int
+) -> PairingRejected:
     tx.run("INSERT OR REPLACE INTO wrong_codes VALUES (?, ?, ?, ?, ?)", *operator, number, tx.now)
-    return PairingRejected(MAX_WRONG - number, 0.0 if number < MAX_WRONG else LOCKED_SECONDS)
+    seconds = 0.0 if number < MAX_WRONG_CODES else LOCKOUT_SECONDS
+    return PairingRejected(MAX_WRONG_CODES - number, seconds)
 
 
 def unpair(
@@ -155,16 +164,16 @@ def unpair(
     *,
     answer: Callable[[int], InboxReply] | None = None,
 ) -> int:
-    """Take back what somebody was let in by, at every account of a platform, and his request.
+    """Remove a user's pairing and pending request, at every account of a platform.
 
-    Says how many rows that were.
+    Returns the number of removed rows.
     """
     number = sum(
         tx.run(f"DELETE FROM {table} WHERE platform = ? AND user_id = ?", platform, user_id)
         for table in ("principals", "pairings")
     )
     if answer is not None:
-        inbox_end.close(tx, answer(number))
+        inbox.close(tx, answer(number))
     return number
 
 

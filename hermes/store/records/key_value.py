@@ -1,4 +1,4 @@
-"""Small notes that outlive a process, by name."""
+"""The `meta` table: small persistent values by name."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from hermes.store.transaction import Transaction
 
 
 def get_meta(tx: Transaction, name: str) -> str | None:
-    """The note of this name."""
+    """Return the value with this name, or None."""
     row = tx.one("SELECT value FROM meta WHERE key = ?", name)
     return None if row is None else str(row[0])
 
 
-def forget(tx: Transaction, session_id: str) -> None:
-    """Forget what was noted about a session."""
+def delete_session_values(tx: Transaction, session_id: str) -> None:
+    """Delete the values that belong to a session."""
     for name in ("compression", "imported"):
         tx.run("DELETE FROM meta WHERE key = ?", f"{name}:{session_id}")
 
 
 def set_meta(tx: Transaction, name: str, value: str | None) -> None:
-    """Write the note, or forget it."""
+    """Set the value with this name; None deletes it."""
     if value is None:
         tx.run("DELETE FROM meta WHERE key = ?", name)
     else:

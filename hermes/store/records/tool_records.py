@@ -1,17 +1,15 @@
-"""What tools leave on disk: calls that are made once, and calls that a user has to allow."""
+"""Records of tool calls: calls that must run only once, and calls that need an approval."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
 
-import msgspec
 from msgspec.structs import replace
 
 from hermes import session_keys
 from hermes.errors import NotApproved, Overloaded, TurnClosed
 from hermes.messages import (
-    Accepted,
     Approval,
     ApprovalState,
     ExpiryPolicy,
@@ -20,19 +18,20 @@ from hermes.messages import (
     Outbound,
     ToolCallRecord,
 )
-from hermes.store.conversations import codec, inbox, inbox_end, outbox
+from hermes.sanitize import scrub
+from hermes.store.conversations import inbox, outbox, turns
 from hermes.store.transaction import Row, Transaction
 
 APPROVAL_SECONDS = 3600.0
 MAX_PENDING = 20
-"""Questions that may wait for one user at a time."""
+"""The number of approvals that may be pending for one user."""
 _MAX_ID = 1 << 62
-_APPROVAL = "id, asked_of, session_key, tool, arguments, state, asked_at, expires_at"
-_OPEN = (
+_APPROVAL_COLUMNS = "id, asked_of, session_key, tool, arguments, state, asked_at, expires_at"
+_OPEN_APPROVALS = (
     "approvals INDEXED BY approvals_open "
     "WHERE asked_of = ? AND expires_at > ? AND state IN ('pending', 'approved') AND state ="
 )
-_THE_CALL = "turn_id = ? AND tool = ? AND arguments = ? AND ordinal = ?"
+_IS_CALL = "turn_id = ? AND tool = ? AND arguments = ? AND ordinal = ?"
 
 
 def begin_once(
@@ -44,14 +43,15 @@ def begin_once(
     *,
     approved_for: str | None = None,
 ) -> ToolCallRecord | None:
-    """Record a call before it is made; None where it may be made now, else the earlier one.
+    """Record a call before it is made. Return None if it may be made now, else the earlier record.
 
-    With `approved_for`, a session_key, it takes an approval as well, or raises `NotApproved`.
+    With `approved_for`, a session_key, the call also uses up an approval, or raises `NotApproved`.
+    Raises `TurnClosed` if the turn is over.
     """
     if not tx.one("SELECT 1 FROM inbox WHERE id = ? AND state = 'open'", turn_id):
         raise TurnClosed(f"turn {turn_id} is over")
     row = tx.one(
-        f"SELECT result, failed FROM once_calls WHERE {_THE_CALL}",
+        f"SELECT result, failed FROM once_calls WHERE {_IS_CALL}",
         turn_id, tool, arguments, ordinal,
     )  # fmt: skip
     if row is not None:
@@ -67,10 +67,10 @@ def begin_once(
 
 
 def end_once(tx: Transaction, call: ToolCallRecord) -> None:
-    """Record what came of a call; the first result stays."""
+    """Record the result of a call; only the first one is kept."""
     tx.run(
-        f"UPDATE once_calls SET result = ?, failed = ? WHERE {_THE_CALL} AND result IS NULL",
-        codec.whole_text(call.result or ""), int(call.failed),
+        f"UPDATE once_calls SET result = ?, failed = ? WHERE {_IS_CALL} AND result IS NULL",
+        scrub(call.result or ""), int(call.failed),
         call.turn_id, call.tool, call.arguments, call.ordinal,
     )  # fmt: skip
 
@@ -84,35 +84,43 @@ def ask_approval(
     seconds: float = APPROVAL_SECONDS,
     say: Callable[[Approval], Sequence[Outbound]] | None = None,
 ) -> Approval:
-    """Ask a user to allow a call, and say so; the same question that waits already is kept."""
-    asked_of = _asked_of(tx, session_key)
-    waiting = pending_approvals(tx, asked_of)
-    for asked in waiting:
-        if (asked.session_key, asked.tool, asked.arguments) == (session_key, tool, arguments):
-            return asked
-    if len(waiting) >= MAX_PENDING:
-        raise Overloaded(f"{len(waiting)} calls already wait for an approval")
+    """Ask a user to approve a call, and enqueue the messages that `say` returns.
+
+    If the same call is pending already, that approval is returned and nothing is sent. Raises
+    `Overloaded` if too many are pending.
+    """
+    asked_of = _approver_key(tx, session_key)
+    pending = pending_approvals(tx, asked_of)
+    for approval in pending:
+        if (approval.session_key, approval.tool, approval.arguments) == (
+            session_key,
+            tool,
+            arguments,
+        ):
+            return approval
+    if len(pending) >= MAX_PENDING:
+        raise Overloaded(f"{len(pending)} calls already wait for an approval")
     tx.run(
         "INSERT INTO approvals "
         "(asked_of, session_key, session_id, tool, arguments, asked_at, expires_at) "
         "VALUES (?1, ?2, (SELECT session_id FROM routes WHERE session_key = ?2), ?3, ?4, ?5, ?6)",
         asked_of, session_key, tool, arguments, tx.now, tx.now + seconds,
     )  # fmt: skip
-    asked = Approval(
+    approval = Approval(
         tx.db.last_insert_rowid(), asked_of, session_key, tool, arguments,
         "pending", tx.now, tx.now + seconds,
     )  # fmt: skip
     if say is not None:
-        outbox.enqueue(tx, session_key, 0, say(asked))
-    return asked
+        outbox.enqueue(tx, session_key, 0, say(approval))
+    return approval
 
 
 def take_approval(tx: Transaction, session_key: str, tool: str, arguments: str) -> bool:
-    """Use up an approval of exactly this call; False where there is none."""
+    """Use up an approval of exactly this call. Return False if there is none."""
     row = tx.one(
-        f"SELECT id FROM {_OPEN} 'approved' AND session_key = ? AND tool = ? AND arguments = ? "
-        "ORDER BY id LIMIT 1",
-        _asked_of(tx, session_key), tx.now, session_key, tool, arguments,
+        f"SELECT id FROM {_OPEN_APPROVALS} 'approved' "
+        "AND session_key = ? AND tool = ? AND arguments = ? ORDER BY id LIMIT 1",
+        _approver_key(tx, session_key), tx.now, session_key, tool, arguments,
     )  # fmt: skip
     return row is not None and bool(
         tx.run("UPDATE approvals SET state = 'used' WHERE id = ?", row[0])
@@ -120,9 +128,9 @@ def take_approval(tx: Transaction, session_key: str, tool: str, arguments: str) 
 
 
 def get_approval(tx: Transaction, session_key: str, approval_id: int) -> Approval | None:
-    """A question that this conversation's user was asked, whatever became of it."""
+    """Return an approval that the user of this conversation was asked for, in any state."""
     row = tx.one(
-        f"SELECT {_APPROVAL} FROM approvals WHERE id = ? AND asked_of = ?",
+        f"SELECT {_APPROVAL_COLUMNS} FROM approvals WHERE id = ? AND asked_of = ?",
         min(approval_id, _MAX_ID),
         session_key,
     )
@@ -130,19 +138,12 @@ def get_approval(tx: Transaction, session_key: str, approval_id: int) -> Approva
 
 
 def pending_approvals(tx: Transaction, session_key: str) -> list[Approval]:
-    """What this conversation's user is asked to decide, oldest first."""
-    found = tx.all(f"SELECT {_APPROVAL} FROM {_OPEN} 'pending' ORDER BY id", session_key, tx.now)
-    return [_approval(tx, row) for row in found]
+    """Return the approvals that the user of this conversation has not decided, oldest first."""
+    sql = f"SELECT {_APPROVAL_COLUMNS} FROM {_OPEN_APPROVALS} 'pending' ORDER BY id"
+    return [_approval(tx, row) for row in tx.all(sql, session_key, tx.now)]
 
 
-class Decided(msgspec.Struct, frozen=True):
-    """What was decided, and the message that follows from it."""
-
-    approval: Approval | None = None
-    accepted: Accepted | None = None
-
-
-def decide_approval(  # noqa: PLR0913 - what is decided, and what follows from it
+def decide_approval(  # noqa: PLR0913 - the decision and the messages that belong to it
     tx: Transaction,
     session_key: str,
     approval_id: int | None,
@@ -150,53 +151,40 @@ def decide_approval(  # noqa: PLR0913 - what is decided, and what follows from i
     approve: bool,
     answer: InboxReply | None = None,
     then: Inbound | None = None,
-    policy: ExpiryPolicy = inbox.NEVER,
+    policy: ExpiryPolicy = turns.NEVER,
 ) -> Approval | None:
-    """Allow or refuse a call; without a number the latest that waits. None where none does."""
-    return decide(
-        tx, session_key, approval_id, approve=approve, answer=answer, then=then, policy=policy
-    ).approval
+    """Approve or deny a pending call; without an id, the latest. Return None if there is none.
 
-
-def decide(  # noqa: PLR0913 - what is decided, and what follows from it
-    tx: Transaction,
-    session_key: str,
-    approval_id: int | None,
-    *,
-    approve: bool,
-    answer: InboxReply | None = None,
-    then: Inbound | None = None,
-    policy: ExpiryPolicy = inbox.NEVER,
-) -> Decided:
-    """As `decide_approval`, with the message that was accepted."""
-    waiting = pending_approvals(tx, session_key)
-    wanted = [each for each in waiting if approval_id in {None, each.approval_id}]
-    if not wanted:
-        return Decided()
-    asked = wanted[-1]
-    # What was allowed at the last moment must still find the time to be done.
-    expires_at = tx.now + asked.expires_at - asked.asked_at if approve else asked.expires_at
+    `answer` closes the inbox rows of the command and `then` is accepted as a new message, both in
+    the same transaction.
+    """
+    pending = pending_approvals(tx, session_key)
+    matching = [approval for approval in pending if approval_id in {None, approval.approval_id}]
+    if not matching:
+        return None
+    approval = matching[-1]
+    expires_at = approval.expires_at
+    if approve:  # restart the time limit, so that a late approval can still be used
+        expires_at = tx.now + approval.expires_at - approval.asked_at
     state: ApprovalState = "approved" if approve else "denied"
     tx.run(
         "UPDATE approvals SET state = ?, expires_at = ? WHERE id = ?",
-        state, expires_at, asked.approval_id,
+        state, expires_at, approval.approval_id,
     )  # fmt: skip
-    inbox_end.close(tx, answer)
-    accepted = None
+    inbox.close(tx, answer)
     if then is not None:
-        # It takes the place of the command that has just ended, so it needs no room of its own.
-        accepted = inbox.accept(tx, then, policy=policy, max_queued=sys.maxsize)
-    decided = replace(asked, state=state, expires_at=expires_at)
-    return Decided(decided, accepted)
+        # It replaces the command that has just been closed, so the bound does not apply.
+        turns.accept(tx, then, policy=policy, max_queued=sys.maxsize)
+    return replace(approval, state=state, expires_at=expires_at)
 
 
-def forget_session(tx: Transaction, session_id: str) -> None:
-    """Forget what was asked in a session."""
+def delete_session_approvals(tx: Transaction, session_id: str) -> None:
+    """Delete the approvals of a session."""
     tx.run("DELETE FROM approvals WHERE session_id = ?", session_id)
 
 
-def forget_approvals(tx: Transaction, before: float, limit: int) -> int:
-    """Forget some approvals that were over before this moment; says how many."""
+def delete_expired_approvals(tx: Transaction, before: float, limit: int) -> int:
+    """Delete up to `limit` approvals that expired before this time. Return how many."""
     return tx.run(
         "DELETE FROM approvals WHERE id IN "
         "(SELECT id FROM approvals WHERE expires_at < ? ORDER BY expires_at LIMIT ?)",
@@ -205,13 +193,16 @@ def forget_approvals(tx: Transaction, before: float, limit: int) -> int:
     )
 
 
-def _asked_of(tx: Transaction, session_key: str) -> str:
-    """Whose user decides: for what is done in the background, that of the chat which began it."""
-    begun = session_keys.begun_by(session_key)
-    if begun is None:
+def _approver_key(tx: Transaction, session_key: str) -> str:
+    """Return the conversation whose user decides.
+
+    For a background task that is the conversation which started it.
+    """
+    started_by = session_keys.background_origin(session_key)
+    if started_by is None:
         return session_key
-    mine = "SELECT 1 FROM inbox WHERE session_key = ? AND id = ?"
-    return begun[0] if tx.one(mine, *begun) else session_key
+    exists = tx.one("SELECT 1 FROM inbox WHERE session_key = ? AND id = ?", *started_by)
+    return started_by[0] if exists else session_key
 
 
 def _approval(tx: Transaction, row: Row) -> Approval:

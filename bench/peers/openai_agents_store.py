@@ -1,0 +1,38 @@
+"""openai-agents 0.24.0: `SQLiteSession`, one object per session on one file."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from importlib.metadata import version
+
+from agents.memory.sqlite_session import SQLiteSession
+
+from bench.harness import timing
+from bench.harness.protocol import Figures, serve
+from bench.harness.sample_text import role, session_id, text
+
+
+def durability(path: str) -> Figures:
+    session = SQLiteSession(session_id(0), path)
+    with session._locked_connection() as connection:  # noqa: SLF001 - it has the settings
+        figures = timing.durability_figures(connection.execute)
+    session.close()
+    return figures
+
+
+async def append_awaited(path: str, callers: int, seconds: float) -> Figures:
+    sessions = [SQLiteSession(session_id(caller), path) for caller in range(callers)]
+
+    async def append(caller: int, turn: int) -> None:
+        await sessions[caller].add_items([{"role": role(turn), "content": text(caller, turn)}])
+
+    run = await timing.time_asyncio(append, callers, seconds)
+    for session in sessions:
+        session.close()
+    return run.figures()
+
+
+if __name__ == "__main__":
+    about = {"openai-agents": version("openai-agents"), "sqlite": sqlite3.sqlite_version}
+    serve(about, durability, append_awaited, run=lambda call: asyncio.run(call()))

@@ -1,0 +1,191 @@
+"""The result file of a benchmark: its model, and its one reader and writer.
+
+A file contains the figures and how they are presented, so everything that is shown of a run can be
+made from its file alone. Cells, rows (`who`), figures and goals are identified by their names, also
+across files: `compare` matches by them, so renaming one makes it incomparable with older files.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from bench.errors import CommandError
+
+Better = Literal["lower", "higher", "neither"]
+Outcome = Literal["pass", "FAIL", "not judged", "not measured"]
+"""Goals apply to full runs: a quick run that misses one is `not judged`."""
+ORDER = ("switch", "runtime", "agents", "store")
+
+
+class Spread(Struct, frozen=True):
+    """The distribution of a figure over its repetitions."""
+
+    median: float
+    low: float
+    high: float
+    q1: float
+    q3: float
+    values: Annotated[tuple[float, ...], Meta(min_length=1)]
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread | None:
+        """Summarize the finite values, to seven digits; None if there are none."""
+        finite = tuple(float(f"{value:.7g}") for value in values if math.isfinite(value))
+        if not finite:
+            return None
+        q1, median, q3 = (
+            statistics.quantiles(finite, n=4, method="inclusive") if finite[1:] else finite * 3
+        )
+        return cls(median, min(finite), max(finite), q1, q3, finite)
+
+    def text(self, digits: int) -> str:
+        """Return `median [lowest..highest]`."""
+        if self.low == self.high:
+            return f"{self.median:,.{digits}f}"
+        return f"{self.median:,.{digits}f} [{self.low:,.{digits}f}..{self.high:,.{digits}f}]"
+
+
+class Figure(Spread, frozen=True, kw_only=True):
+    """One figure of one contender (`who`) in one cell."""
+
+    cell: str
+    who: str
+    figure: str
+
+
+class GoalResult(Struct, frozen=True):
+    """A goal and what was measured for it. `target` reads like `>= 1.8 x`."""
+
+    goal: str
+    explains: str
+    target: str
+    better: Better
+    unit: str
+    outcome: Outcome
+    measured: Spread | None
+
+
+class Column(Struct, frozen=True):
+    """A figure in a table; `explains` is one sentence for a first-time reader."""
+
+    figure: str
+    heading: str
+    digits: int = 1
+    better: Better = "lower"
+    explains: str = ""
+
+
+class Table(Struct, frozen=True):
+    """How a cell is shown: one row per contender."""
+
+    cell: str
+    title: str
+    columns: tuple[Column, ...]
+    explains: str = ""
+
+
+class Axis(Struct, frozen=True):
+    label: str
+    log: bool = False
+
+
+class Line(Struct, frozen=True):
+    """The line of one contender in a plot: pairs of an x value and the cell measured there."""
+
+    who: str
+    cells: tuple[tuple[float, str], ...]
+
+
+class Plot(Struct, frozen=True):
+    """How a figure grows across several cells."""
+
+    title: str
+    figure: str
+    x: Axis
+    y: Axis
+    lines: tuple[Line, ...]
+    explains: str = ""
+
+
+class Result(Struct, frozen=True):
+    """One run of one benchmark."""
+
+    benchmark: str
+    about: str
+    quick: bool
+    seconds: float
+    machine: dict[str, Any]
+    versions: dict[str, dict[str, str]]
+    plan: dict[str, Any]
+    foreign: tuple[str, ...] | None
+    """Rows whose figures do not depend on our code; None means all rows that are not ours."""
+    goals: tuple[GoalResult, ...]
+    figures: tuple[Figure, ...]
+    tables: tuple[Table, ...]
+    plots: tuple[Plot, ...]
+
+    def spread(self, cell: str, who: str, figure: str) -> Figure | None:
+        wanted = (cell, who, figure)
+        return next((f for f in self.figures if (f.cell, f.who, f.figure) == wanted), None)
+
+    def who(self, cell: str) -> list[str]:
+        """Return all contenders in the cell, in the order of the file."""
+        return list(dict.fromkeys(each.who for each in self.figures if each.cell == cell))
+
+    @property
+    def rank(self) -> tuple[int, str]:
+        """Sorts the headline benchmark first."""
+        known = self.benchmark in ORDER
+        return ORDER.index(self.benchmark) if known else len(ORDER), self.benchmark
+
+
+def read(path: Path) -> Result:
+    """Read a result file. Raises CommandError if it is not one."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Result)
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read: {error.strerror}.") from error
+    except msgspec.ValidationError as error:
+        raise CommandError(f"{path} is not a result file: {error}.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise CommandError(f"{path} is not a result file: it is not JSON.") from error
+
+
+def read_folder(folder: Path) -> list[Result]:
+    """Read all result files of a folder, the headline first; other JSON files are ignored."""
+    results = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            results.append(read(path))
+        except CommandError:
+            continue
+    return sorted(results, key=lambda result: result.rank)
+
+
+def write(path: Path, result: Result) -> None:
+    """Write a result file: JSON with one line per figure, so that differences are readable."""
+    fields = msgspec.to_builtins(result).items()
+    lines = [f"{json.dumps(name)}: {_json(value)}" for name, value in fields]
+    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def _json(value: object) -> str:
+    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
+        return json.dumps(value, allow_nan=False)
+    return "[\n" + ",\n".join(json.dumps(each, allow_nan=False) for each in value) + "\n]"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.draft")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)

@@ -1,0 +1,3 @@
+"""`python -m bench scale`: the capacity of one node. Read: unit_costs, capacity, tables."""
+
+from __future__ import annotations

@@ -1,0 +1,155 @@
+"""Driver of our store: `open_store` (asynchronous) and `SessionStore` (blocking)."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+
+import apsw
+import trio
+
+from bench.harness import timing
+from bench.harness.protocol import Figures, serve
+from bench.harness.sample_text import role, session_id, text
+from bench.harness.trio_timing import time_trio
+from hermes.store import SessionStore, open_store
+
+FILLERS = 200
+
+
+async def durability(path: str) -> Figures:
+    """Read the settings back from the connections; return the weaker of both stores."""
+    connections: list[apsw.Connection] = []
+    apsw.connection_hooks.append(connections.append)
+    with SessionStore(Path(path)):
+        blocking = settings(connections[-1])  # the ones before it only inspect the file
+    apsw.connection_hooks.remove(connections.append)
+    async with open_store(Path(path)) as store:
+        actor = await store.run_alone(settings)
+    return {name: min(blocking[name], actor[name]) for name in blocking}
+
+
+def settings(connection: apsw.Connection) -> Figures:
+    return timing.durability_figures(connection.execute)
+
+
+def append_blocking(path: str, seconds: float) -> Figures:
+    with SessionStore(Path(path)) as store:
+        store.create_session(session_id(0), source="bench")
+
+        def append(turn: int) -> None:
+            store.append_message(session_id(0), role(turn), text(0, turn))
+
+        return timing.time_blocking(append, seconds).figures()
+
+
+async def append_awaited(path: str, callers: int, seconds: float, count: int = 0) -> Figures:
+    async with open_store(Path(path)) as store:
+
+        async def append(caller: int, turn: int) -> None:
+            await store.append_message(session_id(caller), role(turn), text(caller, turn))
+
+        for caller in range(callers):
+            await store.create_session(session_id(caller), source="bench")
+        run = await time_trio(append, callers, seconds, count)
+        marker = f"marker{time.time_ns()}"
+        await store.append_message(session_id(0), "user", marker)
+        started = perf_counter()
+        hits = len(await store.search_messages(marker))
+        return run.figures_with_search(perf_counter() - started, hits)
+
+
+async def fill(path: str, sessions: int, turns: int) -> Figures:
+    """Fill a file by concurrent callers, so that rows interleave; then complete the index."""
+    started = perf_counter()
+    async with open_store(Path(path)) as store:
+
+        async def add(first: int) -> None:
+            numbers = range(first, sessions, FILLERS)
+            for number in numbers:
+                await store.create_session(session_id(number), source="bench")
+            for turn in range(turns):
+                for number in numbers:
+                    await store.append_message(session_id(number), role(turn), text(number, turn))
+
+        async with trio.open_nursery() as nursery:
+            for first in range(min(FILLERS, sessions)):
+                nursery.start_soon(add, first)
+    with SessionStore(Path(path)) as blocking:
+        blocking.index_pending()
+    return {"seconds": perf_counter() - started}
+
+
+async def size(path: str, sessions: int, turns: int) -> Figures:
+    await fill(path, sessions, turns)
+    return timing.size_figures(Path(path))
+
+
+def load(path: str, session: int, turns: int, times: int) -> Figures:
+    """Load a transcript, alternating with `json.loads` of the same data."""
+    with SessionStore(Path(path)) as store:
+        messages = store.load(session_id(session)).messages
+        if [message.content for message in messages] != [text(session, n) for n in range(turns)]:
+            raise AssertionError("the loaded transcript differs from what was stored")
+        document = json.dumps(
+            [
+                {"id": m.id, "role": m.role, "content": m.content, "timestamp": m.timestamp}
+                for m in messages
+            ]
+        )
+        del messages
+        loaded, parsed = [], []
+        for _ in range(times):
+            started = perf_counter()
+            transcript = store.load(session_id(session))
+            loaded.append(perf_counter() - started)
+            del transcript
+            started = perf_counter()
+            objects = json.loads(document)
+            parsed.append(perf_counter() - started)
+            del objects
+    return {"ms": statistics.median(loaded) * 1e3, "json_ms": statistics.median(parsed) * 1e3}
+
+
+def open_file(path: str, times: int) -> Figures:
+    def query(store: SessionStore) -> object:
+        return store.get_session(session_id(7))
+
+    return timing.time_opening(lambda: SessionStore(Path(path)), query, times)
+
+
+def cost(path: str, sessions: int, appends: int) -> Figures:
+    """Measure time and processor time of an append to this file, and of indexing it."""
+    with SessionStore(Path(path)) as store:
+
+        def append(turn: int) -> None:
+            store.append_message(session_id(turn * 7 % sessions), role(turn), text(0, turn))
+
+        for turn in range(timing.WARM_UP):
+            append(turn)
+        store.index_pending()
+        took = []
+        cpu = time.process_time()
+        for turn in range(appends):
+            started = perf_counter()
+            append(turn)
+            took.append(perf_counter() - started)
+        cpu = time.process_time() - cpu
+        started = perf_counter()
+        store.index_pending()
+        indexing = perf_counter() - started
+    return {
+        "median_us": statistics.median(took) * 1e6,
+        "cpu_us": cpu / appends * 1e6,
+        "index_us": indexing / appends * 1e6,
+    }
+
+
+if __name__ == "__main__":
+    about = {"apsw": apsw.apsw_version(), "sqlite": apsw.sqlite_lib_version()}
+    commands = (durability, append_blocking, append_awaited, fill, size, load, open_file, cost)
+    serve({"trio": version("trio"), **about}, *commands, run=trio.run)

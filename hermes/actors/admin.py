@@ -1,0 +1,124 @@
+"""The verbs of an operator, who sees the conversations of all keys."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from hermes.actors.context import RuntimeContext
+from hermes.actors.metrics import Latency, Spending
+from hermes.actors.supervisor import Supervisor
+from hermes.errors import HermesError, UnknownSession
+from hermes.messages import (
+    BuildReason,
+    ReplyStatus,
+    RunningTurnInfo,
+    SessionMatch,
+    SessionSummary,
+    StoredMessage,
+    StoreStats,
+)
+
+
+class RuntimeStatistics(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters and gauges of a runtime."""
+
+    actors: int
+    """Conversations in memory."""
+    agents: int
+    """Cached agents."""
+    transcript_bytes: int
+    """Approximate size of the cached transcripts."""
+    builds: Mapping[BuildReason, int]
+    """Agent builds since the start, by reason."""
+    reuses: int
+    """Turns that reused their cached agent."""
+    draining: bool
+    """Whether the runtime is ending."""
+    running: int
+    """Turns that are running now."""
+    turns: Mapping[ReplyStatus, int]
+    """Finished messages since the start, by status."""
+    errors: Mapping[str, int]
+    """Failed turns since the start, by class of the error."""
+    last_error: tuple[str, float] | None
+    """The class of the last error, and its wall-clock time."""
+    spending: Spending
+    """Provider calls of turns since the start."""
+    commits: Latency
+    """Commit times."""
+    store: StoreStats | None
+    """Open messages, undelivered replies and today's cost; None if the store did not answer."""
+
+
+class Admin:
+    """Operator verbs of a runtime: `runtime.admin`."""
+
+    def __init__(self, context: RuntimeContext, supervisor: Supervisor) -> None:
+        self._context = context
+        self._supervisor = supervisor
+
+    async def sessions(self, *, limit: int = 20, offset: int = 0) -> list[SessionSummary]:
+        """Return the sessions of all keys, latest activity first."""
+        return await self._context.store.list_sessions(limit=limit, offset=offset)
+
+    async def find(self, target: str) -> SessionMatch | None:
+        """Find a conversation by session id, unique id prefix or title."""
+        return await self._context.store.find(target)
+
+    async def messages(
+        self, session_id: str, *, include_rewound: bool = False
+    ) -> list[StoredMessage]:
+        """Return the transcript of any session. Raises `UnknownSession` if there is none."""
+        return await self._context.store.get_messages(session_id, include_rewound=include_rewound)
+
+    async def delete(self, session_id: str) -> int:
+        """Delete a conversation with all its compressed sessions. Returns how many messages.
+
+        A key that led there starts a new session; a turn that still runs on it is discarded. Raises
+        `UnknownSession` if there is no such session.
+        """
+        store = self._context.store
+        found = await store.find(session_id)
+        if found is None or found.session is None or session_id not in found.lineage:
+            raise UnknownSession(f"there is no session {session_id!r}")
+        # The newest session last: if this is cut short, the rest can still be found and deleted.
+        return sum([await store.delete_session(each) for each in found.lineage])
+
+    def running_turns(self) -> dict[str, RunningTurnInfo]:
+        """Return the turns that are running now, by session_key."""
+        turns = {actor.key: actor.runner.turn for actor in self._supervisor.actors}
+        return {
+            key: RunningTurnInfo(turn.turn_id, turn.published_text)
+            for key, turn in turns.items()
+            if turn is not None
+        }
+
+    async def statistics(self) -> RuntimeStatistics:
+        """Return counters and gauges of the runtime and its store."""
+        stored: StoreStats | None = None
+        with contextlib.suppress(HermesError):  # the store is busy, or about to end
+            stored = await self._context.store.facts()
+        actors, metrics = self._supervisor.actors, self._context.metrics
+        return RuntimeStatistics(
+            actors=len(actors),
+            agents=sum(actor.state.cache.has_agent for actor in actors),
+            transcript_bytes=sum(actor.state.cache.size for actor in actors),
+            builds=Counter(metrics.builds),
+            draining=self._supervisor.draining,
+            running=sum(actor.runner.turn is not None for actor in actors),
+            reuses=metrics.reuses,
+            turns=Counter(metrics.turns),
+            errors=Counter(metrics.errors),
+            last_error=metrics.last_error,
+            spending=metrics.spending,
+            commits=metrics.latency(),
+            store=stored,
+        )
+
+    def passivate(self) -> None:
+        """End idle actors and enforce the bounds now; the runtime also does so by itself."""
+        self._supervisor.passivate()

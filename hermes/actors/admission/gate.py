@@ -1,0 +1,126 @@
+"""Access control: unknown senders are refused before anything of their message is stored."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import NoReturn
+
+from msgspec.structs import replace
+
+from hermes.actors.admission import pairing
+from hermes.actors.admission.access import (
+    AccessPolicy,
+    principal_of,
+    require_texts,
+    user_of,
+)
+from hermes.actors.admission.rate_limit import RateLimiter, TokenBucket
+from hermes.actors.commands import COMMANDS, command_name
+from hermes.errors import NotAdmitted
+from hermes.messages import Inbound, InboxReply, Role, Source, may
+from hermes.outbound import outbox_rows
+from hermes.protocols import Store
+
+log = logging.getLogger(__name__)
+
+UNKNOWN = "I don't know you, so I didn't accept your message."
+ROLE_TOO_LOW = "{command} is not available to a {role}. See /help for what you can do."
+TOO_FAST = "You're sending messages too quickly; some were not accepted. Please wait a moment."
+
+
+class Admission:
+    """Checks every inbound message, whichever way it arrived."""
+
+    def __init__(
+        self, store: Store, access: AccessPolicy, limiter: RateLimiter | None = None
+    ) -> None:
+        self._store = store
+        self._access = access
+        self._limiter = RateLimiter(access.rates) if limiter is None else limiter
+        self._refused = TokenBucket(0, 0)
+        """Counts refused messages for the log, which reports them at most once a minute."""
+
+    async def role_of(self, source: Source) -> Role | None:
+        """Return the current role of a sender; None for an unknown one."""
+        if self._access.is_local(source):
+            return "operator"
+        rules = self._access.rules_of(source)
+        if rules is None:
+            return None
+        configured, principal = rules.role_of(source), principal_of(source)
+        if configured in {"operator", "user"} or principal is None:
+            return configured
+        return await self._store.find_principal(*principal) or configured
+
+    async def admit(self, inbound: Inbound) -> Role:
+        """Return the role of the sender. Raises `NotAdmitted` if the message is refused."""
+        source = inbound.source
+        if self._access.is_local(source):
+            return "operator"
+        require_texts(source)
+        command = command_name(inbound)
+        bucket = self._bucket(inbound, is_stop=command == "stop")
+        if not self._limiter.take(bucket):
+            await self._refuse_rate(inbound, bucket)
+        role = await self.role_of(source)
+        bucket.known = role is not None
+        if role is None:
+            await self._refuse_unknown(inbound)
+        if command is not None and not may(role, COMMANDS[command].role):
+            await self._refuse(inbound, ROLE_TOO_LOW.format(command=f"/{command}", role=role))
+        return role
+
+    def _bucket(self, inbound: Inbound, *, is_stop: bool) -> TokenBucket:
+        source = inbound.source
+        # /stop has a bucket of its own: it must get through when messages do not.
+        chat = None if user_of(source) else source.chat_id
+        name = (source.platform, source.account, user_of(source), chat, is_stop)
+        return self._limiter.bucket(name, inbound.sent_at)
+
+    async def _refuse_rate(self, inbound: Inbound, bucket: TokenBucket) -> NoReturn:
+        if not bucket.known:
+            self._log_unknown(inbound.source)
+            raise NotAdmitted(UNKNOWN)
+        if self._limiter.may_notify(bucket):
+            await self._refuse(inbound, TOO_FAST)
+        raise NotAdmitted(TOO_FAST)
+
+    async def _refuse(self, inbound: Inbound, text: str) -> NoReturn:
+        outbox = outbox_rows(
+            inbound.source, inbound.session_key, "", text, "notice", inbound.platform_message_id
+        )
+        await self._store.answer(
+            InboxReply(session_key=inbound.session_key, inbox_ids=(), outbox=outbox)
+        )
+        raise NotAdmitted(text)
+
+    def _log_unknown(self, source: Source) -> None:
+        self._refused.left += 1
+        if self._limiter.may_notify(self._refused):
+            sender = pairing.describe(replace(source, user_name=None))
+            log.info("refused %d messages of unknown senders, last %s", self._refused.left, sender)
+            self._refused.left = 0
+
+    async def _refuse_unknown(self, inbound: Inbound) -> NoReturn:
+        """Offer a pairing code in a direct message, if the rules allow it; else stay silent."""
+        source = inbound.source
+        self._log_unknown(source)
+        rules = self._access.rules_of(source)
+        offered = rules is not None and rules.pairing is not False
+        if offered and source.chat_type == "dm" and principal_of(source) is not None:
+            await self._offer_pairing(source, inbound.session_key)
+        raise NotAdmitted(UNKNOWN)
+
+    async def _offer_pairing(self, source: Source, session_key: str) -> None:
+        code = pairing.new_code()
+        name = None if source.user_name is None else pairing.display_name(source.user_name)
+        source = replace(source, user_name=name)
+        text = pairing.OFFER.format(code=code)
+        await self._store.request_pairing(
+            source,
+            session_key,
+            code,
+            salt=secrets.token_hex(16),
+            say=outbox_rows(source, session_key, "", text, "notice"),
+        )

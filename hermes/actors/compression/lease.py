@@ -1,0 +1,93 @@
+"""The compression lease. It avoids paying for two summaries at once.
+
+Correctness does not depend on it: `rotate` compares before it writes. So a store whose lease verbs
+are missing or fail does not prevent a compression.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from hermes.errors import Overloaded, StoreBusy, StoreFailed, StoreFull
+from hermes.messages import Lease, Skipped
+from hermes.protocols import CompressionStore
+from hermes.user_code import contained, loggable
+
+log = logging.getLogger(__name__)
+
+RELEASE_DELAYS = (0.05, 0.2, 0.5)
+
+
+class LeaseKeeper:
+    """Acquires, renews and releases the leases of one runtime."""
+
+    def __init__(self, store: CompressionStore, holder: str, seconds: float) -> None:
+        self._store = store
+        self._holder = holder
+        self._seconds = seconds
+
+    async def forget_earlier_runtimes(self) -> None:
+        """Release the leases that earlier runtimes of this file left behind."""
+        with contained(StoreFailed, StoreBusy, StoreFull) as caught:
+            await self._store.forget_runtimes()
+        if caught.error is not None:  # an older store: leases expire by themselves
+            log.warning("leases of earlier runtimes remain: %s", loggable(caught.error))
+
+    async def acquire(self, session_id: str, rotation_id: str) -> Lease | Skipped | None:
+        """Return the lease; `Skipped` while another holder has it; None if leases do not work."""
+        holder = f"{self._holder}:{rotation_id}"
+        with contained(StoreFailed) as caught:
+            lease = await self._store.acquire_lease(session_id, holder, self._seconds)
+            if lease is not None:
+                return lease
+            other = await self._store.get_compression_lock_holder(session_id)
+            return Skipped("another compression is running", holder=other)
+        log.warning("compressing %s without a lease: %s", session_id, _loggable(caught))
+        return None
+
+    @asynccontextmanager
+    async def renewed(self, lease: Lease | None) -> AsyncIterator[None]:
+        """Renew the lease during the block."""
+        if lease is None:
+            yield
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._renew, lease)
+            try:
+                yield
+            finally:
+                nursery.cancel_scope.cancel()
+
+    async def _renew(self, lease: Lease) -> None:
+        while True:
+            await trio.sleep(self._seconds / 3)
+            with contained(StoreFailed) as caught:
+                await self._store.refresh_compression_lock(
+                    lease.session_id, lease.holder, self._seconds
+                )
+            if caught.error is not None:
+                log.warning("lease of %s not renewed: %s", lease.session_id, _loggable(caught))
+
+    async def release(self, lease: Lease | None) -> None:
+        """Release the lease; if the store stays busy, it expires by itself."""
+        if lease is None:
+            return
+        error: BaseException | None = None
+        for delay in RELEASE_DELAYS:
+            with contained(StoreFailed) as caught:
+                await self._store.release_compression_lock(lease.session_id, lease.holder)
+            error = caught.error
+            if not isinstance(error, StoreBusy | StoreFull | Overloaded):
+                break
+            await trio.sleep(delay)
+        if error is not None:
+            log.warning("lease of %s not released: %s", lease.session_id, loggable(error))
+
+
+def _loggable(caught: contained) -> str:
+    assert caught.error is not None
+    return loggable(caught.error)

@@ -1,0 +1,70 @@
+"""What a compression is asked to do, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from hermes.messages import InboxReply, Message, Rotated, Skipped
+
+Trigger: TypeAlias = Literal["size", "overflow", "asked"]
+"""Why a session is compressed: its size, a refusal of the model, or a request."""
+
+
+class Compressed(msgspec.Struct, frozen=True):
+    """The conversation continues in a child session. Sizes are in estimated tokens."""
+
+    rotated: Rotated
+    before: int
+    after: int
+
+    @property
+    def text(self) -> str:
+        """A sentence for the user."""
+        return compressed_text(self.before, self.after)
+
+
+class CompressionFailed(msgspec.Struct, frozen=True):
+    """There is no summary, and nothing was changed. `text` is a sentence for the user."""
+
+    text: str
+
+
+CompressionResult: TypeAlias = Compressed | Skipped | CompressionFailed
+
+
+class CompressionJob(msgspec.Struct, frozen=True, kw_only=True):
+    """The session to compress, as its actor knows it, and the options."""
+
+    session_key: str
+    session_id: str
+    epoch: int
+    rotation_id: str
+    trigger: Trigger = "size"
+    focus: str | None = None
+    keep_exchanges: int | None = None
+    waiting: Sequence[Message] = ()
+    """Input that is not stored yet: everything that is stored may be summarized."""
+    answer: Callable[[str], InboxReply] | None = None
+    """Makes the reply to the command that asked for it from its text."""
+
+
+class CompressionState(msgspec.Struct, omit_defaults=True):
+    """The outcome of a session's earlier compressions, stored so that it survives a restart."""
+
+    useless: int = 0
+    """Compressions in a row that did not help."""
+    failures: int = 0
+    """Failed attempts in a row."""
+    not_before: float = 0.0
+    """When an automatic attempt may be made again, in wall-clock time."""
+    fresh: bool = False
+    """Whether the session is the child of a compression that has not been evaluated yet."""
+    error: str | None = None
+
+
+def compressed_text(before: int, after: int) -> str:
+    """Return the sentence for the user after a compression."""
+    return f"Compressed from about {before} to {after} tokens."

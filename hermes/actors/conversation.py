@@ -1,0 +1,210 @@
+"""The verbs of one conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hermes.actors.context import RuntimeContext
+from hermes.actors.intake import Intake, make_inbound
+from hermes.actors.session import operations
+from hermes.actors.stream import Stream
+from hermes.actors.supervisor import Supervisor
+from hermes.messages import (
+    JsonObject,
+    Receipt,
+    Reply,
+    SearchHit,
+    SessionChange,
+    SessionSummary,
+    Snapshot,
+    Source,
+    Status,
+    StoredMessage,
+    Title,
+    WhenBusy,
+)
+
+
+class Conversation:
+    """A handle to the conversation of one session_key. It holds no state of its own.
+
+    Get one from `Runtime.conversation`. Verbs that change the current session wait for a running
+    turn and return a `SessionChange`. They raise `Draining` while the runtime ends, and
+    `Overloaded` while the conversation is paused after repeated failures.
+    """
+
+    def __init__(
+        self,
+        session_key: str,
+        source: Source | None,
+        context: RuntimeContext,
+        intake: Intake,
+        supervisor: Supervisor,
+    ) -> None:
+        self.session_key = session_key
+        self._source = source
+        self._context = context
+        self._intake = intake
+        self._supervisor = supervisor
+
+    # Messages
+
+    async def ask(
+        self,
+        text: str,
+        *,
+        source: Source | None = None,
+        parts: Sequence[JsonObject] | None = None,
+        when_busy: WhenBusy | None = None,
+        event_id: str | None = None,
+    ) -> Reply:
+        """Send a message and wait for the reply. See `Runtime.ask`."""
+        inbound = make_inbound(
+            self.session_key, text, source or self._source, parts, when_busy, event_id
+        )
+        return await self._intake.ask(inbound)
+
+    def stream(
+        self,
+        text: str,
+        *,
+        source: Source | None = None,
+        parts: Sequence[JsonObject] | None = None,
+        when_busy: WhenBusy | None = None,
+        event_id: str | None = None,
+        interrupt_on_exit: bool = False,
+    ) -> Stream:
+        """Send a message and iterate over the events until the reply. See `Runtime.stream`."""
+        inbound = make_inbound(
+            self.session_key, text, source or self._source, parts, when_busy, event_id
+        )
+        return self._intake.stream(inbound, interrupt_on_exit=interrupt_on_exit)
+
+    async def steer(self, text: str, *, source: Source | None = None) -> Receipt:
+        """Send a message into the running answer; if none is running, it is a normal message."""
+        inbound = make_inbound(self.session_key, text, source or self._source, None, "steer", None)
+        return (await self._intake.submit(inbound)).receipt
+
+    async def interrupt(self) -> bool:
+        """Stop the running turn. What it said so far is kept. Returns False if none is running."""
+        return await self._intake.interrupt(self.session_key)
+
+    async def retry(self, *, source: Source | None = None) -> Reply:
+        """Answer the last message again."""
+        return await self.ask("/retry", source=source)
+
+    # The current session
+
+    async def new(self, title: str | None = None) -> SessionChange:
+        """End the current session and start a new one."""
+        return await self._intake.request(
+            self.session_key, lambda actor: operations.new_session(actor.state, title)
+        )
+
+    async def switch(self, target: str) -> SessionChange:
+        """Continue with another session, given by id, unique id prefix or title.
+
+        Raises `UnknownSession` if there is none.
+        """
+        return await self._intake.request(
+            self.session_key, lambda actor: operations.switch(actor.state, target)
+        )
+
+    async def branch(self, title: str | None = None, *, to: str | None = None) -> SessionChange:
+        """Copy the conversation and continue in the copy.
+
+        With `to`, another session_key, that key is pointed at the copy, and this conversation stays
+        where it is.
+        """
+        if to is not None:
+            return await self._intake.request(
+                self.session_key, lambda actor: operations.branch_to(actor.state, to, title)
+            )
+        return await self._intake.request(
+            self.session_key, lambda actor: operations.branch(actor.state, title)
+        )
+
+    async def undo(self, exchanges: int = 1) -> SessionChange:
+        """Take back the last messages of the user and their replies.
+
+        The rows are hidden, not deleted; `removed` says how many.
+        """
+        return await self._intake.request(
+            self.session_key, lambda actor: operations.undo(actor.state, exchanges)
+        )
+
+    async def compress(
+        self, focus: str | None = None, *, keep_exchanges: int | None = None
+    ) -> SessionChange:
+        """Summarize the older part of the conversation and continue in a child session.
+
+        `focus` tells the compressor what matters. With `keep_exchanges`, so many of the last
+        exchanges are kept as they are. If nothing was compressed, `changed` is False and `detail`
+        says why.
+        """
+        return await self._intake.request(
+            self.session_key,
+            lambda actor: operations.compress(actor.state, focus, keep_exchanges),
+        )
+
+    async def close(self, *, reason: str = "closed") -> SessionChange:
+        """End the current session and run its finalize hooks. The next message starts a new one."""
+        return await self._intake.request(
+            self.session_key, lambda actor: operations.close(actor.state, reason)
+        )
+
+    async def set_agent(self, snapshot: Snapshot) -> None:
+        """Use an agent that the host has built."""
+
+        async def set_agent() -> None:
+            actor.state.cache.set_agent(snapshot)
+
+        actor = self._intake.actor(self.session_key)
+        await self._intake.request(self.session_key, lambda _: set_agent())
+
+    # Information; nothing here waits for a running turn
+
+    async def title(self) -> Title:
+        """Return the title; `pending` until the session has a row to store it in."""
+        return await operations.get_title(self._intake.actor(self.session_key).state)
+
+    async def set_title(self, title: str) -> None:
+        """Set the title. Raises `ValueError` if it is not valid or already in use."""
+        await operations.set_title(self._intake.actor(self.session_key).state, title)
+
+    async def status(self) -> Status:
+        """Return the state of the conversation."""
+        return await self._supervisor.actor(self.session_key).status()
+
+    def snapshot(self) -> Snapshot | None:
+        """Return the cached agent and the state it was last used on; None if there is none."""
+        actor = self._supervisor.find(self.session_key)
+        return None if actor is None else actor.state.cache.snapshot
+
+    async def history(self, *, include_rewound: bool = False) -> list[StoredMessage]:
+        """Return the transcript of the current session.
+
+        `include_rewound` also returns rows that were taken back.
+        """
+        store = self._context.store
+        route = await store.get_route(self.session_key)
+        if route is None or await store.get_session(route.session_id) is None:
+            return []
+        return await store.get_messages(route.session_id, include_rewound=include_rewound)
+
+    async def sessions(self, *, limit: int = 20, offset: int = 0) -> list[SessionSummary]:
+        """Return the sessions of this key, latest activity first."""
+        return await self._context.store.list_sessions(
+            session_key=self.session_key, limit=limit, offset=offset
+        )
+
+    async def search(
+        self, query: str, *, role: str | None = None, limit: int = 20
+    ) -> list[SearchHit]:
+        """Search the messages of this key's sessions, best match first.
+
+        With `role`, only messages of that role are searched, such as "user".
+        """
+        return await self._context.store.search_messages(
+            query, session_key=self.session_key, role=role, limit=limit
+        )

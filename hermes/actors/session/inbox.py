@@ -1,0 +1,144 @@
+"""What waits for a session actor. Synchronous: nothing here waits or touches the store.
+
+The mailbox is a cache of the open inbox rows in the store. If it is full, a message is only noted
+as `behind`, and the actor fetches it from the store later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from hermes.actors.kernel.mailbox import Mailbox, Request
+from hermes.errors import ActorStopped, Overloaded
+from hermes.messages import InboxRow
+
+CAPACITY = 64
+Item: TypeAlias = InboxRow | Request[Any] | None
+"""A message, a request of the host, or a wake-up."""
+
+
+class SessionInbox:
+    """The queue of one actor: messages in inbox order, requests in the order of their arrival."""
+
+    __slots__ = ("_known", "behind", "mailbox", "queue", "urgent")
+
+    def __init__(self) -> None:
+        self.mailbox: Mailbox[Item] = Mailbox(CAPACITY)
+        self.queue: list[Item] = []  # an empty deque takes ten times as much memory
+        self._known: set[int] | None = None  # created on first use: most actors are idle
+        self.behind: bool = False
+        """Whether the store has messages for this actor that are not in memory."""
+        self.urgent: InboxRow | None = None
+        """A command that cancels everything queued before it."""
+
+    # Arrival
+
+    def put(self, item: Item) -> None:
+        """Put an item into the mailbox and wake the actor."""
+        try:
+            self.mailbox.send_nowait(item)
+        except Overloaded:
+            if not isinstance(item, InboxRow):
+                raise
+            self.release([item])
+            self.behind = True
+
+    def wake(self, *, behind: bool) -> None:
+        """Wake the actor; `behind` says that the store has messages for it."""
+        self.behind = self.behind or behind
+        with contextlib.suppress(ActorStopped, Overloaded):
+            self.mailbox.send_nowait(None)
+
+    def put_urgent(self, command: InboxRow) -> None:
+        """Note a command that cancels what is queued; of two, the later cancels the earlier."""
+        other = self.urgent or command
+        first, last = sorted([command, other], key=_inbox_id)
+        if first is not last:
+            self.queue.append(first)
+        self.urgent = last
+
+    # Rows that are in memory, or being worked on
+
+    def add(self, inbox_ids: Sequence[int]) -> None:
+        """Remember that these rows are known."""
+        self._known = self._known or set()
+        self._known.update(inbox_ids)
+
+    def knows(self, inbox_id: int) -> bool:
+        """Whether a row is known."""
+        return self._known is not None and inbox_id in self._known
+
+    def release(self, rows: Sequence[InboxRow]) -> None:
+        """Forget rows that are finished, or that will be fetched again."""
+        if self._known is not None:
+            self._known.difference_update([row.inbox_id for row in rows])
+            self._known = self._known or None
+
+    # Work
+
+    def collect(self) -> None:
+        """Move what has arrived to the queue."""
+        self.queue.extend(self.mailbox.take_nowait())
+
+    def take_urgent(self) -> tuple[InboxRow, list[InboxRow]]:
+        """Take the urgent command and the messages it cancels: all that came before it."""
+        assert self.urgent is not None
+        command, self.urgent = self.urgent, None
+        cancelled = [row for row in self.queue if _is_before(row, command)]
+        self.queue = [item for item in self.queue if not _is_before(item, command)]
+        return command, [row for row in cancelled if isinstance(row, InboxRow)]
+
+    def take_turn(self) -> list[InboxRow]:
+        """Take all messages up to the next command or request; together they are one turn."""
+        rows = self._next_turn()
+        del self.queue[: len(rows)]
+        return rows
+
+    def next_turn_ids(self) -> list[int]:
+        """Return the ids of the messages that the next turn will take."""
+        self.collect()
+        return [row.inbox_id for row in self._next_turn()]
+
+    def _next_turn(self) -> list[InboxRow]:
+        rows: list[InboxRow] = []
+        for item in self.queue:
+            if not isinstance(item, InboxRow) or item.inbound.command:
+                break
+            rows.append(item)
+        return rows
+
+    def put_back(self, rows: Sequence[InboxRow]) -> None:
+        """Queue messages again, each right behind all that came before it."""
+        later: list[Item] = []
+        for row in reversed(rows):
+            while self.queue and not _is_before(self.queue[-1], row):
+                later.append(self.queue.pop())
+            later.append(row)
+        self.queue.extend(reversed(later))
+
+    # State
+
+    @property
+    def has_known(self) -> bool:
+        """Whether any row is in memory or being worked on."""
+        return bool(self._known)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits and the actor has read everything."""
+        return self.mailbox.parked and not self._known and not self.behind
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait for their turn."""
+        return sum(isinstance(item, InboxRow) for item in self.queue) + len(self.mailbox)
+
+
+def _is_before(item: Item, row: InboxRow) -> bool:
+    return isinstance(item, InboxRow) and item.inbox_id < row.inbox_id
+
+
+def _inbox_id(row: InboxRow) -> int:
+    return row.inbox_id

@@ -1,0 +1,227 @@
+"""The prompt_toolkit side of the terminal: the input line, and printing above it.
+
+The input line is always visible, also while an answer is running. The Markdown block that is still
+being written is redrawn above it as a preview; finished blocks are printed permanently. Everything
+here runs in the terminal's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output import Output
+from prompt_toolkit.output.vt100 import Vt100_Output
+
+from hermes.adapters.console.completion import RESUME, choices
+from hermes.adapters.console.history import ConsoleHistory, is_recorded
+from hermes.adapters.console.markdown import plain, render
+from hermes.adapters.console.markdown_stream import BlockSplitter
+from hermes.adapters.console.view import PROMPT
+from hermes.messages import SessionSummary
+from hermes.sanitize import sanitize
+
+REFRESH_INTERVAL = 0.05
+MAX_PREVIEW = 10_000
+"""A longer preview shows only its end, as plain text: rendering it again and again is slow."""
+INPUT_ROWS = 4
+"""Rows that the preview leaves free for the input."""
+
+
+class Interrupt:
+    """Ctrl-C was pressed on an empty line."""
+
+
+class SessionsRequest:
+    """Completion asks for the sessions that can be resumed."""
+
+    def __init__(self) -> None:
+        self.sessions: asyncio.Future[Sequence[SessionSummary]] = (
+            asyncio.get_running_loop().create_future()
+        )
+
+    def answer(self, sessions: Sequence[SessionSummary]) -> None:
+        """Provide the sessions."""
+        if not self.sessions.done():  # the completion may have been cancelled
+            self.sessions.set_result(sessions)
+
+
+Input: TypeAlias = str | Interrupt | SessionsRequest
+
+
+class TerminalView:
+    """The contents of the terminal. `report` is called with each input of the operator."""
+
+    def __init__(self, history: Path | None, report: Callable[[Input], None]) -> None:
+        self._report = report
+        self._splitter = BlockSplitter()
+        self._in_answer = False
+        """Whether a block of the current answer was printed: a gap goes before the next one."""
+        self._preview: StyleAndTextTuples = []
+        self._refresh: asyncio.TimerHandle | None = None
+        self._output = _open_output()
+        self._session: PromptSession[str] = PromptSession(
+            self._prompt,
+            output=self._output,
+            multiline=True,
+            prompt_continuation=" " * len(PROMPT),
+            history=None if history is None else ConsoleHistory(history),
+            completer=_InputCompleter(report),
+            complete_while_typing=Condition(self._is_command),
+            key_bindings=self._key_bindings(),
+            reserve_space_for_menu=6,
+        )
+
+    async def run(self) -> None:
+        """Edit lines until the end of the input."""
+        await self._session.prompt_async(set_exception_handler=False, handle_sigint=False)
+
+    # Input
+
+    def _is_command(self) -> bool:
+        return self._session.default_buffer.text.startswith("/")
+
+    def _key_bindings(self) -> KeyBindings:
+        keys = KeyBindings()
+        keys.add("enter")(self._enter)
+        keys.add("escape", "enter")(self._new_line)
+        keys.add("c-c")(self._interrupt)
+        keys.add("<sigint>")(self._interrupt)
+        return keys
+
+    def _enter(self, event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.document.current_line_before_cursor.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.newline(copy_margin=False)
+            return
+        text = buffer.text
+        if text.strip():
+            buffer.reset(append_to_history=is_recorded(text))
+            self._echo(text)
+            self._report(text)
+
+    def _new_line(self, event: KeyPressEvent) -> None:
+        event.current_buffer.newline(copy_margin=False)
+
+    def _interrupt(self, event: KeyPressEvent) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.reset()
+        else:
+            self._report(Interrupt())
+
+    # Output
+
+    def _prompt(self) -> StyleAndTextTuples:
+        # What is drawn last stays on the terminal, so it must not include the preview.
+        done = self._session.app.is_done
+        return [*([] if done else self._preview), ("bold", PROMPT)]
+
+    def stream(self, text: str) -> None:
+        """Add a piece of Markdown, and print the blocks that are finished."""
+        for block in self._splitter.feed(text):
+            self._print_block(block)
+        if self._refresh is None and self._session.app.is_running:
+            loop = asyncio.get_running_loop()
+            self._refresh = loop.call_later(REFRESH_INTERVAL, self._show_preview)
+
+    def finish(self) -> None:
+        """Print the rest of an answer."""
+        for block in self._splitter.end():
+            self._print_block(block)
+        self._in_answer = False
+        self._clear_preview()
+
+    def _echo(self, text: str) -> None:
+        indented = sanitize(text.strip("\n")).replace("\n", "\n" + " " * len(PROMPT))
+        self._print(plain(PROMPT + indented, self._columns, "bold"))
+
+    def show(self, text: str, draw: Callable[[str, int], str]) -> None:
+        """Print a text that is not part of the answer, which may continue after it."""
+        self._print(draw(text, self._columns))
+
+    def _print_block(self, block: str) -> None:
+        if block.strip():
+            self._clear_preview()
+            gap = "\n" if self._in_answer else ""
+            self._in_answer = True
+            self._print(gap + render(block, self._columns))
+
+    def _print(self, text: str) -> None:
+        """Print above the input line, permanently."""
+        app = self._session.app
+        if app.is_running:
+            app.renderer.erase()
+        self._output.write_raw(text.replace("\n", "\r\n") + "\x1b[0m\r\n")
+        self._output.flush()
+        app.invalidate()
+
+    def _show_preview(self) -> None:
+        """Show the end of the block that is still being written."""
+        self._refresh = None
+        text = self._splitter.pending
+        if not text.strip():
+            return
+        size = self._output.get_size()
+        if len(text) <= MAX_PREVIEW:
+            rendered = render(text, size.columns)
+        else:
+            rendered = plain(text[-MAX_PREVIEW:], size.columns)
+        input_rows = self._session.default_buffer.document.line_count
+        rows = max(size.rows - INPUT_ROWS - input_rows, 1)
+        lines = ([""] if self._in_answer else []) + rendered.split("\n")
+        self._preview = to_formatted_text(ANSI("\n".join([*lines[-rows:], ""])))
+        self._session.app.invalidate()
+
+    def _clear_preview(self) -> None:
+        if self._refresh is not None:
+            self._refresh.cancel()
+            self._refresh = None
+        if self._preview:
+            self._preview = []
+            self._session.app.invalidate()
+
+    @property
+    def _columns(self) -> int:
+        return self._output.get_size().columns
+
+
+class _InputCompleter(Completer):
+    def __init__(self, report: Callable[[Input], None]) -> None:
+        self._report = report
+
+    def get_completions(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> Iterable[Completion]:
+        """Return nothing: completions are asynchronous."""
+        return ()
+
+    async def get_completions_async(
+        self, document: Document, complete_event: CompleteEvent
+    ) -> AsyncGenerator[Completion, None]:
+        """Yield the completions of the text before the cursor."""
+        line = document.text_before_cursor
+        sessions: Sequence[SessionSummary] = ()
+        if line.lower().startswith(RESUME):
+            request = SessionsRequest()
+            self._report(request)
+            sessions = await request.sessions
+        for each in choices(line, sessions):
+            yield Completion(each.text, start_position=-each.replaces, display_meta=each.summary)
+
+
+def _open_output() -> Output:
+    """Open the terminal without cursor position requests: over a slow line the reply is late."""
+    output = Vt100_Output.from_pty(sys.stdout, term=os.environ.get("TERM"))
+    output.enable_cpr = False
+    return output

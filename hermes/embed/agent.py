@@ -1,0 +1,104 @@
+"""What `agent=` and `build_agent=` accept."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import attrs
+
+from hermes.messages import AgentSpec, Source, TurnResult
+from hermes.protocols import Agent, Build, RunsOnTrio, SupportsAbandon, Turn
+
+ReplyFunction: TypeAlias = Callable[[Turn], Awaitable[str | TurnResult]]
+"""The simplest agent: an async function from a turn to a text."""
+
+
+@attrs.frozen
+class ReplyAgent:
+    """An agent made of an async function."""
+
+    reply: ReplyFunction
+
+    async def run(self, turn: Turn, /) -> TurnResult:
+        """Return what the function returns."""
+        answer = await self.reply(turn)
+        return TurnResult(text=answer) if isinstance(answer, str) else answer
+
+
+@attrs.frozen
+class SharedAgent:
+    """One agent object for all conversations. It is closed with the runtime, not with each one."""
+
+    agent: Agent
+
+    async def run(self, turn: Turn, /) -> TurnResult:
+        """Return what the agent returns."""
+        return await self.agent.run(turn)
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether work of an earlier turn is still running."""
+        agent: object = self.agent
+        return isinstance(agent, SupportsAbandon) and agent.abandoned
+
+    @property
+    def on_trio(self) -> bool:
+        """Whether the agent runs on Trio even in a host on asyncio."""
+        agent: object = self.agent
+        return isinstance(agent, RunsOnTrio) and agent.on_trio
+
+
+def builder_for(agent: Agent | ReplyFunction | None, build_agent: Build | None) -> Build:
+    """Return a builder for the two arguments. Raises `TypeError` unless exactly one is valid."""
+    if (agent is None) == (build_agent is None):
+        raise TypeError("pass either agent= or build_agent=, not both and not neither")
+    if build_agent is not None:
+        given: object = build_agent
+        if not callable(given) or (_has_run(given) and not inspect.isclass(given)):
+            raise TypeError(
+                "build_agent must be a function from an AgentSpec to an agent; "
+                "pass an agent object as agent="
+            )
+        return build_agent
+    shared = SharedAgent(as_agent(agent))
+    return lambda _: shared
+
+
+def as_agent(agent: object) -> Agent:
+    """Return the value of `agent=` as an agent. Raises `TypeError` if it is none."""
+    if inspect.isclass(agent):
+        raise TypeError(
+            f"agent must be an object, not the class {agent.__name__}; "
+            "pass an instance, or a function that makes one as build_agent="
+        )
+    if _has_run(agent):
+        run: Any = agent.run  # type: ignore[attr-defined]
+        if not inspect.iscoroutinefunction(run):
+            raise TypeError(
+                "agent.run must be an async function; pass a blocking one as "
+                "build_agent=hermes.agents.blocking_agent(function)"
+            )
+        return agent  # type: ignore[return-value]
+    if _is_async(agent):
+        return ReplyAgent(agent)  # type: ignore[arg-type]
+    raise TypeError(
+        "agent must be an object with async run(turn), or an async function of a turn; "
+        "pass a function that builds agents as build_agent="
+    )
+
+
+def _has_run(value: object) -> bool:
+    return callable(getattr(value, "run", None))  # a user's object, not checked before
+
+
+def _is_async(value: object) -> bool:
+    return callable(value) and (
+        inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(type(value).__call__)
+    )
+
+
+def default_spec(session_key: str, source: Source) -> AgentSpec:
+    """Return a specification with the conversation partner and nothing else."""
+    return AgentSpec(session_key=session_key, platform=source.platform, user_id=source.user_id)

@@ -1,0 +1,103 @@
+"""Inbound messages, from their arrival to the start of their turn."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from hermes.messages.sessions import Route
+from hermes.messages.transcript import Head, JsonObject, Message
+from hermes.sanitize import scrub
+
+InboxState: TypeAlias = Literal["open", "done", "parked"]
+WhenBusy: TypeAlias = Literal["queue", "interrupt", "steer", "reject"]
+"""What happens to a message that arrives while a turn runs."""
+
+
+class Source(msgspec.Struct, frozen=True):
+    """Where an inbound message comes from, in the platform's own ids."""
+
+    platform: str = "embedded"
+    account: str = ""
+    chat_id: str | None = None
+    chat_type: str = "dm"
+    thread_id: str | None = None
+    user_id: str | None = None
+    user_name: str | None = None
+
+
+class Inbound(msgspec.Struct, frozen=True):
+    """A message or command as it arrives. (platform, account, event_id) identifies it for good."""
+
+    session_key: str
+    event_id: str
+    text: str
+    source: Source = msgspec.field(default_factory=Source)
+    command: bool = False
+    parts: tuple[JsonObject, ...] | None = None
+    platform_message_id: str | None = None
+    when_busy: WhenBusy | None = msgspec.field(default=None, name="busy")
+    """What to do if a turn is running; None means the configured default."""
+    linger: float = 0.0
+    """Seconds that the turn waits for more messages. For platforms that split one message."""
+    sent_at: float | None = None
+    """When it was sent, by the platform's clock. Rate limits use it, so that messages which
+    arrive together after a downtime do not count as a burst. A platform sets it always or never."""
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """The unique name of the message, as the store keeps it."""
+        source = self.source
+        return _text(source.platform), _text(source.account), _text(self.event_id)
+
+
+def _text(value: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"platform, account and event_id must be strings, not {value!r}")  # noqa: TRY004
+    return scrub(value)
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """Proof that an inbound message is on disk; the same event gets the same receipt again."""
+
+    inbox_id: int
+    session_key: str
+    session_id: str
+    epoch: int
+    accepted_at: float
+
+
+class InboxRow(msgspec.Struct, frozen=True):
+    """An accepted message without a finished turn; `attempts` counts the turns it started."""
+
+    inbox_id: int
+    inbound: Inbound
+    attempts: int
+    accepted_at: float
+
+    @property
+    def message(self) -> Message:
+        """The message as a transcript row."""
+        inbound = self.inbound
+        text = None if inbound.parts is not None and not inbound.text else inbound.text
+        return Message(
+            "user", text, self.accepted_at, inbound.platform_message_id, parts=inbound.parts
+        )
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """Result of `accept`: an inbound message that is on disk."""
+
+    receipt: Receipt
+    head: Head
+    inbound: Inbound
+    """The message as it is read back from the store."""
+    duplicate: bool = False
+    """Whether the event was accepted before; `receipt` is that of the first time."""
+    expired: str | None = None
+    """The session that had expired when the message arrived, if any."""
+    waiting: int = 0
+    """Messages of the same key that were already open."""
+    route: Route | None = None
+    """The route of the key; None for a duplicate."""

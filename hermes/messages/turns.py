@@ -1,0 +1,228 @@
+"""Turns: what an agent is built from, what it returns, and what is committed."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import attrs
+import msgspec
+
+from hermes.messages.outbox import Outbound
+from hermes.messages.sessions import ExpiryPolicy
+from hermes.messages.transcript import Head, Message, StoredMessage
+
+BuildReason: TypeAlias = Literal["cold", "signature", "foreign-write", "evicted", "abandoned"]
+"""Why an agent was built instead of reused."""
+ReplyStatus: TypeAlias = Literal["complete", "failed", "interrupted", "refused", "command"]
+ApprovalState: TypeAlias = Literal["pending", "approved", "denied", "used", "expired"]
+
+
+@attrs.frozen(kw_only=True)
+class AgentSpec:
+    """What an agent is built from. Agents with equal signatures are interchangeable."""
+
+    session_key: str
+    platform: str = "embedded"
+    user_id: str | None = None
+    model: str | None = None
+    endpoint: str | None = None
+    credential: str | None = attrs.field(default=None, repr=False)
+    toolset: tuple[str, ...] = ()
+    system_prompt: str | None = None
+    settings: tuple[tuple[str, str], ...] = ()
+    """Other properties that are fixed when an agent is built, such as compression settings."""
+
+    @functools.cached_property
+    def signature(self) -> str:
+        """A fingerprint of everything that requires a rebuild; the credential only as a hash."""
+        secret = hashlib.sha256((self.credential or "").encode()).hexdigest()
+        parts = (
+            self.model, self.endpoint, secret, sorted(self.toolset), self.system_prompt,
+            sorted(self.settings), self.user_id,
+        )  # fmt: skip
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens and cost of one provider call."""
+
+    purpose: str = "turn"
+    model: str | None = None
+    provider: str | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: float | None = None
+
+
+class CostTotals(msgspec.Struct, frozen=True):
+    """Costs of a conversation, and since midnight of its principal and of everybody."""
+
+    session: float = 0.0
+    principal: float = 0.0
+    day: float = 0.0
+    payer: str = ""
+    """Whose budget is charged."""
+
+
+class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent returns.
+
+    Without `rows`, the transcript rows are built from the emitted events and `text`. Input taken by
+    `Turn.steered` keeps its position among `rows`; input that is missing there comes first.
+    """
+
+    text: str | None = None
+    """The answer."""
+    rows: Sequence[Message] | None = None
+    """The transcript rows of the turn, without the user's input."""
+    session_id: str | None = None
+    """For agents that compress by themselves: the session they continue in."""
+    usage: Sequence[Usage] = ()
+    """Provider calls that were not reported by `Turn.charge`."""
+    api_calls: int = 1
+    failed: bool = False
+    partial: bool = False
+    interrupted: bool = False
+    error: str | None = None
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of a message: what its sender is told, and how the turn ended."""
+
+    text: str
+    session_id: str
+    turn_id: int
+    status: ReplyStatus = "complete"
+    usage: tuple[Usage, ...] = ()
+    error: str | None = None
+    build_reason: BuildReason | None = None
+    """Why the agent was built for this turn; None if the cached one was reused."""
+    error_kind: str | None = None
+    """The class name of the error, without its message."""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A cached agent and the state of the transcript it last saw.
+
+    `message_count` and `session_id` are None if they are not known.
+    """
+
+    agent: Any
+    signature: str
+    message_count: int | None = None
+    session_id: str | None = None
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a conversation."""
+
+    session_key: str
+    session_id: str | None
+    title: str | None
+    message_count: int
+    busy: bool
+    """Whether a turn is running."""
+    waiting: int
+    """Messages that wait for their turn."""
+    context_tokens: int
+    """Estimated or counted size of the transcript."""
+    compress_at: int
+    """Size at which it is compressed."""
+    window: int
+    """Context window of the model."""
+    builds: Mapping[BuildReason, int]
+    """Agent builds of this conversation, by reason."""
+    compression_note: str | None = None
+    """Why automatic compression is currently suspended, if it is."""
+
+
+class RunningTurnInfo(msgspec.Struct, frozen=True):
+    """A running turn and the text of its answer so far."""
+
+    turn_id: int
+    text: str
+
+
+class TurnCommit(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished turn: `commit_turn` stores all of it, or nothing."""
+
+    session_key: str
+    session_id: str
+    epoch: int
+    revision: int
+    inbox_ids: Sequence[int]
+    rows: Sequence[Message] = ()
+    outbox: Sequence[Outbound] = ()
+    usage: Sequence[Usage] = ()
+    next_inbox_ids: Sequence[int] = ()
+    """Messages of the next turn; their attempt is counted with this commit."""
+    rotated_to: str | None = None
+    """The session that the agent continued in by itself."""
+    upto: int | None = None
+    """The last message known when the turn started; later ones were written by others."""
+    rewind_to: int | None = None
+    """Take back this message and all after it, up to `upto`, before the rows are added."""
+    policy: ExpiryPolicy | None = None
+    """When the conversation expires, counted from now."""
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """The turn is on disk.
+
+    `foreign` means that another process had written to the session since the turn started.
+    """
+
+    head: Head
+    epoch: int
+    foreign: bool = False
+    moved: bool = False
+    rows: Sequence[StoredMessage] = ()
+    """The added rows, as they are stored."""
+
+
+class Discarded(msgspec.Struct, frozen=True):
+    """Nothing was written: the route or the inbox rows changed during the turn.
+
+    Inbox rows that are still open run again on the current route.
+    """
+
+    reason: str
+    session_id: str | None
+    epoch: int
+
+
+class ToolCallRecord(msgspec.Struct, frozen=True):
+    """A tool call that must not run twice; `result` is None if its end was never recorded.
+
+    `arguments` is canonical JSON; `ordinal` counts equal calls within one run of the turn.
+    """
+
+    turn_id: int
+    tool: str
+    arguments: str
+    ordinal: int = 0
+    result: str | None = None
+    failed: bool = False
+
+
+class Approval(msgspec.Struct, frozen=True):
+    """A tool call that a user is asked to approve, for these arguments and one run.
+
+    `asked_of` is the conversation whose user decides: the one of the call, or the one that started
+    it in the background.
+    """
+
+    approval_id: int
+    asked_of: str
+    session_key: str
+    tool: str
+    arguments: str
+    state: ApprovalState
+    asked_at: float
+    expires_at: float

@@ -1,0 +1,40 @@
+"""The interfaces that users implement and that separate the layers: agents, adapters, the store.
+
+Optional capabilities are protocols of their own (`SupportsAclose`, `HasLimit`, ...): an object that
+has the attribute has the capability.
+"""
+
+from __future__ import annotations
+
+from hermes.protocols.adapter import (
+    Adapter as Adapter,
+    HasAccount as HasAccount,
+    HasLimit as HasLimit,
+    SupportsReady as SupportsReady,
+)
+from hermes.protocols.agent import (
+    Agent as Agent,
+    Build as Build,
+    Compressor as Compressor,
+    Describe as Describe,
+    Hook as Hook,
+    RunsOnTrio as RunsOnTrio,
+    SpentSoFar as SpentSoFar,
+    Summary as Summary,
+    SummaryRequest as SummaryRequest,
+    SupportsAbandon as SupportsAbandon,
+    SupportsAclose as SupportsAclose,
+    Titler as Titler,
+    TitleRequest as TitleRequest,
+    Turn as Turn,
+)
+from hermes.protocols.records import AccessStore as AccessStore, ToolRecords as ToolRecords
+from hermes.protocols.store import (
+    CompressionStore as CompressionStore,
+    InboxStore as InboxStore,
+    OutboxStore as OutboxStore,
+    SessionStoreVerbs as SessionStoreVerbs,
+    Store as Store,
+    TranscriptStore as TranscriptStore,
+    UsageStore as UsageStore,
+)

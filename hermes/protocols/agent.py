@@ -1,0 +1,218 @@
+"""Agents, and the models that summarize and title conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import msgspec
+
+from hermes.events import AgentEvent
+from hermes.messages import (
+    AgentSpec,
+    CostTotals,
+    Message,
+    SearchHit,
+    Source,
+    StoredMessage,
+    TurnResult,
+    Usage,
+)
+from hermes.protocols.records import ToolRecords
+
+Hook: TypeAlias = Callable[..., Any]
+"""Called by keyword with `session_id` and `platform`, and with `reason`, `boundary_id`,
+`old_session_id`, `new_session_id` or `transcript` if it has parameters of these names."""
+
+
+class Turn(Protocol):
+    """One run of an agent over all input that waited."""
+
+    @property
+    def session_key(self) -> str:
+        """The conversation."""
+        ...
+
+    @property
+    def session_id(self) -> str:
+        """The current session of the conversation."""
+        ...
+
+    @property
+    def turn_id(self) -> int:
+        """Identifies the turn. It stays the same if a crash makes the turn run again, so tools can
+        use it as an idempotency key."""
+        ...
+
+    @property
+    def source(self) -> Source:
+        """Where the first message of the turn came from."""
+        ...
+
+    @property
+    def input(self) -> Sequence[Message]:
+        """The messages to answer."""
+        ...
+
+    @property
+    def text(self) -> str:
+        """The input as one text."""
+        ...
+
+    @property
+    def history(self) -> Sequence[Message | StoredMessage]:
+        """The stored rows before this turn. The list is shared: do not keep or change it."""
+        ...
+
+    @property
+    def deadline(self) -> float:
+        """When the turn is cancelled, on Trio's clock."""
+        ...
+
+    @property
+    def records(self) -> ToolRecords | None:
+        """The tool call log, which survives a crash; None if nothing is stored."""
+        ...
+
+    def ordinal(self, tool: str, arguments: str) -> int:
+        """Return how often the same call was made before in this run, and count this one.
+
+        Raises `TurnClosed` if the turn is over.
+        """
+        ...
+
+    def messages(self) -> list[Message]:
+        """Return history and input as valid input for a model. Renders everything at each call."""
+        ...
+
+    def emit(self, event: AgentEvent) -> None:
+        """Publish an event of the turn. Raises `TurnClosed` if the turn is over."""
+        ...
+
+    def charge(self, usage: Usage) -> None:
+        """Record a provider call, whatever becomes of the turn.
+
+        Do not report the same call again in `TurnResult.usage`. Raises `TurnClosed` if the turn is
+        over.
+        """
+        ...
+
+    async def spent(self) -> CostTotals:
+        """Return the costs of this conversation and of today, including running turns."""
+        ...
+
+    async def search(
+        self, words: str, *, role: str | None = None, limit: int = 20
+    ) -> Sequence[SearchHit]:
+        """Search the messages of this conversation, earlier sessions included; best match first."""
+        ...
+
+    def steered(self) -> list[Message]:
+        """Take the input that arrived during the turn and should be considered now.
+
+        Call it between tool calls. Raises `TurnClosed` if the turn is over.
+        """
+        ...
+
+
+class Agent(Protocol):
+    """Answers turns. See `SupportsAclose`, `SupportsAbandon` and `RunsOnTrio` for more."""
+
+    async def run(self, turn: Turn, /) -> TurnResult:
+        """Answer one turn."""
+        ...
+
+
+@runtime_checkable
+class SupportsAclose(Protocol):
+    """An agent that releases resources.
+
+    `aclose` is called exactly once, never during a turn, with a time limit.
+    """
+
+    async def aclose(self) -> None:
+        """Release what the agent holds."""
+        ...
+
+
+@runtime_checkable
+class SupportsAbandon(Protocol):
+    """An agent that may leave work behind when it is cancelled, such as a thread.
+
+    If `abandoned` is true after a turn, the agent is not used again.
+    """
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether work of an earlier turn is still running."""
+        ...
+
+
+@runtime_checkable
+class RunsOnTrio(Protocol):
+    """An agent, compressor or titler that runs on Trio even if the host is on asyncio."""
+
+    @property
+    def on_trio(self) -> bool:
+        """Whether it runs on Trio."""
+        ...
+
+
+Build: TypeAlias = Callable[[AgentSpec], Agent | Awaitable[Agent]]
+"""Builds an agent for a conversation; plain or async."""
+Describe: TypeAlias = Callable[[str, Source], AgentSpec]
+"""Returns the specification of the agent for a session_key and the source of its message."""
+SpentSoFar: TypeAlias = Callable[[], Awaitable[CostTotals]]
+"""Returns what a conversation, its principal and the day have cost; for budgets."""
+
+
+async def _no_costs() -> CostTotals:
+    return CostTotals()
+
+
+def _ignore(_: Usage) -> None:
+    pass
+
+
+class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Input of a compressor: the messages to summarize, and an earlier summary to update."""
+
+    session_id: str
+    messages: Sequence[Message | StoredMessage]
+    previous: str | None
+    focus: str | None
+    max_tokens: int
+    spent: SpentSoFar = _no_costs
+    charge: Callable[[Usage], object] = _ignore
+    """Records a provider call, whatever becomes of the summary. Do not report it in the result."""
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """Text written about a conversation, and the provider calls it took."""
+
+    text: str
+    usage: Sequence[Usage] = ()
+
+
+class Compressor(Protocol):
+    """Summarizes messages. It does not decide which messages are kept."""
+
+    async def summarize(self, request: SummaryRequest, /) -> Summary:
+        """Return a summary of the messages. Raises `CompressorFailed` if there is none."""
+        ...
+
+
+class TitleRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Input of a titler: one of the first exchanges of a conversation."""
+
+    session_id: str
+    messages: Sequence[Message | StoredMessage]
+    spent: SpentSoFar
+
+
+class Titler(Protocol):
+    """Suggests titles. It does not decide whether a title is used."""
+
+    async def title(self, request: TitleRequest, /) -> Summary:
+        """Return a title as the text of a `Summary`."""
+        ...

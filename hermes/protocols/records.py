@@ -1,0 +1,137 @@
+"""Records beside the conversations: tool calls, approvals, paired users."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from hermes.messages import (
+    Approval,
+    ExpiryPolicy,
+    Inbound,
+    InboxReply,
+    Outbound,
+    Pairing,
+    PairingRejected,
+    Principal,
+    Role,
+    Source,
+    ToolCallRecord,
+)
+
+
+class ToolRecords(Protocol):
+    """The log of tool calls and approvals. Arguments are canonical JSON."""
+
+    def begin_once(
+        self,
+        turn_id: int,
+        tool: str,
+        arguments: str,
+        ordinal: int = 0,
+        *,
+        approved_for: str | None = None,
+    ) -> Awaitable[ToolCallRecord | None]:
+        """Record a call before it runs. Returns None if it may run now, else the earlier call.
+
+        With `approved_for`, a session_key, an approval is consumed as well; raises `NotApproved`
+        without one. Raises `TurnClosed` if the turn is over.
+        """
+        ...
+
+    def end_once(self, call: ToolCallRecord) -> Awaitable[None]:
+        """Record the result of a call; the first result stays."""
+        ...
+
+    def ask_approval(
+        self,
+        session_key: str,
+        tool: str,
+        arguments: str,
+        *,
+        seconds: float = ...,
+        say: Callable[[Approval], Sequence[Outbound]] | None = None,
+    ) -> Awaitable[Approval]:
+        """Ask a user to approve a call, and store the question as a reply.
+
+        If the same question is already pending, it is returned and nothing is sent again.
+        """
+        ...
+
+    def take_approval(self, session_key: str, tool: str, arguments: str) -> Awaitable[bool]:
+        """Consume an approval of exactly this call. Returns False if there is none."""
+        ...
+
+    def get_approval(self, session_key: str, approval_id: int) -> Awaitable[Approval | None]:
+        """Return an approval of this conversation."""
+        ...
+
+    def pending_approvals(self, session_key: str) -> Awaitable[list[Approval]]:
+        """Return the approvals that this conversation's user has to decide, oldest first."""
+        ...
+
+    def decide_approval(
+        self,
+        session_key: str,
+        approval_id: int | None,
+        *,
+        approve: bool,
+        answer: InboxReply | None = None,
+        then: Inbound | None = None,
+        policy: ExpiryPolicy = ...,
+    ) -> Awaitable[Approval | None]:
+        """Approve or deny a call; without an id, the latest pending one.
+
+        `answer` is stored and the message `then` accepted in the same transaction. Returns None,
+        and stores nothing, if no such call is pending.
+        """
+        ...
+
+
+class AccessStore(Protocol):
+    """Paired users and pairing requests."""
+
+    def find_principal(self, platform: str, account: str, user_id: str) -> Awaitable[Role | None]:
+        """Return the role of a paired user."""
+        ...
+
+    def principals(self, limit: int = ...) -> Awaitable[list[Principal]]:
+        """Return the paired users."""
+        ...
+
+    def pairings(self) -> Awaitable[list[Pairing]]:
+        """Return the pending pairing requests."""
+        ...
+
+    def request_pairing(
+        self,
+        source: Source,
+        session_key: str,
+        code: str,
+        *,
+        salt: str,
+        say: Sequence[Outbound] = (),
+    ) -> Awaitable[bool]:
+        """Store a pairing request and the message with its code.
+
+        Returns False, and stores nothing, if this user may not request another one now.
+        """
+        ...
+
+    def approve_pairing(
+        self,
+        code: str,
+        role: Role,
+        by: Source,
+        *,
+        answer: Callable[[Pairing | PairingRejected], InboxReply] | None = None,
+        welcome: Callable[[Pairing], Sequence[Outbound]] | None = None,
+    ) -> Awaitable[Pairing | PairingRejected]:
+        """Pair the user who holds this code."""
+        ...
+
+    def unpair(
+        self, platform: str, user_id: str, *, answer: Callable[[int], InboxReply] | None = None
+    ) -> Awaitable[int]:
+        """Remove a paired user and its pending requests. Returns how many rows."""
+        ...

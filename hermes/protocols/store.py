@@ -1,0 +1,340 @@
+"""The store as its consumers see it. Each method is one transaction, on disk when it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from hermes.errors import StoreFailed
+from hermes.messages import (
+    Accepted,
+    Committed,
+    CostTotals,
+    Discarded,
+    ExpiryPolicy,
+    Head,
+    Inbound,
+    InboxReply,
+    InboxRow,
+    Lease,
+    OutboxRow,
+    Rotated,
+    Rotation,
+    Route,
+    SearchHit,
+    Session,
+    SessionMatch,
+    SessionSummary,
+    Skipped,
+    StoredMessage,
+    StoreStats,
+    Transcript,
+    TurnCommit,
+    Usage,
+)
+from hermes.protocols.records import AccessStore, ToolRecords
+
+
+class InboxStore(Protocol):
+    """Accepted messages and the turns that finish them."""
+
+    def accept(
+        self, inbound: Inbound, *, policy: ExpiryPolicy = ..., max_queued: int = ...
+    ) -> Awaitable[Accepted]:
+        """Store an inbound message. Raises `Overloaded` if too many of its key are open."""
+        ...
+
+    def commit_turn(self, turn: TurnCommit) -> Awaitable[Committed | Discarded]:
+        """Store a finished turn, or discard it if its session changed underneath it."""
+        ...
+
+    def answer(self, answer: InboxReply | None) -> Awaitable[None]:
+        """Close inbox rows without a turn and store what their senders are told."""
+        ...
+
+    def open_inbox(
+        self, session_key: str | None = None, *, after: int = 0, limit: int = 1000
+    ) -> Awaitable[list[InboxRow]]:
+        """Return accepted messages without a finished turn, in inbox order."""
+        ...
+
+    def waiting_keys(self, after: int = 0, limit: int = 1000) -> Awaitable[list[tuple[str, int]]]:
+        """Return the keys with open messages, each with the id of its first one."""
+        ...
+
+    def start_inbox(self, inbox_ids: Sequence[int]) -> Awaitable[None]:
+        """Count one more attempt for each of these rows."""
+        ...
+
+    def park_inbox(
+        self, inbox_ids: Sequence[int], note: str, *, answer: InboxReply | None = None
+    ) -> Awaitable[int]:
+        """Set rows aside that cannot be finished. Returns how many."""
+        ...
+
+
+class OutboxStore(Protocol):
+    """Replies that are to be sent."""
+
+    def pending_outbox(
+        self, lane: str | None = None, *, after: int = 0, limit: int = 1000
+    ) -> Awaitable[list[OutboxRow]]:
+        """Return replies that are not sent, in order; of one lane or of all."""
+        ...
+
+    def mark_sending(self, outbox_ids: Sequence[int]) -> Awaitable[None]:
+        """Record that a send is in flight."""
+        ...
+
+    def mark_part(self, outbox_id: int, part: int) -> Awaitable[None]:
+        """Record how many parts of a long reply the platform has."""
+        ...
+
+    def mark_sent(self, outbox_ids: Sequence[int]) -> Awaitable[None]:
+        """Record that the platform has these replies."""
+        ...
+
+    def mark_unsent(self, outbox_ids: Sequence[int]) -> Awaitable[None]:
+        """Record that the platform did not accept these replies."""
+        ...
+
+    def mark_unknown(self, outbox_ids: Sequence[int]) -> Awaitable[None]:
+        """Record that the platform may have these replies."""
+        ...
+
+    def mark_dead(self, outbox_ids: Sequence[int], note: str) -> Awaitable[None]:
+        """Give these replies up, with a reason."""
+        ...
+
+    def mark_lane_dead(self, lane: str, note: str, *, since: int = 0) -> Awaitable[Sequence[int]]:
+        """Give up all pending replies of a lane. Returns their ids."""
+        ...
+
+    def recover_outbox(self) -> Awaitable[int]:
+        """Mark the sends that an earlier process left in flight as recovered."""
+        ...
+
+    def get_meta(self, name: str) -> Awaitable[str | None]:
+        """Return a stored setting."""
+        ...
+
+    def set_meta(self, name: str, value: str | None) -> Awaitable[None]:
+        """Store a setting; None removes it."""
+        ...
+
+
+class TranscriptStore(Protocol):
+    """The transcripts of sessions."""
+
+    def load(self, session_id: str) -> Awaitable[Transcript]:
+        """Return the live rows of a session and its head."""
+        ...
+
+    def head(self, session_id: str) -> Awaitable[Head]:
+        """Return the state of a session's transcript."""
+        ...
+
+    def get_messages(
+        self, session_id: str, *, include_rewound: bool = False, limit: int = -1, offset: int = 0
+    ) -> Awaitable[list[StoredMessage]]:
+        """Return the rows of a session, including rewound ones if asked for."""
+        ...
+
+    def rewind(
+        self, session_id: str, message_id: int, *, answer: InboxReply | None = None
+    ) -> Awaitable[list[StoredMessage]]:
+        """Take back a message and all after it. Returns the rows."""
+        ...
+
+    def search_messages(
+        self,
+        query: str,
+        *,
+        session_key: str | None = None,
+        role: str | None = None,
+        limit: int = 20,
+    ) -> Awaitable[list[SearchHit]]:
+        """Search messages, best match first."""
+        ...
+
+
+class SessionStoreVerbs(Protocol):
+    """Sessions, their titles, and the routes of session_keys."""
+
+    def get_route(self, session_key: str) -> Awaitable[Route | None]:
+        """Return the route of a key."""
+        ...
+
+    def route_head(self, session_key: str) -> Awaitable[tuple[Route, Head] | None]:
+        """Return the route of a key and the head of its session."""
+        ...
+
+    def new_session(
+        self,
+        session_key: str,
+        *,
+        reason: str = "session_reset",
+        title: str | None = None,
+        platform: str | None = None,
+        answer: InboxReply | None = None,
+    ) -> Awaitable[Route]:
+        """End the current session and point the key at a new one."""
+        ...
+
+    def close_session(self, session_key: str, *, reason: str = ...) -> Awaitable[str | None]:
+        """End the current session. Returns its id."""
+        ...
+
+    def finalize(self, session_key: str, *, reason: str = ...) -> Awaitable[str | None]:
+        """Run the finalize hooks of the current session without ending it."""
+        ...
+
+    def switch(
+        self, session_key: str, target: str, *, answer: InboxReply | None = None
+    ) -> Awaitable[Route]:
+        """Point the key at another session, given by id, unique prefix or title."""
+        ...
+
+    def branch(
+        self,
+        session_id: str,
+        *,
+        title: str | None = None,
+        session_key: str | None = None,
+        answer: InboxReply | None = None,
+    ) -> Awaitable[str]:
+        """Copy a session and point the key at the copy. Returns its id."""
+        ...
+
+    def get_session(self, session_id: str) -> Awaitable[Session | None]:
+        """Return a session."""
+        ...
+
+    def find(self, target: str) -> Awaitable[SessionMatch | None]:
+        """Find a conversation by id, unique prefix or title."""
+        ...
+
+    def delete_session(self, session_id: str) -> Awaitable[int]:
+        """Delete a session. Returns how many messages it had."""
+        ...
+
+    def list_sessions(
+        self, *, session_key: str | None = None, limit: int = 20, offset: int = 0
+    ) -> Awaitable[list[SessionSummary]]:
+        """Return conversations, latest activity first."""
+        ...
+
+    def set_session_title(self, session_id: str, title: str | None) -> Awaitable[bool]:
+        """Set a title. Returns False if the session has no row yet."""
+        ...
+
+    def set_auto_title_if_empty(self, session_id: str, title: str) -> Awaitable[bool]:
+        """Set a generated title unless there is one. Returns whether it was set."""
+        ...
+
+    def set_pending_title(self, session_key: str, title: str | None) -> Awaitable[None]:
+        """Keep a title for a session that has no row yet."""
+        ...
+
+    def apply_pending_title(self, session_key: str) -> Awaitable[str | None]:
+        """Give the pending title to the session. Returns it, or None if there was none."""
+        ...
+
+
+class CompressionStore(TranscriptStore, Protocol):
+    """Compression: leases and the rotation to a child session."""
+
+    def forget_runtimes(self) -> Awaitable[int]:
+        """Release the leases of earlier runtimes."""
+        ...
+
+    def acquire_lease(
+        self, session_id: str, holder: str, ttl_seconds: float = ...
+    ) -> Awaitable[Lease | None]:
+        """Acquire the compression lease of a session; None while another holder has it."""
+        ...
+
+    def refresh_compression_lock(
+        self, session_id: str, holder: str, ttl_seconds: float = ...
+    ) -> Awaitable[bool]:
+        """Extend a lease. Returns False if it was lost."""
+        ...
+
+    def release_compression_lock(self, session_id: str, holder: str) -> Awaitable[bool]:
+        """Release a lease."""
+        ...
+
+    def get_compression_lock_holder(self, session_id: str) -> Awaitable[str | None]:
+        """Return the holder of the lease, if there is one."""
+        ...
+
+    def get_compression_tip(self, session_id: str) -> Awaitable[str]:
+        """Return the last compression descendant of a session, or the session itself."""
+        ...
+
+    def rotate(self, rotation: Rotation) -> Awaitable[Rotated | Skipped]:
+        """Store a finished compression, or nothing if the session changed underneath it."""
+        ...
+
+    def get_meta(self, name: str) -> Awaitable[str | None]:
+        """Return a stored setting."""
+        ...
+
+    def set_meta(self, name: str, value: str | None) -> Awaitable[None]:
+        """Store a setting; None removes it."""
+        ...
+
+
+class UsageStore(Protocol):
+    """The ledger of provider calls."""
+
+    def book(self, session_id: str, calls: Sequence[Usage]) -> Awaitable[None]:
+        """Record provider calls."""
+        ...
+
+    def get_usage(self, session_id: str) -> Awaitable[list[Usage]]:
+        """Return the provider calls of a session."""
+        ...
+
+    def spent(self, session_id: str, platform: str, user_id: str | None) -> Awaitable[CostTotals]:
+        """Return the costs of a conversation, and of today by its principal and by everybody."""
+        ...
+
+
+class Store(
+    InboxStore,
+    OutboxStore,
+    SessionStoreVerbs,
+    CompressionStore,
+    UsageStore,
+    ToolRecords,
+    AccessStore,
+    Protocol,
+):
+    """Everything that a runtime needs of its store."""
+
+    @property
+    def failure(self) -> StoreFailed | None:
+        """Why the store has stopped, if it has."""
+        ...
+
+    def subscribe(
+        self,
+        *,
+        on_accepted: Callable[[Accepted], None],
+        on_outbox: Callable[[Sequence[OutboxRow]], None],
+    ) -> AbstractContextManager[None]:
+        """Call back after each commit, in commit order, as long as the context is open.
+
+        `on_accepted` receives each new message, `on_outbox` the replies that were stored.
+        """
+        ...
+
+    def facts(self) -> Awaitable[StoreStats]:
+        """Return counts from the tables."""
+        ...
+
+    async def wait_hooks(self) -> None:
+        """Wait until every stored boundary has been delivered to the hooks."""
+        ...

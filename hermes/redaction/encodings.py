@@ -1,0 +1,128 @@
+"""Encoded forms of a secret, and texts with their escape sequences decoded.
+
+A key inside a URL, a JSON document, a `repr` or a basic authentication header looks different from
+the key in the configuration, and gives it away all the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+import sys
+from bisect import bisect_right
+from collections.abc import Iterator
+
+_ESCAPE = re.compile(
+    r"""\\+u([0-9a-fA-F]{4}) | \\+U([0-9a-fA-F]{8}) | \\+x([0-9a-fA-F]{2})
+    | %(?:25)*([0-9a-fA-F]{2}) | &(?:amp;)*\#[xX]0*([0-9a-fA-F]{1,6}); | &(?:amp;)*\#0*([0-9]{1,7});
+    | (&(?:amp|lt|gt|quot);) | \\+([nrt"'/]) | (\\\\+)""",
+    re.VERBOSE,
+)
+_PARTIAL_ESCAPE = re.compile(  # the end of a text that could become an escape, or a longer one
+    r"""(?: \\+(?: u[0-9a-fA-F]{0,3} | U[0-9a-fA-F]{0,7} | x[0-9a-fA-F]? )?
+    | %(?:25)*[0-9a-fA-F]? | &(?:amp;)*(?: am?p? | lt? | gt? | q(?:u(?:ot?)?)?
+    | \#[xX]0*[0-9a-fA-F]{0,6} | \#[0-9]* )? )\Z""",
+    re.VERBOSE,
+)
+# Groups of `_ESCAPE` that are not hexadecimal numbers.
+_DECIMAL, _ENTITY, _BACKSLASHED = 6, 7, 8
+_CONTROL = {"n": "\n", "r": "\r", "t": "\t"}
+
+
+def encoded_forms(value: str) -> Iterator[str]:
+    """Yield the value as it is, as octets, in hexadecimal, and as part of a base64 text."""
+    raw = value.encode(errors="surrogatepass")
+    yield value
+    yield from _characters(value)
+    if "\\" in value:  # its own backslashes would be decoded as escapes
+        for escaped in (json.dumps(value), ascii(value), repr(value), repr(raw)):
+            inner = escaped.removeprefix("b")[1:-1]
+            yield from (inner, json.dumps(inner)[1:-1], repr(inner)[1:-1])
+    yield raw.hex()
+    yield raw.hex().upper()
+    yield from _base64_forms(raw)
+
+
+def decoded_forms(value: str) -> set[str]:
+    """Return the forms of the value to look for in a text with its escapes decoded."""
+    # A URL escapes "+" and "/" of base64; other characters need no decoding.
+    base64_forms = _base64_forms(value.encode(errors="surrogatepass"))
+    return _characters(value) | {form for form in base64_forms if "+" in form or "/" in form}
+
+
+def _characters(value: str) -> set[str]:
+    """Return the value as decoded escapes spell it: in characters, octets or UTF-16 units."""
+    octets = value.encode(errors="surrogatepass").decode("latin-1")
+    pairs = value.encode("utf-16-le", "surrogatepass")
+    units = [int.from_bytes(pairs[at : at + 2], "little") for at in range(0, len(pairs), 2)]
+    return {value, octets, "".join(map(chr, units))}
+
+
+def _base64_forms(raw: bytes) -> Iterator[str]:
+    for offset in range(3):  # bytes in front of the value shift its base64 form
+        first, last = -(-offset * 8 // 6), (offset + len(raw)) * 8 // 6
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            yield encode(b"\0" * offset + raw).decode()[first:last]
+
+
+def has_escapes(text: str) -> bool:
+    """Return whether the text may contain escape sequences."""
+    return "\\" in text or "%" in text or "&" in text
+
+
+def without_partial_escape(text: str) -> str:
+    """Return the text up to an unfinished escape sequence at its end."""
+    partial = _PARTIAL_ESCAPE.search(text)
+    return text if partial is None else text[: partial.start()]
+
+
+def occurrences(text: str, value: str) -> Iterator[tuple[int, int]]:
+    """Yield start and end of every occurrence of a value, overlapping ones included."""
+    start = text.find(value)
+    while start >= 0:
+        yield start, start + len(value)
+        start = text.find(value, start + 1)
+
+
+class DecodedText:
+    """A text with its escape sequences decoded, which maps positions back to the original."""
+
+    def __init__(self, text: str) -> None:
+        parts: list[str] = []
+        self._positions, self._sources = [0], [0]
+        length = end = 0
+        for escape in _ESCAPE.finditer(text):
+            literal = text[end : escape.start()]
+            parts += [literal, _decoded(escape)]
+            length += len(literal)
+            end = escape.end()
+            self._positions += [length, length + 1]
+            self._sources += [escape.start(), end]
+            length += 1
+        self.text: str = "".join([*parts, text[end:]])
+
+    def occurrences(self, value: str) -> Iterator[tuple[int, int]]:
+        """Yield start and end, in the original text, of every occurrence of a value."""
+        for start, end in occurrences(self.text, value):
+            yield self.source(start), self.source(end)
+
+    def source(self, position: int) -> int:
+        """Return the position in the original text of a position in the decoded text."""
+        before = bisect_right(self._positions, position) - 1
+        return self._sources[before] + position - self._positions[before]
+
+
+def _decoded(escape: re.Match[str]) -> str:
+    """Return the one character that an escape sequence stands for."""
+    group = escape.lastindex or 0
+    value = escape[group]
+    if group > _BACKSLASHED:
+        return "\\"
+    if group == _BACKSLASHED:
+        return _CONTROL.get(value, value)
+    if group == _ENTITY:
+        return html.unescape(value)
+    code = int(value, 10 if group == _DECIMAL else 16)
+    return chr(code) if code <= sys.maxunicode else "?"

@@ -1,0 +1,120 @@
+"""The usage ledger: one row per provider call, with totals on the session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from hermes.messages import CostTotals, Usage
+from hermes.session_keys import payer_of
+from hermes.store.conversations import inbox, lineage, sessions
+from hermes.store.transaction import Transaction, Value
+
+
+def update_token_counts(
+    tx: Transaction,
+    session_id: str,
+    usage: Usage,
+    *,
+    turn_id: int | None = None,
+    at: float | None = None,
+    payer: str | None = None,
+) -> None:
+    """Record one provider call; a session that has no row yet gets one.
+
+    `payer` defaults to the user of the session, `at` to the current time.
+    """
+    sessions.ensure_session(tx, session_id)
+    no = sessions.require(tx, session_id)
+    tokens = (
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cache_read_tokens,
+        usage.cache_write_tokens,
+        usage.reasoning_tokens,
+    )
+    tx.run(
+        "INSERT INTO usage (session_no, turn_id, purpose, model, provider, input_tokens, "
+        "output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens, cost, created_at, "
+        "payer) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, coalesce(?, "
+        "(SELECT source || '/' || coalesce(user_id, '') FROM sessions WHERE no = ?)))",
+        no,
+        turn_id,
+        usage.purpose,
+        usage.model,
+        usage.provider,
+        *tokens,
+        usage.cost,
+        tx.now if at is None else at,
+        payer,
+        no,
+    )
+    tx.run(
+        "UPDATE sessions SET api_call_count = api_call_count + 1, input_tokens = input_tokens + ?, "
+        "output_tokens = output_tokens + ?, cache_read_tokens = cache_read_tokens + ?, "
+        "cache_write_tokens = cache_write_tokens + ?, reasoning_tokens = reasoning_tokens + ?, "
+        "cost = cost + ?, model = coalesce(model, ?) WHERE no = ?",
+        *tokens,
+        usage.cost or 0.0,
+        usage.model,
+        no,
+    )
+
+
+def book(tx: Transaction, session_id: str, calls: Sequence[Usage]) -> None:
+    """Record provider calls made outside of turns, unless the session has been deleted."""
+    if sessions.number(tx, session_id) is not None:
+        for call in calls:
+            update_token_counts(tx, session_id, call)
+
+
+def get_usage(tx: Transaction, session_id: str) -> list[Usage]:
+    """Return the provider calls of a session, in order."""
+    rows = tx.all(
+        "SELECT u.purpose, u.model, u.provider, u.input_tokens, u.output_tokens, "
+        "u.cache_read_tokens, u.cache_write_tokens, u.reasoning_tokens, u.cost "
+        "FROM usage u JOIN sessions s ON s.no = u.session_no WHERE s.id = ? ORDER BY u.id",
+        session_id,
+    )
+    return [Usage(*row) for row in rows]
+
+
+def spent(tx: Transaction, session_id: str, platform: str, user_id: str | None) -> CostTotals:
+    """Return the cost of a conversation (its whole lineage), and of today (user and total)."""
+    ids = lineage.get_compression_lineage(tx, session_id)
+    marks = ",".join("?" * len(ids))
+    by_lineage = f"SELECT total(cost) FROM sessions WHERE id IN ({marks})"
+    by_payer = "SELECT total(cost) FROM usage WHERE created_at >= ? AND payer = ?"
+    return CostTotals(
+        _total(tx, by_lineage, *ids),
+        _total(tx, by_payer, _midnight(tx.now), payer_of(platform, user_id)),
+        spent_today(tx),
+    )
+
+
+def spent_today(tx: Transaction) -> float:
+    """Return the total cost since midnight."""
+    sql = "SELECT total(cost) FROM usage WHERE created_at >= ?"
+    return _total(tx, sql, _midnight(tx.now))
+
+
+def _total(tx: Transaction, sql: str, *values: Value) -> float:
+    row = tx.one(sql, *values)
+    return 0.0 if row is None else float(row[0])
+
+
+def _midnight(now: float) -> float:
+    """Return the start of the day in local time."""
+    return (
+        datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
+    )
+
+
+def record_all(tx: Transaction, session_id: str, calls: Sequence[Usage], turn_id: int) -> None:
+    """Record the provider calls of an open turn; the sender of its first message pays."""
+    if not calls:
+        return
+    source = inbox.source_of(tx, turn_id)
+    payer = payer_of(source.platform, source.user_id)
+    for call in calls:
+        update_token_counts(tx, session_id, call, turn_id=turn_id, payer=payer)

@@ -1,0 +1,299 @@
+"""The verbs of a store: one list, from which both stores get theirs.
+
+Each verb is a store function with a descriptor that says how it runs. On `SessionStore` it is a
+plain method, on the store of `open_store` it returns a coroutine; type checkers know which:
+
+    store.append_message("s1", "user", "hello")           # SessionStore
+    await store.append_message("s1", "user", "hello")     # open_store
+
+To add a verb, write a function that takes a `Transaction` and list it in `StoreVerbs`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Generator
+from typing import Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+
+from hermes.store.conversations import (
+    boundaries,
+    inbox,
+    leases,
+    lineage,
+    listing,
+    messages,
+    outbox,
+    rotation,
+    routes,
+    search,
+    sessions,
+    titles,
+    turns,
+    usage,
+)
+from hermes.store.maintenance import cleanup, stats, transfer
+from hermes.store.records import access, key_value, tool_records
+from hermes.store.transaction import Transaction, Work
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+
+
+class SyncRunner(Protocol):
+    """How a synchronous store runs its verbs."""
+
+    def transact(self, work: Work[R], /) -> R: ...
+    def transact_alone(self, work: Work[R], /) -> R: ...
+    def snapshot(self, work: Work[R], /) -> R: ...
+    def browse(self, work: Work[R], /) -> R: ...
+    def run_search(self, work: Work[R], /) -> R: ...
+    def run_chunked(self, chunks: Generator[Work[S], S, R], /) -> R: ...
+
+
+class AsyncRunner(Protocol):
+    """How an asynchronous store runs its verbs."""
+
+    def transact(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
+    def transact_alone(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
+    def snapshot(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
+    def browse(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
+    def run_search(self, work: Work[R], /) -> Coroutine[object, object, R]: ...
+    def run_chunked(self, chunks: Generator[Work[S], S, R], /) -> Coroutine[object, object, R]: ...
+
+
+class _Verb(Generic[P, R]):
+    """Descriptor: a store function as a method of a store.
+
+    The method is created when a store is first asked for it, and cached in the store.
+    """
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self.__doc__ = function.__doc__
+        self.__module__ = function.__module__
+        self._name = function.__name__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, store: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, store: SyncRunner, owner: type) -> Callable[P, R]: ...
+    @overload
+    def __get__(
+        self, store: AsyncRunner, owner: type
+    ) -> Callable[P, Coroutine[object, object, R]]: ...
+    def __get__(self, store: SyncRunner | AsyncRunner | None, owner: type) -> object:
+        if store is None:
+            return self
+        method = self._bind(store)
+        method.__doc__ = self.__doc__
+        method.__module__ = self.__module__
+        method.__name__ = self._name
+        method.__qualname__ = f"{owner.__qualname__}.{self._name}"
+        vars(method)["__signature__"] = self.signature
+        vars(store)[self._name] = method
+        return method
+
+    @functools.cached_property
+    def signature(self) -> inspect.Signature:
+        """The signature of the method."""
+        raise NotImplementedError
+
+    def _bind(self, store: SyncRunner | AsyncRunner) -> Callable[P, object]:
+        raise NotImplementedError
+
+
+class _TransactionVerb(_Verb[P, R]):
+    """A verb that runs in one transaction, which is the first parameter of its function."""
+
+    def __init__(self, function: Callable[Concatenate[Transaction, P], R]) -> None:
+        super().__init__(function)
+        self._function = function
+
+    @functools.cached_property
+    def signature(self) -> inspect.Signature:
+        whole = inspect.signature(self._function)
+        return whole.replace(parameters=[*whole.parameters.values()][1:])
+
+    def _bind(self, store: SyncRunner | AsyncRunner) -> Callable[P, object]:
+        function, run = self._function, self._runner_of(store)
+
+        def method(*args: P.args, **kwargs: P.kwargs) -> object:
+            return run(lambda tx: function(tx, *args, **kwargs))
+
+        return method
+
+    def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:
+        raise NotImplementedError
+
+
+class writes(_TransactionVerb[P, R]):  # noqa: N801 - read as a word in the list below
+    """A verb that writes; many are committed together."""
+
+    def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:
+        return store.transact
+
+
+class alone(_TransactionVerb[P, R]):  # noqa: N801
+    """A verb that writes for long, and is committed by itself."""
+
+    def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:
+        return store.transact_alone
+
+
+class reads(_TransactionVerb[P, R]):  # noqa: N801
+    """A verb that only reads."""
+
+    def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:
+        return store.snapshot
+
+
+class browses(_TransactionVerb[P, R]):  # noqa: N801
+    """A verb that only reads, and may read much; it does not delay other reads."""
+
+    def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:
+        return store.browse
+
+
+class searches(_TransactionVerb[P, R]):  # noqa: N801
+    """A verb that reads the search index, after it was brought up to date."""
+
+    def _runner_of(self, store: SyncRunner | AsyncRunner) -> Callable[[Work[R]], object]:
+        return store.run_search
+
+
+class chunked(_Verb[P, R], Generic[P, S, R]):  # noqa: N801
+    """A verb too long for one transaction: a generator of work, each piece in its own."""
+
+    def __init__(self, function: Callable[P, Generator[Work[S], S, R]]) -> None:
+        super().__init__(function)
+        self._function = function
+
+    @functools.cached_property
+    def signature(self) -> inspect.Signature:
+        return inspect.signature(self._function)
+
+    def _bind(self, store: SyncRunner | AsyncRunner) -> Callable[P, object]:
+        function, run = self._function, store.run_chunked
+
+        def method(*args: P.args, **kwargs: P.kwargs) -> object:
+            return run(function(*args, **kwargs))
+
+        return method
+
+
+class StoreVerbs:
+    """Everything that can be done with a store. Each verb is on disk when it returns."""
+
+    create_session: Final = writes(sessions.create_session)
+    ensure_session: Final = writes(sessions.ensure_session)
+    end_session: Final = writes(sessions.end_session)
+    promote_to_session_reset: Final = writes(sessions.promote_to_session_reset)
+    reopen_session: Final = writes(sessions.reopen_session)
+    set_system_prompt: Final = writes(sessions.set_system_prompt)
+    get_session: Final = reads(sessions.get_session)
+    head: Final = reads(sessions.head)
+
+    append_message: Final = writes(messages.append_message)
+    append_messages: Final = writes(messages.append_messages)
+    replace_messages: Final = writes(messages.replace_messages)
+    rewind: Final = writes(messages.rewind)
+    edit_message: Final = writes(messages.edit_message)
+    get_messages: Final = reads(messages.get_messages)
+    load: Final = reads(messages.load)
+
+    set_session_title: Final = writes(titles.set_session_title)
+    set_auto_title_if_empty: Final = writes(titles.set_auto_title_if_empty)
+    get_next_title_in_lineage: Final = reads(titles.get_next_title_in_lineage)
+    resolve_session_by_title: Final = reads(titles.resolve_session_by_title)
+
+    resolve_session_id: Final = reads(lineage.resolve_session_id)
+    get_compression_tip: Final = reads(lineage.get_compression_tip)
+    get_compression_lineage: Final = reads(lineage.get_compression_lineage)
+    get_conversation_root: Final = reads(lineage.get_conversation_root)
+
+    get_route: Final = reads(routes.get_route)
+    route_head: Final = reads(routes.route_head)
+    find: Final = reads(routes.find)
+    new_session: Final = writes(routes.new_session)
+    close_session: Final = writes(routes.close)
+    finalize: Final = writes(routes.finalize)
+    switch: Final = writes(routes.switch)
+    set_pending_title: Final = writes(routes.set_pending_title)
+    apply_pending_title: Final = writes(routes.apply_pending_title)
+    take_notice: Final = writes(routes.take_notice)
+    sweep_expired: Final = writes(routes.sweep_expired)
+
+    accept: Final = writes(turns.accept)
+    commit_turn: Final = writes(turns.commit_turn)
+    open_inbox: Final = reads(inbox.open_inbox)
+    waiting_keys: Final = reads(inbox.waiting_keys)
+    start_inbox: Final = writes(inbox.start_inbox)
+    park_inbox: Final = writes(inbox.park_inbox)
+    answer: Final = writes(inbox.close)
+
+    begin_once: Final = writes(tool_records.begin_once)
+    end_once: Final = writes(tool_records.end_once)
+    ask_approval: Final = writes(tool_records.ask_approval)
+    take_approval: Final = writes(tool_records.take_approval)
+    decide_approval: Final = writes(tool_records.decide_approval)
+    get_approval: Final = reads(tool_records.get_approval)
+    pending_approvals: Final = reads(tool_records.pending_approvals)
+
+    find_principal: Final = reads(access.find_principal)
+    principals: Final = reads(access.principals)
+    pairings: Final = reads(access.pairings)
+    request_pairing: Final = writes(access.request_pairing)
+    approve_pairing: Final = writes(access.approve_pairing)
+    unpair: Final = writes(access.unpair)
+
+    pending_outbox: Final = reads(outbox.pending_outbox)
+    mark_sending: Final = writes(outbox.mark_sending)
+    mark_part: Final = writes(outbox.mark_part)
+    mark_sent: Final = writes(outbox.mark_sent)
+    mark_unsent: Final = writes(outbox.mark_unsent)
+    mark_unknown: Final = writes(outbox.mark_unknown)
+    mark_dead: Final = writes(outbox.mark_dead)
+    mark_lane_dead: Final = writes(outbox.mark_lane_dead)
+    recover_outbox: Final = writes(outbox.recover_outbox)
+    outbox_facts: Final = browses(outbox.outbox_facts)
+    facts: Final = browses(stats.facts)
+
+    pending_boundaries: Final = reads(boundaries.pending_boundaries)
+    close_boundary: Final = writes(boundaries.close_boundary)
+
+    rotate: Final = writes(rotation.rotate)
+    branch: Final = writes(rotation.branch)
+    acquire_lease: Final = writes(leases.acquire_lease)
+    forget_runtimes: Final = writes(leases.forget_runtimes)
+    try_acquire_compression_lock: Final = writes(leases.try_acquire_compression_lock)
+    refresh_compression_lock: Final = writes(leases.refresh_compression_lock)
+    release_compression_lock: Final = writes(leases.release_compression_lock)
+    get_compression_lock_holder: Final = reads(leases.get_compression_lock_holder)
+
+    update_token_counts: Final = writes(usage.update_token_counts)
+    book: Final = writes(usage.book)
+    get_usage: Final = reads(usage.get_usage)
+    spent: Final = reads(usage.spent)
+    get_meta: Final = reads(key_value.get_meta)
+    set_meta: Final = writes(key_value.set_meta)
+
+    list_sessions: Final = browses(listing.list_sessions)
+    search_messages: Final = searches(search.search_messages)
+    index_pending: Final = chunked(search.index_pending)
+    check_search: Final = alone(search.check_search)
+    rebuild_search: Final = alone(search.rebuild_search)
+
+    export_session: Final = browses(transfer.export_session)
+    import_sessions: Final = chunked(transfer.import_sessions)
+    delete_session: Final = writes(cleanup.delete_session)
+    prune_sessions: Final = chunked(cleanup.prune_sessions)
+    prune_empty_ghost_sessions: Final = writes(cleanup.prune_empty_ghost_sessions)
+    finalize_orphaned_compression_sessions: Final = writes(
+        cleanup.finalize_orphaned_compression_sessions
+    )
+    forget_closed: Final = writes(cleanup.forget_closed)
+    integrity_check: Final = browses(cleanup.integrity_check)

@@ -1,0 +1,100 @@
+"""Transcript rows from the events of a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from hermes.events import (
+    AgentEvent,
+    AssistantMessage,
+    ReasoningDelta,
+    Steered,
+    TextDelta,
+    ToolFinished,
+    ToolStarted,
+)
+from hermes.messages import Message, ToolCall
+
+INTERRUPTED = "[interrupted before it answered]"
+"""The stored result of a tool call that did not finish."""
+
+
+@attrs.define
+class _Block:
+    """An assistant message under construction, with the results of its tool calls."""
+
+    text: str = ""
+    reasoning: str = ""
+    message: Message | None = None
+    """The whole message, if the agent emitted it."""
+    calls: list[ToolCall] = attrs.Factory(list)
+    results: dict[str, str] = attrs.Factory(dict)
+    steered: list[Message] = attrs.Factory(list)
+    """Input that arrived while its tools ran; it follows their results."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all its tools have finished, so that what follows is another message."""
+        return bool(self.calls) and len(self.results) == len(self.calls)
+
+    def rows(self) -> list[Message]:
+        """Return the message and the results of its calls; missing results were interrupted."""
+        if not self.text and not self.calls:
+            return self.steered
+        message = self.message or Message(
+            "assistant",
+            self.text or None,
+            tool_calls=tuple(self.calls),
+            reasoning=self.reasoning or None,
+        )
+        results = [
+            Message(
+                "tool",
+                self.results.get(call.id, INTERRUPTED),
+                tool_call_id=call.id,
+                tool_name=call.name,
+            )
+            for call in self.calls
+        ]
+        return [message, *results, *self.steered]
+
+    def add(self, event: AgentEvent | Steered) -> None:
+        match event:
+            case TextDelta(_, restart) if restart:
+                self.text = ""
+            case TextDelta(text):
+                self.text += text
+            case ReasoningDelta(text):
+                self.reasoning += text
+            case AssistantMessage(message):
+                self.message = message
+            case ToolStarted(call):
+                self.calls.append(call)
+            case ToolFinished(call_id, content, _):
+                self.results[call_id] = content
+            case Steered(message, _):
+                self.steered.append(message)
+
+
+def rows_from_events(events: Sequence[AgentEvent | Steered], text: str | None) -> list[Message]:
+    """Return the rows of what an agent emitted; `text`, if given, is its final answer."""
+    if not events:  # the common case of an agent that only returns a text
+        return [Message("assistant", text)] if text else []
+    rows: list[Message] = []
+    block = _Block()
+    for event in events:
+        if block.complete and not isinstance(event, ToolFinished | Steered):
+            rows += block.rows()
+            block = _Block()
+        block.add(event)
+        if isinstance(event, Steered) and not block.calls:
+            rows += block.rows()
+            block = _Block()
+    if text is not None:
+        if block.complete:
+            rows += block.rows()
+            block = _Block()
+        block.text = text
+    return rows + block.rows()

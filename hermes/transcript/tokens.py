@@ -1,0 +1,85 @@
+"""Estimate the size of messages in tokens, without a tokenizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from hermes.messages import JsonObject, Message, StoredMessage
+
+AnyMessage: TypeAlias = Message | StoredMessage
+
+# Weights are counted in eighths of a token, so that they add up without rounding.
+TOKEN = 8
+_PER_MESSAGE = 4 * TOKEN
+_PER_CALL = 8 * TOKEN
+_BINARY = 1_500 * TOKEN  # about what providers charge for a large image
+_BINARY_TYPES = (
+    "image", "image_url", "input_image", "audio", "input_audio", "video", "video_url",
+    "input_video", "file", "input_file", "base64", "url",
+)  # fmt: skip
+
+
+def estimate_tokens(messages: Sequence[AnyMessage], *, ratio: float = 1.0) -> int:
+    """Estimate how many tokens a provider counts for the messages.
+
+    `ratio` corrects the estimate: how many tokens a provider counted per estimated one.
+    """
+    return math.ceil(sum(map(weight, messages)) * ratio / TOKEN)
+
+
+def weight(message: AnyMessage) -> int:
+    """Return the estimated size of a message, in eighths of a token."""
+    content = message.content
+    words = _text_weight(content) if content else 0
+    total = _PER_MESSAGE + words
+    if message.tool_calls:
+        for call in message.tool_calls:
+            total += _PER_CALL + _text_weight(call.name) + _text_weight(call.arguments)
+    if message.parts:
+        total += _parts_weight(message.parts, words)
+    return total
+
+
+def _text_weight(text: str) -> int:
+    """Four ASCII characters are one token; others count by their bytes, so a CJK one is a token."""
+    if text.isascii():
+        return 2 * len(text)
+    return 3 * len(text.encode(errors="surrogatepass")) - len(text)
+
+
+def _parts_weight(parts: Sequence[JsonObject], content: int) -> int:
+    """Return what the parts add to content of this weight, which often repeats their text."""
+    words = rest = 0
+    for part in parts:
+        text = part.get("text")
+        if isinstance(text, str):
+            words += _text_weight(text)
+        else:
+            rest += _json_weight(part)
+    return max(0, words - content) + rest
+
+
+def _json_weight(value: object) -> int:
+    """Return the weight of any JSON value, keys included; binary data has a flat weight."""
+    total = 0
+    stack = [value]  # iterative: a message may be nested deeper than Python's stack
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            total += _BINARY if _is_data_url(item) else _text_weight(item)
+        elif isinstance(item, dict):
+            if item.get("type") in _BINARY_TYPES:
+                total += _BINARY
+            else:
+                stack += [*item, *item.values()]
+        elif isinstance(item, list | tuple):
+            stack += item
+        else:
+            total += TOKEN
+    return total
+
+
+def _is_data_url(text: str) -> bool:
+    return text.startswith("data:") and ";base64," in text[:200]

@@ -1,0 +1,117 @@
+"""Check what an agent returns, so that a commit can only fail for the store's own reasons."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+import msgspec
+
+from hermes.messages import Extra, Message, TurnResult, Usage
+
+MAX_DEPTH = 100
+"""JSON that is nested more deeply might exhaust the stack when it is read again."""
+MAX_SESSION_ID = 200
+_MAX_INT = 2**63 - 1
+_EXTRA_FIELDS = Extra.__struct_fields__
+_extra_values = operator.attrgetter(*_EXTRA_FIELDS)
+_NO_EXTRA = _extra_values(Extra())
+_TOKEN_FIELDS = (
+    "input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens", "reasoning_tokens",
+)  # fmt: skip
+
+
+def checked_result(result: object) -> TurnResult:
+    """Return an agent's result as a `TurnResult`; a string is the text of one.
+
+    Raises `TypeError` or `ValueError` with one sentence if it cannot be stored.
+    """
+    if isinstance(result, str):
+        return TurnResult(text=result)
+    if not isinstance(result, TurnResult):
+        raise TypeError(
+            f"an agent must return a TurnResult or a string, not {type(result).__name__}"
+        )
+    for name, value in (("text", result.text), ("error", result.error)):
+        _require(value is None or isinstance(value, str), f"TurnResult.{name}", "a string", value)
+    _require(isinstance(result.api_calls, int), "TurnResult.api_calls", "an int", result.api_calls)
+    if result.session_id is not None:
+        _check_session_id(result.session_id)
+    if result.rows is not None:
+        check_rows(result.rows)
+    check_usage(result.usage)
+    return result
+
+
+def check_rows(rows: Sequence[Message]) -> None:
+    """Check transcript rows. Raises `TypeError` or `ValueError`."""
+    _require(isinstance(rows, list | tuple), "rows", "a list of messages", rows)
+    for row in rows:
+        _require(isinstance(row, Message), "a row", "a Message", row)
+        _require(isinstance(row.role, str), "Message.role", "a string", row.role)
+        _require_optional_text("Message.content", row.content)
+        _require_optional_text("Message.platform_message_id", row.platform_message_id)
+        stamp = row.timestamp
+        _require(
+            stamp is None or isinstance(stamp, int | float), "Message.timestamp", "a number", stamp
+        )
+        _check_extra(row)
+
+
+def check_usage(usage: Sequence[Usage]) -> None:
+    """Check provider calls. Raises `TypeError` or `ValueError`."""
+    _require(isinstance(usage, list | tuple), "usage", "a list of Usage", usage)
+    for call in usage:
+        _require(isinstance(call, Usage), "an item of usage", "a Usage", call)
+        fields = msgspec.structs.asdict(call)
+        try:
+            msgspec.convert(fields, Usage)
+        except msgspec.ValidationError as error:
+            raise TypeError(f"a Usage has a field of the wrong type: {error}") from None
+        for name in _TOKEN_FIELDS:
+            if not 0 <= fields[name] <= _MAX_INT:
+                raise ValueError(f"Usage.{name} is out of range: {fields[name]}")
+
+
+def check_depth(value: object) -> None:
+    """Raise `ValueError` if JSON is nested more than `MAX_DEPTH` levels deep."""
+    level: list[object] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list | tuple)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return
+    raise ValueError(f"the message is nested more than {MAX_DEPTH} levels deep")
+
+
+def _check_extra(row: Message) -> None:
+    values = _extra_values(row)
+    if values == _NO_EXTRA:
+        return
+    check_depth(values)
+    fields = dict(zip(_EXTRA_FIELDS, values, strict=True))
+    try:
+        msgspec.convert(msgspec.to_builtins(fields), Extra)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise TypeError(f"a Message has a field of the wrong type: {error}") from None
+
+
+def _check_session_id(session_id: str) -> None:
+    _require(isinstance(session_id, str), "TurnResult.session_id", "a string", session_id)
+    if not session_id.isprintable() or len(session_id) > MAX_SESSION_ID:
+        raise ValueError(
+            f"a session id has at most {MAX_SESSION_ID} printable characters: {session_id[:50]!r}"
+        )
+
+
+def _require_optional_text(name: str, value: object) -> None:
+    _require(value is None or isinstance(value, str), name, "a string", value)
+
+
+def _require(condition: bool, name: str, expected: str, value: object) -> None:
+    if not condition:
+        raise TypeError(f"{name} must be {expected}, not {type(value).__name__}")

@@ -1,0 +1,114 @@
+"""`list`, `show` and `search`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.store_cli import (
+    NOW,
+    at_terminal,
+    in_subprocess,
+    json_lines,
+    run,
+    without_colors,
+)
+
+
+def test_list_shows_conversations_at_their_tips(filled):
+    done = run("list", "--db", filled, how=in_subprocess, check=0)
+    assert "talk-2" in done.stdout
+    assert "The time #2" in done.stdout
+    assert "talk " not in done.stdout
+    assert "2027-01-15" in done.stdout
+    assert "\x1b" not in done.stdout
+    listed = json_lines(run("list", "--db", filled, "--json", check=0))
+    assert {line["id"] for line in listed} == {"talk-2", "evil", "old"}
+    [tip] = [line for line in listed if line["id"] == "talk-2"]
+    assert tip["root_session_id"] == "talk"
+    assert (tip["message_count"], tip["last_active"]) == (1, NOW)
+
+
+def test_list_filters(filled):
+    def ids(*options):
+        return [line["id"] for line in json_lines(run("list", "--json", *options, "--db", filled))]
+
+    assert ids("--key", "k1") == ["talk-2"]
+    assert set(ids("--platform", "cli")) == {"evil", "old"}
+    assert ids("--ended") == ["old"]
+    assert set(ids("--open")) == {"talk-2", "evil"}
+    assert len(ids("--limit", "1")) == 1
+    assert ids("--key", "nobody") == []
+    assert run("list", "--key", "nobody", "--db", filled).returncode == 1
+
+
+def test_show_prints_a_readable_transcript(filled):
+    done = run("show", "The time", "--db", filled, env={"TZ": "UTC"}, how=in_subprocess, check=0)
+    assert done.stdout.startswith("talk-2  The time #2\ntelegram · big · k1 · compression\n")
+    done = run(
+        "--db",
+        filled,
+        "show",
+        "talk-2",
+        "--all",
+        "--rewound",
+        env={"TZ": "UTC"},
+        how=in_subprocess,
+        check=0,
+    )
+    assert done.stdout.startswith(
+        "talk  The time\ntelegram · big · k1 · new\nended 2027-01-15 08:00 (compression)\n\n"
+        "2027-01-15 08:00:00 user\n  What time is it?\n\n"
+        '2027-01-15 08:00:00 assistant\n  → clock {"zone": "UTC"}\n\n'
+        "2027-01-15 08:00:00 tool clock\n  12:00\n\n"
+        "2027-01-15 08:00:00 assistant\n  Noon.\n  Or so.\n\n"
+        "2027-01-15 08:00:00 user (rewound)\n  a slip\n\n"
+        "talk-2  The time #2\n"
+    )
+    assert "a slip" not in run("show", "talk", "--db", filled, check=0).stdout
+    talk, tip = json_lines(
+        run("show", "talk-2", "--all", "--rewound", "--json", "--db", filled, check=0)
+    )
+    assert [message["live"] for message in talk["messages"]] == [True] * 4 + [False]
+    assert talk["messages"][1]["tool_calls"] == [
+        {"id": "1", "name": "clock", "arguments": '{"zone": "UTC"}'}
+    ]
+    assert (talk["system_prompt"], tip["parent_session_id"]) == ("Hm", "talk")
+
+
+def test_show_accepts_a_prefix_of_an_id_and_reports_an_unknown_session(filled):
+    assert run("show", "ol", "--db", filled, check=0).stdout.startswith("old ")
+    done = run("show", "nobody\x1b[2J", "--db", filled)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "There is no session nobody␛[2J.\n"
+
+
+@pytest.mark.parametrize("command", [["show", "evil"], ["list"], ["search", "second"]], ids=str)
+@pytest.mark.parametrize("how", ["piped", "json", "terminal"])
+def test_control_characters_of_a_transcript_are_never_printed(filled, command, how):
+    if how == "terminal":
+        output, code = at_terminal(*command, "--db", filled)
+        assert code == 0
+        output = without_colors(output)
+    else:
+        options = ["--json"] if how == "json" else []
+        forced = {"FORCE_COLOR": "1", "TTY_COMPATIBLE": "1", "CLICOLOR_FORCE": "1"}
+        output = run(
+            *command, *options, "--db", filled, env=forced, how=in_subprocess, check=0
+        ).stdout
+    assert [c for c in output if (ord(c) < 32 and c not in "\n") or 126 < ord(c) < 160] == []
+    assert "\u202e" not in output
+    if command[0] == "show" and how != "json":
+        assert "␛]0;owned␇" in output
+        assert "[bold]x[/bold]" in output
+
+
+def test_search_finds_words(filled):
+    [hit] = json_lines(run("search", "noon", "AND", "so", "--json", "--db", filled, check=0))
+    assert (hit["session_id"], hit["role"], hit["title"]) == ("talk", "assistant", "The time")
+    assert ">>>Noon<<<" in hit["snippet"]
+    assert ">>>Noon<<<" in run("search", "noon", "--db", filled, check=0).stdout
+    assert len(json_lines(run("search", "noon", "--role", "user", "--json", "--db", filled))) == 1
+    assert len(json_lines(run("search", "noon", "--limit", "1", "--json", "--db", filled))) == 1
+    done = run("search", "nowhere", "--db", filled)
+    assert (done.returncode, done.stdout) == (1, "No messages found.\n")
+    assert run("search", "noon", "--key", "nobody", "--db", filled).returncode == 1

@@ -1,0 +1,93 @@
+"""Type checkers accept a program on the public API, and find mistakes in it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SAMPLE = ROOT / "tests" / "typing" / "sample_program.py"
+CHECKERS = {
+    "mypy": ["mypy", "--strict"],
+    "pyright": ["pyright"],
+}
+
+INFERRED = {
+    "hermes.embed": "verbs are assigned from the methods of `Runtime`, and have their types",
+    "hermes.adapters.jsonrpc.__main__": "a script",
+    "hermes.run.__main__": "a script",
+    "hermes.store.conversations.codec.decode_extra": "a method of a typed decoder",
+    "hermes.store.conversations.inbox.decode": "a method of a typed decoder",
+    "hermes.store.maintenance.transfer.token_counts": "an attrgetter of the standard library",
+    "hermes.testing.dialects.encode": "a method of an encoder",
+}
+"""Exported symbols without a type annotation of their own, and why. Loggers are the others."""
+
+
+def check(checker, *arguments):
+    """Run a type checker in the environment of the tests; return its exit code and its output."""
+    name, *options = CHECKERS[checker]
+    if importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} is not installed")
+    folders = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    done = subprocess.run(
+        [sys.executable, "-m", name, *options, *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "PATH": os.pathsep.join(folders)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_a_program_on_the_public_api_has_no_type_errors(checker, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(f"# pyright: strict\n{SAMPLE.read_text()}")
+    code, said = check(checker, program)
+    assert code == 0, said
+
+
+MISTAKES = {
+    "hermes.open_runtim": "open_runtim",
+    "hermes.embed.start_runtim": "start_runtim",
+    "hermes.agents.chat_agent": "chat_agent",
+    "hermes.store.SessionStores": "SessionStores",
+    "hermes.Inbound('key', 'event')": "text",
+    "hermes.TurnResult(txt='hi')": "txt",
+    "hermes.Reply.sesion_id": "sesion_id",
+}
+
+
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_mistakes_are_found(checker, tmp_path):
+    program = tmp_path / "program.py"
+    imports = "import hermes\nimport hermes.agents\nimport hermes.embed\nimport hermes.store\n"
+    program.write_text(imports + "".join(f"print({mistake})\n" for mistake in MISTAKES))
+    code, said = check(checker, program)
+    assert code == 1, said
+    first = imports.count("\n") + 1
+    for line, word in enumerate(MISTAKES.values(), first):
+        assert [s for s in said.splitlines() if f"program.py:{line}:" in s and word in s], said
+
+
+def test_every_exported_symbol_has_a_known_type():
+    _, said = check("pyright", "--verifytypes", "hermes", "--ignoreexternal", "--outputjson")
+    report = json.loads(said[said.index("{") :])["typeCompleteness"]
+    assert report["packageRootDirectory"] == str(ROOT / "hermes")
+    assert report["pyTypedPath"] == str(ROOT / "hermes" / "py.typed")
+    exported = [each for each in report["symbols"] if each["isExported"]]
+    assert len(exported) > 1000
+    assert report["exportedSymbolCounts"]["withUnknownType"] == 0
+    unknown = [each["name"] for each in exported if not each["isTypeKnown"]]
+    assert [
+        n for n in unknown if not n.endswith(".log") and not n.startswith(tuple(INFERRED))
+    ] == []

@@ -1,0 +1,101 @@
+"""A runtime inside a synchronous program."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from hermes.embed import start_runtime
+from hermes.errors import Draining, UnknownSession
+from hermes.events import TurnEnded
+from hermes.store import SessionStore
+
+
+async def echo(turn):
+    return f"echo: {turn.text}"
+
+
+def test_a_script_asks_from_many_threads(path):
+    with start_runtime(path, agent=echo) as runtime:
+        with ThreadPoolExecutor(8) as threads:
+            asked = [f"message {n}" for n in range(40)]
+            replies = list(threads.map(lambda text: runtime.ask(f"k{len(text)}", text), asked))
+        for text, reply in zip(asked, replies, strict=True):
+            assert text in reply.text  # messages that were queued together get one answer
+        assert runtime.admin.statistics().actors == 2
+        assert runtime.conversation("nobody").snapshot() is None
+    with SessionStore(path) as store:
+        assert not store.open_inbox()
+
+
+def test_a_script_reads_a_stream_and_may_leave_it(path):
+    with start_runtime(path, agent=echo) as runtime:
+        *_, last = runtime.stream("k", "one")
+        assert last == TurnEnded(last.reply)
+        assert last.reply.text == "echo: one"
+        with runtime.stream("k", "two") as stream:
+            next(stream)
+        assert runtime.ask("k", "three").text.endswith("three")
+
+
+def test_errors_are_raised_in_the_script_unchanged(path):
+    with start_runtime(path, agent=echo) as runtime:
+        with pytest.raises(UnknownSession, match="there is no session"):
+            runtime.conversation("k").switch("nowhere")
+        with pytest.raises(ValueError, match="session_key"):
+            runtime.ask("", "hello")
+        runtime.drain()
+        with pytest.raises(Draining):
+            runtime.ask("k", "too late")
+    with pytest.raises(ZeroDivisionError), start_runtime(path, agent=echo):
+        raise ZeroDivisionError
+
+
+def test_a_script_interrupted_during_a_turn_ends_at_once_and_loses_nothing(path):
+    """The main thread of another process is interrupted while it waits for a reply."""
+    code = """
+        import os, signal, sys, trio
+        from hermes.embed import start_runtime
+
+        async def never(turn):
+            os.kill(os.getpid(), signal.SIGINT)
+            await trio.sleep_forever()
+
+        try:
+            with start_runtime(sys.argv[1], agent=never) as runtime:
+                runtime.ask("k", "hello?")
+        except KeyboardInterrupt:
+            print("interrupted")
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
+    with start_runtime(path, agent=echo) as runtime:
+        runtime.drain()
+        assert [row.content for row in runtime.conversation("k").history()] == [
+            "hello?",
+            "echo: hello?",
+        ]
+
+
+def test_search_finds_messages_of_the_key_only(path):
+    with start_runtime(path, agent=echo) as runtime:
+        runtime.ask("k", "bees sleep at night")
+        runtime.ask("other", "bees are mine alone")
+        assert [hit.role for hit in runtime.conversation("k").search("bees")] == [
+            "user",
+            "assistant",
+        ]
+        assert [hit.snippet for hit in runtime.conversation("k").search("bees", role="user")] == [
+            ">>>bees<<< sleep at night"
+        ]
+        assert runtime.conversation("k").search("mine") == []

@@ -1,0 +1,316 @@
+"""Another process changes the file of a running runtime."""
+
+from __future__ import annotations
+
+import attrs
+
+from hermes.messages import (
+    Inbound,
+)
+from hermes.testing import (
+    DeterministicCompressor,
+    texts_of,
+)
+from tests.support.other_process import APPEND, CHANGES, COMPRESS, every_change
+from tests.support.recording import LONG, builds, recording_builder
+from tests.support.runtime import reply_to, with_threads
+
+
+@with_threads
+@every_change
+async def test_a_change_of_the_current_session_causes_one_rebuild(start, in_other_process, change):
+    builder = recording_builder()
+    async with start(build_agent=builder) as runtime:
+        session_id = (await runtime.ask("k", "one")).session_id
+        assert (await runtime.ask("k", "two")).build_reason is None
+        in_other_process(session_id, change)
+        live = texts_of(await runtime.conversation("k").history())
+        reply = await runtime.ask("k", "three")
+        assert (reply.session_id, reply.build_reason) == (session_id, "foreign-write")
+        old, new = builder.agents
+        assert new.shown == [live], "the current history, without rewound rows"
+        for number in range(3):
+            assert (await runtime.ask("k", f"{number}")).build_reason is None
+        assert builds(runtime) == {"cold": 1, "foreign-write": 1}
+        assert runtime.conversation("k").snapshot().agent is new
+        assert (old.closed, new.closed) == (1, 0)
+    assert (old.closed, new.closed) == (1, 1)
+
+
+@every_change
+async def test_a_change_after_switching_back_causes_one_rebuild(start, in_other_process, change):
+    async with start() as runtime:
+        a = (await runtime.ask("k", "on A")).session_id
+        await runtime.conversation("k").new()
+        await runtime.ask("k", "on B")
+        await runtime.conversation("k").switch(a)
+        await runtime.ask("k", "back")
+        in_other_process(a, change)
+        assert (await runtime.ask("k", "now")).build_reason == "foreign-write"
+        assert (await runtime.ask("k", "then")).build_reason is None
+
+
+async def test_status_during_a_turn_does_not_hide_a_change(start, in_other_process):
+    seen, receipts = [], []
+
+    async def look(turn):
+        seen.append((await runtime.conversation("k").status()).message_count)
+        in_other_process(turn.session_id, APPEND)
+        receipts.append(await runtime.submit(Inbound("k", "e", "3")))
+        seen.append((await runtime.conversation("k").status()).message_count)
+
+    builder = recording_builder("one", [look, "two"], "three")
+    async with start(build_agent=builder) as runtime:
+        await runtime.ask("k", "1")
+        with runtime.subscribe("k") as received:
+            assert (await runtime.ask("k", "2")).text == "two"
+            assert (await reply_to(received, receipts[0])).build_reason == "foreign-write"
+        assert seen == [2, 3]
+        assert builder.agents[1].shown == [
+            [("user", "1"), ("assistant", "one"), ("user", "theirs"), ("user", "2"),
+             ("assistant", "two")],
+        ]  # fmt: skip
+        assert (await runtime.ask("k", "4")).build_reason is None
+
+
+@every_change
+async def test_a_change_during_a_turn_causes_a_rebuild_in_the_next(start, in_other_process, change):
+    async def meanwhile(turn):
+        in_other_process(turn.session_id, change)
+
+    builder = recording_builder("one", [meanwhile, "two"], "three")
+    async with start(build_agent=builder) as runtime:
+        session_id = (await runtime.ask("k", "1")).session_id
+        during = await runtime.ask("k", "2")
+        assert (during.text, during.build_reason) == ("two", None)
+        live = texts_of(await runtime.conversation("k").history())
+        assert live[-2:] == [("user", "2"), ("assistant", "two")], (
+            "the rows of the turn follow those of the other process"
+        )
+        after = await runtime.ask("k", "3")
+        assert (after.session_id, after.build_reason) == (session_id, "foreign-write")
+        assert builder.agents[1].shown == [live]
+        assert (await runtime.ask("k", "4")).build_reason is None
+        assert builds(runtime) == {"cold": 1, "foreign-write": 1}
+
+
+async def test_a_change_during_the_first_turn_causes_a_rebuild_in_the_second(
+    start, in_other_process
+):
+    async def meanwhile(turn):
+        in_other_process(turn.session_id, f"store.create_session(sid); {APPEND}")
+
+    builder = recording_builder([meanwhile, "ours"])
+    async with start(build_agent=builder) as runtime:
+        assert (await runtime.ask("k", "1")).build_reason == "cold"
+        assert (await runtime.ask("k", "2")).build_reason == "foreign-write"
+        assert builder.agents[1].shown == [
+            [("user", "theirs"), ("user", "1"), ("assistant", "ours")]
+        ]
+        assert builds(runtime) == {"cold": 1, "foreign-write": 1}
+
+
+async def test_a_change_during_a_turn_after_switching_back_causes_a_rebuild(
+    start, in_other_process
+):
+    async def meanwhile(turn):
+        in_other_process(turn.session_id, APPEND)
+
+    async with start(build_agent=recording_builder("one", "two", [meanwhile, "three"])) as runtime:
+        a = (await runtime.ask("k", "on A")).session_id
+        await runtime.conversation("k").new()
+        await runtime.ask("k", "on B")
+        await runtime.conversation("k").switch(a)
+        await runtime.ask("k", "back on A")
+        assert runtime.conversation("k").snapshot().session_id == a, "the session of the last turn"
+        assert (await runtime.ask("k", "still on A")).build_reason == "foreign-write"
+
+
+async def test_a_row_added_during_a_retry_is_not_taken_back(start, in_other_process):
+    async def meanwhile(turn):
+        in_other_process(turn.session_id, APPEND)
+
+    builder = recording_builder("one", [meanwhile, "one again"])
+    async with start(build_agent=builder) as runtime:
+        await runtime.ask("k", "1")
+        assert (await runtime.conversation("k").retry()).text == "one again"
+        await runtime.ask("k", "2")
+        shown = builder.agents[-1].shown[-1]
+        assert ("user", "theirs") in shown
+        assert ("assistant", "one") not in shown
+        assert ("assistant", "one again") in shown
+
+
+async def test_undo_does_not_hide_an_earlier_change(start, in_other_process):
+    builder = recording_builder()
+    async with start(build_agent=builder) as runtime:
+        session_id = (await runtime.ask("k", "one")).session_id
+        await runtime.ask("k", "two")
+        in_other_process(session_id, "store.edit_message(sid, rows[0].id, 'edited')")
+        await runtime.conversation("k").undo()
+        reply = await runtime.ask("k", "three")
+        assert builder.agents[-1].shown[-1] == [("user", "edited"), ("assistant", "echo: one")]
+        assert reply.build_reason == "foreign-write"
+
+
+async def test_another_key_on_the_same_session_counts_as_another_writer(start):
+    builder = recording_builder()
+    async with start(build_agent=builder) as runtime:
+        shared = (await runtime.ask("k1", "from one")).session_id
+        await runtime.conversation("k2").switch(shared)
+        assert (await runtime.ask("k2", "from two")).build_reason == "cold"
+        assert (await runtime.ask("k1", "one again")).build_reason == "foreign-write"
+        assert (await runtime.ask("k1", "and again")).build_reason is None
+        assert (await runtime.ask("k2", "two again")).build_reason == "foreign-write"
+        assert [text for _, text in builder.agents[-1].shown[-1]] == [
+            "from one", "echo: from one", "from two", "echo: from two",
+            "one again", "echo: one again", "and again", "echo: and again",
+        ]  # fmt: skip
+        assert builds(runtime) == {"cold": 2, "foreign-write": 2}
+
+
+# Compression and deletion
+
+
+async def test_a_compression_by_another_process_keeps_the_agent(start, in_other_process):
+    builder = recording_builder()
+    async with start(build_agent=builder) as runtime:
+        parent = (await runtime.ask("k", "one")).session_id
+        in_other_process(parent, COMPRESS)
+        reply = await runtime.ask("k", "two")
+        assert (reply.session_id != parent, reply.build_reason) == (True, None)
+        assert builder.agents[0].shown[-1] == [("user", "summary")]
+        again = await runtime.ask("k", "three")
+        assert (again.session_id, again.build_reason) == (reply.session_id, None)
+
+
+@with_threads
+async def test_a_compression_by_another_process_during_a_turn_loses_nothing(
+    start, in_other_process
+):
+    async def meanwhile(turn):
+        in_other_process(turn.session_id, COMPRESS)
+
+    builder = recording_builder("one", [meanwhile, "two"], "three")
+    async with start(build_agent=builder) as runtime:
+        parent = (await runtime.ask("k", "1")).session_id
+        reply = await runtime.ask("k", "2")
+        assert (reply.text, reply.session_id != parent) == ("two", True)
+        after = await runtime.ask("k", "3")
+        assert after.session_id == reply.session_id
+        assert builder.agents[-1].shown[-1] == [
+            ("user", "summary"), ("user", "2"), ("assistant", "two"),
+        ]  # fmt: skip
+
+
+@attrs.define
+class InterruptedCompressor(DeterministicCompressor):
+    """A compressor that calls a function before it summarizes."""
+
+    meanwhile: object = None
+
+    async def summarize(self, request):
+        self.meanwhile(request.session_id)
+        return await super().summarize(request)
+
+
+async def test_rows_added_during_a_compression_are_carried_over(start, in_other_process):
+    builder = recording_builder()
+    compressor = InterruptedCompressor(
+        meanwhile=lambda session_id: in_other_process(session_id, APPEND)
+    )
+    async with start(build_agent=builder, compressor=compressor) as runtime:
+        for _ in range(4):
+            await runtime.ask("k", LONG)
+        outcome = await runtime.conversation("k").compress(keep_exchanges=1)
+        reply = await runtime.ask("k", "go on")
+        assert (reply.session_id, reply.build_reason) == (outcome.session_id, None)
+        assert builder.agents[0].shown[-1][-1] == ("user", "theirs")
+        assert builds(runtime) == {"cold": 1}
+
+
+async def test_a_compression_is_skipped_if_the_transcript_is_rewritten_meanwhile(
+    start, in_other_process
+):
+    builder = recording_builder()
+    compressor = InterruptedCompressor(
+        meanwhile=lambda session_id: in_other_process(session_id, CHANGES["edit"])
+    )
+    async with start(build_agent=builder, compressor=compressor) as runtime:
+        for _ in range(4):
+            session_id = (await runtime.ask("k", LONG)).session_id
+        assert not (await runtime.conversation("k").compress(keep_exchanges=1)).changed
+        reply = await runtime.ask("k", "go on")
+        assert (reply.session_id, reply.build_reason) == (session_id, "foreign-write")
+        assert builder.agents[1].shown[-1][0] == ("user", "news")
+        assert (await runtime.ask("k", "and on")).build_reason is None
+
+
+async def test_a_session_deleted_by_another_process_is_not_used_again(start, in_other_process):
+    builder = recording_builder()
+    async with start(build_agent=builder) as runtime:
+        deleted = (await runtime.ask("k", "secret")).session_id
+        in_other_process(deleted, "store.delete_session(sid)")
+        reply = await runtime.ask("k", "hello")
+        assert reply.session_id != deleted
+        assert builder.agents[-1].shown[-1] == []
+
+
+# Queued messages
+
+
+async def test_a_queued_message_with_an_old_head_keeps_the_agent(start):
+    receipts = []
+
+    async def more(turn):
+        receipts.append(await runtime.submit(Inbound("k", f"e{len(receipts)}", "queued")))
+
+    builder = recording_builder("one", [more, "two"], [more, "three"], "four")
+    async with start(build_agent=builder) as runtime:
+        await runtime.ask("k", "1")
+        with runtime.subscribe("k") as received:
+            await runtime.ask("k", "2")
+            replies = [await reply_to(received, receipts[0]), await reply_to(received, receipts[1])]
+        assert [(reply.text, reply.build_reason) for reply in replies] == [
+            ("three", None), ("four", None),
+        ]  # fmt: skip
+        assert len(builder.agents[0].shown[-1]) == 6
+        assert builds(runtime) == {"cold": 1}
+
+
+async def test_a_change_before_a_queued_message_causes_one_rebuild(start, in_other_process):
+    receipts = []
+
+    async def more(turn):
+        in_other_process(turn.session_id, APPEND)
+        receipts.append(await runtime.submit(Inbound("k", "e", "queued")))
+
+    builder = recording_builder("one", [more, "two"], "three")
+    async with start(build_agent=builder) as runtime:
+        await runtime.ask("k", "1")
+        with runtime.subscribe("k") as received:
+            await runtime.ask("k", "2")
+            reply = await reply_to(received, receipts[0])
+        assert reply.build_reason == "foreign-write"
+        assert builder.agents[1].shown == [
+            [("user", "1"), ("assistant", "one"), ("user", "theirs"), ("user", "2"),
+             ("assistant", "two")],
+        ]  # fmt: skip
+        assert (await runtime.ask("k", "4")).build_reason is None
+        assert builds(runtime) == {"cold": 1, "foreign-write": 1}
+
+
+@with_threads
+async def test_a_turn_is_discarded_if_its_route_was_moved_away_and_back(start, in_other_process):
+    async def meanwhile(turn):
+        in_other_process(turn.session_id, f"store.switch('k', {other!r}); store.switch('k', sid)")
+        await runtime.submit(Inbound("k", "e", "queued"))
+
+    builder = recording_builder("one", "two", [meanwhile, "discarded"], "both")
+    async with start(build_agent=builder) as runtime:
+        session_id = (await runtime.ask("k", "1")).session_id
+        await runtime.conversation("k").new()
+        other = (await runtime.ask("k", "2")).session_id
+        await runtime.conversation("k").switch(session_id)
+        assert (await runtime.ask("k", "3")).text == "both"
+        assert ("assistant", "discarded") not in texts_of(await runtime.conversation("k").history())

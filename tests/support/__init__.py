@@ -1,0 +1,1 @@
+"""Helpers that several tests share, one module for each subject."""

@@ -1,0 +1,41 @@
+"""Other processes that use the same file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+STATEMENT = """
+import json, sys, apsw
+db = apsw.Connection(sys.argv[1])
+db.set_busy_timeout(5000)
+print(json.dumps(db.execute(sys.argv[2], json.loads(sys.argv[3])).fetchall()))
+"""
+VERB = """
+import json, sys
+from hermes.store import SessionStore
+with SessionStore(sys.argv[1]) as store:
+    getattr(store, sys.argv[2])(*json.loads(sys.argv[3]))
+"""
+
+
+def foreign(path, statement, *values):
+    """Run one SQL statement on the file in another process; return the rows."""
+    return json.loads(_run(STATEMENT, path, statement, values))
+
+
+def foreign_store(path, verb, *args):
+    """Call one verb of `SessionStore` on the file in another process."""
+    _run(VERB, path, verb, args)
+
+
+def _run(program, path, what, values):
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path), what, json.dumps(values)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.stdout

@@ -1,0 +1,53 @@
+"""Secrets for tests of redaction, and the ways in which they may be encoded."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+from urllib.parse import quote, quote_plus
+
+SECRET = "hV7/q+9=Zk\"x'\\2pä😀w0rd"
+PEM = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\nAQEFAASCBKcwggSjAgEAAoIB\n-----END KEY-----\n"
+
+ENCODINGS = {
+    "plain": str,
+    "json": json.dumps,
+    "json, not ASCII only": lambda text: json.dumps(text, ensure_ascii=False),
+    "json twice": lambda text: json.dumps(json.dumps(text)),
+    "json, every character escaped": lambda text: "".join(
+        json.dumps(one)[1:-1] if ord(one) > 126 else f"\\u{ord(one):04x}" for one in text
+    ),
+    "repr": repr,
+    "ascii": ascii,
+    "repr twice": lambda text: repr(repr(text)),
+    "bytes": lambda text: repr(text.encode()),
+    "long escapes": lambda text: "".join(f"\\U{ord(one):08x}" for one in text),
+    "url": lambda text: quote(text, safe=""),
+    "url path": quote,
+    "form": quote_plus,
+    "url twice": lambda text: quote(quote(text, safe=""), safe=""),
+    "every octet": lambda text: "".join(f"%{octet:02x}" for octet in text.encode()),
+    "html": html.escape,
+    "entities": lambda text: "".join(f"&#{ord(one)};" for one in text),
+    "hex entities": lambda text: "".join(f"&#x{ord(one):X};" for one in text),
+    "hex": lambda text: text.encode().hex(),
+    "HEX": lambda text: text.encode().hex().upper(),
+    "base64": lambda text: base64.b64encode(text.encode()).decode(),
+    "basic": lambda text: base64.b64encode(f"u:{text}".encode()).decode(),
+    "basic, another user": lambda text: base64.b64encode(f"me:{text}".encode()).decode(),
+    "base64 for urls": lambda text: base64.urlsafe_b64encode(f"{text}:x".encode()).decode(),
+    "base64 in a url": lambda text: quote(base64.b64encode(f"a{text}bc".encode()).decode()),
+}
+"""Functions that encode a secret, by name."""
+
+KEYS = [
+    "sk-proj-0123456789abcdefABCDEF",
+    "sk-ant-api03-ab_cdef-ghijklmnop",
+    "sk_live_4eC39HqLyjWDarjtT1zdp7dc",
+    "gsk_abcdefghijklmnop1234",
+    "xai-abcdefghijklmnop1234",
+    "AIzaSyA1234567890abcdefghijklmnopqrstuvw",
+    "key-3ax6xnjp29jd6fds4gc373sgvjxteol0",
+]
+"""Texts that look like API keys of real providers."""

@@ -1,0 +1,196 @@
+"""Limits on the size and shape of the code. They fail before the code drifts."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MAX_MODULE = 400
+MAX_TEST_FILE = 800
+MAX_FUNCTION = 50
+MAX_FOLDER = 15
+
+GETATTR = {
+    "hermes/_lazy.py": "names of a package that are imported on first use",
+    "hermes/actors/session/agent_cache.py": "what a user's builder returned",
+    "hermes/agents/tools/toolbox.py": "the name of a user's function; a partial has none",
+    "hermes/embed/agent.py": "what a user passed as agent= or build_agent=",
+    "hermes/run/references.py": "an attribute that the configuration names",
+    "hermes/store/hooks.py": "the name of a user's hook; a callable object has none",
+}
+"""The modules that may use `getattr` or `hasattr`, and on what."""
+
+BROAD_EXCEPT = {
+    "hermes/agents/bridges.py": "a task that stops its loop must not stop the others",
+    "hermes/background.py": "raised again outside of the exception group",
+    "hermes/store/actor.py": "answered to the request, or the message is found on disk",
+    "hermes/store/group_commit.py": "answered to the request it belongs to",
+    "hermes/store/worker.py": "raised again in the task that waits",
+}
+"""The modules that may catch `Exception` or `BaseException` without raising it again."""
+
+OLD_WORDS = (
+    "House", "Room", "Place", "Verbs", "Answering", "Askers", "Hearer", "Listeners", "Discretion",
+    "Unbooked", "Standing", "Occasion", "Manner", "Manners", "Governor", "Showing", "Hearing",
+    "Saying", "Hiding", "AwayTurn", "Untouched", "Spoken", "Titled", "WrongCode", "OnceCall",
+    "Passage", "Mail", "Ran",
+)  # fmt: skip
+"""Private vocabulary that was replaced; none of it may come back as a whole identifier."""
+
+
+@cache
+def tracked() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [ROOT / line for line in listed.stdout.splitlines() if (ROOT / line).exists()]
+
+
+def modules(*folders: str) -> list[Path]:
+    return [path for path in tracked() if path.relative_to(ROOT).parts[0] in folders]
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text().splitlines())
+
+
+def functions(path: Path):
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The lines of a function without its docstring."""
+    total = (node.end_lineno or node.lineno) - node.lineno + 1
+    if ast.get_docstring(node, clean=False) is not None:
+        docstring = node.body[0]
+        total -= (docstring.end_lineno or docstring.lineno) - docstring.lineno + 1
+    return total
+
+
+def test_no_module_is_too_long():
+    found = {name(path): lines(path) for path in modules("hermes", "bench", "tools")}
+    assert {path: count for path, count in found.items() if count > MAX_MODULE} == {}
+
+
+def test_no_test_file_is_too_long():
+    found = {name(path): lines(path) for path in modules("tests")}
+    assert {path: count for path, count in found.items() if count > MAX_TEST_FILE} == {}
+
+
+def test_no_function_is_too_long():
+    found = {
+        f"{name(path)}:{node.name}": length(node)
+        for path in modules("hermes", "bench", "tools")
+        for node in functions(path)
+    }
+    assert {where: count for where, count in found.items() if count > MAX_FUNCTION} == {}
+
+
+def test_no_folder_is_too_wide():
+    found = Counter(
+        name(path.parent) for path in modules("hermes", "bench") if path.name != "__init__.py"
+    )
+    assert {folder: count for folder, count in found.items() if count > MAX_FOLDER} == {}
+
+
+def test_attributes_are_not_guessed():
+    found = {
+        name(path)
+        for path in modules("hermes")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in {"getattr", "hasattr"}
+    }
+    assert found == set(GETATTR)
+
+
+def is_broad(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    names = {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
+    return bool(names & {"Exception", "BaseException"})
+
+
+def test_broad_handlers_are_where_they_are_named():
+    found = {
+        name(path)
+        for path in modules("hermes")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ExceptHandler)
+        and is_broad(node)
+        and not any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
+    }
+    assert found == set(BROAD_EXCEPT)
+
+
+@pytest.mark.parametrize("word", OLD_WORDS)
+def test_the_old_vocabulary_is_gone(word):
+    pattern = re.compile(rf"\b_?{word}\b")
+    found = {
+        name(path)
+        for path in modules("hermes", "bench", "tests", "examples", "tools")
+        if path != Path(__file__)
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Name | ast.ClassDef | ast.Attribute)
+        and pattern.fullmatch(
+            node.id if isinstance(node, ast.Name)
+            else node.name if isinstance(node, ast.ClassDef)
+            else node.attr
+        )
+    }  # fmt: skip
+    assert found == set()
+
+
+def test_no_test_imports_another_test():
+    found = {
+        name(path): node.module
+        for path in modules("tests")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom)
+        and node.module is not None
+        and node.module.startswith("tests.")
+        and node.module.rsplit(".", 1)[-1].startswith(("test_", "conftest"))
+    }
+    assert found == {}
+
+
+LAZY = {
+    "hermes/adapters/console/adapter.py": "prompt_toolkit is imported only for a terminal",
+}
+"""The modules that import others of ours for type checkers only, and why."""
+
+
+def test_nothing_of_ours_is_imported_for_type_checkers_only():
+    """Plain imports without cycles. Packages that load their names lazily are the exception."""
+    found = {
+        name(path)
+        for path in modules("hermes")
+        if path.name != "__init__.py"
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.ImportFrom) and (inner.module or "").startswith("hermes")
+    }
+    assert found == set(LAZY)

@@ -1,0 +1,162 @@
+"""A small program on the public API, checked by mypy and Pyright in strict mode. It is not run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import assert_type
+
+import attrs
+
+import hermes
+from hermes.agents import Endpoint, Secret, chat_agents, tool
+from hermes.embed import open_runtime_asyncio, start_runtime
+from hermes.testing import MemoryAdapter, ScriptedAgent
+
+
+async def reply(turn: hermes.Turn) -> str:
+    """The simplest agent."""
+    turn.emit(hermes.TextDelta("Hello"))
+    return f"Hello, {turn.source.user_name or 'you'}: {turn.text}"
+
+
+@attrs.define
+class CountingAgent:
+    """An agent with state, which is built for each conversation."""
+
+    greeting: str
+    turns: int = 0
+
+    async def run(self, turn: hermes.Turn, /) -> hermes.TurnResult:
+        self.turns += 1
+        call = hermes.ToolCall("1", "count")
+        turn.emit(hermes.ToolStarted(call))
+        turn.emit(hermes.ToolFinished(call.id, str(self.turns)))
+        turn.charge(hermes.Usage(model="none", input_tokens=len(turn.messages())))
+        return hermes.TurnResult(text=self.greeting, api_calls=1)
+
+    async def aclose(self) -> None:
+        self.turns = 0
+
+
+def build(spec: hermes.AgentSpec) -> CountingAgent:
+    return CountingAgent(f"I am {spec.signature}.")
+
+
+async def build_later(spec: hermes.AgentSpec) -> CountingAgent:
+    return build(spec)
+
+
+def spec_of(session_key: str, source: hermes.Source) -> hermes.AgentSpec:
+    return hermes.AgentSpec(session_key=session_key, platform=source.platform, model="none")
+
+
+class PrintingAdapter:
+    """An adapter for a platform of our own."""
+
+    @property
+    def platform(self) -> str:
+        return "printer"
+
+    async def send(self, row: hermes.OutboxRow, /) -> None:
+        if not row.body["text"]:
+            raise hermes.MessageRefused("nothing to print")
+
+
+class FirstWords:
+    """A compressor that keeps the beginning of each message."""
+
+    async def summarize(self, request: hermes.SummaryRequest, /) -> hermes.Summary:
+        texts = [(message.content or "")[:20] for message in request.messages]
+        if not texts:
+            raise hermes.CompressorFailed("nothing to summarize", lasting=True)
+        return hermes.Summary("\n".join(texts))
+
+
+def describe(event: hermes.RuntimeEvent) -> str:
+    match event:
+        case hermes.TextDelta(text) | hermes.ReasoningDelta(text):
+            return text
+        case hermes.TurnEnded(answer):
+            return answer.text
+        case hermes.ToolStarted(call):
+            return call.name
+        case _:
+            return type(event).__name__
+
+
+async def on_trio() -> None:
+    config = hermes.Config(max_attempts=2, compression=hermes.CompressionConfig(window=32_000))
+    async with hermes.open_runtime(
+        "state.db",
+        build_agent=build,
+        agent_spec=spec_of,
+        config=config,
+        compressor=FirstWords(),
+        adapters=[PrintingAdapter(), MemoryAdapter("memory")],
+        access=hermes.AccessPolicy(),
+    ) as runtime:
+        assert_type(runtime, hermes.Runtime)
+        conversation = runtime.conversation("me", source=hermes.Source("printer", chat_id="1"))
+        answer = await conversation.ask("Hi!")
+        assert_type(answer, hermes.Reply)
+        async with conversation.stream("And again?") as stream:
+            async for event in stream:
+                print(describe(event))
+        assert_type(stream.reply, hermes.Reply | None)
+        with runtime.subscribe("me") as subscription:
+            async for envelope in subscription:
+                assert_type(envelope, hermes.Envelope)
+                break
+        change = await conversation.new("a title")
+        assert_type(change, hermes.SessionChange)
+        found = await conversation.search("again", limit=3)
+        assert_type(found, list[hermes.SearchHit])
+        assert_type((await runtime.admin.statistics()), hermes.RuntimeStatistics)
+        key = hermes.session_key(hermes.Source("printer", user_id="7"))
+        receipt = await runtime.submit(hermes.Inbound(key, "event-1", "later"))
+        assert_type(await runtime.is_answered(receipt), bool)
+    async with hermes.open_runtime("state.db", build_agent=build_later):
+        pass
+    async with hermes.open_runtime("state.db", agent=ScriptedAgent("one")):
+        pass
+
+
+async def on_asyncio() -> None:
+    async with open_runtime_asyncio("state.db", agent=reply) as runtime:
+        answer = await runtime.ask("me", "Hi!")
+        assert_type(answer, hermes.Reply)
+        conversation = runtime.conversation("me")
+        async with conversation.stream("Hi!") as stream:
+            async for event in stream:
+                print(describe(event))
+        assert_type(await conversation.title(), hermes.Title)
+
+
+def blocking() -> None:
+    with start_runtime("state.db", agent=CountingAgent("Hi!")) as runtime:
+        assert_type(runtime.ask("me", "Hi!"), hermes.Reply)
+        conversation = runtime.conversation("me")
+        for event in conversation.stream("Hi!"):
+            print(describe(event))
+        assert_type(conversation.history(), list[hermes.StoredMessage])
+        try:
+            conversation.undo(2)
+        except hermes.HermesError as error:
+            print(error)
+
+
+@tool
+async def weather(city: str) -> str:
+    """Return the weather of a city."""
+    return f"It rains in {city}."
+
+
+async def with_a_model(environment: Mapping[str, str]) -> None:
+    endpoint = Endpoint(
+        base_url="https://models.example.com/v1", model="model", key=Secret(environment["KEY"])
+    )
+    async with (
+        chat_agents(endpoint, tools=[weather]) as agents,
+        hermes.open_runtime("state.db", build_agent=agents.build) as runtime,
+    ):
+        print((await runtime.ask("me", "What is the weather in Bern?")).text)

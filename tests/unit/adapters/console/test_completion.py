@@ -1,0 +1,34 @@
+"""Completion of commands and sessions."""
+
+from __future__ import annotations
+
+from hermes.actors.commands import COMMANDS
+from hermes.adapters.console.completion import choices
+from hermes.messages import Session, SessionSummary
+
+
+def summary(title, id_="20260101_000000_0000abcd"):
+    session = Session(**dict.fromkeys(Session.__struct_fields__) | {"id": id_, "title": title})
+    return SessionSummary(session, id_, 0.0, "")
+
+
+def test_a_slash_offers_the_commands_with_their_summaries():
+    assert [each.text for each in choices("/", [])] == [f"/{name}" for name in COMMANDS]
+    (only,) = choices("/sta", [])
+    assert (only.text, only.replaces, only.summary) == ("/status", 4, COMMANDS["status"].summary)
+    assert choices("say /", []) == []
+    assert choices("/stop\n", []) == []
+
+
+def test_sessions_are_offered_by_title_or_else_by_id():
+    sessions = [
+        summary("A talk"),
+        summary(None, "20260102_x"),
+        summary("42", "z1"),
+        summary("\x1b", "z2"),
+    ]
+    texts = [each.text for each in choices("/resume ", sessions)]
+    assert texts == ["A talk", "20260102_x", "z1", "z2"]
+    assert [each.text for each in choices("/resume a t", sessions)] == ["A talk"]
+    assert choices("/resume a t", sessions)[0].replaces == 3
+    assert [each.text for each in choices("/resume 20260102", sessions)] == ["20260102_x"]

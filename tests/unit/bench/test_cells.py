@@ -1,0 +1,146 @@
+"""What the benchmarks present is what they measure, in turn, and all of it is explained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.agents import benchmark as agents
+from bench.errors import DriverFailed
+from bench.harness.measurements import Ref
+from bench.harness.progress import Steps
+from bench.harness.runner import Cell, Contender, Database, Group, run_cells
+from bench.runtime import benchmark as runtime
+from bench.store import benchmark as store
+from bench.switch import benchmark as switch
+
+PLANS = [
+    pytest.param(module, plan, id=f"{module.__name__.split('.')[1]}-{name}")
+    for module in (store, runtime, agents)
+    for name, plan in (("full", module.FULL), ("quick", module.QUICK))
+]
+SHEETS = [*PLANS, pytest.param(switch, switch.FULL, id="switch-full")]
+
+
+def cells(module, plan):
+    groups = module.groups(plan, "url") if module is agents else module.groups(plan)
+    return [cell for group in groups for cell in group.cells]
+
+
+def measured(module, plan):
+    """Which contender is measured in which cell."""
+    return [(cell.name, each.who) for cell in cells(module, plan) for each in cell.contenders]
+
+
+@pytest.mark.parametrize(("module", "plan"), PLANS)
+def test_goals_tables_and_plots_show_what_is_measured(module, plan):
+    sheet, pairs = module.sheet(plan), measured(module, plan)
+    assert len(pairs) == len(set(pairs))
+    assert {table.cell for table in sheet.tables} == {cell for cell, _ in pairs}
+    refs = [ref for goal in sheet.goals for ref in (goal.figure, goal.beside) if ref is not None]
+    assert {(ref.cell, ref.who) for ref in refs} <= set(pairs)
+    columns = {(table.cell, column.figure) for table in sheet.tables for column in table.columns}
+    assert {(ref.cell, ref.figure) for ref in refs} <= columns
+    for plot in sheet.plots:
+        for line in plot.lines:
+            assert {(cell, line.who) for _, cell in line.cells} <= set(pairs)
+            assert {(cell, plot.figure) for _, cell in line.cells} <= columns
+
+
+@pytest.mark.parametrize(("module", "plan"), SHEETS)
+def test_everything_is_explained_in_a_sentence_and_has_the_right_direction(module, plan):
+    sheet = module.sheet(plan)
+    columns = [column for table in sheet.tables for column in table.columns]
+    for shown in (*sheet.goals, *sheet.tables, *sheet.plots, *columns):
+        assert len(shown.explains) > 10, shown
+        assert not shown.explains[0].islower(), shown
+        assert shown.explains.endswith("."), shown
+    for column in columns:
+        if column.figure.endswith("rate"):
+            assert column.better == "higher"
+        if column.figure.endswith(("ms", "us", "mib", "kib", "seconds")):
+            assert column.better == ("neither" if column.figure == "json_ms" else "lower")
+
+
+def test_the_goals_are_complete():
+    counts = {module: len(module.sheet(module.FULL).goals) for module in (store, runtime, agents)}
+    assert counts == {store: 16, runtime: 13, agents: 7}
+    assert len(switch.sheet(switch.FULL).goals) == 5
+
+
+@pytest.mark.parametrize("plan", [runtime.FULL, runtime.QUICK], ids=["full", "quick"])
+def test_a_runtime_cell_is_as_large_as_its_name_says_for_both_sides(plan):
+    asked = {cell.name: cell.contenders for cell in runtime.stored_cells(plan)}
+    for over, name in (
+        (runtime.over_history, "history"), (runtime.over_known, "sessions"),
+        (runtime.over_callers, "callers"),
+    ):  # fmt: skip
+        sizes = {size: asked[cell][0].arguments.get(name, 1) for size, cell in over(plan).items()}
+        assert sizes == {size: size for size in sizes}
+    for contenders in asked.values():
+        work = [
+            (each.do, {**each.arguments, "count": None}) for each in contenders
+        ]  # slow peers do fewer turns
+        assert work == work[:1] * len(work)
+
+
+def test_the_full_runtime_plan_spans_three_orders_of_magnitude():
+    assert list(runtime.over_history(runtime.FULL)) == [10, 100, 1_000, 10_000]
+    assert list(runtime.over_known(runtime.FULL)) == [1, 100, 1_000, 10_000]
+    assert list(runtime.over_callers(runtime.FULL)) == [1, 10, 100]
+
+
+class FakeDriver:
+    """Records what it is asked to do, and creates the file that it is given."""
+
+    def __init__(self, folder, asked):
+        self.folder, self.asked = folder, asked
+
+    def ask(self, do, path=None, **arguments):
+        files = sorted(each.name for each in self.folder.iterdir())
+        self.asked.append((do, files))
+        if path is not None:
+            for name in (path, f"{path}-wal"):
+                Path(name).touch()
+        return {"ms": len(self.asked)}
+
+
+def test_contenders_take_turns_on_databases_that_are_filled_and_removed(tmp_path):
+    kept, renewed = Database("ours", 10, 1000), Database("ours", 10, 100, renew=True)
+    contenders = (
+        Contender("a", "ours", "a", database=kept),
+        Contender("b", "ours", "b", database=renewed),
+        Contender("c", "ours", "c"),
+        Contender("d", "missing", "d"),
+    )
+    asked, steps = [], Steps()
+    found = run_cells(
+        [Group(3, (Cell("cell", contenders),))],
+        {"ours": FakeDriver(tmp_path, asked)},
+        tmp_path,
+        steps,
+    )
+    done = [do for do, _ in asked]
+    assert done == ["fill", "fill", *"abc", "fill", *"bca", "fill", *"cab"]
+    assert steps.started == steps.expected == 7
+    both = ["filled-ours-10-100.db", "filled-ours-10-100.db-wal",
+            "filled-ours-10-1000.db", "filled-ours-10-1000.db-wal"]  # fmt: skip
+    assert [files for do, files in asked if do in "abc"] == [both] * 9
+    assert [files for do, files in asked if do == "fill"][2:] == [both[2:]] * 2
+    assert list(tmp_path.iterdir()) == []
+    assert found.figures[Ref("cell", "b", "ms")] == [4, 7, 13]
+    assert found.who("cell") == ["a", "b", "c"]
+
+
+def test_a_store_with_less_durability_stops_the_benchmark(tmp_path):
+    class Driver:
+        def __init__(self, synchronous):
+            self.synchronous = synchronous
+
+        def ask(self, do, path):
+            return {"wal": 1.0, "synchronous": self.synchronous}
+
+    store.check_durability({"ours": Driver(2.0), "baselines": Driver(0.0)}, tmp_path)
+    with pytest.raises(DriverFailed, match="peer does not have the same durability"):
+        store.check_durability({"ours": Driver(2.0), "peer": Driver(1.0)}, tmp_path)

@@ -1,0 +1,129 @@
+"""Figures, goals and result files: ratios per repetition, one reader and writer."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench.errors import CommandError
+from bench.harness.measurements import Goal, Measurements, Ref
+from bench.report import results
+from bench.report.results import Spread
+from tests.support.bench import result
+
+RESULTS = Path(__file__).parents[3] / "bench" / "results"
+OURS, THEIRS = Ref("cell", "ours", "rate"), Ref("cell", "theirs", "rate")
+
+
+def measured(ours, theirs=()):
+    measurements = Measurements()
+    for value in ours:
+        measurements.add("cell", "ours", {"rate": value})
+    for value in theirs:
+        measurements.add("cell", "theirs", {"rate": value})
+    return measurements
+
+
+def test_a_ratio_is_taken_within_each_repetition():
+    found = measured([90, 10, 20], [10, 10, 5]).measured(Goal("", OURS, 1, THEIRS))
+    assert found == Spread(4, 1, 9, 2.5, 6.5, (9, 1, 4))
+
+
+def test_repetitions_without_a_number_are_left_out():
+    found = measured([10, math.nan, 40, math.inf, 90], [10, 10, 0, 10, 10])
+    assert found.measured(Goal("", OURS, 1, THEIRS)).values == (1, 9)
+
+
+@pytest.mark.parametrize("values", [[], [math.nan], [math.inf, -math.inf]])
+def test_a_goal_without_any_number_is_not_measured(values):
+    goal = Goal("", OURS, 1)
+    assert measured(values).measured(goal) is None
+    assert goal.outcome(None) == "not measured"
+
+
+@pytest.mark.parametrize(
+    ("values", "at_least", "outcome"),
+    [([1, 9, 9], False, "FAIL"), ([9, 1, 1], False, "pass"), ([1, 9, 9], True, "pass")],
+)
+def test_the_median_decides_on_a_goal(values, at_least, outcome):
+    goal = Goal("", OURS, 5, at_least=at_least)
+    assert goal.outcome(measured(values).measured(goal)) == outcome
+
+
+def test_a_quick_run_fails_only_goals_that_hold_at_any_size():
+    speed, rule = Goal("", OURS, 2), Goal("", OURS, 2, at_any_size=True)
+    missed = Spread.of([3.0])
+    assert speed.outcome(missed) == rule.outcome(missed) == "FAIL"
+    assert speed.outcome(missed, quick=True) == "not judged"
+    assert rule.outcome(missed, quick=True) == "FAIL"
+    assert speed.outcome(Spread.of([1.0]), quick=True) == "pass"
+    assert speed.outcome(None, quick=True) == "not measured"
+
+
+def test_a_written_result_is_read_back(tmp_path):
+    file = tmp_path / "new" / "store.json"
+    results.write(file, result())
+    assert results.read(file) == result()
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_result_file_is_valid_json_and_replaced_as_a_whole(tmp_path):
+    file = tmp_path / "x.json"
+    results.write(file, result("old"))
+    with file.open() as old, pytest.raises(ValueError, match="not JSON compliant"):
+        results.write(file, result("new", machine={"load": math.inf}))
+    with file.open() as old:
+        results.write(file, result("new"))
+        assert json.load(old)["benchmark"] == "old"
+    assert json.loads(file.read_text(), parse_constant=pytest.fail)["benchmark"] == "new"
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "cannot be read: No such file or directory."),
+        (b"{", "is not a result file: it is not JSON."),
+        (b"\xff\xfe", "is not a result file: it is not JSON."),
+        (b'{"machine": {"a": ' + b"[" * 100_000, "is not a result file: it is not JSON."),
+        (b"[]", "is not a result file: Expected `object`"),
+        (b'{"benchmark": "store"}', "is not a result file: Object missing required field"),
+        (msgspec.json.encode(result()).replace(b'"values":[1.0', b'"values":[null'),
+         "is not a result file: Expected `float`"),
+        (msgspec.json.encode(result()).replace(b'"values":[1.0,3.0,2.0]', b'"values":[]'),
+         "is not a result file: Expected `array` of length >= 1"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_not_a_result_is_refused_in_one_sentence(tmp_path, content, why):
+    file = tmp_path / "x.json"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(CommandError) as told:
+        results.read(file)
+    assert str(told.value).startswith(f"{file} {why}")
+    assert "\n" not in str(told.value)
+
+
+def test_a_folder_is_read_with_the_headline_first_and_other_files_are_ignored(tmp_path):
+    for name in ("agents", "other", "runtime", "store", "switch"):
+        results.write(tmp_path / f"{name}.json", result(name))
+    (tmp_path / "none.json").write_text("{}")
+    names = [each.benchmark for each in results.read_folder(tmp_path)]
+    assert names == ["switch", "runtime", "agents", "store", "other"]
+
+
+@pytest.mark.parametrize("name", ["switch", "runtime", "agents", "store"])
+def test_the_committed_results_are_full_runs_whose_goals_follow_from_their_figures(name):
+    found = results.read(RESULTS / f"{name}.json")
+    assert (found.benchmark, found.quick) == (name, False)
+    for figure in found.figures:
+        spread = Spread.of(figure.values)
+        ends = (spread.low, spread.median, spread.high)
+        assert (figure.low, figure.median, figure.high) == pytest.approx(ends)
+    for goal in found.goals:
+        at_least, target = goal.target.startswith(">="), float(goal.target.split()[1])
+        met = goal.measured.median >= target if at_least else goal.measured.median <= target
+        assert goal.outcome == ("pass" if met else "FAIL")

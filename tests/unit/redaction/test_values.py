@@ -1,0 +1,82 @@
+"""Known secrets are redacted in every encoding, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import assume, example, given, settings, strategies as st
+
+from hermes.redaction import REDACTED, StrictRedactor, ValueRedactor
+from tests.support.secrets import ENCODINGS, PEM, SECRET
+
+texts = st.text(st.characters(exclude_categories=["Cs", "Z", "C"]), min_size=6, max_size=40)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
+def test_a_secret_is_redacted_in_every_encoding(encoding):
+    encoded = ENCODINGS[encoding](SECRET)
+    redacted = ValueRedactor([SECRET])(f"before {encoded} after")
+    assert REDACTED in redacted
+    assert redacted.startswith("before ")
+    assert redacted.endswith(" after")
+    # Only the quotes of a repr, or what else base64 has encoded with it, may remain.
+    assert len(redacted.replace(REDACTED, "")) <= len("before  after") + 12, redacted
+
+
+@settings(max_examples=300)
+@example("¡〾0¿00", "base64 in a url", "before", "after")  # base64 with both "+" and "/"
+@given(texts, st.sampled_from(sorted(ENCODINGS)), texts, texts)
+def test_no_secret_remains_in_any_surrounding_text(secret, encoding, before, after):
+    assume(secret not in REDACTED)
+    encoded = ENCODINGS[encoding](secret)
+    redacted = ValueRedactor([secret])(f"{before} {encoded} {after}")
+    assert secret not in redacted
+    assert encoded not in redacted
+
+
+@given(st.lists(texts, max_size=4), st.text())
+def test_a_text_without_secrets_is_unchanged(secrets, text):
+    redact = ValueRedactor([f"no such secret: {each}" for each in secrets])
+    assert redact(text) == text
+
+
+@given(st.text(), st.text())
+def test_the_text_around_a_secret_is_unchanged(before, after):
+    around = before.replace("%", "").replace("\\", "").replace("&", "")
+    assert ValueRedactor(["seldom-seen"])(f"{around} seldom-seen {after}") == (
+        f"{around} {REDACTED} {after}"
+    )
+
+
+def test_a_secret_that_is_part_of_another_leaves_nothing_of_it():
+    redact = ValueRedactor(["abcdef", "abcdef-ghijkl"])
+    assert redact("x abcdef-ghijkl y abcdef z") == f"x {REDACTED} y {REDACTED} z"
+    assert redact("x %61bcdef-ghijkl y") == f"x {REDACTED} y"
+
+
+def test_the_lines_of_a_private_key_are_redacted_on_their_own():
+    redact = ValueRedactor([PEM])
+    assert redact(f"key: {PEM}!") == f"key: {REDACTED}\n!"
+    assert redact("MIIEvQIBADANBgkqhkiG9w0B") == REDACTED
+    lines = "\\n".join([REDACTED] * 4)
+    assert redact(json.dumps(PEM)) == f'"{lines}\\n"'
+
+
+@pytest.mark.parametrize("secret", ["", " ", "\n", "12345", "on"])
+def test_short_values_are_not_redacted(secret):
+    assert ValueRedactor([secret])("on 12345 \n %20") == "on 12345 \n %20"
+
+
+def test_only_the_strict_redactor_removes_what_looks_like_a_key():
+    redact = StrictRedactor(["seldom-seen"])
+    text = "sk-abcdefghijkl0123 and seldom-seen"
+    assert redact(text) == f"{REDACTED} and {REDACTED}"
+    assert redact.values(text) == f"sk-abcdefghijkl0123 and {REDACTED}"
+
+
+def test_a_long_text_full_of_escapes_is_searched_in_linear_time():
+    """It takes a second; anything quadratic would take hours."""
+    redact = ValueRedactor([f"secret-number-{n}-of-many" for n in range(50)])
+    text = '\\n "%20" &amp; \\u0041 ' * 100_000
+    assert redact(text) == text

@@ -1,0 +1,193 @@
+"""A configuration file is loaded, or every problem in it is reported with its line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from hermes.config import Config
+from hermes.settings import Settings, SettingsError, load
+
+ROOT = Path(__file__).parents[3]
+
+
+def problems(text):
+    with pytest.raises(SettingsError) as refused:
+        load(text)
+    return [(problem.line, problem.key) for problem in refused.value.problems]
+
+
+def test_an_empty_file_has_the_defaults():
+    assert load("") == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("data = 3", [(1, "data")]),
+        ("\n[agnt]\nkind = 1", [(2, "agnt")]),
+        ("[agent]\nkind = 'opanai'", [(2, "agent.kind")]),
+        ("[agent]\n\nkind = 'openai'\nmodel = ''", [(4, "agent.model")]),
+        ("[agent]\nkind = 'openai'", [(1, "agent")]),
+        ("[agent]\nkind = 'anthropic'\nmodel = 'm'", [(1, "agent")]),
+        ("[agent]\nmodel = 'm'", [(2, "agent.model")]),
+        ("agent.kind = 'openai'\nagent.model = 'm'\nagent.budgets.day = -1",
+         [(3, "agent.budgets.day")]),
+        ("[compression]\nwindow = 5", [(1, "compression")]),
+        (
+            "[agent]\nkind = 'openai'\nmodel = 'm'\n[titles]\nenabled = false\nmodel = 'n'",
+            [(6, "titles.model")],
+        ),
+        ("[expiry]\nat_hour = 24", [(2, "expiry.at_hour")]),
+        ("[expiry]\nmode = 'idle'\nat_hour = 4", [(3, "expiry.at_hour")]),
+        ("[expiry_by.dm]\nidle_minutes = 4", [(2, "expiry_by.dm.idle_minutes")]),
+        ("[expiry_by.cli]\nmode = 'daily'", [(1, "expiry_by.cli")]),
+        ("[expiry_by.'console/public']\nmode = 'daily'", [(1, "expiry_by.console/public")]),
+        ("[expiry_by.'telegram/group']\nmode = 'daily'", [(1, "expiry_by.telegram/group")]),
+        ("[runtime]\n[runtime.when_busy_by_platform]\ntelgram = 'steer'",
+         [(3, "runtime.when_busy_by_platform.telgram")]),
+        ("[runtime]\nwhen_busy_by_platform = { telegram = 'steer' }",
+         [(2, "runtime.when_busy_by_platform.telegram")]),
+        ("[agent]\nkind = 'openai'\nmodel = 'm'\nprices.n.input = 1.0\n[agent.budgets]\nday = 1.0",
+         [(5, "agent.budgets")]),
+        ("[agent]\nkind = 'openai'\nmodel = 'm'\n[compression]\nwindow = 8000",
+         [(4, "compression")]),
+        ("[agent]\nkind = 'openai'\nmodel = 'm'\nbase_url = '127.0.0.1:80'\n[mcp.a]\nurl = 'u'\n"
+         "[telegram]\ntoken = 'env:T'\nusers = [1]\nbase_url = 'localhost'",
+         [(4, "agent.base_url"), (6, "mcp.a.url"), (10, "telegram.base_url")]),
+        ("[runtime]\nwhen_busy_by_platform = {\"rpc\" = 'quick'}",
+         [(2, "runtime.when_busy_by_platform.rpc")]),
+        ("[telegram]\nusers = [1]", [(1, "telegram")]),
+        ("[telegram]\ntoken = 'env:T'", [(1, "telegram")]),
+        ("[telegram]\ntoken = 'env:T'\nusers = [\n 1,\n 'ann', # not a number\n 'bob']",
+         [(5, "telegram.users[1]"), (6, "telegram.users[2]")]),
+        ("[telegram]\ntoken = 'env:T'\nopen = true\nchats = [1]", [(4, "telegram.chats")]),
+        ("[agent]\nkind='openai'\nmodel='m'\n[mcp.a]\n[mcp.b]\nurl='http://u'\nenvironment={A='b'}",
+         [(4, "mcp.a"), (7, "mcp.b.environment")]),
+        ("[agent]\nkind='openai'\nmodel='m'\n[mcp.b]\nurl='http://u'\nkeys={A='env:B'}",
+         [(6, "mcp.b.keys")]),
+        ("[agent]\nkind='openai'\nmodel='m'\n[mcp.b]\ncommand=['b']\nkeys={A='sk-123'}",
+         [(6, "mcp.b.keys.A")]),
+        ("[hooks]\non_session_finalise = ['a:b']", [(2, "hooks.on_session_finalise")]),
+        ("[metrics]", [(1, "metrics")]),
+        ('data = "a\\u0000b"', [(1, "data")]),
+        ("[metrics]\nfile = '/'", [(2, "metrics.file")]),
+        ("[telegram]\ntoken = 'env:T'\nopen = true\nbase_url = 'http://[::1'",
+         [(4, "telegram.base_url")]),
+        ("[telegram]\ntoken = 'env:T'\nopen = true\nbase_url = 'api.example.org'",
+         [(4, "telegram.base_url")]),
+        ("[agent]\nkind='openai'\nmodel='m'\nbase_url='http://a:x/v1'\n[mcp.b]\nurl='ftp://b'",
+         [(4, "agent.base_url"), (6, "mcp.b.url")]),
+        ("[runtime]\nmax_queued = 0\nturn_timeout = -1.0", [(2, "runtime.max_queued"),
+         (3, "runtime.turn_timeout")]),
+        ("[runtime]\nexpiry = {}\ncompression = {}", [(2, "runtime.expiry"),
+         (3, "runtime.compression")]),
+        ("[expiry]\nmode = 'idle'\nidle_minutes = 0", [(3, "expiry.idle_minutes")]),
+        ("[agent]\nkind = 'openai'\nmodel = 'm'\n[compression]\ncooldowns = [1, -1]",
+         [(5, "compression.cooldowns")]),
+        ("[rates]\nburst = 0\nper_minute = 'x'", [(2, "rates.burst"), (3, "rates.per_minute")]),
+    ],
+)  # fmt: skip
+def test_problems_are_reported_with_their_lines(text, found):
+    assert problems(text) == found
+
+
+@pytest.mark.parametrize("page", ["running", "telegram"])
+def test_the_configurations_in_the_docs_load(page):
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    [shown] = re.findall(r"^ *```toml\n(.*?)^ *```$", text, re.DOTALL | re.MULTILINE)
+    assert load(dedent(shown)) != Settings()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[expiry_by.console]\nmode = 'daily'\n[expiry_by.'rpc/dm']\nmode = 'idle'",
+        "[runtime]\nwhen_busy_by_platform = { console = 'steer', rpc = 'reject' }",
+        "[agent]\nkind = 'openai'\nmodel = 'm'\nprices.m.input = 1.0\nbudgets.day = 1.0",
+        # Such an endpoint may report the cost of each call.
+        "[agent]\nkind = 'openai'\nmodel = 'm'\nbase_url = 'https://a.b'\nbudgets.day = 1.0",
+        "[agent]\nkind = 'openai'\nmodel = 'm'\n[compression]\nwindow = 8001",
+    ],
+)
+def test_keys_that_have_an_effect_are_accepted(text):
+    load(text)
+
+
+def test_a_similar_key_is_suggested():
+    with pytest.raises(SettingsError, match=r"line 2: agent\.modle: .* did you mean model\?"):
+        load("[agent]\nmodle = 'm'")
+
+
+def test_a_syntax_error_is_reported_with_its_line():
+    with pytest.raises(SettingsError, match=r"^line 2: invalid TOML: "):
+        load("[agent]\nkind = offline")
+    with pytest.raises(SettingsError):
+        load("a = " + "[" * 100_000)
+
+
+@pytest.mark.parametrize("key", ["sk-1234567890abcdef", "env:", "env:a b", "file:", ""])
+def test_a_literal_key_is_refused_and_not_repeated(key):
+    with pytest.raises(SettingsError, match=r"line 4: agent\.key: ") as refused:
+        load(f"[agent]\nkind = 'openai'\nmodel = 'm'\nkey = '{key}'")
+    assert not key or key not in str(refused.value).replace("env:NAME", "").replace("file:PATH", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[runtime]\nmax_queued = 0", "line 2: runtime.max_queued: expected an integer >= 1"),
+        ("[runtime]\nmax_queued = 'x'",
+         "line 2: runtime.max_queued: expected an integer, got a string"),
+        ("[compression]\nshare = 1.0", "line 2: compression.share: expected a number < 1.0"),
+        ("data = ''", "line 1: data: expected a string that is not empty"),
+        ("data = 3", "line 1: data: expected a string, got an integer"),
+        ("agent = 3", "line 1: agent: expected a table, got an integer"),
+        ("[titles]\nenabled = 1", "line 2: titles.enabled: expected true or false, got an integer"),
+        ("[agent]\nkind = 'opanai'",
+         "line 2: agent.kind: expected one of 'offline', 'openai', 'anthropic'; did you mean "
+         "openai?"),
+        ("[runtime]\nwhen_busy = 'wait'",
+         "line 2: runtime.when_busy: expected one of 'queue', 'interrupt', 'steer', 'reject'"),
+        ("[runtime]\nwhen_busy_by_platform = { telgram = 'steer' }",
+         "line 2: runtime.when_busy_by_platform.telgram: expected one of console, rpc, telegram; "
+         "did you mean telegram?"),
+        ("[runtime]\ncompression = { window = 8000 }",
+         "line 2: runtime.compression: unknown key; it is a table of its own, [compression]"),
+        ("[telegram]", "line 1: telegram: token is missing"),
+        ("[telegram]\ntoken = 3",
+         "line 2: telegram.token: expected a string: env:NAME or file:PATH"),
+        ("[agnt]", "line 1: agnt: unknown key; did you mean agent?"),
+        ("[expiry]\nat_hour = 24", "line 2: expiry.at_hour: expected an integer between 0 and 23"),
+    ],
+)  # fmt: skip
+def test_a_problem_is_one_clear_sentence(text, message):
+    with pytest.raises(SettingsError) as refused:
+        load(text)
+    assert str(refused.value).splitlines()[0] == message
+
+
+def test_the_tables_of_the_file_become_the_config_of_the_runtime():
+    settings = load(
+        "[agent]\nkind = 'openai'\nmodel = 'm'\n"
+        "[runtime]\nwhen_busy = 'steer'\nmax_attempts = 5\nturn_timeout = 60\n"
+        "[compression]\nwindow = 9000\nmodel = 'small'\n"
+        "[expiry]\nmode = 'idle'\nidle_minutes = 5\n"
+        "[expiry_by.console]\nmode = 'daily'\n"
+    )
+    config = settings.config()
+    assert (config.when_busy, config.max_attempts, config.turn_timeout) == ("steer", 5, 60.0)
+    assert config.compression.window == 9000
+    assert config.expiry.idle_minutes == 5
+    assert config.expiry_of("console", "dm").mode == "daily"
+    assert load("").config() == Config(compression=Settings().compression)
+
+
+def test_overrides_replace_the_values_of_the_file():
+    text = "data = 'a'\n[agent]\nkind = 'openai'\nmodel = 'm'\nsystem = 'Be kind.'"
+    settings = load(text, {"data": "b", "agent": {"model": "n"}})
+    agent = settings.agent
+    assert (settings.data, agent.model, agent.system) == ("b", "n", "Be kind.")
