@@ -22,7 +22,7 @@ from hermes.errors import (
     StoreFailed,
 )
 from hermes.store import SessionStore
-from tests.campaigns.io_driver import SECONDS_PER_CASE, Case, Driver, CaseResult, run_case, template
+from tests.campaigns.io_driver import SECONDS_PER_CASE, Case, CaseResult, Driver, run_case, template
 from tests.support.faulty_vfs import CAN_FAIL, Fault, FaultyVFS
 from tests.support.folders import quick_folder
 from tests.support.stores import World

@@ -198,7 +198,7 @@ async def test_a_reply_that_certainly_was_not_received_is_sent_again_without_a_m
 
     async with running_bot(server, path, talk):
         server.say(7, "hello")
-        while "reply 1 is tried again" not in caplog.text:  # noqa: ASYNC110 - nothing is called
+        while "reply 1 is sent again" not in caplog.text:  # noqa: ASYNC110 - nothing is called
             await trio.sleep(0.01)
         await server.come_up()
         assert await wait_texts(server, 7, 1) == ["here I am"]
