@@ -159,6 +159,19 @@ def test_a_builder_builds_an_agent_for_each_conversation(path, ask, make):
 
 
 @every_host
+def test_a_class_can_be_the_builder(path, ask):
+    specs = []
+
+    class Built(Agent):
+        def __init__(self, spec):
+            super().__init__()
+            specs.append(spec.session_key)
+
+    assert ask(path, ["a", "b"], build_agent=Built) == ["echo: a", "echo: b"]
+    assert specs == ["ka", "kb"]
+
+
+@every_host
 @pytest.mark.parametrize("shared", [True, False])
 def test_an_agent_that_fails_to_close_does_not_fail_the_runtime(path, ask, shared, caplog):
     class FailsToClose(Agent):
