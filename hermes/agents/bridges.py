@@ -29,7 +29,7 @@ from hermes.agents.threads import (
 from hermes.messages import AgentSpec, TurnResult
 from hermes.protocols import Agent, RunsOnTrio, SupportsAbandon, Turn
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 GRACE_PERIOD = 5.0
 MAX_ABANDONED = 4

@@ -47,7 +47,7 @@ from hermes.transcript.overflow import is_overflow
 from hermes.transcript.validate import check_usage, checked_result
 from hermes.user_code import contained, describe, kind, leaf, loggable
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 EXPIRED = "The last conversation has expired, so this is a new one. Use /resume to go back to it."
 ABANDONED = (

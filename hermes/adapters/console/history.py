@@ -13,7 +13,7 @@ from prompt_toolkit.history import FileHistory
 
 from hermes.sanitize import scrub
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 MAX_ENTRIES = 1000
 MAX_ENTRY = 10_000

@@ -27,7 +27,7 @@ from hermes.outbound import outbox_rows
 from hermes.protocols import ToolRecords, Turn
 from hermes.sanitize import one_line
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 TIMEOUT = 300.0
 MAX_OUTPUT = 50_000

@@ -6,7 +6,7 @@ import json
 import operator
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -22,7 +22,7 @@ COLUMNS = "id, role, content, created_at, platform_message_id, extra"
 
 _NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _ENCODER = msgspec.json.Encoder()
-decode_extra = msgspec.json.Decoder(Extra).decode
+decode_extra: Final = msgspec.json.Decoder(Extra).decode
 _EXTRA_NAMES = Extra.__struct_fields__
 _extra_values = operator.attrgetter(*_EXTRA_NAMES)
 _DEFAULTS = _extra_values(Extra())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import pairwise
 from typing import Annotated
 
@@ -85,7 +85,7 @@ class ExportedSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 _SESSION_FIELDS = frozenset(ExportedSession.__struct_fields__) - {"format", "messages", "usage"}
 _decode = msgspec.json.Decoder(ExportedSession).decode
-token_counts = operator.attrgetter(*TOKENS)
+token_counts: Callable[[ExportedUsage], tuple[int, ...]] = operator.attrgetter(*TOKENS)
 """The token counts of a provider call, in the order of `TOKENS`."""
 
 
