@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import signal
 import stat
 import subprocess
 import sys
-import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
@@ -17,7 +18,12 @@ import trio
 
 from hermes.errors import StoreInUse, StoreRefused
 from hermes.store import SessionStore, open_store
-from hermes.store.file_lock import refuse_network_file_system, refuse_old_sqlite
+from hermes.store.file_lock import (
+    LOCK_PAUSE,
+    LOCK_TRIES,
+    refuse_network_file_system,
+    refuse_old_sqlite,
+)
 from hermes.store.schema import APPLICATION_ID, MIGRATIONS
 
 ROOT = Path(__file__).parents[2]
@@ -435,12 +441,26 @@ def runtime(path):
         child.kill()
 
 
+@contextmanager
+def recorded_flocks():
+    """Record the operation of each `flock` of this process. A hook cannot be removed again."""
+    operations, active = [], True
+
+    def hook(event, args):
+        if active and event == "fcntl.flock":
+            operations.append(args[1])
+
+    sys.addaudithook(hook)
+    yield operations
+    active = False
+
+
 async def refused_as_second(path):
-    began = time.monotonic()
-    with pytest.raises(StoreInUse) as caught:
+    with recorded_flocks() as flocks, pytest.raises(StoreInUse) as caught:
         async with open_store(path):
             pass
-    assert time.monotonic() - began < 1
+    assert flocks == [fcntl.LOCK_EX | fcntl.LOCK_NB] * LOCK_TRIES
+    assert LOCK_TRIES * LOCK_PAUSE < 1
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
     return str(caught.value)
