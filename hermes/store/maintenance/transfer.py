@@ -16,6 +16,7 @@ from hermes.messages import Extra, Imported, JsonObject, SessionKind, Usage
 from hermes.store.conversations import codec, lineage, search, sessions, titles, usage
 from hermes.store.maintenance import cleanup
 from hermes.store.transaction import Transaction, Work
+from hermes.transcript.validate import check_depth
 
 FORMAT = "hermes-session-1"
 MAX_LINE = 256 * 1024 * 1024
@@ -167,7 +168,7 @@ def _check(session: ExportedSession, number: int) -> None:
     try:
         sessions.require_id(session.id)
         titles.sanitize_title(session.title)
-        codec.require_shallow(session.model_config)
+        check_depth(session.model_config)
         for message in session.messages:
             codec.encode_extra(message)
     except (ValueError, RecursionError) as error:
