@@ -138,7 +138,7 @@ def say(capsys):
     return print_now
 
 
-def test_every_io_error_is_told_truthfully_and_nothing_acknowledged_is_lost(quick, prove, say):
+def test_every_io_error_is_reported_correctly_and_nothing_acknowledged_is_lost(quick, prove, say):
     began = time.monotonic()
     origin = template(quick)
     cases = all_cases(quick, origin, prove)
@@ -197,7 +197,7 @@ class NewKeyAfterUnknown(Driver):
         (NewKeyAfterUnknown, SessionStore, False, "was told ok and is there 2 times"),
     ],
 )
-def test_the_campaign_finds_stores_and_clients_that_lie(
+def test_the_campaign_finds_stores_and_clients_that_report_wrong_outcomes(
     quick, driver, store_class, lasting, finding
 ):
     origin = template(quick)
@@ -270,7 +270,7 @@ def opens_well(path: Path, start: str) -> str:
         return f"afterwards: {error!r}"
 
 
-def test_an_io_error_while_opening_is_one_of_ours_and_spoils_nothing(quick, prove, say):
+def test_an_io_error_while_opening_raises_a_store_error_and_damages_nothing(quick, prove, say):
     began = time.monotonic()
     origin = template(quick)
     rng = random.Random(SEED)

@@ -427,7 +427,7 @@ def fresh():
 
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), deadline=None)
 @given(script=st.lists(OPERATIONS, max_size=40))
-def test_every_promise_holds_whatever_happens(fresh, script):
+def test_every_guarantee_holds_for_any_sequence_of_operations(fresh, script):
     simulate(fresh(), script)
 
 

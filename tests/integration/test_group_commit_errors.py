@@ -132,7 +132,7 @@ def index_something(tx):
     [(refuse, 1), (fail(KeyError()), 2), (index_something, 2), (violate, 2)],
     ids=["wrote nothing", "wrote a row", "wrote to the index", "met a constraint"],
 )
-def test_a_batch_runs_again_only_for_a_request_that_failed_half_done(commit, names, db, bad, runs):
+def test_a_batch_runs_again_only_for_a_request_that_failed_halfway(commit, names, db, bad, runs):
     tries = []
 
     def counted(tx):
@@ -173,7 +173,7 @@ def test_a_failed_request_keeps_its_own_error(commit):
     assert group.outcomes[1] == Failed(error)
 
 
-def test_a_constraint_is_named_and_its_cause_is_kept(commit):
+def test_a_violated_constraint_is_named_and_its_cause_is_kept(commit):
     _, group = commit(put("a"), violate)
     error = group.outcomes[1].error
     assert "nothing was stored" in str(error)
@@ -192,7 +192,7 @@ def test_requests_run_in_order_and_see_what_came_before(commit, names):
 # Inside a request, the transaction gone: all are undone, and each is run again alone
 
 
-def test_an_interrupted_request_takes_nobody_with_it(commit, names):
+def test_an_interrupted_request_fails_no_other(commit, names):
     answers, group = commit(put("a"), interrupt, put("b"))
     assert answers == ["a", StoreError, "b"]
     assert "Interrupt" in str(group.outcomes[1].error)
@@ -200,7 +200,7 @@ def test_an_interrupted_request_takes_nobody_with_it(commit, names):
     assert names() == ["a", "b"]
 
 
-def test_a_read_error_of_the_disk_takes_nobody_with_it(commit, names, db, vfs):
+def test_a_read_error_of_the_disk_fails_no_other_request(commit, names, db, vfs):
     db.execute("PRAGMA shrink_memory").fetchall()
 
     def read(tx):
@@ -227,7 +227,7 @@ def fill_cache(tx):
 
 
 @pytest.mark.parametrize(("error", "answer"), [("full", StoreFull), ("io", StoreError)])
-def test_a_disk_that_fails_inside_a_request_takes_nobody_with_it(commit, names, vfs, error, answer):
+def test_a_disk_that_fails_inside_a_request_fails_no_other(commit, names, vfs, error, answer):
     def spill(tx):
         vfs.arm(Fault("xWrite", error, 1, lasting=True))
         try:
@@ -260,7 +260,7 @@ def test_a_request_lost_with_the_transaction_is_run_again_and_may_succeed(commit
 # At COMMIT, surely undone: each is run again alone
 
 
-def test_a_constraint_that_only_commit_sees_is_answered_to_its_own_request(commit, names):
+def test_a_constraint_that_only_commit_checks_fails_its_own_request(commit, names):
     answers, group = commit(put("a"), violate_at_commit, put("b"))
     assert answers == ["a", StoreError, "b"]
     assert group.fatal is None
@@ -278,7 +278,7 @@ def test_a_full_disk_at_commit_refuses_everyone_and_the_next_batch_is_stored(com
     assert names() == ["a", "b"]
 
 
-def test_a_disk_that_is_full_once_costs_nobody_anything(commit, names, vfs):
+def test_a_disk_that_is_full_once_fails_no_request(commit, names, vfs):
     vfs.arm(Fault("xWrite", "full", 1))
     answers, _ = commit(put("a"), put("b"), put("c"))
     assert answers == ["a", "b", "c"]
@@ -289,7 +289,7 @@ def test_a_disk_that_is_full_once_costs_nobody_anything(commit, names, vfs):
 # A lock of another
 
 
-def test_a_lock_of_another_refuses_everyone_and_leaves_nothing(commit, names, path):
+def test_a_lock_of_another_process_fails_all_requests_and_stores_nothing(commit, names, path):
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
     answers, group = commit(put("a"), put("b"))
@@ -301,7 +301,7 @@ def test_a_lock_of_another_refuses_everyone_and_leaves_nothing(commit, names, pa
     assert commit(put("a"), put("b"))[0] == ["a", "b"]
 
 
-def test_a_single_request_meets_the_same_lock(db, world, path):
+def test_a_lock_of_another_process_fails_a_single_request(db, world, path):
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreBusy):
@@ -316,7 +316,9 @@ def test_a_single_request_meets_the_same_lock(db, world, path):
 
 @pytest.mark.parametrize("operation", ["xWrite", "xSync"])
 @pytest.mark.parametrize("error", ["io", "readonly", "nomem"])
-def test_an_unknown_commit_is_fatal_for_the_whole_batch(commit, names, vfs, operation, error):
+def test_an_unknown_outcome_of_commit_is_fatal_for_the_whole_batch(
+    commit, names, vfs, operation, error
+):
     vfs.arm(Fault(operation, error, 1))
     answers, group = commit(put("a"), violate, put("b"))
     assert answers == [StoreFailed] * 3
@@ -324,7 +326,7 @@ def test_an_unknown_commit_is_fatal_for_the_whole_batch(commit, names, vfs, oper
     assert names() in ([], ["a", "b"])
 
 
-def test_an_unknown_commit_of_one_is_fatal_for_those_behind_it_only(commit, names, vfs):
+def test_an_unknown_outcome_of_one_commit_is_fatal_only_for_later_requests(commit, names, vfs):
     """The batch is lost to an interrupt; run one by one, the second cannot be settled."""
     tries = []
 
@@ -348,7 +350,7 @@ def test_a_damaged_file_stops_the_batch(commit, names):
     assert names() == []
 
 
-def test_a_file_that_was_taken_away_stops_the_batch(commit, names):
+def test_a_removed_file_stops_the_batch(commit, names):
     def gone():
         raise StoreFailed("the file is gone")
 
@@ -362,7 +364,7 @@ def test_a_file_that_was_taken_away_stops_the_batch(commit, names):
 
 
 @pytest.mark.parametrize("others", [0, 2])
-def test_what_ends_programs_rolls_back_and_goes_on_up(commit, names, db, others):
+def test_exceptions_that_end_programs_roll_back_and_propagate(commit, names, db, others):
     with pytest.raises(Boom):
         commit(*(put(f"a{n}") for n in range(others)), fail(Boom()))
     assert not db.in_transaction
@@ -421,21 +423,23 @@ def three():
     return {name: put(name) for name in "abc"}
 
 
-async def test_a_full_disk_at_the_common_commit_is_made_good_one_by_one(path, world, names):
+async def test_after_a_full_disk_at_the_common_commit_each_request_is_committed_alone(
+    path, world, names
+):
     callers, raised = await together(path, world, "full", requests=three())
     assert callers.told == {"a": "a", "b": "b", "c": "c"}
     assert raised is None
     assert names() == ["a", "b", "c", "first"]
 
 
-async def test_a_busy_commit_is_made_good_one_by_one(path, world, names):
+async def test_after_a_busy_commit_each_request_is_committed_alone(path, world, names):
     callers, raised = await together(path, world, "busy", requests=three())
     assert callers.told == {"a": "a", "b": "b", "c": "c"}
     assert raised is None
     assert names() == ["a", "b", "c", "first"]
 
 
-async def test_those_whose_own_commit_fails_too_are_told_so(path, world, names):
+async def test_requests_whose_own_commit_fails_too_get_the_error(path, world, names):
     """The common COMMIT and then the second of the three single ones."""
     callers, raised = await together(path, world, "full", None, "full", requests=three())
     refused = [name for name, answer in callers.told.items() if answer is StoreFull]
@@ -445,14 +449,16 @@ async def test_those_whose_own_commit_fails_too_are_told_so(path, world, names):
 
 
 @pytest.mark.parametrize("fault", ["unknown-absent", "unknown-present"])
-async def test_an_unknown_commit_stops_the_store_and_answers_everyone(path, world, names, fault):
+async def test_an_unknown_outcome_of_commit_stops_the_store_and_fails_every_request(
+    path, world, names, fault
+):
     callers, raised = await together(path, world, fault, requests=three())
     assert callers.told == dict.fromkeys("abc", StoreFailed)
     assert "cannot tell" in str(raised)
     assert names() == (["first"] if fault == "unknown-absent" else ["a", "b", "c", "first"])
 
 
-async def test_a_stopped_store_refuses_what_comes_later(path, world):
+async def test_a_stopped_store_refuses_later_requests(path, world):
     next_fault, arm = faults_at("unknown-absent")
     with pytest.raises(StoreFailed, match="cannot tell"):
         async with open_store(path, clock=world.clock, open_worker=inline(next_fault)) as store:
@@ -465,7 +471,7 @@ async def test_a_stopped_store_refuses_what_comes_later(path, world):
             assert "cannot tell" in str(store.failure)
 
 
-async def test_what_ends_programs_ends_the_store_and_comes_out(path, world, names):
+async def test_exceptions_that_end_programs_stop_the_store_and_propagate(path, world, names):
     """A request raised what is no `Exception`."""
     callers = Callers()
     with pytest.raises(BaseExceptionGroup) as caught:
@@ -479,7 +485,7 @@ async def test_what_ends_programs_ends_the_store_and_comes_out(path, world, name
     assert names() == ["first"]
 
 
-async def test_waiters_outside_the_block_are_answered_when_the_writer_dies(
+async def test_callers_outside_the_block_get_an_error_when_the_writer_dies(
     path, world, autojump_clock
 ):
     """They are no children of the block, so nothing cancels them."""

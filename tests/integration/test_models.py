@@ -127,7 +127,7 @@ async def test_all_conversations_share_the_threads_of_the_tools(start):
     assert afterwards.text == "the sea"
 
 
-async def test_the_facts_of_the_moment_come_last_and_are_not_kept(start):
+async def test_current_facts_come_last_and_are_not_stored(start):
     async with (
         open_model(brief) as model,
         chat_agents(endpoint(model), facts=lambda turn: f"It is turn {turn.turn_id}.") as agents,

@@ -75,7 +75,7 @@ def make_store(path, rows=200):
 # What a store's file is like
 
 
-def test_the_file_is_wal_full_strict_and_ours(path, sql):
+def test_the_file_uses_wal_full_sync_strict_tables_and_our_application_id(path, sql):
     with SessionStore(path) as store:
         assert store._db.pragma("journal_mode") == "wal"
         assert store._db.pragma("synchronous") == 2  # FULL
@@ -85,7 +85,7 @@ def test_the_file_is_wal_full_strict_and_ours(path, sql):
     assert sql("PRAGMA journal_mode") == [["wal"]]
 
 
-async def test_every_connection_of_the_actor_is_full_and_checks_foreign_keys(path):
+async def test_every_connection_of_the_actor_uses_full_sync_and_checks_foreign_keys(path):
     def settings(db):
         return [db.pragma(name) for name in ("journal_mode", "synchronous", "foreign_keys")]
 
@@ -95,7 +95,7 @@ async def test_every_connection_of_the_actor_is_full_and_checks_foreign_keys(pat
         assert await store.snapshot(lambda tx: settings(tx.db)) == ["wal", 2, 1]
 
 
-def test_every_table_of_ours_is_strict(path, sql):
+def test_every_table_is_strict(path, sql):
     SessionStore(path).close()
     tables = {
         name: strict
@@ -109,7 +109,7 @@ def test_every_table_of_ours_is_strict(path, sql):
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-async def test_the_files_are_for_their_owner_alone(path, umask):
+async def test_the_files_are_private(path, umask):
     before = os.umask(umask)
     try:
         async with open_store(path) as store:
@@ -140,7 +140,7 @@ def test_a_symlink_leads_to_the_store(tmp_path, open_file):
     assert link.is_symlink()
 
 
-def test_a_symlink_to_nothing_makes_the_file_it_names(tmp_path, open_file):
+def test_a_symlink_to_a_missing_file_creates_that_file(tmp_path, open_file):
     link = tmp_path / "link.db"
     link.symlink_to(tmp_path / "real.db")
     open_file(link)
@@ -148,7 +148,7 @@ def test_a_symlink_to_nothing_makes_the_file_it_names(tmp_path, open_file):
     assert (tmp_path / "real.db").stat().st_size > 0
 
 
-async def test_a_symlink_does_not_lead_around_the_lock(tmp_path):
+async def test_a_symlink_does_not_bypass_the_lock(tmp_path):
     link = tmp_path / "link.db"
     link.symlink_to(tmp_path / "real.db")
     async with open_store(tmp_path / "real.db"):
@@ -185,12 +185,12 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path, open_file):
     refused(open_file, tmp_path / "file" / "state.db", named=tmp_path / "file")
 
 
-def test_what_is_no_regular_file_is_refused(tmp_path, open_file):
+def test_a_file_that_is_not_regular_is_refused(tmp_path, open_file):
     os.mkfifo(tmp_path / "pipe")
     refused(open_file, tmp_path / "pipe")
 
 
-def test_a_circle_of_symlinks_is_refused(tmp_path, open_file):
+def test_a_cycle_of_symlinks_is_refused(tmp_path, open_file):
     (tmp_path / "a.db").symlink_to(tmp_path / "b.db")
     (tmp_path / "b.db").symlink_to(tmp_path / "a.db")
     refused(open_file, tmp_path / "a.db")
@@ -202,7 +202,7 @@ def test_a_name_that_is_too_long_is_refused(tmp_path, open_file, length):
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="/proc takes no files, even of root")
-def test_a_folder_that_takes_no_files_is_refused(open_file):
+def test_a_folder_without_write_permission_is_refused(open_file):
     refused(open_file, Path("/proc/state.db"))
 
 
@@ -305,7 +305,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("make", UNFIT.values(), ids=UNFIT.keys())
-def test_an_unfit_file_is_refused_and_left_as_it_is(path, open_file, make):
+def test_an_unsuitable_file_is_refused_and_not_changed(path, open_file, make):
     make(path)
     before = path.read_bytes()
     refused(open_file, path)
@@ -370,7 +370,7 @@ def test_a_network_file_system_is_refused(tmp_path, kind, fits):
     assert not path.exists()
 
 
-def test_where_there_is_no_list_of_mounts_nothing_is_refused(tmp_path):
+def test_without_a_list_of_mounts_nothing_is_refused(tmp_path):
     refuse_network_file_system(tmp_path / "state.db", tmp_path / "none")
 
 
@@ -514,7 +514,7 @@ async def test_a_session_store_opens_before_and_after_a_runtime(path):
 
 
 @pytest.mark.parametrize("make", UNFIT.values(), ids=UNFIT.keys())
-def test_no_lock_file_is_left_beside_what_is_not_ours(path, open_file, make):
+def test_no_lock_file_is_left_beside_a_refused_file(path, open_file, make):
     """A lock beside somebody else's file may mean something to him."""
     make(path)
     lock = path.with_name(f"{path.name}.lock")

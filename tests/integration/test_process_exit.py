@@ -101,7 +101,7 @@ trio.run(main)
     check(path, said)
 
 
-def test_an_exception_in_the_block_comes_out_as_itself(path):
+def test_an_exception_in_the_block_propagates_unchanged(path):
     said, complaint = run(
         path,
         """
@@ -398,7 +398,7 @@ except StoreFailed as error:
     check(path, "\n".join(acknowledged) + "\n")
 
 
-def test_a_store_that_fails_while_nobody_asks_it(path):
+def test_a_store_that_fails_without_a_request(path):
     _, complaint = run(
         path,
         """
@@ -443,7 +443,7 @@ trio.run(main)
     check(path, said)
 
 
-def test_a_session_store_that_nobody_closes(path):
+def test_a_session_store_that_is_never_closed(path):
     said, _ = run(
         path,
         """
