@@ -80,7 +80,7 @@ def report(backups, slowest, said):
 
 
 def test_backups_of_the_actor_under_load_are_complete(path, tmp_path, prove):
-    """With other processes and with tasks of its own, which do not wait for the copy."""
+    """Other processes and tasks of this one write meanwhile; the tasks do not wait for the copy."""
     backups = 30 if prove else 3
 
     async def append_for_ever(store, acknowledged, who):

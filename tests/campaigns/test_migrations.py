@@ -234,7 +234,7 @@ def test_a_full_disk_leaves_the_old_version(fixture, server, version, prove):
             assert len(refusal.splitlines()) == 1
             assert str(target) in refusal
             assert version_of(target)[0] in range(version, CURRENT)
-        SessionStore(target).close()  # there is room again
+        SessionStore(target).close()  # there is space again
         check(target, rows, SESSIONS)
         shutil.rmtree(target.parent)
     assert refusals > 3

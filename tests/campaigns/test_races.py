@@ -1,8 +1,8 @@
-"""C4: real processes race for one file. One rotates, the others learn which; no row is lost.
+"""C4: real processes race for one file. One rotates, the others get its result; no row is lost.
 
 Each campaign is a function that returns the violations it saw. It runs on the store and on mutants
 of it (see `tests.support.racing`): `rotate` without the comparison (M3), a lease without its token
-(M7), a lease on the wall clock (M8), transactions that begin deferred (M13).
+(M7), a lease on the wall clock (M8), transactions that start deferred (M13).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def judge_leases(prepared):
 
 
 def judge_lineage(judge, session_id, key, route, answers):
-    """There is one child, the parent has ended, and the route leads to the child."""
+    """There is one child, the parent has ended, and the route names the child."""
     parent = judge.get_session(session_id)
     if parent.end_reason != "compression":
         yield f"the parent ended with {parent.end_reason}"
@@ -169,7 +169,7 @@ def test_the_mutant_that_does_not_compare_forks_without_the_index(path):
     assert [v for v in violations if "winners" in v]
 
 
-def test_the_mutant_that_begins_deferred_is_caught(path):
+def test_the_mutant_that_starts_deferred_is_caught(path):
     """M13: an outdated snapshot cannot be written from, however long it waits."""
     violations = race(path, 4, 30, "deferred")
     assert [v for v in violations if "StoreBusy" in v]

@@ -1,4 +1,4 @@
-"""Who was let in, and who asks to be: codes that are good once and for an hour."""
+"""Paired principals and pairing requests: a code is valid once and for an hour."""
 
 from __future__ import annotations
 
@@ -163,19 +163,19 @@ def test_at_most_three_users_get_a_code_within_five_minutes(store, world, sql):
     assert ask(store, replace(BOB, platform="signal"), "BBBB-0002")
     world.pass_time(FIVE_MINUTES - 4)
     assert not ask(store, BOB, "BBBB-0003")
-    world.pass_time(1)  # since the first of them has asked
+    world.pass_time(1)  # since the first request
     assert ask(store, BOB, "BBBB-0003")
     assert not ask(store, ALICE, "BBBB-0004")
     waiting = [each.source.user_id for each in store.pairings()]
-    assert waiting == ["s0", "s1", "s2", "43", "43", "43"], "nobody has lost his place"
+    assert waiting == ["s0", "s1", "s2", "43", "43", "43"], "every request is kept"
     assert isinstance(store.approve_pairing("AAAA-0000", "user", CONSOLE), Pairing)
     world.pass_time(2 * HOUR)
     ask(store)
-    assert sql("SELECT count(*) FROM pairings") == [[1]]  # what is over is not kept
+    assert sql("SELECT count(*) FROM pairings") == [[1]]  # expired requests are deleted
 
 
 def test_repeated_requests_of_unknown_users_do_not_block_others_for_long(store, world):
-    """Three of them at a time, and as often as they like: a fourth is heard all the same."""
+    """Three at a time, as often as they like; a fourth user still gets a code."""
     for minute in range(60):
         for n in range(3):
             ask(store, replace(ALICE, user_id=f"s{n}"), f"AAAA-{minute:02}0{n}")
@@ -250,7 +250,7 @@ def test_pairings_requests_and_locks_survive_a_restart(path, world):
         assert store.integrity_check() == []
 
 
-# Approved, answered and told in one transaction
+# Pairing, answer and welcome in one transaction
 
 
 def test_a_pairing_its_answer_and_the_welcome_are_committed_together(store):
@@ -290,7 +290,7 @@ def test_a_wrong_code_is_answered_and_sends_no_welcome(store):
     assert texts(store) == ["Wrong."]
 
 
-# Taken back
+# Removal
 
 
 def test_a_principal_is_removed_from_every_account_and_no_other_principal_is(store):

@@ -1,4 +1,4 @@
-"""Small promises of the store that mutants showed to be untested."""
+"""Small guarantees of the store that mutants showed to be untested."""
 
 from __future__ import annotations
 

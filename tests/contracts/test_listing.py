@@ -1,4 +1,4 @@
-"""`list_sessions`: one line per conversation, in an order and in pages a person can follow."""
+"""`list_sessions`: one line per conversation, in a stable order and in pages."""
 
 from __future__ import annotations
 

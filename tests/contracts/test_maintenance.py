@@ -1,4 +1,4 @@
-"""House-keeping: what is tidied, pruned and deleted, and above all what is not."""
+"""Maintenance: what is cleaned up, pruned and deleted, and what is not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def compressed(store, session_id="parent"):
 
 
 def orphan(store, world, session_id="orphan", *, days=9, texts=("hello",), **fields):
-    """A child of `parent` that began so many days ago."""
+    """A child of `parent` that started this many days ago."""
     fields.setdefault("parent_session_id", "parent")
     store.create_session(session_id, "tui", started_at=world.now - days * DAY, **fields)
     for text in texts:
@@ -41,12 +41,12 @@ def rows_and_kinds(store):
 
 
 def ends(store, *session_ids):
-    """How each of the sessions ended, or that it is gone."""
+    """The end reason of each session, or that it was deleted."""
     found = [store.get_session(session_id) for session_id in session_ids]
     return ["gone" if session is None else session.end_reason for session in found]
 
 
-# Continuations that nobody continued
+# Unused continuations
 
 
 def test_an_old_continuation_that_no_model_answered_is_ended(store, world):
@@ -148,7 +148,7 @@ def test_all_orphans_are_ended_at_once(store, world):
     assert ends(store, *(f"o{n}" for n in range(5))) == ["orphaned_compression"] * 5
 
 
-# What terminals left behind
+# Empty sessions of terminals
 
 
 def ghost(store, world, session_id="ghost", *, source="tui", days=2.0, end="tui_close"):
@@ -211,7 +211,7 @@ def test_an_empty_terminal_session_with_a_route_is_kept(store, world):
 
 @pytest.fixture
 def talk(store):
-    """A session `a` with four rows, one of them taken back."""
+    """A session `a` with four rows, one of them rewound."""
     store.create_session("a", "tui", system_prompt="be kind")
     for text in ("plum one", "plum two", "plum three"):
         last = store.append_message("a", "user", text)
@@ -222,7 +222,7 @@ def talk(store):
 
 
 def rows_left(sql):
-    """How many rows each table holds, if any; without what SQLite and its full text index keep."""
+    """Row counts of all non-empty tables, except those of SQLite and its full-text index."""
     tables = sql(
         "SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'meta' "
         "AND name NOT LIKE 'sqlite%' AND name NOT LIKE 'search%'"
@@ -322,7 +322,7 @@ def turn(accepted, **fields):
 
 
 def ended(store, world, session_id, days, *, source="tui", texts=("one", "two")):
-    """A session that ended so many days ago."""
+    """A session that ended this many days ago."""
     now, world.now = world.now, world.now - days * DAY
     store.create_session(session_id, source)
     for text in texts:

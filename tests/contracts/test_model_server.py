@@ -219,7 +219,7 @@ async def test_prompts_are_cached(client, protocol):
     ]
 
 
-async def test_each_key_has_a_cache_of_its_own(client, protocol):
+async def test_each_key_has_its_own_cache(client, protocol):
     async with open_model() as model:
         for key in ("one", "two", "one"):
             await ask(client, model, protocol, protocol.body(LONG), **{protocol.key_header: key})

@@ -174,7 +174,7 @@ def test_setting_the_date_neither_ends_nor_extends_a_lease(store, world, jump):
 
 def test_a_lease_from_before_a_reboot_is_invalid(store, world):
     store.try_acquire_compression_lock("s", "a")
-    world.steady = 3.0  # the steady clock began anew
+    world.steady = 3.0  # the monotonic clock was reset
     assert store.try_acquire_compression_lock("s", "b") is True
 
 

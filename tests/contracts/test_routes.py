@@ -13,7 +13,7 @@ from hermes.store import Rotation
 
 
 def say(store, key="k", event=None):
-    """One whole turn on the key; returns the session."""
+    """Commit one turn for the key; returns the session."""
     accepted = store.accept(Inbound(key, event or f"{key}-event", "hi"))
     receipt = accepted.receipt
     store.commit_turn(
@@ -29,8 +29,8 @@ def say(store, key="k", event=None):
     return receipt.session_id
 
 
-def told(store):
-    """Every boundary there ever was, delivered or not."""
+def boundaries_of(store):
+    """All boundaries, delivered or not."""
     return store.snapshot(
         lambda tx: [
             (event.removeprefix("on_session_"), session_id, reason)
@@ -48,7 +48,7 @@ def test_a_new_session_starts_after_the_old_one_is_finalized(store):
     assert route.session_id != old
     assert route.epoch == before.epoch + 1
     assert route.pending_title == "Fresh start"
-    assert told(store) == [
+    assert boundaries_of(store) == [
         ("finalize", old, "session_reset"),
         ("reset", route.session_id, "session_reset"),
     ]
@@ -62,7 +62,7 @@ def test_a_new_session_starts_after_the_old_one_is_finalized(store):
 
 def test_a_new_session_of_an_unused_key_only_resets(store):
     route = store.new_session("k", platform="cli")
-    assert told(store) == [("reset", route.session_id, "session_reset")]
+    assert boundaries_of(store) == [("reset", route.session_id, "session_reset")]
     assert route.platform == "cli"
 
 
@@ -83,7 +83,7 @@ def test_closing_finalizes_and_ends_the_current_session(store):
     assert store.close_session("k", reason="tui_close") == "child"
     assert store.get_session("child").end_reason == "tui_close"
     assert store.get_session(old).end_reason == "compression"
-    assert told(store) == [("finalize", "child", "tui_close")]
+    assert boundaries_of(store) == [("finalize", "child", "tui_close")]
     assert store.get_route("k").session_id not in {old, "child"}
     assert store.close_session("nobody") is None
 
@@ -91,7 +91,7 @@ def test_closing_finalizes_and_ends_the_current_session(store):
 def test_closing_a_session_without_a_row_finalizes_it_too(store):
     named = store.accept(Inbound("k", "e", "hi")).receipt.session_id
     assert store.close_session("k") == named
-    assert told(store) == [("finalize", named, "closed")]
+    assert boundaries_of(store) == [("finalize", named, "closed")]
 
 
 def test_a_shutdown_finalizes_and_ends_nothing(store):
@@ -99,7 +99,7 @@ def test_a_shutdown_finalizes_and_ends_nothing(store):
     before = store.get_route("k")
     assert store.finalize("k") == session_id
     assert store.finalize("nobody") is None
-    assert told(store) == [("finalize", session_id, "shutdown")]
+    assert boundaries_of(store) == [("finalize", session_id, "shutdown")]
     assert store.get_session(session_id).ended_at is None
     assert store.get_route("k") == before
 
@@ -112,9 +112,9 @@ def test_a_switch_neither_ends_nor_finalizes_what_it_leaves(store):
     assert (route.session_id, route.epoch) == ("other", 2)
     assert store.get_session(first).ended_at is None
     assert store.get_session("other").ended_at is None
-    assert told(store) == [("switch", "other", "session_switch")]
+    assert boundaries_of(store) == [("switch", "other", "session_switch")]
     assert store.switch("k", "other") == route
-    assert len(told(store)) == 1
+    assert len(boundaries_of(store)) == 1
 
 
 def test_a_switch_to_the_session_that_ended_here_opens_it_again(store):
@@ -134,7 +134,7 @@ def test_an_exact_title_takes_precedence_over_a_prefix_of_an_id(store):
 
 def test_a_pending_title_is_applied_after_the_first_turn(store):
     store.set_pending_title("k", "Mine")
-    assert store.apply_pending_title("k") is None  # no row yet: it goes on waiting
+    assert store.apply_pending_title("k") is None  # no row yet: the title stays pending
     assert store.get_route("k").pending_title == "Mine"
     session_id = say(store)
     assert store.apply_pending_title("k") == "Mine"

@@ -1,4 +1,4 @@
-"""Search: what is found, how it is shown, and that what was taken back is never shown again."""
+"""Search: what is found, how it is shown, and that rewound messages are never shown."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_arguments_that_are_not_json_do_not_prevent_indexing(chat, arguments):
 
 
 def deeper(frames, work):
-    """Call `work` with so many more frames on the stack."""
+    """Call `work` with this many more frames on the stack."""
     return work() if frames == 0 else deeper(frames - 1, work)
 
 
@@ -407,7 +407,7 @@ def test_a_page_has_twenty_hits_by_default(chat):
     assert len(ids(chat, "plum")) == 20
 
 
-# What was taken back
+# Rewound messages
 
 
 def test_neighbours_are_of_the_same_session(store):
@@ -528,7 +528,7 @@ def test_a_search_finds_messages_of_another_process(chat, path):
 
 
 def without_anything_of_ours(path, statement):
-    """Run a statement from another process, on a connection that knows nothing of Hermes."""
+    """Run a statement from another process, on a plain SQLite connection."""
     code = "import sys, apsw; apsw.Connection(sys.argv[1]).execute(sys.argv[2]).fetchall()"
     subprocess.run([sys.executable, "-c", code, str(path), statement], check=True, timeout=60)
 
@@ -593,7 +593,7 @@ def test_the_index_holds_no_second_copy_of_the_text(chat, path):
     assert "search_content" not in tables
 
 
-# Whatever is typed
+# Any query
 
 
 def test_every_query_has_a_result(chat):
@@ -631,7 +631,7 @@ PIECES = st.one_of(
 
 @pytest.fixture
 def fruit(store):
-    """A session with a row, and another that was taken back."""
+    """A session with a row, and another that was rewound."""
     store.create_session("a", "tui")
     store.append_message("a", "user", "apple pear 苹果 한국어")
     taken = store.append_message("a", "user", "apple taken back").message_id

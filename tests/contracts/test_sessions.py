@@ -1,4 +1,4 @@
-"""Session rows, behind every face."""
+"""Session rows."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ async def test_a_read_sees_what_was_written_before_it(any_store):
         assert transcript.head == await any_store.head("a")
 
 
-async def test_a_read_in_pages_sees_what_was_written_before_it(any_store):
+async def test_a_browsing_read_sees_what_was_written_before_it(any_store):
     await any_store.create_session("a", "x")
     await any_store.append_message("a", "user", "the first words")
     [listed] = await any_store.list_sessions(source="x", limit=5)
@@ -172,7 +172,7 @@ async def test_a_search_writes_nothing_if_all_is_indexed(any_store, sql):
     sql("ROLLBACK")
 
 
-async def test_long_work_runs_in_a_transaction_of_its_own(any_store):
+async def test_long_work_runs_in_a_separate_transaction(any_store):
     await any_store.create_session("a", "x")
     await any_store.append_message("a", "user", "plum")
     await any_store.index_pending()
@@ -320,7 +320,7 @@ async def test_a_store_that_was_closed_can_be_opened_again(kind, path, world):
 
 
 def subscriber(store, sql):
-    """Notes what is handed over, and checks that it is on disk by then."""
+    """Records what is handed over, and checks that it is on disk by then."""
     heard = []
 
     def on_accepted(accepted):
@@ -379,7 +379,7 @@ async def test_what_is_handed_over_comes_in_commit_order(async_store, sql):
 
 
 async def test_nothing_is_handed_over_of_a_request_that_failed(async_store, sql):
-    """Alone, in a batch where it fails first, and in a batch that is run with savepoints."""
+    """Alone, in a batch in which it fails first, and in a batch that is run with savepoints."""
     heard, subscribed = subscriber(async_store, sql)
 
     def accept_and_fail(tx):

@@ -80,7 +80,7 @@ async def test_after_an_idle_week_update_ids_start_again(server, call):
     server.say(7, "after")
     (after,) = await update_ids(call)
     assert after < before
-    assert await update_ids(call, offset=before + 1) == []  # literally: lower ids are confirmed
+    assert await update_ids(call, offset=before + 1) == []  # lower ids are confirmed
 
 
 async def test_a_poll_waits_for_updates_until_its_timeout(server, call, autojump_clock):

@@ -1,4 +1,4 @@
-"""What tools leave on disk: calls that are made once, approvals that are used once."""
+"""Records of tools: calls that are made once, approvals that are used once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IDLE = ExpiryPolicy(mode="idle", idle_minutes=10)
 
 
 def begun_turn(store, event="e1", key="k"):
-    """A turn that runs: its message is on disk, and open."""
+    """A running turn, whose message is on disk and open."""
     return store.accept(Inbound(key, event, "text")).receipt
 
 
@@ -210,7 +210,7 @@ def test_too_many_pending_requests_are_refused(store, world):
         store.ask_approval("k", "mail", f"[{n}]")
     with pytest.raises(Overloaded, match="20 calls already wait"):
         store.ask_approval("k", "mail", "[20]")
-    assert store.ask_approval("k", "mail", "[3]")  # it waits already
+    assert store.ask_approval("k", "mail", "[3]")  # it is pending already
     assert store.ask_approval("other", "mail", "[20]")
     store.decide_approval("k", None, approve=False)
     assert store.ask_approval("k", "mail", "[20]")
@@ -232,7 +232,7 @@ def test_approvals_survive_a_restart(path, world):
         assert not store.take_approval("k", "mail", "[2]")
 
 
-# Decided, answered and told in one transaction
+# Decision, answer and message in one transaction
 
 
 def test_a_decision_its_answer_and_the_message_that_follows_are_committed_together(store, world):
@@ -336,7 +336,7 @@ def test_a_key_that_only_resembles_a_background_key_asks_for_itself(store):
     assert store.ask_approval(far, "mail", "{}").asked_of == far
 
 
-# Nothing is left behind
+# Deletion
 
 
 def test_deleting_a_session_deletes_its_requests(store, sql):

@@ -1,4 +1,4 @@
-"""Transcript rows: appended, counted, rewound, edited, replaced; that deletes none of them."""
+"""Transcript rows: appended, counted, rewound, edited and replaced; none is ever deleted."""
 
 from __future__ import annotations
 

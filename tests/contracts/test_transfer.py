@@ -1,4 +1,4 @@
-"""Export and import: the same again, or a refusal in one sentence with nothing imported."""
+"""Export and import: a lossless round trip, or a refusal in one sentence with nothing imported."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def fill(store, session_id="a"):
     store.update_token_counts(session_id, Usage("title", None, None, 1))
 
 
-# The same again
+# Round trips
 
 
 def test_a_session_with_everything_is_the_same_after_a_round_trip(store, other):
@@ -193,7 +193,7 @@ def test_empty_lines_are_passed_over(store):
     assert store.import_sessions([]) == Imported(0, 0)
 
 
-# What is there already
+# Existing sessions
 
 
 def test_sessions_that_exist_are_left_as_they_are(store):
@@ -396,7 +396,7 @@ def test_bad_lines_are_refused_in_one_sentence_and_nothing_is_imported(store, ba
 @pytest.mark.parametrize(
     "bad", [line(id="i" * 300), line(usage=[{"input_tokens": 2**70}]), line(id="\x00abc")]
 )
-def test_a_refused_import_leaves_every_view_unchanged(store, bad):
+def test_a_refused_import_stores_nothing(store, bad):
     with pytest.raises(BadImport):
         store.import_sessions([line(id="good"), bad])
     assert store.list_sessions() == []

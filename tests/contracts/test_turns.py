@@ -335,8 +335,8 @@ def test_open_rows_come_in_inbox_order_and_in_pages(store):
 # Expiry
 
 
-def told(store):
-    """Every boundary there ever was, delivered or not."""
+def boundaries_of(store):
+    """All boundaries, delivered or not."""
     return store.snapshot(
         lambda tx: tx.all("SELECT event, session_id, reason FROM boundaries ORDER BY id")
     )
@@ -351,7 +351,7 @@ def test_without_a_policy_nothing_expires(store, world):
     assert (later.receipt.session_id, later.expired) == (accepted.receipt.session_id, None)
 
 
-def test_accept_expires_an_overdue_route_and_begins_a_new_session(store, world):
+def test_accept_expires_an_overdue_route_and_starts_a_new_session(store, world):
     accepted = store.accept(inbound(), policy=IDLE)
     store.commit_turn(turn(accepted))
     old = accepted.receipt.session_id
@@ -359,7 +359,7 @@ def test_accept_expires_an_overdue_route_and_begins_a_new_session(store, world):
     later = store.accept(inbound("e2"), policy=IDLE)
     assert later.expired == old != later.receipt.session_id
     assert store.get_session(old).end_reason == "session_expired"
-    assert told(store) == [
+    assert boundaries_of(store) == [
         ("on_session_finalize", old, "session_expired"),
         ("on_session_reset", later.receipt.session_id, "session_expired"),
     ]
@@ -392,12 +392,12 @@ def test_a_sweep_expires_each_overdue_session_exactly_once(store, world):
     ids = [store.get_route(key).session_id for key in ("k1", "k2")]
     assert store.sweep_expired() == ids
     assert store.sweep_expired() == []
-    finalized = [b for b in told(store) if b[0] == "on_session_finalize"]
+    finalized = [b for b in boundaries_of(store) if b[0] == "on_session_finalize"]
     assert [session_id for _, session_id, _ in finalized] == ids
     assert store.get_route("k1").expires_at is None
 
 
-# What people and models send
+# Invalid and unusual input
 
 
 @pytest.mark.parametrize("key", ["", "x" * 1001, "line\nbreak", "nul\0"])
@@ -479,8 +479,14 @@ def test_the_source_of_a_message_is_stored_with_its_session(store):
     accepted = store.accept(inbound(source=source))
     store.commit_turn(turn(accepted))
     session = store.get_session(accepted.receipt.session_id)
-    told = (session.source, session.chat_id, session.chat_type, session.thread_id, session.user_id)
-    assert told == ("telegram", "chat-1", "group", "topic-2", "u")
+    source = (
+        session.source,
+        session.chat_id,
+        session.chat_type,
+        session.thread_id,
+        session.user_id,
+    )
+    assert source == ("telegram", "chat-1", "group", "topic-2", "u")
 
 
 def test_a_conversation_that_was_resumed_does_not_expire_at_the_next_message(store, world):
@@ -505,7 +511,7 @@ def test_expiry_ends_the_tip_of_what_another_process_compressed(store, world, pa
     later = store.accept(inbound("e2"), policy=IDLE)
     assert later.expired == "child"
     assert store.get_session("child").end_reason == "session_expired"
-    assert told(store)[0] == ("on_session_finalize", "child", "session_expired")
+    assert boundaries_of(store)[0] == ("on_session_finalize", "child", "session_expired")
 
 
 def test_active_routes_do_not_keep_others_from_expiring(store, world):

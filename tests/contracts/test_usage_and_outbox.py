@@ -1,4 +1,4 @@
-"""The usage ledger, and replies on their way out."""
+"""The usage ledger and the outbox."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_the_usage_of_a_turn_is_committed_with_it(store, sql, world):
 
 
 def test_in_a_shared_conversation_each_user_is_charged_for_its_own_turns(store):
-    """Else who has begun it pays for all, and the others may spend without end."""
+    """Otherwise the user who started it would pay for all, and the others would have no limit."""
     ann, ben = (Source("telegram", chat_id="-1", user_id=who) for who in ("7", "8"))
     for number, source in enumerate((ann, ben, ben)):
         take_turn(store, f"e{number}", usage=[FULL], source=source)
@@ -187,7 +187,7 @@ def test_the_oldest_replies_are_read_first(store):
     assert [row.body["n"] for row in store.pending_outbox("x", limit=3)] == [0, 1, 2]
 
 
-def test_a_send_is_marked_when_it_begins_and_counted(store):
+def test_a_send_is_marked_and_counted_when_it_starts(store):
     take_turn(store, "e1", reply("x", 1), reply("x", 2))
     first, second = [row.outbox_id for row in store.pending_outbox()]
     store.mark_sending([first])
@@ -275,7 +275,7 @@ def test_sent_parts_are_recorded_and_the_next_part_is_in_flight(store):
     store.mark_sending([first])
     store.mark_part(first, 1)
     store.mark_part(first, 2)
-    store.mark_part(second, 7)  # which was not begun
+    store.mark_part(second, 7)  # which was not started
     assert [(row.part, row.state) for row in store.pending_outbox()] == [
         (2, "sending"),
         (0, "pending"),

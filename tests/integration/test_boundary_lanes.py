@@ -1,4 +1,4 @@
-"""Boundaries reach the hooks: in order, isolated, under a deadline, again after a crash."""
+"""Boundaries are delivered to the hooks: in order, isolated, with a deadline, and after a crash."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IDLE = ExpiryPolicy(mode="idle", idle_minutes=1)
 
 
 class Recorder:
-    """Hooks that write down what they hear."""
+    """Hooks that record their calls."""
 
     def __init__(self):
         self.heard = []
@@ -194,7 +194,7 @@ async def test_a_plain_hook_runs_in_a_thread_and_may_block(path):
 
 
 async def test_boundaries_left_open_by_a_crash_are_delivered_at_the_next_start(path):
-    with SessionStore(path) as store:  # nobody delivers for this face
+    with SessionStore(path) as store:  # no hooks run for this store
         store.new_session("k")
         old = store.get_route("k").session_id
         new = store.new_session("k").session_id
@@ -292,7 +292,7 @@ async def test_a_hook_that_raises_system_exit_does_not_end_the_program(path, pla
 
 
 async def test_hooks_that_never_end_lose_no_boundary(path, caplog):
-    """All threads are held: what cannot be told stays open, and is told at the next start."""
+    """All threads are blocked: undelivered boundaries stay open until the next start."""
     release = threading.Event()
 
     def hang(session_id, platform):

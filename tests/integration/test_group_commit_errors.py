@@ -1,6 +1,6 @@
-"""Group commit when something goes wrong: who is told what, and what is on disk.
+"""Errors in a group commit: what each caller gets, and what is on disk.
 
-The errors are SQLite's own wherever one can be had: a violated constraint, an interrupt, a lock of
+The errors are SQLite's own if possible: a violated constraint, an interrupt, a lock of
 another connection, a disk (of the faulty VFS) that is full or fails.
 """
 
@@ -19,7 +19,7 @@ from tests.support.faulty_vfs import Fault, FaultyVFS
 
 
 class Boom(BaseException):
-    """What ends programs, and is nobody's answer."""
+    """An exception that ends programs and is not the answer to a request."""
 
 
 def put(name):
@@ -39,7 +39,7 @@ def violate(tx):
 
 
 def violate_at_commit(tx):
-    """A foreign key that is only looked at by COMMIT."""
+    """Violates a foreign key that only COMMIT checks."""
     tx.run("PRAGMA defer_foreign_keys = ON")
     tx.run("INSERT INTO session_texts (session_no) VALUES (4711)")
     tx.run("INSERT INTO meta (key, value) VALUES ('deferred', 'x')")
@@ -65,7 +65,7 @@ def fail(error):
 
 
 def fine():
-    """The guard's answer when the file is where it was."""
+    """The result of the guard if the file is in place."""
 
 
 @pytest.fixture
@@ -100,16 +100,16 @@ def db(path, world, vfs):
 
 @pytest.fixture
 def commit(db, world):
-    """Commit requests as one batch; returns what each was told, and the whole answer."""
+    """Commit requests as one batch; returns the outcome of each, and of the batch."""
 
     def run(*batch, check=fine):
         group = commit_group(db, world.clock, check, batch)
-        return [told(outcome) for outcome in group.outcomes], group
+        return [result_of(outcome) for outcome in group.outcomes], group
 
     return run
 
 
-def told(outcome):
+def result_of(outcome):
     return outcome.value if isinstance(outcome, Done) else type(outcome.error)
 
 
@@ -117,7 +117,7 @@ def told(outcome):
 
 
 def refuse(tx):
-    """Says no before anything is written."""
+    """Fails before anything is written."""
     raise KeyError(tx.one("SELECT count(*) FROM meta"))
 
 
@@ -257,7 +257,7 @@ def test_a_request_lost_with_the_transaction_is_run_again_and_may_succeed(commit
     assert len(names()) == 402
 
 
-# At COMMIT, surely undone: each is run again alone
+# At COMMIT, certainly undone: each is run again alone
 
 
 def test_a_constraint_that_only_commit_checks_fails_its_own_request(commit, names):
@@ -286,7 +286,7 @@ def test_a_disk_that_is_full_once_fails_no_request(commit, names, vfs):
     assert names() == ["a", "b", "c"]
 
 
-# A lock of another
+# A lock of another process
 
 
 def test_a_lock_of_another_process_fails_all_requests_and_stores_nothing(commit, names, path):
@@ -311,7 +311,7 @@ def test_a_lock_of_another_process_fails_a_single_request(db, world, path):
     assert commit_one(db, world.clock, fine, put("a")) == "a"
 
 
-# At COMMIT, anything else: unknown
+# At COMMIT, any other error: the outcome is unknown
 
 
 @pytest.mark.parametrize("operation", ["xWrite", "xSync"])
@@ -326,7 +326,7 @@ def test_an_unknown_outcome_of_commit_is_fatal_for_the_whole_batch(
     assert names() in ([], ["a", "b"])
 
 
-def test_an_unknown_outcome_of_one_commit_is_fatal_only_for_later_requests(commit, names, vfs):
+def test_an_unknown_outcome_of_one_commit_is_fatal_for_it_and_later_requests(commit, names, vfs):
     """The batch is lost to an interrupt; run one by one, the second cannot be settled."""
     tries = []
 
@@ -360,7 +360,7 @@ def test_a_removed_file_stops_the_batch(commit, names):
     assert names() == []
 
 
-# What is no answer
+# Exceptions that end programs
 
 
 @pytest.mark.parametrize("others", [0, 2])
@@ -376,20 +376,20 @@ def test_exceptions_that_end_programs_roll_back_and_propagate(commit, names, db,
 
 
 class Callers:
-    """Tasks outside the store's block, each with one request, and what they were told."""
+    """Tasks outside the store's block, each with one request, and the outcomes."""
 
     def __init__(self):
-        self.told = {}
+        self.outcomes = {}
 
     async def ask(self, store, name, work):
         try:
-            self.told[name] = await store.transact(work)
+            self.outcomes[name] = await store.transact(work)
         except Exception as error:  # noqa: BLE001 - the answer itself
-            self.told[name] = type(error)
+            self.outcomes[name] = type(error)
 
 
 def faults_at(*plan):
-    """Faults for the COMMITs to come, one after the other, once it was armed."""
+    """Faults of the next COMMITs, in order, after it is armed."""
     waiting = iter(())
 
     def next_fault():
@@ -403,7 +403,7 @@ def faults_at(*plan):
 
 
 async def together(path, world, *plan, requests):
-    """Send requests in one batch under the given faults; who was told what, and what came out."""
+    """Send requests in one batch with these faults; returns their outcomes and what was raised."""
     next_fault, arm = faults_at(*plan)
     callers, raised = Callers(), None
     async with trio.open_nursery() as outside:
@@ -427,14 +427,14 @@ async def test_after_a_full_disk_at_the_common_commit_each_request_is_committed_
     path, world, names
 ):
     callers, raised = await together(path, world, "full", requests=three())
-    assert callers.told == {"a": "a", "b": "b", "c": "c"}
+    assert callers.outcomes == {"a": "a", "b": "b", "c": "c"}
     assert raised is None
     assert names() == ["a", "b", "c", "first"]
 
 
 async def test_after_a_busy_commit_each_request_is_committed_alone(path, world, names):
     callers, raised = await together(path, world, "busy", requests=three())
-    assert callers.told == {"a": "a", "b": "b", "c": "c"}
+    assert callers.outcomes == {"a": "a", "b": "b", "c": "c"}
     assert raised is None
     assert names() == ["a", "b", "c", "first"]
 
@@ -442,7 +442,7 @@ async def test_after_a_busy_commit_each_request_is_committed_alone(path, world, 
 async def test_requests_whose_own_commit_fails_too_get_the_error(path, world, names):
     """The common COMMIT and then the second of the three single ones."""
     callers, raised = await together(path, world, "full", None, "full", requests=three())
-    refused = [name for name, answer in callers.told.items() if answer is StoreFull]
+    refused = [name for name, answer in callers.outcomes.items() if answer is StoreFull]
     assert len(refused) == 1
     assert raised is None
     assert names() == sorted(["first", *({"a", "b", "c"} - set(refused))])
@@ -453,7 +453,7 @@ async def test_an_unknown_outcome_of_commit_stops_the_store_and_fails_every_requ
     path, world, names, fault
 ):
     callers, raised = await together(path, world, fault, requests=three())
-    assert callers.told == dict.fromkeys("abc", StoreFailed)
+    assert callers.outcomes == dict.fromkeys("abc", StoreFailed)
     assert "cannot tell" in str(raised)
     assert names() == (["first"] if fault == "unknown-absent" else ["a", "b", "c", "first"])
 
@@ -467,12 +467,12 @@ async def test_a_stopped_store_refuses_later_requests(path, world):
             with trio.CancelScope(shield=True):
                 await callers.ask(store, "a", put("a"))
                 await callers.ask(store, "b", put("b"))
-            assert callers.told == {"a": StoreFailed, "b": StoreFailed}
+            assert callers.outcomes == {"a": StoreFailed, "b": StoreFailed}
             assert "cannot tell" in str(store.failure)
 
 
 async def test_exceptions_that_end_programs_stop_the_store_and_propagate(path, world, names):
-    """A request raised what is no `Exception`."""
+    """A request raised a `BaseException`."""
     callers = Callers()
     with pytest.raises(BaseExceptionGroup) as caught:
         async with trio.open_nursery() as outside:
@@ -488,7 +488,7 @@ async def test_exceptions_that_end_programs_stop_the_store_and_propagate(path, w
 async def test_callers_outside_the_block_get_an_error_when_the_writer_dies(
     path, world, autojump_clock
 ):
-    """They are no children of the block, so nothing cancels them."""
+    """They are not children of the block, so nothing cancels them."""
     callers = Callers()
     requests = {**three(), "bad": fail(Boom())}
 
@@ -511,7 +511,7 @@ async def test_callers_outside_the_block_get_an_error_when_the_writer_dies(
             await opened.wait()
             for name, work in requests.items():
                 outside.start_soon(callers.ask, stores[0], name, work)
-    assert callers.told == dict.fromkeys(requests, StoreFailed)
+    assert callers.outcomes == dict.fromkeys(requests, StoreFailed)
     assert "ended by Boom" in str(stores[0].failure)
 
 
@@ -531,7 +531,7 @@ async def test_a_failing_disk_under_the_actor(path, world, names, vfs, face):
                 await callers.ask(store, "unsynced", put("unsynced"))
                 vfs.disarm()
                 await callers.ask(store, "late", put("late"))
-    assert callers.told == {
+    assert callers.outcomes == {
         "full": StoreFull,
         "well": "well",
         "unsynced": StoreFailed,

@@ -222,7 +222,7 @@ for message in map(json.loads, sys.stdin):
 """
 
 
-async def test_all_pages_of_a_server_are_offered_each_tool_under_a_name_of_its_own():
+async def test_all_pages_of_a_server_are_offered_and_each_tool_has_its_own_name():
     with trio.fail_after(SECONDS):
         server = McpServer(name="s", command=[sys.executable, "-c", PAGES])
         async with open_servers([server]) as [connection]:

@@ -264,7 +264,7 @@ async def test_the_costs_of_a_running_turn_count_for_all_others(start):
 
     @tool
     async def wait() -> None:
-        """Wait for ever."""
+        """Wait forever."""
         begun.set()
         await trio.sleep_forever()
 
@@ -308,7 +308,7 @@ async def test_the_calls_of_an_interrupted_turn_are_recorded(start):
 
     @tool
     async def wait() -> None:
-        """Wait for ever."""
+        """Wait forever."""
         begun.set()
         await trio.sleep_forever()
 

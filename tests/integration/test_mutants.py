@@ -1,4 +1,4 @@
-"""`tools/mutants.py`: the list fits the code, and the runner tells caught from survived."""
+"""`tools/mutants.py`: the list fits the code, and the runner reports what was caught."""
 
 from __future__ import annotations
 

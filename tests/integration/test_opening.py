@@ -1,4 +1,4 @@
-"""Opening a file: what a store's file is like, and what is refused, in one sentence, unharmed."""
+"""Opening a file: the properties of a store's file, and files that are refused and not changed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(params=["blocking", "awaited"])
 def open_file(request):
-    """Open a path through one of the two faces, and close it again."""
+    """Open a path with one of the two kinds of store, and close it again."""
 
     def blocking(path):
         SessionStore(path).close()
@@ -47,7 +47,7 @@ def open_file(request):
 
 
 def refused(open_file, path, *, named=None):
-    """The sentence with which the path is refused; it must be one, and name what it is about."""
+    """The error for the path; it must be one sentence that names the path."""
     with pytest.raises(StoreRefused) as caught:
         open_file(path)
     sentence = str(caught.value)
@@ -57,7 +57,7 @@ def refused(open_file, path, *, named=None):
 
 
 def contents(folder):
-    """Name and digest of every file in the folder, but for lock files."""
+    """Name and digest of every file in the folder, except lock files."""
     return {
         file.name: hashlib.sha256(file.read_bytes()).hexdigest()
         for file in folder.iterdir()
@@ -72,7 +72,7 @@ def make_store(path, rows=200):
             store.append_message("s", "user", f"{number} " + "x" * 500)
 
 
-# What a store's file is like
+# Properties of a store's file
 
 
 def test_the_file_uses_wal_full_sync_strict_tables_and_our_application_id(path, sql):
@@ -128,7 +128,7 @@ def test_an_empty_file_becomes_a_store(path, open_file):
         assert store.integrity_check() == []
 
 
-def test_a_symlink_leads_to_the_store(tmp_path, open_file):
+def test_a_symlink_opens_its_target(tmp_path, open_file):
     real = tmp_path / "real.db"
     make_store(real, rows=1)
     link = tmp_path / "link.db"
@@ -166,7 +166,7 @@ def test_a_backup_opens_as_a_store(tmp_path, open_file):
         assert len(copy.get_messages("s")) == 10
 
 
-# What is refused, and left as it was
+# Refused files
 
 
 def test_a_directory_is_refused(tmp_path, open_file):
@@ -202,7 +202,7 @@ def test_a_name_that_is_too_long_is_refused(tmp_path, open_file, length):
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="/proc takes no files, even of root")
-def test_a_folder_without_write_permission_is_refused(open_file):
+def test_a_folder_in_which_files_cannot_be_created_is_refused(open_file):
     refused(open_file, Path("/proc/state.db"))
 
 
@@ -330,7 +330,7 @@ def test_a_refused_file_is_refused_again(path, open_file, make):
 
 
 def test_a_refused_file_is_not_locked_afterwards(path):
-    """The way out of every refusal gives the lock back."""
+    """Every refusal releases the lock."""
 
     async def opened():
         async with open_store(path):
@@ -515,7 +515,7 @@ async def test_a_session_store_opens_before_and_after_a_runtime(path):
 
 @pytest.mark.parametrize("make", UNFIT.values(), ids=UNFIT.keys())
 def test_no_lock_file_is_left_beside_a_refused_file(path, open_file, make):
-    """A lock beside somebody else's file may mean something to him."""
+    """A lock file beside a file of another program may have a meaning there."""
     make(path)
     lock = path.with_name(f"{path.name}.lock")
     lock.unlink(missing_ok=True)  # of the store that some of these files once were

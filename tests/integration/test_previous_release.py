@@ -134,7 +134,7 @@ TURNS = {
     "stop": [["After the command in stop"]],
     BACKGROUND: [["Water the plants"]],
 }  # fmt: skip
-"""Every turn that is expected, but for those that follow from a command."""
+"""Every expected turn, except those that follow from a command."""
 FOLLOWING = {
     "approved",
     "approving",
@@ -265,7 +265,7 @@ def test_every_command_is_answered_once(finished, key):
 
 
 @pytest.mark.parametrize("key", ["new", "reset it"])
-def test_a_reset_ends_what_came_before_it_and_the_rest_begins_a_new_session(finished, key):
+def test_a_reset_ends_earlier_messages_and_later_ones_start_a_new_session(finished, key):
     assert finished.session_of(key) != session_before(key)
     assert finished.texts(finished.session_of(key)) == [
         ("user", f"After the command in {key}"), ("assistant", f"echo: After the command in {key}"),
@@ -279,7 +279,7 @@ def test_a_reset_ends_what_came_before_it_and_the_rest_begins_a_new_session(fini
     ]
 
 
-def test_a_stop_drops_what_came_before_it(finished):
+def test_a_stop_drops_earlier_messages(finished):
     assert finished.session_of("stop") == session_before("stop")
     assert finished.kinds("stop") == ["command", "reply"]
 
@@ -425,7 +425,7 @@ def test_calls_recorded_before_the_crash_are_not_made_again(finished):
     assert results[:2] == [("charged 5", False)] * 2
     assert results[2] == ("charged 5 now", False)  # the third call is new
     assert results[3] == ("refuse failed: ValueError: no", True)
-    assert results[4][1]  # begun before the crash, so its outcome is unknown
+    assert results[4][1]  # started before the crash, so its outcome is unknown
     ran = [name for name, *_ in finished.tools if name != "send_mail"]
     assert ran == ["charge"]
     assert finished.select("SELECT * FROM once_calls") == []

@@ -93,7 +93,7 @@ async def test_waiting_requests_are_committed_together_and_in_order(path, kind):
             for n in range(200):
                 nursery.start_soon(store.append_message, "a", "user", str(n))
         after = store.statistics()
-        # The store may sweep or settle meanwhile, which are requests of its own.
+        # The store may sweep or settle meanwhile, which are additional requests.
         assert after.requests - before.requests in range(200, 203)
         assert after.commits - before.commits <= 4
         assert after.largest_batch > 50
@@ -259,7 +259,7 @@ async def test_a_closed_store_answers_at_once(path, kind):
 
 
 async def test_the_writer_works_during_an_outer_cancellation(path, kind):
-    """A last commit, shielded, in a block that is being cancelled."""
+    """A final commit, shielded, in a block that is being cancelled."""
     with trio.CancelScope() as outer:
         async with open_kind(kind, path) as store:
             await store.create_session("a", "x")
@@ -361,7 +361,7 @@ async def test_a_turn_under_load_is_never_partially_visible(path):
 async def test_the_index_is_updated_automatically(path, autojump_clock):
     async with open_store(path, open_worker=inline()) as store:
         await store.create_session("a", "x")
-        await trio.sleep(1)  # until what an earlier process may have left is indexed
+        await trio.sleep(1)  # until rows that an earlier process may have left are indexed
         await store.append_messages("a", [Message("user", f"word{n}") for n in range(600)])
         await trio.sleep(10)  # long before the next sweep
         assert await store.snapshot(lambda tx: tx.all("SELECT * FROM arrivals")) == []
@@ -380,7 +380,7 @@ async def test_rows_that_another_process_left_are_indexed_too(path, autojump_clo
 
 
 async def test_a_lock_of_another_process_fails_a_batch_once_and_later_requests_succeed(path):
-    """One wait for the lock, not one for each request; and all goes on when it is free."""
+    """One wait for the lock, not one for each request; later requests succeed when it is free."""
     async with open_store(path) as store:
         await store.run_alone(lambda db: db.set_busy_timeout(50))
         outcomes = []
@@ -517,7 +517,7 @@ def test_an_interrupted_long_verb_reports_what_is_committed(path, tmp_path):
     calls = []
 
     class Full(SessionStore):
-        """A store whose disk is full at the second transaction, and has room again after it."""
+        """A store whose disk is full at the second transaction, and has space again after it."""
 
         def transact(self, work):
             calls.append(work)

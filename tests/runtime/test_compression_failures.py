@@ -1,4 +1,4 @@
-"""Compressors that fail or do not help: what users are told, cool-downs, and the breaker."""
+"""Compressors that fail or do not help: notices for users, cool-downs, and the breaker."""
 
 from __future__ import annotations
 

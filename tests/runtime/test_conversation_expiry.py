@@ -1,4 +1,4 @@
-"""Conversations that end by themselves: by the sweep, or at the message that comes too late."""
+"""Conversations that expire: by the sweep, or at a late message."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ async def test_after_a_kill_between_two_parts_the_rest_is_sent(start, path):
 
 
 async def test_a_reply_whose_parts_were_all_sent_is_not_sent_again(start, path, sql):
-    """Killed after the last part, with a longer limit since: there is nothing left of it."""
+    """Killed after the last part, with a longer limit since: nothing is left to send."""
     leave_replies(path, Outbound("memory//c/", {"platform": "memory", "text": LONG}))
     sql("UPDATE outbox SET parts_sent = 3")
     adapter = MemoryAdapter(limit=30)
@@ -332,7 +332,7 @@ async def test_a_note_is_bounded_and_can_be_stored(start_proxy, path):
 
 
 async def test_a_reply_that_arrives_while_the_chat_is_given_up_is_not_lost(start_proxy, path):
-    """It is on disk after the others were given up, and in memory before that is heard."""
+    """It is stored after the others were given up, and reaches the lane before that result does."""
     adapter = GatedAdapter(errors=[Unsendable("gone")])
     given_up, written = trio.Event(), trio.Event()
 

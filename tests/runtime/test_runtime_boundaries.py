@@ -1,4 +1,4 @@
-"""Which sessions a runtime finalizes, resets and switches, and what its hooks are told."""
+"""Which sessions a runtime finalizes, resets and switches, and which hooks are called."""
 
 from __future__ import annotations
 
@@ -222,11 +222,11 @@ async def test_new_is_answered_and_the_conversation_continues_whatever_the_hooks
             old = (await runtime.ask("k", "hello")).session_id
             reply = await runtime.ask("k", "/new")
             assert "New session" in reply.text
-            if trouble == "begin_another":  # which may stop what is asked beside it
+            if trouble == "begin_another":  # which may stop a concurrent request
                 await runtime.wait_hooks()
             assert "afterwards" in (await runtime.ask("k", "afterwards")).text
             await runtime.wait_hooks()
-            # Who comes after a bad hook hears all the same, of the right session.
+            # Hooks after a failing one are still called, with the right session.
             assert recorder.calls[:2] == [(FINALIZE, old), (RESET, reply.session_id)]
             assert recorder.contexts[:2] == [old, reply.session_id]
             assert "at last" in (await runtime.ask("k", "at last")).text
@@ -394,7 +394,7 @@ class Plugin:
 
 @pytest.mark.parametrize("kind", ["object", "function"])
 @threads_only
-async def test_a_plain_function_that_returns_a_coroutine_works_as_a_hook(start, kind):
+async def test_a_callable_that_returns_a_coroutine_works_as_a_hook(start, kind):
     plugin = Plugin()
 
     def plain(session_id, platform):
@@ -558,7 +558,7 @@ async def test_a_switch_fires_its_own_hook_and_neither_ends_nor_finalizes(
         assert ids == {"session": "other", "old": left, "new": "other", "reason": "session_switch"}
         assert (await store.get_session(left)).ended_at is None
         assert (await runtime.ask("k", "more")).session_id == "other"
-        await runtime.conversation("k").switch("other")  # where it already is
+        await runtime.conversation("k").switch("other")  # the current session
         await runtime.wait_hooks()
         assert len(recorder.calls) == 1
     assert recorder.calls[1:] == [(FINALIZE, "other")]

@@ -225,7 +225,7 @@ async def test_a_message_that_waited_during_a_rotation_by_the_agent_runs_once_in
     assert {session_id for _, session_id in ran[1:]} == {"child-1"}
 
 
-async def test_a_resume_of_the_parent_leads_to_the_child(rotating, way):
+async def test_a_resume_of_the_parent_continues_in_the_child(rotating, way):
     async with rotating() as runtime:
         child = await way(runtime)
         root = (await runtime.conversation("k").sessions())[0].root_session_id
@@ -474,7 +474,7 @@ async def test_another_conversation_of_the_same_key_is_refused_too(rotating, sto
 
 
 @pytest.mark.parametrize("verb", ["return", "set"])
-async def test_an_id_that_another_key_leads_to_is_refused_before_it_has_a_row(rotating, verb):
+async def test_an_id_in_the_route_of_another_key_is_refused_before_it_has_a_row(rotating, verb):
     async with rotating() as runtime:
         await runtime.ask("victim", "hello")
         waiting = (await runtime.conversation("victim").new()).session_id

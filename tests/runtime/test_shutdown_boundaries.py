@@ -184,7 +184,7 @@ async def test_leaving_by_an_error_finalizes_too_at_the_next_start_at_the_latest
 async def test_leaving_by_a_cancellation_finalizes_too_at_the_next_start_at_the_latest(
     start, recorder
 ):
-    """Ten conversations, five times: who is woken first by a cancellation is chance."""
+    """Ten conversations, five times: the order in which a cancellation wakes tasks is random."""
     keys = [f"k{n}" for n in range(10)]
     ids = []
     for _ in range(5):
@@ -283,7 +283,7 @@ async def test_a_host_may_drain_inside_the_block_and_each_session_is_finalized_o
     reply, stray = None, None
     try:
         reply = await body()
-    except trio.Cancelled as error:  # nobody has cancelled anything
+    except trio.Cancelled as error:  # nothing was cancelled
         stray = error
     assert stray is None
     assert recorder.calls == [(FINALIZE, reply.session_id)]

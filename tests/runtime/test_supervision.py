@@ -26,7 +26,7 @@ from tests.support.store_faults import CommitFaults, FailingVerb
 
 
 @pytest.fixture
-async def told(path, world):
+async def two_conversations(path, world):
     """A file with two conversations, whose transcripts are not in memory."""
     async with open_store(path, clock=world.clock, open_worker=inline()) as store:
         async with open_actors(
@@ -42,7 +42,9 @@ BEFORE = [("user", "before"), ("assistant", "echo: before")]
 # Actors that fail
 
 
-async def test_a_failed_actor_ends_alone_and_a_new_one_answers(told, start_proxy, caplog):
+async def test_a_failed_actor_ends_alone_and_a_new_one_answers(
+    two_conversations, start_proxy, caplog
+):
     load, gate = FailingVerb(1), trio.Event()
     other = GatedAgent(gate)
     builder = CountingBuilder(lambda spec: other if spec.session_key == "o" else ScriptedAgent())
@@ -67,7 +69,7 @@ async def test_a_failed_actor_ends_alone_and_a_new_one_answers(told, start_proxy
 
 
 async def test_messages_that_waited_for_a_failed_actor_are_answered_in_order_and_once(
-    told, start_proxy
+    two_conversations, start_proxy
 ):
     """Messages start a new actor; a request, which is only in memory, fails."""
     gate, entered = trio.Event(), trio.Event()
@@ -101,7 +103,7 @@ async def test_messages_that_waited_for_a_failed_actor_are_answered_in_order_and
 
 
 async def test_requests_to_an_actor_that_fails_repeatedly_are_refused_after_a_pause(
-    told, start_proxy, sql, autojump_clock, caplog
+    two_conversations, start_proxy, sql, autojump_clock, caplog
 ):
     load = FailingVerb(3)
     async with start_proxy(load=load) as runtime:
@@ -122,7 +124,7 @@ async def test_requests_to_an_actor_that_fails_repeatedly_are_refused_after_a_pa
 
 
 async def test_while_one_conversation_is_paused_the_others_continue(
-    told, start_proxy, autojump_clock
+    two_conversations, start_proxy, autojump_clock
 ):
     load, mine = FailingVerb(3), PendingReply()
     async with start_proxy(load=load) as runtime, trio.open_nursery() as nursery:
@@ -136,7 +138,9 @@ async def test_while_one_conversation_is_paused_the_others_continue(
         assert mine.done
 
 
-async def test_failures_that_are_far_apart_cause_no_pause(told, start_proxy, autojump_clock):
+async def test_failures_that_are_far_apart_cause_no_pause(
+    two_conversations, start_proxy, autojump_clock
+):
     load = FailingVerb(0)
     async with start_proxy(load=load, config=Config(transcript_bytes=0)) as runtime:
         for n in range(5):
@@ -149,9 +153,9 @@ async def test_failures_that_are_far_apart_cause_no_pause(told, start_proxy, aut
 
 
 async def test_a_new_message_does_not_shorten_the_pause_and_is_answered_after_it(
-    told, start_proxy, autojump_clock
+    two_conversations, start_proxy, autojump_clock
 ):
-    """The user is told of the pause, and the order is kept."""
+    """The user is notified of the pause, and the order is kept."""
     load, first, adapter = FailingVerb(3), PendingReply(), MemoryAdapter()
     source = Source("memory", chat_id="c")
     config = Config(max_attempts=10)
@@ -174,7 +178,9 @@ async def test_a_new_message_does_not_shorten_the_pause_and_is_answered_after_it
         assert said == ["before", "mine", "second"]
 
 
-async def test_a_runtime_can_end_during_a_pause(told, start_proxy, path, autojump_clock):
+async def test_a_runtime_can_end_during_a_pause(
+    two_conversations, start_proxy, path, autojump_clock
+):
     async with start_proxy(load=FailingVerb(3)) as runtime:
         await runtime.submit(Inbound("k", "e", "mine"))
         await trio.sleep(10)
@@ -184,7 +190,7 @@ async def test_a_runtime_can_end_during_a_pause(told, start_proxy, path, autojum
         assert (await history(runtime))[2:] == [("user", "mine"), ("assistant", "echo: mine")]
 
 
-async def test_a_command_whose_own_code_fails_ends_alone(told, start_proxy):
+async def test_a_command_whose_own_code_fails_ends_alone(two_conversations, start_proxy):
     with trio.fail_after(SECONDS):
         async with start_proxy(get_usage=FailingVerb(1)) as runtime:
             async with trio.open_nursery() as nursery:
@@ -193,7 +199,9 @@ async def test_a_command_whose_own_code_fails_ends_alone(told, start_proxy):
             assert (await runtime.ask("k", "mine")).text == "echo: mine"
 
 
-async def test_a_command_is_answered_once_although_the_actor_fails_meanwhile(told, start_proxy):
+async def test_a_command_is_answered_once_although_the_actor_fails_meanwhile(
+    two_conversations, start_proxy
+):
     """The new actor finds its row open and answers it; the old one is too late."""
     gates = {"load": trio.Event(), "usage": trio.Event()}
     entered = {"load": trio.Event(), "usage": trio.Event()}
@@ -231,7 +239,7 @@ async def test_a_command_is_answered_once_although_the_actor_fails_meanwhile(tol
 
 
 async def test_a_conversation_whose_messages_cannot_be_read_affects_no_other(
-    told, start_proxy, path, autojump_clock
+    two_conversations, start_proxy, path, autojump_clock
 ):
     async with open_store(path, open_worker=inline()) as store:
         await store.accept(Inbound("k", "e", "left by an earlier process"))
@@ -247,7 +255,9 @@ async def test_a_conversation_whose_messages_cannot_be_read_affects_no_other(
             assert (await runtime.ask("other", "theirs")).text == "echo: theirs"
 
 
-async def test_a_message_that_can_no_longer_be_read_affects_no_other(told, start_proxy, path):
+async def test_a_message_that_can_no_longer_be_read_affects_no_other(
+    two_conversations, start_proxy, path
+):
     """For example a damaged row, or one of a later version."""
     async with open_store(path, open_worker=inline()) as store:
         await store.accept(Inbound("k", "e1", "damaged"))

@@ -133,7 +133,7 @@ UNKNOWN_OUTCOME = (
 
 
 @with_threads
-async def test_an_interrupted_once_tool_is_not_run_again_and_the_model_is_told(start, path):
+async def test_an_interrupted_once_tool_is_not_run_again_and_the_model_gets_a_note(start, path):
     post, again = Post(), Post()
     post.held = True
     async with start(build_agent=post.build, config=Config(drain_timeout=0)) as runtime:

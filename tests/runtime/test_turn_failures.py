@@ -1,4 +1,4 @@
-"""Turns that fail or end without a reply: what the user is told, and that nothing else breaks."""
+"""Turns that fail or end without a reply: what the user sees, and that nothing else breaks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.store_proxy import Through
 NOTHING = ""
 OVERFLOW = ("context window", "/compact", "/reset")
 
-# The result of the agent, the number of rows before it, the status and words of the reply.
+# The result of the agent, the number of rows before it, the status and text of the reply.
 TABLE = {
     "1 text": (TurnResult(text="Hello!"), 0, "complete", ("Hello!",)),
     "1 text of a failure": (TurnResult(text="Sorry", failed=True), 0, "failed", ("Sorry",)),

@@ -76,7 +76,7 @@ def test_quick_results_are_not_committed():
     assert str(QUICK_RESULTS.relative_to(ROOT)) in ignored
 
 
-def test_interrupts_and_errors_are_told_apart(capsys):
+def test_interrupts_and_errors_have_different_exit_codes(capsys):
     def failing(*errors):
         def command(arguments):
             raise BaseExceptionGroup("", [BaseExceptionGroup("", errors)])
