@@ -77,7 +77,7 @@ class Notice(msgspec.Struct, frozen=True):
 
 
 class SessionMoved(msgspec.Struct, frozen=True):
-    """The key leads to another session now."""
+    """The conversation continues in another session."""
 
     old: str | None
     new: str

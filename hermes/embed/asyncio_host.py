@@ -1,6 +1,6 @@
 """A runtime inside an asyncio program: the same verbs, awaited on the host's loop.
 
-The runtime runs in a Trio thread of its own.
+The runtime runs in a separate Trio thread.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _on_loop(callback: EventCallback) -> EventCallback:
 async def open_runtime_asyncio(
     path: str | os.PathLike[str], **options: Unpack[RuntimeOptions]
 ) -> AsyncIterator[AsyncioRuntime]:
-    """Open a runtime in a thread of its own, for an asyncio program. Leaving drains it.
+    """Open a runtime in a separate thread, for an asyncio program. Leaving drains it.
 
     The options are those of `open_runtime`. Agents, hooks, compressors, titlers and adapters that
     are coroutines run on the loop of the caller.

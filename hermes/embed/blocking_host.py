@@ -73,7 +73,7 @@ class BlockingRuntime(RuntimeVerbs, BlockingProxy[Runtime]):
 def start_runtime(
     path: str | os.PathLike[str], **options: Unpack[RuntimeOptions]
 ) -> Iterator[BlockingRuntime]:
-    """Open a runtime in a thread of its own, for a synchronous program. Leaving drains it.
+    """Open a runtime in a separate thread, for a synchronous program. Leaving drains it.
 
     The options are those of `open_runtime`.
     """

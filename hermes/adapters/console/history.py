@@ -27,7 +27,7 @@ def is_recorded(text: str) -> bool:
 class ConsoleHistory(FileHistory):
     """A bounded history file with mode 0600.
 
-    If the file cannot be read or written, that is logged and the chat goes on without it.
+    If the file cannot be read or written, that is logged and the chat continues without it.
     """
 
     def __init__(self, path: Path, max_entries: int = MAX_ENTRIES) -> None:
