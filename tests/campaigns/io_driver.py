@@ -156,7 +156,7 @@ class Driver:
                 if "injected" not in str(error):
                     raise
             return
-        with self.vfs.well():
+        with self.vfs.suspended():
             store.close()
 
     async def _work(self, store) -> None:

@@ -480,7 +480,7 @@ async def test_a_drain_does_not_wait_for_a_chat_that_is_paused_for_longer(
     again = MemoryAdapter()
     async with start(adapters=[again]) as runtime:
         await again.wait_sent(1)
-    assert not again.sent[0].recovered, "it surely was not taken"
+    assert not again.sent[0].recovered, "it was certainly not sent"
 
 
 async def test_a_drain_waits_for_a_chat_that_is_paused_for_less(start, path, autojump_clock):

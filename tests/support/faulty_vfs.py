@@ -142,7 +142,7 @@ class FaultyVFS(apsw.VFS):
         self.fault = None
 
     @contextmanager
-    def well(self) -> Iterator[None]:
+    def suspended(self) -> Iterator[None]:
         """Inject and count nothing during the block, for calls of the harness itself."""
         fault, calls, self.fault = self.fault, self.calls.copy(), None
         try:

@@ -1,9 +1,9 @@
 """Frames on their way to one client: numbered when they are sent, and kept for replay.
 
-A client that does not read uses a bounded amount of memory and delays nothing else. Waiting deltas of one
-answer are merged. If too much waits, deltas are dropped, because the complete text follows, and
-then events of tools and status. Responses and the results of messages are never dropped. Numbers
-are assigned when a frame is sent, so they have no gaps.
+A client that does not read uses a bounded amount of memory and delays nothing else. Waiting deltas
+of one answer are merged. If too much waits, deltas are dropped, because the complete text follows,
+and then events of tools and status. Responses and the results of messages are never dropped.
+Numbers are assigned when a frame is sent, so they have no gaps.
 """
 
 from __future__ import annotations
