@@ -57,13 +57,15 @@ class AgentCache:
     """
 
     __slots__ = (
-        "_agent", "_baselines", "_context", "_lost", "_snapshot", "_transcripts", "builds",
-        "counted",
+        "_agent", "_baselines", "_context", "_lost", "_may_abandon", "_snapshot", "_transcripts",
+        "builds", "counted",
     )  # fmt: skip
 
     def __init__(self, context: RuntimeContext) -> None:
         self._context = context
         self._agent: Agent | None = None
+        self._may_abandon: SupportsAbandon | None = None
+        """The agent, if it may leave work behind. The check is too slow for every turn."""
         self._snapshot: Snapshot | None = None
         self._lost: BuildReason = "cold"
         self._baselines: OrderedDict[str, Head] | None = None
@@ -94,7 +96,7 @@ class AgentCache:
         """Use an agent that the host built. Without a known count, foreign writes are ignored."""
         if snapshot.agent is not self._agent:
             self.drop("evicted")
-        self._agent, self._snapshot = snapshot.agent, snapshot
+        self._use(snapshot)
         self._baselines = None  # they describe its predecessor
 
     async def get(self, spec: AgentSpec, head: Head) -> tuple[Agent, BuildReason | None]:
@@ -115,11 +117,15 @@ class AgentCache:
         agent = await built if inspect.isawaitable(built) else built
         if not callable(getattr(agent, "run", None)):  # user code: nothing else has checked it
             raise TypeError(f"build_agent returned {agent!r}, which has no run(turn)")
-        self._agent = agent
-        self._snapshot = Snapshot(agent, spec.signature, head.message_count, head.session_id)
+        self._use(Snapshot(agent, spec.signature, head.message_count, head.session_id))
         self._context.metrics.builds[reason] += 1
         self.builds = {**self.builds, reason: self.builds.get(reason, 0) + 1}
         return agent
+
+    def _use(self, snapshot: Snapshot) -> None:
+        agent: object = snapshot.agent
+        self._agent, self._snapshot = snapshot.agent, snapshot
+        self._may_abandon = agent if isinstance(agent, SupportsAbandon) else None
 
     def begin(self, head: Head) -> None:
         """Set the baseline at the start of a turn: later rows of others will be foreign writes."""
@@ -152,7 +158,7 @@ class AgentCache:
     def drop(self, reason: BuildReason) -> None:
         """Discard the agent; it is closed in the background."""
         agent: object = self._agent
-        self._agent = self._snapshot = None
+        self._agent = self._snapshot = self._may_abandon = None
         self._lost = reason
         if isinstance(agent, SupportsAclose):
             seconds = self._context.config.close_timeout
@@ -160,8 +166,7 @@ class AgentCache:
 
     def drop_abandoned(self) -> bool:
         """Discard the agent if work of it is still running. Returns whether it was."""
-        agent: object = self._agent
-        abandoned = isinstance(agent, SupportsAbandon) and agent.abandoned
+        abandoned = self._may_abandon is not None and self._may_abandon.abandoned
         if abandoned:
             self.drop("abandoned")
         return abandoned
