@@ -49,13 +49,14 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "entry": (
         "actors/runtime.py", "actors/intake.py", "actors/supervisor.py", "actors/commands.py",
         "actors/kernel/mailbox.py:Mailbox", "actors/context.py", "background.py", "config.py",
-        "embed/", "errors.py", "messages/", "sanitize.py", "user_code.py",
+        "context.py", "embed/", "errors.py", "messages/", "retry.py", "sanitize.py",
+        "session_keys.py", "user_code.py",
     ),
     "session loop": ("actors/session/actor.py", "actors/session/inbox.py"),
     "turn": (
-        "actors/session/", "actors/compression/", "actors/rebuild.py", "context.py", "outbound.py",
-        "retry.py", "session_keys.py", "transcript/",
+        "actors/session/", "actors/compression/", "actors/rebuild.py", "actors/auto_title.py",
     ),
+    "transcript": ("transcript/",),
     "accept": (
         "store/conversations/turns.py:accept", "store/conversations/turns.py:_validate",
         "store/conversations/turns.py:_expire", "store/conversations/turns.py:_insert",
@@ -67,7 +68,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
         "store/file_lock.py", "store/group_commit.py", "store/transaction.py", "store/verbs.py",
         "store/worker.py",
     ),
-    "delivery": ("actors/delivery/",),
+    "delivery": ("actors/delivery/", "outbound.py"),
     "admission": ("actors/admission/",),
     "event bus": ("actors/event_bus.py", "actors/kernel/mailbox.py:Request"),
     "redaction": ("redaction/",),

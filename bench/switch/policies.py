@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import attrs
 
-from hermes.actors.rebuild import Baseline, rebuild_reason
+from hermes.actors.rebuild import rebuild_reason
 from hermes.messages import BuildReason, Head, Snapshot
 
 
@@ -18,7 +18,7 @@ class Policy:
     """The guard of the runtime itself; other policies override what it says of existing agents."""
 
     def __call__(
-        self, snapshot: Snapshot | None, signature: str, head: Head, baseline: Baseline | None
+        self, snapshot: Snapshot | None, signature: str, head: Head, baseline: Head | None
     ) -> BuildReason | None:
         reason = rebuild_reason(snapshot, signature, head, baseline)
         if snapshot is None or reason == "signature":

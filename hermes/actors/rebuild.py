@@ -5,36 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-import msgspec
-
 from hermes.messages import BuildReason, Head, Snapshot
 
-
-class Baseline(msgspec.Struct, frozen=True):
-    """The state of a transcript after this actor's last turn on it."""
-
-    message_count: int
-    revision: int
-
-    @classmethod
-    def of(cls, head: Head) -> Baseline:
-        """Return the baseline for a head."""
-        return cls(head.message_count, head.revision)
-
-
-RebuildPolicy: TypeAlias = Callable[
-    [Snapshot | None, str, Head, Baseline | None], BuildReason | None
-]
+RebuildPolicy: TypeAlias = Callable[[Snapshot | None, str, Head, Head | None], BuildReason | None]
 """Decides when an agent is rebuilt. Hermes uses `rebuild_reason`; the benchmark compares others."""
 
 
 def rebuild_reason(
-    snapshot: Snapshot | None, signature: str, head: Head, baseline: Baseline | None
+    snapshot: Snapshot | None, signature: str, head: Head, baseline: Head | None
 ) -> BuildReason | None:
     """Return why the agent must be built for a turn on `head`'s session; None to reuse it.
 
-    `baseline` belongs to the same session as `head`: counts of different sessions are never
-    compared. If the count is unknown, foreign writes are not checked for.
+    `baseline` is the head of the same session after this actor's last turn on it: counts of
+    different sessions are never compared. If the count is unknown, foreign writes are not checked
+    for.
     """
     if snapshot is None:
         return "cold"

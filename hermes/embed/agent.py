@@ -32,6 +32,12 @@ class SharedAgent:
     """One agent object for all conversations. It is closed with the runtime, not with each one."""
 
     agent: Agent
+    _may_abandon: SupportsAbandon | None = attrs.field(init=False)
+
+    @_may_abandon.default
+    def _check_once(self) -> SupportsAbandon | None:
+        agent: object = self.agent
+        return agent if isinstance(agent, SupportsAbandon) else None
 
     async def run(self, turn: Turn, /) -> TurnResult:
         """Return what the agent returns."""
@@ -40,8 +46,7 @@ class SharedAgent:
     @property
     def abandoned(self) -> bool:
         """Whether work of an earlier turn is still running."""
-        agent: object = self.agent
-        return isinstance(agent, SupportsAbandon) and agent.abandoned
+        return self._may_abandon is not None and self._may_abandon.abandoned
 
     @property
     def on_trio(self) -> bool:

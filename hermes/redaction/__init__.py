@@ -9,6 +9,7 @@ from hermes.redaction.events import (
     EventRedactor as EventRedactor,
     redact_message as redact_message,
     redact_optional as redact_optional,
+    redact_result as redact_result,
 )
 from hermes.redaction.keys import Secret as Secret, redact_keys as redact_keys
 from hermes.redaction.stream import (

@@ -16,7 +16,7 @@ from hermes.events import (
     ToolFinished,
     ToolStarted,
 )
-from hermes.messages import Message
+from hermes.messages import Message, TurnResult
 from hermes.redaction.stream import Redact, Redactor
 from hermes.user_code import contained
 
@@ -96,6 +96,17 @@ def redact_message(message: Message, redact: Redact) -> Message:
         content=redact_optional(message.content, redact),
         reasoning=redact_optional(message.reasoning, redact),
         tool_calls=calls,
+    )
+
+
+def redact_result(result: TurnResult, redact: Redact | None) -> TurnResult:
+    """Return the result of a turn without secrets in its text and error."""
+    if redact is None:
+        return result
+    return replace(
+        result,
+        text=redact_optional(result.text, redact),
+        error=redact_optional(result.error, redact),
     )
 
 

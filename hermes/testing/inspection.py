@@ -5,12 +5,11 @@ from __future__ import annotations
 import attrs
 
 from hermes.actors.context import RuntimeContext
-from hermes.actors.rebuild import Baseline
 from hermes.actors.runtime import Runtime
 from hermes.actors.session.actor import SessionActor
 from hermes.actors.supervisor import Supervisor
 from hermes.events import RuntimeEvent
-from hermes.messages import Accepted
+from hermes.messages import Accepted, Head
 from hermes.protocols import Store
 
 
@@ -35,7 +34,7 @@ class Inspection:
         """Return the actor of a conversation, if there is one now."""
         return self.supervisor.find(session_key)
 
-    def baseline(self, session_key: str, session_id: str) -> Baseline | None:
+    def baseline(self, session_key: str, session_id: str) -> Head | None:
         """Return the baseline of a session in the agent cache of a conversation."""
         actor = self.actor(session_key)
         return None if actor is None else actor.state.cache.baseline(session_id)

@@ -80,8 +80,8 @@ class _Block:
 
 def rows_from_events(events: Sequence[AgentEvent | Steered], text: str | None) -> list[Message]:
     """Return the rows of what an agent emitted; `text`, if given, is its final answer."""
-    if not events:  # the common case of an agent that only returns a text
-        return [Message("assistant", text)] if text else []
+    if text and all(isinstance(event, TextDelta) for event in events):
+        return [Message("assistant", text)]  # the common case: no tools, no reasoning
     rows: list[Message] = []
     block = _Block()
     for event in events:

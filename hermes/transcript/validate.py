@@ -21,17 +21,24 @@ _TOKEN_FIELDS = (
 )  # fmt: skip
 
 
-def checked_result(result: object) -> TurnResult:
-    """Return an agent's result as a `TurnResult`; a string is the text of one.
+def as_result(returned: object) -> TurnResult:
+    """Return what an agent returned as a `TurnResult`; a string is the text of one.
 
-    Raises `TypeError` or `ValueError` with one sentence if it cannot be stored.
+    Raises `TypeError` or `ValueError` with one sentence if it is neither, or if its usage cannot
+    be stored. The caller must still call `check_result`.
     """
-    if isinstance(result, str):
-        return TurnResult(text=result)
-    if not isinstance(result, TurnResult):
+    if isinstance(returned, str):
+        return TurnResult(text=returned)
+    if not isinstance(returned, TurnResult):
         raise TypeError(
-            f"an agent must return a TurnResult or a string, not {type(result).__name__}"
+            f"an agent must return a TurnResult or a string, not {type(returned).__name__}"
         )
+    check_usage(returned.usage)
+    return returned
+
+
+def check_result(result: TurnResult) -> None:
+    """Raise `TypeError` or `ValueError` with one sentence if a result cannot be stored."""
     for name, value in (("text", result.text), ("error", result.error)):
         _require(value is None or isinstance(value, str), f"TurnResult.{name}", "a string", value)
     _require(isinstance(result.api_calls, int), "TurnResult.api_calls", "an int", result.api_calls)
@@ -39,8 +46,6 @@ def checked_result(result: object) -> TurnResult:
         _check_session_id(result.session_id)
     if result.rows is not None:
         check_rows(result.rows)
-    check_usage(result.usage)
-    return result
 
 
 def check_rows(rows: Sequence[Message]) -> None:

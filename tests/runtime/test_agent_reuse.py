@@ -8,11 +8,11 @@ import attrs
 import pytest
 import trio
 
-from hermes.actors.rebuild import Baseline
 from hermes.config import CompressionConfig, Config
 from hermes.errors import ContextOverflow
 from hermes.messages import (
     AgentSpec,
+    Head,
     Snapshot,
     Source,
 )
@@ -109,11 +109,11 @@ async def test_a_turn_on_one_session_leaves_the_baseline_of_another(start):
         a = (await runtime.ask("k", "on A")).session_id
         await runtime.conversation("k").new()
         known = inspect(runtime).baseline("k", a)
-        assert known == Baseline(2, 1)
+        assert known == Head(a, 2, 1)
         b = (await runtime.ask("k", "on B")).session_id
         await runtime.ask("k", "on B again")
         assert inspect(runtime).baseline("k", a) is known
-        assert inspect(runtime).baseline("k", b) == Baseline(4, 2)
+        assert inspect(runtime).baseline("k", b) == Head(b, 4, 2)
         assert runtime.conversation("k").snapshot().session_id == b
         await runtime.conversation("k").switch(a)
         assert inspect(runtime).baseline("k", a) is known

@@ -61,7 +61,7 @@ class SessionActor:
 
     def deliver(self, accepted: Accepted) -> None:
         """Take a message that is on disk."""
-        self.state.on_accepted(accepted)
+        self.state.learn(accepted.receipt.epoch, accepted.head, accepted.route)
         if accepted.waiting and not self.inbox.has_known:
             self.inbox.behind = True  # there are older messages that this actor has never seen
         receipt = accepted.receipt
@@ -150,7 +150,7 @@ class SessionActor:
     async def _step(self, first: Item) -> None:
         """Handle the next request, command or turn."""
         if isinstance(first, InboxRow) and not first.inbound.command:
-            if await self._gather(first):
+            if not first.inbound.linger or await self._gather(first):
                 await self._run_turn(self.inbox.take_turn())
             return
         self.inbox.queue.pop(0)

@@ -15,7 +15,6 @@ import attrs
 import trio
 
 from hermes.actors.context import RuntimeContext
-from hermes.actors.rebuild import Baseline
 from hermes.messages import AgentSpec, BuildReason, Head, Snapshot, StoredMessage
 from hermes.protocols import Agent, SupportsAbandon, SupportsAclose
 from hermes.transcript.tokens import estimate_tokens
@@ -58,16 +57,18 @@ class AgentCache:
     """
 
     __slots__ = (
-        "_agent", "_baselines", "_context", "_lost", "_snapshot", "_transcripts", "builds",
-        "counted",
+        "_agent", "_baselines", "_context", "_lost", "_may_abandon", "_snapshot", "_transcripts",
+        "builds", "counted",
     )  # fmt: skip
 
     def __init__(self, context: RuntimeContext) -> None:
         self._context = context
         self._agent: Agent | None = None
+        self._may_abandon: SupportsAbandon | None = None
+        """The agent, if it may leave work behind. The check is too slow for every turn."""
         self._snapshot: Snapshot | None = None
         self._lost: BuildReason = "cold"
-        self._baselines: OrderedDict[str, Baseline] | None = None
+        self._baselines: OrderedDict[str, Head] | None = None
         self._transcripts: OrderedDict[str, CachedTranscript] | None = None
         self.counted: tuple[str, int, int] = _NOT_COUNTED
         """The session of the last turn, the tokens its provider counted, and how many of them the
@@ -87,43 +88,44 @@ class AgentCache:
         """Whether an agent is cached."""
         return self._agent is not None
 
-    def baseline(self, session_id: str) -> Baseline | None:
-        """Return the state of a session after our own last turn on it."""
+    def baseline(self, session_id: str) -> Head | None:
+        """Return the head of a session after our own last turn on it."""
         return None if self._baselines is None else self._baselines.get(session_id)
 
     def set_agent(self, snapshot: Snapshot) -> None:
         """Use an agent that the host built. Without a known count, foreign writes are ignored."""
         if snapshot.agent is not self._agent:
             self.drop("evicted")
-        self._agent, self._snapshot = snapshot.agent, snapshot
+        self._use(snapshot)
         self._baselines = None  # they describe its predecessor
 
     async def get(self, spec: AgentSpec, head: Head) -> tuple[Agent, BuildReason | None]:
         """Return the agent for a turn on `head`'s session, and why it was built, if it was."""
-        snapshot = self._snapshot
-        reason = self._context.rebuild_policy(
-            snapshot, spec.signature, head, self.baseline(head.session_id)
-        )
-        if reason is None:
-            assert self._agent is not None
-            self._context.metrics.reuses += 1
-            return self._agent, None
-        if reason == "cold":
-            reason = self._lost
-        self.drop(reason)
-        agent = await self._build(spec)
-        self._agent = agent
-        self._snapshot = Snapshot(agent, spec.signature, head.message_count, head.session_id)
-        self._context.metrics.builds[reason] += 1
-        self.builds = {**self.builds, reason: self.builds.get(reason, 0) + 1}
-        return agent, reason
+        baseline = self.baseline(head.session_id)
+        reason = self._context.rebuild_policy(self._snapshot, spec.signature, head, baseline)
+        if reason is not None:
+            reason = self._lost if reason == "cold" else reason
+            return await self._build(spec, head, reason), reason
+        assert self._agent is not None
+        self._context.metrics.reuses += 1
+        return self._agent, None
 
-    async def _build(self, spec: AgentSpec) -> Agent:
+    async def _build(self, spec: AgentSpec, head: Head, reason: BuildReason) -> Agent:
+        """Replace the agent by a new one."""
+        self.drop(reason)
         built = self._context.build(spec)
         agent = await built if inspect.isawaitable(built) else built
         if not callable(getattr(agent, "run", None)):  # user code: nothing else has checked it
             raise TypeError(f"build_agent returned {agent!r}, which has no run(turn)")
+        self._use(Snapshot(agent, spec.signature, head.message_count, head.session_id))
+        self._context.metrics.builds[reason] += 1
+        self.builds = {**self.builds, reason: self.builds.get(reason, 0) + 1}
         return agent
+
+    def _use(self, snapshot: Snapshot) -> None:
+        agent: object = snapshot.agent
+        self._agent, self._snapshot = snapshot.agent, snapshot
+        self._may_abandon = agent if isinstance(agent, SupportsAbandon) else None
 
     def begin(self, head: Head) -> None:
         """Set the baseline at the start of a turn: later rows of others will be foreign writes."""
@@ -138,7 +140,7 @@ class AgentCache:
 
     def changed(self, before: Head, head: Head) -> None:
         """Move the baseline after our own change outside of a turn, which is no foreign write."""
-        if self.baseline(head.session_id) != Baseline.of(before):
+        if self.baseline(head.session_id) != before:
             return
         snapshot = self._snapshot
         if snapshot is not None and snapshot.session_id == head.session_id:
@@ -148,7 +150,7 @@ class AgentCache:
 
     def _set_baseline(self, head: Head) -> None:
         baselines = self._baselines = self._baselines or OrderedDict()
-        baselines[head.session_id] = Baseline.of(head)
+        baselines[head.session_id] = head
         baselines.move_to_end(head.session_id)
         while len(baselines) > MAX_SESSIONS:
             baselines.popitem(last=False)
@@ -156,7 +158,7 @@ class AgentCache:
     def drop(self, reason: BuildReason) -> None:
         """Discard the agent; it is closed in the background."""
         agent: object = self._agent
-        self._agent = self._snapshot = None
+        self._agent = self._snapshot = self._may_abandon = None
         self._lost = reason
         if isinstance(agent, SupportsAclose):
             seconds = self._context.config.close_timeout
@@ -164,8 +166,7 @@ class AgentCache:
 
     def drop_abandoned(self) -> bool:
         """Discard the agent if work of it is still running. Returns whether it was."""
-        agent: object = self._agent
-        abandoned = isinstance(agent, SupportsAbandon) and agent.abandoned
+        abandoned = self._may_abandon is not None and self._may_abandon.abandoned
         if abandoned:
             self.drop("abandoned")
         return abandoned

@@ -92,16 +92,13 @@ class SessionInbox:
 
     def take_turn(self) -> list[InboxRow]:
         """Take all messages up to the next command or request; together they are one turn."""
-        rows = self._next_turn()
+        rows = self.next_turn()
         del self.queue[: len(rows)]
         return rows
 
-    def next_turn_ids(self) -> list[int]:
-        """Return the ids of the messages that the next turn will take."""
+    def next_turn(self) -> list[InboxRow]:
+        """Return the messages that the next turn will take."""
         self.collect()
-        return [row.inbox_id for row in self._next_turn()]
-
-    def _next_turn(self) -> list[InboxRow]:
         rows: list[InboxRow] = []
         for item in self.queue:
             if not isinstance(item, InboxRow) or item.inbound.command:

@@ -105,7 +105,7 @@ async def rewind(
     state.cache.release(head.session_id)
     if now.revision == head.revision + 1:
         state.cache.changed(head, now)
-    state.update_head(now)
+    state.learn(state.epoch, now)
     return len(rows)
 
 
@@ -135,14 +135,15 @@ async def _current(state: SessionState) -> str | None:
     if state.head is None:
         found = await state.context.store.route_head(state.key)
         if found is not None:
-            state.set_route(*found)
+            route, head = found
+            state.learn(route.epoch, head, route)
     return state.session_id
 
 
 def _moved(
     state: SessionState, reason: ChangeReason, old: str | None, route: Route, head: Head
 ) -> SessionChange:
-    state.set_route(route, head)
+    state.learn(route.epoch, head, route)
     if old != route.session_id:
         name = "session_reset" if reason == "new" else "session_switch"
         state.context.bus.publish(state.key, None, SessionMoved(old, route.session_id, name))

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+import attrs
 from msgspec.structs import replace
 
 from hermes.actors.budget import InFlightUsage
@@ -33,41 +34,39 @@ from hermes.transcript.validate import check_usage
 Rows: TypeAlias = Sequence[Message | StoredMessage]
 
 
+@attrs.define(eq=False, slots=False)
 class RunningTurn:
     """One run of an agent. After `close`, what the agent still emits is refused."""
 
-    def __init__(  # noqa: PLR0913 - what a turn consists of
-        self,
-        context: TurnContext,
-        rows: Sequence[InboxRow],
-        messages: Sequence[Message],
-        publish: Callable[[RuntimeEvent], None],
-        store: Store | None = None,
-        in_flight: InFlightUsage | None = None,
-        *,
-        redact: Redactor | None = None,
-    ) -> None:
-        self.context = context
-        self.rows: list[InboxRow] = list(rows)
-        """The inbox rows that the turn finishes."""
-        self.unused: list[InboxRow] = []
-        """Input that arrived during the turn and that the agent never took."""
-        self.discarded = False
-        """Whether the session changed during the turn, so that nothing was committed."""
-        self.input: Sequence[Message] = messages
-        self.history: Rows = ()
-        self.deadline: float = math.inf
-        self.records: ToolRecords | None = store
-        self.events: list[AgentEvent | Steered] = []
-        self.charged: list[Usage] = []
-        self._redact = redact
-        self._redactor = None if redact is None else EventRedactor(redact, publish)
-        self._publish = publish if self._redactor is None else self._redactor.publish
-        self._store = store
-        self._in_flight = in_flight
-        self._steering: list[InboxRow] = []
-        self._closed = False
-        self._calls: Counter[tuple[str, str]] | None = None
+    context: TurnContext
+    rows: list[InboxRow]
+    """The inbox rows that the turn finishes."""
+    input: Sequence[Message]
+    _publish: Callable[[RuntimeEvent], None]
+    _store: Store | None = None
+    _in_flight: InFlightUsage | None = None
+    _redact: Redactor | None = None
+
+    history: Rows = attrs.field(init=False, default=())
+    deadline: float = attrs.field(init=False, default=math.inf)
+    records: ToolRecords | None = attrs.field(
+        init=False, default=attrs.Factory(lambda self: self._store, takes_self=True)
+    )
+    events: list[AgentEvent | Steered] = attrs.field(init=False, factory=list)
+    charged: list[Usage] = attrs.field(init=False, factory=list)
+    unused: list[InboxRow] = attrs.field(init=False, factory=list)
+    """Input that arrived during the turn and that the agent never took."""
+    discarded: bool = attrs.field(init=False, default=False)
+    """Whether the session changed during the turn, so that nothing was committed."""
+    _redactor: EventRedactor | None = attrs.field(init=False, default=None)
+    _steering: list[InboxRow] = attrs.field(init=False, factory=list)
+    _closed: bool = attrs.field(init=False, default=False)
+    _calls: Counter[tuple[str, str]] | None = attrs.field(init=False, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        if self._redact is not None:
+            self._redactor = EventRedactor(self._redact, self._publish)
+            self._publish = self._redactor.publish
 
     @property
     def session_key(self) -> str:

@@ -5,18 +5,22 @@ from __future__ import annotations
 from hermes.actors.context import RuntimeContext
 from hermes.actors.session.agent_cache import AgentCache, CachedTranscript
 from hermes.errors import StoreError
-from hermes.messages import Accepted, Head, Route
+from hermes.messages import Head, Route
+from hermes.session_keys import background_origin
 
 
 class SessionState:
     """Cached route and head of one session_key, and its agent. The higher epoch wins."""
 
     __slots__ = (
-        "cache", "context", "epoch", "head", "key", "notice", "pending_title", "titled",
+        "cache", "context", "epoch", "head", "in_background", "key", "notice", "pending_title",
+        "titled",
     )  # fmt: skip
 
     def __init__(self, key: str, context: RuntimeContext) -> None:
         self.key: str = key
+        self.in_background: bool = background_origin(key) is not None
+        """Whether the conversation was started by /background."""
         self.context: RuntimeContext = context
         self.cache: AgentCache = AgentCache(context)
         self.head: Head | None = None
@@ -36,7 +40,8 @@ class SessionState:
         if refresh or self.head is None:
             found = await self.context.store.route_head(self.key)
             if found is not None:
-                self.set_route(*found)
+                route, head = found
+                self.learn(route.epoch, head, route)
         if self.head is None:
             raise StoreError(f"there is no route for {self.key}")
         return self.head
@@ -44,20 +49,8 @@ class SessionState:
     async def load(self) -> CachedTranscript:
         """Return the transcript of the current session, from the cache if it is up to date."""
         transcript = await self.cache.transcript(await self.locate())
-        self.update_head(transcript.head)
+        self.learn(self.epoch, transcript.head)
         return transcript
-
-    def on_accepted(self, accepted: Accepted) -> None:
-        """Learn from an accepted message; its head may be older than our own last commit."""
-        self._learn(accepted.receipt.epoch, accepted.head, accepted.route)
-
-    def set_route(self, route: Route, head: Head) -> None:
-        """Learn the route from the store; our own last commit may be newer."""
-        self._learn(route.epoch, head, route)
-
-    def update_head(self, head: Head) -> None:
-        """Learn a newer head of the current session."""
-        self._learn(self.epoch, head, None)
 
     def moved(self, epoch: int, head: Head) -> None:
         """Take over what our own commit or rotation returned."""
@@ -68,15 +61,12 @@ class SessionState:
         self.head = None
         self.epoch = 0
 
-    def _learn(self, epoch: int, head: Head, route: Route | None) -> None:
+    def learn(self, epoch: int, head: Head, route: Route | None = None) -> None:
+        """Take over what the store returned, unless our own last commit is newer."""
         if self.head is None or epoch > self.epoch:
             self.epoch, self.head = epoch, head
         elif (epoch, head.session_id) == (self.epoch, self.head.session_id):
-            self.head = max(self.head, head, key=_revision)
+            self.head = head if head.revision > self.head.revision else self.head
         if route is not None and route.epoch == self.epoch:
             self.pending_title = route.pending_title is not None
             self.notice = route.notice
-
-
-def _revision(head: Head) -> int:
-    return head.revision

@@ -39,12 +39,12 @@ from hermes.messages import (
     Usage,
 )
 from hermes.outbound import reply_rows
+from hermes.redaction import redact_result
 from hermes.retry import Backoff
-from hermes.session_keys import background_origin
 from hermes.transcript.compaction import as_message, is_question
 from hermes.transcript.notices import OVERFLOW, visible_text
 from hermes.transcript.overflow import is_overflow
-from hermes.transcript.validate import check_usage, checked_result
+from hermes.transcript.validate import as_result, check_result
 from hermes.user_code import contained, describe, kind, leaf, loggable
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -68,7 +68,6 @@ class Attempt:
     rewind_to: int | None = None
     """The message that a retry takes back."""
     result: TurnResult = _NOT_STARTED
-    status: ReplyStatus = "interrupted"
     build_reason: BuildReason | None = None
     error_kind: str | None = None
     overflow: bool = False
@@ -76,9 +75,15 @@ class Attempt:
     def fail(self, error: BaseException, text: str) -> None:
         """Record that the agent raised, or that its result cannot be stored."""
         self.result = TurnResult(failed=True, error=text)
-        self.status = "failed"
         self.error_kind = kind(error)
         self.overflow = isinstance(leaf(error), ContextOverflow)
+
+    @property
+    def status(self) -> ReplyStatus:
+        """How the turn ended."""
+        if self.result.failed:
+            return "failed"
+        return "interrupted" if self.result.interrupted else "complete"
 
     @property
     def text(self) -> str:
@@ -116,12 +121,12 @@ class TurnRunner:
         state, context = self._state, self._state.context
         turn = self.turn = RunningTurn(
             TurnContext(state.key, state.session_id or "", rows[0].inbox_id),
-            rows,
+            list(rows),
             [row.message for row in rows],
             functools.partial(context.bus.publish, state.key, rows[0].inbox_id),
             context.store,
             context.in_flight,
-            redact=context.redact,
+            context.redact,
         )
         context.in_flight.begin(turn.turn_id, turn.source, turn.charged)
         try:
@@ -194,18 +199,10 @@ class TurnRunner:
         started = TurnStarted(turn.turn_id, head.session_id, attempt.build_reason, ids, waited)
         state.context.bus.publish(state.key, turn.turn_id, started)
         with within(turn.context):
-            returned: object = await agent.run(turn)
-        if isinstance(returned, TurnResult):
-            check_usage(returned.usage)
-            turn.charged.extend(returned.usage)  # paid for, even if the rest cannot be stored
-        result = checked_result(returned)
-        redact = state.context.redact
-        if redact is not None:
-            text = None if result.text is None else redact(result.text)
-            error = None if result.error is None else redact(result.error)
-            result = replace(result, text=text, error=error)
-        attempt.result = result
-        attempt.status = _status(result)
+            result = as_result(await agent.run(turn))
+        turn.charged.extend(result.usage)  # paid for, even if the rest cannot be stored
+        check_result(result)
+        attempt.result = result = redact_result(result, state.context.redact)
         attempt.error_kind = "agent" if result.failed else None
 
     def _has_overflowed(self, attempt: Attempt) -> bool:
@@ -274,33 +271,25 @@ class TurnRunner:
     def _commit_for(
         self, turn: RunningTurn, attempt: Attempt, rows: Sequence[Message], notices: Sequence[str]
     ) -> TurnCommit:
-        head, source = attempt.transcript.head, turn.source
+        state, head, source = self._state, attempt.transcript.head, turn.source
         target = attempt.result.session_id or turn.context.session_id
         first, last = turn.rows[0], turn.rows[-1]
         outbox = [each for text in notices for each in reply_rows(first, target, text, "notice")]
         return TurnCommit(
-            session_key=self._state.key,
+            session_key=state.key,
             session_id=head.session_id,
             epoch=attempt.epoch,
             revision=head.revision,
             inbox_ids=[row.inbox_id for row in turn.rows],
             rows=rows,
             outbox=[*outbox, *reply_rows(last, target, attempt.text)],
-            usage=self._with_purpose(turn.charged),
-            next_inbox_ids=self._inbox.next_turn_ids(),
+            usage=_in_background(turn.charged) if state.in_background else turn.charged,
+            next_inbox_ids=[row.inbox_id for row in self._inbox.next_turn()],
             rotated_to=None if target == head.session_id else target,
             upto=attempt.transcript.last_id,
             rewind_to=attempt.rewind_to,
-            policy=self._state.context.config.expiry_of(source.platform, source.chat_type),
+            policy=state.context.config.expiry_of(source.platform, source.chat_type),
         )
-
-    def _with_purpose(self, calls: Sequence[Usage]) -> Sequence[Usage]:
-        if background_origin(self._state.key) is None:
-            return calls
-        return [
-            replace(call, purpose="background") if call.purpose == "turn" else call
-            for call in calls
-        ]
 
     async def _commit(self, commit: TurnCommit) -> Committed | Discarded:
         """Commit, and retry while the disk is full or another process holds the file."""
@@ -354,19 +343,15 @@ class TurnRunner:
         if commit.usage:
             await compression.after_turn(state, done.head.session_id, commit.usage[-1], turn)
         titler = state.context.auto_titler
-        if (
-            titler is not None
-            and reply.status == "complete"
-            and background_origin(state.key) is None
-        ):
+        if titler is not None and reply.status == "complete" and not state.in_background:
             exchange = [*turn.input, Message("assistant", reply.text)]
             titler.offer(state.key, state, exchange, len(commit.rows))
 
 
-def _status(result: TurnResult) -> ReplyStatus:
-    if result.failed:
-        return "failed"
-    return "interrupted" if result.interrupted else "complete"
+def _in_background(calls: Sequence[Usage]) -> Sequence[Usage]:
+    return [
+        replace(call, purpose="background") if call.purpose == "turn" else call for call in calls
+    ]
 
 
 def _ask_again(turn: RunningTurn, attempt: Attempt) -> None:

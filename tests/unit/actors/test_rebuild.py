@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from hermes.actors.rebuild import Baseline, rebuild_reason
+from hermes.actors.rebuild import rebuild_reason
 from hermes.messages import Head, Snapshot
 
 HEAD = Head("s", 10, 20)
-SAME, OLDER = Baseline(10, 20), Baseline(10, 19)
+SAME, OLDER = HEAD, Head("s", 10, 19)
 
 
 def snapshot(signature="sig", count=10, session="s"):
@@ -26,8 +26,8 @@ def snapshot(signature="sig", count=10, session="s"):
         (snapshot("other", None, None), None, "signature"),
         (snapshot(), SAME, None),
         (snapshot(), OLDER, "foreign-write"),
-        (snapshot(), Baseline(10, 21), None),
-        (snapshot(), Baseline(9, 20), None),  # the revision decides, not the count
+        (snapshot(), Head("s", 10, 21), None),
+        (snapshot(), Head("s", 9, 20), None),  # the revision decides, not the count
         (snapshot(count=9), SAME, None),
         (snapshot(count=10), None, None),
         (snapshot(count=9), None, "foreign-write"),
@@ -57,11 +57,11 @@ SNAPSHOTS = st.builds(
 
 @given(SNAPSHOTS, HEADS)
 def test_an_agent_is_reused_after_our_own_turn(cached, head):
-    assert rebuild_reason(cached, "sig", head, Baseline.of(head)) is None
+    assert rebuild_reason(cached, "sig", head, head) is None
 
 
 @given(SNAPSHOTS, HEADS, HEADS)
 def test_counts_of_different_sessions_are_never_compared(cached, head, earlier):
     if cached.session_id not in {None, head.session_id}:
-        assert rebuild_reason(cached, "sig", head, Baseline.of(earlier)) is None
+        assert rebuild_reason(cached, "sig", head, earlier) is None
         assert rebuild_reason(cached, "sig", head, None) is None

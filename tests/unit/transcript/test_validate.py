@@ -1,4 +1,4 @@
-"""`checked_result`: what an agent may return, and one sentence for everything else."""
+"""`as_result` and `check_result`: results that can be stored, and errors for all others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,19 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hermes.messages import Message, ToolCall, TurnResult, Usage
-from hermes.transcript.validate import MAX_DEPTH, check_depth, check_rows, checked_result
+from hermes.transcript.validate import (
+    MAX_DEPTH,
+    as_result,
+    check_depth,
+    check_result,
+    check_rows,
+)
+
+
+def checked_result(returned):
+    result = as_result(returned)
+    check_result(result)
+    return result
 
 
 def nested(depth):

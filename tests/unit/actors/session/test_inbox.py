@@ -135,7 +135,7 @@ class InboxMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule()
     def look_at_the_next_turn(self):
-        found = self.inbox.next_turn_ids()
+        found = [row.inbox_id for row in self.inbox.next_turn()]
         assert found == sorted(set(found) - set(ids(self.running)))
         if not self.inbox.behind and self.inbox.urgent is None:
             waiting = [each for each in self.open if each not in ids(self.running)]

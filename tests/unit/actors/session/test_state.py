@@ -53,9 +53,10 @@ def test_the_highest_epoch_and_its_highest_revision_win_in_any_order(news):
     state = SessionState("k", FakeContext(None))
     for kind, epoch, revision in news:
         if kind == "route":
-            state.set_route(route(epoch), head(epoch, revision))
+            state.learn(epoch, head(epoch, revision), route(epoch))
         else:
-            state.on_accepted(accepted(epoch, revision, duplicate=kind == "duplicate"))
+            message = accepted(epoch, revision, duplicate=kind == "duplicate")
+            state.learn(message.receipt.epoch, message.head, message.route)
     newest = max(epoch for _, epoch, _ in news)
     assert state.epoch == newest
     assert state.head == head(newest, max(r for _, epoch, r in news if epoch == newest))
@@ -66,18 +67,18 @@ def test_the_highest_epoch_and_its_highest_revision_win_in_any_order(news):
 
 def test_a_head_of_another_session_is_ignored():
     state = SessionState("k", FakeContext(None))
-    state.set_route(route(2), head(2, 3))
-    state.update_head(head(1, 9))
+    state.learn(2, head(2, 3), route(2))
+    state.learn(state.epoch, head(1, 9))
     assert state.head == head(2, 3)
-    state.update_head(head(2, 4))
+    state.learn(state.epoch, head(2, 4))
     assert state.head == head(2, 4)
-    state.update_head(head(2, 3))
+    state.learn(state.epoch, head(2, 3))
     assert state.head == head(2, 4)
 
 
 def test_our_own_commit_replaces_everything():
     state = SessionState("k", FakeContext(None))
-    state.set_route(route(5), head(5, 9))
+    state.learn(5, head(5, 9), route(5))
     state.moved(6, head(6, 0))
     assert (state.epoch, state.head) == (6, head(6, 0))
 
