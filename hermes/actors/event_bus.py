@@ -111,7 +111,7 @@ def _is_delta(envelope: Envelope) -> bool:
 class EventBus:
     """Publishes events to subscribers and replies to waiting callers. Nothing here waits."""
 
-    def __init__(self, on_reply: Callable[[Reply], None] | None = None) -> None:
+    def __init__(self, on_reply: Callable[[Reply], None]) -> None:
         self._on_reply = on_reply
         self._subscriptions: dict[Subscription, None] = {}
         self._waiting: dict[Identity, list[Request[Reply]]] = {}
@@ -174,8 +174,7 @@ class EventBus:
         for row in rows:
             for request in self._waiting.pop(row.inbound.identity, ()):
                 request.answer(reply)
-        if self._on_reply is not None:
-            self._on_reply(reply)
+        self._on_reply(reply)
         first = rows[0].inbound
         ids = tuple([row.inbox_id for row in rows])
         event = TurnEnded(reply, ids, first.source.platform, dropped_by)
