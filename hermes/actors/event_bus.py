@@ -164,9 +164,7 @@ class EventBus:
             if not waiting:
                 del self._waiting[identity]
 
-    def reply(
-        self, rows: Sequence[InboxRow], reply: Reply, *, dropped_by: int | None = None
-    ) -> None:
+    def reply(self, rows: Sequence[InboxRow], reply: Reply, dropped_by: int | None = None) -> None:
         """Give the reply to the callers of these messages, and publish the end of their turn.
 
         `dropped_by` is the command that cancelled the messages before their turn.

@@ -50,11 +50,11 @@ class Admission:
         principal = principal_of(source)
         return None if principal is None else await self._store.find_principal(*principal)
 
-    async def admit(self, inbound: Inbound) -> None:
-        """Raise `NotAdmitted` if the message is refused."""
+    async def admit(self, inbound: Inbound) -> Role:
+        """Return the role of the sender. Raises `NotAdmitted` if the message is refused."""
         source = inbound.source
         if self._access.is_local(source):
-            return
+            return "operator"
         command = parse(inbound.text) if inbound.command else None
         # /stop has a bucket of its own: it must get through when messages do not.
         is_stop = command is not None and command.name == "stop"
@@ -70,6 +70,7 @@ class Admission:
         if command is not None and not may(role, COMMANDS[command.name].role):
             text = ROLE_TOO_LOW.format(command=f"/{command.name}", role=role)
             await self._refuse(inbound, text)
+        return role
 
     async def _refuse_rate(self, inbound: Inbound, bucket: TokenBucket) -> NoReturn:
         if not bucket.known:

@@ -69,7 +69,8 @@ class Dispatcher:
             accounts = self._endpoints.get(platform, {})
             endpoint = accounts.get(account) or accounts.get(None)
             if endpoint is not None:
-                self._lane(row.lane, endpoint).offer(row)
+                lane = self._lanes.get(row.lane) or self._start_lane(row.lane, endpoint)
+                lane.offer(row)
             else:
                 self._without_adapter(row.outbox_id, platform, account)
 
@@ -80,12 +81,10 @@ class Dispatcher:
             self._missing.add((platform, account))
             log.warning("replies wait for an adapter: %s, account %r", platform, account)
 
-    def _lane(self, name: str, endpoint: Endpoint) -> Lane:
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = Lane(name, endpoint, self._store, self._on_sent, self._redact)
-            self._lanes[name] = lane
-            self._nursery.start_soon(self._run_lane, lane)
+    def _start_lane(self, name: str, endpoint: Endpoint) -> Lane:
+        lane = Lane(name, endpoint, self._store, self._on_sent, self._redact)
+        self._lanes[name] = lane
+        self._nursery.start_soon(self._run_lane, lane)
         return lane
 
     async def _run_lane(self, lane: Lane) -> None:
