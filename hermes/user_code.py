@@ -6,7 +6,6 @@ nursery. Only Trio's own cancellation and Ctrl-C must propagate.
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Self
 
 import trio
@@ -36,13 +35,12 @@ class contained:  # noqa: N801 - used as a `with` statement, like contextlib.sup
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        if error is None or isinstance(error, self._passing):
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        return error is not None and self._catch(error)
+
+    def _catch(self, error: BaseException) -> bool:
+        """Keep an error; False if it must propagate."""
+        if isinstance(error, self._passing):
             return False
         if isinstance(error, BaseExceptionGroup):
             through: BaseException | None = error.subgroup(self._passing)
