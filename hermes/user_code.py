@@ -9,7 +9,6 @@ would end the whole runtime without a trace.
 from __future__ import annotations
 
 import math
-from types import TracebackType
 from typing import Self
 
 import trio
@@ -39,14 +38,13 @@ class contained:  # noqa: N801 - used as a `with` statement, like contextlib.sup
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        through = None if error is None else passing(error, *self._passing)
-        if error is None or through is error:
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        return error is not None and self._catch(error)
+
+    def _catch(self, error: BaseException) -> bool:
+        """Keep an error; False if it must propagate."""
+        through = passing(error, *self._passing)
+        if through is error:
             return False
         if through is not None:
             raise through from None
