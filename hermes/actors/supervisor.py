@@ -13,7 +13,7 @@ import trio
 from hermes.actors.context import RuntimeContext
 from hermes.actors.delivery.dispatcher import Dispatcher
 from hermes.actors.session.actor import SessionActor
-from hermes.errors import HermesError, StoreFailed
+from hermes.errors import ActorStopped, HermesError, StoreFailed
 from hermes.messages import Accepted, InboxReply
 from hermes.outbound import reply_rows
 from hermes.user_code import contained
@@ -169,12 +169,15 @@ class Supervisor:
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         """Hold the actors until they are ended."""
         try:
-            await self._context.compressor.begin()
-            await self._dispatcher.recover()
-            async with trio.open_nursery() as self._nursery:
-                self._nursery.start_soon(self._recover)
-                task_status.started()
-                await trio.sleep_forever()
+            with contained(Exception) as caught:
+                await self._context.compressor.begin()
+                await self._dispatcher.recover()
+                async with trio.open_nursery() as self._nursery:
+                    self._nursery.start_soon(self._recover)
+                    task_status.started()
+                    await trio.sleep_forever()
+            if not self.draining:  # a `Cancelled` that no scope asked for was taken for an end
+                raise ActorStopped("the task of all conversations has ended") from caught.error
         finally:
             self._ended.set()
 
