@@ -1,8 +1,9 @@
-"""Lanes: rows that are offered while older ones are read from the store."""
+"""Lanes: rows that are offered while older ones are read from the store, and blank texts."""
 
 from __future__ import annotations
 
 import trio
+from msgspec.structs import replace
 from trio.testing import wait_all_tasks_blocked
 
 from hermes.actors.delivery.lane import MAX_ROWS, Endpoint, Lane
@@ -66,3 +67,14 @@ async def test_rows_that_were_given_up_meanwhile_do_not_keep_a_lane_busy():
         lane.offer(row(MAX_ROWS + 11))
         await lane.run()
     assert sent[-1] == MAX_ROWS + 11
+
+
+async def test_a_blank_text_is_sent_as_it_is():
+    """`split` leaves out blank parts, but a row is not marked as sent without a send."""
+    adapter, sent = MemoryAdapter(limit=15), []
+    lane = Lane("lane", Endpoint.of(adapter), Outbox(), sent.append)
+    blank = row(1)
+    lane.offer(replace(blank, body={**blank.body, "text": " "}))
+    await lane.run()
+    assert sent == [1]
+    assert adapter.texts == [" "]
