@@ -114,10 +114,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def expiry_of(self, platform: str, chat_type: str) -> ExpiryPolicy:
         """Return when a conversation of this platform and chat type ends by itself."""
-        for name in (f"{platform}/{chat_type}", platform, chat_type):
-            if name in self.expiry_by:
-                return self.expiry_by[name]
-        return self.expiry
+        names = (f"{platform}/{chat_type}", platform, chat_type)
+        return next((self.expiry_by[n] for n in names if n in self.expiry_by), self.expiry)
 
 
 class RateLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 
 import attrs
 
-from hermes.errors import TurnClosed
+from hermes.errors import HermesError, TurnClosed
 
 
 @attrs.define
@@ -25,6 +25,10 @@ class TurnContext:
     turn_id: int | None = None
     over: bool = False
     """Whether the turn has ended. Tasks that it started may outlive it."""
+
+    def runs_turn_of(self, session_key: str) -> bool:
+        """Whether this is a turn of the conversation that has not ended."""
+        return self.session_key == session_key and self.turn_id is not None and not self.over
 
 
 _current: ContextVar[TurnContext | None] = ContextVar("hermes_conversation", default=None)
@@ -48,12 +52,11 @@ def current_turn_id() -> int | None:
     return None if context is None else context.turn_id
 
 
-def inside_turn_of(session_key: str) -> bool:
-    """Whether the running code belongs to a turn of this conversation."""
+def refuse_own_turn(session_key: str) -> None:
+    """Raise `HermesError` inside a turn of this conversation, which would wait for itself."""
     context = _current.get()
-    if context is None or context.turn_id is None or context.over:
-        return False
-    return context.session_key == session_key
+    if context is not None and context.runs_turn_of(session_key):
+        raise HermesError("a turn cannot wait for its own conversation: it would wait for itself")
 
 
 def inside_hook() -> bool:

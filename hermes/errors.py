@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class HermesError(Exception):
     """Base class of all errors that Hermes raises deliberately."""
@@ -111,6 +113,9 @@ class RetryAfter(HermesError):
     def __init__(self, text: str, seconds: float) -> None:
         super().__init__(text)
         self.seconds = seconds
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, float]]:
+        return type(self), (str(self), self.seconds)
 
 
 class MessageRefused(HermesError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TypeAlias
 
 import msgspec
@@ -9,7 +10,18 @@ import msgspec
 from hermes.messages import Approval, BuildReason, Message, Reply, ToolCall
 
 
-class TextDelta(msgspec.Struct, frozen=True):
+def _snake_case(name: str) -> str:
+    return "_".join(re.findall("[A-Z][a-z]+", name)).lower()
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="type", tag=_snake_case):
+    """Base class of all events. As JSON, `type` names the class: `text_delta`, `turn_ended`.
+
+    `msgspec.json.decode(line, type=hermes.events.Envelope)` reads them back.
+    """
+
+
+class TextDelta(Event, frozen=True):
     """A piece of the answer."""
 
     text: str
@@ -17,25 +29,25 @@ class TextDelta(msgspec.Struct, frozen=True):
     """The answer starts again: discard this text and everything received before it."""
 
 
-class ReasoningDelta(msgspec.Struct, frozen=True):
+class ReasoningDelta(Event, frozen=True):
     """A piece of the model's reasoning."""
 
     text: str
 
 
-class AssistantMessage(msgspec.Struct, frozen=True):
+class AssistantMessage(Event, frozen=True):
     """A complete assistant message with tool calls. It is stored whatever becomes of the turn."""
 
     message: Message
 
 
-class ToolStarted(msgspec.Struct, frozen=True):
+class ToolStarted(Event, frozen=True):
     """A tool that the model requested has started."""
 
     call: ToolCall
 
 
-class ToolFinished(msgspec.Struct, frozen=True):
+class ToolFinished(Event, frozen=True):
     """A tool has finished."""
 
     call_id: str
@@ -43,13 +55,13 @@ class ToolFinished(msgspec.Struct, frozen=True):
     failed: bool = False
 
 
-class ApprovalAsked(msgspec.Struct, frozen=True):
+class ApprovalAsked(Event, frozen=True):
     """A tool needs the user's approval before it runs."""
 
     approval: Approval
 
 
-class TurnStarted(msgspec.Struct, frozen=True):
+class TurnStarted(Event, frozen=True):
     """The agent starts.
 
     `build_reason` says why it had to be built; None if the cached agent is reused. `waited` is the
@@ -63,20 +75,20 @@ class TurnStarted(msgspec.Struct, frozen=True):
     waited: float = 0.0
 
 
-class Steered(msgspec.Struct, frozen=True):
+class Steered(Event, frozen=True):
     """The agent took input that arrived during the turn."""
 
     message: Message
     inbox_ids: tuple[int, ...] = ()
 
 
-class Notice(msgspec.Struct, frozen=True):
+class Notice(Event, frozen=True):
     """Information for the user that is not part of the answer."""
 
     text: str
 
 
-class SessionMoved(msgspec.Struct, frozen=True):
+class SessionMoved(Event, frozen=True):
     """The conversation continues in another session."""
 
     old: str | None
@@ -84,14 +96,14 @@ class SessionMoved(msgspec.Struct, frozen=True):
     reason: str
 
 
-class TitleChanged(msgspec.Struct, frozen=True):
+class TitleChanged(Event, frozen=True):
     """The session has a new title."""
 
     session_id: str
     title: str
 
 
-class TurnEnded(msgspec.Struct, frozen=True):
+class TurnEnded(Event, frozen=True):
     """The turn is on disk, or was refused."""
 
     reply: Reply

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import attrs
 
+
+@attrs.define(eq=False)
 class Backoff:
     """Delays between attempts: `first` seconds, then twice as long each time, up to `longest`."""
 
-    __slots__ = ("_first", "_longest", "_next")
-
-    def __init__(self, first: float, longest: float) -> None:
-        self._first = first
-        self._longest = longest
-        self._next = first
+    _first: float
+    _longest: float
+    _last: float | None = attrs.field(init=False, default=None)
 
     def next(self) -> float:
-        """Return the delay before the next attempt, in seconds, and double it."""
-        delay, self._next = self._next, min(2 * self._next, self._longest)
-        return delay
+        """Return the delay before the next attempt, in seconds."""
+        self._last = self._first if self._last is None else min(2 * self._last, self._longest)
+        return self._last
 
     def reset(self) -> None:
         """Start again with the first delay, after a success."""
-        self._next = self._first
+        self._last = None

@@ -1,27 +1,29 @@
 """Contain exceptions of user code: agents, hooks, tools, compressors, adapters.
 
 User code may raise anything: `SystemExit`, asyncio's `CancelledError`, an exception group out of a
-nursery. Only Trio's own cancellation and Ctrl-C must propagate.
+nursery. Only Ctrl-C and a cancellation that is really under way must propagate. A `trio.Cancelled`
+that user code kept and raises later is an error like any other: no scope would catch it, and it
+would end the whole runtime without a trace.
 """
 
 from __future__ import annotations
 
-from types import TracebackType
+import math
 from typing import Self
 
 import trio
 
 from hermes.errors import ActorStopped, Draining, Overloaded, StoreError, StoreFailed
 
-_PASSING = (trio.Cancelled, KeyboardInterrupt, GeneratorExit)
+_PASSING = (KeyboardInterrupt, GeneratorExit)
 _OURS = (StoreError, StoreFailed, Overloaded, ActorStopped, Draining)
 
 
 class contained:  # noqa: N801 - used as a `with` statement, like contextlib.suppress
     """Catch whatever a block of user code raises, and keep it in `error`.
 
-    Cancellation and Ctrl-C propagate, and so do the exception types in `passing`. Out of an
-    exception group only those propagate; `error` is then not set.
+    Ctrl-C and the cancellation of an enclosing scope propagate, and so do the exception types in
+    `passing`. Out of an exception group only those propagate; `error` is then not set.
 
         with contained() as caught:
             await agent.aclose()
@@ -30,33 +32,41 @@ class contained:  # noqa: N801 - used as a `with` statement, like contextlib.sup
     """
 
     def __init__(self, *passing: type[BaseException]) -> None:
-        self._passing = (*_PASSING, *passing)
+        self._passing = passing
         self.error: BaseException | None = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool:
-        if error is None or isinstance(error, self._passing):
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> bool:
+        return error is not None and self._catch(error)
+
+    def _catch(self, error: BaseException) -> bool:
+        """Keep an error; False if it must propagate."""
+        through = passing(error, *self._passing)
+        if through is error:
             return False
-        if isinstance(error, BaseExceptionGroup):
-            through: BaseException | None = error.subgroup(self._passing)
-            if through is not None:
-                raise through from None
+        if through is not None:
+            raise through from None
         self.error = error
         return True
 
 
-def passing(error: BaseException) -> BaseException | None:
+def passing(error: BaseException, *also: type[BaseException]) -> BaseException | None:
     """Return the part of an exception that must propagate, or None if user code owns all of it."""
+    kinds: tuple[type[BaseException], ...] = (*_PASSING, *also)
+    if _cancelled():
+        kinds = (*kinds, trio.Cancelled)
     if isinstance(error, BaseExceptionGroup):
-        return error.subgroup(_PASSING)
-    return error if isinstance(error, _PASSING) else None
+        return error.subgroup(kinds)
+    return error if isinstance(error, kinds) else None
+
+
+def _cancelled() -> bool:
+    """Whether an enclosing cancel scope is cancelled; outside of Trio this is assumed."""
+    if not trio.lowlevel.in_trio_task():
+        return True
+    return trio.current_effective_deadline() == -math.inf
 
 
 def leaf(error: BaseException) -> BaseException:

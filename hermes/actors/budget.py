@@ -15,11 +15,11 @@ class InFlightUsage:
     """Provider calls of running turns, which the ledger contains only after the commit."""
 
     def __init__(self) -> None:
-        self._charged: dict[int, tuple[str, Sequence[Usage]]] = {}
+        self._charged: dict[int, tuple[Source, Sequence[Usage]]] = {}
 
     def begin(self, turn_id: int, source: Source, charged: Sequence[Usage]) -> None:
         """Register a turn; `charged` is its own list, which grows."""
-        self._charged[turn_id] = payer_of(source.platform, source.user_id), charged
+        self._charged[turn_id] = source, charged
 
     def end(self, turn_id: int) -> None:
         """Remove a turn: it is in the ledger, or never will be."""
@@ -28,8 +28,8 @@ class InFlightUsage:
     def add_to(self, totals: CostTotals, turn_id: int | None = None) -> CostTotals:
         """Return the totals with the running turns added; `turn_id` is the asking turn."""
         costs = {
-            name: (payer, sum(usage.cost or 0.0 for usage in charged))
-            for name, (payer, charged) in self._charged.items()
+            name: (payer_of(source.platform, source.user_id), sum(u.cost or 0.0 for u in charged))
+            for name, (source, charged) in self._charged.items()
         }
         own = costs[turn_id][1] if turn_id in costs else 0.0
         return CostTotals(

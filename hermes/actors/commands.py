@@ -18,7 +18,7 @@ CommandMode: TypeAlias = Literal["message", "now", "stops", "waits", "steers"]
 `message` and `steers` carry a message for the next or the running turn.
 """
 
-_COMMAND = re.compile(r"/([a-z]+)(?:@\S+)?(?:\s+(.*))?", re.DOTALL | re.IGNORECASE)
+_COMMAND = re.compile(r"\s*/([a-z]+)(?:@\S+)?(?:\s+(.*))?", re.DOTALL | re.IGNORECASE)
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -69,41 +69,23 @@ class ParsedCommand(msgspec.Struct, frozen=True):
 
 def parse(text: str) -> ParsedCommand | None:
     """Return the command in a text; None if it is not a known command."""
-    if not text.lstrip().startswith("/"):
-        return None
-    found = _COMMAND.fullmatch(text.strip())
+    found = _COMMAND.fullmatch(text)
     if found is None:
         return None
-    name = found.group(1).lower()
-    name = ALIASES.get(name, name)
-    return ParsedCommand(name, (found.group(2) or "").strip()) if name in COMMANDS else None
+    name = ALIASES.get(found[1].lower(), found[1].lower())
+    return ParsedCommand(name, (found[2] or "").strip()) if name in COMMANDS else None
 
 
-def command_name(inbound: Inbound) -> str | None:
-    """Return the name of the command that a message is; None if it is not a known one."""
-    parsed = parse(inbound.text) if inbound.command else None
-    return None if parsed is None else parsed.name
+def interpret(inbound: Inbound) -> tuple[CommandMode, Inbound]:
+    """Return how a command relates to a running turn, and the message inside it.
 
-
-def mode_of(inbound: Inbound) -> CommandMode:
-    """Return how a message or command relates to a running turn."""
-    if not inbound.command:
-        return "message"
+    `/queue` and `/steer` carry a message; any other command is returned unchanged.
+    """
     parsed = parse(inbound.text)
-    if parsed is None:
-        return "now"
-    mode = COMMANDS[parsed.name].mode
-    if mode in {"message", "steers"} and not parsed.argument:
-        return "now"  # there is no message: the reply explains the command
-    return mode
-
-
-def unwrapped(inbound: Inbound) -> Inbound:
-    """Return the message inside `/queue` and `/steer`, and any other one unchanged."""
-    if not inbound.command:
-        return inbound
-    parsed = parse(inbound.text)
-    if parsed is None or not parsed.argument or parsed.name not in {"queue", "steer"}:
-        return inbound
-    when_busy: WhenBusy = "queue" if parsed.name == "queue" else "steer"
-    return replace(inbound, text=parsed.argument, command=False, when_busy=when_busy)
+    mode = "now" if parsed is None else COMMANDS[parsed.name].mode
+    if parsed is None or mode not in {"message", "steers"}:
+        return mode, inbound
+    if not parsed.argument:
+        return "now", inbound  # there is no message: the reply explains the command
+    when_busy: WhenBusy = "queue" if mode == "message" else "steer"
+    return mode, replace(inbound, text=parsed.argument, command=False, when_busy=when_busy)

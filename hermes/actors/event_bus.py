@@ -111,7 +111,7 @@ def _is_delta(envelope: Envelope) -> bool:
 class EventBus:
     """Publishes events to subscribers and replies to waiting callers. Nothing here waits."""
 
-    def __init__(self, on_reply: Callable[[Reply], None] | None = None) -> None:
+    def __init__(self, on_reply: Callable[[Reply], None]) -> None:
         self._on_reply = on_reply
         self._subscriptions: dict[Subscription, None] = {}
         self._waiting: dict[Identity, list[Request[Reply]]] = {}
@@ -164,9 +164,7 @@ class EventBus:
             if not waiting:
                 del self._waiting[identity]
 
-    def reply(
-        self, rows: Sequence[InboxRow], reply: Reply, *, dropped_by: int | None = None
-    ) -> None:
+    def reply(self, rows: Sequence[InboxRow], reply: Reply, dropped_by: int | None = None) -> None:
         """Give the reply to the callers of these messages, and publish the end of their turn.
 
         `dropped_by` is the command that cancelled the messages before their turn.
@@ -174,8 +172,7 @@ class EventBus:
         for row in rows:
             for request in self._waiting.pop(row.inbound.identity, ()):
                 request.answer(reply)
-        if self._on_reply is not None:
-            self._on_reply(reply)
+        self._on_reply(reply)
         first = rows[0].inbound
         ids = tuple([row.inbox_id for row in rows])
         event = TurnEnded(reply, ids, first.source.platform, dropped_by)

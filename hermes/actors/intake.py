@@ -7,6 +7,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 import trio
+from msgspec.structs import replace
 
 from hermes.actors.commands import parse
 from hermes.actors.context import RuntimeContext
@@ -14,8 +15,8 @@ from hermes.actors.kernel.mailbox import Request
 from hermes.actors.session.actor import SessionActor
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
-from hermes.context import inside_turn_of
-from hermes.errors import AlreadyAnswered, Draining, HermesError, Overloaded
+from hermes.context import refuse_own_turn
+from hermes.errors import AlreadyAnswered, Draining, Overloaded
 from hermes.messages import Accepted, Inbound, JsonObject, Receipt, Reply, Source, WhenBusy
 
 R = TypeVar("R")
@@ -28,43 +29,42 @@ class Intake:
         self._context = context
         self._supervisor = supervisor
 
-    async def submit(self, inbound: Inbound) -> Accepted:
-        """Admit and store a message."""
-        context = self._context
-        if context.admission is not None:
-            await context.admission.admit(inbound)
+    async def submit(self, inbound: Inbound, request: Request[Reply] | None = None) -> Accepted:
+        """Admit and store a message.
+
+        `request` waits for its reply; then `AlreadyAnswered` is raised if it had its turn before.
+        """
+        store, config, source = self._context.store, self._context.config, inbound.source
+        if self._context.admission is not None:
+            await self._context.admission.admit(inbound)
         if self._supervisor.draining:
             raise Draining("the runtime is ending and accepts no new messages")
-        source, config = inbound.source, context.config
-        return await context.store.accept(
-            inbound,
-            policy=config.expiry_of(source.platform, source.chat_type),
-            max_queued=config.max_queued,
-        )
+        policy = config.expiry_of(source.platform, source.chat_type)
+        accepted = await store.accept(inbound, policy=policy, max_queued=config.max_queued)
+        if accepted.duplicate and request is not None:
+            await self._refuse_answered(accepted, request)
+        return accepted
+
+    async def _refuse_answered(self, accepted: Accepted, request: Request[Reply]) -> None:
+        if await self.is_answered(accepted.receipt) and not request.answered:
+            raise AlreadyAnswered(f"event {accepted.inbound.event_id!r} was already answered")
 
     async def ask(self, inbound: Inbound) -> Reply:
         """Submit a message and wait for its reply."""
-        _refuse_own_turn(inbound.session_key)
-        identity, bus = inbound.identity, self._context.bus
-        request = bus.expect(identity)
+        refuse_own_turn(inbound.session_key)
+        request = self._context.bus.expect(inbound.identity)
         try:
-            await self._submit_new(inbound, request)
+            await self.submit(inbound, request)
             return await request.wait()
         finally:
-            bus.forget(identity, request)
+            if not request.answered:
+                self._context.bus.forget(inbound.identity, request)
 
     def stream(self, inbound: Inbound, *, interrupt_on_exit: bool) -> Stream:
         """Return a stream that submits the message when it is iterated."""
-        _refuse_own_turn(inbound.session_key)
+        refuse_own_turn(inbound.session_key)
         interrupt = self._interrupt_turn_of if interrupt_on_exit else None
-        return Stream(inbound, self._submit_new, self._context.bus, interrupt)
-
-    async def _submit_new(self, inbound: Inbound, request: Request[Reply]) -> Accepted:
-        """Submit a message whose reply is awaited; raises if it already had its turn."""
-        accepted = await self.submit(inbound)
-        if accepted.duplicate and await self.is_answered(accepted.receipt) and not request.answered:
-            raise AlreadyAnswered(f"event {inbound.event_id!r} was already answered")
-        return accepted
+        return Stream(inbound, self.submit, self._context.bus, interrupt)
 
     async def is_answered(self, receipt: Receipt) -> bool:
         """Whether a message had its turn or was refused."""
@@ -98,16 +98,11 @@ class Intake:
         """Run an operation between two turns of a conversation."""
         if self._supervisor.draining:
             raise Draining("the runtime is ending")
-        _refuse_own_turn(session_key)
-        if self._supervisor.is_quarantined(session_key):
+        refuse_own_turn(session_key)
+        if session_key in self._supervisor.quarantined:
             raise Overloaded(f"{session_key} is paused after repeated failures; try again later")
         actor = self._supervisor.actor(session_key)
         return await actor.request(lambda: operation(actor))
-
-
-def _refuse_own_turn(session_key: str) -> None:
-    if inside_turn_of(session_key):
-        raise HermesError("a turn cannot wait for its own conversation: it would wait for itself")
 
 
 def make_inbound(
@@ -119,15 +114,18 @@ def make_inbound(
     event_id: str | None,
 ) -> Inbound:
     """Return the message of a host; a text that starts like a known command is a command."""
-    for name, value in (("session_key", session_key), ("text", text), ("event_id", event_id or "")):
-        if not isinstance(value, str):
-            raise ValueError(f"{name} must be a string, not {type(value).__name__}")  # noqa: TRY004
-    return Inbound(
-        session_key,
-        event_id or uuid4().hex,
-        text,
-        source or Source(),
-        command=parse(text) is not None,
-        parts=None if parts is None else tuple(parts),
-        when_busy=when_busy,
-    )
+    parts = None if parts is None else tuple(parts)
+    event_id = event_id or uuid4().hex
+    source = source or Source()
+    inbound = Inbound(session_key, event_id, text, source, parts=parts, when_busy=when_busy)
+    require_strings(inbound)
+    return inbound if parse(text) is None else replace(inbound, command=True)
+
+
+def require_strings(inbound: Inbound) -> None:
+    """Raise `ValueError` if a name or id is not a string: 42 and "42" would be two users."""
+    source = inbound.source
+    names = (inbound.session_key, inbound.event_id, inbound.text, source.platform, source.account)
+    ids = (source.chat_id or "", source.user_id or "")
+    if not all(isinstance(value, str) for value in names + ids):
+        raise ValueError("session_key, event_id, text and the ids of a source must be strings")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 import trio
 
-from hermes.messages import BuildReason, Reply, ReplyStatus
+from hermes.messages import BuildReason, Reply, ReplyStatus, Usage
 
 WINDOW_SECONDS = 60.0
 MAX_COMMITS = 4096
@@ -84,13 +84,16 @@ class RuntimeMetrics:
         """Count the outcome of a message."""
         self.turns[reply.status] += 1
         for call in reply.usage:
-            self._calls += 1
-            self._input += call.input_tokens
-            self._output += call.output_tokens
-            self._cached += call.cache_read_tokens
-            self._cost += call.cost or 0.0
+            self._count_call(call)
         if reply.error_kind is not None:
             self._count_error(reply.error_kind)
+
+    def _count_call(self, call: Usage) -> None:
+        self._calls += 1
+        self._input += call.input_tokens
+        self._output += call.output_tokens
+        self._cached += call.cache_read_tokens
+        self._cost += call.cost or 0.0
 
     def _count_error(self, kind: str) -> None:
         known = kind in self.errors or len(self.errors) < MAX_KINDS

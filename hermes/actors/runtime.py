@@ -15,7 +15,7 @@ from hermes.actors.context import RuntimeContext
 from hermes.actors.conversation import Conversation
 from hermes.actors.delivery.dispatcher import Dispatcher
 from hermes.actors.event_bus import EventBus, EventCallback, Subscription
-from hermes.actors.intake import Intake, make_inbound
+from hermes.actors.intake import Intake, make_inbound, require_strings
 from hermes.actors.metrics import RuntimeMetrics
 from hermes.actors.rebuild import RebuildPolicy, rebuild_reason
 from hermes.actors.stream import Stream
@@ -82,6 +82,7 @@ class Runtime:
         this key are open, `Draining` while the runtime ends, `StoreBusy` or `StoreFull` if it could
         not be stored for now, and `ValueError` if a field is not valid.
         """
+        require_strings(inbound)
         return (await self._intake.submit(inbound)).receipt
 
     async def ask(

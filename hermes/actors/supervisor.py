@@ -13,7 +13,7 @@ import trio
 from hermes.actors.context import RuntimeContext
 from hermes.actors.delivery.dispatcher import Dispatcher
 from hermes.actors.session.actor import SessionActor
-from hermes.errors import HermesError, StoreFailed
+from hermes.errors import ActorStopped, HermesError, StoreFailed
 from hermes.messages import Accepted, InboxReply
 from hermes.outbound import reply_rows
 from hermes.user_code import contained
@@ -42,7 +42,8 @@ class Supervisor:
         self._cancelled: dict[str, SessionActor] = {}
         """Actors that were at work when everything was cancelled."""
         self._failures: dict[str, deque[float]] = {}
-        self._quarantined: set[str] = set()
+        self.quarantined: set[str] = set()
+        """Keys whose actor failed too often and is not started for a while."""
         # Actors do not run in the context of their first caller: it may belong to another turn.
         self._task_context = contextvars.copy_context()
         self._nursery: trio.Nursery | None = None
@@ -59,28 +60,26 @@ class Supervisor:
         """Return the actor of this key, if there is one now."""
         return self._actors.get(session_key)
 
-    def is_quarantined(self, session_key: str) -> bool:
-        """Whether the actor of this key failed too often and is not started for a while."""
-        return session_key in self._quarantined
-
     def deliver(self, accepted: Accepted) -> None:
         """Hand an accepted message to its actor."""
         key = accepted.receipt.session_key
-        if not self.is_quarantined(key):  # else it is found in the store afterwards
+        if key not in self.quarantined:  # else it is found in the store afterwards
             self.actor(key).deliver(accepted)
 
     def actor(self, session_key: str) -> SessionActor:
         """Return the actor of this key, and start it if there is none."""
-        actor = self._actors.pop(session_key, None)
-        if actor is None:
-            if self._ended.is_set():
-                raise self._context.stop_error()
-            actor = SessionActor(session_key, self._context)
-            assert self._nursery is not None
-            start = functools.partial(self._nursery.start_soon, name=TASK_NAME)
-            self._task_context.copy().run(start, self._supervise, actor)
+        actor = self._actors.pop(session_key, None) or self._start(session_key)
         self._actors[session_key] = actor  # at the end: the least recently used come first
         actor.last_used = trio.current_time()
+        return actor
+
+    def _start(self, session_key: str) -> SessionActor:
+        if self._ended.is_set():
+            raise self._context.stop_error()
+        actor = SessionActor(session_key, self._context)
+        assert self._nursery is not None
+        start = functools.partial(self._nursery.start_soon, name=TASK_NAME)
+        self._task_context.copy().run(start, self._supervise, actor)
         return actor
 
     async def _supervise(self, actor: SessionActor) -> None:
@@ -89,34 +88,33 @@ class Supervisor:
             with contained(StoreFailed) as caught:
                 await actor.run()
             if caught.error is not None:  # the one place where the failure of a session ends
-                log.error("the actor of %s failed", actor.key, exc_info=caught.error)
-                self._forget(actor)
-                await self._restart(actor)
+                await self._restart(actor, caught.error)
         except trio.Cancelled:
             self._cancelled[actor.key] = actor
             raise
         finally:
             self._forget(actor)
-            with trio.CancelScope(shield=True):
-                await actor.state.cache.aclose()
+            await actor.state.cache.aclose()  # shielded from cancellation
 
     def _forget(self, actor: SessionActor) -> None:
         if self._actors.get(actor.key) is actor:
             del self._actors[actor.key]
 
-    async def _restart(self, actor: SessionActor) -> None:
+    async def _restart(self, actor: SessionActor, error: BaseException) -> None:
         """Start a new actor for the open messages; after repeated failures, only after a while."""
+        log.error("the actor of %s failed", actor.key, exc_info=error)
+        self._forget(actor)
         failures = self._failures.setdefault(actor.key, deque(maxlen=MAX_FAILURES))
         failures.append(trio.current_time())
         if len(failures) == MAX_FAILURES and failures[-1] - failures[0] < FAILURE_WINDOW:
             pause = self._context.config.quarantine_time
             log.error("%s failed %d times, paused for %g s", actor.key, MAX_FAILURES, pause)
-            self._quarantined.add(actor.key)
+            self.quarantined.add(actor.key)
             try:
                 await self._notify_quarantine(actor.key)
                 await trio.sleep(pause)
             finally:
-                self._quarantined.discard(actor.key)
+                self.quarantined.discard(actor.key)
         if not self.draining:
             self.actor(actor.key).wake()
 
@@ -171,12 +169,15 @@ class Supervisor:
     async def run(self, task_status: trio.TaskStatus[None]) -> None:
         """Hold the actors until they are ended."""
         try:
-            await self._context.compressor.begin()
-            await self._dispatcher.recover()
-            async with trio.open_nursery() as self._nursery:
-                self._nursery.start_soon(self._recover)
-                task_status.started()
-                await trio.sleep_forever()
+            with contained(Exception) as caught:
+                await self._context.compressor.begin()
+                await self._dispatcher.recover()
+                async with trio.open_nursery() as self._nursery:
+                    self._nursery.start_soon(self._recover)
+                    task_status.started()
+                    await trio.sleep_forever()
+            if not self.draining:  # a `Cancelled` that no scope asked for was taken for an end
+                raise ActorStopped("the task of all conversations has ended") from caught.error
         finally:
             self._ended.set()
 

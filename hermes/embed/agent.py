@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from hermes.messages import AgentSpec, Source, TurnResult
-from hermes.protocols import Agent, Build, RunsOnTrio, SupportsAbandon, Turn
+from hermes.protocols import Agent, Build, RunsOnTrio, SupportsAbandon, SupportsAclose, Turn
 
 ReplyFunction: TypeAlias = Callable[[Turn], Awaitable[str | TurnResult]]
 """The simplest agent: an async function from a turn to a text."""
@@ -29,7 +29,7 @@ class ReplyAgent:
 
 @attrs.frozen
 class SharedAgent:
-    """One agent object for all conversations. It is closed with the runtime, not with each one."""
+    """One agent for all conversations, without `aclose`: it is closed with the runtime."""
 
     agent: Agent
     _may_abandon: SupportsAbandon | None = attrs.field(init=False)
@@ -67,7 +67,9 @@ def builder_for(agent: Agent | ReplyFunction | None, build_agent: Build | None) 
                 "pass an agent object as agent="
             )
         return build_agent
-    shared = SharedAgent(as_agent(agent))
+    shared = as_agent(agent)
+    if isinstance(shared, SupportsAclose):
+        shared = SharedAgent(shared)
     return lambda _: shared
 
 

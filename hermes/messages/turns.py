@@ -90,9 +90,11 @@ class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
     partial: bool = False
     interrupted: bool = False
     error: str | None = None
+    data: object = None
+    """A structured result, as a JSON value. The host finds it in `Reply.data`."""
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
+class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reply"):
     """The outcome of a message: the reply to its sender, and how the turn ended."""
 
     text: str
@@ -105,6 +107,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """Why the agent was built for this turn; None if the cached one was reused."""
     error_kind: str | None = None
     """The class name of the error, without its message."""
+    data: object = None
+    """The structured result of the agent, as a JSON value."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):

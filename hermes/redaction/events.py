@@ -107,7 +107,21 @@ def redact_result(result: TurnResult, redact: Redact | None) -> TurnResult:
         result,
         text=redact_optional(result.text, redact),
         error=redact_optional(result.error, redact),
+        data=redact_json(result.data, redact),
     )
+
+
+def redact_json(value: object, redact: Redact) -> object:
+    """Return a JSON value without secrets in its strings, keys included."""
+    match value:
+        case str():
+            return redact(value)
+        case dict():
+            return {redact(key): redact_json(each, redact) for key, each in value.items()}
+        case list() | tuple():
+            return [redact_json(each, redact) for each in value]
+        case _:
+            return value
 
 
 def redact_optional(text: str | None, redact: Redact) -> str | None:

@@ -233,22 +233,16 @@ def _use_wal(db: Database, path: Path) -> None:
 def _migrate(db: Database, path: Path, clock: Clock, version: int) -> None:
     if version:
         backup(db, path.with_name(f"{path.name}.schema{version}.backup"), replace=True)
-    for number, script in enumerate(schema.MIGRATIONS, start=1):
-        if number > version:
-            _apply(db, number, script, clock)
-
-
-def _apply(db: Database, number: int, script: str, clock: Clock) -> None:
-    """Apply one migration and its number in one transaction; the last one also cleans up."""
+    # One transaction for all steps: if one of them fails, the old version can still open the file.
     db.execute("BEGIN IMMEDIATE")
     try:
-        db.execute(script)
-        if number == len(schema.MIGRATIONS):
-            tx = Transaction.begin(db, clock)
-            cleanup.finalize_orphaned_compression_sessions(tx)
-            cleanup.prune_empty_ghost_sessions(tx)
+        for script in schema.MIGRATIONS[version:]:
+            db.execute(script)
+        tx = Transaction.begin(db, clock)
+        cleanup.finalize_orphaned_compression_sessions(tx)
+        cleanup.prune_empty_ghost_sessions(tx)
         db.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
-        db.execute(f"PRAGMA user_version = {number}")
+        db.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS)}")
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:

@@ -42,6 +42,8 @@ def check_result(result: TurnResult) -> None:
     for name, value in (("text", result.text), ("error", result.error)):
         _require(value is None or isinstance(value, str), f"TurnResult.{name}", "a string", value)
     _require(isinstance(result.api_calls, int), "TurnResult.api_calls", "an int", result.api_calls)
+    if result.data is not None:
+        _check_data(result.data)
     if result.session_id is not None:
         _check_session_id(result.session_id)
     if result.rows is not None:
@@ -103,6 +105,16 @@ def _check_extra(row: Message) -> None:
         msgspec.convert(msgspec.to_builtins(fields), Extra)
     except (msgspec.ValidationError, TypeError) as error:
         raise TypeError(f"a Message has a field of the wrong type: {error}") from None
+
+
+def _check_data(data: object) -> None:
+    check_depth(data)
+    try:
+        if msgspec.json.decode(msgspec.json.encode(data)) == data:
+            return
+    except (TypeError, ValueError):
+        pass
+    raise TypeError("TurnResult.data must be a JSON value: dicts, lists, strings, numbers, None")
 
 
 def _check_session_id(session_id: str) -> None:

@@ -137,6 +137,20 @@ def test_a_migration_makes_a_backup_first(fixture, version):
     check(backup, rows, SESSIONS)
 
 
+def test_a_file_stays_as_it_is_if_the_last_step_fails(fixture):
+    path = fixture(1)
+    db = apsw.Connection(str(path))
+    db.execute("CREATE TABLE wrong_codes (n)")  # a later step creates a table of this name
+    db.close()
+    rows = reference(path)
+    with pytest.raises(StoreRefused, match="wrong_codes"):
+        SessionStore(path)
+    assert version_of(path) == (1, APPLICATION_ID)
+    assert rows_of(path) == rows
+    tables = apsw.Connection(str(path)).execute("SELECT name FROM sqlite_schema").fetchall()
+    assert ("routes",) not in tables, "the steps before it are undone"
+
+
 def test_a_current_file_is_not_backed_up(fixture):
     path = fixture(CURRENT)
     SessionStore(path).close()

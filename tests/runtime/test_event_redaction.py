@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from hermes import Inbound
+from hermes import Inbound, TurnResult
 from hermes.events import (
     ApprovalAsked,
     AssistantMessage,
@@ -172,3 +172,12 @@ async def test_the_published_text_is_the_stored_text_however_it_is_split(start, 
                 if row.role == "assistant"
             ]
     assert kept == [joined(events[1:-1], TextDelta)] == [REDACTED]
+
+
+async def test_the_structured_result_contains_no_secrets(start):
+    async def agent(turn):
+        return TurnResult(text="ok", data={"a": [SECRET, 1], SECRET: None})
+
+    async with start(agent=agent, redact=REDACT) as runtime:
+        reply = await runtime.ask("k", "one")
+    assert reply.data == {"a": [REDACTED, 1], REDACTED: None}

@@ -8,7 +8,7 @@ import pytest
 import trio
 from msgspec.structs import replace
 
-from hermes import Inbound
+from hermes import AccessPolicy, Inbound
 from hermes.actors.admission import gate, pairing
 from hermes.actors.admission.rate_limit import RateLimit
 from hermes.errors import NotAdmitted, StoreFull
@@ -101,6 +101,14 @@ async def test_codes_and_paired_users_survive_a_restart(chat):
     async with chat() as here:
         assert await here.say(MALLORY, "hello") == "echo: hello"
         assert await here.say(CONSOLE, f"/pair {code}") == pairing.WRONG_CODE.format(left="4 tries")
+
+
+async def test_a_paired_user_is_refused_once_its_platform_has_no_rules(chat):
+    async with chat() as here:
+        await here.say(CONSOLE, f"/pair {await here.code()}")
+        assert await here.say(MALLORY, "hello") == "echo: hello"
+    async with chat(AccessPolicy()) as here:
+        assert await here.refused(MALLORY) == gate.UNKNOWN
 
 
 async def test_a_code_that_could_not_be_stored_is_not_sent(start_proxy, world):

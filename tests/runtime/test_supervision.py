@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import outcome
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -508,3 +509,21 @@ async def test_a_store_error_of_a_verb_is_raised_to_its_caller_and_the_actor_con
             await runtime.conversation("k").new()
         assert (await runtime.ask("k", "two")).build_reason is None
     assert len(builder) == 1
+
+
+async def leak_cancellation():
+    """Raise a `Cancelled` that was kept from a scope which has ended."""
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        kept = await outcome.acapture(trio.lowlevel.checkpoint)
+    kept.unwrap()
+
+
+async def test_a_supervisor_that_ends_ends_the_runtime_with_an_error(start_proxy):
+    async def waiting_keys(store, *arguments, **options):
+        await leak_cancellation()
+
+    with pytest.raises(ActorStopped, match="the task of all conversations has ended"):
+        with trio.fail_after(SECONDS):
+            async with start_proxy(waiting_keys=waiting_keys):
+                await trio.sleep_forever()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import outcome
 import pytest
 import trio
 from hypothesis import given, strategies as st
@@ -125,3 +126,28 @@ def test_a_group_is_described_by_its_first_exception(error):
 )  # fmt: skip
 def test_only_messages_of_hermes_and_the_system_are_logged(error, logged):
     assert loggable(error) == logged
+
+
+async def test_a_kept_cancellation_is_an_error_of_user_code():
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        kept = await outcome.acapture(trio.lowlevel.checkpoint)
+    with contained() as caught:
+        kept.unwrap()
+    assert caught.error is kept.error
+    group = BaseExceptionGroup("g", [kept.error, ValueError()])
+    with contained() as caught:
+        raise group
+    assert caught.error is group
+
+
+async def test_a_kept_cancellation_propagates_if_a_scope_is_cancelled():
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        kept = await outcome.acapture(trio.lowlevel.checkpoint)
+    with trio.CancelScope() as scope:  # noqa: ASYNC100 - what is kept is raised, not awaited
+        scope.cancel()
+        with contained() as caught:
+            kept.unwrap()
+    assert scope.cancelled_caught
+    assert caught.error is None

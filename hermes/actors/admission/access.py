@@ -57,9 +57,9 @@ class PlatformRules:
     def role_of(self, source: Source) -> Role | None:
         """Return the configured role of a sender; pairing can only add to it."""
         user_id = user_of(source)
-        if user_id is not None and user_id in self.operators:
+        if user_id in self.operators:
             return "operator"
-        if user_id is not None and user_id in self.users:
+        if user_id in self.users:
             return "user"
         return "guest" if self.open or source.chat_id in self.chats else None
 
@@ -102,36 +102,24 @@ class AccessPolicy:
 
     def rules_of(self, source: Source) -> PlatformRules | None:
         """Return the most specific rules for a source."""
-        named = self.rules.get((source.platform, source.account))
-        return named or self.rules.get(source.platform)
+        return self.rules.get((source.platform, source.account)) or self.rules.get(source.platform)
 
     def is_local(self, source: Source) -> bool:
         """Whether the message comes from the operator's own terminal."""
         return source.platform in self.local and source.user_id == OPERATOR
 
 
-def require_texts(source: Source) -> None:
-    """Raise `ValueError` if an id is not a string: 42 and "42" would be two principals."""
-    ids = (source.platform, source.account, source.chat_id or "", source.user_id or "")
-    if not all(isinstance(value, str) for value in ids):
-        raise ValueError(f"the ids of a source must be strings: {source!r}")
-
-
 def user_of(source: Source) -> str | None:
     """Return the user id, if it is usable: not empty, not too long, and valid Unicode."""
-    user_id = source.user_id
-    if not user_id or len(user_id) > MAX_ID or not _is_valid(user_id):
-        return None
-    return user_id
+    user_id = source.user_id or ""
+    usable = 0 < len(user_id) <= MAX_ID and user_id == scrub(user_id)
+    return user_id if usable else None
 
 
 def principal_of(source: Source) -> PrincipalId | None:
     """Return the principal that an operator could let in; None if the sender has no usable id."""
     user_id = user_of(source)
-    if user_id is None or not _is_valid(source.platform) or not _is_valid(source.account):
+    place = source.platform, source.account
+    if user_id is None or place != (scrub(source.platform), scrub(source.account)):
         return None
-    return source.platform, source.account, user_id
-
-
-def _is_valid(text: str) -> bool:
-    return text == scrub(text)
+    return *place, user_id

@@ -9,14 +9,9 @@ from typing import NoReturn
 from msgspec.structs import replace
 
 from hermes.actors.admission import pairing
-from hermes.actors.admission.access import (
-    AccessPolicy,
-    principal_of,
-    require_texts,
-    user_of,
-)
+from hermes.actors.admission.access import AccessPolicy, principal_of, user_of
 from hermes.actors.admission.rate_limit import RateLimiter, TokenBucket
-from hermes.actors.commands import COMMANDS, command_name
+from hermes.actors.commands import COMMANDS, parse
 from hermes.errors import NotAdmitted
 from hermes.messages import Inbound, InboxReply, Role, Source, may
 from hermes.outbound import outbox_rows
@@ -46,37 +41,36 @@ class Admission:
         if self._access.is_local(source):
             return "operator"
         rules = self._access.rules_of(source)
-        if rules is None:
-            return None
-        configured, principal = rules.role_of(source), principal_of(source)
-        if configured in {"operator", "user"} or principal is None:
+        configured = None if rules is None else rules.role_of(source)
+        if rules is None or configured in {"operator", "user"}:
             return configured
-        return await self._store.find_principal(*principal) or configured
+        return await self._paired_role(source) or configured
+
+    async def _paired_role(self, source: Source) -> Role | None:
+        principal = principal_of(source)
+        return None if principal is None else await self._store.find_principal(*principal)
 
     async def admit(self, inbound: Inbound) -> Role:
         """Return the role of the sender. Raises `NotAdmitted` if the message is refused."""
         source = inbound.source
         if self._access.is_local(source):
             return "operator"
-        require_texts(source)
-        command = command_name(inbound)
-        bucket = self._bucket(inbound, is_stop=command == "stop")
+        command = parse(inbound.text) if inbound.command else None
+        # /stop has a bucket of its own: it must get through when messages do not.
+        is_stop = command is not None and command.name == "stop"
+        sender = user_of(source) or ("chat", source.chat_id)
+        name = (source.platform, source.account, sender, is_stop)
+        bucket = self._limiter.bucket(name, inbound.sent_at)
         if not self._limiter.take(bucket):
             await self._refuse_rate(inbound, bucket)
         role = await self.role_of(source)
         bucket.known = role is not None
         if role is None:
             await self._refuse_unknown(inbound)
-        if command is not None and not may(role, COMMANDS[command].role):
-            await self._refuse(inbound, ROLE_TOO_LOW.format(command=f"/{command}", role=role))
+        if command is not None and not may(role, COMMANDS[command.name].role):
+            text = ROLE_TOO_LOW.format(command=f"/{command.name}", role=role)
+            await self._refuse(inbound, text)
         return role
-
-    def _bucket(self, inbound: Inbound, *, is_stop: bool) -> TokenBucket:
-        source = inbound.source
-        # /stop has a bucket of its own: it must get through when messages do not.
-        chat = None if user_of(source) else source.chat_id
-        name = (source.platform, source.account, user_of(source), chat, is_stop)
-        return self._limiter.bucket(name, inbound.sent_at)
 
     async def _refuse_rate(self, inbound: Inbound, bucket: TokenBucket) -> NoReturn:
         if not bucket.known:

@@ -46,23 +46,24 @@ class RateLimiter:
     def bucket(self, name: Hashable, at: float | None = None) -> TokenBucket:
         """Return the principal's bucket, refilled up to `at` (default: now)."""
         now = self._clock() if at is None else at
-        bucket = self._buckets.get(name)
-        if bucket is None:
-            bucket = self._buckets[name] = TokenBucket(self._rates.burst, now)
-            if len(self._buckets) > self._limit:
-                self._buckets.popitem(last=False)
+        bucket = self._buckets.pop(name, None) or self._new_bucket(now)
+        self._buckets[name] = bucket  # at the end: the least recently used come first
         refill = max(now - bucket.at, 0.0) * self._rates.per_minute / 60
         bucket.left = min(bucket.left + refill, self._rates.burst)
         bucket.at = max(bucket.at, now)  # a late message must not refill the same time twice
-        self._buckets.move_to_end(name)
         return bucket
+
+    def _new_bucket(self, now: float) -> TokenBucket:
+        """Return a full bucket, and make room for it."""
+        if len(self._buckets) >= self._limit:
+            self._buckets.popitem(last=False)
+        return TokenBucket(self._rates.burst, now)
 
     def take(self, bucket: TokenBucket) -> bool:
         """Take a token; False if there is none."""
-        if bucket.left < 1:
-            return False
-        bucket.left -= 1
-        return True
+        available = bucket.left >= 1
+        bucket.left -= available
+        return available
 
     def may_notify(self, bucket: TokenBucket, seconds: float = 60.0) -> bool:
         """Whether to tell the principal again; if so, the time is recorded."""

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 import trio
 
-from hermes.actors.delivery.lane import Lane, until_stored
+from hermes.actors.delivery.lane import Endpoint, Lane, until_stored
 from hermes.actors.delivery.split import MIN_LIMIT
 from hermes.errors import HermesError
 from hermes.messages import OutboxRow
-from hermes.protocols import Adapter, HasAccount, HasLimit, OutboxStore
+from hermes.protocols import Adapter, HasAccount, OutboxStore
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -38,10 +38,10 @@ class Dispatcher:
     ) -> None:
         self._nursery = nursery
         self._store = store
-        self._adapters: dict[str, dict[str | None, Adapter]] = {}
+        self._endpoints: dict[str, dict[str | None, Endpoint]] = {}
         for adapter in adapters:
             self._register(adapter)
-        self._served = set(self._adapters)
+        self._served = set(self._endpoints)
         """Platforms that have an adapter, or had one."""
         self._redact = redact or str
         self._missing: set[tuple[str, str]] = set()
@@ -50,44 +50,47 @@ class Dispatcher:
         self._some_sent = trio.Event()
 
     def _register(self, adapter: Adapter) -> None:
-        limit = adapter.limit if isinstance(adapter, HasLimit) else None
-        if limit is not None and limit < MIN_LIMIT:
+        endpoint = Endpoint.of(adapter)
+        if endpoint.limit is not None and endpoint.limit < MIN_LIMIT:
             raise HermesError(
-                f"the adapter for {adapter.platform} has a limit of {limit} characters; "
+                f"the adapter for {adapter.platform} has a limit of {endpoint.limit} characters; "
                 f"it must be at least {MIN_LIMIT}"
             )
         account = adapter.account if isinstance(adapter, HasAccount) else None
-        accounts = self._adapters.setdefault(adapter.platform, {})
+        accounts = self._endpoints.setdefault(adapter.platform, {})
         if account in accounts:
             raise HermesError(f"there are two adapters for {adapter.platform}, account {account}")
-        accounts[account] = adapter
+        accounts[account] = endpoint
 
     def offer(self, rows: Sequence[OutboxRow]) -> None:
         """Take committed rows, in the order of their commits. Never waits."""
         for row in rows:
             platform, account = str(row.body.get("platform")), str(row.body.get("account") or "")
-            accounts = self._adapters.get(platform, {})
-            adapter = accounts.get(account) or accounts.get(None)
-            if adapter is not None:
-                self._lane(row.lane, adapter).offer(row)
-            elif platform not in self._served:
-                self._on_sent(row.outbox_id)
-            elif (platform, account) not in self._missing:
-                self._missing.add((platform, account))
-                log.warning("replies wait for an adapter: %s, account %r", platform, account)
+            accounts = self._endpoints.get(platform, {})
+            endpoint = accounts.get(account) or accounts.get(None)
+            if endpoint is not None:
+                lane = self._lanes.get(row.lane) or self._start_lane(row.lane, endpoint)
+                lane.offer(row)
+            else:
+                self._without_adapter(row.outbox_id, platform, account)
 
-    def _lane(self, name: str, adapter: Adapter) -> Lane:
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = Lane(name, adapter, self._store, self._on_sent, self._redact)
-            self._lanes[name] = lane
-            self._nursery.start_soon(self._run_lane, name, lane)
+    def _without_adapter(self, outbox_id: int, platform: str, account: str) -> None:
+        if platform not in self._served:
+            self._on_sent(outbox_id)
+        elif (platform, account) not in self._missing:
+            self._missing.add((platform, account))
+            log.warning("replies wait for an adapter: %s, account %r", platform, account)
+
+    def _start_lane(self, name: str, endpoint: Endpoint) -> Lane:
+        lane = Lane(name, endpoint, self._store, self._on_sent, self._redact)
+        self._lanes[name] = lane
+        self._nursery.start_soon(self._run_lane, lane)
         return lane
 
-    async def _run_lane(self, name: str, lane: Lane) -> None:
+    async def _run_lane(self, lane: Lane) -> None:
         await lane.run()
-        del self._lanes[name]  # no checkpoint since the lane found nothing more to send
-        lane.notify()
+        del self._lanes[lane.name]  # no checkpoint since the lane found nothing more to send
+        lane.changed.set()
 
     def _on_sent(self, outbox_id: int) -> None:
         self._sent.append(outbox_id)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, TypeVar
 
 import attrs
 import trio
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from hermes.actors.delivery.split import split
 from hermes.errors import HermesError, MessageRefused, RetryAfter, StoreFailed, Unsendable
-from hermes.messages import OutboxRow
+from hermes.messages import JsonObject, OutboxRow
 from hermes.protocols import Adapter, HasLimit, OutboxStore, SupportsReady
 from hermes.retry import Backoff
 from hermes.sanitize import scrub
@@ -36,117 +36,138 @@ MAX_REFUSALS = 10
 MAX_NOTE = 500
 
 T = TypeVar("T")
+Send: TypeAlias = Callable[[OutboxRow], Awaitable[None]]
 
 
+@attrs.frozen(eq=False)
+class Endpoint:
+    """An adapter, and what it supports."""
+
+    adapter: Adapter
+    limit: int | None
+    """The maximum length of a text; None for no limit."""
+    ready: Send | None
+    """Waits for the platform; None if the adapter cannot."""
+
+    @classmethod
+    def of(cls, adapter: Adapter) -> Endpoint:
+        """Determine what an adapter supports."""
+        return cls(
+            adapter,
+            limit=adapter.limit if isinstance(adapter, HasLimit) else None,
+            ready=adapter.ready if isinstance(adapter, SupportsReady) else None,
+        )
+
+
+@attrs.define(eq=False)
 class Lane:
     """Holds a bounded number of rows; others stay in the store until these are sent."""
 
-    def __init__(
-        self,
-        name: str,
-        adapter: Adapter,
-        store: OutboxStore,
-        on_sent: Callable[[int], None],
-        redact: Callable[[str], str] = str,
-    ) -> None:
-        self._name = name
-        self._adapter = adapter
-        self._ready = adapter.ready if isinstance(adapter, SupportsReady) else None
-        self._limit = adapter.limit if isinstance(adapter, HasLimit) else None
-        self._store = store
-        self._on_sent = on_sent
-        self._redact = redact
-        self._rows: deque[OutboxRow] = deque()
-        self._newest = 0
-        self._behind = False
-        """Whether the store has rows of this lane that are not in memory."""
-        self.paused_until: float = -math.inf
-        self.changed: trio.Event = trio.Event()
-        """Set when the lane pauses or ends."""
+    name: str
+    _endpoint: Endpoint
+    _store: OutboxStore
+    _on_sent: Callable[[int], None]
+    _redact: Callable[[str], str] = str
+    _rows: deque[OutboxRow] = attrs.field(init=False, factory=deque)
+    _newest: int = attrs.field(init=False, default=0)
+    """The newest row that was taken into memory."""
+    _offered: int = attrs.field(init=False, default=0)
+    """The newest row that was offered. What is newer than `_newest` is only in the store."""
+    paused_until: float = attrs.field(init=False, default=-math.inf)
+    changed: trio.Event = attrs.field(init=False, factory=trio.Event)
+    """Set when the lane pauses or ends."""
 
     def offer(self, row: OutboxRow) -> None:
-        """Append a row. Never waits."""
-        if row.outbox_id <= self._newest:
-            return
-        if self._behind or len(self._rows) >= MAX_ROWS:
-            self._behind = True
-        else:
-            self._append(row)
-
-    def _append(self, row: OutboxRow) -> None:
-        self._rows.append(row)
-        self._newest = row.outbox_id
+        """Append a row, unless older rows are only in the store. Never waits."""
+        if self._newest == self._offered < row.outbox_id and len(self._rows) < MAX_ROWS:
+            self._rows.append(row)
+            self._newest = row.outbox_id
+        self._offered = max(self._offered, row.outbox_id)
 
     async def run(self) -> None:
         """Send everything. There is no checkpoint between the last look and the return."""
-        while True:
-            while self._rows:
+        while self._rows or self._newest < self._offered:
+            if self._rows:
                 await self._deliver(self._rows.popleft())
-            if not self._behind:
-                return
-            self._behind = False  # before the read: rows that arrive during it set it again
-            for row in await until_stored(self._fetch):
-                self._append(row)
-            self._behind = self._behind or len(self._rows) >= MAX_ROWS
+            else:
+                await self._fetch()
 
-    def _fetch(self) -> Awaitable[list[OutboxRow]]:
-        return self._store.pending_outbox(self._name, after=self._newest, limit=MAX_ROWS)
+    async def _fetch(self) -> None:
+        """Read the next rows from the store. Rows that are offered meanwhile stay there."""
+        after, offered = self._newest, self._offered
+        rows = await until_stored(
+            lambda: self._store.pending_outbox(self.name, after=after, limit=MAX_ROWS)
+        )
+        self._rows.extend(rows)
+        self._newest = rows[-1].outbox_id if rows else offered
+        self._offered = max(self._offered, self._newest)
 
     async def _deliver(self, row: OutboxRow) -> None:
-        """Send a row until the platform has all of it, or it is given up."""
-        attempt = _DeliveryAttempt(row, self._split(row))
-        while not attempt.complete:
-            error = await self._try(attempt)
-            if error is None:
-                await self._accepted(attempt)
-            elif isinstance(error, Unsendable):
-                await self._close(attempt, error)
-                return
-            elif isinstance(error, MessageRefused) and attempt.is_last_refusal():
-                await self._give_up(attempt, error)
-                return
-            else:
-                await self._retry_later(attempt, error)
+        """Send a row part by part, until the platform has all of it or it is given up."""
+        bodies = self._bodies(row)
+        while row.part < len(bodies):
+            attempt = _Attempt(replace(row, body=bodies[row.part], parts=len(bodies)))
+            while (error := await self._try(attempt)) is not None:
+                if await self._failed(attempt, leaf(error)):
+                    return
+            row = replace(attempt.row, part=row.part + 1, recovered=False)
+            if row.part < len(bodies):
+                row = await self._store_progress(row)
         self._on_sent(row.outbox_id)
 
-    def _split(self, row: OutboxRow) -> Sequence[str]:
-        text = row.body.get("text")
-        return split(text, self._limit) if self._limit and isinstance(text, str) else ()
+    def _bodies(self, row: OutboxRow) -> list[JsonObject]:
+        """Return the body of each part."""
+        text, limit = row.body.get("text"), self._endpoint.limit
+        if limit is None or not isinstance(text, str):
+            return [row.body]
+        return [{**row.body, "text": part} for part in split(text, limit)] or [row.body]
 
-    async def _try(self, attempt: _DeliveryAttempt) -> BaseException | None:
+    async def _try(self, attempt: _Attempt) -> BaseException | None:
         """Send one part. While it is in flight, its outcome is stored as unknown."""
-        if attempt.row.state == "pending":
-            early = None if self._ready is None else await _failure(self._ready, attempt)
-            if early is not None:
+        row, ready = attempt.row, self._endpoint.ready
+        if row.state == "pending":
+            if ready is not None and (early := await _failure(ready, row)) is not None:
                 return early
-            await until_stored(lambda: self._store.mark_sending([attempt.row.outbox_id]))
-            attempt.started()
-        return await _failure(self._adapter.send, attempt)
+            await until_stored(lambda: self._store.mark_sending([row.outbox_id]))
+            attempt.row = replace(row, state="sending", attempts=row.attempts + 1)
+        return await _failure(self._endpoint.adapter.send, attempt.row)
 
-    async def _accepted(self, attempt: _DeliveryAttempt) -> None:
-        attempt.accepted()
-        if not attempt.complete:
-            row = attempt.row
-            await until_stored(lambda: self._store.mark_part(row.outbox_id, row.part))
-            if self._ready is not None:  # it may take long, and the next part is not in flight
-                await until_stored(lambda: self._store.mark_unsent([row.outbox_id]))
-                attempt.not_accepted()
+    async def _store_progress(self, row: OutboxRow) -> OutboxRow:
+        """Record how many parts the platform has."""
+        await until_stored(lambda: self._store.mark_part(row.outbox_id, row.part))
+        if self._endpoint.ready is None:
+            return row
+        # The platform may take long to be ready, and the next part is not in flight yet.
+        await until_stored(lambda: self._store.mark_unsent([row.outbox_id]))
+        return replace(row, state="pending")
 
-    async def _retry_later(self, attempt: _DeliveryAttempt, error: BaseException) -> None:
+    async def _failed(self, attempt: _Attempt, error: BaseException) -> bool:
+        """Handle a failed attempt. Returns whether the row is given up."""
+        attempt.refusals += isinstance(error, MessageRefused)
+        if isinstance(error, Unsendable):
+            await self._close(attempt, error)
+        elif attempt.refusals >= MAX_REFUSALS:
+            await self._give_up(attempt, error)
+        else:
+            await self._retry_later(attempt, error)
+            return False
+        return True
+
+    async def _retry_later(self, attempt: _Attempt, error: BaseException) -> None:
         """Store what is known about a failed attempt, and wait."""
-        ids = [attempt.row.outbox_id]
-        if attempt.row.state == "pending":
+        row, ids = attempt.row, [attempt.row.outbox_id]
+        if row.state == "pending":
             pass  # it was not in flight, and that is what is stored
         elif isinstance(error, RetryAfter | MessageRefused):
             await until_stored(lambda: self._store.mark_unsent(ids))
-            attempt.not_accepted()
+            attempt.row = replace(row, state="pending")
         else:
             await until_stored(lambda: self._store.mark_unknown(ids))
-            attempt.unknown()
+            attempt.row = replace(row, state="pending", recovered=True)
         if isinstance(error, RetryAfter):
             delay = min(max(FIRST_DELAY, error.seconds), MAX_RETRY_AFTER)
         else:
-            delay = attempt.backoff.next()
+            delay = attempt.next_delay()
         expected = isinstance(error, HermesError)  # else it may be a bug in the adapter
         log.warning(
             "reply %d is sent again after %g s: %s", ids[0], delay, loggable(error),
@@ -154,92 +175,53 @@ class Lane:
         )  # fmt: skip
         await self._pause(delay)
 
-    async def _give_up(self, attempt: _DeliveryAttempt, error: BaseException) -> None:
+    async def _give_up(self, attempt: _Attempt, error: BaseException) -> None:
         note = attempt.note(self._redact(str(error)))
         log.error("reply %d is given up: %s", attempt.row.outbox_id, loggable(error))
         await until_stored(lambda: self._store.mark_dead([attempt.row.outbox_id], note))
 
     async def _pause(self, seconds: float) -> None:
         self.paused_until = trio.current_time() + seconds
-        self.notify()
+        self.changed.set()
+        self.changed = trio.Event()
         await trio.sleep_until(self.paused_until)
         self.paused_until = -math.inf
 
-    def notify(self) -> None:
-        """Wake whoever waits for this lane."""
-        self.changed.set()
-        self.changed = trio.Event()
-
-    async def _close(self, attempt: _DeliveryAttempt, gone: Unsendable) -> None:
+    async def _close(self, attempt: _Attempt, gone: Unsendable) -> None:
         """The chat is gone: give up everything that waits; later replies are tried again."""
         first, note = attempt.row.outbox_id, attempt.note(self._redact(str(gone)))
         # From this row on: earlier rows were sent, even if that is not stored yet.
-        dead = await until_stored(lambda: self._store.mark_lane_dead(self._name, note, since=first))
+        dead = await until_stored(lambda: self._store.mark_lane_dead(self.name, note, since=first))
         log.warning("%d replies cannot be sent, from %d on", len(dead), first)
         given_up = set(dead)
         self._rows = deque(row for row in self._rows if row.outbox_id not in given_up)
 
 
-@attrs.define
-class _DeliveryAttempt:
-    """A row being sent: how much of it the platform has, and how the attempts went."""
+@attrs.define(eq=False)
+class _Attempt:
+    """A part being sent, and how the attempts so far went."""
 
     row: OutboxRow
-    texts: Sequence[str]
-    """Its parts; empty if it is sent as it is."""
-    backoff: Backoff = attrs.Factory(lambda: Backoff(FIRST_DELAY, LONGEST_DELAY))
-    _refusals: int = 0
+    """What the adapter receives: the row with the text of this part."""
+    refusals: int = 0
+    _backoff: Backoff | None = None
 
-    @property
-    def parts(self) -> int:
-        return len(self.texts) or 1
-
-    @property
-    def complete(self) -> bool:
-        """Whether the platform has all of it."""
-        return self.row.part >= self.parts
-
-    def message(self) -> OutboxRow:
-        """Return what the adapter receives."""
-        row = self.row
-        if not self.texts:
-            return row
-        body = {**row.body, "text": self.texts[row.part]}
-        return replace(row, body=body, parts=self.parts)
-
-    def started(self) -> None:
-        self.row = replace(self.row, state="sending", attempts=self.row.attempts + 1)
-
-    def accepted(self) -> None:
-        """Go on with the next part, which is a message of its own: attempts start over."""
-        self.row = replace(self.row, part=self.row.part + 1, recovered=False)
-        self.backoff.reset()
-        self._refusals = 0
-
-    def not_accepted(self) -> None:
-        self.row = replace(self.row, state="pending")
-
-    def unknown(self) -> None:
-        self.row = replace(self.row, state="pending", recovered=True)
-
-    def is_last_refusal(self) -> bool:
-        """Count a refusal, and return whether there were enough."""
-        self._refusals += 1
-        return self._refusals >= MAX_REFUSALS
+    def next_delay(self) -> float:
+        """Return the delay before the next attempt, in seconds."""
+        self._backoff = self._backoff or Backoff(FIRST_DELAY, LONGEST_DELAY)
+        return self._backoff.next()
 
     def note(self, reason: str) -> str:
         """Return why it is given up, as the store keeps it."""
-        text = scrub(reason[:MAX_NOTE])
-        return text if self.parts == 1 else f"part {self.row.part + 1} of {self.parts}: {text}"
+        part, parts, text = self.row.part, self.row.parts, scrub(reason[:MAX_NOTE])
+        return text if parts == 1 else f"part {part + 1} of {parts}: {text}"
 
 
-async def _failure(
-    send: Callable[[OutboxRow], Awaitable[None]], attempt: _DeliveryAttempt
-) -> BaseException | None:
-    """Return what an adapter raises, if it does."""
+async def _failure(send: Send, row: OutboxRow) -> BaseException | None:
+    """Call an adapter, and return what it raises."""
     with contained() as caught:
-        await send(attempt.message())
-    return None if caught.error is None else leaf(caught.error)
+        await send(row)
+    return caught.error
 
 
 async def until_stored(verb: Callable[[], Awaitable[T]]) -> T:

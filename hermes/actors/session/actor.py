@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import trio
 from msgspec.structs import replace
 
-from hermes.actors.commands import mode_of, unwrapped
+from hermes.actors.commands import CommandMode, interpret
 from hermes.actors.context import RuntimeContext
 from hermes.actors.kernel.mailbox import Request, refuse
 from hermes.actors.session import operations
@@ -72,8 +72,10 @@ class SessionActor:
         if inbox.knows(row.inbox_id):
             return
         inbox.add([row.inbox_id])
-        mode = mode_of(row.inbound)
-        row = _unwrapped(row)
+        mode: CommandMode = "message"
+        if row.inbound.command:
+            mode, inbound = interpret(row.inbound)
+            row = replace(row, inbound=inbound)
         config = self.state.context.config
         when_busy = row.inbound.when_busy or config.busy_on(row.inbound.source.platform)
         action = decide(when_busy, mode, running=turn is not None)
@@ -230,10 +232,11 @@ class SessionActor:
         fetched = [row for row in rows if not inbox.knows(row.inbox_id)]  # delivered meanwhile
         inbox.add([row.inbox_id for row in fetched])
         for row in fetched:
-            if mode_of(row.inbound) == "stops":
+            mode, inbound = interpret(row.inbound) if row.inbound.command else (None, row.inbound)
+            if mode == "stops":
                 inbox.put_urgent(row)
             else:
-                inbox.put_back([_unwrapped(row)])
+                inbox.put_back([replace(row, inbound=inbound)])
 
     async def _open_rows(self) -> list[InboxRow]:
         """Return all open messages of this key; `accept` bounds their number."""
@@ -337,8 +340,3 @@ def _first_turn(rows: Sequence[InboxRow]) -> list[int]:
 
 def _is_message(row: InboxRow) -> bool:
     return not row.inbound.command
-
-
-def _unwrapped(row: InboxRow) -> InboxRow:
-    inbound = unwrapped(row.inbound)
-    return row if inbound is row.inbound else replace(row, inbound=inbound)

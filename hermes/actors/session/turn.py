@@ -253,6 +253,7 @@ class TurnRunner:
             error=attempt.result.error,
             build_reason=attempt.build_reason,
             error_kind=attempt.error_kind,
+            data=attempt.result.data,
         )
         for notice in notices:
             bus.publish(key, turn.turn_id, Notice(notice))

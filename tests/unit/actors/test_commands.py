@@ -9,10 +9,8 @@ from hermes.actors.commands import (
     ALIASES,
     COMMANDS,
     ParsedCommand,
-    command_name,
-    mode_of,
+    interpret,
     parse,
-    unwrapped,
 )
 from hermes.messages import Inbound
 
@@ -31,7 +29,6 @@ def test_a_known_command_is_recognized_in_any_case_with_its_argument(
     written = f"/{name.upper() if upper else name}{mention}"
     expected = ParsedCommand(ALIASES.get(name, name), argument.strip())
     assert parse(f"{space}{written} {argument}{space}") == expected
-    assert command_name(inbound(f"{written} {argument}")) == expected.name
 
 
 @pytest.mark.parametrize(
@@ -41,7 +38,6 @@ def test_a_known_command_is_recognized_in_any_case_with_its_argument(
 )  # fmt: skip
 def test_other_texts_are_not_commands(text):
     assert parse(text) is None
-    assert command_name(inbound(text)) is None
 
 
 @given(st.text(max_size=30))
@@ -49,30 +45,22 @@ def test_text_without_a_slash_is_never_a_command(text):
     assert text.strip().startswith("/") or parse(text) is None
 
 
-@given(st.text(max_size=10) | NAMES.map("/{} x".format))
-def test_a_message_that_is_not_marked_as_a_command_is_a_message(text):
-    message = inbound(text, command=False)
-    assert mode_of(message) == "message"
-    assert command_name(message) is None
-    assert unwrapped(message) is message
-
-
 def test_every_command_has_the_mode_of_the_table():
     for name, command in COMMANDS.items():
-        assert mode_of(inbound(f"/{name} argument")) == command.mode
+        assert interpret(inbound(f"/{name} argument"))[0] == command.mode
     for alias, name in ALIASES.items():
-        assert mode_of(inbound(f"/{alias}")) == COMMANDS[name].mode
+        assert interpret(inbound(f"/{alias}"))[0] == COMMANDS[name].mode
 
 
 @pytest.mark.parametrize("text", ["/queue", "/steer \n", "/unknown", "/unknown text"])
 def test_a_command_without_its_message_and_an_unknown_one_are_explained_at_once(text):
-    assert mode_of(inbound(text)) == "now"
-    assert unwrapped(inbound(text)) == inbound(text)
+    assert interpret(inbound(text)) == ("now", inbound(text))
 
 
 @pytest.mark.parametrize("name", ["queue", "steer"])
 def test_queue_and_steer_carry_a_message(name):
-    found = unwrapped(inbound(f"/{name}  look at /this ", platform_message_id="m1"))
+    mode, found = interpret(inbound(f"/{name}  look at /this ", platform_message_id="m1"))
+    assert mode == COMMANDS[name].mode
     assert found == inbound(
         "look at /this", command=False, when_busy=name, platform_message_id="m1"
     )
@@ -81,7 +69,7 @@ def test_queue_and_steer_carry_a_message(name):
 @given(NAMES.filter(lambda name: name not in {"queue", "steer"}), st.text(max_size=10))
 def test_other_commands_carry_no_message(name, argument):
     command = inbound(f"/{name} {argument}")
-    assert unwrapped(command) is command
+    assert interpret(command)[1] is command
 
 
 def test_commands_that_cost_or_permit_something_are_not_available_to_guests():

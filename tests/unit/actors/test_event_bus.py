@@ -26,7 +26,7 @@ async def received(subscription):
 
 
 async def test_events_arrive_in_order_numbered_without_gaps():
-    bus = EventBus()
+    bus = EventBus([].append)
     bus.publish("k", None, Notice("before anybody listened"))
     everything, one = bus.subscribe(), bus.subscribe("k")
     bus.publish("k", 1, TextDelta("a"))
@@ -41,7 +41,7 @@ async def test_events_arrive_in_order_numbered_without_gaps():
 
 
 async def test_deltas_can_be_left_out():
-    bus = EventBus()
+    bus = EventBus([].append)
     subscription = bus.subscribe(deltas=False)
     for event in (TextDelta("a"), ReasoningDelta("b"), Notice("c")):
         bus.publish("k", 1, event)
@@ -49,7 +49,7 @@ async def test_deltas_can_be_left_out():
 
 
 def test_a_callback_is_called_at_once_until_it_is_closed():
-    bus, found = EventBus(), []
+    bus, found = EventBus([].append), []
     with bus.subscribe("k", found.append) as subscription:
         bus.publish("k", 1, Notice("a"))
         bus.publish("other", 1, Notice("b"))
@@ -60,7 +60,7 @@ def test_a_callback_is_called_at_once_until_it_is_closed():
 
 
 def test_a_callback_may_end_its_own_subscription():
-    bus, found = EventBus(), []
+    bus, found = EventBus([].append), []
 
     def once(envelope):
         found.append(envelope)
@@ -80,7 +80,7 @@ KINDS = {"delta": TextDelta("x"), "notice": Notice("n"), "end": TurnEnded(REPLY)
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from(sorted(KINDS)), st.integers(1, 700)), max_size=5))
 def test_a_slow_subscriber_loses_deltas_first_and_the_ends_of_turns_last(runs):
-    bus = EventBus()
+    bus = EventBus([].append)
     subscription = bus.subscribe()
     sent = [kind for kind, count in runs for _ in range(count)]
     for kind in sent:
@@ -98,7 +98,7 @@ def test_a_slow_subscriber_loses_deltas_first_and_the_ends_of_turns_last(runs):
 
 
 async def test_a_waiting_subscriber_is_woken_by_an_event_and_by_the_end():
-    bus, found = EventBus(), []
+    bus, found = EventBus([].append), []
 
     async def read(subscription):
         found.extend([envelope.event async for envelope in subscription])
@@ -130,7 +130,7 @@ async def test_a_reply_reaches_all_callers_of_its_messages_and_ends_the_turn():
 
 
 async def test_a_failed_message_fails_its_callers_only():
-    bus = EventBus()
+    bus = EventBus([].append)
     caller, other = bus.expect(("p", "", "1")), bus.expect(("p", "", "2"))
     bus.fail(("p", "", "1"), AlreadyAnswered("elsewhere"))
     bus.fail(("p", "", "unknown"), AlreadyAnswered("elsewhere"))
@@ -140,7 +140,7 @@ async def test_a_failed_message_fails_its_callers_only():
 
 
 def test_a_caller_that_left_is_forgotten():
-    bus = EventBus()
+    bus = EventBus([].append)
     identity = row(1).inbound.identity
     first, second = bus.expect(identity), bus.expect(identity)
     bus.forget(identity, first)
@@ -154,7 +154,7 @@ def test_a_caller_that_left_is_forgotten():
 
 
 async def test_closing_fails_every_caller_with_its_own_error_and_ends_subscriptions():
-    bus = EventBus()
+    bus = EventBus([].append)
     callers = [bus.expect(("p", "", str(number))) for number in range(2)]
     subscription = bus.subscribe()
     error = ActorStopped("the end")
@@ -170,7 +170,7 @@ async def test_closing_fails_every_caller_with_its_own_error_and_ends_subscripti
 
 
 async def test_a_subscription_can_be_closed_in_an_async_block():
-    bus = EventBus()
+    bus = EventBus([].append)
     subscription = bus.subscribe()
     bus.publish("k", 1, Notice("a"))
     await subscription.aclose()

@@ -76,7 +76,7 @@ class Driver:
 @asynccontextmanager
 async def watching(**options):
     screen = Screen(**options)
-    bus = EventBus()
+    bus = EventBus([].append)
     previews = Previews(
         screen.show, typing=screen.show_typing, interval=INTERVAL, typing_interval=TYPING_INTERVAL
     )

@@ -144,3 +144,14 @@ def test_rows_that_pass_can_be_encoded_and_read_again(row):
     except (TypeError, ValueError):
         return
     assert msgspec.json.decode(msgspec.json.encode(row), type=Message) == row
+
+
+@pytest.mark.parametrize("data", [{"a": [1, 2.5, None, True]}, [], "x", 0, nested(50)])
+def test_data_may_be_any_json_value(data):
+    assert checked_result(TurnResult(data=data)).data is data
+
+
+@pytest.mark.parametrize("data", [object(), {1: 2}, float("nan"), {"a": {1, 2}}, b"x", nested(200)])
+def test_data_that_is_not_json_is_refused(data):
+    with pytest.raises((TypeError, ValueError), match=r"JSON value|nested"):
+        checked_result(TurnResult(data=data))

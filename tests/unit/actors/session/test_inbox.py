@@ -6,7 +6,6 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from hermes.actors.commands import mode_of
 from hermes.actors.kernel.mailbox import Request
 from hermes.actors.session.inbox import CAPACITY, SessionInbox
 from hermes.errors import Overloaded
@@ -42,7 +41,7 @@ class InboxMachine(RuleBasedStateMachine):
             self.last_id += 1
             arrived = self.open[self.last_id] = row(self.last_id, text)
             self.inbox.add([arrived.inbox_id])
-            if mode_of(arrived.inbound) == "stops":
+            if text == STOP:
                 self.inbox.put_urgent(arrived)
                 self.inbox.wake(behind=False)
             else:
@@ -89,7 +88,7 @@ class InboxMachine(RuleBasedStateMachine):
         for each in self.open.values():
             if not self.inbox.knows(each.inbox_id):
                 self.inbox.add([each.inbox_id])
-                if mode_of(each.inbound) == "stops":
+                if each.inbound.text == STOP:
                     self.inbox.put_urgent(each)
                 else:
                     self.inbox.put_back([each])
