@@ -81,7 +81,11 @@ class _Block:
 def rows_from_events(events: Sequence[AgentEvent | Steered], text: str | None) -> list[Message]:
     """Return the rows of what an agent emitted; `text`, if given, is its final answer."""
     if text and all(isinstance(event, TextDelta) for event in events):
-        return [Message("assistant", text)]  # the common case: no tools, no reasoning
+        return [Message("assistant", text)]
+    return _rows_with_tools(events, text)
+
+
+def _rows_with_tools(events: Sequence[AgentEvent | Steered], text: str | None) -> list[Message]:
     rows: list[Message] = []
     block = _Block()
     for event in events:
