@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import apsw
 import trio
@@ -17,7 +17,6 @@ import trio
 from hermes.store.connection import Database
 from hermes.store.worker import OpenWorker
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 CommitFault: TypeAlias = Literal["busy", "full", "unknown-absent", "unknown-present"]
@@ -65,17 +64,14 @@ class InlineWorker:
         self.db = db
 
     async def run(
-        self, function: Callable[Concatenate[Database, P], R], *args: P.args, **kwargs: P.kwargs
+        self, function: Callable[[Database], R], then: Callable[[R], None] | None = None
     ) -> R:
         """Run the function after a checkpoint, at which other tasks run as they would meanwhile."""
         with trio.CancelScope(shield=True):
             await trio.lowlevel.checkpoint()
-        return function(self.db, *args, **kwargs)
-
-    async def run_then(self, then: Callable[[R], None], function: Callable[[Database], R]) -> R:
-        """Run the function, and pass its result to `then`."""
-        result = await self.run(function)
-        then(result)
+        result = function(self.db)
+        if then is not None:
+            then(result)
         return result
 
     async def aclose(self) -> None:

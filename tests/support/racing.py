@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from hermes.errors import SessionEnded
 from hermes.messages import Message, Rotated
 from hermes.store import Clock, Rotation, SessionStore
+from hermes.store.connection import translate
 from hermes.store.conversations import messages, routes
-from hermes.store.group_commit import translate
 from hermes.store.transaction import Transaction
 
 ROOT = Path(__file__).parents[2]
