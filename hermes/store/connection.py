@@ -71,6 +71,8 @@ class Database(apsw.Connection):
     def _prepare(self) -> None:
         self.set_busy_handler(_wait_for_lock)
         self.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
+        # Plans do not depend on bound values: SQLite would compile joins again for new values.
+        self.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         self.execute("PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 16777216")
         # No automatic checkpoints: their errors would look like errors of COMMIT.
         self.set_wal_hook(self._after_commit)
