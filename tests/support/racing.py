@@ -169,6 +169,8 @@ class Racer:
         with SessionStore(path) as store:
             store.create_session(self.name)
         with contextlib.closing(apsw.Connection(path)) as db:
+            # Whoever closes the file last, or recovers it, locks everyone else out for a moment.
+            db.set_busy_timeout(60_000)
             return {"version": db.pragma("user_version")}
 
 
