@@ -25,7 +25,7 @@ from hermes.messages import Accepted, Boundary, Hooks, OutboxRow, Transcript
 from hermes.store.connection import Database, translate
 from hermes.store.conversations import boundaries, messages, routes, search
 from hermes.store.file_lock import FileGuard
-from hermes.store.group_commit import Group, commit_group, commit_one, read
+from hermes.store.group_commit import commit_group, commit_one, read
 from hermes.store.hooks import HookRunner
 from hermes.store.maintenance import cleanup
 from hermes.store.transaction import Clock, Transaction, Work
@@ -253,28 +253,23 @@ class StoreActor:
             raise
 
     async def _commit(self, writes: Sequence[_Write[Any]]) -> None:
+        """Commit requests together, pass on what was committed, then answer them."""
         if not writes:
             return
         writer, check = self._connections.writer, self._connections.guard.check
         work = [request.transaction for request in writes]
-        group = await writer.run(
-            lambda db: commit_group(db, self._clock, check, work),
-            lambda group: self._settle(writes, group),
-        )
-        if isinstance(group.stopped, StoreFailed):
-            raise group.stopped
-        if writer.db.checkpoint_due:
-            await self._checkpoint()
-
-    def _settle(self, writes: Sequence[_Write[Any]], group: Group[Any]) -> None:
-        """Pass on what was committed, then answer the requests."""
+        group = await writer.run(lambda db: commit_group(db, self._clock, check, work))
         self._commits += 1
         self._committed += len(writes)
         self._largest = max(self._largest, len(writes))
         for tx in group.committed:
             self._pass_on(tx)
         for request, outcome in zip(writes, group.outcomes, strict=True):
-            request.settle(outcome)
+            request.answer(outcome)
+        if isinstance(group.stopped, StoreFailed):
+            raise group.stopped
+        if writer.db.checkpoint_due:
+            await self._checkpoint()
 
     def _pass_on(self, tx: Transaction) -> None:
         if tx.outbox:

@@ -21,7 +21,7 @@ from typing import Generic, TypeVar
 
 import apsw
 import attrs
-from outcome import Error, Maybe, Value
+from outcome import Error
 
 from hermes.errors import StoreBusy, StoreFailed
 from hermes.store.connection import Database, translate
@@ -32,9 +32,9 @@ R = TypeVar("R")
 
 @attrs.define
 class Group(Generic[R]):
-    """The outcome of each request of a batch, and the transactions that were committed."""
+    """The result or error of each request of a batch, and the transactions that were committed."""
 
-    outcomes: list[Maybe[R]]
+    outcomes: list[R | Error]
     committed: list[Transaction] = attrs.Factory(list)
     stopped: StoreBusy | StoreFailed | None = None
     """Why the last requests were refused without being tried again, or None."""
@@ -66,11 +66,11 @@ def commit_group(
     return Group(outcomes, [tx])
 
 
-def _run(tx: Transaction, work: Work[R]) -> Maybe[R]:
+def _run(tx: Transaction, work: Work[R]) -> R | Error:
     """Run one request; raise its error if the transaction must be rolled back because of it."""
     before = tx.db.total_changes()
     try:
-        return Value(work(tx))
+        return work(tx)
     except Exception as error:
         if isinstance(error, apsw.Error) or tx.db.total_changes() != before:
             raise
@@ -112,7 +112,8 @@ def _refused(error: StoreBusy | StoreFailed, number: int) -> Group[R]:
 def commit_one(db: Database, clock: Clock, check: Callable[[], None], work: Work[R]) -> R:
     """Run one request in its own transaction and return its result, or raise."""
     group = commit_group(db, clock, check, [work])
-    return (group.outcomes[0] if group.stopped is None else Error(group.stopped)).unwrap()
+    result = group.outcomes[0] if group.stopped is None else Error(group.stopped)
+    return result.unwrap() if isinstance(result, Error) else result
 
 
 def _roll_back(db: Database) -> None:

@@ -12,11 +12,10 @@ import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 import outcome
 import trio
-from outcome import Error, Maybe, Value
 
 from hermes.errors import ActorStopped
 from hermes.store.connection import Database
@@ -29,13 +28,8 @@ class Worker(Protocol):
 
     db: Database
 
-    async def run(
-        self, function: Callable[[Database], R], then: Callable[[R], None] | None = None
-    ) -> R:
-        """Run the function with the connection, and return its result.
-
-        `then` is called with the result before the caller is resumed.
-        """
+    async def run(self, function: Callable[[Database], R]) -> R:
+        """Run the function with the connection, and return its result."""
         ...
 
     async def aclose(self) -> None:
@@ -49,14 +43,13 @@ class OpenWorker(Protocol):
     async def __call__(self, path: Path, *, readonly: bool, vfs: str | None) -> Worker: ...
 
 
-_Call: TypeAlias = tuple[trio.lowlevel.Task, Callable[[], Any], Callable[[Any], None] | None]
-
-
 class Thread:
     """Runs functions one after the other; a task that waits for one cannot be cancelled."""
 
     def __init__(self) -> None:
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[trio.lowlevel.Task, Callable[[], object]] | None] = (
+            SimpleQueue()
+        )
         self._token = trio.lowlevel.current_trio_token()
         self._ended = False
         # A daemon thread never keeps the process from exiting.
@@ -64,35 +57,27 @@ class Thread:
 
     # No Ctrl-C between queueing the call and parking: only a parked task may be woken.
     @trio.lowlevel.enable_ki_protection
-    async def run(self, function: Callable[[], R], then: Callable[[R], None] | None = None) -> R:
-        """Run the function in the thread; see `Worker.run` for `then`."""
+    async def run(self, function: Callable[[], R]) -> R:
+        """Run the function in the thread."""
         if self._ended:
             raise ActorStopped("the connection is closed")
-        self._calls.put((trio.lowlevel.current_task(), function, then))
+        self._calls.put((trio.lowlevel.current_task(), function))
         return cast(R, await trio.lowlevel.wait_task_rescheduled(_refuse_abort))
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            task, function, then = call
+            task, function = call
             result = outcome.capture(function)
             try:
-                self._token.run_sync_soon(_resume, task, result, then)
+                self._token.run_sync_soon(trio.lowlevel.reschedule, task, result)
             except trio.RunFinishedError:
                 return
-            del call, function, then, result  # they may hold a whole transcript
+            del call, function, result  # they may hold a whole transcript
 
     def end(self) -> None:
         """Let the thread end after the calls that are queued."""
         self._ended = True
         self._calls.put(None)
-
-
-def _resume(task: trio.lowlevel.Task, result: Maybe[R], then: Callable[[R], None] | None) -> None:
-    """Call `then` with the result, and resume the task, in Trio's thread."""
-    if then is not None and isinstance(result, Value):
-        failure = outcome.capture(then, result.value)
-        result = failure if isinstance(failure, Error) else result
-    trio.lowlevel.reschedule(task, result)
 
 
 @trio.lowlevel.enable_ki_protection
@@ -108,11 +93,9 @@ class ThreadWorker:
         self.db = db
 
     # This returns a coroutine instead of being one: each layer costs at each resume.
-    def run(
-        self, function: Callable[[Database], R], then: Callable[[R], None] | None = None
-    ) -> Coroutine[object, object, R]:
+    def run(self, function: Callable[[Database], R]) -> Coroutine[object, object, R]:
         """See `Worker.run`."""
-        return self._thread.run(lambda: function(self.db), then)
+        return self._thread.run(lambda: function(self.db))
 
     @trio.lowlevel.enable_ki_protection
     async def aclose(self) -> None:

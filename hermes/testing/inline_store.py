@@ -63,16 +63,11 @@ class InlineWorker:
     def __init__(self, db: Database) -> None:
         self.db = db
 
-    async def run(
-        self, function: Callable[[Database], R], then: Callable[[R], None] | None = None
-    ) -> R:
+    async def run(self, function: Callable[[Database], R]) -> R:
         """Run the function after a checkpoint, at which other tasks run as they would meanwhile."""
         with trio.CancelScope(shield=True):
             await trio.lowlevel.checkpoint()
-        result = function(self.db)
-        if then is not None:
-            then(result)
-        return result
+        return function(self.db)
 
     async def aclose(self) -> None:
         """Close the connection."""

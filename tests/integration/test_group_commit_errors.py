@@ -9,7 +9,7 @@ from __future__ import annotations
 import apsw
 import pytest
 import trio
-from outcome import Error, Value
+from outcome import Error
 
 from hermes.errors import StoreBusy, StoreError, StoreFailed, StoreFull
 from hermes.store import SessionStore, open_store
@@ -111,7 +111,7 @@ def commit(db, world):
 
 
 def told(outcome):
-    return outcome.value if isinstance(outcome, Value) else type(outcome.error)
+    return type(outcome.error) if isinstance(outcome, Error) else outcome
 
 
 # Without savepoints, as long as nothing has to be undone

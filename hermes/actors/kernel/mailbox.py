@@ -9,10 +9,10 @@ the work, not to every request: `fail_after` costs more than a request.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar, cast
 
 import attrs
-from outcome import Error, Maybe, Value
+from outcome import Error
 from trio.lowlevel import (
     Abort,
     Task,
@@ -144,24 +144,20 @@ class Request(Generic[R]):
     abandoned: bool = attrs.field(default=False, init=False)
     """Whether the waiting task was cancelled, so that nobody is interested any more."""
     _task: Task | None = attrs.field(default=None, init=False)
-    _outcome: Maybe[R] | None = attrs.field(default=None, init=False)
+    _answer: R | Error | None = attrs.field(default=None, init=False)
 
-    def answer(self, value: R) -> None:
-        """Answer the request, unless that was done before."""
-        self.settle(Value(value))
-
-    def fail(self, error: BaseException) -> None:
-        """Let the request fail, unless it was answered before."""
-        self.settle(Error(error))
-
-    def settle(self, outcome: Maybe[R]) -> None:
-        """Answer the request or let it fail, unless that was done before."""
+    def answer(self, value: R | Error) -> None:
+        """Answer the request, unless that was done before; an `Error` lets it fail."""
         if not self.answered:
             self.answered = True
-            self._outcome = outcome
+            self._answer = value
             if self._task is not None:
                 reschedule(self._task)
                 self._task = None
+
+    def fail(self, error: BaseException) -> None:
+        """Let the request fail, unless it was answered before."""
+        self.answer(Error(error))
 
     # No Ctrl-C between checking for an answer and parking: only a parked task may be woken.
     @enable_ki_protection
@@ -170,12 +166,13 @@ class Request(Generic[R]):
         if not self.answered:
             self._task = current_task()
             await wait_task_rescheduled(self._abort)
-        outcome, self._outcome = self._outcome, None
-        assert outcome is not None, "another task has waited for this answer"
+        answer, self._answer = self._answer, None
+        if not isinstance(answer, Error):
+            return cast(R, answer)
         try:
-            return outcome.unwrap()
-        finally:  # or the traceback of an error would keep it alive
-            del outcome
+            answer.unwrap()
+        finally:  # or the traceback of the error would keep it alive
+            del answer
 
     @enable_ki_protection
     def _abort(self, _: object) -> Abort:
