@@ -25,7 +25,7 @@ from hermes.messages import Accepted, Boundary, Hooks, OutboxRow, Transcript
 from hermes.store.connection import Database, translate
 from hermes.store.conversations import boundaries, messages, routes, search
 from hermes.store.file_lock import FileGuard
-from hermes.store.group_commit import commit_group, commit_one, read
+from hermes.store.group_commit import Group, commit_group, commit_one, read
 from hermes.store.hooks import HookRunner
 from hermes.store.maintenance import cleanup
 from hermes.store.transaction import Clock, Transaction, Work
@@ -253,12 +253,21 @@ class StoreActor:
             raise
 
     async def _commit(self, writes: Sequence[_Write[Any]]) -> None:
-        """Commit requests together, pass on what was committed, then answer them."""
         if not writes:
             return
         writer, check = self._connections.writer, self._connections.guard.check
         work = [request.transaction for request in writes]
-        group = await writer.run(lambda db: commit_group(db, self._clock, check, work))
+        group = await writer.run(
+            lambda db: commit_group(db, self._clock, check, work),
+            lambda group: self._answer(writes, group),
+        )
+        if isinstance(group.stopped, StoreFailed):
+            raise group.stopped
+        if writer.db.checkpoint_due:
+            await self._checkpoint()
+
+    def _answer(self, writes: Sequence[_Write[Any]], group: Group[Any]) -> None:
+        """Pass on what was committed, then answer the requests."""
         self._commits += 1
         self._committed += len(writes)
         self._largest = max(self._largest, len(writes))
@@ -266,10 +275,6 @@ class StoreActor:
             self._pass_on(tx)
         for request, outcome in zip(writes, group.outcomes, strict=True):
             request.answer(outcome)
-        if isinstance(group.stopped, StoreFailed):
-            raise group.stopped
-        if writer.db.checkpoint_due:
-            await self._checkpoint()
 
     def _pass_on(self, tx: Transaction) -> None:
         if tx.outbox:

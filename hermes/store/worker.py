@@ -12,10 +12,11 @@ import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import outcome
 import trio
+from outcome import Error, Maybe, Value
 
 from hermes.errors import ActorStopped
 from hermes.store.connection import Database
@@ -23,13 +24,20 @@ from hermes.store.connection import Database
 R = TypeVar("R")
 
 
+Then: TypeAlias = Callable[[R], None]
+_Call: TypeAlias = tuple[trio.lowlevel.Task, Callable[[], Any], Then[Any] | None]
+
+
 class Worker(Protocol):
     """Runs functions on one connection, one at a time."""
 
     db: Database
 
-    async def run(self, function: Callable[[Database], R]) -> R:
-        """Run the function with the connection, and return its result."""
+    async def run(self, function: Callable[[Database], R], then: Then[R] | None = None) -> R:
+        """Run the function with the connection, and return its result.
+
+        `then` is called with the result before the caller is resumed.
+        """
         ...
 
     async def aclose(self) -> None:
@@ -47,9 +55,7 @@ class Thread:
     """Runs functions one after the other; a task that waits for one cannot be cancelled."""
 
     def __init__(self) -> None:
-        self._calls: SimpleQueue[tuple[trio.lowlevel.Task, Callable[[], object]] | None] = (
-            SimpleQueue()
-        )
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._token = trio.lowlevel.current_trio_token()
         self._ended = False
         # A daemon thread never keeps the process from exiting.
@@ -57,27 +63,35 @@ class Thread:
 
     # No Ctrl-C between queueing the call and parking: only a parked task may be woken.
     @trio.lowlevel.enable_ki_protection
-    async def run(self, function: Callable[[], R]) -> R:
-        """Run the function in the thread."""
+    async def run(self, function: Callable[[], R], then: Then[R] | None = None) -> R:
+        """Run the function in the thread; see `Worker.run` for `then`."""
         if self._ended:
             raise ActorStopped("the connection is closed")
-        self._calls.put((trio.lowlevel.current_task(), function))
+        self._calls.put((trio.lowlevel.current_task(), function, then))
         return cast(R, await trio.lowlevel.wait_task_rescheduled(_refuse_abort))
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            task, function = call
+            task, function, then = call
             result = outcome.capture(function)
             try:
-                self._token.run_sync_soon(trio.lowlevel.reschedule, task, result)
+                self._token.run_sync_soon(_resume, task, result, then)
             except trio.RunFinishedError:
                 return
-            del call, function, result  # they may hold a whole transcript
+            del call, function, then, result  # they may hold a whole transcript
 
     def end(self) -> None:
         """Let the thread end after the calls that are queued."""
         self._ended = True
         self._calls.put(None)
+
+
+def _resume(task: trio.lowlevel.Task, result: Maybe[R], then: Then[R] | None) -> None:
+    """Call `then` with the result, then resume the task; in Trio's thread, outside of any task."""
+    if then is not None and isinstance(result, Value):
+        after = outcome.capture(then, result.value)
+        result = after if isinstance(after, Error) else result
+    trio.lowlevel.reschedule(task, result)
 
 
 @trio.lowlevel.enable_ki_protection
@@ -93,9 +107,11 @@ class ThreadWorker:
         self.db = db
 
     # This returns a coroutine instead of being one: each layer costs at each resume.
-    def run(self, function: Callable[[Database], R]) -> Coroutine[object, object, R]:
+    def run(
+        self, function: Callable[[Database], R], then: Then[R] | None = None
+    ) -> Coroutine[object, object, R]:
         """See `Worker.run`."""
-        return self._thread.run(lambda: function(self.db))
+        return self._thread.run(lambda: function(self.db), then)
 
     @trio.lowlevel.enable_ki_protection
     async def aclose(self) -> None:

@@ -15,7 +15,7 @@ import apsw
 import trio
 
 from hermes.store.connection import Database
-from hermes.store.worker import OpenWorker
+from hermes.store.worker import OpenWorker, Then
 
 R = TypeVar("R")
 
@@ -63,11 +63,14 @@ class InlineWorker:
     def __init__(self, db: Database) -> None:
         self.db = db
 
-    async def run(self, function: Callable[[Database], R]) -> R:
+    async def run(self, function: Callable[[Database], R], then: Then[R] | None = None) -> R:
         """Run the function after a checkpoint, at which other tasks run as they would meanwhile."""
         with trio.CancelScope(shield=True):
             await trio.lowlevel.checkpoint()
-        return function(self.db)
+        result = function(self.db)
+        if then is not None:
+            then(result)
+        return result
 
     async def aclose(self) -> None:
         """Close the connection."""
