@@ -32,7 +32,6 @@ BROAD_EXCEPT = {
     "hermes/background.py": "raised again outside of the exception group",
     "hermes/store/actor.py": "answered to the request, or the message is found on disk",
     "hermes/store/group_commit.py": "answered to the request it belongs to",
-    "hermes/store/worker.py": "raised again in the task that waits",
 }
 """The modules that may catch `Exception` or `BaseException` without raising it again."""
 

@@ -77,7 +77,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 """Prefixes of `file:qualified.name`, by group. The first group with a match wins."""
 UNGROUPED = "ungrouped"
 NOT_ON_PATH = (
-    "testing/", "store/actor.py:StoreActor.index", "store/actor.py:StoreActor._index_step",
+    "testing/", "store/actor.py:StoreActor._index",
     "store/conversations/search.py", "store/file_lock.py:FileGuard.check_files",
 )  # fmt: skip
 """Prefixes of functions that do not count: the fakes, and what runs now and then."""

@@ -99,10 +99,8 @@ def redact_message(message: Message, redact: Redact) -> Message:
     )
 
 
-def redact_result(result: TurnResult, redact: Redact | None) -> TurnResult:
-    """Return the result of a turn without secrets in its text and error."""
-    if redact is None:
-        return result
+def redact_result(result: TurnResult, redact: Redact) -> TurnResult:
+    """Return the result of a turn without secrets in its text, error and data."""
     return replace(
         result,
         text=redact_optional(result.text, redact),

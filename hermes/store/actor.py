@@ -22,10 +22,10 @@ import trio
 from hermes.actors.kernel.mailbox import Mailbox, Request, ask, serve
 from hermes.errors import ActorStopped, Overloaded, StoreError, StoreFailed
 from hermes.messages import Accepted, Boundary, Hooks, OutboxRow, Transcript
-from hermes.store.connection import Database
+from hermes.store.connection import Database, translate
 from hermes.store.conversations import boundaries, messages, routes, search
 from hermes.store.file_lock import FileGuard
-from hermes.store.group_commit import Done, Group, commit_group, commit_one, read, translate
+from hermes.store.group_commit import Group, commit_group, commit_one, read
 from hermes.store.hooks import HookRunner
 from hermes.store.maintenance import cleanup
 from hermes.store.transaction import Clock, Transaction, Work
@@ -44,24 +44,18 @@ _TEMPORARY = (StoreError, Overloaded)
 """Errors after which a background task tries again: a full disk, a lock, too many requests."""
 
 
+@attrs.define(eq=False, weakref_slot=False)
 class _Write(Request[R]):
     """Work for the next group commit."""
 
-    __slots__ = ("transaction",)
-
-    def __init__(self, transaction: Work[R]) -> None:
-        super().__init__()
-        self.transaction = transaction
+    transaction: Work[R] = attrs.field(kw_only=True)
 
 
+@attrs.define(eq=False, weakref_slot=False)
 class _Alone(Request[R]):
     """A function that runs on the writing connection outside of any group commit."""
 
-    __slots__ = ("function",)
-
-    def __init__(self, function: Callable[[Database], R]) -> None:
-        super().__init__()
-        self.function = function
+    function: Callable[[Database], R] = attrs.field(kw_only=True)
 
 
 @attrs.frozen
@@ -143,7 +137,7 @@ class StoreActor:
 
     def transact(self, work: Work[R]) -> Coroutine[object, object, R]:
         """Run the work in the next group commit and return its result."""
-        return ask(self._requests, _Write(work))
+        return ask(self._requests, _Write(transaction=work))
 
     def transact_alone(self, work: Work[R]) -> Coroutine[object, object, R]:
         """Run long work in a transaction of its own, so that it delays no group commit."""
@@ -152,7 +146,7 @@ class StoreActor:
 
     def run_alone(self, function: Callable[[Database], R]) -> Coroutine[object, object, R]:
         """Run a function on the writing connection, outside of any transaction."""
-        return ask(self._requests, _Alone(function))
+        return ask(self._requests, _Alone(function=function))
 
     def snapshot(self, work: Work[R]) -> Coroutine[object, object, R]:
         """Run work that only reads, in one read transaction."""
@@ -166,7 +160,7 @@ class StoreActor:
         self._requests.require_open()
         # The read itself cannot be cancelled; without this, nor could a loop of reads.
         await trio.lowlevel.checkpoint_if_cancelled()
-        return await worker.run(read, self._clock, work)
+        return await worker.run(lambda db: read(db, self._clock, work))
 
     async def run_beside(self, function: Callable[[Database], R]) -> R:
         """Run a function on the connection for long reads."""
@@ -221,8 +215,9 @@ class StoreActor:
 
     @trio.lowlevel.enable_ki_protection
     async def write(self) -> None:
-        """Commit what waits, until the store is closed or cannot go on."""
-        await serve(self._requests, self._handle, MAX_BATCH)
+        """Commit what waits until the store is closed, even if the task is cancelled."""
+        with trio.CancelScope(shield=True):
+            await serve(self._requests, self._handle, MAX_BATCH)
 
     def close(self) -> None:
         """Accept no more requests; those that wait are still committed."""
@@ -233,8 +228,11 @@ class StoreActor:
             return ActorStopped("the store is closed")
         return StoreFailed(f"the store has stopped: {self._failure}")
 
-    def _fail(self, failure: StoreFailed) -> None:
-        self._failure = self._failure or failure
+    def _fail(self, error: BaseException) -> None:
+        """Close the store because it cannot go on."""
+        if not isinstance(error, StoreFailed):
+            error = StoreFailed(f"the store was ended by {type(error).__name__}: {error}")
+        self._failure = self._failure or error
         self.close()
 
     @trio.lowlevel.enable_ki_protection
@@ -243,47 +241,40 @@ class StoreActor:
         try:
             writes: list[_Write[Any]] = []
             for request in batch:
-                if isinstance(request, _Write):
-                    writes.append(request)
-                elif isinstance(request, _Alone):
+                if isinstance(request, _Alone):
                     await self._commit(writes)
-                    writes = []
                     await self._run_alone(request)
+                    writes = []
+                elif isinstance(request, _Write) and not request.abandoned:
+                    writes.append(request)
             await self._commit(writes)
-        except StoreFailed as failure:
-            self._fail(failure)
-            raise
         except BaseException as error:
-            self._fail(StoreFailed(f"the store was ended by {type(error).__name__}: {error}"))
+            self._fail(error)
             raise
 
     async def _commit(self, writes: Sequence[_Write[Any]]) -> None:
-        batch = [request for request in writes if not request.abandoned]
-        if not batch:
+        if not writes:
             return
-        connections, clock = self._connections, self._clock
-        work = [request.transaction for request in batch]
-        group = await connections.writer.run_then(
-            functools.partial(self._settle, batch),
-            lambda db: commit_group(db, clock, connections.guard.check, work),
+        writer, check = self._connections.writer, self._connections.guard.check
+        work = [request.transaction for request in writes]
+        group = await writer.run(
+            lambda db: commit_group(db, self._clock, check, work),
+            lambda group: self._answer(writes, group),
         )
-        if group.fatal is not None:
-            raise group.fatal
-        if connections.writer.db.checkpoint_due:
+        if isinstance(group.stopped, StoreFailed):
+            raise group.stopped
+        if writer.db.checkpoint_due:
             await self._checkpoint()
 
-    def _settle(self, batch: list[_Write[Any]], group: Group[object]) -> None:
+    def _answer(self, writes: Sequence[_Write[Any]], group: Group[Any]) -> None:
         """Pass on what was committed, then answer the requests."""
         self._commits += 1
-        self._committed += len(batch)
-        self._largest = max(self._largest, len(batch))
+        self._committed += len(writes)
+        self._largest = max(self._largest, len(writes))
         for tx in group.committed:
             self._pass_on(tx)
-        for request, outcome in zip(batch, group.outcomes, strict=True):
-            if isinstance(outcome, Done):
-                request.answer(outcome.value)
-            else:
-                request.fail(outcome.error)
+        for request, outcome in zip(writes, group.outcomes, strict=True):
+            request.answer(outcome)
 
     def _pass_on(self, tx: Transaction) -> None:
         if tx.outbox:

@@ -103,18 +103,11 @@ async def open_store(  # noqa: PLR0913
                         hook_threads=threads,
                     )
                     at_end.callback(store.close)  # after the background tasks, whose writes count
-                    writing.start_soon(_write, store)
+                    writing.start_soon(store.write)
                     store.start_background(background, sweep_interval)
                     yield store
     finally:
         lock.close()
-
-
-@trio.lowlevel.enable_ki_protection
-async def _write(store: Store) -> None:
-    """Run the writer until the store is closed, even if the block around it is cancelled."""
-    with trio.CancelScope(shield=True):
-        await store.write()
 
 
 @asynccontextmanager

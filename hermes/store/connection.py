@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import apsw
 
-from hermes.errors import StoreBusy, StoreError, StoreFailed, StoreRefused
+from hermes.errors import StoreBusy, StoreError, StoreFailed, StoreFull, StoreRefused
 from hermes.store import file_lock, schema
 from hermes.store.conversations import search
 from hermes.store.maintenance import cleanup
@@ -71,27 +71,35 @@ class Database(apsw.Connection):
     def _prepare(self) -> None:
         self.set_busy_handler(_wait_for_lock)
         self.config(apsw.SQLITE_DBCONFIG_ENABLE_FKEY, 1)
+        # Plans do not depend on bound values: SQLite would compile joins again for new values.
+        self.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         self.execute("PRAGMA synchronous = FULL; PRAGMA journal_size_limit = 16777216")
         # No automatic checkpoints: their errors would look like errors of COMMIT.
         self.set_wal_hook(self._after_commit)
         search.install(self)
 
     def begin(self) -> None:
-        """Begin a write transaction; if SQLite rolled one back by itself, reset FTS5 first.
+        """Begin a write transaction. Raises `StoreBusy` if another process does not let go."""
+        self._require_usable()
+        try:
+            if self.search_stale:
+                self._reset_search()
+            self.execute("BEGIN IMMEDIATE")
+        except apsw.BusyError as error:
+            raise translate(error) from error
+
+    def _reset_search(self) -> None:
+        """Reset FTS5 after SQLite has rolled a transaction back by itself.
 
         FTS5 keeps its number of rows in memory and does not notice a rollback inside one of its own
         statements. The next commit would store a wrong number.
         """
-        self._require_usable()
-        if self.search_stale:
-            self.execute("BEGIN IMMEDIATE")
-            try:
-                self.execute("INSERT INTO search (search) VALUES ('flush')")
-            finally:
-                if self.in_transaction:
-                    self.execute("ROLLBACK")
-            self.search_stale = False
         self.execute("BEGIN IMMEDIATE")
+        try:
+            self.execute("INSERT INTO search (search) VALUES ('flush')")
+        finally:
+            self.abandon()
+        self.search_stale = False
 
     def begin_reading(self) -> None:
         """Begin a read transaction; refused after a commit of unknown outcome."""
@@ -102,6 +110,21 @@ class Database(apsw.Connection):
         if self.fatal is not None:
             raise StoreFailed(f"the store has stopped: {self.fatal}") from self.fatal
         self.abandon()
+
+    def commit(self) -> None:
+        """Commit the transaction.
+
+        Raises an SQLite error if it was certainly not committed, and `StoreFailed` if that cannot
+        be told.
+        """
+        try:
+            self.execute("COMMIT")
+        except (apsw.ConstraintError, apsw.FullError, apsw.BusyError):
+            raise
+        except apsw.Error as error:
+            unknown = f"cannot tell whether the last commit is on disk ({error})"
+            self.fatal = StoreFailed(f"{unknown}; open the store again to see")
+            raise self.fatal from error
 
     def abandon(self) -> None:
         """Roll back a transaction that Ctrl-C left open; Ctrl-C can also interrupt a rollback."""
@@ -201,6 +224,21 @@ def unreadable(path: Path, error: apsw.Error) -> StoreError:
             )
         case _:
             return StoreRefused(f"{path} cannot be read now: {type(error).__name__}: {error}")
+
+
+def translate(error: Exception, undone: str = "nothing was stored") -> Exception:
+    """Return an SQLite error as one of ours, and any other error as it is."""
+    match error:
+        case apsw.BusyError() | apsw.LockedError():
+            return StoreBusy(f"another process holds the database; {undone}, try again")
+        case apsw.FullError():
+            return StoreFull(f"the disk is full; {undone}, try again when there is room")
+        case apsw.CorruptError() | apsw.NotADBError():
+            return StoreFailed(f"the database is damaged: {error}")
+        case apsw.Error():
+            return StoreError(f"{undone}: {type(error).__name__}: {error}")
+        case _:
+            return error
 
 
 def version_of(db: Database, path: Path) -> int:

@@ -16,7 +16,7 @@ from hermes.errors import ActorStopped
 from hermes.store import connection, file_lock
 from hermes.store.chunked import Chunked
 from hermes.store.conversations.search import unindexed
-from hermes.store.group_commit import commit_one, read, translate
+from hermes.store.group_commit import commit_one, read
 from hermes.store.transaction import Clock, Work
 from hermes.store.verbs import StoreVerbs
 
@@ -138,7 +138,7 @@ class SessionStore(StoreVerbs):
             try:
                 return function(self._db)
             except apsw.Error as error:
-                raise translate(error, "nothing was done") from error
+                raise connection.translate(error, "nothing was done") from error
 
     def _require_open(self) -> None:
         if not self._open:

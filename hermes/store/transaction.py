@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import apsw
@@ -78,6 +78,10 @@ class Transaction:
         """Execute, and return the number of changed rows."""
         self.cursor.execute(sql, values)
         return self.db.changes()
+
+    def run_each(self, sql: str, rows: Sequence[tuple[Value, ...]]) -> None:
+        """Execute once for each row of values."""
+        self.cursor.executemany(sql, rows)
 
     def new_session_id(self) -> str:
         """Return a new id: `YYYYmmdd_HHMMSS_` in UTC and eight hexadecimal digits."""

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import apsw
 import trio
 
 from hermes.store.connection import Database
-from hermes.store.worker import OpenWorker
+from hermes.store.worker import OpenWorker, Then
 
-P = ParamSpec("P")
 R = TypeVar("R")
 
 CommitFault: TypeAlias = Literal["busy", "full", "unknown-absent", "unknown-present"]
@@ -64,18 +63,13 @@ class InlineWorker:
     def __init__(self, db: Database) -> None:
         self.db = db
 
-    async def run(
-        self, function: Callable[Concatenate[Database, P], R], *args: P.args, **kwargs: P.kwargs
-    ) -> R:
+    async def run(self, function: Callable[[Database], R], then: Then[R] | None = None) -> R:
         """Run the function after a checkpoint, at which other tasks run as they would meanwhile."""
         with trio.CancelScope(shield=True):
             await trio.lowlevel.checkpoint()
-        return function(self.db, *args, **kwargs)
-
-    async def run_then(self, then: Callable[[R], None], function: Callable[[Database], R]) -> R:
-        """Run the function, and pass its result to `then`."""
-        result = await self.run(function)
-        then(result)
+        result = function(self.db)
+        if then is not None:
+            then(result)
         return result
 
     async def aclose(self) -> None:

@@ -80,8 +80,16 @@ class _Block:
 
 def rows_from_events(events: Sequence[AgentEvent | Steered], text: str | None) -> list[Message]:
     """Return the rows of what an agent emitted; `text`, if given, is its final answer."""
-    if text and all(isinstance(event, TextDelta) for event in events):
-        return [Message("assistant", text)]  # the common case: no tools, no reasoning
+    if text and all(_is_text(event) for event in events):
+        return [Message("assistant", text)]
+    return _rows_with_tools(events, text)
+
+
+def _is_text(event: AgentEvent | Steered) -> bool:
+    return isinstance(event, TextDelta) and isinstance(event.text, str)
+
+
+def _rows_with_tools(events: Sequence[AgentEvent | Steered], text: str | None) -> list[Message]:
     rows: list[Message] = []
     block = _Block()
     for event in events:

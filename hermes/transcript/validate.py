@@ -69,15 +69,20 @@ def check_usage(usage: Sequence[Usage]) -> None:
     """Check provider calls. Raises `TypeError` or `ValueError`."""
     _require(isinstance(usage, list | tuple), "usage", "a list of Usage", usage)
     for call in usage:
-        _require(isinstance(call, Usage), "an item of usage", "a Usage", call)
-        fields = msgspec.structs.asdict(call)
-        try:
-            msgspec.convert(fields, Usage)
-        except msgspec.ValidationError as error:
-            raise TypeError(f"a Usage has a field of the wrong type: {error}") from None
-        for name in _TOKEN_FIELDS:
-            if not 0 <= fields[name] <= _MAX_INT:
-                raise ValueError(f"Usage.{name} is out of range: {fields[name]}")
+        check_call(call)
+
+
+def check_call(call: Usage) -> None:
+    """Check one provider call. Raises `TypeError` or `ValueError`."""
+    _require(isinstance(call, Usage), "an item of usage", "a Usage", call)
+    fields = msgspec.structs.asdict(call)
+    try:
+        msgspec.convert(fields, Usage)
+    except msgspec.ValidationError as error:
+        raise TypeError(f"a Usage has a field of the wrong type: {error}") from None
+    for name in _TOKEN_FIELDS:
+        if not 0 <= fields[name] <= _MAX_INT:
+            raise ValueError(f"Usage.{name} is out of range: {fields[name]}")
 
 
 def check_depth(value: object) -> None:

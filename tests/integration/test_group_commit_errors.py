@@ -9,11 +9,12 @@ from __future__ import annotations
 import apsw
 import pytest
 import trio
+from outcome import Error
 
 from hermes.errors import StoreBusy, StoreError, StoreFailed, StoreFull
 from hermes.store import SessionStore, open_store
 from hermes.store.connection import Database
-from hermes.store.group_commit import Done, Failed, commit_group, commit_one
+from hermes.store.group_commit import commit_group, commit_one
 from hermes.testing import inline
 from tests.support.faulty_vfs import Fault, FaultyVFS
 
@@ -110,7 +111,7 @@ def commit(db, world):
 
 
 def result_of(outcome):
-    return outcome.value if isinstance(outcome, Done) else type(outcome.error)
+    return type(outcome.error) if isinstance(outcome, Error) else outcome
 
 
 # Without savepoints, as long as nothing has to be undone
@@ -163,14 +164,14 @@ def test_a_batch_runs_again_only_for_a_request_that_failed_halfway(commit, names
 def test_a_request_that_fails_is_undone_alone(commit, names, bad, answer):
     answers, group = commit(put("a"), bad, put("b"))
     assert answers == ["a", answer, "b"]
-    assert group.fatal is None
+    assert group.stopped is None
     assert names() == ["a", "b"]
 
 
 def test_a_failed_request_keeps_its_own_error(commit):
     error = ValueError("mine")
     _, group = commit(put("a"), fail(error), put("b"))
-    assert group.outcomes[1] == Failed(error)
+    assert group.outcomes[1] == Error(error)
 
 
 def test_a_violated_constraint_is_named_and_its_cause_is_kept(commit):
@@ -196,7 +197,7 @@ def test_an_interrupted_request_fails_no_other(commit, names):
     answers, group = commit(put("a"), interrupt, put("b"))
     assert answers == ["a", StoreError, "b"]
     assert "Interrupt" in str(group.outcomes[1].error)
-    assert group.fatal is None
+    assert group.stopped is None
     assert names() == ["a", "b"]
 
 
@@ -213,7 +214,7 @@ def test_a_read_error_of_the_disk_fails_no_other_request(commit, names, db, vfs)
     answers, group = commit(put("a"), read, put("b"))
     assert answers == ["a", StoreError, "b"]
     assert vfs.fired
-    assert group.fatal is None
+    assert group.stopped is None
     assert names() == ["a", "b"]
 
 
@@ -238,7 +239,7 @@ def test_a_disk_that_fails_inside_a_request_fails_no_other(commit, names, vfs, e
     answers, group = commit(put("a"), spill, put("b"))
     assert answers == ["a", answer, "b"]
     assert vfs.fired
-    assert group.fatal is None
+    assert group.stopped is None
     assert names() == ["a", "b"]
 
 
@@ -263,7 +264,7 @@ def test_a_request_lost_with_the_transaction_is_run_again_and_may_succeed(commit
 def test_a_constraint_that_only_commit_checks_fails_its_own_request(commit, names):
     answers, group = commit(put("a"), violate_at_commit, put("b"))
     assert answers == ["a", StoreError, "b"]
-    assert group.fatal is None
+    assert group.stopped is None
     assert names() == ["a", "b"]
 
 
@@ -271,7 +272,7 @@ def test_a_full_disk_at_commit_refuses_everyone_and_the_next_batch_is_stored(com
     vfs.arm(Fault("xWrite", "full", 1, lasting=True))
     answers, group = commit(put("a"), put("b"))
     assert answers == [StoreFull, StoreFull]
-    assert group.fatal is None
+    assert group.stopped is None
     vfs.disarm()
     assert names() == []
     assert commit(put("a"), put("b"))[0] == ["a", "b"]
@@ -296,7 +297,7 @@ def test_a_lock_of_another_process_fails_all_requests_and_stores_nothing(commit,
     other.execute("ROLLBACK")
     other.close()
     assert answers == [StoreBusy, StoreBusy]
-    assert group.fatal is None
+    assert isinstance(group.stopped, StoreBusy)
     assert names() == []
     assert commit(put("a"), put("b"))[0] == ["a", "b"]
 
@@ -322,7 +323,7 @@ def test_an_unknown_outcome_of_commit_is_fatal_for_the_whole_batch(
     vfs.arm(Fault(operation, error, 1))
     answers, group = commit(put("a"), violate, put("b"))
     assert answers == [StoreFailed] * 3
-    assert isinstance(group.fatal, StoreFailed)
+    assert isinstance(group.stopped, StoreFailed)
     assert names() in ([], ["a", "b"])
 
 
@@ -339,14 +340,14 @@ def test_an_unknown_outcome_of_one_commit_is_fatal_for_it_and_later_requests(com
 
     answers, group = commit(put("a"), interrupted_once, put("c"))
     assert answers == ["a", StoreFailed, StoreFailed]
-    assert isinstance(group.fatal, StoreFailed)
+    assert isinstance(group.stopped, StoreFailed)
     assert names() in (["a"], ["a", "b"])
 
 
 def test_a_damaged_file_stops_the_batch(commit, names):
     answers, group = commit(put("a"), fail(apsw.CorruptError("injected")), put("b"))
     assert answers == [StoreFailed] * 3
-    assert isinstance(group.fatal, StoreFailed)
+    assert isinstance(group.stopped, StoreFailed)
     assert names() == []
 
 
@@ -356,7 +357,7 @@ def test_a_removed_file_stops_the_batch(commit, names):
 
     answers, group = commit(put("a"), put("b"), check=gone)
     assert answers == [StoreFailed, StoreFailed]
-    assert isinstance(group.fatal, StoreFailed)
+    assert isinstance(group.stopped, StoreFailed)
     assert names() == []
 
 
@@ -440,8 +441,9 @@ async def test_after_a_busy_commit_each_request_is_committed_alone(path, world, 
 
 
 async def test_requests_whose_own_commit_fails_too_get_the_error(path, world, names):
-    """The common COMMIT and then the second of the three single ones."""
-    callers, raised = await together(path, world, "full", None, "full", requests=three())
+    """The common COMMIT fails, then the one of the second half, then its first request's own."""
+    plan = ("full", None, "full", "full")
+    callers, raised = await together(path, world, *plan, requests=three())
     refused = [name for name, answer in callers.outcomes.items() if answer is StoreFull]
     assert len(refused) == 1
     assert raised is None

@@ -25,6 +25,7 @@ from hermes.store.file_lock import (
     refuse_old_sqlite,
 )
 from hermes.store.schema import APPLICATION_ID, MIGRATIONS
+from tests.support.faulty_vfs import Fault, FaultyVFS
 
 ROOT = Path(__file__).parents[2]
 
@@ -126,6 +127,17 @@ def test_an_empty_file_becomes_a_store(path, open_file):
     open_file(path)
     with SessionStore(path) as store:
         assert store.integrity_check() == []
+
+
+def test_opening_waits_for_a_process_that_is_closing_the_file(path):
+    """The last process that closes a file locks everyone else out for a moment."""
+    make_store(path, rows=1)
+    vfs = FaultyVFS()
+    vfs.arm(Fault("xLock", "busy", 1))
+    with SessionStore(path, vfs=vfs.name) as store:
+        store.append_message("s", "user", "hello")
+        assert len(store.load("s").messages) == 2
+    assert vfs.fired
 
 
 def test_a_symlink_opens_its_target(tmp_path, open_file):

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 from hermes.errors import SessionEnded
 from hermes.messages import Message, Rotated
 from hermes.store import Clock, Rotation, SessionStore
+from hermes.store.connection import translate
 from hermes.store.conversations import messages, routes
-from hermes.store.group_commit import translate
 from hermes.store.transaction import Transaction
 
 ROOT = Path(__file__).parents[2]
@@ -169,6 +169,8 @@ class Racer:
         with SessionStore(path) as store:
             store.create_session(self.name)
         with contextlib.closing(apsw.Connection(path)) as db:
+            # Whoever closes the file last, or recovers it, locks everyone else out for a moment.
+            db.set_busy_timeout(60_000)
             return {"version": db.pragma("user_version")}
 
 

@@ -8,9 +8,11 @@ the work, not to every request: `fail_after` costs more than a request.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Generic, Protocol, TypeVar, cast
 
+import attrs
+from outcome import Error
 from trio.lowlevel import (
     Abort,
     Task,
@@ -129,76 +131,48 @@ class _Receiver(Protocol[M_contra]):
     def send_nowait(self, message: M_contra, /) -> None: ...
 
 
+@attrs.define(eq=False, weakref_slot=False)
 class Request(Generic[R]):
-    """A message that asks for an answer; one task can wait for it.
+    """A message that asks for an answer; one task can wait for it, once.
 
     `work` is what the actor is asked to do, if it cannot be told from the type of the request.
     """
 
-    __slots__ = ("_answered", "_error", "_task", "_value", "abandoned", "work")
+    work: Callable[[], Awaitable[R]] | None = None
+    answered: bool = attrs.field(default=False, init=False)
+    """Whether the request was answered or failed."""
+    abandoned: bool = attrs.field(default=False, init=False)
+    """Whether the waiting task was cancelled, so that nobody is interested any more."""
+    _task: Task | None = attrs.field(default=None, init=False)
+    _answer: R | Error | None = attrs.field(default=None, init=False)
 
-    def __init__(self, work: Callable[[], Awaitable[R]] | None = None) -> None:
-        self.work: Callable[[], Awaitable[R]] | None = work
-        self.abandoned: bool = False
-        """Whether the waiting task was cancelled, so that nobody is interested any more."""
-        self._task: Task | None = None
-        self._value: R | None = None
-        self._error: BaseException | None = None
-        self._answered = False
-
-    @property
-    def answered(self) -> bool:
-        """Whether the request was answered or failed."""
-        return self._answered
-
-    def answer(self, value: R) -> None:
-        """Answer the request, unless that was done before."""
-        if not self._answered:
-            self._value = value
-            self._wake()
+    def answer(self, value: R | Error) -> None:
+        """Answer the request, unless that was done before; an `Error` lets it fail."""
+        if not self.answered:
+            self.answered = True
+            self._answer = value
+            if self._task is not None:
+                reschedule(self._task)
+                self._task = None
 
     def fail(self, error: BaseException) -> None:
         """Let the request fail, unless it was answered before."""
-        if not self._answered:
-            self._error = error
-            self._wake()
-
-    def _wake(self) -> None:
-        self._answered = True
-        if self._task is not None:
-            reschedule(self._task)
-            self._task = None
+        self.answer(Error(error))
 
     # No Ctrl-C between checking for an answer and parking: only a parked task may be woken.
     @enable_ki_protection
     async def wait(self) -> R:
         """Wait for the answer and return it, or raise the error."""
-        if not self._answered:
+        if not self.answered:
             self._task = current_task()
             await wait_task_rescheduled(self._abort)
+        answer, self._answer = self._answer, None
+        if not isinstance(answer, Error):
+            return cast(R, answer)
         try:
-            return self._result()
-        finally:  # or the traceback of an error would keep it and the request alive
-            del self
-
-    @enable_ki_protection
-    async def send(self, mailbox: _Receiver[Request[R]]) -> R:
-        """Send the request, then `wait`; in one coroutine, since each costs at each resume."""
-        mailbox.send_nowait(self)
-        self._task = current_task()
-        await wait_task_rescheduled(self._abort)
-        try:
-            return self._result()
-        finally:
-            del self
-
-    def _result(self) -> R:
-        if self._error is not None:
-            try:
-                raise self._error
-            finally:
-                del self
-        return self._value  # type: ignore[return-value]
+            answer.unwrap()
+        finally:  # or the traceback of the error would keep it alive
+            del answer
 
     @enable_ki_protection
     def _abort(self, _: object) -> Abort:
@@ -207,9 +181,10 @@ class Request(Generic[R]):
         return Abort.SUCCEEDED
 
 
-def ask(mailbox: _Receiver[Request[R]], request: Request[R]) -> Coroutine[object, object, R]:
+async def ask(mailbox: _Receiver[Request[R]], request: Request[R]) -> R:
     """Send a request and wait for the answer."""
-    return request.send(mailbox)
+    mailbox.send_nowait(request)
+    return await request.wait()
 
 
 async def serve(

@@ -198,7 +198,8 @@ class SessionActor:
         """Answer these messages. After a discarded turn, those still open wait again."""
         turn = await self.runner.run(rows, retry=retry)
         self.last_used = trio.current_time()
-        self.inbox.put_back(turn.unused)
+        if turn.unused:
+            self.inbox.put_back(turn.unused)
         if turn.discarded:
             await self._requeue(turn.rows)
         else:

@@ -5,14 +5,19 @@ A reply to a command is passed as `answer` and written in the transaction of the
 
 from __future__ import annotations
 
+import logging
 from uuid import uuid4
 
 from hermes.actors.compression.types import Compressed, CompressionFailed
 from hermes.actors.session import compression
 from hermes.actors.session.state import SessionState
+from hermes.errors import HermesError
 from hermes.events import SessionMoved, TitleChanged
 from hermes.messages import ChangeReason, Head, InboxReply, Route, SessionChange, Skipped, Title
 from hermes.transcript.compaction import is_question
+from hermes.user_code import loggable
+
+log: logging.Logger = logging.getLogger(__name__)
 
 
 async def new_session(
@@ -133,10 +138,7 @@ async def compress(
 async def _current(state: SessionState) -> str | None:
     """Return the current session; None if the key has no route yet."""
     if state.head is None:
-        found = await state.context.store.route_head(state.key)
-        if found is not None:
-            route, head = found
-            state.learn(route.epoch, head, route)
+        await state.refresh()
     return state.session_id
 
 
@@ -181,6 +183,14 @@ async def apply_title(state: SessionState) -> str | None:
         changed = TitleChanged(state.session_id or "", applied)
         state.context.bus.publish(state.key, None, changed)
     return applied
+
+
+async def try_pending_title(state: SessionState) -> None:
+    """Give the session its pending title after a turn, which must not fail because of it."""
+    try:
+        await apply_title(state)
+    except (HermesError, RuntimeError) as error:
+        log.warning("the title of %s is still pending: %s", state.key, loggable(error))
 
 
 async def set_title(state: SessionState, title: str) -> None:

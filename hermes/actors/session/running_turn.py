@@ -29,7 +29,7 @@ from hermes.redaction import EventRedactor, Redactor, redact_message
 from hermes.session_keys import payer_of
 from hermes.transcript.render import render
 from hermes.transcript.rows import rows_from_events
-from hermes.transcript.validate import check_usage
+from hermes.transcript.validate import check_call
 
 Rows: TypeAlias = Sequence[Message | StoredMessage]
 
@@ -103,7 +103,7 @@ class RunningTurn:
     def charge(self, usage: Usage) -> None:
         """Record a provider call, whatever becomes of the turn."""
         self._require_open()
-        check_usage([usage])
+        check_call(usage)
         self.charged.append(usage)
 
     async def spent(self) -> CostTotals:

@@ -38,13 +38,17 @@ class SessionState:
     async def locate(self, *, refresh: bool = False) -> Head:
         """Return the head of the current session, from the store if it is not known."""
         if refresh or self.head is None:
-            found = await self.context.store.route_head(self.key)
-            if found is not None:
-                route, head = found
-                self.learn(route.epoch, head, route)
+            await self.refresh()
         if self.head is None:
             raise StoreError(f"there is no route for {self.key}")
         return self.head
+
+    async def refresh(self) -> None:
+        """Read the route from the store, if there is one."""
+        found = await self.context.store.route_head(self.key)
+        if found is not None:
+            route, head = found
+            self.learn(route.epoch, head, route)
 
     async def load(self) -> CachedTranscript:
         """Return the transcript of the current session, from the cache if it is up to date."""

@@ -18,7 +18,6 @@ from hermes.actors.session.state import SessionState
 from hermes.context import TurnContext, within
 from hermes.errors import (
     ContextOverflow,
-    HermesError,
     NotInLineage,
     Overloaded,
     StoreBusy,
@@ -45,7 +44,7 @@ from hermes.transcript.compaction import as_message, is_question
 from hermes.transcript.notices import OVERFLOW, visible_text
 from hermes.transcript.overflow import is_overflow
 from hermes.transcript.validate import as_result, check_result
-from hermes.user_code import contained, describe, kind, leaf, loggable
+from hermes.user_code import contained, describe, kind, leaf
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -178,11 +177,7 @@ class TurnRunner:
                 await self._run_agent(turn, attempt)
                 finished = True
         if caught.error is not None:
-            self._log(turn, caught.error)
-            # If the runtime is ending, the turn has not failed: it runs again after the restart.
-            await trio.lowlevel.checkpoint_if_cancelled()
-            if not self._stopped:
-                attempt.fail(caught.error, self._redacted(describe(caught.error)))
+            await self._failed(turn, attempt, caught.error)
         elif not finished and not self._stopped:
             error = f"it took longer than {config.turn_timeout:g} seconds"
             attempt.fail(TimeoutError(), error)
@@ -202,8 +197,19 @@ class TurnRunner:
             result = as_result(await agent.run(turn))
         turn.charged.extend(result.usage)  # paid for, even if the rest cannot be stored
         check_result(result)
-        attempt.result = result = redact_result(result, state.context.redact)
+        redact = state.context.redact
+        attempt.result = result if redact is None else redact_result(result, redact)
         attempt.error_kind = "agent" if result.failed else None
+
+    async def _failed(self, turn: RunningTurn, attempt: Attempt, error: BaseException) -> None:
+        if isinstance(leaf(error), ContextOverflow):  # expected, and handled
+            log.info("turn %d of %s is too long for its model", turn.turn_id, self._state.key)
+        else:
+            log.error("turn %d of %s failed", turn.turn_id, self._state.key, exc_info=error)
+        # If the runtime is ending, the turn has not failed: it runs again after the restart.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if not self._stopped:
+            attempt.fail(error, self._redacted(describe(error)))
 
     def _has_overflowed(self, attempt: Attempt) -> bool:
         result = attempt.result
@@ -218,12 +224,6 @@ class TurnRunner:
         with contained() as caught:
             text = redact(text)
         return text if caught.error is None else f"the redaction failed: {kind(caught.error)}"
-
-    def _log(self, turn: RunningTurn, error: BaseException) -> None:
-        if isinstance(leaf(error), ContextOverflow):  # expected, and handled
-            log.info("turn %d of %s is too long for its model", turn.turn_id, self._state.key)
-        else:
-            log.error("turn %d of %s failed", turn.turn_id, self._state.key, exc_info=error)
 
     # 2. Commit the turn
 
@@ -337,10 +337,7 @@ class TurnRunner:
         """Apply a pending title, compress, generate a title. None of it can undo the turn."""
         state = self._state
         if state.pending_title:
-            try:
-                await operations.apply_title(state)
-            except (HermesError, RuntimeError) as error:
-                log.warning("the title of %s is still pending: %s", state.key, loggable(error))
+            await operations.try_pending_title(state)
         if commit.usage:
             await compression.after_turn(state, done.head.session_id, commit.usage[-1], turn)
         titler = state.context.auto_titler

@@ -60,14 +60,8 @@ def waiting_keys(tx: Transaction, after: int = 0, limit: int = 1000) -> list[tup
 
 def all_open(tx: Transaction, inbox_ids: Sequence[int], session_key: str) -> bool:
     """Return whether each of these rows is open and belongs to this key."""
-    return all(
-        tx.one(
-            "SELECT 1 FROM inbox WHERE id = ? AND session_key = ? AND state = 'open'",
-            inbox_id,
-            session_key,
-        )
-        for inbox_id in inbox_ids
-    )
+    sql = "SELECT 1 FROM inbox WHERE id = ? AND session_key = ? AND state = 'open'"
+    return all(tx.one(sql, inbox_id, session_key) for inbox_id in inbox_ids)
 
 
 def source_of(tx: Transaction, inbox_id: int) -> Source:
@@ -88,15 +82,11 @@ def finish(tx: Transaction, inbox_ids: Sequence[int]) -> int:
     The text of a closed row is dropped: it is in the transcript. The row itself stays, so that a
     repeated event is recognized.
     """
-    return sum(
-        tx.run(
-            "UPDATE inbox SET state = 'done', closed_at = ?, body = NULL "
-            "WHERE id = ? AND state = 'open'",
-            tx.now,
-            inbox_id,
-        )
-        for inbox_id in inbox_ids
+    sql = (
+        "UPDATE inbox SET state = 'done', closed_at = ?, body = NULL WHERE id = ? "
+        "AND state = 'open'"
     )
+    return sum(tx.run(sql, tx.now, inbox_id) for inbox_id in inbox_ids)
 
 
 def park_inbox(

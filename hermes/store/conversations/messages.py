@@ -18,7 +18,7 @@ from hermes.messages import (
     Transcript,
 )
 from hermes.store.conversations import codec, inbox, search, sessions
-from hermes.store.transaction import Row, Transaction, Value
+from hermes.store.transaction import Row, Transaction
 
 _INSERT = (
     "INSERT INTO arrivals (id, role, content, created_at, platform_message_id, extra) "
@@ -30,6 +30,13 @@ _UPDATE_COUNTERS = (
     "UPDATE sessions SET seq = seq + ?, message_count = message_count + ?, "
     "tool_call_count = tool_call_count + ?, rewrites = rewrites + ?, revision = revision + 1, "
     f"last_active = max(last_active, ?) WHERE id = ? AND end_reason IS NULL RETURNING {_COUNTERS}"
+)
+# `+` removes the affinity of `no`, which would keep SQLite from using the indexes on `id >> 32`.
+FIND_PLATFORM_MESSAGE = (
+    "SELECT m.id FROM sessions s JOIN messages m ON m.id >> 32 = +s.no "
+    "WHERE s.id = ?1 AND m.platform_message_id = ?2 AND m.live = 1 UNION ALL "
+    "SELECT a.id FROM sessions s JOIN arrivals a ON a.id >> 32 = +s.no "
+    "WHERE s.id = ?1 AND a.platform_message_id = ?2"
 )
 
 
@@ -66,23 +73,12 @@ def _update_counters(
 
     `added` is the number of new rows, `visible` the change in the number of live ones.
     """
-    values = (added, visible, calls, rewrites, tx.now, session_id)
-    row: Row | None = tx.cursor.execute(_UPDATE_COUNTERS, values).fetchone()
+    row = tx.one(_UPDATE_COUNTERS, added, visible, calls, rewrites, tx.now, session_id)
     if row is None:
         return _require_open(tx, session_id)  # raises, and says why
     if row[2] >= codec.SPAN:
         raise StoreError(f"{session_id} is full; start a new session")
     return _Counters(*row)
-
-
-def _values(tx: Transaction, message: Message) -> tuple[Value, ...]:
-    return (
-        message.role,
-        codec.text_of(message),
-        tx.now if message.timestamp is None else message.timestamp,
-        message.platform_message_id,
-        codec.encode_extra(message),
-    )
 
 
 def append_message(  # noqa: PLR0913 - the fields of a message
@@ -124,72 +120,65 @@ def append_message(  # noqa: PLR0913 - the fields of a message
         provider_data=provider_data,
     )
     if platform_message_id is not None:
-        counters = _require_open(tx, session_id)
-        earlier = _find_platform_message(tx, counters.no, platform_message_id)
+        earlier = _find_platform_message(tx, session_id, platform_message_id)
         if earlier is not None:
-            return Appended(earlier, counters.head, duplicate=True)
-    values = _values(tx, message)  # validates, so it comes before the first write
-    counters = _update_counters(tx, session_id, 1, 1, len(message.tool_calls))
-    message_id = counters.no * codec.SPAN + counters.seq
-    tx.cursor.execute(_INSERT, (message_id, *values))
-    tx.unindexed = True
-    return Appended(message_id, counters.head)
+            return Appended(earlier, _require_open(tx, session_id).head, duplicate=True)
+    counters, rows = _insert(tx, session_id, [message])
+    return Appended(rows[0][0], counters.head)
 
 
 def append_messages(tx: Transaction, session_id: str, messages: Sequence[Message]) -> Head:
     """Append the messages as one block, without those that the session already shows."""
-    counters = _require_open(tx, session_id)
-    new = _without_duplicates(tx, counters.no, messages)
-    return _insert_messages(tx, session_id, new).head if new else counters.head
-
-
-def _without_duplicates(tx: Transaction, no: int, messages: Sequence[Message]) -> list[Message]:
-    """Return the messages whose platform message id the session does not show yet."""
-    new: list[Message] = []
-    seen: set[str] = set()
-    for message in messages:
-        platform_id = message.platform_message_id
-        if platform_id is not None:
-            if platform_id in seen or _find_platform_message(tx, no, platform_id):
-                continue
-            seen.add(platform_id)
-        new.append(message)
-    return new
-
-
-def _find_platform_message(tx: Transaction, no: int, platform_message_id: str) -> int | None:
-    for table in ("messages", "arrivals"):
-        live = " AND live = 1" if table == "messages" else ""
-        sql = f"SELECT id FROM {table} WHERE id >> 32 = ? AND platform_message_id = ?{live}"
-        if (row := tx.one(sql, no, platform_message_id)) is not None:
-            return int(row[0])
-    return None
+    return append_rows(tx, session_id, messages)[0]
 
 
 def append_rows(
     tx: Transaction, session_id: str, messages: Sequence[Message]
-) -> list[StoredMessage]:
-    """Do the same as `append_messages`, and return the appended rows as they are stored."""
-    new = _without_duplicates(tx, _require_open(tx, session_id).no, messages)
+) -> tuple[Head, list[StoredMessage]]:
+    """Do the same as `append_messages`; return the appended rows as they are stored, too."""
+    new: list[Message] = []
+    seen: set[str | None] = set()
+    for message in messages:
+        platform_id = message.platform_message_id
+        if platform_id is None or (
+            platform_id not in seen and not _find_platform_message(tx, session_id, platform_id)
+        ):
+            new.append(message)
+            seen.add(platform_id)
     if not new:
-        return []
-    counters = _insert_messages(tx, session_id, new)
-    first = counters.no * codec.SPAN + counters.seq - len(new) + 1
-    return codec.to_messages(
-        (message_id, *_values(tx, message)) for message_id, message in enumerate(new, first)
-    )
+        return _require_open(tx, session_id).head, []
+    counters, rows = _insert(tx, session_id, new)
+    return counters.head, codec.to_messages(rows)
 
 
-def _insert_messages(tx: Transaction, session_id: str, messages: Sequence[Message]) -> _Counters:
-    """Insert messages with one update of the counters, and return the new counters."""
-    values = [_values(tx, message) for message in messages]
+def _find_platform_message(
+    tx: Transaction, session_id: str, platform_message_id: str
+) -> int | None:
+    row = tx.one(FIND_PLATFORM_MESSAGE, session_id, platform_message_id)
+    return None if row is None else int(row[0])
+
+
+def _insert(
+    tx: Transaction, session_id: str, messages: Sequence[Message]
+) -> tuple[_Counters, list[Row]]:
+    """Insert messages as one block; return the new counters, and the rows as they are stored."""
+    values = [
+        (
+            message.role,
+            codec.text_of(message),
+            tx.now if message.timestamp is None else message.timestamp,
+            message.platform_message_id,
+            codec.encode_extra(message),  # validates, so it comes before the first write
+        )
+        for message in messages
+    ]
     number = len(values)
     counters = _update_counters(tx, session_id, number, number, codec.tool_calls_in(messages))
     first = counters.no * codec.SPAN + counters.seq - number + 1
-    for message_id, row in enumerate(values, first):
-        tx.cursor.execute(_INSERT, (message_id, *row))
+    rows = [(message_id, *row) for message_id, row in enumerate(values, first)]
+    tx.run_each(_INSERT, rows)
     tx.unindexed = True
-    return counters
+    return counters, rows
 
 
 def _live_messages(tx: Transaction, no: int, first: int = 0) -> list[StoredMessage]:
@@ -262,8 +251,7 @@ def replace_messages(tx: Transaction, session_id: str, messages: Sequence[Messag
     """Hide all messages of the session and append these instead; the old rows stay in the file."""
     counters = _require_open(tx, session_id)
     _hide(tx, counters, codec.bounds(counters.no)[0])
-    new = _without_duplicates(tx, counters.no, messages)
-    return (_insert_messages(tx, session_id, new) if new else _require_open(tx, session_id)).head
+    return append_messages(tx, session_id, messages)
 
 
 def rewind(
@@ -303,7 +291,7 @@ def edit_message(tx: Transaction, session_id: str, message_id: int, content: str
         tool_name=edited.tool_name,
         finish_reason=edited.finish_reason,
     )
-    return _insert_messages(tx, session_id, [changed, *rest]).head
+    return _insert(tx, session_id, [changed, *rest])[0].head
 
 
 def _require_live(tx: Transaction, counters: _Counters, message_id: int) -> None:

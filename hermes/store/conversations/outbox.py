@@ -16,23 +16,15 @@ DAY = 86400.0
 
 def enqueue(tx: Transaction, session_key: str, turn_id: int, replies: Sequence[Outbound]) -> None:
     """Write the replies of a turn, and add them to `tx.outbox` for sending after the commit."""
+    insert = (
+        "INSERT INTO outbox (session_key, turn_id, lane, body, created_at) VALUES (?, ?, ?, ?, ?)"
+    )
     for reply in replies:
         body = codec.encode_json(reply.body)
-        tx.run(
-            "INSERT INTO outbox (session_key, turn_id, lane, body, created_at) "
-            "VALUES (?, ?, ?, ?, ?)",
-            session_key,
-            turn_id,
-            reply.lane,
-            body,
-            tx.now,
-        )
-        outbox_id = tx.db.last_insert_rowid()
+        tx.run(insert, session_key, turn_id, reply.lane, body, tx.now)
         decoded = msgspec.json.decode(body)  # the same value that a later process would read
-        row = OutboxRow(
-            outbox_id, session_key, turn_id, reply.lane, decoded, "pending", 0, recovered=False
-        )
-        tx.outbox.append(row)
+        fields = (tx.db.last_insert_rowid(), session_key, turn_id, reply.lane, decoded)
+        tx.outbox.append(OutboxRow(*fields, "pending", 0, recovered=False))
 
 
 def pending_outbox(
@@ -58,12 +50,11 @@ def pending_outbox(
 
 def mark_sending(tx: Transaction, outbox_ids: Sequence[int]) -> None:
     """Record that a send begins; its outcome is unknown until `mark_sent` or `mark_unsent`."""
-    for outbox_id in outbox_ids:
-        tx.run(
-            "UPDATE outbox SET state = 'sending', attempts = attempts + 1 "
-            "WHERE id = ? AND state = 'pending'",
-            outbox_id,
-        )
+    tx.run_each(
+        "UPDATE outbox SET state = 'sending', attempts = attempts + 1 "
+        "WHERE id = ? AND state = 'pending'",
+        [(outbox_id,) for outbox_id in outbox_ids],
+    )
 
 
 def mark_part(tx: Transaction, outbox_id: int, part: int) -> None:
@@ -150,12 +141,8 @@ def outbox_facts(tx: Transaction) -> list[OutboxStats]:
 
 
 def _close(tx: Transaction, outbox_ids: Sequence[int], state: str, note: str | None) -> None:
-    for outbox_id in outbox_ids:
-        tx.run(
-            "UPDATE outbox SET state = ?, closed_at = ?, note = ? "
-            "WHERE id = ? AND state IN ('pending', 'sending')",
-            state,
-            tx.now,
-            note,
-            outbox_id,
-        )
+    tx.run_each(
+        "UPDATE outbox SET state = ?, closed_at = ?, note = ? "
+        "WHERE id = ? AND state IN ('pending', 'sending')",
+        [(state, tx.now, note, outbox_id) for outbox_id in outbox_ids],
+    )

@@ -6,6 +6,7 @@ The epoch grows whenever the session of a key changes; `commit_turn` and `rotate
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import TypeAlias
 
 from hermes.errors import UnknownSession
 from hermes.messages import ExpiryPolicy, Head, InboxReply, Route, SessionMatch, Source
@@ -14,15 +15,34 @@ from hermes.store.transaction import Transaction
 
 MAX_KEY = 1000
 _COLUMNS = (
-    "session_key, session_id, epoch, platform, chat_type, user_id, pending_title, notice, "
-    "expires_at, last_active"
+    "r.session_key, r.session_id, r.epoch, r.platform, r.chat_type, r.user_id, r.pending_title, "
+    "r.notice, r.expires_at, r.last_active"
 )
+# The session may have no row yet.
+_CURRENT = (
+    f"SELECT {_COLUMNS}, s.end_reason, coalesce(s.message_count, 0), coalesce(s.revision, 0), "
+    "coalesce(s.rewrites, 0) FROM routes r LEFT JOIN sessions s ON s.id = r.session_id "
+    "WHERE r.session_key = ?"
+)
+
+
+Current: TypeAlias = tuple[Route, Head, str | None]
+"""A route, the head of its session, and the end reason of that session."""
 
 
 def get_route(tx: Transaction, session_key: str) -> Route | None:
     """Return the route of a key, or None."""
-    row = tx.one(f"SELECT {_COLUMNS} FROM routes WHERE session_key = ?", session_key)
+    row = tx.one(f"SELECT {_COLUMNS} FROM routes r WHERE session_key = ?", session_key)
     return None if row is None else Route(*row)
+
+
+def current(tx: Transaction, session_key: str) -> Current | None:
+    """Return the route of a key, the head of its session, and why the session has ended."""
+    row = tx.one(_CURRENT, session_key)
+    if row is None:
+        return None
+    *route, end_reason, message_count, revision, rewrites = row
+    return Route(*route), Head(row[1], message_count, revision, rewrites), end_reason
 
 
 def require_key(session_key: str) -> str:
@@ -64,21 +84,28 @@ def ensure_route(tx: Transaction, session_key: str) -> Route:
     return route
 
 
-def ensure_open_session(tx: Transaction, session_key: str) -> Route:
-    """Return the route of a key, with a session that accepts messages.
+def ensure_open(tx: Transaction, session_key: str, found: Current | None) -> tuple[Route, Head]:
+    """Return the route of a key, and the head of a session that accepts messages.
 
-    If its session has been compressed, the route moves to the tip. If the session ended by
-    accident, it is reopened; if it ended for another reason, the route gets a new session.
+    `found` is what `current` returned. If the session has been compressed, the route moves to the
+    tip. If the session ended by accident, it is reopened. If it ended for another reason, or the
+    key has no route, the route gets a new session.
     """
+    if found is not None and found[2] is None:
+        return found[:2]
+    return _renew(tx, session_key)
+
+
+def _renew(tx: Transaction, session_key: str) -> tuple[Route, Head]:
     route = _follow_compression(tx, ensure_route(tx, session_key))
     reason = _end_reason(tx, route.session_id)
-    if reason is None:
-        return route
     if reason in sessions.ACCIDENTAL_ENDS:
         sessions.reopen_session(tx, route.session_id)
-        return route
-    assign_session(tx, session_key, tx.new_session_id())
-    return ensure_route(tx, session_key)
+    elif reason is not None:
+        assign_session(tx, session_key, tx.new_session_id())
+    renewed = current(tx, session_key)
+    assert renewed is not None
+    return renewed[:2]
 
 
 def _current_route(tx: Transaction, session_key: str) -> Route | None:
@@ -251,6 +278,11 @@ def overdue(tx: Transaction, limit: int = 100) -> list[tuple[str, int]]:
     return [(row[0], row[1]) for row in rows]
 
 
+def is_overdue(route: Route, now: float) -> bool:
+    """Return whether the session of a route has expired."""
+    return route.expires_at is not None and route.expires_at <= now
+
+
 def expire(tx: Transaction, session_key: str, epoch: int) -> str | None:
     """Start a new session for a key if its route has expired, and return the id of the ended one.
 
@@ -259,7 +291,7 @@ def expire(tx: Transaction, session_key: str, epoch: int) -> str | None:
     route = get_route(tx, session_key)
     if route is None or route.epoch != epoch:
         return None
-    if route.expires_at is None or route.expires_at > tx.now or inbox.count_open(tx, session_key):
+    if not is_overdue(route, tx.now) or inbox.count_open(tx, session_key):
         return None
     ended = _current_route(tx, session_key)
     assert ended is not None
@@ -277,18 +309,24 @@ def sweep_expired(tx: Transaction, limit: int = 100) -> list[str]:
     return [session_id for session_id in ended if session_id is not None]
 
 
-def touch(tx: Transaction, session_key: str, source: Source, policy: ExpiryPolicy) -> None:
-    """Record activity: move the expiry time, and store the source of the latest message."""
-    tx.run(
+def record_message(tx: Transaction, session_key: str, source: Source, policy: ExpiryPolicy) -> None:
+    """Record a message: move the expiry time, and store the source of the latest message."""
+    update = (
         "UPDATE routes SET last_active = ?, expires_at = ?, platform = ?, chat_type = ?, "
-        "user_id = ? WHERE session_key = ?",
-        tx.now,
-        next_expiry(policy, tx.now),
-        source.platform,
-        source.chat_type,
-        source.user_id,
-        session_key,
+        "user_id = ? WHERE session_key = ?"
     )
+    origin = (source.platform, source.chat_type, source.user_id)
+    tx.run(update, tx.now, next_expiry(policy, tx.now), *origin, session_key)
+
+
+def record_turn(tx: Transaction, session_key: str, policy: ExpiryPolicy | None) -> None:
+    """Record a finished turn: move the expiry time, and clear the notice, which it included."""
+    update = (
+        "UPDATE routes SET last_active = ?, expires_at = coalesce(?, expires_at), notice = NULL "
+        "WHERE session_key = ?"
+    )
+    expires_at = None if policy is None else next_expiry(policy, tx.now)
+    tx.run(update, tx.now, expires_at, session_key)
 
 
 def take_notice(tx: Transaction, session_key: str) -> str | None:
@@ -328,8 +366,8 @@ def apply_pending_title(tx: Transaction, session_key: str) -> str | None:
 
 def route_head(tx: Transaction, session_key: str) -> tuple[Route, Head] | None:
     """Return the route of a key and the head of its session, or None."""
-    route = get_route(tx, session_key)
-    return None if route is None else (route, sessions.head(tx, route.session_id))
+    found = current(tx, session_key)
+    return None if found is None else found[:2]
 
 
 def next_expiry(policy: ExpiryPolicy, active_at: float) -> float | None:

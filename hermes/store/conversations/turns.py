@@ -11,6 +11,7 @@ from hermes.messages import (
     Committed,
     Discarded,
     ExpiryPolicy,
+    Head,
     Inbound,
     Receipt,
     Route,
@@ -48,39 +49,33 @@ def accept(
     """
     inbound, body = _validated(inbound)
     source, key = inbound.source, inbound.session_key
+    event = (source.platform, source.account, inbound.event_id)
     row = tx.one(
         "SELECT id, session_key, session_id, epoch, accepted_at FROM inbox "
         "WHERE platform = ? AND account = ? AND event_id = ?",
-        source.platform,
-        source.account,
-        inbound.event_id,
+        *event,
     )
     if row is not None:
         receipt = Receipt(*row)
-        head = sessions.head(tx, receipt.session_id)
-        return Accepted(receipt, head, inbound, duplicate=True)
+        return Accepted(receipt, sessions.head(tx, receipt.session_id), inbound, duplicate=True)
     waiting = inbox.count_open(tx, key)
     if waiting >= max_queued:
         raise Overloaded(f"{waiting} messages already wait for {key}; try again later")
-    expired = _expire_overdue(tx, key)
-    route = routes.ensure_open_session(tx, key)
-    routes.touch(tx, key, source, policy)
+    found, expired = routes.current(tx, key), None
+    if found is not None and routes.is_overdue(found[0], tx.now):
+        expired = routes.expire(tx, key, found[0].epoch)
+        found = routes.current(tx, key)
+    route, head = routes.ensure_open(tx, key, found)
+    routes.record_message(tx, key, source, policy)
     # Without other open rows, a turn starts at once: this is its first attempt.
-    tx.run(
+    attempts = int(waiting == 0)
+    place = (key, route.session_id, route.epoch)
+    insert = (
         "INSERT INTO inbox (platform, account, event_id, session_key, session_id, epoch, body, "
-        "accepted_at, attempts) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        source.platform,
-        source.account,
-        inbound.event_id,
-        key,
-        route.session_id,
-        route.epoch,
-        body,
-        tx.now,
-        int(waiting == 0),
+        "accepted_at, attempts) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
     )
-    receipt = Receipt(tx.db.last_insert_rowid(), key, route.session_id, route.epoch, tx.now)
-    head = sessions.head(tx, route.session_id)
+    tx.run(insert, *event, *place, body, tx.now, attempts)
+    receipt = Receipt(tx.db.last_insert_rowid(), *place, tx.now)
     accepted = Accepted(receipt, head, inbound, expired=expired, waiting=waiting, route=route)
     tx.accepted.append(accepted)
     return accepted
@@ -89,7 +84,8 @@ def accept(
 def _validated(inbound: Inbound) -> tuple[Inbound, str]:
     """Return the message as it will be read back, and its JSON; `ValueError` if it is invalid."""
     routes.require_key(inbound.session_key)
-    check_depth(inbound.parts)
+    if inbound.parts:
+        check_depth(inbound.parts)
     try:
         body = codec.encode_json(inbound)
         inbound = inbox.decode(body)
@@ -100,12 +96,6 @@ def _validated(inbound: Inbound) -> tuple[Inbound, str]:
     if not inbound.event_id:
         raise ValueError("an inbound message needs an event_id, by which repetitions are detected")
     return inbound, body
-
-
-def _expire_overdue(tx: Transaction, session_key: str) -> str | None:
-    due = "SELECT epoch FROM routes WHERE session_key = ? AND expires_at <= ?"
-    row = tx.one(due, session_key, tx.now)
-    return None if row is None else routes.expire(tx, session_key, row[0])
 
 
 def commit_turn(tx: Transaction, turn: TurnCommit) -> Committed | Discarded:
@@ -119,43 +109,70 @@ def commit_turn(tx: Transaction, turn: TurnCommit) -> Committed | Discarded:
     """
     if not turn.inbox_ids:
         raise ValueError("a turn needs the inbox_ids of the messages that it answers")
-    route = routes.get_route(tx, turn.session_key)
-    if route is None or not inbox.all_open(tx, turn.inbox_ids, turn.session_key):
-        return _discarded(tx, turn, "the messages of this turn are not open any more")
-    if (route.epoch, route.session_id) != (turn.epoch, turn.session_id):
-        return _discarded(tx, turn, "the conversation was moved to another session")
-    foreign = sessions.head(tx, turn.session_id).revision != turn.revision
-    settled = routes.ensure_open_session(tx, turn.session_key)
-    moved = settled.session_id != turn.session_id
-    if moved and sessions.number(tx, settled.session_id) is None:
-        return _discarded(tx, turn, "the session has ended")
-    if moved and turn.rewind_to is not None:
-        return _discarded(tx, turn, "the messages that this turn replaces were compressed")
-    target = _target(tx, turn, settled, foreign=foreign)
-    added = _write(tx, turn, target)
-    epoch = settled.epoch
-    if target != settled.session_id:
-        epoch = routes.ensure_route(tx, turn.session_key).epoch
-    moved = target != turn.session_id
-    return Committed(sessions.head(tx, target), epoch, foreign, moved, added)
+    key = turn.session_key
+    found = routes.current(tx, key)
+    if found is None or not inbox.all_open(tx, turn.inbox_ids, key):
+        return _discarded(tx, key, "the messages of this turn are not open any more")
+    if (found[0].epoch, found[0].session_id) != (turn.epoch, turn.session_id):
+        return _discarded(tx, key, "the conversation was moved to another session")
+    foreign = found[1].revision != turn.revision
+    route, head = routes.ensure_open(tx, key, found)
+    if route.session_id != turn.session_id and (reason := _obstacle(tx, turn, route)) is not None:
+        return _discarded(tx, key, reason)
+    if turn.rotated_to:
+        route, head = _follow_agent(tx, turn, route, head, foreign=foreign)
+    head, added = _store(tx, turn, route.session_id, head)
+    replies = [inbox.addressed(reply, route.session_id) for reply in turn.outbox]
+    outbox.enqueue(tx, key, min(turn.inbox_ids), replies)
+    inbox.finish(tx, turn.inbox_ids)
+    inbox.start_inbox(tx, turn.next_inbox_ids)
+    routes.record_turn(tx, key, turn.policy)
+    return Committed(head, route.epoch, foreign, route.session_id != turn.session_id, added)
 
 
-def _discarded(tx: Transaction, turn: TurnCommit, reason: str) -> Discarded:
-    route = routes.get_route(tx, turn.session_key)
+def _store(
+    tx: Transaction, turn: TurnCommit, session_id: str, head: Head
+) -> tuple[Head, list[StoredMessage]]:
+    """Write the rows and the usage of a turn; return the new head, and the rows as stored."""
+    added: list[StoredMessage] = []
+    if not head.revision and (turn.rows or turn.usage):
+        _ensure_session(tx, turn, session_id)
+    if turn.rewind_to is not None:
+        head = _rewind(tx, turn, session_id)
+    if turn.rows:
+        head, added = messages.append_rows(tx, session_id, turn.rows)
+    if turn.usage:
+        usage.record_all(tx, session_id, turn.usage, min(turn.inbox_ids))
+    return head, added
+
+
+def _obstacle(tx: Transaction, turn: TurnCommit, route: Route) -> str | None:
+    """Return why a turn cannot be stored in the session that replaces its own, or None."""
+    if sessions.number(tx, route.session_id) is None:
+        return "the session has ended"
+    if turn.rewind_to is not None:
+        return "the messages that this turn replaces were compressed"
+    return None
+
+
+def _discarded(tx: Transaction, session_key: str, reason: str) -> Discarded:
+    route = routes.get_route(tx, session_key)
     if route is None:
         return Discarded(reason, None, 0)
     return Discarded(reason, route.session_id, route.epoch)
 
 
-def _target(tx: Transaction, turn: TurnCommit, route: Route, *, foreign: bool) -> str:
+def _follow_agent(
+    tx: Transaction, turn: TurnCommit, route: Route, head: Head, *, foreign: bool
+) -> tuple[Route, Head]:
     """Return the session that takes the rows; create it if the agent rotated by itself."""
     wanted = turn.rotated_to
-    if not wanted or wanted in {turn.session_id, route.session_id}:
-        return route.session_id
+    if wanted is None or wanted in {turn.session_id, route.session_id}:
+        return route, head
     if sessions.number(tx, wanted) is not None:
         if wanted not in lineage.get_compression_lineage(tx, route.session_id):
             raise NotInLineage(f"session {wanted} belongs to another conversation")
-        return route.session_id
+        return route, head
     taken = "SELECT 1 FROM routes WHERE session_id = ? AND session_key <> ?"
     if tx.one(taken, wanted, turn.session_key) is not None:
         raise NotInLineage(f"session {wanted} belongs to another conversation")
@@ -166,31 +183,17 @@ def _target(tx: Transaction, turn: TurnCommit, route: Route, *, foreign: bool) -
     if foreign and turn.upto is not None:
         carried = messages.messages_after(tx, parent_no, turn.upto)
         messages.append_messages(tx, wanted, [codec.as_message(row) for row in carried])
-    return wanted
+    moved = routes.current(tx, turn.session_key)
+    assert moved is not None
+    return moved[:2]
 
 
-def _write(tx: Transaction, turn: TurnCommit, target: str) -> list[StoredMessage]:
-    """Write rows, usage and replies; close the inbox rows; record the activity on the route."""
-    turn_id = min(turn.inbox_ids)
-    if turn.rows or turn.usage:
-        _ensure_session(tx, turn, target)
-    if turn.rewind_to is not None and turn.rewind_to // codec.SPAN == sessions.number(tx, target):
-        messages.rewind(tx, target, turn.rewind_to, upto=turn.upto)
-    added = messages.append_rows(tx, target, turn.rows) if turn.rows else []
-    usage.record_all(tx, target, turn.usage, turn_id)
-    replies = [inbox.addressed(reply, target) for reply in turn.outbox]
-    outbox.enqueue(tx, turn.session_key, turn_id, replies)
-    inbox.finish(tx, turn.inbox_ids)
-    inbox.start_inbox(tx, turn.next_inbox_ids)
-    expires_at = None if turn.policy is None else routes.next_expiry(turn.policy, tx.now)
-    tx.run(
-        "UPDATE routes SET last_active = ?, expires_at = coalesce(?, expires_at), notice = NULL "
-        "WHERE session_key = ?",
-        tx.now,
-        expires_at,
-        turn.session_key,
-    )
-    return added
+def _rewind(tx: Transaction, turn: TurnCommit, session_id: str) -> Head:
+    """Take back the messages that the turn replaces, if they are in this session."""
+    first = turn.rewind_to
+    if first is not None and first // codec.SPAN == sessions.number(tx, session_id):
+        messages.rewind(tx, session_id, first, upto=turn.upto)
+    return sessions.head(tx, session_id)
 
 
 def _ensure_session(tx: Transaction, turn: TurnCommit, session_id: str) -> None:
