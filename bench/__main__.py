@@ -1,78 +1,102 @@
-"""`python -m bench COMMAND`."""
+"""`python -m bench COMMAND`: the command line."""
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
+from pathlib import Path
 
-from bench import command
+from bench import command, scale
 from bench.agents.benchmark import AGENTS
-from bench.compare.command import main as compare
+from bench.compare import compare
 from bench.errors import CommandError, DriverFailed
-from bench.report.tables import align
+from bench.harness.benchmark import Benchmark
+from bench.report.results import read
 from bench.runtime.benchmark import RUNTIME
-from bench.scale.command import main as scale
 from bench.store.benchmark import STORE
 from bench.switch.benchmark import SWITCH
+from bench.switch.figures import Prices
 
-Command = Callable[[Sequence[str]], int]
 BENCHMARKS = (SWITCH, RUNTIME, AGENTS, STORE)
-COMMANDS: Mapping[str, Command] = {
-    **{each.name: partial(command.run, each) for each in BENCHMARKS},
-    "all": partial(command.run_all, BENCHMARKS),
-    "show": command.show,
-    "compare": compare,
-    "scale": scale,
-}
-USAGE: Mapping[str, str] = {
-    "switch": "agent rebuilds and prompt caching when users switch sessions",
-    "runtime": "messages between actors, and whole durable turns",
-    "agents": "turns with a model over HTTP, streaming, and import time",
-    "store": "appending, loading, opening, and file size",
-    "all": "all four, and one page with the results",
-    "show [FILE ...]": "the tables or the page of existing result files",
-    "compare OLD NEW": "what changed between two result files beyond noise",
-    "scale": "capacity of one node, derived from the measured costs",
-}
-OPTIONS = "--quick runs a short version, --out sets the result file, --dir the work folder."
+COMPARE = """\
+Compare two result files of the same benchmark, both quick or both full. A change is flagged if it
+is larger than the variation of the repetitions explains. Ratios are compared across machines,
+absolute figures only on the same machine. Exit code: 0 without regressions, 1 with regressions,
+2 if the files cannot be compared.
+"""
 
 
-def main(arguments: Sequence[str], commands: Mapping[str, Command] = COMMANDS) -> int:
+def make_parser(benchmarks: Sequence[Benchmark]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks of Hermes.")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, about: str, description: str = "") -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=about, description=description or about)
+
+    for benchmark in benchmarks:
+        _add_run_options(add(benchmark.name, benchmark.about), "FILE.json", [benchmark])
+    _add_run_options(add("all", "Run all benchmarks; write one page."), "FOLDER", benchmarks)
+
+    show = add("show", "Print the tables of result files, or write a page from them.")
+    show.add_argument("files", nargs="*", type=Path, help="default: all of bench/results/")
+    show.add_argument("--page", type=Path, metavar="HTML", help="write a page instead")
+    show.add_argument("--write", action="store_true", help="update bench/README.md and the page")
+    show.set_defaults(do=lambda o: command.show(o.files, o.page, write=o.write))
+
+    comparing = add("compare", "Show what changed between two result files.", COMPARE)
+    comparing.add_argument("old", type=Path, help="the earlier result file")
+    comparing.add_argument("new", type=Path, help="the later result file")
+    comparing.add_argument("--all", action="store_true", help="also show what is within noise")
+    comparing.set_defaults(do=_compare)
+
+    scaling = add("scale", "Derive the capacity of one node from the measured costs.")
+    scaling.add_argument("--results", type=Path, default=command.RESULTS, help="result files")
+    scaling.add_argument("--write", action="store_true", help="update docs/scale.md")
+    scaling.set_defaults(do=lambda o: scale.run(o.results, write=o.write))
+    return parser
+
+
+def _add_run_options(
+    parser: argparse.ArgumentParser, out: str, benchmarks: Sequence[Benchmark]
+) -> None:
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions, less data")
+    parser.add_argument(
+        "--out", type=Path, metavar=out,
+        help="where the results and their page go (default: bench/results/, or quick/ in there)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--dir", type=Path, default=command.HERE, help="where temporary databases are created"
+    )
+    if any(each.name == "switch" for each in benchmarks):
+        parser.add_argument(
+            "--prices", type=Prices.parse, default=Prices(), metavar="INPUT,CACHED,OUTPUT",
+            help="dollars per million tokens (default: 2.5,0.25,10)",
+        )  # fmt: skip
+    parser.set_defaults(do=lambda options: command.run(benchmarks, options))
+
+
+def _compare(options: argparse.Namespace) -> int:
+    found = compare(read(options.old), read(options.new))
+    print(found.text(show_all=options.all))
+    return 1 if found.count("regression") else 0
+
+
+def main(arguments: Sequence[str], benchmarks: Sequence[Benchmark] = BENCHMARKS) -> int:
     """Run a command and return the exit code."""
-    if not arguments or arguments[0] in {"-h", "--help"}:
-        print(usage(), file=sys.stdout if arguments else sys.stderr)
-        return 0 if arguments else 2
-    name, *rest = arguments
-    if name not in commands:
-        print(f"Unknown command {name!r}; see python -m bench --help.", file=sys.stderr)
-        return 2
+    options = make_parser(benchmarks).parse_args(arguments)
     try:
-        return commands[name](rest)
+        return int(options.do(options))
     except CommandError as error:
         print(error, file=sys.stderr)
         return 2
     except DriverFailed as error:
         print(f"The benchmark stopped: {error}", file=sys.stderr)
         return 1
-    except BaseException as error:
-        if not _is_interrupt(error):
-            raise
+    except KeyboardInterrupt:
         print("Interrupted: unfinished results were not written.", file=sys.stderr)
         return 130
-
-
-def _is_interrupt(error: BaseException) -> bool:
-    """Whether this is Ctrl-C, which Trio wraps in exception groups."""
-    if isinstance(error, BaseExceptionGroup):
-        return error.split(KeyboardInterrupt)[1] is None
-    return isinstance(error, KeyboardInterrupt)
-
-
-def usage() -> str:
-    lines = [[f"  {name}", about] for name, about in USAGE.items()]
-    return f"usage: python -m bench COMMAND [--quick] [...]\n\n{align(lines)}\n\n{OPTIONS}"
 
 
 def handle_signals() -> None:

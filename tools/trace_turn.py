@@ -5,9 +5,10 @@
 The traced turn is real, and the second one of its conversation, so that the agent is cached: a
 SQLite file, store threads, an access policy, a compressor that is not triggered, an adapter that
 sends the reply. The trace covers all threads and tasks until the reply is marked as sent. Every
-function of `hermes/` that ran counts with all of its lines, executed or not:
+function of `hermes/` of which a line ran counts with all of its lines, executed or not:
 
 - `code`: lines from `def` to the end, without decorators, docstrings, blank lines and comments;
+- `ran`: those of them that were executed;
 - `physical`: lines from the first decorator to the end.
 
 Lambdas and nested functions belong to the function around them, and no line counts twice. A value
@@ -227,6 +228,8 @@ class Function:
 
     compiled: CodeType
     node: FunctionNode
+    executed: frozenset[int]
+    """The lines that ran."""
 
     @property
     def file(self) -> str:
@@ -252,6 +255,11 @@ class Function:
         return {(self.file, n) for n in code_lines(self.compiled.co_filename, self.node)}
 
     @property
+    def ran(self) -> set[tuple[str, int]]:
+        """Its lines of code that were executed."""
+        return {(file, line) for file, line in self.code if line in self.executed}
+
+    @property
     def physical(self) -> set[tuple[str, int]]:
         """All of its lines."""
         return {(self.file, n) for n in range(self.compiled.co_firstlineno, span(self.node).stop)}
@@ -260,9 +268,10 @@ class Function:
 def functions(tracer: Tracer) -> list[Function]:
     """The functions that ran; comprehensions are lines of the function around them."""
     return [
-        Function(code, node)
+        Function(code, node, frozenset(tracer.lines[code]))
         for code in tracer.functions
-        if (node := parsed(code.co_filename).get((code.co_firstlineno, code.co_name))) is not None
+        if tracer.lines[code]  # others only wait, like the caller of a session actor's loop
+        and (node := parsed(code.co_filename).get((code.co_firstlineno, code.co_name))) is not None
     ]
 
 
@@ -307,6 +316,7 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
     functions: int
     files: int
     code: int
+    ran: int
     physical: int
 
 
@@ -331,6 +341,7 @@ def total(found: Iterable[Function]) -> Total:
         functions=len({(each.file, each.name) for each in found}),
         files=len({each.file for each in found}),
         code=len({line for each in found for line in each.code}),
+        ran=len({line for each in found for line in each.ran}),
         physical=len({line for each in found for line in each.physical}),
     )
 
@@ -367,11 +378,12 @@ def sizes(file: str, found: Iterable[Function]) -> Mapping[str, int]:
 def text(measured: Report, *, every_function: bool) -> Iterator[str]:
     """The report, line by line."""
     yield "One warm turn, from `ask` to the sent reply: all lines of every function that ran."
-    yield "code: without decorators, docstrings, blank lines and comments. *: part of the core."
-    yield f"\n {'':<15}{'functions':>10}{'files':>7}{'code':>7}{'physical':>10}"
+    yield "code: without decorators, docstrings, blank lines and comments; ran: those executed."
+    yield "*: part of the core."
+    yield f"\n {'':<15}{'functions':>10}{'files':>7}{'code':>7}{'ran':>6}{'physical':>10}"
     for name, each in {**measured.groups, "CORE": measured.core, "PATH": measured.path}.items():
         star = "*" if name in CORE else " "
-        row = f"{each.functions:>10}{each.files:>7}{each.code:>7}{each.physical:>10}"
+        row = f"{each.functions:>10}{each.files:>7}{each.code:>7}{each.ran:>6}{each.physical:>10}"
         yield f"{star}{name:<15}{row}"
     yield f"\nvalue types of the core: {len(measured.core_types)}: {', '.join(measured.core_types)}"
     yield f"not counted: {', '.join(measured.not_counted)}"

@@ -1,15 +1,12 @@
-"""The loopback model in a process of its own; it prints its URL and serves until stdin closes."""
+"""The model of the agents benchmark: it replies at once, without a prefix cache."""
 
 from __future__ import annotations
 
-import json
-import platform
-import sys
-
 import trio
 
+from bench.harness.model import serve_model
 from bench.harness.sample_text import text
-from hermes.testing import ModelAnswer, ModelRequest, open_model
+from hermes.testing import ModelAnswer, ModelRequest
 
 LONG_REPLY = "a long answer, please"
 PIECES = 2000
@@ -17,18 +14,11 @@ PIECE = 16
 
 
 def reply(request: ModelRequest) -> ModelAnswer:
-    """Return always the same text at once, or a long one in many pieces."""
+    """Return always the same text, or a long one in many pieces."""
     if request.text == LONG_REPLY:
         return ModelAnswer("word " * (PIECE * PIECES // 5), chunk_size=PIECE)
     return ModelAnswer(text(0, 0), chunk_size=10_000)
 
 
-async def main() -> None:
-    async with open_model(reply, cache=False, keep=1) as model:
-        about = {"python": platform.python_version(), "url": model.openai_url}
-        print(json.dumps(about), flush=True)
-        await trio.to_thread.run_sync(sys.stdin.read)
-
-
 if __name__ == "__main__":
-    trio.run(main)
+    trio.run(serve_model, reply)

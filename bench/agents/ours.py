@@ -10,10 +10,9 @@ import httpx2
 import trio
 
 from bench.agents.model import LONG_REPLY
-from bench.harness.importing import importing
 from bench.harness.protocol import Figures, serve
 from bench.harness.sample_text import text
-from bench.harness.timing import WARM_UP
+from bench.harness.timing import WARM_UP, importing
 from bench.harness.trio_timing import time_trio
 from bench.runtime.ours import check_rows, fill, key_of
 from hermes import open_runtime
@@ -37,9 +36,8 @@ async def turns(path: str, url: str, history: int, count: int) -> Figures:
                 raise AssertionError(f"the reply was {reply.text!r}")
 
         run = await time_trio(ask_once, 1, 0.0, count)
-        check_rows(
-            len(await runtime.conversation(key_of(0)).history()), history + 2 * (WARM_UP + count)
-        )
+        stored = await runtime.conversation(key_of(0)).history()
+        check_rows(len(stored), history + 2 * (WARM_UP + count))
     return run.figures_with_cpu()
 
 
@@ -62,7 +60,7 @@ async def streaming(url: str, times: int) -> Figures:
 
 
 async def bare(url: str, times: int) -> Figures:
-    """The same with httpx2 alone: its own event parser, and the JSON of each event."""
+    """The same with httpx2 alone: its event parser, and the JSON of each event."""
     messages = [{"role": "user", "content": LONG_REPLY}]
     request = {"model": "m", "stream": True, "messages": messages}
     runs = []

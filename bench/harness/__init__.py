@@ -1,4 +1,4 @@
-"""What all benchmarks share: driver processes, repetitions, figures, goals and progress.
+"""What all benchmarks share: driver processes, repetitions, figures and goals.
 
 Drivers in the peers' environments import `protocol`, `timing` and `sample_text`, so these use the
 standard library only.

@@ -1,4 +1,4 @@
-"""What `python -m bench` needs to know of a benchmark in order to run it."""
+"""What `python -m bench` needs to know about a benchmark in order to run it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,21 @@ from pathlib import Path
 import attrs
 
 from bench.harness.driver import Driver
-from bench.harness.measurements import Measurements, Sheet
-from bench.harness.progress import Steps
+from bench.harness.measurements import Goal, Measurements
+from bench.harness.runner import Group, run_cells
+from bench.report.results import Table
+
+
+@attrs.frozen
+class Measured:
+    """What a benchmark measured, how much work that was (`plan`), and how it is presented."""
+
+    plan: Mapping[str, object]
+    measurements: Measurements
+    goals: Sequence[Goal]
+    tables: Sequence[Table]
+    foreign: Sequence[str] | None = None
+    """Rows that do not depend on our code; None means all rows that are not called ours."""
 
 
 @attrs.frozen
@@ -19,23 +32,15 @@ class Run:
 
     drivers: Mapping[str, Driver]
     folder: Path
-    steps: Steps
     options: argparse.Namespace
 
-    @property
-    def quick(self) -> bool:
-        return bool(self.options.quick)
-
-
-@attrs.frozen
-class Measured:
-    """What a benchmark measured, how much work that was (`plan`), and how it is presented."""
-
-    measurements: Measurements
-    sheet: Sheet
-    plan: Mapping[str, object]
-    foreign: Sequence[str] | None = None
-    """Rows that do not depend on our code; None means all rows that are not called ours."""
+    def measure_cells(
+        self, plan: attrs.AttrsInstance, groups: Sequence[Group], goals: Sequence[Goal]
+    ) -> Measured:
+        """Run all cells; each cell has a table."""
+        measurements = run_cells(groups, self.drivers, self.folder)
+        tables = [cell.table for group in groups for cell in group.cells]
+        return Measured(attrs.asdict(plan), measurements, goals, tables)
 
 
 @attrs.frozen
@@ -46,4 +51,3 @@ class Benchmark:
     about: str
     modules: Mapping[str, str]
     measure: Callable[[Run], Measured]
-    add_options: Callable[[argparse.ArgumentParser], None] = lambda _: None

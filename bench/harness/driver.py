@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ STOP_TIMEOUT = 10.0
 
 @attrs.define
 class Driver:
-    """One driver process. `about` is its own description: versions, and the URL of a model."""
+    """One driver process. `about` is its description: versions, and the URL of a model."""
 
     name: str
     process: subprocess.Popen[str]
@@ -40,15 +39,16 @@ class Driver:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"do": do, "with": arguments}) + "\n")
         self.process.stdin.flush()
-        response = json.loads(self.read_line(RESPONSE_TIMEOUT))
+        response = self.read(RESPONSE_TIMEOUT)
         if "error" in response:
             raise DriverFailed(f"{self.name} {do}: {response['error']}\n{self._end_of_log()}")
         figures: dict[str, Any] = response["figures"]
         return figures
 
-    def read_line(self, timeout: float) -> str:
+    def read(self, timeout: float) -> dict[str, Any]:
+        """Read one line of the driver, which is killed if it takes too long."""
         assert self.process.stdout is not None
-        timer = threading.Timer(timeout, _kill, [self.process])
+        timer = threading.Timer(timeout, self.kill)
         timer.start()
         try:
             line = self.process.stdout.readline()
@@ -56,7 +56,24 @@ class Driver:
             timer.cancel()
         if not line:
             raise DriverFailed(f"{self.name} exited without a response\n{self._end_of_log()}")
-        return line
+        response: dict[str, Any] = json.loads(line)
+        return response
+
+    def stop(self) -> None:
+        """Close the driver's standard input, upon which it exits; kill it if it does not."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """Kill the driver and its children.
+
+        The process has not been waited for yet, so its id cannot have been reused.
+        """
+        os.killpg(self.process.pid, signal.SIGKILL)
 
     def _end_of_log(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-20:])
@@ -64,10 +81,9 @@ class Driver:
 
 @contextmanager
 def open_driver(name: str, module: str, python: Path, folder: Path) -> Iterator[Driver]:
-    """Start a driver with a home directory of its own; it is stopped when the block ends."""
-    home = folder / f"home-{name}"
+    """Start a driver with a new home directory; it is stopped when the block ends."""
+    home, log = folder / f"home-{name}", folder / f"{name}.log"
     home.mkdir()
-    log = folder / f"{name}.log"
     environment = {
         "PATH": os.environ.get("PATH", ""),
         "HOME": os.fspath(home),
@@ -75,43 +91,24 @@ def open_driver(name: str, module: str, python: Path, folder: Path) -> Iterator[
         "PYTHONPATH": os.fspath(ROOT),
     }
     with log.open("w") as errors:
-        try:
-            process = subprocess.Popen(
-                [python, "-m", module],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env=environment,
-                cwd=home,
-                process_group=0,  # the driver and its children can be killed together
-            )
-        except OSError as error:
-            raise DriverFailed(f"{python} cannot be started: {error.strerror}") from error
+        process = subprocess.Popen(
+            [python, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environment,
+            cwd=home,
+            process_group=0,  # the driver and its children can be killed together
+        )
     with process:
         driver = Driver(name, process, log)
         try:
-            driver.about = json.loads(driver.read_line(START_TIMEOUT))
             yield driver
         except BaseException:
-            _kill(process)  # it may be busy for minutes with work that nobody needs any more
+            driver.kill()  # it may be busy for minutes with work that nobody needs any more
             raise
-        _stop(process)
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    """A driver exits when its standard input is closed; one that does not is killed."""
-    assert process.stdin is not None
-    process.stdin.close()
-    try:
-        process.wait(STOP_TIMEOUT)
-    except subprocess.TimeoutExpired:
-        _kill(process)
-
-
-def _kill(process: subprocess.Popen[str]) -> None:
-    """The process has not been waited for yet, so its id cannot have been reused."""
-    os.killpg(process.pid, signal.SIGKILL)
+        driver.stop()
 
 
 @contextmanager
@@ -121,16 +118,14 @@ def open_drivers(folder: Path, modules: Mapping[str, str]) -> Iterator[dict[str,
     A module in `bench.peers` runs in the environment of the peer that the driver is named after;
     if that peer cannot be installed, its driver is missing from the result.
     """
-    pythons = {
-        name: peers_env.interpreter(name) if module.startswith(PEERS) else Path(sys.executable)
-        for name, module in modules.items()
-    }
-    present = {name: python for name, python in pythons.items() if python is not None}
-
-    def start(name: str) -> Driver:
-        return stack.enter_context(open_driver(name, modules[name], present[name], folder))
-
+    drivers = {}
     with ExitStack() as stack:
-        with ThreadPoolExecutor() as pool:
-            drivers = dict(zip(present, pool.map(start, present), strict=True))
+        for name, module in modules.items():
+            peer = module.startswith(PEERS)
+            python = peers_env.interpreter(name) if peer else Path(sys.executable)
+            if python is not None:
+                opened = open_driver(name, module, python, folder)
+                drivers[name] = stack.enter_context(opened)
+        for driver in drivers.values():
+            driver.about = driver.read(START_TIMEOUT)
         yield drivers

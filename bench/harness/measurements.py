@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import attrs
 from msgspec import structs
 
-from bench.report.results import Better, Figure, GoalResult, Outcome, Plot, Spread, Table
+from bench.report.results import Figure, GoalResult, Outcome, Spread
 
 
-@attrs.frozen
-class Ref:
+class Ref(NamedTuple):
     """The name of a figure: in which cell, of which contender, and which figure."""
 
     cell: str
@@ -39,25 +39,14 @@ class Goal:
     at_any_size: bool = False
     """Whether a quick run can fail it, too."""
 
-    @property
-    def better(self) -> Better:
-        return "higher" if self.at_least else "lower"
 
-    def outcome(self, spread: Spread | None, *, quick: bool = False) -> Outcome:
-        if spread is None:
-            return "not measured"
-        if spread.median >= self.target if self.at_least else spread.median <= self.target:
-            return "pass"
-        return "not judged" if quick and not self.at_any_size else "FAIL"
-
-
-@attrs.frozen
-class Sheet:
-    """How a benchmark is presented: goals (mostly ratios) first, then tables and plots."""
-
-    goals: Sequence[Goal]
-    tables: Sequence[Table]
-    plots: Sequence[Plot] = ()
+def ratio(
+    cell: str, figure: str, who: str, beside: str, least: float, explains: str, text: str = ""
+) -> Goal:
+    """A goal for the ratio of two contenders in one cell: at least so much."""
+    text = text or f"{cell}: {who} / {beside}"
+    refs = Ref(cell, who, figure), Ref(cell, beside, figure)
+    return Goal(text, refs[0], least, refs[1], at_least=True, explains=explains)
 
 
 @attrs.define
@@ -77,31 +66,35 @@ class Measurements:
     def spread(self, ref: Ref) -> Spread | None:
         return Spread.of(self.figures.get(ref, []))
 
-    def measured(self, goal: Goal) -> Spread | None:
-        """Return what the goal judges; repetitions without a number are left out."""
+    def judge(self, goal: Goal, *, quick: bool = False) -> GoalResult:
+        """Judge a goal by the median; repetitions without a number are left out."""
         values = self.figures.get(goal.figure, [])
         if goal.beside is not None:
             pairs = zip(values, self.figures.get(goal.beside, []), strict=False)
             values = [ours / theirs if theirs else math.nan for ours, theirs in pairs]
-        return Spread.of(values)
-
-    def goal_results(self, goals: Sequence[Goal], *, quick: bool) -> tuple[GoalResult, ...]:
-        results = []
-        for goal in goals:
-            spread = self.measured(goal)
-            target = f"{'>=' if goal.at_least else '<='} {goal.target:g} {goal.unit}"
-            outcome = goal.outcome(spread, quick=quick)
-            results.append(
-                GoalResult(
-                    goal.text, goal.explains, target, goal.better, goal.unit, outcome, spread
-                )
-            )
-        return tuple(results)
+        spread = Spread.of(values)
+        return GoalResult(
+            goal=goal.text,
+            explains=goal.explains,
+            target=f"{'>=' if goal.at_least else '<='} {goal.target:g} {goal.unit}",
+            better="higher" if goal.at_least else "lower",
+            unit=goal.unit,
+            outcome=_outcome(goal, spread, quick=quick),
+            measured=spread,
+        )
 
     def all_figures(self) -> tuple[Figure, ...]:
         spreads = {ref: self.spread(ref) for ref in self.figures}
         return tuple(
-            Figure(**structs.asdict(spread), **attrs.asdict(ref))
+            Figure(**structs.asdict(spread), **ref._asdict())
             for ref, spread in spreads.items()
             if spread is not None
         )
+
+
+def _outcome(goal: Goal, spread: Spread | None, *, quick: bool) -> Outcome:
+    if spread is None:
+        return "not measured"
+    if spread.median >= goal.target if goal.at_least else spread.median <= goal.target:
+        return "pass"
+    return "not judged" if quick and not goal.at_any_size else "FAIL"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+import sys
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import attrs
 
 from bench.harness.measurements import Measurements
-from bench.harness.progress import Steps
+from bench.report.results import Column, Table
 
 T = TypeVar("T")
 
@@ -24,7 +25,7 @@ class Asked(Protocol):
 
 @attrs.frozen
 class Database:
-    """A database that a driver fills before it is used, and that is shared by those who name it."""
+    """A database that a driver fills before it is used; contenders that name it share it."""
 
     driver: str
     sessions: int
@@ -33,9 +34,8 @@ class Database:
     renew: bool = False
     """Whether every repetition gets a new one."""
 
-    @property
-    def file_name(self) -> str:
-        return f"filled-{self.driver}-{self.sessions}-{self.turns}.db"
+    def path(self, folder: Path) -> Path:
+        return folder / f"filled-{self.driver}-{self.sessions}-{self.turns}.db"
 
 
 @attrs.frozen
@@ -52,12 +52,19 @@ class Contender:
 
 @attrs.frozen
 class Cell:
-    """One measurement, done by all contenders."""
+    """One measurement, done by all contenders, and the table that shows it."""
 
     name: str
+    title: str
+    columns: tuple[Column, ...]
+    explains: str
     contenders: tuple[Contender, ...]
     on_disk: bool = True
     """Whether the contenders need the path of a database."""
+
+    @property
+    def table(self) -> Table:
+        return Table(self.name, self.title, self.columns, self.explains)
 
 
 @attrs.frozen
@@ -68,23 +75,25 @@ class Group:
     cells: tuple[Cell, ...]
 
 
+def progress(text: str) -> None:
+    """Print a step of a benchmark, with its time."""
+    print(time.strftime("%H:%M:%S"), text, file=sys.stderr)
+
+
 def rotate(everyone: Sequence[T], repetition: int) -> list[T]:
     """Return everyone in turn, beginning with another one in each repetition."""
     first = repetition % len(everyone)
     return [*everyone[first:], *everyone[:first]]
 
 
-def run_cells(
-    groups: Sequence[Group], drivers: Mapping[str, Asked], folder: Path, steps: Steps
-) -> Measurements:
+def run_cells(groups: Sequence[Group], drivers: Mapping[str, Asked], folder: Path) -> Measurements:
     """Measure all cells, with the contenders whose driver is there."""
     runner = Runner(drivers, folder)
-    schedules = [list(runner.schedule(group)) for group in groups]
-    steps.expect(sum(map(len, schedules)))
-    for schedule in schedules:
-        for text, task in schedule:
-            steps.step(text)
-            task()
+    for group in groups:
+        for repetition in range(group.repetitions):
+            for cell in group.cells:
+                progress(f"{cell.name}: repetition {repetition + 1} of {group.repetitions}")
+                runner.measure(cell, repetition)
         for path in list(folder.glob("filled-*")):
             remove(path)
     return runner.measurements
@@ -96,36 +105,26 @@ class Runner:
     folder: Path
     measurements: Measurements = attrs.Factory(Measurements)
 
-    def schedule(self, group: Group) -> Iterator[tuple[str, Callable[[], None]]]:
-        """Yield the steps of a group: a description, and the function that does it."""
-        filled: set[Database] = set()
-        for repetition in range(group.repetitions):
-            for cell in group.cells:
-                present = [each for each in cell.contenders if each.driver in self.drivers]
-                for database in dict.fromkeys(each.database for each in present if each.database):
-                    if database not in filled or database.renew:
-                        size = f"{database.sessions * database.turns:,} messages"
-                        text = f"{cell.name}: {database.driver} stores {size}"
-                        yield text, partial(self.fill, database)
-                        filled.add(database)
-                text = f"{cell.name}: repetition {repetition + 1} of {group.repetitions}"
-                yield text, partial(self.measure, cell, rotate(present, repetition))
-
-    def fill(self, database: Database) -> None:
-        path = self.folder / database.file_name
-        remove(path)
-        self.drivers[database.driver].ask(
-            "fill", path=str(path), sessions=database.sessions, turns=database.turns
-        )
-
-    def measure(self, cell: Cell, contenders: Sequence[Contender]) -> None:
+    def measure(self, cell: Cell, repetition: int) -> None:
+        present = [each for each in cell.contenders if each.driver in self.drivers]
+        for database in dict.fromkeys(each.database for each in present if each.database):
+            self.fill(database)
         fresh = self.folder / "fresh"
-        for each in contenders:
-            path = self.folder / each.database.file_name if each.database else fresh
+        for each in rotate(present, repetition):
+            path = each.database.path(self.folder) if each.database else fresh
             where = {"path": str(path)} if cell.on_disk else {}
             figures = self.drivers[each.driver].ask(each.do, **where, **each.arguments)
             self.measurements.add(cell.name, each.who, figures)
             remove(fresh)
+
+    def fill(self, database: Database) -> None:
+        path = database.path(self.folder)
+        if database.renew:
+            remove(path)
+        if not path.exists():
+            progress(f"{database.driver} stores {database.sessions * database.turns:,} messages")
+            size = {"sessions": database.sessions, "turns": database.turns}
+            self.drivers[database.driver].ask("fill", path=str(path), **size)
 
 
 def remove(path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import statistics
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import perf_counter, process_time
@@ -78,11 +80,11 @@ class Run:
         return {**self.figures(), "catch_up_ms": seconds * 1e3, "searchable_rate": sustained}
 
 
-def time_blocking(call: Callable[[int], object], seconds: float) -> Run:
+def time_blocking(call: Callable[[int], object], seconds: float, count: int = 0) -> Run:
     """Time one caller without an event loop."""
     for turn in range(WARM_UP):
         call(turn)
-    run = Run(seconds)
+    run = Run(seconds, count)
     turn = WARM_UP
     while run.going():
         started = perf_counter()
@@ -97,11 +99,6 @@ def warm_up_turns(callers: int) -> int:
     return max(2, WARM_UP // callers)
 
 
-async def warm_up(call: Call, caller: int, turns: int) -> None:
-    for turn in range(turns):
-        await call(caller, turn)
-
-
 async def call_repeatedly(run: Run, call: Call, caller: int, turn: int) -> None:
     """Await one call after the other, beginning with this turn, while the run goes on."""
     while run.going():
@@ -109,6 +106,11 @@ async def call_repeatedly(run: Run, call: Call, caller: int, turn: int) -> None:
         await call(caller, turn)
         run.add(started)
         turn += 1
+
+
+async def warm_up(call: Call, caller: int, turns: int) -> None:
+    for turn in range(turns):
+        await call(caller, turn)
 
 
 async def time_asyncio(
@@ -190,6 +192,25 @@ def durability_figures(execute: Callable[[str], Any]) -> Figures:
         execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
     )
     return {"wal": float(journal == "wal"), "synchronous": float(synchronous)}
+
+
+# The peak is read from /proc: getrusage would include the process that started this one.
+IMPORTING = """
+import time
+started = time.perf_counter()
+{code}
+seconds = time.perf_counter() - started
+with open("/proc/self/status") as status:
+    print(seconds, *(line.split()[1] for line in status if line.startswith("VmHWM")))
+"""
+
+
+def importing(code: str) -> Figures:
+    """Run import statements in a new process: how long they take, and the memory of the process."""
+    program = [sys.executable, "-c", IMPORTING.format(code=code)]
+    done = subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True)
+    seconds, kib = done.stdout.split()[-2:]
+    return {"seconds": float(seconds), "mib": int(kib) / 1024}
 
 
 def size_figures(path: Path) -> Figures:

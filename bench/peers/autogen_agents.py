@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -39,5 +38,4 @@ async def ask(count: int) -> Figures:
 
 
 if __name__ == "__main__":
-    about = {"autogen-core": version("autogen-core")}
-    serve(about, ask, run=lambda call: asyncio.run(call()))
+    serve({"autogen-core": version("autogen-core")}, ask)

@@ -66,7 +66,7 @@ def append_awaited(path: str, callers: int, seconds: float, count: int = 0) -> F
 
 
 def fill(path: str, sessions: int, turns: int) -> Figures:
-    """Add rows in bulk, but through its own write path, so that its search triggers run."""
+    """Add rows in bulk, but through its write path, so that its search triggers run."""
     db = SessionDB(Path(path))
     now = time.time()
 

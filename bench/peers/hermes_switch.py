@@ -1,6 +1,6 @@
 """hermes-agent 0.19.0 performs the script of the switching benchmark, in a new home.
 
-Each part between two restarts runs in a process of its own (`hermes_switching`).
+Each part between two restarts runs in a new process (`hermes_switching`).
 
 The configuration is the default except for this: The script's tool is the only toolset. SOUL.md is
 a part of the common system prompt, so that together with hermes-agent's own text the prompt is as

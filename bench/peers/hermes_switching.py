@@ -87,12 +87,7 @@ class Theirs(Performer):
 async def perform(steps: list[Step], record: Record) -> None:
     runner, db = start_gateway(), SessionDB()
     theirs = Theirs(record, OtherWriter(steps, record, db.append_message), runner)
-    schema = {
-        "name": workload.TOOL,
-        "description": workload.TOOL_DESCRIPTION,
-        "parameters": workload.TOOL_PARAMETERS,
-    }
-    registry.register(workload.TOOL, TOOLSET, schema, theirs.look_up)
+    registry.register(workload.TOOL, TOOLSET, dict(workload.TOOL_SCHEMA), theirs.look_up)
     for step in steps:
         await theirs.perform(step)
     db.close()

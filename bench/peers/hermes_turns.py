@@ -1,4 +1,4 @@
-"""One gateway of hermes-agent 0.19.0 in a home of its own: fill the home, start it, chat.
+"""One gateway of hermes-agent 0.19.0 in a new home: fill the home, start it, chat.
 
 `hermes_gateway` starts this process for each measurement. The gateway, its `SessionStore`, its
 `SessionDB` and its thread pools are the real ones. Unless a model is given, a stub replaces
@@ -34,7 +34,7 @@ Message = dict[str, object]
 
 
 class StubAgent:
-    """Replaces `AIAgent`: stores the message and the reply, each in a commit of its own."""
+    """Replaces `AIAgent`: stores the message and the reply, each in a separate commit."""
 
     def __init__(
         self, *, session_id: str, session_db: SessionDB, chat_id: str, model: str, **_: object
@@ -137,7 +137,7 @@ def _check_durability(runner: GatewayRunner) -> None:
 async def chat(
     history: int, callers: int, seconds: float, count: int, *, real: bool
 ) -> dict[str, object]:
-    """Return the figures, and the number of turns of each chat."""
+    """Return the figures and the number of turns."""
     runner = start_gateway()
     _check_durability(runner)
     turns = [0] * callers
@@ -152,7 +152,7 @@ async def chat(
     warm_up = WARM_UP if callers == 1 else 1
     run = await time_asyncio(turn, callers, seconds, count, turns=warm_up, stalls=False)
     await runner.stop()
-    return {"figures": run.figures_with_cpu(), "turns": turns}
+    return {"figures": run.figures_with_cpu(), "turns": sum(turns)}
 
 
 def main(request: dict[str, float]) -> None:

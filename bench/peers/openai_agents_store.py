@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from importlib.metadata import version
 
@@ -35,4 +34,4 @@ async def append_awaited(path: str, callers: int, seconds: float) -> Figures:
 
 if __name__ == "__main__":
     about = {"openai-agents": version("openai-agents"), "sqlite": sqlite3.sqlite_version}
-    serve(about, durability, append_awaited, run=lambda call: asyncio.run(call()))
+    serve(about, durability, append_awaited)

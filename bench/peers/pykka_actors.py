@@ -1,4 +1,4 @@
-"""Pykka 4.5.0: an actor with its own thread and queue."""
+"""Pykka 4.5.0: an actor is a thread with a queue."""
 
 from __future__ import annotations
 

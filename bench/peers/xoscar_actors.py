@@ -6,7 +6,6 @@ method in the caller's task, without a message, and is not measured.
 
 from __future__ import annotations
 
-import asyncio
 from importlib.metadata import version
 
 import xoscar as xo
@@ -31,4 +30,4 @@ async def ask(count: int) -> Figures:
 
 
 if __name__ == "__main__":
-    serve({"xoscar": version("xoscar")}, ask, run=lambda call: asyncio.run(call()))
+    serve({"xoscar": version("xoscar")}, ask)

@@ -1,15 +1,14 @@
-"""A self-contained HTML page of results: goals first, then tables and charts."""
+"""A self-contained HTML page of results: goals first, then tables."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from bench.report.charts import Series, bar_lengths, line_chart
-from bench.report.results import Plot, Result, Spread, Table
+from bench.report.results import Result, Spread, Table
 
 STYLE = Path(__file__).with_suffix(".css")
 TITLE = "Hermes benchmarks"
@@ -21,139 +20,84 @@ INTRODUCTION = (
 READING = (
     "A figure is the median of its repetitions, with the lowest and the highest in brackets. A "
     "goal that compares two figures takes the ratio within each repetition, so that noise which "
-    "affects both cancels. On a shared machine absolute figures vary by 40 %, ratios by 15 to "
-    "25 %. Bars show the first column of a table, on a logarithmic scale if the values differ "
-    "by more than a factor of 20."
+    "affects both cancels. On a shared machine absolute figures vary by 40 %, ratios by 15 to 25 %."
 )
 QUICK = (
     "These results come from quick runs, with fewer repetitions and less data than the goals are "
     "stated for:"
 )
 OUTCOMES = {"pass": "pass", "FAIL": "fail"}
-HIDDEN = {"when", "commit", "load_before", "load_after"}
 
 
-def render_page(shown: Iterable[Result]) -> str:
-    """Return the page; it does not depend on the order of the results."""
-    ordered = sorted(shown, key=lambda each: (*each.rank, str(each.machine.get("when"))))
-    names = [f"{at}-{result.benchmark}" for at, result in enumerate(ordered, start=1)]
-    sections = [_section(result, name) for result, name in zip(ordered, names, strict=True)]
+def render_page(shown: Sequence[Result]) -> str:
+    """Return the page, with a section for each result."""
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
         f"<title>{TITLE}</title><style>{STYLE.read_text()}</style>"
     )
-    body = f"<main>{_opening(ordered, names)}{''.join(sections)}</main>"
+    body = _opening(shown) + "".join(map(_section, shown))
     return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>{body}</body></html>\n'
 
 
-def _opening(shown: Sequence[Result], names: Sequence[str]) -> str:
-    quick = ", ".join(result.benchmark for result in shown if result.quick)
+def _opening(shown: Sequence[Result]) -> str:
+    quick = ", ".join(escape(result.benchmark) for result in shown if result.quick)
+    note = f'<p class="quick">{QUICK} {quick}.</p>' if quick else ""
     rows = []
-    for result, name in zip(shown, names, strict=True):
-        outcomes = Counter(OUTCOMES.get(goal.outcome, "unknown") for goal in result.goals)
-        counts = [f"{outcomes[kind]}" for kind in ("pass", "fail", "unknown")]
-        when = str(result.machine.get("when")).replace("T", " ").replace("+00:00", " UTC")
-        facts = [when, str(result.machine.get("commit")), f"{result.seconds:.0f} s"]
-        link = f'<a href="#{escape(name)}">{escape(result.benchmark)}</a>'
-        rows.append([link, *counts, *map(escape, facts)])
-    heading = ["benchmark", "goals met", "failed", "not judged", "when", "commit", "took"]
-    machine: dict[str, dict[str, None]] = {}
     for result in shown:
-        for key, value in result.machine.items():
-            if key not in HIDDEN:
-                machine.setdefault(key, {})[_plain(value)] = None
-    note = f'<p class="quick">{QUICK} {escape(quick)}.</p>' if quick else ""
-    return (
-        f'<h1>{TITLE}</h1><p class="lead">{INTRODUCTION}</p>{note}{_table(heading, rows)}'
-        f'<p class="quiet">{READING}</p>{_facts({k: "; ".join(v) for k, v in machine.items()})}'
-    )
+        outcomes = Counter(OUTCOMES.get(goal.outcome, "unknown") for goal in result.goals)
+        link = f'<a href="#{escape(result.benchmark)}">{escape(result.benchmark)}</a>'
+        facts = [result.machine.get("when"), result.machine.get("commit"), f"{result.seconds:g} s"]
+        counts = [str(outcomes[kind]) for kind in ("pass", "fail", "unknown")]
+        rows.append([link, *counts, *map(_text, facts)])
+    heading = ["benchmark", "goals met", "failed", "not judged", "when", "commit", "took"]
+    return f"<h1>{TITLE}</h1><p>{INTRODUCTION}</p>{note}{_table(heading, rows)}<p>{READING}</p>"
 
 
-def _section(result: Result, name: str) -> str:
+def _section(result: Result) -> str:
     tables = "".join(_figures(result, table) for table in result.tables)
-    plots = "".join(_plot(result, plot) for plot in result.plots)
-    loads = (_plain(result.machine.get(key)) for key in ("load_before", "load_after"))
-    facts = {"plan": _plain(result.plan), "load before and after": " and ".join(loads)}
-    facts |= {who: _plain(about) for who, about in result.versions.items()}
     return (
-        f'<section id="{escape(name)}"><h2>{escape(result.benchmark)}</h2>'
-        f'<p class="lead">{escape(result.about)}</p><h3>Goals</h3>{_goals(result)}'
-        f"<h3>Figures</h3>{tables}{'<h3>Growth</h3>' if plots else ''}{plots}"
-        f"<h3>Circumstances</h3>{_facts(facts)}</section>\n"
+        f'<section id="{escape(result.benchmark)}"><h2>{escape(result.benchmark)}</h2>'
+        f"<p>{escape(result.about)}</p><h3>Goals</h3>{_goals(result)}"
+        f"<h3>Figures</h3>{tables}<h3>Circumstances</h3>"
+        f"{_facts({**result.machine, 'plan': result.plan, **result.versions})}</section>\n"
     )
 
 
 def _goals(result: Result) -> str:
     rows = []
     for goal in result.goals:
-        kind = OUTCOMES.get(goal.outcome, "unknown")
-        rows.append(
-            [
-                f'{escape(goal.goal)}<span class="why">{_prose(goal.explains)}</span>',
-                escape(goal.target.replace(">=", "≥").replace("<=", "≤")),
-                _spread(goal.measured, 2),
-                f'<span class="{kind}">{escape(goal.outcome)}</span>',
-            ]
-        )
+        outcome = f'<span class="{OUTCOMES.get(goal.outcome, "")}">{goal.outcome}</span>'
+        name = f"{escape(goal.goal)}<small>{_prose(goal.explains)}</small>"
+        rows.append([name, escape(goal.target), _spread(goal.measured, 2), outcome])
     return _table(["goal", "target", "measured", "outcome"], rows)
 
 
 def _figures(result: Result, table: Table) -> str:
-    """A cell as a table with bars in its first column, and the explanations of its columns."""
-    names = result.who(table.cell)
-    if not names:
+    """A cell as a table, with explanations of its columns."""
+    rows = [
+        [
+            _name(who),
+            *(_spread(result.spread(table.cell, who, c.figure), c.digits) for c in table.columns),
+        ]
+        for who in result.who(table.cell)
+    ]
+    if not rows:
         return ""
-    spreads = {
-        who: [(result.spread(table.cell, who, c.figure), c.digits) for c in table.columns]
-        for who in names
-    }
-    firsts = [spreads[who][0][0] for who in names]
-    bars = iter(bar_lengths([spread.median for spread in firsts if spread is not None]))
-    rows = []
-    for who, first in zip(names, firsts, strict=True):
-        cells = [_spread(*each) for each in spreads[who]]
-        if first is not None:
-            cells[0] += f'<span class="bar" style="width:{next(bars):.1f}%"></span>'
-        rows.append([f'<span class="{_kind(who)}">{escape(who)}</span>', *cells])
-    explained = "".join(
-        f"<dt>{escape(column.heading)}</dt><dd>{_prose(column.explains)}</dd>"
-        for column in table.columns
-    )
     heading = ["", *(column.heading for column in table.columns)]
-    return (
-        f"<figure><h4>{escape(table.title)}</h4><p>{_prose(table.explains)}</p>"
-        f'{_table(heading, rows)}<dl class="facts">{explained}</dl></figure>'
-    )
+    explained = _facts({column.heading: column.explains for column in table.columns})
+    title = f"<h4>{escape(table.title)}</h4><p>{_prose(table.explains)}</p>"
+    return f"<figure>{title}{_table(heading, rows)}{explained}</figure>"
 
 
-def _plot(result: Result, plot: Plot) -> str:
-    lines = []
-    for line in plot.lines:
-        found = ((x, result.spread(cell, line.who, plot.figure)) for x, cell in line.cells)
-        points = sorted((x, spread) for x, spread in found if spread is not None)
-        if points:
-            lines.append(Series(line.who, points))
-    if not lines:
-        return ""
-    legend = "".join(
-        f'<span class="line c{color}">{escape(each.label)}</span>'
-        for color, each in enumerate(lines)
-    )
-    return (
-        f"<figure><h4>{escape(plot.title)}</h4><p>{_prose(plot.explains)}</p>"
-        f'<p class="legend">{legend}</p>{line_chart(plot.title, plot.x, plot.y, lines)}</figure>'
-    )
-
-
-def _kind(who: str) -> str:
-    return "ours" if re.match(r"ours\b", who) else "peer"
+def _name(who: str) -> str:
+    return f'<span class="ours">{escape(who)}</span>' if who.startswith("ours") else escape(who)
 
 
 def _spread(spread: Spread | None, digits: int) -> str:
     if spread is None:
         return "-"
     median, _, span = spread.text(digits).partition(" ")
-    return f'{median}<span class="span">{span}</span>'
+    return f"{median}<small>{span}</small>"
 
 
 def _prose(words: str) -> str:
@@ -161,18 +105,18 @@ def _prose(words: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(words))
 
 
-def _plain(value: object) -> str:
+def _text(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_plain(each)}" for key, each in value.items())
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        return ", ".join(f"{escape(str(key))} {_text(each)}" for key, each in value.items())
+    return ", ".join(map(_text, value)) if isinstance(value, list) else escape(str(value))
 
 
-def _facts(facts: Mapping[str, str]) -> str:
+def _facts(facts: Mapping[str, object]) -> str:
     pairs = (
-        f"<dt>{escape(key.replace('_', ' '))}</dt><dd>{escape(value)}</dd>"
+        f"<dt>{escape(key.replace('_', ' '))}</dt><dd>{_text(value)}</dd>"
         for key, value in facts.items()
     )
-    return f'<dl class="facts">{"".join(pairs)}</dl>'
+    return f"<dl>{''.join(pairs)}</dl>"
 
 
 def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -1,8 +1,8 @@
-"""The result file of a benchmark: its model, and its one reader and writer.
+"""The result file of a benchmark: its model, and the only reader and writer.
 
-A file contains the figures and how they are presented, so everything that is shown of a run can be
-made from its file alone. Cells, rows (`who`), figures and goals are identified by their names, also
-across files: `compare` matches by them, so renaming one makes it incomparable with older files.
+A file contains the figures and how to present them, so tables and pages can be made from the file
+alone. Cells, rows (`who`), figures and goals are identified by their names, also across files:
+`compare` matches by them, so renaming one makes it incomparable with older files.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -54,7 +54,7 @@ class Spread(Struct, frozen=True):
 
 
 class Figure(Spread, frozen=True, kw_only=True):
-    """One figure of one contender (`who`) in one cell."""
+    """A figure of one contender in one cell."""
 
     cell: str
     who: str
@@ -92,29 +92,6 @@ class Table(Struct, frozen=True):
     explains: str = ""
 
 
-class Axis(Struct, frozen=True):
-    label: str
-    log: bool = False
-
-
-class Line(Struct, frozen=True):
-    """The line of one contender in a plot: pairs of an x value and the cell measured there."""
-
-    who: str
-    cells: tuple[tuple[float, str], ...]
-
-
-class Plot(Struct, frozen=True):
-    """How a figure grows across several cells."""
-
-    title: str
-    figure: str
-    x: Axis
-    y: Axis
-    lines: tuple[Line, ...]
-    explains: str = ""
-
-
 class Result(Struct, frozen=True):
     """One run of one benchmark."""
 
@@ -130,7 +107,6 @@ class Result(Struct, frozen=True):
     goals: tuple[GoalResult, ...]
     figures: tuple[Figure, ...]
     tables: tuple[Table, ...]
-    plots: tuple[Plot, ...]
 
     def spread(self, cell: str, who: str, figure: str) -> Figure | None:
         wanted = (cell, who, figure)
@@ -140,12 +116,6 @@ class Result(Struct, frozen=True):
         """Return all contenders in the cell, in the order of the file."""
         return list(dict.fromkeys(each.who for each in self.figures if each.cell == cell))
 
-    @property
-    def rank(self) -> tuple[int, str]:
-        """Sorts the headline benchmark first."""
-        known = self.benchmark in ORDER
-        return ORDER.index(self.benchmark) if known else len(ORDER), self.benchmark
-
 
 def read(path: Path) -> Result:
     """Read a result file. Raises CommandError if it is not one."""
@@ -153,34 +123,26 @@ def read(path: Path) -> Result:
         return msgspec.json.decode(path.read_bytes(), type=Result)
     except OSError as error:
         raise CommandError(f"{path} cannot be read: {error.strerror}.") from error
-    except msgspec.ValidationError as error:
-        raise CommandError(f"{path} is not a result file: {error}.") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise CommandError(f"{path} is not a result file: it is not JSON.") from error
+        raise CommandError(f"{path} is not a result file: {error}.") from error
 
 
 def read_folder(folder: Path) -> list[Result]:
-    """Read all result files of a folder, the headline first; other JSON files are ignored."""
-    results = []
-    for path in sorted(folder.glob("*.json")):
-        try:
-            results.append(read(path))
-        except CommandError:
-            continue
-    return sorted(results, key=lambda result: result.rank)
+    """Read the results of all benchmarks in a folder."""
+    paths = [folder / f"{name}.json" for name in ORDER]
+    return [read(path) for path in paths if path.exists()]
 
 
 def write(path: Path, result: Result) -> None:
     """Write a result file: JSON with one line per figure, so that differences are readable."""
-    fields = msgspec.to_builtins(result).items()
-    lines = [f"{json.dumps(name)}: {_json(value)}" for name, value in fields]
+    lines = []
+    for name, value in msgspec.to_builtins(result).items():
+        text = json.dumps(value, allow_nan=False)
+        if isinstance(value, tuple | list) and value:
+            text = ",\n".join(json.dumps(each, allow_nan=False) for each in value)
+            text = f"[\n{text}\n]"
+        lines.append(f"{json.dumps(name)}: {text}")
     write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
-
-
-def _json(value: object) -> str:
-    if not isinstance(value, Sequence) or isinstance(value, str) or not value:
-        return json.dumps(value, allow_nan=False)
-    return "[\n" + ",\n".join(json.dumps(each, allow_nan=False) for each in value) + "\n]"
 
 
 def write_text(path: Path, text: str) -> None:

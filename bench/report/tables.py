@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from bench.errors import CommandError
-from bench.report.results import Result, Spread
+from bench.report.results import Result, Table
 
 QUICK = "QUICK: fewer repetitions and less data than the goals are stated for."
 BLOCK = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def align(lines: Sequence[Sequence[str]]) -> str:
-    """Lay out rows of words in columns."""
+    """Lay out rows of text in columns."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip()
@@ -23,53 +23,41 @@ def align(lines: Sequence[Sequence[str]]) -> str:
 
 def render(result: Result) -> str:
     """Show the circumstances of a run, its goals and its tables."""
-    return "\n\n".join([_about(result), _goals(result), *_cells(result)])
+    goals = [["goal", "target", "measured", ""]]
+    for goal in result.goals:
+        measured = "-" if goal.measured is None else f"{goal.measured.text(2)} {goal.unit}"
+        goals.append([goal.goal, goal.target, measured, goal.outcome])
+    parts = [_circumstances(result), align(goals)]
+    for table in result.tables:
+        rows = [[f"  {who}", *_figures(result, table, who)] for who in result.who(table.cell)]
+        if rows:
+            parts.append(align([[table.title, *(c.heading for c in table.columns)], *rows]))
+    return "\n\n".join(parts)
 
 
-def _about(result: Result) -> str:
-    machine = {name: str(value) for name, value in result.machine.items()}
-    when, commit, cores, processor, files, python = (
-        machine.get(name, "?")
-        for name in ("when", "commit", "cores", "processor", "file_system", "python")
-    )
+def _figures(result: Result, table: Table, who: str) -> Iterator[str]:
+    for column in table.columns:
+        spread = result.spread(table.cell, who, column.figure)
+        yield "-" if spread is None else spread.text(column.digits)
+
+
+def _circumstances(result: Result) -> str:
+    about = {"cores": "?", "processor": "?", "file_system": "?", "python": "?", **result.machine}
     versions = {
         f"{name} {version}"
         for each in result.versions.values()
         for name, version in each.items()
         if name not in {"python", "url"}
     }
-    quick = " --quick" if result.quick else ""
     lines = [
-        f"python -m bench {result.benchmark}{quick}: {result.seconds:.0f} s, {when}, "
-        f"commit {commit}",
-        f"{cores} cores of {processor}, {files}, Python {python}",
+        f"python -m bench {result.benchmark}{' --quick' if result.quick else ''}: "
+        f"{result.seconds:.0f} s, {about.get('when')}, commit {about.get('commit')}",
+        "{cores} cores of {processor}, {file_system}, Python {python}".format_map(about),
         ", ".join(sorted(versions)),
         *([QUICK] if result.quick else []),
         "median [lowest..highest] of interleaved repetitions",
     ]
     return "\n".join(lines)
-
-
-def _goals(result: Result) -> str:
-    lines = [["goal", "target", "measured", ""]]
-    for goal in result.goals:
-        measured = "-" if goal.measured is None else f"{goal.measured.text(2)} {goal.unit}"
-        lines.append([goal.goal, goal.target, measured, goal.outcome])
-    return align(lines)
-
-
-def _cells(result: Result) -> Iterable[str]:
-    for table in result.tables:
-        lines = [[table.title, *(column.heading for column in table.columns)]]
-        for who in result.who(table.cell):
-            spreads = [(result.spread(table.cell, who, c.figure), c.digits) for c in table.columns]
-            lines.append([f"  {who}", *(text_or_dash(*each) for each in spreads)])
-        if len(lines) > 1:
-            yield align(lines)
-
-
-def text_or_dash(spread: Spread | None, digits: int) -> str:
-    return "-" if spread is None else spread.text(digits)
 
 
 def fill(page: str, shown: Iterable[Result]) -> str:

@@ -1,4 +1,4 @@
-"""Driver of our runtime: messages through the actor kernel, memory, and whole durable turns."""
+"""Driver of our runtime: whole durable turns, and memory."""
 
 from __future__ import annotations
 
@@ -7,101 +7,22 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from time import perf_counter
 
 import apsw
 import trio
-import trio.testing
 
 from bench.harness.protocol import Figures, serve
 from bench.harness.sample_text import role, session_id, text
-from bench.harness.timing import WARM_UP, message_figures
+from bench.harness.timing import WARM_UP
 from bench.harness.trio_timing import time_trio
-from bench.runtime.baselines import check_processed, handle, time_requests
 from bench.store.ours import settings
 from hermes import open_runtime
-
-# The kernel that session actors and the store actor run on: the rows `ask` and `tell` measure it.
-from hermes.actors.kernel.mailbox import Mailbox, Request, serve as serve_mailbox
 from hermes.messages import Message
 from hermes.store import SessionStore, open_store
 
 HISTORY = 10
 FILLERS = 100
 WARM_UP_CROWD = 3
-
-
-class Question(Request[int]):
-    """A request for the next number."""
-
-    __slots__ = ("number",)
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-
-async def _ask_mailbox(start: trio.Event, count: int) -> None:
-    """One actor, one caller, one request after the other."""
-    mailbox: Mailbox[Question] = Mailbox()
-
-    async def reply(questions: list[Question]) -> None:
-        for question in questions:
-            question.answer(await handle(question.number))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_mailbox, mailbox, reply)
-        await start.wait()
-        for number in range(count):
-            question = Question(number)
-            mailbox.send_nowait(question)
-            if await question.wait() != number + 1:
-                raise AssertionError(f"wrong reply to {number}")
-        mailbox.close()
-
-
-async def ask(count: int) -> Figures:
-    return await time_requests(_ask_mailbox, count)
-
-
-async def tell(count: int) -> Figures:
-    """Send messages until the last one is processed."""
-    processed = 0
-
-    async def process(numbers: list[int]) -> None:
-        nonlocal processed
-        for number in numbers:
-            await handle(number)
-            processed += 1
-
-    mailbox: Mailbox[int] = Mailbox(count)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_mailbox, mailbox, process)
-        await trio.testing.wait_all_tasks_blocked()
-        started = perf_counter()
-        for number in range(count):
-            mailbox.send_nowait(number)
-        mailbox.close()
-    seconds = perf_counter() - started
-    check_processed(count, processed)
-    return message_figures(count, seconds)
-
-
-def idle(path: str, count: int) -> Figures:
-    """Memory of an idle actor."""
-    return _weigh("idle", path, count)
-
-
-def warm(path: str, count: int) -> Figures:
-    """Memory of an actor with a cached agent and transcript."""
-    return _weigh("warm", path, count)
-
-
-def _weigh(what: str, path: str, count: int) -> Figures:
-    """Measure memory in a fresh process; this one has unused memory by now."""
-    program = [sys.executable, "-m", "bench.runtime.memory", what, path, str(count)]
-    done = subprocess.run(program, check=True, capture_output=True, text=True)
-    return {"kib": float(done.stdout)}
 
 
 async def reply_at_once(_: object) -> str:
@@ -141,10 +62,10 @@ async def turns(path: str, history: int, sessions: int, count: int) -> Figures:
     return await _turns(Path(path), history, 1, 0.0, count)
 
 
-async def turns_at_once(path: str, callers: int, seconds: float, history: int = HISTORY) -> Figures:
+async def turns_at_once(path: str, callers: int, seconds: float) -> Figures:
     """Concurrent chats, each waiting for its reply before the next message."""
-    await fill(Path(path), history, callers, chats=callers)
-    return await _turns(Path(path), history, callers, seconds, 0)
+    await fill(Path(path), HISTORY, callers, chats=callers)
+    return await _turns(Path(path), HISTORY, callers, seconds, 0)
 
 
 async def _turns(path: Path, history: int, callers: int, seconds: float, count: int) -> Figures:
@@ -159,9 +80,8 @@ async def _turns(path: Path, history: int, callers: int, seconds: float, count: 
 
         run = await time_trio(ask_once, callers, seconds, count, turns=warm_up, stalls=False)
         for caller, turns in enumerate(asked):
-            check_rows(
-                len(await runtime.conversation(key_of(caller)).history()), history + 2 * turns
-            )
+            stored = await runtime.conversation(key_of(caller)).history()
+            check_rows(len(stored), history + 2 * turns)
     grown = used_bytes(path) - before
     return {**run.figures_with_cpu(), "disk_bytes": grown / sum(asked)}
 
@@ -184,6 +104,13 @@ def used_bytes(path: Path) -> int:
     return (pages - free) * each
 
 
+def memory(path: str, what: str, count: int) -> Figures:
+    """Measure memory in a fresh process; this one has unused memory by now."""
+    program = [sys.executable, "-m", "bench.runtime.memory", what, path, str(count)]
+    done = subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True)
+    return {"kib": float(done.stdout)}
+
+
 if __name__ == "__main__":
     about = {"hermes": version("hermes-runtime"), "trio": version("trio")}
-    serve(about, ask, tell, idle, warm, turns, turns_at_once, run=trio.run)
+    serve(about, turns, turns_at_once, memory, run=trio.run)

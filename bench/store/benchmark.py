@@ -1,4 +1,4 @@
-"""The store benchmark: cells, goals, tables and plots."""
+"""The store benchmark: appending, loading, opening, and file size."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import attrs
 
 from bench.errors import DriverFailed
 from bench.harness.benchmark import Benchmark, Measured, Run
-from bench.harness.measurements import Goal, Ref, Sheet
-from bench.harness.runner import Asked, Cell, Contender, Database, Group, remove, run_cells
-from bench.report.results import Axis, Column, Line, Plot, Table
+from bench.harness.measurements import Goal, Ref, ratio
+from bench.harness.runner import Asked, Cell, Contender, Database, Group, remove
+from bench.report.results import Column
 
 ACTOR = "ours, actor"
 BLOCKING = "ours, blocking"
@@ -22,9 +22,11 @@ SESSION_DB = "hermes-agent SessionDB"
 ASYNC_DB = "hermes-agent AsyncSessionDB"
 OPENAI = "openai-agents SQLiteSession"
 LANGGRAPH = "langgraph SqliteSaver.put"
-FEW = "ours, 1,000 stored"
-MANY = "ours, many stored"
+SMALL = "ours, 1,000 stored"
+LARGE = "ours, many stored"
 CALLERS = 100
+ONE, MANY = "one session", "100 sessions"
+STORED_ONE, STORED_MANY = f"stored, {ONE}", f"stored, {MANY}"
 
 
 @attrs.frozen(kw_only=True)
@@ -66,124 +68,6 @@ def check_durability(drivers: Mapping[str, Asked], folder: Path) -> None:
                 raise DriverFailed(f"{name} does not have the same durability: {settings}")
 
 
-def groups(plan: Plan) -> list[Group]:
-    """All cells, grouped by the databases they share."""
-    opening = _both(BLOCKING, SESSION_DB, "open_file", {"times": OPENINGS}, (plan.sessions, 1))
-    bare = Contender(BARE_OPEN, "baselines", "open_file", {"times": OPENINGS}, opening[0].database)
-    # One of 20 transcripts whose rows are interleaved in the file.
-    load = {"session": 7, "turns": plan.transcript, "times": 3}
-    loading = _both(BLOCKING, SESSION_DB, "load", load, (20, plan.transcript))
-    cost = {"sessions": 10, "appends": plan.cost_appends}
-    many = Contender(MANY, "ours", "cost", cost, Database("ours", plan.many // 1_000, 1_000))
-    few = Contender(FEW, "ours", "cost", cost, Database("ours", 10, 100, renew=True))
-    work = {"sessions": 100, "turns": plan.sized // 100}
-    ours = Contender(BLOCKING, "ours", "size", work)
-    theirs = Contender(SESSION_DB, "hermes-agent", "size", work)
-    return [
-        *(Group(plan.repetitions, (cell,)) for cell in _appends(plan)),
-        Group(plan.stored_repetitions, (_stored(plan, CALLERS), _stored(plan, 1))),
-        Group(plan.repetitions, (Cell("cost", (many, few)),)),
-        Group(plan.repetitions, (Cell("loading", loading),)),
-        Group(plan.repetitions, (Cell("opening", (*opening, bare)),)),
-        Group(1, (Cell("size", (ours, theirs)),)),  # it is the same every time
-    ]
-
-
-def _appends(plan: Plan) -> tuple[Cell, Cell]:
-    timed = {"seconds": plan.seconds}
-    one, many = {**timed, "callers": 1}, {**timed, "callers": CALLERS}
-    alone = (
-        Contender(ACTOR, "ours", "append_awaited", one),
-        Contender(ASYNC_DB, "hermes-agent", "append_awaited", one),
-        Contender(BLOCKING, "ours", "append_blocking", timed),
-        Contender(BARE, "baselines", "bare", timed),
-        Contender(SESSION_DB, "hermes-agent", "append_blocking", timed),
-        Contender(OPENAI, "openai-agents", "append_awaited", one),
-        Contender(LANGGRAPH, "langgraph", "append_blocking", timed),
-    )
-    together = (
-        Contender(ACTOR, "ours", "append_awaited", many),
-        Contender(ASYNC_DB, "hermes-agent", "append_awaited", many),
-        Contender(OPENAI, "openai-agents", "append_awaited", many),
-        Contender(DISK, "baselines", "fdatasync", timed),
-    )
-    return Cell("one session", alone), Cell("100 sessions", together)
-
-
-def _stored(plan: Plan, callers: int) -> Cell:
-    work = {"callers": callers, "seconds": plan.seconds, "count": plan.sustained}
-    size = CALLERS, plan.stored // CALLERS
-    name = "stored, one session" if callers == 1 else f"stored, {callers} sessions"
-    return Cell(name, _both(ACTOR, ASYNC_DB, "append_awaited", work, size))
-
-
-def _both(
-    ours: str, theirs: str, do: str, work: Mapping[str, object], size: tuple[int, int]
-) -> tuple[Contender, Contender]:
-    """Return ours and hermes-agent, each with a database of this size."""
-    return (
-        Contender(ours, "ours", do, work, Database("ours", *size)),
-        Contender(theirs, "hermes-agent", do, work, Database("hermes-agent", *size)),
-    )
-
-
-def _faster(
-    cell: str, ours: str, theirs: str, least: float, explains: str, figure: str = "rate"
-) -> Goal:
-    mine, other = Ref(cell, ours, figure), Ref(cell, theirs, figure)
-    return Goal(f"{cell}: {ours} / {theirs}", mine, least, other, at_least=True, explains=explains)
-
-
-def _shorter(cell: str, least: float, explains: str) -> Goal:
-    theirs, ours = Ref(cell, SESSION_DB, "ms"), Ref(cell, BLOCKING, "ms")
-    text = f"{cell}: {SESSION_DB} / {BLOCKING}"
-    return Goal(text, theirs, least, ours, at_least=True, explains=explains)
-
-
-def _at_most(cell: str, what: str, figure: str, most: float, explains: str) -> Goal:
-    text = f"{cell}: {ACTOR}, {what}"
-    return Goal(text, Ref(cell, ACTOR, figure), most, unit="ms", explains=explains)
-
-
-GOALS = (
-    _faster("one session", ACTOR, ASYNC_DB, 1.8,
-            "Messages per second of one conversation, each on disk before the next; both stores "
-            "are called from an event loop."),
-    _faster("one session", BLOCKING, BARE, 0.8,
-            "Share of SQLite's own speed; 1 means that our code around it costs nothing."),
-    _faster("one session", BLOCKING, SESSION_DB, 2.5,
-            "Like the first goal, for programs without an event loop."),
-    _faster("100 sessions", ACTOR, ASYNC_DB, 25,
-            "Messages per second of 100 concurrent conversations: we flush once for all waiting "
-            "messages, hermes-agent once for each."),
-    _faster("100 sessions", ACTOR, OPENAI, 15,
-            "The same compared with the store of the OpenAI Agents SDK."),
-    _faster("100 sessions", ACTOR, DISK, 4,
-            "Durable messages per flush of this disk; one flush per message gives at most 1."),
-    _at_most("100 sessions", "event-loop stall p99", "stall_p99_ms", 5,
-             "Delay of other tasks in the event loop; a store that blocks it would show here."),
-    _faster("stored, 100 sessions", ACTOR, ASYNC_DB, 20,
-            "Messages per second until a search finds the last one, on a large file.",
-            "searchable_rate"),
-    _faster("stored, one session", ACTOR, ASYNC_DB, 3,
-            "The same for one conversation that waits for each of its messages.",
-            "searchable_rate"),
-    _at_most("stored, 100 sessions", "worst append", "worst_ms", 150,
-             "The longest time until a message of 100 conversations was durable."),
-    _at_most("stored, one session", "worst append", "worst_ms", 150,
-             "The longest time until a message of one conversation was durable."),
-    Goal("cost of an append: many stored / 1,000 stored",
-         Ref("cost", MANY, "median_us"), 1.5, Ref("cost", FEW, "median_us"),
-         explains="Cost of an append to a very large file; 1 means that size does not matter."),
-    _shorter("loading", 6, "The time to load a long conversation, compared with hermes-agent."),
-    Goal(f"loading: {BLOCKING} / json.loads",
-         Ref("loading", BLOCKING, "ms"), 1.6, Ref("loading", BLOCKING, "json_ms"),
-         explains="Loading a conversation compared with parsing it from JSON in memory."),
-    _shorter("opening", 5, "The time from opening a file with many sessions to a query result."),
-    Goal(f"size: {BLOCKING} / {SESSION_DB}",
-         Ref("size", BLOCKING, "mib"), 0.5, Ref("size", SESSION_DB, "mib"),
-         explains="Disk space for the same searchable messages."),
-)  # fmt: skip
 RATE = Column("rate", "appends/s", 0, "higher", "Durable messages per second, all callers.")
 LATENCY = (
     Column("p50_ms", "p50 ms", 2, explains="Median time of an append."),
@@ -215,56 +99,160 @@ OPENING = (
 SIZE = (Column("mib", "MiB", explains="The file and all files beside it, after closing."),)
 
 
-def sheet(plan: Plan) -> Sheet:
-    """Return the presentation of the results."""
-    stored = f"{plan.stored:,} messages stored"
-    searchable = (RATE, SEARCHABLE, *LATENCY)
-    tables = (
-        Table("one session", "one session, each append awaited", (RATE, *LATENCY),
-              "The actor is `open_store`, called from a Trio task; blocking is `SessionStore`. The "
-              "bare APSW loop replays the statements of our append on a plain connection. "
-              "langgraph has no append: it writes a state of ten messages, for information."),
-        Table("100 sessions", "100 sessions at once", (RATE, *LATENCY, STALL),
-              "100 tasks, each of which awaits its append before the next. fdatasync flushes an "
-              "overwritten 4 KiB block: a store that flushes per message cannot be faster."),
-        Table("stored, 100 sessions", f"{stored}, 100 sessions", searchable,
-              "100 tasks on a large file that stays searchable: each run ends with a search for a "
-              "word that only the last message contains."),
-        Table("stored, one session", f"{stored}, one session", searchable,
-              "One conversation on the same large file."),
-        Table("cost", f"one more append (many = {plan.many:,})", COST,
-              "An append through `SessionStore` to a small and to a very large file."),
-        Table("loading", f"loading a transcript of {plan.transcript:,}", LOADING,
-              "One of 20 conversations whose rows are interleaved in the file, as in concurrent "
-              "use; hermes-agent loads in the same way as its gateway."),
-        Table("opening", f"opening a file with {plan.sessions:,} sessions", OPENING,
-              "The time before a process can use an existing file, without imports. The bare APSW "
-              "connection opens the same file and runs the same query without any checks."),
-        Table("size", f"{plan.sized:,} messages of 400 bytes", SIZE,
-              "Disk space for the same messages, with an up-to-date search index."),
+def groups(plan: Plan) -> list[Group]:
+    """All cells, grouped by the databases they share."""
+    return [
+        *(Group(plan.repetitions, (cell,)) for cell in _appends(plan)),
+        Group(plan.stored_repetitions, _stored(plan)),
+        *(Group(plan.repetitions, (cell,)) for cell in _on_files(plan)),
+        Group(1, (_size(plan),)),  # it is the same every time
+    ]
+
+
+def _appends(plan: Plan) -> tuple[Cell, Cell]:
+    timed = {"seconds": plan.seconds}
+    one, many = {**timed, "callers": 1}, {**timed, "callers": CALLERS}
+    alone = (
+        Contender(ACTOR, "ours", "append_awaited", one),
+        Contender(ASYNC_DB, "hermes-agent", "append_awaited", one),
+        Contender(BLOCKING, "ours", "append_blocking", timed),
+        Contender(BARE, "baselines", "bare", timed),
+        Contender(SESSION_DB, "hermes-agent", "append_blocking", timed),
+        Contender(OPENAI, "openai-agents", "append_awaited", one),
+        Contender(LANGGRAPH, "langgraph", "append_blocking", timed),
+    )
+    together = (
+        Contender(ACTOR, "ours", "append_awaited", many),
+        Contender(ASYNC_DB, "hermes-agent", "append_awaited", many),
+        Contender(OPENAI, "openai-agents", "append_awaited", many),
+        Contender(DISK, "baselines", "fdatasync", timed),
+    )
+    return (
+        Cell(ONE, "one session, each append awaited", (RATE, *LATENCY),
+             "The actor is `open_store`, called from a Trio task; blocking is `SessionStore`. The "
+             "bare APSW loop replays the statements of our append on a plain connection. "
+             "langgraph has no append: it writes a state of ten messages, for information.", alone),
+        Cell(MANY, "100 sessions at once", (RATE, *LATENCY, STALL),
+             "100 tasks, each of which awaits its append before the next. fdatasync flushes an "
+             "overwritten 4 KiB block: a store that flushes per message cannot be faster.",
+             together),
     )  # fmt: skip
-    return Sheet(GOALS, tables, PLOTS)
 
 
-LINES = tuple(
-    Line(who, ((1, "one session"), (CALLERS, "100 sessions"))) for who in (ACTOR, ASYNC_DB, OPENAI)
-)
-CONCURRENT = Axis("concurrent conversations", log=True)
-PLOTS = (
-    Plot("Messages stored per second, by concurrent conversations", "rate",
-         CONCURRENT, Axis("appends per second", log=True), LINES,
-         "A store that flushes once for all waiting messages gets faster with concurrency."),
-    Plot("Time until a message is durable, by concurrent conversations", "p50_ms",
-         CONCURRENT, Axis("median append, ms", log=True), LINES,
-         "If writes queue up, 100 times as many conversations take 100 times as long."),
+def _stored(plan: Plan) -> tuple[Cell, Cell]:
+    title, columns = f"{plan.stored:,} messages stored, ", (RATE, SEARCHABLE, *LATENCY)
+    size = CALLERS, plan.stored // CALLERS
+    work = {"seconds": plan.seconds, "count": plan.sustained}
+    one, many = (
+        _both(ACTOR, ASYNC_DB, "append_awaited", {**work, "callers": callers}, size)
+        for callers in (1, CALLERS)
+    )
+    return (
+        Cell(STORED_MANY, title + MANY, columns,
+             "100 tasks on a large file that stays searchable: each run ends with a search for a "
+             "word that only the last message contains.", many),
+        Cell(STORED_ONE, title + ONE, columns, "One conversation on the same large file.", one),
+    )  # fmt: skip
+
+
+def _on_files(plan: Plan) -> tuple[Cell, Cell, Cell]:
+    """The cells with one caller on an existing file."""
+    cost = {"sessions": 10, "appends": plan.cost_appends}
+    appending = (
+        Contender(LARGE, "ours", "cost", cost, Database("ours", plan.many // 1_000, 1_000)),
+        Contender(SMALL, "ours", "cost", cost, Database("ours", 10, 100, renew=True)),
+    )
+    load = {"session": 7, "turns": plan.transcript, "times": 3}
+    loading = _both(BLOCKING, SESSION_DB, "load", load, (20, plan.transcript))
+    times = {"times": OPENINGS}
+    opening = _both(BLOCKING, SESSION_DB, "open_file", times, (plan.sessions, 1))
+    bare = Contender(BARE_OPEN, "baselines", "open_file", times, opening[0].database)
+    return (
+        Cell("cost", f"one more append (many = {plan.many:,})", COST,
+             "An append through `SessionStore` to a small and to a very large file.", appending),
+        Cell("loading", f"loading a transcript of {plan.transcript:,}", LOADING,
+             "One of 20 conversations whose rows are interleaved in the file, as in concurrent "
+             "use; hermes-agent loads in the same way as its gateway.", loading),
+        Cell("opening", f"opening a file with {plan.sessions:,} sessions", OPENING,
+             "The time before a process can use an existing file, without imports. The bare APSW "
+             "connection opens the same file and runs the same query without any checks.",
+             (*opening, bare)),
+    )  # fmt: skip
+
+
+def _size(plan: Plan) -> Cell:
+    work = {"sessions": 100, "turns": plan.sized // 100}
+    ours = Contender(BLOCKING, "ours", "size", work)
+    theirs = Contender(SESSION_DB, "hermes-agent", "size", work)
+    return Cell("size", f"{plan.sized:,} messages of 400 bytes", SIZE,
+                "Disk space for the same messages, with an up-to-date search index.",
+                (ours, theirs))  # fmt: skip
+
+
+def _both(
+    ours: str, theirs: str, do: str, work: Mapping[str, object], size: tuple[int, int]
+) -> tuple[Contender, Contender]:
+    """Return ours and hermes-agent, each with a database of this size."""
+    return (
+        Contender(ours, "ours", do, work, Database("ours", *size)),
+        Contender(theirs, "hermes-agent", do, work, Database("hermes-agent", *size)),
+    )
+
+
+def _at_most(cell: str, what: str, figure: str, most: float, explains: str) -> Goal:
+    text = f"{cell}: {ACTOR}, {what}"
+    return Goal(text, Ref(cell, ACTOR, figure), most, unit="ms", explains=explains)
+
+
+GOALS = (
+    ratio(ONE, "rate", ACTOR, ASYNC_DB, 1.8,
+          "Messages per second of one conversation, each on disk before the next; both stores are "
+          "called from an event loop."),
+    ratio(ONE, "rate", BLOCKING, BARE, 0.8,
+          "Share of the speed of SQLite; 1 means that our code around it costs nothing."),
+    ratio(ONE, "rate", BLOCKING, SESSION_DB, 2.5,
+          "Like the first goal, for programs without an event loop."),
+    ratio(MANY, "rate", ACTOR, ASYNC_DB, 25,
+          "Messages per second of 100 concurrent conversations: we flush once for all waiting "
+          "messages, hermes-agent once for each."),
+    ratio(MANY, "rate", ACTOR, OPENAI, 15,
+          "The same compared with the store of the OpenAI Agents SDK."),
+    ratio(MANY, "rate", ACTOR, DISK, 4,
+          "Durable messages per flush of this disk; one flush per message gives at most 1."),
+    _at_most(MANY, "event-loop stall p99", "stall_p99_ms", 5,
+             "Delay of other tasks in the event loop; a store that blocks it would show here."),
+    ratio(STORED_MANY, "searchable_rate", ACTOR, ASYNC_DB, 20,
+          "Messages per second until a search finds the last one, on a large file."),
+    ratio(STORED_ONE, "searchable_rate", ACTOR, ASYNC_DB, 3,
+          "The same for one conversation that waits for each of its messages."),
+    _at_most(STORED_MANY, "worst append", "worst_ms", 150,
+             "The longest time until a message of 100 conversations was durable."),
+    _at_most(STORED_ONE, "worst append", "worst_ms", 150,
+             "The longest time until a message of one conversation was durable."),
+    Goal("cost of an append: many stored / 1,000 stored",
+         Ref("cost", LARGE, "median_us"), 1.5, Ref("cost", SMALL, "median_us"),
+         explains="Cost of an append to a very large file; 1 means that size does not matter."),
+    ratio("loading", "ms", SESSION_DB, BLOCKING, 6,
+          "The time to load a long conversation, compared with hermes-agent."),
+    Goal(f"loading: {BLOCKING} / json.loads",
+         Ref("loading", BLOCKING, "ms"), 1.6, Ref("loading", BLOCKING, "json_ms"),
+         explains="Loading a conversation compared with parsing it from JSON in memory."),
+    ratio("opening", "ms", SESSION_DB, BLOCKING, 5,
+          "The time from opening a file with many sessions to a query result."),
+    Goal(f"size: {BLOCKING} / {SESSION_DB}",
+         Ref("size", BLOCKING, "mib"), 0.5, Ref("size", SESSION_DB, "mib"),
+         explains="Disk space for the same searchable messages."),
 )  # fmt: skip
 
 
+def goals(_: Plan) -> tuple[Goal, ...]:
+    return GOALS
+
+
 def measure(run: Run) -> Measured:
-    plan = QUICK if run.quick else FULL
+    plan = QUICK if run.options.quick else FULL
     check_durability(run.drivers, run.folder)
-    measurements = run_cells(groups(plan), run.drivers, run.folder, run.steps)
-    return Measured(measurements, sheet(plan), attrs.asdict(plan))
+    return run.measure_cells(plan, groups(plan), GOALS)
 
 
 STORE = Benchmark(

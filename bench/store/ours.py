@@ -129,23 +129,14 @@ def cost(path: str, sessions: int, appends: int) -> Figures:
         def append(turn: int) -> None:
             store.append_message(session_id(turn * 7 % sessions), role(turn), text(0, turn))
 
-        for turn in range(timing.WARM_UP):
-            append(turn)
-        store.index_pending()
-        took = []
-        cpu = time.process_time()
-        for turn in range(appends):
-            started = perf_counter()
-            append(turn)
-            took.append(perf_counter() - started)
-        cpu = time.process_time() - cpu
+        run = timing.time_blocking(append, 0.0, appends)
         started = perf_counter()
         store.index_pending()
         indexing = perf_counter() - started
     return {
-        "median_us": statistics.median(took) * 1e6,
-        "cpu_us": cpu / appends * 1e6,
-        "index_us": indexing / appends * 1e6,
+        "median_us": statistics.median(run.latencies) * 1e6,
+        "cpu_us": run.cpu_ms * 1e3,
+        "index_us": indexing / (timing.WARM_UP + appends) * 1e6,
     }
 
 

@@ -1,13 +1,12 @@
 """The switching benchmark: how often agents are rebuilt when users switch sessions, and the cost.
 
 The runtime, the store, the agent and its model over HTTP are real. The contenders are our policy,
-hermes-agent through its own gateway, other policies inside our runtime, broken ones, and the
+hermes-agent through its gateway, other policies inside our runtime, broken ones, and the
 oracle, which knows the script.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,10 +15,9 @@ import attrs
 
 from bench.harness.benchmark import Benchmark, Measured, Run
 from bench.harness.driver import Driver
-from bench.harness.measurements import Goal, Measurements, Ref, Sheet
-from bench.harness.progress import Steps
-from bench.harness.runner import remove, rotate
-from bench.report.results import Axis, Column, Line, Plot, Table
+from bench.harness.measurements import Goal, Measurements, Ref, ratio
+from bench.harness.runner import progress, remove, rotate
+from bench.report.results import Column, Table
 from bench.switch import figures, workload
 from bench.switch.figures import SHARE_OF_BEST, Performance, Prices
 from bench.switch.policies import BEFORE, CONTENDERS, EVERY_SWITCH, OURS, Contender
@@ -39,9 +37,9 @@ class Plan:
     patterns: tuple[str, ...] = tuple(workload.PATTERNS)
     contenders: tuple[Contender, ...] = CONTENDERS
     sessions: tuple[int, ...]
-    """Sessions per user, for the plot of how the cost grows with them."""
+    """Sessions per user, to show how the cost grows with them."""
     lengths: tuple[int, ...]
-    """Turns of a user, for the plot of how the cost grows with the length of a history."""
+    """Turns of a user, to show how the cost grows with the length of a history."""
 
 
 FULL = Plan(
@@ -57,11 +55,10 @@ QUICK = Plan(
     sessions=(1, 2),
     lengths=(8, 24),
 )
-GROWTH_PATTERN = "zipf"
 
 
 def growing(plan: Plan) -> dict[str, workload.Plan]:
-    """The cells of the plots: more sessions with equally many turns each, then longer ones."""
+    """The cells that show growth: more sessions with equally many turns each, then longer ones."""
     work = plan.work
     each = work.turns // work.sessions
     many = {f"{n} sessions": replace(work, sessions=n, turns=n * each) for n in plan.sessions}
@@ -77,23 +74,16 @@ class Scripts:
     prices: Prices
     drivers: Mapping[str, Driver]
     folder: Path
-    steps: Steps
     measurements: Measurements = attrs.Factory(Measurements)
 
     def run(self) -> Measurements:
         peers = [THEIRS] if "hermes-agent" in self.drivers else []
         labels = [*(each.label for each in self.plan.contenders), *peers]
-        cells = growing(self.plan)
-        self.steps.expect(self.plan.repetitions * len(labels) * len(self.plan.patterns))
-        self.steps.expect(len(cells) * len(GROWING))
         for repetition in range(self.plan.repetitions):
             self._patterns(rotate(labels, repetition), repetition)
-        for cell, work in cells.items():
-            runs = {
-                each.label: [self._perform(cell, each.label, work, GROWTH_PATTERN)]
-                for each in GROWING
-            }
-            self._add(cell, runs)
+        for cell, work in growing(self.plan).items():
+            names = [each.label for each in GROWING]
+            self._add(cell, {name: [self._perform(cell, name, work, "zipf")] for name in names})
         return self.measurements
 
     def _patterns(self, labels: Sequence[str], repetition: int) -> None:
@@ -108,15 +98,15 @@ class Scripts:
         self._add(ALL, runs)
 
     def _perform(self, text: str, label: str, work: workload.Plan, pattern: str) -> Performance:
-        """Let one contender perform a script, with a model whose cache is empty."""
-        self.steps.step(f"{text}: {label}")
+        """Let one contender perform a script; the model's cache is empty at the start."""
+        progress(f"{text}: {label}")
         path, file = self.folder / "fresh", self.folder / "script.json"
         script = workload.script(work, pattern)
         workload.save(script, file)
         driver = self.drivers["hermes-agent" if label == THEIRS else "ours"]
-        url = self.drivers["model"].ask("open")["url"]
+        url = self.drivers["model"].about["url"]
         record = driver.ask("run", path=str(path), url=url, script=str(file), label=label)
-        requests = self.drivers["model"].ask("close")["requests"]
+        requests = self.drivers["model"].ask("take")["requests"]
         remove(path)
         return Performance(script, record, requests, workload.opening_turns(work))
 
@@ -153,11 +143,12 @@ WHOLE = Goal(
     "model's, messages missing in the file, or dropped by a compression without a summary.",
     at_any_size=True,
 )  # fmt: skip
-OVERHEAD = Goal(
-    "a turn: hermes-agent / ours",
-    Ref(ALL, THEIRS, "p50_ms"), 15, Ref(ALL, OURS.label, "p50_ms"), at_least=True,
-    explains="Time of a turn with a model that replies at once; its time is included for both.",
+OVERHEAD = ratio(
+    ALL, "p50_ms", THEIRS, OURS.label, 15,
+    "Time of a turn with a model that replies at once; its time is included for both.",
+    text="a turn: hermes-agent / ours",
 )  # fmt: skip
+GOALS = (*policy_goals(), WHOLE, OVERHEAD)
 
 MISJUDGED = Column(
     "misjudged", "not the oracle's", 0,
@@ -222,57 +213,28 @@ PATTERNS = {
     "bursts": "Users stay in a session for two to eight turns before they switch.",
     workload.RESUME: "Like bursts, with restarts of the process.",
 }
-POINT = "A point of the plots, with the zipf pattern."
+POINT = "How the cost grows with sessions or turns, with the zipf pattern."
 
 
-def sheet(plan: Plan) -> Sheet:
-    """Return the presentation of the results."""
-    tables = (
+def tables(plan: Plan) -> list[Table]:
+    return [
         Table(ALL, "switching, all patterns: the agents", AGENTS, ROWS),
         Table(ALL, "switching, all patterns: prompts and time", PROMPTS, ROWS),
         Table(ALL, "switching, all patterns: the reasons given", REASONS, GIVEN),
         *(Table(name, f"switching, {name}", BRIEF, PATTERNS[name]) for name in plan.patterns),
         *(Table(cell, f"switching, {cell}", GROWTH, POINT) for cell in growing(plan)),
-    )
-    plots = (
-        _plot("Uncached prompt tokens, by sessions per user", "sessions per user",
-              {n: f"{n} sessions" for n in plan.sessions},
-              "Every session has the same number of turns. A policy that rebuilds and renders the "
-              "prompt again pays for a whole history with each switch."),
-        _plot("Uncached prompt tokens, by length of the conversation",
-              "turns of the user, in two sessions", {n: f"{n} turns" for n in plan.lengths},
-              "A turn adds the same number of tokens to a history of any length; the cost of "
-              "rendering the prompt again grows with it."),
-    )  # fmt: skip
-    return Sheet((*policy_goals(), WHOLE, OVERHEAD), tables, plots)
-
-
-def _plot(title: str, x: str, cells: dict[int, str], explains: str) -> Plot:
-    points = tuple((float(size), cell) for size, cell in cells.items())
-    lines = tuple(Line(who, points) for who in (*(each.label for each in GROWING), ORACLE))
-    return Plot(title, "fresh", Axis(x), Axis("uncached prompt tokens per turn"), lines, explains)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--prices", type=_prices, default=Prices(), metavar="INPUT,CACHED,OUTPUT",
-        help="dollars per million tokens (default: 2.5,0.25,10)",
-    )  # fmt: skip
-
-
-def _prices(text: str) -> Prices:
-    try:
-        return Prices.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    ]
 
 
 def measure(run: Run) -> Measured:
-    plan, prices = QUICK if run.quick else FULL, run.options.prices
-    measurements = Scripts(plan, prices, run.drivers, run.folder, run.steps).run()
-    described = {**attrs.asdict(prices), **asdict(plan.work), "repetitions": plan.repetitions}
-    # All other rows run inside our runtime, or do not run at all.
-    return Measured(measurements, sheet(plan), described, foreign=[THEIRS])
+    plan, prices = QUICK if run.options.quick else FULL, run.options.prices
+    return Measured(
+        plan={**attrs.asdict(prices), **asdict(plan.work), "repetitions": plan.repetitions},
+        measurements=Scripts(plan, prices, run.drivers, run.folder).run(),
+        goals=GOALS,
+        tables=tables(plan),
+        foreign=[THEIRS],  # all other rows run inside our runtime, or do not run at all
+    )
 
 
 SWITCH = Benchmark(
@@ -284,5 +246,4 @@ SWITCH = Benchmark(
         "hermes-agent": "bench.peers.hermes_switch",
     },
     measure=measure,
-    add_options=add_options,
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import math
 from collections import Counter
@@ -31,13 +32,14 @@ class Prices:
 
     @classmethod
     def parse(cls, text: str) -> Prices:
-        """Parse three numbers separated by commas. Raises ValueError."""
+        """Parse three numbers separated by commas, as an option of the command line."""
         try:
             prices = [float(number) for number in text.split(",")]
         except ValueError:
             prices = []
         if len(prices) != 3 or not all(0 <= price < math.inf for price in prices):
-            raise ValueError(f"prices are three numbers, such as 2.5,0.25,10, not {text!r}")
+            example = "three numbers, such as 2.5,0.25,10"
+            raise argparse.ArgumentTypeError(f"prices are {example}, not {text!r}")
         return cls(*prices)
 
     def cost(self, prompt: float, cached: float, output: float) -> float:
@@ -145,6 +147,7 @@ def pooled(runs: Sequence[Performance], prices: Prices) -> Figures:
     ]
     others = [each["prompt"] for run in runs for each in run.requests if each["turn"] is None]
     times = [ms for run in runs for ms in run.times()]
+    switching = [ms for run in runs for ms in run.record["switch_ms"]]
     building = [turn["build_ms"] for run in runs for turn in run.turns if turn["built"]]
     return {
         **figures,
@@ -155,10 +158,10 @@ def pooled(runs: Sequence[Performance], prices: Prices) -> Figures:
         "reused": 1 - figures["builds"] / turns,
         "compressed": sum(len(run.compressed) for run in runs),
         "other_tokens": sum(others) / turns,
-        "build_ms": _quantile(building, 0.5),
-        "p50_ms": _quantile(times, 0.5),
-        "p99_ms": _quantile(times, 0.99),
-        "switch_ms": _quantile([ms for run in runs for ms in run.record["switch_ms"]], 0.5),
+        "build_ms": percentile(building or [0.0], 0.5),
+        "p50_ms": percentile(times or [0.0], 0.5),
+        "p99_ms": percentile(times or [0.0], 0.99),
+        "switch_ms": percentile(switching or [0.0], 0.5),
     }
 
 
@@ -200,7 +203,3 @@ def _tokens(requests: Sequence[Mapping[str, Any]], turns: int, prices: Prices) -
         "share": cached / prompt if prompt else 0.0,
         "cost": prices.cost(prompt, cached, output) / turns * 1000,
     }
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    return percentile(list(values), share) if values else 0.0

@@ -12,24 +12,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench.switch.workload import (
-    SUMMARY,
-    SYSTEM,
-    TOOL,
-    TOOL_DESCRIPTION,
-    TOOL_PARAMETERS,
-    Compress,
-    Restart,
-    Step,
-    Turn,
-    Write,
-    answer,
-    call_id,
-    finding,
-    tags_in,
-    tags_of,
-    written,
-)
+from bench.switch import workload
+from bench.switch.workload import Compress, Restart, Step, Turn, Write, tags_in, tags_of
 
 Message = Mapping[str, object]
 BLOCK = 512  # bytes: 128 tokens of 4 bytes, the unit in which prompts are cached
@@ -125,10 +109,10 @@ def forgotten(
         if isinstance(step, Compress) and step.number in left:
             before = sessions[step.user, step.session]
             rows = [str(message.get("content") or "") for message in left[step.number]]
-            after = [tag for row in rows for tag in tags_in(row) if SUMMARY not in row]
+            after = [tag for row in rows for tag in tags_in(row) if workload.SUMMARY not in row]
             wrong += sum(tag not in after and tag not in summarized for tag in before)
             wrong += [tag for tag in before if tag in after] != after
-            wrong += not any(SUMMARY in row for row in rows)
+            wrong += not any(workload.SUMMARY in row for row in rows)
             sessions[step.user, step.session] = after
     return wrong
 
@@ -171,7 +155,7 @@ def best(steps: Sequence[Step], compressed: Mapping[int, Sequence[Message]]) -> 
         if isinstance(step, Turn):
             requests += _requests(provider, step.number, history, said)
         if step.mark is not None:  # stored first, because a turn is stored when it ends
-            question, reply = written(step.mark)
+            question, reply = workload.written(step.mark)
             history.append({"role": "user", "content": question})
             history.append({"role": "assistant", "content": reply})
         history += said
@@ -193,20 +177,20 @@ def _messages(turn: Turn) -> list[Message]:
     """All messages of a turn."""
     said: list[Message] = [{"role": "user", "content": turn.text}]
     if turn.word is not None:
-        function = {"name": TOOL, "arguments": json.dumps({"word": turn.word})}
-        call = {"id": call_id(turn.number), "type": "function", "function": function}
+        function = {"name": workload.TOOL, "arguments": json.dumps({"word": turn.word})}
+        call_id = workload.call_id(turn.number)
+        call = {"id": call_id, "type": "function", "function": function}
         said.append({"role": "assistant", "content": None, "tool_calls": [call]})
-        result = finding(turn.word)
-        said.append({"role": "tool", "tool_call_id": call_id(turn.number), "content": result})
-    said.append({"role": "assistant", "content": answer(turn.number)})
+        result = workload.finding(turn.word)
+        said.append({"role": "tool", "tool_call_id": call_id, "content": result})
+    said.append({"role": "assistant", "content": workload.answer(turn.number)})
     return said
 
 
 def _prompt(messages: Sequence[Message]) -> bytes:
     """The prompt as a provider reads it: the tools, the system prompt, the conversation."""
-    function = {"name": TOOL, "description": TOOL_DESCRIPTION, "parameters": TOOL_PARAMETERS}
-    tools = _json([{"type": "function", "function": function}])
-    return tools + b"\n" + _json([{"role": "system", "content": SYSTEM}, *messages])[:-1]
+    tools = _json([{"type": "function", "function": workload.TOOL_SCHEMA}])
+    return tools + b"\n" + _json([{"role": "system", "content": workload.SYSTEM}, *messages])[:-1]
 
 
 def _json(value: object) -> bytes:

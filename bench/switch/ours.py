@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from importlib.metadata import version
@@ -19,7 +19,7 @@ from bench.harness.protocol import serve
 from bench.switch import policies, workload
 from bench.switch.performer import OtherWriter, Performer, Record, ms_since, name
 from bench.switch.policies import Contender, Policy
-from bench.switch.workload import Compress, Restart, Step, Turn, Write
+from bench.switch.workload import Compress, Restart, Step, Turn
 from hermes.actors.runtime import Runtime, open_actors
 from hermes.agents import ChatAgent, ChatAgents, Endpoint, chat_agents, tool
 from hermes.agents.providers.openai_chat import OpenAIChat
@@ -32,13 +32,13 @@ from hermes.transcript.render import IncrementalRenderer
 CONFIG = Config(compression=CompressionConfig(window=1_000_000, tail_share=0.0003))
 
 
+@attrs.define
 class Builder:
-    """Builds agents for one contender, and counts them."""
+    """Builds the agents of one contender, and counts them."""
 
-    def __init__(self, contender: Contender) -> None:
-        self.contender = contender
-        self.builds = 0
-        self.ms = 0.0
+    contender: Contender
+    builds: int = 0
+    ms: float = 0.0
 
     def build(self, agents: ChatAgents, spec: AgentSpec) -> ChatAgent:
         """Build an agent, with changed content in the prompt if the contender renders it again."""
@@ -52,23 +52,36 @@ class Builder:
         return agent
 
 
-class Ours(Performer):
-    """One process of our runtime; `policy` is in place of its own guard."""
+@attrs.frozen
+class Script:
+    """What outlives a restart. `store` is the connection of the other writer."""
 
-    def __init__(
-        self, script: Script, writer: OtherWriter, runtime: Runtime, policy: Policy
-    ) -> None:
-        super().__init__(script.record, writer)
+    path: Path
+    url: str
+    store: SessionStore
+    builder: Builder
+    record: Record
+    writer: OtherWriter
+    ids: set[str] = attrs.Factory(set)
+    """All sessions of the script."""
+
+
+class Ours(Performer):
+    """One process of our runtime; `policy` decides when it rebuilds an agent."""
+
+    def __init__(self, script: Script, runtime: Runtime, policy: Policy) -> None:
+        super().__init__(script.record, script.writer)
         self.script = script
+        self.builder = script.builder
         self.runtime = runtime
         self.policy = policy
         self.replies: dict[int, Reply] = {}
         self.builds_before = 0
 
     async def say(self, user: int, text: str) -> str:
-        self.script.builder.ms, self.builds_before = 0.0, self.script.builder.builds
+        self.builder.ms, self.builds_before = 0.0, self.builder.builds
         reply = self.replies[user] = await self.runtime.ask(key_of(user), text)
-        self.script.all_ids.add(reply.session_id)
+        self.script.ids.add(reply.session_id)
         return reply.text
 
     def session_of(self, user: int) -> str:
@@ -76,48 +89,26 @@ class Ours(Performer):
 
     def build_of_turn(self, user: int) -> tuple[str | None, float]:
         """Builds are counted here; the reason is the runtime's."""
-        if self.script.builder.builds == self.builds_before:
+        if self.builder.builds == self.builds_before:
             return None, 0.0
-        return self.replies[user].build_reason or "no reason", self.script.builder.ms
+        return self.replies[user].build_reason or "no reason", self.builder.ms
 
     async def was_compressed(self, step: Compress, reply: str) -> bool:
         if self.session_of(step.user) == self.record.ids[name(step)]:
             return False
-        messages = IncrementalRenderer().add(
-            await self.runtime.conversation(key_of(step.user)).history()
-        )
+        history = await self.runtime.conversation(key_of(step.user)).history()
         provider = OpenAIChat(httpx2.AsyncClient(), Endpoint(base_url="", model="m"))
-        shown = [msgspec.json.decode(each) for each in provider.encode(messages)]
-        self.record.transcripts[step.number] = shown
+        shown = provider.encode(IncrementalRenderer().add(history))
+        self.record.transcripts[step.number] = [msgspec.json.decode(each) for each in shown]
         return True
 
     async def perform(self, step: Step) -> None:
-        if isinstance(step, Write):
-            await trio.to_thread.run_sync(self.writer.write, step)
-            return
         await super().perform(step)
-        snapshot = (
-            self.runtime.conversation(key_of(step.user)).snapshot()
-            if isinstance(step, Turn)
-            else None
-        )
-        if isinstance(step, Turn) and snapshot is not None:
-            session_id = self.session_of(step.user)
-            session = await trio.to_thread.run_sync(self.script.store.get_session, session_id)
-            count = 0 if session is None else session.message_count
-            self.policy.refresh(snapshot.agent, session_id, count)
-
-
-@attrs.frozen
-class Script:
-    """A script and what outlives a restart. `store` is the connection of the other writer."""
-
-    path: Path
-    steps: Sequence[Step]
-    store: SessionStore
-    builder: Builder
-    record: Record = attrs.Factory(Record)
-    all_ids: set[str] = attrs.Factory(set)
+        if isinstance(step, Turn):
+            snapshot = self.runtime.conversation(key_of(step.user)).snapshot()
+            session = self.script.store.get_session(self.session_of(step.user))
+            if snapshot is not None and session is not None:
+                self.policy.refresh(snapshot.agent, session.id, session.message_count)
 
 
 def key_of(user: int) -> str:
@@ -125,10 +116,9 @@ def key_of(user: int) -> str:
 
 
 @asynccontextmanager
-async def open_process(script: Script, url: str) -> AsyncIterator[Ours]:
-    """Open a runtime with a new policy in place of its own guard."""
-    writer = OtherWriter(script.steps, script.record, script.store.append_message)
-    policy = script.builder.contender.policy()
+async def open_process(script: Script) -> AsyncIterator[Ours]:
+    """Open a runtime with a new policy."""
+    policy, writer = script.builder.contender.policy(), script.writer
 
     @tool
     async def look_up(word: str) -> str:
@@ -141,7 +131,7 @@ async def open_process(script: Script, url: str) -> AsyncIterator[Ours]:
             await trio.to_thread.run_sync(writer.write_during, word)
         return workload.finding(word)
 
-    endpoint = Endpoint(base_url=url, model="m")
+    endpoint = Endpoint(base_url=script.url, model="m")
     async with (
         chat_agents(endpoint, system=workload.SYSTEM, tools=[look_up]) as agents,
         open_store(script.path) as store,
@@ -154,28 +144,25 @@ async def open_process(script: Script, url: str) -> AsyncIterator[Ours]:
             rebuild_policy=policy,
         ) as runtime,
     ):
-        yield Ours(script, writer, runtime, policy)
-
-
-async def perform(script: Script, url: str) -> None:
-    """Perform all steps, with a new runtime after each restart."""
-    left = list(script.steps)
-    while left:
-        async with open_process(script, url) as ours:
-            while left and not isinstance(left[0], Restart):
-                await ours.perform(left.pop(0))
-        del left[:1]
+        yield Ours(script, runtime, policy)
 
 
 async def run(path: str, url: str, script: str, label: str) -> dict[str, Any]:
-    """Perform a script on a new file and return the record."""
+    """Perform a script on a new file, with a new runtime after each restart; return the record."""
     steps = workload.load(Path(script))
+    record, builder = Record(), Builder(policies.BY_LABEL[label])
     with SessionStore(Path(path)) as store:
-        done = Script(Path(path), steps, store, Builder(policies.BY_LABEL[label]))
-        await perform(done, url)
-        rows = [row.content for each in done.all_ids for row in store.get_messages(each)]
-        done.record.lost = workload.missing(steps, rows)
-    return asdict(done.record)
+        writer = OtherWriter(steps, record, store.append_message)
+        shared = Script(Path(path), url, store, builder, record, writer)
+        left = list(steps)
+        while left:
+            async with open_process(shared) as ours:
+                while left and not isinstance(left[0], Restart):
+                    await ours.perform(left.pop(0))
+            del left[:1]
+        rows = [row.content for each in shared.ids for row in store.get_messages(each)]
+        record.lost = workload.missing(steps, rows)
+    return asdict(record)
 
 
 if __name__ == "__main__":

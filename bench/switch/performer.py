@@ -76,7 +76,7 @@ class OtherWriter:
 
 
 class Performer(ABC):
-    """Users write, switch and compress with their own commands; the other writer writes."""
+    """Users write, and switch and compress with commands; the other writer adds messages."""
 
     def __init__(self, record: Record, writer: OtherWriter) -> None:
         self.record = record

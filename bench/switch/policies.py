@@ -81,18 +81,14 @@ class EverySwitch(Policy):
         return "evicted" if snapshot.session_id != head.session_id else reason
 
 
-class AlwaysReuse(Policy):
-    """Broken: never notices messages of another writer."""
+class Broken(Policy):
+    """Always reuses an agent, or never: the answer is the same for every agent."""
+
+    def __init__(self, answer: BuildReason | None) -> None:
+        self._answer = answer
 
     def judge(self, snapshot: Snapshot, head: Head, _: BuildReason | None) -> BuildReason | None:
-        return None
-
-
-class AlwaysRebuild(Policy):
-    """Broken: never reuses an agent."""
-
-    def judge(self, snapshot: Snapshot, head: Head, _: BuildReason | None) -> BuildReason | None:
-        return "evicted"
+        return self._answer
 
 
 @attrs.frozen
@@ -113,8 +109,8 @@ OURS = Contender("ours", Policy)
 BEFORE = Contender("restated: hermes-agent before #54947", BeforeFix, renders=True)
 AFTER = Contender("restated: hermes-agent after #54947", AfterFix, renders=True)
 EVERY_SWITCH = Contender("a rebuild on every switch", EverySwitch, renders=True)
-REBUILD = Contender("mutant: always rebuild", AlwaysRebuild, renders=True)
-REUSE = Contender("mutant: always reuse", AlwaysReuse)
+REBUILD = Contender("mutant: always rebuild", lambda: Broken("evicted"), renders=True)
+REUSE = Contender("mutant: always reuse", lambda: Broken(None))
 KEPT = tuple(attrs.evolve(each, renders=False) for each in (BEFORE, AFTER, EVERY_SWITCH))
 CONTENDERS = (OURS, BEFORE, AFTER, EVERY_SWITCH, *KEPT, REBUILD, REUSE)
 BY_LABEL = {each.label: each for each in CONTENDERS}

@@ -21,12 +21,15 @@ SEED = 20_260_102
 SYSTEM = "\n".join(f"{n + 1}. {TEXTS[-1 - n]}" for n in range(20))
 """A system prompt of about 2,000 tokens."""
 TOOL = "look_up"
-TOOL_DESCRIPTION = "Look a word up in the dictionary."
-TOOL_PARAMETERS: Mapping[str, object] = {
-    "type": "object",
-    "properties": {"word": {"type": "string", "description": "The word."}},
-    "required": ["word"],
-    "additionalProperties": False,
+TOOL_SCHEMA: Mapping[str, object] = {
+    "name": TOOL,
+    "description": "Look a word up in the dictionary.",
+    "parameters": {
+        "type": "object",
+        "properties": {"word": {"type": "string", "description": "The word."}},
+        "required": ["word"],
+        "additionalProperties": False,
+    },
 }
 SUMMARY = "The conversation so far: " + TEXTS[0]
 _TURN = re.compile(r"\[turn (\d+)\]")

@@ -30,9 +30,8 @@ def as_result(returned: object) -> TurnResult:
     if isinstance(returned, str):
         return TurnResult(text=returned)
     if not isinstance(returned, TurnResult):
-        raise TypeError(
-            f"an agent must return a TurnResult or a string, not {type(returned).__name__}"
-        )
+        kind = type(returned).__name__
+        raise TypeError(f"an agent must return a TurnResult or a string, not {kind}")
     check_usage(returned.usage)
     return returned
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import attrs
 import pytest
 
 from bench.errors import DriverFailed
-from bench.harness.driver import open_driver, open_drivers
+from bench.harness.driver import open_drivers
 from bench.harness.measurements import Ref
-from bench.harness.progress import Steps
 from bench.harness.runner import run_cells
 from bench.harness.timing import Run
 from bench.runtime import benchmark as runtime
@@ -36,34 +33,33 @@ PEERS = "Pykka|xoscar|autogen|hermes|openai|langgraph"
     ids=["runtime", "store"],
 )
 def test_without_peers_everything_of_ours_is_measured(tmp_path, module, benchmark, plan):
-    ours = {name: benchmark.modules[name] for name in ("ours", "baselines")}
-    steps = Steps()
+    ours = {name: each for name, each in benchmark.modules.items() if "peers" not in each}
+    groups = module.groups(plan)
     with open_drivers(tmp_path, ours) as drivers:
         if module is store:
             store.check_durability(drivers, tmp_path)
-        found = run_cells(module.groups(plan), drivers, tmp_path, steps)
-    assert steps.started == steps.expected
+        found = run_cells(groups, drivers, tmp_path)
     assert not [each for each in tmp_path.iterdir() if each.name.startswith(("fresh", "filled"))]
-    sheet = module.sheet(plan)
-    for table in sheet.tables:
-        for column in table.columns:
-            refs = [Ref(table.cell, who, column.figure) for who in found.who(table.cell)]
-            assert any(found.spread(ref) for ref in refs), (table.cell, column.figure)
-    for goal in sheet.goals:
+    for cell in (cell for group in groups for cell in group.cells):
+        for column in cell.columns:
+            refs = [Ref(cell.name, who, column.figure) for who in found.who(cell.name)]
+            assert any(map(found.spread, refs)), (cell.name, column.figure)
+    for goal in module.goals(plan):
         missing = bool(re.search(PEERS, goal.text))
-        assert (goal.outcome(found.measured(goal)) == "not measured") == missing, goal.text
+        assert (found.judge(goal).outcome == "not measured") == missing, goal.text
 
 
 def test_a_driver_that_does_not_start_stops_the_benchmark(tmp_path):
     with (
-        pytest.raises(DriverFailed, match="ours exited without a response"),
-        open_driver("ours", "bench.store.ours", Path("/bin/false"), tmp_path),
+        pytest.raises(DriverFailed, match=r"ours exited without a response\n.*No module"),
+        open_drivers(tmp_path, {"ours": "bench.nothing"}),
     ):
         pass
 
 
 def test_a_driver_reports_its_errors(tmp_path):
-    with open_driver("ours", "bench.store.ours", Path(sys.executable), tmp_path) as driver:
+    with open_drivers(tmp_path, {"ours": "bench.store.ours"}) as drivers:
+        driver = drivers["ours"]
         with pytest.raises(DriverFailed, match=r"ours load: .*\n(.*\n)*Traceback"):
             driver.ask("load", path=str(tmp_path / "no" / "x"), session=0, turns=1, times=1)
         assert driver.ask("durability", path=str(tmp_path / "x")) == store.DURABLE

@@ -52,9 +52,6 @@ def test_lines_are_counted_once_and_by_function(report):
     assert report["path"]["code"] == sum(sum(functions.values()) for functions in files)
 
 
-@pytest.mark.skip(
-    reason="A turn still takes more lines than the limits of tools/trace_turn.py allow."
-)
 def test_a_turn_can_be_read_on_one_page(report):
     limits = report["limits"]
     assert report["core"]["code"] <= limits["core"]

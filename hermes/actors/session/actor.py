@@ -68,10 +68,17 @@ class SessionActor:
         self._take(InboxRow(receipt.inbox_id, accepted.inbound, 0, receipt.accepted_at))
 
     def _take(self, row: InboxRow) -> None:
-        inbox, turn = self.inbox, self.runner.turn
-        if inbox.knows(row.inbox_id):
+        if self.inbox.knows(row.inbox_id):
             return
-        inbox.add([row.inbox_id])
+        self.inbox.add([row.inbox_id])
+        if self.runner.turn is None and not row.inbound.command:
+            self.inbox.put(row)
+        else:
+            self._decide(row)
+
+    def _decide(self, row: InboxRow) -> None:
+        """Take a command, or a message that arrives while a turn runs."""
+        inbox, turn = self.inbox, self.runner.turn
         mode: CommandMode = "message"
         if row.inbound.command:
             mode, inbound = interpret(row.inbound)
@@ -144,10 +151,13 @@ class SessionActor:
                         return
                     inbox.queue.extend(items)
         finally:
-            inbox.mailbox.close()
-            self._notify_idle()
-            inbox.collect()
-            refuse(inbox.queue, self.state.context.stop_error())
+            self._end()
+
+    def _end(self) -> None:
+        self.inbox.mailbox.close()
+        self._notify_idle()
+        self.inbox.collect()
+        refuse(self.inbox.queue, self.state.context.stop_error())
 
     async def _step(self, first: Item) -> None:
         """Handle the next request, command or turn."""

@@ -147,11 +147,8 @@ class TurnRunner:
                 notices += await compression.before_turn(state, turn)
                 transcript = await state.load()
             attempt = await self._attempt(turn, transcript, retry=retry)
-            if self._has_overflowed(attempt) and await compression.after_overflow(state, turn):
-                turn.restart()
-                reason = attempt.build_reason
-                attempt = await self._attempt(turn, await state.load(), retry=retry)
-                attempt.build_reason = reason or attempt.build_reason
+            if self._has_overflowed(attempt):
+                attempt = await self._retry_shorter(turn, attempt, retry=retry)
         finally:
             turn.close()
             self.turn = self._scope = None
@@ -200,6 +197,15 @@ class TurnRunner:
         redact = state.context.redact
         attempt.result = result if redact is None else redact_result(result, redact)
         attempt.error_kind = "agent" if result.failed else None
+
+    async def _retry_shorter(self, turn: RunningTurn, first: Attempt, *, retry: bool) -> Attempt:
+        """Compress the conversation and run the agent again, if that is possible."""
+        if not await compression.after_overflow(self._state, turn):
+            return first
+        turn.restart()
+        attempt = await self._attempt(turn, await self._state.load(), retry=retry)
+        attempt.build_reason = first.build_reason or attempt.build_reason
+        return attempt
 
     async def _failed(self, turn: RunningTurn, attempt: Attempt, error: BaseException) -> None:
         if isinstance(leaf(error), ContextOverflow):  # expected, and handled

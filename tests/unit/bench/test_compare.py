@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 
 import pytest
@@ -11,9 +10,7 @@ from msgspec import structs
 
 from bench.__main__ import main
 from bench.command import RESULTS
-from bench.compare.command import as_json, text
-from bench.compare.comparison import NO_NOISE, NO_PEERS, compare
-from bench.compare.noise import Pair, floor, limit, shared_probability, student
+from bench.compare import NO_PEERS, Noise, Row, compare, student
 from bench.report import results
 from bench.report.results import Column, Figure, GoalResult, Result, Spread, Table
 
@@ -42,7 +39,7 @@ def result(goals=(), figures=(), better="lower", **other):
     given = {
         "benchmark": "store", "about": "", "quick": False, "seconds": 1, "machine": MACHINE,
         "versions": {}, "plan": {"repetitions": 5, "asks": 10}, "foreign": None,
-        "tables": (Table("cell", "", tuple(columns)),), "plots": (),
+        "tables": (Table("cell", "", tuple(columns)),),
     }  # fmt: skip
     return Result(goals=tuple(goals), figures=tuple(figures), **{**given, **other})
 
@@ -138,13 +135,10 @@ def test_quantiles_of_students_t_match_the_tables(probability, freedom, table):
 def test_limits_narrow_with_repetitions_but_not_below_a_bound():
     def of(count):
         run = tuple(1 + (at % 3) / 10 for at in range(count))
-        return limit(Pair(run, run), 0.1, 0.003)
+        return Noise(0.1, 0.003).limit(Row("", run, run, "lower"))
 
     assert of(3) > of(6) > of(9)
     assert of(30) > 0.8 * of(9)
-    assert (shared_probability(0), shared_probability(50)) == (0.005, 0.001)
-    noisy, count = Pair((1.0, 1.2), (1.1, 1.3)), Pair((5.0, 5.0), (5.0, 5.0))
-    assert floor([noisy, count, count]) == floor([noisy]) > 0.1
 
 
 def test_a_count_is_flagged_when_it_is_half_a_percent_worse():
@@ -160,7 +154,6 @@ def test_a_single_repetition_is_judged_only_if_it_is_a_count():
     seen = compare(result(goals), result(worse))
     assert flagged(seen, "not comparable") == {"once"}
     assert flagged(seen) == {"count"}
-    assert NO_NOISE in seen.remarks
 
 
 def test_peers_are_not_judged_but_show_what_the_machine_did():
@@ -225,20 +218,20 @@ def test_on_another_machine_only_ratios_are_judged(other, said):
 
 
 def test_remarks_name_versions_missing_peers_and_what_is_in_one_file_only():
-    old = result([goal("gone", STEADY)], figures("ours", {"a": STEADY, "b": STEADY}),
+    old = result([goal("gone", STEADY)], figures("ours", {"a": STEADY}),
                  versions={"model": {"url": "a"}, "peer": {"pykka": "4.4"}})  # fmt: skip
-    more = [*figures("ours", {"a": STEADY}), *figures("peer", {"a": STEADY, "b": STEADY})]
+    more = [*figures("ours", {"a": STEADY}), *figures("peer", {"a": STEADY})]
     versions = {"model": {"url": "b"}, "peer": {"pykka": "4.5"}}
-    seen = compare(old, result([], more, versions=versions))
-    assert seen.remarks[0] == "peer: pykka was 4.4, is 4.5."
-    assert NO_PEERS in seen.remarks
-    assert (seen.only_old, seen.only_new) == (("gone", "cell: ours, b"), ("cell: peer",))
+    remarks = compare(old, result([], more, versions=versions)).remarks[1:]
+    only = (
+        "Only in old: gone; peer with pykka 4.4.",
+        "Only in new: cell: peer; peer with pykka 4.5.",
+    )
+    assert remarks == (*only, NO_PEERS)
 
 
-# Any result: zeros, negative values, the greatest and the smallest, one repetition or many.
-numbers = st.one_of(
-    st.floats(-1e300, 1e300), st.sampled_from([0.0, 1.0, 5e-324, 1.7e308, -1.7e308])
-)
+# Any result: zeros, negative values, great and small ones, one repetition or many.
+numbers = st.one_of(st.floats(-1e100, 1e100), st.sampled_from([0.0, 1.0, 1e-100]))
 runs = st.lists(numbers, min_size=1, max_size=5)
 
 
@@ -257,9 +250,7 @@ def any_results(draw):
 
 @given(any_results(), any_results())
 def test_any_two_results_can_be_compared_and_shown(old, new):
-    seen = compare(old, new)
-    assert text(old, new, seen, all_=True)
-    assert json.loads(as_json(seen), parse_constant=pytest.fail)
+    assert compare(old, new).text(show_all=True)
 
 
 def verdicts(old, new):
@@ -298,9 +289,8 @@ def test_the_command_shows_the_worst_first_and_exits_with_1(tmp_path, capsys):
     assert [row.split()[0] for row in rows] == ["b", "a", "c"]
     assert rows[0].split()[1:6] == ["30.03", "x", "10.01", "x", "-67"]
     assert shown[-1] == "2 regression, 1 improvement, 1 within noise, 0 not comparable"
-    assert main(["compare", *files, "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert [row["what"] for row in told["rows"]] == ["b", "a", "c", "d"]
+    assert main(["compare", *files, "--all"]) == 1
+    assert "d " in capsys.readouterr().out
     assert main(["compare", files[0], files[0]]) == 0
 
 
@@ -311,7 +301,6 @@ def test_a_goal_that_is_lost_within_noise_is_listed_but_not_a_regression(tmp_pat
     assert main(["compare", str(tmp_path / "old.json"), str(tmp_path / "new.json")]) == 0
     shown = capsys.readouterr().out
     assert "pass -> FAIL (medians 1.01, then 0.9898; target >= 1 x), within noise" in shown
-    assert "1 lost goals without a regression" in shown
 
 
 @pytest.mark.parametrize(

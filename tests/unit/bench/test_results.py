@@ -29,20 +29,19 @@ def measured(ours, theirs=()):
 
 
 def test_a_ratio_is_taken_within_each_repetition():
-    found = measured([90, 10, 20], [10, 10, 5]).measured(Goal("", OURS, 1, THEIRS))
-    assert found == Spread(4, 1, 9, 2.5, 6.5, (9, 1, 4))
+    found = measured([90, 10, 20], [10, 10, 5]).judge(Goal("", OURS, 1, THEIRS))
+    assert found.measured == Spread(4, 1, 9, 2.5, 6.5, (9, 1, 4))
 
 
 def test_repetitions_without_a_number_are_left_out():
     found = measured([10, math.nan, 40, math.inf, 90], [10, 10, 0, 10, 10])
-    assert found.measured(Goal("", OURS, 1, THEIRS)).values == (1, 9)
+    assert found.judge(Goal("", OURS, 1, THEIRS)).measured.values == (1, 9)
 
 
 @pytest.mark.parametrize("values", [[], [math.nan], [math.inf, -math.inf]])
 def test_a_goal_without_any_number_is_not_measured(values):
-    goal = Goal("", OURS, 1)
-    assert measured(values).measured(goal) is None
-    assert goal.outcome(None) == "not measured"
+    found = measured(values).judge(Goal("", OURS, 1))
+    assert (found.measured, found.outcome) == (None, "not measured")
 
 
 @pytest.mark.parametrize(
@@ -50,18 +49,17 @@ def test_a_goal_without_any_number_is_not_measured(values):
     [([1, 9, 9], False, "FAIL"), ([9, 1, 1], False, "pass"), ([1, 9, 9], True, "pass")],
 )
 def test_the_median_decides_on_a_goal(values, at_least, outcome):
-    goal = Goal("", OURS, 5, at_least=at_least)
-    assert goal.outcome(measured(values).measured(goal)) == outcome
+    assert measured(values).judge(Goal("", OURS, 5, at_least=at_least)).outcome == outcome
 
 
 def test_a_quick_run_fails_only_goals_that_hold_at_any_size():
     speed, rule = Goal("", OURS, 2), Goal("", OURS, 2, at_any_size=True)
-    missed = Spread.of([3.0])
-    assert speed.outcome(missed) == rule.outcome(missed) == "FAIL"
-    assert speed.outcome(missed, quick=True) == "not judged"
-    assert rule.outcome(missed, quick=True) == "FAIL"
-    assert speed.outcome(Spread.of([1.0]), quick=True) == "pass"
-    assert speed.outcome(None, quick=True) == "not measured"
+    missed, met = measured([3.0]), measured([1.0])
+    assert missed.judge(speed).outcome == missed.judge(rule).outcome == "FAIL"
+    assert missed.judge(speed, quick=True).outcome == "not judged"
+    assert missed.judge(rule, quick=True).outcome == "FAIL"
+    assert met.judge(speed, quick=True).outcome == "pass"
+    assert measured([]).judge(speed, quick=True).outcome == "not measured"
 
 
 def test_a_written_result_is_read_back(tmp_path):
@@ -86,9 +84,9 @@ def test_a_result_file_is_valid_json_and_replaced_as_a_whole(tmp_path):
     ("content", "why"),
     [
         (None, "cannot be read: No such file or directory."),
-        (b"{", "is not a result file: it is not JSON."),
-        (b"\xff\xfe", "is not a result file: it is not JSON."),
-        (b'{"machine": {"a": ' + b"[" * 100_000, "is not a result file: it is not JSON."),
+        (b"{", "is not a result file: Input data was truncated"),
+        (b"\xff\xfe", "is not a result file: "),
+        (b'{"machine": {"a": ' + b"[" * 100_000, "is not a result file: "),
         (b"[]", "is not a result file: Expected `object`"),
         (b'{"benchmark": "store"}', "is not a result file: Object missing required field"),
         (msgspec.json.encode(result()).replace(b'"values":[1.0', b'"values":[null'),
@@ -108,11 +106,10 @@ def test_a_file_that_is_not_a_result_is_refused_in_one_sentence(tmp_path, conten
 
 
 def test_a_folder_is_read_with_the_headline_first_and_other_files_are_ignored(tmp_path):
-    for name in ("agents", "other", "runtime", "store", "switch"):
+    for name in ("agents", "other", "store", "switch"):
         results.write(tmp_path / f"{name}.json", result(name))
-    (tmp_path / "none.json").write_text("{}")
     names = [each.benchmark for each in results.read_folder(tmp_path)]
-    assert names == ["switch", "runtime", "agents", "store", "other"]
+    assert names == ["switch", "agents", "store"]
 
 
 @pytest.mark.parametrize("name", ["switch", "runtime", "agents", "store"])

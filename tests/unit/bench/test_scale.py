@@ -11,9 +11,7 @@ import pytest
 from bench.__main__ import main
 from bench.command import RESULTS
 from bench.errors import CommandError
-from bench.scale import capacity
-from bench.scale.command import PAGE, fill
-from bench.scale.unit_costs import Medians, unit_costs
+from bench.scale import PAGE, Medians, fill, unit_costs
 
 COSTS = unit_costs(Medians(RESULTS))
 
@@ -39,7 +37,7 @@ RATE = "10 messages, one session", "ours", "rate"
     [
         ("store", ("loading", "ours, blocking", "ms"), {}, None),
         ("store", ("one session", "ours, actor", "rate"), {"figure": "x"},
-         'has no rate of "ours, actor" in "one session" from a full run: run '
+         'There is no rate of "ours, actor" in "one session" from a full run: run '
          "`python -m bench store`."),
         ("agents", None, {"quick": True}, "from a full run: run `python -m bench agents`."),
         ("store", ("one session", "ours, actor", "rate"), {"median": 1e6},
@@ -59,24 +57,6 @@ def test_figures_that_are_missing_or_contradict_are_named(
 def test_costs_are_read_from_where_they_were_measured(tmp_path):
     copy(tmp_path, "runtime", ("a warm session", "ours", "kib"), median=20.0)
     assert unit_costs(Medians(tmp_path)) == attrs.evolve(COSTS, warm=20 * 1024.0)
-
-
-def test_needs_grow_with_the_number_of_people():
-    machine = capacity.Machine()
-    for case in capacity.CASES:
-        few = machine.shares(case, COSTS)
-        more = attrs.evolve(case, people=2 * case.people, daily=2 * case.daily)
-        many = machine.shares(more, COSTS)
-        for limit in ("processor", "disk", "model"):
-            assert many[limit] == pytest.approx(2 * few[limit])
-        assert few["memory"] < many["memory"] <= 2 * few["memory"] + 1e-9
-
-
-def test_the_model_is_the_first_limit_and_the_disk_the_second_as_the_page_says():
-    for case in capacity.CASES:
-        needs = capacity.Machine().shares(case, COSTS)
-        assert sorted(needs, key=needs.__getitem__, reverse=True)[:2] == ["model", "disk"]
-        assert max(needs["processor"], needs["memory"]) < needs["disk"] / 2
 
 
 def test_the_page_shows_the_tables_of_the_committed_results(capsys):
