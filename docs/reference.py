@@ -33,7 +33,7 @@ MODULES = {"embed", "errors", "events"}
 """Names of `hermes` that are modules."""
 WIDTH = 100
 STORE_VERBS = {"writes", "alone", "reads", "browses", "searches", "chunked"}
-HOST_VERBS = {"verb", "plain"}
+HOST_VERBS = {"verb", "plain", "stream_verb"}
 """What the lists of verbs are made of, in hermes/store/verbs.py and hermes/embed/verbs.py."""
 INTERNAL = {
     (owner, name)

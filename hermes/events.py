@@ -89,7 +89,7 @@ class Notice(Event, frozen=True):
 
 
 class SessionMoved(Event, frozen=True):
-    """The key leads to another session now."""
+    """The conversation continues in another session."""
 
     old: str | None
     new: str

@@ -1,4 +1,4 @@
-"""Fixtures: a real file, a clock that moves when told, and a runtime."""
+"""Fixtures: a real file, a clock that tests control, and a runtime."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def sql(path):
-    """Run SQL in another process, as a foreign tool would. Returns the rows."""
+    """Run SQL in another process, as another program would. Returns the rows."""
 
     def run(statement, *values):
         return foreign(path, statement, *values)

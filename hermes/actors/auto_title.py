@@ -16,7 +16,7 @@ from hermes.messages import Head, Message
 from hermes.protocols import Store, Summary, Titler, TitleRequest
 from hermes.user_code import contained, leaf, loggable
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 MAX_MESSAGES = 20
 """A conversation with more messages before the turn gets no automatic title any more."""

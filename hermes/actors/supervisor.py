@@ -18,7 +18,7 @@ from hermes.messages import Accepted, InboxReply
 from hermes.outbound import reply_rows
 from hermes.user_code import contained
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
 FAILURE_WINDOW = 60.0

@@ -28,7 +28,7 @@ from hermes.actors.event_bus import Subscription
 from hermes.events import Envelope, TextDelta, ToolStarted, TurnEnded, TurnStarted
 from hermes.user_code import contained
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Show = Callable[[str, int, str], Awaitable[object]]

@@ -56,7 +56,7 @@ class _Window:
 
     @property
     def idle(self) -> bool:
-        """Whether the window can be dropped: no recent call, no pause, nobody waiting."""
+        """Whether the window can be dropped: no recent call, no pause, no waiter."""
         last = self._times[-1] if self._times else -math.inf
         expires = max(last + self._longest, self._paused_until)
         return expires <= trio.current_time() and not self.queue.locked()

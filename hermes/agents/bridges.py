@@ -29,7 +29,7 @@ from hermes.agents.threads import (
 from hermes.messages import AgentSpec, TurnResult
 from hermes.protocols import Agent, RunsOnTrio, SupportsAbandon, Turn
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 GRACE_PERIOD = 5.0
 MAX_ABANDONED = 4
@@ -261,7 +261,7 @@ def blocking_agent(
     Args:
         fn: Called with a `ThreadTurn`; returns the answer as a string or a `TurnResult`.
         grace_period: How long a cancelled turn may run on, in seconds, before it is abandoned.
-        max_abandoned: With so many abandoned turns, new turns fail.
+        max_abandoned: With this many abandoned turns, new turns fail.
         max_threads: Maximum number of threads; further turns wait.
 
     Raises `TypeError` for a coroutine function.
@@ -284,7 +284,7 @@ def asyncio_agent(
     Args:
         fn: Called with a `LoopTurn`; returns the answer as a string or a `TurnResult`.
         grace_period: How long a cancelled turn may run on, in seconds, before it is abandoned.
-        max_abandoned: With so many abandoned turns, new turns fail.
+        max_abandoned: With this many abandoned turns, new turns fail.
 
     Raises `TypeError` for a plain function.
     """

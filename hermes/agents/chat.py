@@ -71,7 +71,7 @@ class _DeltaRelay:
 
     def _feed_text(self, text: str) -> None:
         repeated = self._previous[self._matched : self._matched + len(text)]
-        if not text.startswith(repeated):  # another answer than the one before: begin again
+        if not text.startswith(repeated):  # another answer than before: start again
             text = self._previous[: self._matched] + text
             self._previous, self._emitted = "", [text]
             self.turn.emit(TextDelta(RETRYING, restart=True))

@@ -51,7 +51,7 @@ class ThreadResult(Generic[R]):
     def finish(self, result: outcome.Outcome[R]) -> None:
         """Set the result; never raises, because the calling thread could not handle it."""
         self._outcome = result
-        with contextlib.suppress(trio.RunFinishedError):  # nobody is waiting any more
+        with contextlib.suppress(trio.RunFinishedError):  # the caller no longer waits
             self._token.run_sync_soon(self._finished.set)
         if (on_finish := self.on_finish) is not None:
             on_finish()

@@ -1,6 +1,7 @@
 """Open a runtime inside a Trio, a synchronous or an asyncio program.
 
-None of these imports trio_asyncio. To read the code: trio_host, verbs, blocking_host, asyncio_host.
+None of these imports trio_asyncio. To read the code: trio_host, proxies, verbs, blocking_host,
+asyncio_host.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ if TYPE_CHECKING:
     from hermes.embed.asyncio_host import (
         AsyncioConversation as AsyncioConversation,
         AsyncioRuntime as AsyncioRuntime,
-        AsyncioStream as AsyncioStream,
-        AsyncioSubscription as AsyncioSubscription,
         open_runtime_asyncio as open_runtime_asyncio,
     )
     from hermes.embed.blocking_host import (
         BlockingConversation as BlockingConversation,
         BlockingRuntime as BlockingRuntime,
+        start_runtime as start_runtime,
+    )
+    from hermes.embed.proxies import (
+        AsyncioStream as AsyncioStream,
+        AsyncioSubscription as AsyncioSubscription,
         BlockingStream as BlockingStream,
         BlockingSubscription as BlockingSubscription,
-        start_runtime as start_runtime,
     )
     from hermes.embed.trio_host import (
         RuntimeOptions as RuntimeOptions,
@@ -33,10 +36,9 @@ if TYPE_CHECKING:
 # A program on Trio does not import asyncio and anyio.
 _NAMES = {
     "agent": "ReplyAgent ReplyFunction",
-    "asyncio_host": "AsyncioConversation AsyncioRuntime AsyncioStream AsyncioSubscription "
-    "open_runtime_asyncio",
-    "blocking_host": "BlockingConversation BlockingRuntime BlockingStream BlockingSubscription "
-    "start_runtime",
+    "asyncio_host": "AsyncioConversation AsyncioRuntime open_runtime_asyncio",
+    "blocking_host": "BlockingConversation BlockingRuntime start_runtime",
+    "proxies": "AsyncioStream AsyncioSubscription BlockingStream BlockingSubscription",
     "trio_host": "RuntimeOptions open_runtime",
 }
 if not TYPE_CHECKING:

@@ -1,24 +1,22 @@
 """A runtime inside an asyncio program: the same verbs, awaited on the host's loop.
 
-The runtime runs in a Trio thread of its own.
+The runtime runs in a separate Trio thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from hermes.actors.admin import Admin
 from hermes.actors.conversation import Conversation
-from hermes.actors.event_bus import EventCallback, Subscription
+from hermes.actors.event_bus import EventCallback
 from hermes.actors.runtime import AdapterState, Runtime
-from hermes.actors.stream import Stream
 from hermes.embed.agent import as_agent, builder_for
 from hermes.embed.asyncio_bridge import (
     HostLoop,
@@ -29,142 +27,18 @@ from hermes.embed.asyncio_bridge import (
     host_hooks,
     host_titler,
 )
+from hermes.embed.proxies import AsyncioProxy, AsyncioSubscription
 from hermes.embed.trio_host import RuntimeOptions, open_runtime
-from hermes.embed.verbs import (
-    AdapterStateVerbs,
-    AdminVerbs,
-    AsyncioProxy,
-    ConversationVerbs,
-    RuntimeVerbs,
-)
-from hermes.events import Envelope, RuntimeEvent
-from hermes.messages import JsonObject, Reply, Source, WhenBusy
-
-
-class AsyncioStream(AsyncioProxy[Callable[[], Stream]]):
-    """The events of one message, for an `async for` on the host's loop. See `hermes.Stream`."""
-
-    def __init__(self, portal: BlockingPortal, target: Callable[[], Stream]) -> None:
-        super().__init__(portal, target)
-        self._stream: Stream | None = None
-
-    @property
-    def reply(self) -> Reply | None:
-        """The reply, after the last event."""
-        return None if self._stream is None else self._stream.reply
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> RuntimeEvent:
-        event = await self._call(self._next)
-        if event is None:
-            raise StopAsyncIteration
-        return event
-
-    async def _next(self) -> RuntimeEvent | None:
-        if self._stream is None:
-            self._stream = self._target()
-        return await anext(self._stream, None)
-
-    async def aclose(self) -> None:
-        """Stop receiving. The turn goes on, or is interrupted if that was asked for."""
-        if self._stream is not None:
-            await self._call(self._stream.aclose)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-
-class AsyncioSubscription(AsyncioProxy[Callable[[], Subscription]]):
-    """Events for one subscriber, for an `async for` on the host's loop.
-
-    Use it with `async with`: it receives events from the start of the block. See
-    `hermes.Subscription`.
-    """
-
-    def __init__(self, portal: BlockingPortal, target: Callable[[], Subscription]) -> None:
-        super().__init__(portal, target)
-        self._subscription: Subscription | None = None
-
-    @property
-    def lost(self) -> int:
-        """How many events were lost because the subscriber fell behind."""
-        return 0 if self._subscription is None else self._subscription.lost
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Envelope:
-        envelope = await self._call(self._next)
-        if envelope is None:
-            raise StopAsyncIteration
-        return envelope
-
-    async def _next(self) -> Envelope | None:
-        return await anext(await self._open(), None)
-
-    async def _open(self) -> Subscription:
-        if self._subscription is None:
-            self._subscription = self._target()
-        return self._subscription
-
-    async def aclose(self) -> None:
-        """Stop receiving. Events that have arrived can still be read."""
-        if self._subscription is not None:
-            await self._call(self._subscription.aclose)
-
-    async def __aenter__(self) -> Self:
-        await self._call(self._open)
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.aclose()
+from hermes.embed.verbs import AdapterStateVerbs, AdminVerbs, ConversationVerbs, RuntimeVerbs
+from hermes.events import Envelope
+from hermes.messages import Source
 
 
 class AsyncioConversation(ConversationVerbs, AsyncioProxy[Conversation]):
-    """The verbs of `Conversation`, awaited on the host's loop."""
+    """The verbs of `Conversation`, awaited on the host's loop.
 
-    @property
-    def session_key(self) -> str:
-        """The key of the conversation."""
-        return self._target.session_key
-
-    def stream(
-        self,
-        text: str,
-        *,
-        source: Source | None = None,
-        parts: Sequence[JsonObject] | None = None,
-        when_busy: WhenBusy | None = None,
-        event_id: str | None = None,
-        interrupt_on_exit: bool = False,
-    ) -> AsyncioStream:
-        """Send a message and iterate over the events until the reply. See `Runtime.stream`."""
-        return AsyncioStream(
-            self._portal,
-            lambda: self._target.stream(
-                text,
-                source=source,
-                parts=parts,
-                when_busy=when_busy,
-                event_id=event_id,
-                interrupt_on_exit=interrupt_on_exit,
-            ),
-        )
+    `stream` is not awaited; it returns an `AsyncioStream`.
+    """
 
 
 class AsyncioAdmin(AdminVerbs, AsyncioProxy[Admin]):
@@ -176,7 +50,10 @@ class AsyncioAdapterState(AdapterStateVerbs, AsyncioProxy[AdapterState]):
 
 
 class AsyncioRuntime(RuntimeVerbs, AsyncioProxy[Runtime]):
-    """The verbs of `Runtime`, awaited on the host's loop."""
+    """The verbs of `Runtime`, awaited on the host's loop.
+
+    `stream` is not awaited; it returns an `AsyncioStream`.
+    """
 
     def __init__(self, portal: BlockingPortal, target: Runtime) -> None:
         super().__init__(portal, target)
@@ -191,27 +68,6 @@ class AsyncioRuntime(RuntimeVerbs, AsyncioProxy[Runtime]):
             self._portal, self._target.conversation(session_key, source=source)
         )
 
-    def stream(  # noqa: PLR0913 - the options of a message
-        self,
-        session_key: str,
-        text: str,
-        *,
-        source: Source | None = None,
-        parts: Sequence[JsonObject] | None = None,
-        when_busy: WhenBusy | None = None,
-        event_id: str | None = None,
-        interrupt_on_exit: bool = False,
-    ) -> AsyncioStream:
-        """Send a message and iterate over the events until the reply. See `Runtime.stream`."""
-        return self.conversation(session_key).stream(
-            text,
-            source=source,
-            parts=parts,
-            when_busy=when_busy,
-            event_id=event_id,
-            interrupt_on_exit=interrupt_on_exit,
-        )
-
     def subscribe(
         self,
         session_key: str | None = None,
@@ -220,25 +76,28 @@ class AsyncioRuntime(RuntimeVerbs, AsyncioProxy[Runtime]):
         deltas: bool = True,
     ) -> AsyncioSubscription:
         """Receive events from the start of an `async with` block. A callback runs on the loop."""
-        loop = asyncio.get_running_loop()
-        on_event = None
-        if callback is not None:
-            function = callback
-
-            def on_event(envelope: Envelope) -> None:
-                loop.call_soon_threadsafe(function, envelope)
-
+        on_event = None if callback is None else _on_loop(callback)
         return AsyncioSubscription(
             self._portal,
             lambda: self._target.subscribe(session_key, callback=on_event, deltas=deltas),
         )
 
 
+def _on_loop(callback: EventCallback) -> EventCallback:
+    """Return a function for the runtime's thread that calls `callback` on the host's loop."""
+    loop = asyncio.get_running_loop()
+
+    def call_soon(envelope: Envelope) -> None:
+        loop.call_soon_threadsafe(callback, envelope)
+
+    return call_soon
+
+
 @asynccontextmanager
 async def open_runtime_asyncio(
     path: str | os.PathLike[str], **options: Unpack[RuntimeOptions]
 ) -> AsyncIterator[AsyncioRuntime]:
-    """Open a runtime in a thread of its own, for an asyncio program. Leaving drains it.
+    """Open a runtime in a separate thread, for an asyncio program. Leaving drains it.
 
     The options are those of `open_runtime`. Agents, hooks, compressors, titlers and adapters that
     are coroutines run on the loop of the caller.

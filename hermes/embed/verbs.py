@@ -6,54 +6,31 @@ the descriptors give each its own form, with the signature and the docstring of 
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Coroutine
 from types import MethodType
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
-
-from anyio.from_thread import BlockingPortal
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, overload
 
 from hermes.actors.admin import Admin
 from hermes.actors.conversation import Conversation
 from hermes.actors.runtime import AdapterState, Runtime
+from hermes.actors.stream import Stream
+from hermes.embed.proxies import (
+    AsyncioProxy,
+    AsyncioStream,
+    BlockingProxy,
+    BlockingStream,
+    Proxy,
+)
 
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class BlockingProxy(Generic[T]):
-    """A Trio object in another thread, whose verbs block the calling thread."""
-
-    def __init__(self, portal: BlockingPortal, target: T) -> None:
-        self._portal = portal
-        self._target = target
-
-    def _call(self, function: Callable[[], Awaitable[R]]) -> R:
-        """Run a function in the runtime's thread and wait; Ctrl-C here cancels it there."""
-        future = self._portal.start_task_soon(function)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-
-class AsyncioProxy(Generic[T]):
-    """A Trio object in another thread, whose verbs are awaited on an asyncio loop."""
-
-    def __init__(self, portal: BlockingPortal, target: T) -> None:
-        self._portal = portal
-        self._target = target
-
-    async def _call(self, function: Callable[[], Awaitable[R]]) -> R:
-        """Run a function in the runtime's thread; cancelled here, it is cancelled there."""
-        return await asyncio.wrap_future(self._portal.start_task_soon(function))
+V = TypeVar("V")
 
 
 class verb(Generic[T, P, R]):  # noqa: N801 - used like a decorator
-    """A method of a Trio class, async or not, for both kinds of proxies."""
+    """An async method of a Trio class, for both kinds of proxies."""
 
     def __init__(self, method: Callable[Concatenate[T, P], Awaitable[R]]) -> None:
         self._method = method
@@ -67,16 +44,30 @@ class verb(Generic[T, P, R]):  # noqa: N801 - used like a decorator
     def __get__(
         self, proxy: AsyncioProxy[T], owner: object
     ) -> Callable[P, Coroutine[Any, Any, R]]: ...
-    def __get__(self, proxy: Any, owner: object) -> Any:
+    def __get__(self, proxy: BlockingProxy[T] | AsyncioProxy[T] | None, owner: object) -> object:
         if proxy is None:
             return self
-        method = MethodType(self._method, proxy._target)  # noqa: SLF001
+        return _bind(self._method, proxy, proxy._call)  # noqa: SLF001
 
-        @functools.wraps(method)
-        def bound(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return proxy._call(lambda: method(*args, **kwargs))  # noqa: SLF001
 
-        return bound
+class stream_verb(Generic[T, P]):  # noqa: N801 - used like a decorator
+    """A method of a Trio class that returns a `Stream`, for both kinds of proxies."""
+
+    def __init__(self, method: Callable[Concatenate[T, P], Stream]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    @overload
+    def __get__(self, proxy: None, owner: object) -> stream_verb[T, P]: ...
+    @overload
+    def __get__(self, proxy: BlockingProxy[T], owner: object) -> Callable[P, BlockingStream]: ...
+    @overload
+    def __get__(self, proxy: AsyncioProxy[T], owner: object) -> Callable[P, AsyncioStream]: ...
+    def __get__(self, proxy: BlockingProxy[T] | AsyncioProxy[T] | None, owner: object) -> object:
+        if proxy is None:
+            return self
+        stream = BlockingStream if isinstance(proxy, BlockingProxy) else AsyncioStream
+        return _bind(self._method, proxy, functools.partial(stream, proxy._portal))  # noqa: SLF001
 
 
 def plain(method: Callable[Concatenate[T, P], R]) -> verb[T, P, R]:
@@ -89,53 +80,73 @@ def plain(method: Callable[Concatenate[T, P], R]) -> verb[T, P, R]:
     return verb(awaitable)
 
 
+def _bind(
+    method: Callable[Concatenate[T, P], R], proxy: Proxy[T], run: Callable[[Callable[[], R]], V]
+) -> Callable[P, V]:
+    """Return a function like the method, which passes the call to `run` for the other thread."""
+    original = MethodType(method, proxy._target)  # noqa: SLF001
+
+    @functools.wraps(original)
+    def bound(*args: P.args, **kwargs: P.kwargs) -> V:
+        return run(lambda: original(*args, **kwargs))
+
+    return bound
+
+
 class RuntimeVerbs:
-    """The verbs of `Runtime` that wait."""
+    """The verbs of `Runtime`, except those whose results differ between hosts."""
 
-    ask = verb(Runtime.ask)
-    submit = verb(Runtime.submit)
-    is_answered = verb(Runtime.is_answered)
-    wait_hooks = verb(Runtime.wait_hooks)
-    drain = verb(Runtime.drain)
+    ask: Final = verb(Runtime.ask)
+    stream: Final = stream_verb(Runtime.stream)
+    submit: Final = verb(Runtime.submit)
+    is_answered: Final = verb(Runtime.is_answered)
+    wait_hooks: Final = verb(Runtime.wait_hooks)
+    drain: Final = verb(Runtime.drain)
 
 
-class ConversationVerbs:
+class ConversationVerbs(Proxy[Conversation]):
     """The verbs of `Conversation`."""
 
-    ask = verb(Conversation.ask)
-    steer = verb(Conversation.steer)
-    interrupt = verb(Conversation.interrupt)
-    retry = verb(Conversation.retry)
-    new = verb(Conversation.new)
-    switch = verb(Conversation.switch)
-    branch = verb(Conversation.branch)
-    undo = verb(Conversation.undo)
-    compress = verb(Conversation.compress)
-    close = verb(Conversation.close)
-    set_agent = verb(Conversation.set_agent)
-    title = verb(Conversation.title)
-    set_title = verb(Conversation.set_title)
-    status = verb(Conversation.status)
-    snapshot = plain(Conversation.snapshot)
-    history = verb(Conversation.history)
-    sessions = verb(Conversation.sessions)
-    search = verb(Conversation.search)
+    @property
+    def session_key(self) -> str:
+        """The key of the conversation."""
+        return self._target.session_key
+
+    ask: Final = verb(Conversation.ask)
+    stream: Final = stream_verb(Conversation.stream)
+    steer: Final = verb(Conversation.steer)
+    interrupt: Final = verb(Conversation.interrupt)
+    retry: Final = verb(Conversation.retry)
+    new: Final = verb(Conversation.new)
+    switch: Final = verb(Conversation.switch)
+    branch: Final = verb(Conversation.branch)
+    undo: Final = verb(Conversation.undo)
+    compress: Final = verb(Conversation.compress)
+    close: Final = verb(Conversation.close)
+    set_agent: Final = verb(Conversation.set_agent)
+    title: Final = verb(Conversation.title)
+    set_title: Final = verb(Conversation.set_title)
+    status: Final = verb(Conversation.status)
+    snapshot: Final = plain(Conversation.snapshot)
+    history: Final = verb(Conversation.history)
+    sessions: Final = verb(Conversation.sessions)
+    search: Final = verb(Conversation.search)
 
 
 class AdminVerbs:
     """The verbs of `Admin`."""
 
-    sessions = verb(Admin.sessions)
-    find = verb(Admin.find)
-    messages = verb(Admin.messages)
-    delete = verb(Admin.delete)
-    running_turns = plain(Admin.running_turns)
-    statistics = verb(Admin.statistics)
-    passivate = plain(Admin.passivate)
+    sessions: Final = verb(Admin.sessions)
+    find: Final = verb(Admin.find)
+    messages: Final = verb(Admin.messages)
+    delete: Final = verb(Admin.delete)
+    running_turns: Final = plain(Admin.running_turns)
+    statistics: Final = verb(Admin.statistics)
+    passivate: Final = plain(Admin.passivate)
 
 
 class AdapterStateVerbs:
     """The verbs of `AdapterState`."""
 
-    get = verb(AdapterState.get)
-    set = verb(AdapterState.set)
+    get: Final = verb(AdapterState.get)
+    set: Final = verb(AdapterState.set)

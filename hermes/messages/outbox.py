@@ -40,7 +40,7 @@ class OutboxRow(msgspec.Struct, frozen=True):
 
 
 class InboxReply(msgspec.Struct, frozen=True, kw_only=True):
-    """Closes inbox rows that get no turn, and writes what their senders are told.
+    """Closes inbox rows that get no turn, and stores the replies to their senders.
 
     Both happen in the transaction of the operation that the reply is passed to.
     """

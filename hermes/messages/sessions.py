@@ -85,7 +85,7 @@ class SessionMatch(msgspec.Struct, frozen=True):
     """A conversation found by id or title.
 
     `lineage` is the chain of compressions from the first session to the current one, and
-    `session_keys` are the keys whose route leads to it. `session` is None until the first turn of
+    `session_keys` are the keys whose route names it. `session` is None until the first turn of
     the conversation is committed.
     """
 
@@ -100,7 +100,7 @@ class SessionMatch(msgspec.Struct, frozen=True):
 
 
 class Route(msgspec.Struct, frozen=True):
-    """The session that a session_key leads to; the fields are in the order of the columns.
+    """The current session of a session_key; the fields are in the order of the columns.
 
     `epoch` grows each time the route is pointed at another session. `pending_title` is a title that
     waits for the session's first row, and `notice` a text that the user is shown once.
@@ -130,7 +130,7 @@ class SessionChange(msgspec.Struct, frozen=True, kw_only=True):
     old_session_id: str | None
     """The session before the change; None if the key had none."""
     session_id: str | None
-    """The session that the key leads to now. It may have no row before its first message."""
+    """The current session of the key. It may have no row before its first message."""
     changed: bool = True
     failed: bool = False
     """Whether `compress` was tried and failed; nothing was changed."""

@@ -95,7 +95,7 @@ class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reply"):
-    """The outcome of a message: what its sender is told, and how the turn ended."""
+    """The outcome of a message: the reply to its sender, and how the turn ended."""
 
     text: str
     session_id: str

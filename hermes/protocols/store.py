@@ -50,7 +50,7 @@ class InboxStore(Protocol):
         ...
 
     def answer(self, answer: InboxReply | None) -> Awaitable[None]:
-        """Close inbox rows without a turn and store what their senders are told."""
+        """Close inbox rows without a turn and store the replies to their senders."""
         ...
 
     def open_inbox(

@@ -1,7 +1,7 @@
 """Encoded forms of a secret, and texts with their escape sequences decoded.
 
 A key inside a URL, a JSON document, a `repr` or a basic authentication header looks different from
-the key in the configuration, and gives it away all the same.
+the key in the configuration, and still reveals it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from hermes.messages import Message, TurnResult
 from hermes.redaction.stream import Redact, Redactor
 from hermes.user_code import contained
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 class EventRedactor:

@@ -21,9 +21,9 @@ from hermes.settings.schema import AgentKind, LogForm
 try:
     from hermes.run.app import Frontend, ReservedStdio, Stopped, database_path, run_bot
     from hermes.run.logs import configure
-except ModuleNotFoundError as missing:
+except ModuleNotFoundError as _missing:
     sys.stderr.write(
-        f"The bot needs the package {missing.name}: pip install 'hermes-runtime[bot]'\n"
+        f"The bot needs the package {_missing.name}: pip install 'hermes-runtime[bot]'\n"
     )
     sys.exit(2)
 

@@ -30,7 +30,7 @@ from hermes.run.telemetry import Telemetry
 from hermes.settings import Problem, Settings, SettingsError
 from hermes.store import file_lock
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 Frontend: TypeAlias = Literal["console", "stdio", "none"]
 ReservedStdio: TypeAlias = tuple[int, int] | None

@@ -1,4 +1,4 @@
-"""The log of the bot: one line per event, as text or JSON, written by a thread of its own.
+"""The log of the bot: one line per event, as text or JSON, written by a separate thread.
 
 Everything that is logged in the process passes here, also by other libraries and for unhandled
 exceptions. No content of messages is logged: neither texts nor the messages of exceptions of other

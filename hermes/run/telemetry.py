@@ -32,7 +32,7 @@ from hermes.run.metrics import MetricsCollector
 from hermes.run.prometheus import prometheus_text
 from hermes.user_code import contained
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 WRITE_INTERVAL = 5.0
 MAX_TURNS = 10_000

@@ -135,7 +135,7 @@ def _check_table(
         if name in kinds:
             yield from _check(value, kinds[name], (*path, name))
         elif table is not Settings and name in Settings.__struct_fields__:
-            yield (*path, name), f"unknown key; it is a table of its own, [{name}]"
+            yield (*path, name), f"unknown key; it is a separate table, [{name}]"
         else:
             yield (*path, name), f"unknown key{did_you_mean(name, kinds)}"
     for field in msgspec.structs.fields(table):
@@ -163,7 +163,7 @@ def _choices(kind: Any) -> list[str]:
 
 
 def _message(error: msgspec.ValidationError) -> str:
-    """Return a message of msgspec in the words of TOML."""
+    """Return a message of msgspec in terms of TOML."""
     message = _JSON_PATH.sub("", str(error)).replace(" | null", "")
     message = _TYPE_NAME.sub(lambda found: _TYPE_NAMES[found[0]], message)
     return message[:1].lower() + message[1:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import attrs
 import msgspec
@@ -12,7 +12,7 @@ import msgspec
 from hermes.messages import JsonObject
 from hermes.testing.script import ErrorReason, ModelAnswer
 
-encode = msgspec.json.Encoder().encode
+encode: Final = msgspec.json.Encoder().encode
 NOTHING = msgspec.Raw()
 
 

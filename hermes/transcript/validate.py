@@ -10,7 +10,7 @@ import msgspec
 from hermes.messages import Extra, Message, TurnResult, Usage
 
 MAX_DEPTH = 100
-"""JSON that is nested more deeply might exhaust the stack when it is read again."""
+"""The deepest nesting of JSON that is stored; more might exhaust the stack of a reader."""
 MAX_SESSION_ID = 200
 _MAX_INT = 2**63 - 1
 _EXTRA_FIELDS = Extra.__struct_fields__

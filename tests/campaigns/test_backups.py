@@ -45,7 +45,7 @@ def check(path, acknowledged):
 # Under load
 
 
-def test_backups_under_load_are_whole(path, tmp_path, prove):
+def test_backups_under_load_are_complete(path, tmp_path, prove):
     backups = 100 if prove else 8
     slowest = 0.0
     with writing(path, tmp_path) as writers, SessionStore(path) as store:
@@ -79,8 +79,8 @@ def report(backups, slowest, said):
     )
 
 
-def test_backups_of_the_actor_under_load_are_whole(path, tmp_path, prove):
-    """With other processes and with tasks of its own, which do not wait for the copy."""
+def test_backups_of_the_actor_under_load_are_complete(path, tmp_path, prove):
+    """Other processes and tasks of this one write meanwhile; the tasks do not wait for the copy."""
     backups = 30 if prove else 3
 
     async def append_for_ever(store, acknowledged, who):
@@ -132,7 +132,7 @@ def test_a_vacuum_under_load_keeps_everything(path, tmp_path, prove):
     report(0, 0, said)
 
 
-def test_the_harness_notices_half_a_turn_and_a_lost_one(path, tmp_path):
+def test_the_harness_detects_a_partial_turn_and_a_lost_turn(path, tmp_path):
     """Mutants: a copy without a row, and a copy without an acknowledged turn."""
     with writing(path, tmp_path, 1) as writers:
         writers.wait_for(5)
@@ -159,7 +159,7 @@ def stored(path):
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022])
-def test_a_backup_is_for_its_owner_alone_and_stands_alone(stored, tmp_path, umask):
+def test_a_backup_is_private_and_needs_no_other_file(stored, tmp_path, umask):
     before = os.umask(umask)
     try:
         target = stored.backup(tmp_path / "copy.db")
@@ -170,7 +170,7 @@ def test_a_backup_is_for_its_owner_alone_and_stands_alone(stored, tmp_path, umas
     assert foreign(target, "PRAGMA journal_mode") == [["delete"]]
 
 
-def test_an_existing_target_is_refused_unchanged(stored, tmp_path):
+def test_an_existing_target_is_refused_and_not_changed(stored, tmp_path):
     target = tmp_path / "copy.db"
     target.write_text("precious")
     with pytest.raises(StoreRefused) as caught:
@@ -189,7 +189,7 @@ def test_a_target_in_a_missing_folder_is_refused(stored, tmp_path):
     assert str(tmp_path / "none") in str(caught.value)
 
 
-def test_a_backup_is_restored_by_putting_it_in_place(stored, path, tmp_path):
+def test_a_backup_is_restored_by_moving_it_into_place(stored, path, tmp_path):
     target = stored.backup(tmp_path / "copy.db")
     stored.append_message("s", "user", "lost by the restore")
     stored.close()
@@ -255,7 +255,7 @@ def test_a_kill_in_the_middle_of_a_backup_leaves_no_copy(stored, path, tmp_path,
         assert len(copy.get_messages("s")) == 2001
 
 
-def test_a_backup_reads_as_plain_sqlite(stored, tmp_path):
+def test_a_backup_can_be_read_with_plain_sqlite(stored, tmp_path):
     """Conversations can be read without Hermes."""
     target = stored.backup(tmp_path / "copy.db")
     db = apsw.Connection(str(target), flags=apsw.SQLITE_OPEN_READONLY)

@@ -29,7 +29,7 @@ def run_campaign(path, kills, *, seed=1, mutant="", sessions=0):
     return json.loads(done.stdout)
 
 
-def test_a_bot_that_is_killed_over_and_over_loses_nothing_and_repeats_nothing(path, prove):
+def test_a_bot_that_is_killed_repeatedly_loses_nothing_and_repeats_nothing(path, prove):
     seen = run_campaign(path, 1000 if prove else 60, sessions=10_000 if prove else 0)
     assert seen["violations"] == []
     assert seen["acknowledged"] > 100

@@ -49,7 +49,7 @@ class Model:
 
 
 @threads_only
-async def test_it_stays_below_its_window_for_ever(start, path, prove):
+async def test_a_conversation_always_stays_below_its_window(start, path, prove):
     turns = 2000 if prove else 150
     model_of = Model()
     async with (

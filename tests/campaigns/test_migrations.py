@@ -116,7 +116,7 @@ def check(path, rows, sessions):
 
 
 @pytest.mark.parametrize("version", range(1, CURRENT + 1))
-def test_a_file_of_each_version_opens_with_everything_in_it(fixture, version):
+def test_a_file_of_each_version_opens_with_all_its_content(fixture, version):
     path = fixture(version)
     rows = reference(path)
     SessionStore(path).close()
@@ -169,7 +169,7 @@ def test_old_messages_can_be_searched(fixture, version):
 
 
 @pytest.mark.parametrize("version", OLDER)
-def test_what_older_versions_left_behind_is_tidied_once(fixture, version):
+def test_leftovers_of_older_versions_are_cleaned_up_once(fixture, version):
     path = fixture(version, 20)
     with SessionStore(path) as store:
         assert store.get_session("ghost") is None
@@ -181,7 +181,7 @@ def test_what_older_versions_left_behind_is_tidied_once(fixture, version):
         assert store.get_session("tui")
 
 
-def test_a_current_file_is_not_tidied(fixture):
+def test_a_current_file_is_not_cleaned_up(fixture):
     with SessionStore(fixture(CURRENT, 20)) as store:
         assert store.get_session("ghost")
         assert store.get_session("orphan").end_reason is None
@@ -218,7 +218,7 @@ def test_a_kill_at_every_statement_of_a_migration_loses_nothing(
 
 
 @pytest.mark.parametrize("version", OLDER)
-def test_a_migration_killed_again_and_again_arrives(fixture, server, version):
+def test_a_migration_that_is_killed_repeatedly_completes(fixture, server, version):
     path = fixture(version, 20)
     rows = reference(path)
     for nth in range(5, 60, 6):
@@ -248,7 +248,7 @@ def test_a_full_disk_leaves_the_old_version(fixture, server, version, prove):
             assert len(refusal.splitlines()) == 1
             assert str(target) in refusal
             assert version_of(target)[0] in range(version, CURRENT)
-        SessionStore(target).close()  # there is room again
+        SessionStore(target).close()  # there is space again
         check(target, rows, SESSIONS)
         shutil.rmtree(target.parent)
     assert refusals > 3
@@ -275,9 +275,7 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.parametrize("version", OLDER)
-def test_a_disk_that_is_really_full_leaves_the_old_version(
-    fixture, small_disk, server, version, prove
-):
+def test_a_disk_that_runs_full_leaves_the_old_version(fixture, small_disk, server, version, prove):
     only_the_ends(version, prove)
     path = fixture(version)
     rows = reference(path)
@@ -328,7 +326,7 @@ def digest(path):
     ],
 )
 @pytest.mark.parametrize("version", [1, CURRENT])
-def test_a_file_that_is_not_for_us_is_refused_unchanged(
+def test_an_unsuitable_file_is_refused_and_not_changed(
     fixture, server, version, pragma, words, logged
 ):
     path = fixture(version, 20)
@@ -349,7 +347,7 @@ def test_a_file_that_is_not_for_us_is_refused_unchanged(
     assert [file.name for file in path.parent.glob("*backup*")] == []
 
 
-def test_an_empty_file_is_new(tmp_path):
+def test_an_empty_file_becomes_a_new_store(tmp_path):
     path = tmp_path / "state.db"
     path.touch()
     with SessionStore(path) as store:

@@ -138,7 +138,7 @@ def record_large(folder: Path, store_class: type[SessionStore] = SessionStore) -
 
 @attrs.define
 class Content:
-    """The content of a file that is surely on disk, and the operations since."""
+    """The content of a file that is certainly on disk, and the operations since."""
 
     synced: bytearray | None = None
     since: list[Write | Truncate] = attrs.Factory(list)

@@ -1,8 +1,8 @@
-"""C4: real processes race for one file. One rotates, the others learn which; no row is lost.
+"""C4: real processes race for one file. One rotates, the others get its result; no row is lost.
 
 Each campaign is a function that returns the violations it saw. It runs on the store and on mutants
 of it (see `tests.support.racing`): `rotate` without the comparison (M3), a lease without its token
-(M7), a lease on the wall clock (M8), transactions that begin deferred (M13).
+(M7), a lease on the wall clock (M8), transactions that start deferred (M13).
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def judge_leases(prepared):
 
 
 def judge_lineage(judge, session_id, key, route, answers):
-    """There is one child, the parent has ended, and the route leads to the child."""
+    """There is one child, the parent has ended, and the route names the child."""
     parent = judge.get_session(session_id)
     if parent.end_reason != "compression":
         yield f"the parent ended with {parent.end_reason}"
@@ -147,7 +147,7 @@ def judge_rows(judge, session_id, answers, appended):
                 yield f"the child of {name} has {len(carried)} carried rows, of {acknowledged}"
 
 
-def test_one_of_many_processes_rotates_and_nothing_is_lost(path, prove):
+def test_exactly_one_process_rotates_and_nothing_is_lost(path, prove):
     processes, rounds = (8, 1000) if prove else (4, 100)
     assert race(path, processes, rounds) == []
 
@@ -169,7 +169,7 @@ def test_the_mutant_that_does_not_compare_forks_without_the_index(path):
     assert [v for v in violations if "winners" in v]
 
 
-def test_the_mutant_that_begins_deferred_is_caught(path):
+def test_the_mutant_that_starts_deferred_is_caught(path):
     """M13: an outdated snapshot cannot be written from, however long it waits."""
     violations = race(path, 4, 30, "deferred")
     assert [v for v in violations if "StoreBusy" in v]
@@ -217,7 +217,7 @@ def freeze_once(holder, other, session_id, ttl, *, first):
     return found
 
 
-def test_a_holder_that_slept_past_its_lease_cannot_rotate(path, prove):
+def test_a_holder_whose_lease_has_expired_cannot_rotate(path, prove):
     assert freeze(path, 200 if prove else 10) == []
 
 
@@ -227,7 +227,7 @@ def test_the_mutant_without_a_token_is_caught(path):
     assert [v for v in violations if "slept through its lease and rotated" in v]
 
 
-def test_the_lease_of_a_killed_holder_is_taken_over(path, prove):
+def test_the_lease_of_a_killed_holder_is_acquired_by_another_process(path, prove):
     ttl = 0.2
     with SessionStore(path) as judge, racing(path, ["other"]) as (other,):
         for number in range(20 if prove else 3):
@@ -297,7 +297,7 @@ def jump_once(holder, other, session_id, jumps):
     return found
 
 
-def test_setting_the_date_ends_nobodys_lease(path, prove):
+def test_setting_the_date_does_not_end_a_lease(path, prove):
     assert jump(path, 200 if prove else 20) == []
 
 
@@ -309,7 +309,7 @@ def test_the_mutant_with_leases_on_the_wall_clock_is_caught(path):
 
 
 @pytest.mark.parametrize("days", [-1, 1])
-def test_a_lease_does_not_look_at_the_date(store, world, days):
+def test_a_lease_does_not_depend_on_the_date(store, world, days):
     store.create_session("s")
     assert store.acquire_lease("s", "a")
     world.now += days * DAY

@@ -47,7 +47,7 @@ async def fill(store) -> tuple[list[str], int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_full_disk_is_told_and_service_resumes_when_there_is_room(kind, small_disk):
+def test_a_full_disk_is_reported_and_service_resumes_when_there_is_space(kind, small_disk):
     path = small_disk / "state.db"
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"z" * 150_000)
@@ -149,7 +149,7 @@ async def append_until_stopped(store) -> list[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("accident", ["log removed", "file replaced", "file removed"])
-def test_files_taken_away_stop_the_store_without_a_false_acknowledgement(kind, accident, tmp_path):
+def test_removed_files_stop_the_store_without_a_false_acknowledgement(kind, accident, tmp_path):
     path, other = tmp_path / "state.db", tmp_path / "other.db"
     with SessionStore(other) as store:
         store.create_session("s1")

@@ -1,4 +1,4 @@
-"""C3: random interleavings of messages, commands, cancellations, crashes, foreign writes and time.
+"""C3: random interleavings of messages, commands, cancellations, crashes, other writers and time.
 
 A script of operations runs against the real actors and a real file, on a virtual clock, with a
 store that works inline, so that a failing script repeats exactly. COMMITs fail on demand: busy,
@@ -371,7 +371,7 @@ def check_order(rows, order):
 
 
 def check_telling(story, db):
-    """Each accepted message is in a transcript, or its sender was told that it is not."""
+    """Each accepted message is in a transcript, or its sender was notified that it is not."""
     bodies = [json.loads(body) for (body,) in db.execute("SELECT body FROM outbox")]
     texts = [body["text"] for body in bodies]
     dropped = sum(int(found[1]) for text in texts if (found := CANCELLED.search(text)))
@@ -427,7 +427,7 @@ def fresh():
 
 @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), deadline=None)
 @given(script=st.lists(OPERATIONS, max_size=40))
-def test_every_promise_holds_whatever_happens(fresh, script):
+def test_every_guarantee_holds_for_any_sequence_of_operations(fresh, script):
     simulate(fresh(), script)
 
 

@@ -101,6 +101,6 @@ def test_memory_stays_bounded_and_flat(path, prove):
     assert figures["actors"] < sessions
 
 
-def test_the_measure_notices_what_is_never_let_go(path):
+def test_the_measurement_detects_memory_that_is_never_freed(path):
     """Mutant: without bounds, memory grows with every conversation."""
     assert growth(soak(path, 1_000, 10, 800, "unbounded")) > GROWTH

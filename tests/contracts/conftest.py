@@ -29,7 +29,7 @@ def store(path, world):
 
 @pytest.fixture
 def sql(path):
-    """Run SQL on a connection of its own, without the store's functions; return the rows."""
+    """Run SQL on a separate connection, without the store's functions; return the rows."""
     connections = []
 
     def run(statement, *values):

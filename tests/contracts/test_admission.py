@@ -1,4 +1,4 @@
-"""Who was let in, and who asks to be: codes that are good once and for an hour."""
+"""Paired principals and pairing requests: a code is valid once and for an hour."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def user(source=ALICE):
     return source.platform, source.account, source.user_id
 
 
-def test_nobody_is_known_before_he_was_let_in(store):
+def test_nobody_is_paired_at_first(store):
     assert store.find_principal(*user()) is None
     assert store.principals() == []
     assert store.pairings() == []
 
 
-def test_a_stranger_waits_with_a_code_and_is_let_in_by_it_once(store, world):
+def test_an_unknown_user_gets_a_code_that_pairs_it_once(store, world):
     assert ask(store)
     now = world.now
     waiting = Pairing(ALICE, "k:42", now, now + HOUR)
@@ -64,7 +64,7 @@ def test_a_stranger_waits_with_a_code_and_is_let_in_by_it_once(store, world):
     assert store.approve_pairing("AAAA-0001", "user", CONSOLE) == PairingRejected(4)
 
 
-def test_an_operator_can_be_made_too_and_a_later_pairing_counts(store, world):
+def test_a_code_can_pair_an_operator_and_the_latest_pairing_wins(store, world):
     ask(store)
     store.approve_pairing("AAAA-0001", "operator", CONSOLE)
     assert store.find_principal(*user()) == "operator"
@@ -74,7 +74,7 @@ def test_an_operator_can_be_made_too_and_a_later_pairing_counts(store, world):
     assert store.principals() == [Principal(*user(), "user", "Al", world.now)]
 
 
-def test_a_guest_cannot_be_made_and_nothing_is_left_of_the_try(store):
+def test_pairing_a_guest_is_refused_and_changes_nothing(store):
     ask(store)
     with pytest.raises(Exception, match="role"):
         store.approve_pairing("AAAA-0001", "guest", CONSOLE)
@@ -98,7 +98,7 @@ def test_a_guest_cannot_be_made_and_nothing_is_left_of_the_try(store):
         ("telegram", "bot", "42\x00"),
     ],
 )
-def test_only_the_same_platform_account_and_id_are_the_same_principal(store, other):
+def test_a_principal_is_identified_by_platform_account_and_id(store, other):
     ask(store)
     store.approve_pairing("AAAA-0001", "user", CONSOLE)
     ask(store, replace(ALICE, user_id="u"), "AAAA-0002")
@@ -106,7 +106,7 @@ def test_only_the_same_platform_account_and_id_are_the_same_principal(store, oth
     assert store.find_principal(*other) is None
 
 
-def test_the_code_is_nowhere_but_in_what_was_said(store, sql):
+def test_the_code_is_not_stored_in_the_pairings_table(store, sql):
     ask(store, say=())
     found = sql("SELECT * FROM pairings")
     assert "AAAA" not in json.dumps(found)
@@ -120,7 +120,7 @@ def test_the_same_code_with_another_salt_has_another_digest(store, sql):
     assert first != second
 
 
-def test_the_request_and_what_is_said_of_it_are_one_fact(store):
+def test_a_pairing_request_and_its_notice_are_committed_together(store):
     ask(store)
     assert texts(store) == ["ask for AAAA-0001"]
     [row] = store.pending_outbox()
@@ -133,7 +133,7 @@ def test_the_request_and_what_is_said_of_it_are_one_fact(store):
     assert len(store.pending_outbox()) == 1
 
 
-def test_who_waits_already_is_not_told_again_and_his_code_stays_good(store, world):
+def test_a_pending_user_is_not_notified_again_and_its_code_stays_valid(store, world):
     ask(store)
     world.pass_time(HOUR - 1)
     assert not ask(store, code="AAAA-0002")
@@ -142,7 +142,7 @@ def test_who_waits_already_is_not_told_again_and_his_code_stays_good(store, worl
     assert isinstance(store.approve_pairing("AAAA-0001", "user", CONSOLE), Pairing)
 
 
-def test_a_code_is_over_after_an_hour_and_another_may_be_had(store, world):
+def test_a_code_expires_after_an_hour_and_a_new_one_can_be_requested(store, world):
     ask(store)
     world.pass_time(HOUR)
     assert store.pairings() == []
@@ -153,7 +153,7 @@ def test_a_code_is_over_after_an_hour_and_another_may_be_had(store, world):
     assert isinstance(store.approve_pairing("AAAA-0002", "user", CONSOLE), Pairing)
 
 
-def test_three_get_a_code_within_five_minutes_and_others_hear_nothing(store, world, sql):
+def test_at_most_three_users_get_a_code_within_five_minutes(store, world, sql):
     for n in range(3):
         assert ask(store, replace(ALICE, user_id=f"s{n}"), f"AAAA-000{n}")
         world.pass_time(1)
@@ -163,19 +163,19 @@ def test_three_get_a_code_within_five_minutes_and_others_hear_nothing(store, wor
     assert ask(store, replace(BOB, platform="signal"), "BBBB-0002")
     world.pass_time(FIVE_MINUTES - 4)
     assert not ask(store, BOB, "BBBB-0003")
-    world.pass_time(1)  # since the first of them has asked
+    world.pass_time(1)  # since the first request
     assert ask(store, BOB, "BBBB-0003")
     assert not ask(store, ALICE, "BBBB-0004")
     waiting = [each.source.user_id for each in store.pairings()]
-    assert waiting == ["s0", "s1", "s2", "43", "43", "43"], "nobody has lost his place"
+    assert waiting == ["s0", "s1", "s2", "43", "43", "43"], "every request is kept"
     assert isinstance(store.approve_pairing("AAAA-0000", "user", CONSOLE), Pairing)
     world.pass_time(2 * HOUR)
     ask(store)
-    assert sql("SELECT count(*) FROM pairings") == [[1]]  # what is over is not kept
+    assert sql("SELECT count(*) FROM pairings") == [[1]]  # expired requests are deleted
 
 
-def test_strangers_who_come_back_keep_nobody_out_for_long(store, world):
-    """Three of them at a time, and as often as they like: a fourth is heard all the same."""
+def test_repeated_requests_of_unknown_users_do_not_block_others_for_long(store, world):
+    """Three at a time, as often as they like; a fourth user still gets a code."""
     for minute in range(60):
         for n in range(3):
             ask(store, replace(ALICE, user_id=f"s{n}"), f"AAAA-{minute:02}0{n}")
@@ -187,7 +187,7 @@ def test_strangers_who_come_back_keep_nobody_out_for_long(store, world):
         world.pass_time(60)
 
 
-def test_however_many_ask_only_some_wait(store, world):
+def test_the_number_of_pending_requests_is_bounded(store, world):
     for second in range(0, 2 * int(HOUR), 30):
         ask(store, replace(ALICE, user_id=f"s{second}"), "AAAA-0001")
         assert len(store.pairings()) <= 36
@@ -198,7 +198,7 @@ def test_however_many_ask_only_some_wait(store, world):
 # Wrong codes
 
 
-def test_five_wrong_codes_close_the_door_for_an_hour(store, world):
+def test_five_wrong_codes_lock_pairing_for_an_hour(store, world):
     ask(store)
     wrong = [store.approve_pairing(f"ZZZZ-000{n}", "user", CONSOLE) for n in range(5)]
     assert wrong == [
@@ -225,7 +225,7 @@ def test_another_operator_is_not_locked_out(store):
     assert isinstance(store.approve_pairing("AAAA-0001", "user", OTHER), Pairing)
 
 
-def test_a_right_code_and_an_hour_each_make_good(store, world):
+def test_a_right_code_or_an_hour_resets_the_count_of_wrong_codes(store, world):
     ask(store)
     for n in range(4):
         store.approve_pairing(f"ZZZZ-000{n}", "user", CONSOLE)
@@ -236,7 +236,7 @@ def test_a_right_code_and_an_hour_each_make_good(store, world):
     assert store.approve_pairing("ZZZZ-0000", "user", CONSOLE) == PairingRejected(4)
 
 
-def test_all_of_it_outlives_its_process(path, world):
+def test_pairings_requests_and_locks_survive_a_restart(path, world):
     with SessionStore(path, clock=world.clock) as store:
         ask(store)
         ask(store, BOB, "BBBB-0001")
@@ -250,10 +250,10 @@ def test_all_of_it_outlives_its_process(path, world):
         assert store.integrity_check() == []
 
 
-# Approved, answered and told in one transaction
+# Pairing, answer and welcome in one transaction
 
 
-def test_the_pairing_its_answer_and_the_welcome_are_one_fact(store):
+def test_a_pairing_its_answer_and_the_welcome_are_committed_together(store):
     ask(store, say=())
     command = store.accept(Inbound("op", "e1", "/pair AAAA-0001")).receipt
 
@@ -277,7 +277,7 @@ def test_the_pairing_its_answer_and_the_welcome_are_one_fact(store):
     assert [row.session_key for row in store.pending_outbox()] == ["op", "k:42"]
 
 
-def test_nobody_is_welcomed_by_a_wrong_code_but_it_is_answered(store):
+def test_a_wrong_code_is_answered_and_sends_no_welcome(store):
     ask(store, say=())
     heard = []
 
@@ -290,10 +290,10 @@ def test_nobody_is_welcomed_by_a_wrong_code_but_it_is_answered(store):
     assert texts(store) == ["Wrong."]
 
 
-# Taken back
+# Removal
 
 
-def test_a_principal_is_taken_back_at_every_account_and_nobody_else_is(store):
+def test_a_principal_is_removed_from_every_account_and_no_other_principal_is(store):
     ours = [ALICE, replace(ALICE, account="bot2"), replace(ALICE, platform="signal"), BOB]
     for n, source in enumerate(ours):
         ask(store, source, f"AAAA-000{n}")
@@ -304,13 +304,13 @@ def test_a_principal_is_taken_back_at_every_account_and_nobody_else_is(store):
     assert store.unpair("telegram", "Bob") == 0
 
 
-def test_who_waits_is_sent_away_too_and_his_code_is_good_for_nothing(store):
+def test_removal_deletes_a_pending_request_and_invalidates_its_code(store):
     ask(store)
     assert store.unpair("telegram", "42") == 1
     assert isinstance(store.approve_pairing("AAAA-0001", "user", CONSOLE), PairingRejected)
 
 
-def test_taking_back_answers_its_command_in_the_same_transaction(store):
+def test_a_removal_answers_its_command_in_the_same_transaction(store):
     command = store.accept(Inbound("op", "e1", "/unpair telegram 42")).receipt
     ids = [command.inbox_id]
     store.unpair(
@@ -322,7 +322,7 @@ def test_taking_back_answers_its_command_in_the_same_transaction(store):
     assert store.open_inbox("op") == []
 
 
-def test_everybody_is_listed_in_order_and_within_a_bound(store):
+def test_principals_are_listed_in_order_and_up_to_a_limit(store):
     for n in range(4):
         ask(store, replace(ALICE, user_id=f"{n}"), f"AAAA-000{n}")
         store.approve_pairing(f"AAAA-000{n}", "user", CONSOLE)

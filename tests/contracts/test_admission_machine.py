@@ -1,4 +1,4 @@
-"""Random lives of a door: who is let in agrees with a simple model, whatever happens."""
+"""Random sequences of pairing operations agree with a simple model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Waiting:
 
 
 class Door(RuleBasedStateMachine):
-    """The model: who was let in, who waits with which code, and who has guessed how often."""
+    """The model: paired principals, pending codes, and wrong guesses of each operator."""
 
     @initialize()
     def begin(self):
@@ -71,7 +71,7 @@ class Door(RuleBasedStateMachine):
             self.store.close()
             self.folder.cleanup()
 
-    # What is expected
+    # Expectations
 
     def key(self, who):
         return who.account, who.user_id
@@ -92,7 +92,7 @@ class Door(RuleBasedStateMachine):
         number, latest = self.guessed.get(operator, (0, 0.0))
         return number if latest + HOUR > self.now else 0
 
-    # What happens
+    # Operations
 
     @rule(who=people)
     def speak(self, who):
@@ -139,7 +139,7 @@ class Door(RuleBasedStateMachine):
 
     @rule(operator=operators, role=roles, choice=st.integers(0, 9))
     def guess(self, operator, role, choice):
-        """A code that nobody has, that was used, or that is over."""
+        """A code that is unknown, used or expired."""
         code = [*self.spent, "0000-0000"][choice % (len(self.spent) + 1)]
         if code in {each.code for each in self.alive().values()}:
             return

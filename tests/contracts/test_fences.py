@@ -1,4 +1,4 @@
-"""Small promises of the store that mutants showed to be untested."""
+"""Small guarantees of the store that mutants showed to be untested."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rotation(session_id, rows, **fields):
     )
 
 
-def test_a_turn_is_discarded_if_its_key_was_led_away_and_back(store):
+def test_a_turn_is_discarded_if_its_route_was_moved_away_and_back(store):
     session_id, _ = finished(store)
     accepted = store.accept(Inbound("k", "e2", "hi"))
     store.new_session("k")
@@ -68,7 +68,7 @@ def test_a_rotation_releases_the_lease_it_was_made_under(store):
     assert store.get_compression_lock_holder(session_id) is None
 
 
-def test_nothing_is_said_to_messages_that_are_closed(store):
+def test_closed_messages_get_no_second_reply(store):
     accepted = store.accept(Inbound("k", "e1", "/help", command=True))
     ids = [accepted.receipt.inbox_id]
     answer = InboxReply(session_key="k", inbox_ids=ids, outbox=[Outbound("lane", {"text": "hi"})])
@@ -89,7 +89,7 @@ def test_waiting_keys_come_in_pages_without_repetition(store):
     assert seen == ["a", "b", "c"]
 
 
-def test_a_decision_by_number_concerns_that_call_alone(store):
+def test_a_decision_by_number_applies_to_that_call_only(store):
     first = store.ask_approval("k", "mail", '{"to":"ann"}')
     second = store.ask_approval("k", "mail", '{"to":"bob"}')
     store.decide_approval("k", first.approval_id, approve=True)
@@ -97,7 +97,7 @@ def test_a_decision_by_number_concerns_that_call_alone(store):
     assert states == ["approved", "pending"]
 
 
-def test_a_rewind_up_to_a_message_leaves_what_came_after_it(store):
+def test_a_rewind_up_to_a_message_keeps_later_messages(store):
     session_id, rows = finished(store)
     store.append_message(session_id, "user", "from elsewhere")
     hidden = store.rewind(session_id, rows[0].id, upto=rows[-1].id)
@@ -107,7 +107,7 @@ def test_a_rewind_up_to_a_message_leaves_what_came_after_it(store):
     assert left.head.message_count == 1
 
 
-async def test_a_reply_of_a_request_that_fails_is_not_handed_over(path):
+async def test_a_reply_of_a_failed_request_is_not_handed_over(path):
     sent = []
 
     def half(_):

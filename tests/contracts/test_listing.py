@@ -1,4 +1,4 @@
-"""`list_sessions`: one line per conversation, in an order and in pages a person can follow."""
+"""`list_sessions`: one line per conversation, in a stable order and in pages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_compressed_conversation_is_one_line_at_its_tip(store, world):
     assert store.list_sessions() == [SessionSummary(tip, "a", began, "the very first words")]
 
 
-def test_a_branch_is_a_line_of_its_own(store, world):
+def test_a_branch_has_its_own_line(store, world):
     start(store, "a", "shared words")
     rotate(store, "a", "b")
     world.pass_time(10)
@@ -81,7 +81,7 @@ def test_a_branch_that_was_compressed_is_one_line_too(store):
     assert found == {"a": "a", "c": branch}
 
 
-def test_a_continuation_whose_parent_was_deleted_is_a_line_of_its_own(store):
+def test_a_continuation_whose_parent_was_deleted_has_its_own_line(store):
     start(store, "a", "words")
     rotate(store, "a", "b")
     store.delete_session("a")
@@ -93,7 +93,7 @@ def test_a_continuation_whose_parent_was_deleted_is_a_line_of_its_own(store):
     )
 
 
-def test_a_session_that_is_only_named_by_a_route_is_not_listed(store):
+def test_a_session_without_a_row_is_not_listed(store):
     store.new_session("key")
     assert store.list_sessions() == []
 
@@ -147,7 +147,7 @@ def test_a_message_without_text_gives_no_preview(store):
     assert previews(store) == {"a": "now with words"}
 
 
-def test_what_was_taken_back_is_not_shown(store):
+def test_rewound_messages_are_not_shown(store):
     store.create_session("a", "tui")
     first = store.append_message("a", "user", "secret")
     store.rewind("a", first.message_id)
@@ -191,7 +191,7 @@ def test_last_active_moves_with_every_change_of_the_transcript(store, world):
     assert moments == [world.now - 28, world.now - 21, world.now - 14, world.now - 7, world.now]
 
 
-def test_last_active_does_not_move_without_one(store, world):
+def test_last_active_does_not_move_without_a_change_of_the_transcript(store, world):
     start(store, "a", "words")
     before = world.now
     world.pass_time(7)
@@ -300,7 +300,7 @@ def test_pages_neither_overlap_nor_leave_out_anything(store, world, order):
     assert sorted(every) == sorted({*(f"s{n}" for n in range(11) if n != 4), "t4"})
 
 
-def test_twenty_conversations_make_a_page(store):
+def test_a_page_has_twenty_conversations_by_default(store):
     for number in range(25):
         start(store, f"s{number}")
     assert len(ids(store)) == 20

@@ -1,4 +1,4 @@
-"""House-keeping: what is tidied, pruned and deleted, and above all what is not."""
+"""Maintenance: what is cleaned up, pruned and deleted, and what is not."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def compressed(store, session_id="parent"):
 
 
 def orphan(store, world, session_id="orphan", *, days=9, texts=("hello",), **fields):
-    """A child of `parent` that began so many days ago."""
+    """A child of `parent` that started this many days ago."""
     fields.setdefault("parent_session_id", "parent")
     store.create_session(session_id, "tui", started_at=world.now - days * DAY, **fields)
     for text in texts:
@@ -41,12 +41,12 @@ def rows_and_kinds(store):
 
 
 def ends(store, *session_ids):
-    """How each of the sessions ended, or that it is gone."""
+    """The end reason of each session, or that it was deleted."""
     found = [store.get_session(session_id) for session_id in session_ids]
     return ["gone" if session is None else session.end_reason for session in found]
 
 
-# Continuations that nobody continued
+# Unused continuations
 
 
 def test_an_old_continuation_that_no_model_answered_is_ended(store, world):
@@ -59,7 +59,7 @@ def test_an_old_continuation_that_no_model_answered_is_ended(store, world):
     )
 
 
-def test_a_second_round_finds_nothing_to_end(store, world):
+def test_a_second_run_finds_nothing_to_end(store, world):
     compressed(store)
     orphan(store, world)
     assert store.finalize_orphaned_compression_sessions() == 1
@@ -69,14 +69,14 @@ def test_a_second_round_finds_nothing_to_end(store, world):
     assert store.get_session("orphan") == ended
 
 
-def test_a_session_without_a_parent_is_no_continuation(store, world):
+def test_a_session_without_a_parent_is_not_a_continuation(store, world):
     orphan(store, world, parent_session_id=None)
     assert store.finalize_orphaned_compression_sessions() == 0
     assert ends(store, "orphan") == [None]
 
 
 @pytest.mark.parametrize("days", [0, 6.9, 7])
-def test_a_continuation_of_this_week_may_still_be_continued(store, world, days):
+def test_a_continuation_of_this_week_is_left_open(store, world, days):
     compressed(store)
     orphan(store, world, days=days)
     assert store.finalize_orphaned_compression_sessions() == 0
@@ -102,14 +102,14 @@ def test_a_child_of_a_session_that_was_not_compressed_is_left_alone(store, world
     assert ends(store, "orphan") == [None]
 
 
-def test_an_empty_continuation_is_left_to_the_other_tidying(store, world):
+def test_an_empty_continuation_is_left_to_the_cleanup_of_empty_sessions(store, world):
     compressed(store)
     orphan(store, world, texts=())
     assert store.finalize_orphaned_compression_sessions() == 0
     assert ends(store, "orphan") == [None]
 
 
-def test_a_title_does_not_save_an_orphan(store, world):
+def test_an_orphan_with_a_title_is_ended_too(store, world):
     compressed(store)
     store.set_session_title("parent", "Chat")
     orphan(store, world)
@@ -125,7 +125,7 @@ def test_a_continuation_that_a_model_answered_is_left_alone(store, world):
     assert store.finalize_orphaned_compression_sessions() == 0
 
 
-def test_a_continuation_that_a_key_leads_to_is_left_alone(store, world):
+def test_a_continuation_with_a_route_is_left_alone(store, world):
     compressed(store)
     orphan(store, world)
     store.switch("key", "orphan")
@@ -148,7 +148,7 @@ def test_all_orphans_are_ended_at_once(store, world):
     assert ends(store, *(f"o{n}" for n in range(5))) == ["orphaned_compression"] * 5
 
 
-# What terminals left behind
+# Empty sessions of terminals
 
 
 def ghost(store, world, session_id="ghost", *, source="tui", days=2.0, end="tui_close"):
@@ -157,7 +157,7 @@ def ghost(store, world, session_id="ghost", *, source="tui", days=2.0, end="tui_
         store.end_session(session_id, end)
 
 
-def test_an_empty_terminal_session_of_long_ago_is_deleted(store, world):
+def test_an_old_empty_terminal_session_is_deleted(store, world):
     ghost(store, world)
     assert store.prune_empty_ghost_sessions() == 1
     assert store.get_session("ghost") is None
@@ -198,7 +198,7 @@ def test_a_terminal_session_that_was_written_to_is_kept(store, world, rewound):
     assert store.prune_empty_ghost_sessions() == 0
 
 
-def test_an_empty_terminal_session_that_a_key_leads_to_is_kept(store, world):
+def test_an_empty_terminal_session_with_a_route_is_kept(store, world):
     ghost(store, world, end=None)
     store.switch("key", "ghost")
     store.end_session("ghost", "tui_close")
@@ -211,7 +211,7 @@ def test_an_empty_terminal_session_that_a_key_leads_to_is_kept(store, world):
 
 @pytest.fixture
 def talk(store):
-    """A session `a` with four rows, one of them taken back."""
+    """A session `a` with four rows, one of them rewound."""
     store.create_session("a", "tui", system_prompt="be kind")
     for text in ("plum one", "plum two", "plum three"):
         last = store.append_message("a", "user", text)
@@ -222,7 +222,7 @@ def talk(store):
 
 
 def rows_left(sql):
-    """How many rows each table holds, if any; without what SQLite and its full text index keep."""
+    """Row counts of all non-empty tables, except those of SQLite and its full-text index."""
     tables = sql(
         "SELECT name FROM sqlite_schema WHERE type = 'table' AND name <> 'meta' "
         "AND name NOT LIKE 'sqlite%' AND name NOT LIKE 'search%'"
@@ -232,7 +232,7 @@ def rows_left(sql):
 
 
 @pytest.mark.parametrize("indexed", [False, True])
-def test_a_deleted_session_is_gone_with_everything_it_had(talk, sql, indexed):
+def test_deleting_a_session_deletes_everything_that_belongs_to_it(talk, sql, indexed):
     if indexed:
         assert len(talk.search_messages("plum")) == 3
     assert talk.try_acquire_compression_lock("a", "somebody")
@@ -247,7 +247,7 @@ def test_a_deleted_session_is_gone_with_everything_it_had(talk, sql, indexed):
     assert talk.integrity_check() == []
 
 
-def test_deleting_what_is_not_there_deletes_nothing(talk):
+def test_deleting_an_unknown_session_deletes_nothing(talk):
     assert talk.delete_session("nobody") == 0
     assert talk.get_session("a").message_count == 3
 
@@ -258,7 +258,7 @@ def test_the_id_of_a_deleted_session_may_be_used_again(talk):
     assert talk.get_messages("a", include_rewound=True) == []
 
 
-def test_children_survive_their_parent_and_begin_their_own_lines(talk):
+def test_children_survive_the_deletion_of_their_parent_and_start_their_own_lineages(talk):
     branch = talk.branch("a")
     head = talk.head("a")
     child = talk.rotate(
@@ -281,7 +281,7 @@ def test_children_survive_their_parent_and_begin_their_own_lines(talk):
     assert talk.integrity_check() == []
 
 
-def test_keys_that_led_to_a_deleted_session_begin_another(talk):
+def test_keys_of_a_deleted_session_start_a_new_one(talk):
     before = [talk.switch(key, "a") for key in ("k1", "k2")]
     talk.delete_session("a")
     after = [talk.get_route(key) for key in ("k1", "k2")]
@@ -292,7 +292,7 @@ def test_keys_that_led_to_a_deleted_session_begin_another(talk):
     assert accepted.head.message_count == 0
 
 
-def test_a_turn_that_runs_on_a_session_while_it_is_deleted_is_discarded(talk):
+def test_a_running_turn_is_discarded_if_its_session_is_deleted(talk):
     talk.switch("key", "a")
     accepted = talk.accept(Inbound("key", "e1", "hello"))
     talk.delete_session("a")
@@ -322,7 +322,7 @@ def turn(accepted, **fields):
 
 
 def ended(store, world, session_id, days, *, source="tui", texts=("one", "two")):
-    """A session that ended so many days ago."""
+    """A session that ended this many days ago."""
     now, world.now = world.now, world.now - days * DAY
     store.create_session(session_id, source)
     for text in texts:
@@ -331,7 +331,7 @@ def ended(store, world, session_id, days, *, source="tui", texts=("one", "two"))
     world.now = now
 
 
-def test_only_what_ended_long_ago_is_pruned(store, world):
+def test_only_sessions_that_ended_long_ago_are_pruned(store, world):
     ended(store, world, "old", 91)
     ended(store, world, "young", 89)
     ended(store, world, "routed", 91)
@@ -352,7 +352,7 @@ def test_the_age_and_the_source_can_be_chosen(store, world):
     assert sorted(rows_and_kinds(store)) == ["a", "c"]
 
 
-def test_a_dry_run_says_what_the_prune_then_deletes(store, world):
+def test_a_dry_run_reports_what_the_prune_then_deletes(store, world):
     for number in range(45):
         ended(store, world, f"s{number}", 80 + number, texts=("word",) * (number % 3))
     before = rows_and_kinds(store)
@@ -385,7 +385,7 @@ def test_a_pruned_parent_leaves_its_children(store, world):
     assert rows_and_kinds(store) == {"child": "branch"}
 
 
-def test_pruned_text_is_not_found(store, world):
+def test_pruned_text_is_not_found_by_search(store, world):
     ended(store, world, "a", 100, texts=("plum", "plum 梅"))
     assert len(store.search_messages("plum")) == 2
     store.prune_sessions()
@@ -393,7 +393,7 @@ def test_pruned_text_is_not_found(store, world):
     assert store.check_search() is None
 
 
-def test_a_prune_goes_in_bounded_steps(store, world):
+def test_a_prune_runs_in_bounded_steps(store, world):
     for number in range(45):
         store.create_session(f"s{number}", "tui")
         store.end_session(f"s{number}", "done")
@@ -416,7 +416,7 @@ def test_a_prune_goes_in_bounded_steps(store, world):
 # Receipts
 
 
-def test_receipts_are_forgotten_after_thirty_days(store, world):
+def test_receipts_are_deleted_after_thirty_days(store, world):
     accepted = store.accept(Inbound("key", "e1", "hello"))
     assert isinstance(store.commit_turn(turn(accepted)), Committed)
     world.pass_time(30 * DAY)
@@ -427,7 +427,7 @@ def test_receipts_are_forgotten_after_thirty_days(store, world):
     assert not store.accept(Inbound("key", "e1", "hello")).duplicate
 
 
-def test_what_is_open_is_never_forgotten(store, world):
+def test_open_messages_and_pending_replies_are_never_deleted(store, world):
     first = store.accept(Inbound("key", "e1", "hello"))
     replies = [Outbound("lane", {"text": "hi"})]
     store.commit_turn(turn(first, outbox=replies))
@@ -438,7 +438,7 @@ def test_what_is_open_is_never_forgotten(store, world):
     assert [row.body for row in store.pending_outbox()] == [{"text": "hi"}]
 
 
-def test_sent_replies_are_forgotten_and_those_on_their_way_are_not(store, world, sql):
+def test_sent_replies_are_deleted_and_unsent_ones_are_not(store, world, sql):
     accepted = store.accept(Inbound("key", "e1", "hello"))
     replies = [Outbound("lane", {"n": n}) for n in range(4)]
     store.commit_turn(turn(accepted, outbox=replies))
@@ -454,7 +454,7 @@ def test_sent_replies_are_forgotten_and_those_on_their_way_are_not(store, world,
     ]
 
 
-def test_boundaries_are_forgotten_once_they_were_heard(store, world, sql):
+def test_closed_boundaries_are_deleted_and_pending_ones_are_not(store, world, sql):
     store.new_session("key")
     store.new_session("key")
     first, *rest = [one.boundary_id for one in store.pending_boundaries()]
@@ -465,7 +465,7 @@ def test_boundaries_are_forgotten_once_they_were_heard(store, world, sql):
     assert sql("SELECT count(*) FROM boundaries") == [[len(rest)]]
 
 
-def test_a_bounded_number_is_forgotten_at_a_time_the_oldest_first(store, world):
+def test_a_bounded_number_of_rows_is_deleted_at_a_time_oldest_first(store, world):
     for number in range(5):
         accepted = store.accept(Inbound("key", f"e{number}", "hello"))
         store.commit_turn(turn(accepted))
@@ -480,7 +480,7 @@ def test_a_bounded_number_is_forgotten_at_a_time_the_oldest_first(store, world):
 # The file
 
 
-def test_a_vacuum_gives_space_back_and_changes_nothing_else(store, path):
+def test_a_vacuum_frees_space_and_changes_nothing_else(store, path):
     store.create_session("kept", "tui")
     store.append_message("kept", "user", "plum 梅")
     store.create_session("big", "tui")
@@ -500,29 +500,29 @@ def test_a_vacuum_gives_space_back_and_changes_nothing_else(store, path):
     store.append_message("kept", "user", "goes on")
 
 
-def test_the_check_finds_a_healthy_file_healthy(talk):
+def test_the_check_finds_no_problems_in_a_healthy_file(talk):
     talk.index_pending()
     assert talk.integrity_check() == []
 
 
-def test_the_check_tells_a_wrong_counter(talk, sql):
+def test_the_check_reports_a_wrong_counter(talk, sql):
     sql("UPDATE sessions SET message_count = 7 WHERE id = 'a'")
     assert talk.integrity_check() == ["the message counter of session a is 7 instead of 3"]
 
 
-def test_the_check_tells_a_row_that_belongs_to_nobody(talk, sql):
+def test_the_check_reports_a_violated_foreign_key(talk, sql):
     sql("UPDATE usage SET session_no = 99")
     [problem] = talk.integrity_check()
     assert problem.startswith("foreign key: ('usage', ")
 
 
-def test_the_check_tells_rows_that_were_hidden_behind_its_back(talk, sql):
+def test_the_check_reports_rows_that_were_hidden_with_sql(talk, sql):
     talk.index_pending()
     sql("UPDATE messages SET live = 0")
     assert talk.integrity_check() == ["the message counter of session a is 3 instead of 0"]
 
 
-def test_an_ended_session_takes_no_rows_from_anybody(talk):
+def test_an_ended_session_accepts_no_rows(talk):
     talk.end_session("a", "done")
     with pytest.raises(StoreError, match="has ended"):
         talk.append_message("a", "user", "too late")

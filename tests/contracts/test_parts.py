@@ -201,7 +201,7 @@ async def test_an_agent_that_waits_ends_when_it_is_interrupted(start, maker):
     assert [reply.status for reply in replies] == ["interrupted"]
 
 
-async def test_what_an_agent_raises_fails_its_turn_only(start, maker):
+async def test_an_exception_of_an_agent_fails_only_its_turn(start, maker):
     agent = maker.failing(RuntimeError("no luck"))
     async with start(build_agent=lambda _: agent) as runtime:
         reply = await runtime.ask("k", "hello")
@@ -238,7 +238,7 @@ async def test_an_agent_can_be_steered(start, maker):
     assert [reply.text for reply in replies] == ["steered: ['and this']"]
 
 
-async def test_the_offline_agent_keeps_the_same_contract(start):
+async def test_the_offline_agent_fulfils_the_same_contract(start):
     async with start(build_agent=lambda _: OfflineAgent()) as runtime:
         assert (await runtime.ask("k", "hello")).text == f"You said: hello\n{FALLBACK}"
 
@@ -287,7 +287,7 @@ def compressor(request):
     return request.param()
 
 
-async def test_a_summary_is_shorter_and_says_what_it_cost(compressor):
+async def test_a_summary_is_shorter_and_reports_its_cost(compressor):
     summary = await compressor.summarize(request())
     assert isinstance(summary, Summary)
     assert 0 < len(summary.text) < sum(len(message.content) for message in LONG) // 2

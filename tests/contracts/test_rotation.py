@@ -63,7 +63,7 @@ def test_a_new_prompt_may_come_with_the_rotation(store, talk):
     assert store.get_session("p").system_prompt == "be kind"
 
 
-def test_the_loser_learns_who_won_and_nothing_changes(store, talk, sql):
+def test_the_loser_of_a_race_is_given_the_winner_and_changes_nothing(store, talk, sql):
     store.rotate(talk)
     assert store.rotate(other(talk)) == Skipped("already compressed", winner="c1")
     store.rotate(
@@ -80,7 +80,7 @@ def test_a_retry_finds_its_own_child(store, talk, sql):
     assert children(store, sql) == [["c1"]]
 
 
-def test_appends_that_came_meanwhile_are_carried_over(store, talk):
+def test_messages_appended_meanwhile_are_carried_over(store, talk):
     call = ToolCall("1", "clock")
     store.append_message("p", "assistant", "late", tool_calls=[call], timestamp=5.0)
     store.append_message("p", "tool", "noon", tool_call_id="1")
@@ -143,7 +143,7 @@ def test_a_lease_has_a_token_that_grows_with_every_holder(store, world):
     assert tokens == [1, 1, 2, 3, 4]
 
 
-def test_a_dead_holder_is_followed_after_thirty_seconds(store, world):
+def test_the_lease_of_a_dead_holder_can_be_acquired_after_thirty_seconds(store, world):
     store.try_acquire_compression_lock("s", "dead")
     world.pass_time(29.9)
     assert store.try_acquire_compression_lock("s", "b") is False
@@ -154,7 +154,7 @@ def test_a_dead_holder_is_followed_after_thirty_seconds(store, world):
     assert store.release_compression_lock("s", "dead") is False
 
 
-def test_a_refreshed_lease_lives_on(store, world):
+def test_a_refreshed_lease_stays_valid(store, world):
     store.try_acquire_compression_lock("s", "a", 10)
     for _ in range(5):
         world.pass_time(8)
@@ -164,7 +164,7 @@ def test_a_refreshed_lease_lives_on(store, world):
 
 
 @pytest.mark.parametrize("jump", [DAY, -DAY])
-def test_setting_the_date_neither_ends_nor_prolongs_a_lease(store, world, jump):
+def test_setting_the_date_neither_ends_nor_extends_a_lease(store, world, jump):
     store.try_acquire_compression_lock("s", "a")
     world.now += jump
     assert store.try_acquire_compression_lock("s", "b") is False
@@ -172,13 +172,15 @@ def test_setting_the_date_neither_ends_nor_prolongs_a_lease(store, world, jump):
     assert store.try_acquire_compression_lock("s", "b") is True
 
 
-def test_after_a_reboot_a_leftover_lease_is_void(store, world):
+def test_a_lease_from_before_a_reboot_is_invalid(store, world):
     store.try_acquire_compression_lock("s", "a")
-    world.steady = 3.0  # the steady clock began anew
+    world.steady = 3.0  # the monotonic clock was reset
     assert store.try_acquire_compression_lock("s", "b") is True
 
 
-def test_who_slept_past_his_lease_cannot_rotate_once_another_took_it(store, talk, world):
+def test_a_holder_whose_lease_has_expired_cannot_rotate_once_another_has_acquired_it(
+    store, talk, world
+):
     lease = store.acquire_lease("p", "sleeper")
     world.pass_time(40)
     taken = store.acquire_lease("p", "other")
@@ -189,7 +191,7 @@ def test_who_slept_past_his_lease_cannot_rotate_once_another_took_it(store, talk
     assert isinstance(store.rotate(other(talk, lease=taken)), Rotated)
 
 
-def test_who_slept_but_lost_nothing_may_rotate(store, talk, world):
+def test_a_holder_whose_lease_was_not_acquired_by_another_may_rotate_late(store, talk, world):
     lease = store.acquire_lease("p", "sleeper")
     world.pass_time(40)
     assert isinstance(store.rotate(replace(talk, lease=lease)), Rotated)
@@ -207,7 +209,7 @@ def test_without_a_lease_table_compression_still_works(store, talk, sql):
     assert lease == Lease("p", "me", 1)
 
 
-def test_a_branch_is_a_whole_copy(store, talk):
+def test_a_branch_is_a_complete_copy(store, talk):
     call = ToolCall("1", "clock")
     store.append_message(
         "p", "assistant", "x", tool_calls=[call], reasoning="hm", platform_message_id="pm"
@@ -226,14 +228,14 @@ def test_a_branch_is_a_whole_copy(store, talk):
     assert store.get_session("p").ended_at is None
 
 
-def test_branches_do_not_stand_in_the_way_of_compression(store, talk):
+def test_branches_do_not_prevent_a_compression(store, talk):
     store.branch("p")
     second = store.branch("p", title="Other way")
     assert store.get_session(second).title == "Other way"
     assert isinstance(store.rotate(talk), Rotated)
 
 
-def test_a_branch_can_take_the_key_along(store, talk):
+def test_a_branch_can_move_the_route(store, talk):
     store.switch("k", "p")
     branch = store.branch("p", session_key="k")
     assert store.get_route("k").session_id == branch
@@ -241,7 +243,7 @@ def test_a_branch_can_take_the_key_along(store, talk):
         store.branch("nobody")
 
 
-def test_a_continuation_needs_an_id_of_its_own_and_a_message_of_its_session(store, talk):
+def test_a_continuation_needs_a_new_id_and_a_message_of_its_session(store, talk):
     from hermes.errors import StoreError
 
     store.create_session("taken", "x")
@@ -255,7 +257,7 @@ def test_a_continuation_needs_an_id_of_its_own_and_a_message_of_its_session(stor
     assert isinstance(store.rotate(talk), Rotated)
 
 
-def test_a_runtime_that_begins_ends_the_leases_of_those_before_it(store):
+def test_a_starting_runtime_releases_the_leases_of_earlier_ones(store):
     for session_id, holder in (("a", "runtime:1:2"), ("b", "a script")):
         store.create_session(session_id, "cli")
         assert store.try_acquire_compression_lock(session_id, holder)

@@ -13,7 +13,7 @@ from hermes.store import Rotation
 
 
 def say(store, key="k", event=None):
-    """One whole turn on the key; returns the session."""
+    """Commit one turn for the key; returns the session."""
     accepted = store.accept(Inbound(key, event or f"{key}-event", "hi"))
     receipt = accepted.receipt
     store.commit_turn(
@@ -29,8 +29,8 @@ def say(store, key="k", event=None):
     return receipt.session_id
 
 
-def told(store):
-    """Every boundary there ever was, delivered or not."""
+def boundaries_of(store):
+    """All boundaries, delivered or not."""
     return store.snapshot(
         lambda tx: [
             (event.removeprefix("on_session_"), session_id, reason)
@@ -41,14 +41,14 @@ def told(store):
     )
 
 
-def test_a_new_session_finalizes_the_old_one_before_it_begins(store):
+def test_a_new_session_starts_after_the_old_one_is_finalized(store):
     old = say(store)
     before = store.get_route("k")
     route = store.new_session("k", title=" Fresh  start ")
     assert route.session_id != old
     assert route.epoch == before.epoch + 1
     assert route.pending_title == "Fresh start"
-    assert told(store) == [
+    assert boundaries_of(store) == [
         ("finalize", old, "session_reset"),
         ("reset", route.session_id, "session_reset"),
     ]
@@ -60,13 +60,13 @@ def test_a_new_session_finalizes_the_old_one_before_it_begins(store):
     assert both == [(old, route.session_id)]
 
 
-def test_a_key_that_never_spoke_only_begins(store):
+def test_a_new_session_of_an_unused_key_only_resets(store):
     route = store.new_session("k", platform="cli")
-    assert told(store) == [("reset", route.session_id, "session_reset")]
+    assert boundaries_of(store) == [("reset", route.session_id, "session_reset")]
     assert route.platform == "cli"
 
 
-def test_closing_finalizes_and_ends_the_session_of_now(store):
+def test_closing_finalizes_and_ends_the_current_session(store):
     old = say(store)
     store.rotate(
         Rotation(
@@ -83,15 +83,15 @@ def test_closing_finalizes_and_ends_the_session_of_now(store):
     assert store.close_session("k", reason="tui_close") == "child"
     assert store.get_session("child").end_reason == "tui_close"
     assert store.get_session(old).end_reason == "compression"
-    assert told(store) == [("finalize", "child", "tui_close")]
+    assert boundaries_of(store) == [("finalize", "child", "tui_close")]
     assert store.get_route("k").session_id not in {old, "child"}
     assert store.close_session("nobody") is None
 
 
-def test_closing_a_session_that_has_no_row_finalizes_it_all_the_same(store):
+def test_closing_a_session_without_a_row_finalizes_it_too(store):
     named = store.accept(Inbound("k", "e", "hi")).receipt.session_id
     assert store.close_session("k") == named
-    assert told(store) == [("finalize", named, "closed")]
+    assert boundaries_of(store) == [("finalize", named, "closed")]
 
 
 def test_a_shutdown_finalizes_and_ends_nothing(store):
@@ -99,7 +99,7 @@ def test_a_shutdown_finalizes_and_ends_nothing(store):
     before = store.get_route("k")
     assert store.finalize("k") == session_id
     assert store.finalize("nobody") is None
-    assert told(store) == [("finalize", session_id, "shutdown")]
+    assert boundaries_of(store) == [("finalize", session_id, "shutdown")]
     assert store.get_session(session_id).ended_at is None
     assert store.get_route("k") == before
 
@@ -112,9 +112,9 @@ def test_a_switch_neither_ends_nor_finalizes_what_it_leaves(store):
     assert (route.session_id, route.epoch) == ("other", 2)
     assert store.get_session(first).ended_at is None
     assert store.get_session("other").ended_at is None
-    assert told(store) == [("switch", "other", "session_switch")]
+    assert boundaries_of(store) == [("switch", "other", "session_switch")]
     assert store.switch("k", "other") == route
-    assert len(told(store)) == 1
+    assert len(boundaries_of(store)) == 1
 
 
 def test_a_switch_to_the_session_that_ended_here_opens_it_again(store):
@@ -124,7 +124,7 @@ def test_a_switch_to_the_session_that_ended_here_opens_it_again(store):
     assert store.accept(Inbound("k", "next", "hi")).receipt.session_id == session_id
 
 
-def test_an_exact_title_comes_before_the_beginning_of_an_id(store):
+def test_an_exact_title_takes_precedence_over_a_prefix_of_an_id(store):
     for session_id in ("abc-1", "other"):
         store.create_session(session_id, "x")
     store.set_session_title("other", "abc")
@@ -132,9 +132,9 @@ def test_an_exact_title_comes_before_the_beginning_of_an_id(store):
     assert store.switch("k", "abc-").session_id == "abc-1"
 
 
-def test_a_waiting_title_is_given_to_the_session_after_its_first_turn(store):
+def test_a_pending_title_is_applied_after_the_first_turn(store):
     store.set_pending_title("k", "Mine")
-    assert store.apply_pending_title("k") is None  # no row yet: it goes on waiting
+    assert store.apply_pending_title("k") is None  # no row yet: the title stays pending
     assert store.get_route("k").pending_title == "Mine"
     session_id = say(store)
     assert store.apply_pending_title("k") == "Mine"
@@ -154,7 +154,7 @@ def test_a_refused_title_is_dropped(store):
     assert store.get_session(session_id).title is None
 
 
-def test_a_waiting_title_goes_to_the_tip_after_a_rotation(store):
+def test_a_pending_title_goes_to_the_tip_after_a_rotation(store):
     store.set_pending_title("k", "Mine")
     session_id = say(store)
     store.rotate(
@@ -171,7 +171,7 @@ def test_a_waiting_title_goes_to_the_tip_after_a_rotation(store):
     assert store.get_session("child").title == "Mine"
 
 
-def test_a_waiting_title_must_be_a_title(store):
+def test_a_pending_title_must_be_valid(store):
     with pytest.raises(ValueError, match="too long"):
         store.set_pending_title("k", "x" * 101)
     with pytest.raises(ValueError, match="too long"):
@@ -179,14 +179,14 @@ def test_a_waiting_title_must_be_a_title(store):
     assert store.get_route("k") is None
 
 
-def test_a_route_and_its_head_come_from_one_moment(store):
+def test_a_route_and_its_head_come_from_one_snapshot(store):
     assert store.route_head("k") is None
     session_id = say(store)
     route, head = store.route_head("k")
     assert (route.session_id, head.session_id, head.message_count) == (session_id, session_id, 1)
 
 
-def test_a_heard_boundary_is_closed_once(store):
+def test_a_delivered_boundary_is_closed_once(store):
     store.new_session("k")
     [boundary] = store.pending_boundaries()
     assert store.close_boundary(boundary.boundary_id, "boom") is True
@@ -194,7 +194,7 @@ def test_a_heard_boundary_is_closed_once(store):
     assert store.pending_boundaries() == []
 
 
-def test_one_function_alone_writes_a_routes_session_id():
+def test_only_one_function_writes_the_session_id_of_a_route():
     """Every SQL text in the store that writes `routes.session_id` is in `routes.assign_session`."""
     writers = []
     for file in Path(hermes.store.__file__).parent.rglob("*.py"):
@@ -212,7 +212,7 @@ def test_one_function_alone_writes_a_routes_session_id():
     assert writers == ["routes.assign_session"]
 
 
-def test_a_conversation_is_found_at_its_tip_by_every_name_it_has(store):
+def test_a_conversation_is_found_at_its_tip_by_each_of_its_names(store):
     parent = say(store)
     store.set_session_title(parent, "Plans")
     head = store.head(parent)
@@ -233,7 +233,7 @@ def test_a_conversation_is_found_at_its_tip_by_every_name_it_has(store):
     assert store.find("nothing") is None
 
 
-def test_a_conversation_without_a_row_is_found_by_its_whole_id(store):
+def test_a_conversation_without_a_row_is_found_by_its_full_id(store):
     receipt = store.accept(Inbound("k", "e", "hi")).receipt
     found = store.find(receipt.session_id)
     assert (found.session, found.lineage) == (None, (receipt.session_id,))
@@ -241,7 +241,7 @@ def test_a_conversation_without_a_row_is_found_by_its_whole_id(store):
     assert store.find(receipt.session_id[:-1]) is None
 
 
-def test_a_branch_belongs_to_the_key_that_is_led_there(store):
+def test_a_branch_belongs_to_the_key_whose_route_names_it(store):
     session_id = say(store)
     child = store.branch(session_id, session_key="other")
     assert store.get_session(child).session_key == "other"

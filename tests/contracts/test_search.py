@@ -1,4 +1,4 @@
-"""Search: what is found, how it is shown, and that what was taken back is never shown again."""
+"""Search: what is found, how it is shown, and that rewound messages are never shown."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def chat(store):
 # What is found
 
 
-def test_a_hit_says_where_it_is_and_what_stands_around_it(chat, world):
+def test_a_hit_has_its_position_and_its_context(chat, world):
     chat.set_session_title("a", "Fruit")
     say(chat, "a", "before it")
     world.pass_time(5)
@@ -113,7 +113,7 @@ def test_a_hit_says_where_it_is_and_what_stands_around_it(chat, world):
     ]
 
 
-def test_words_are_found_whatever_their_case_and_accents(chat):
+def test_words_are_found_regardless_of_case_and_accents(chat):
     [cafe, other] = say(chat, "a", "Le CAFÉ du coin", "coincidence")
     assert ids(chat, "café") == [cafe]
     assert ids(chat, "cafe") == [cafe]
@@ -121,13 +121,13 @@ def test_words_are_found_whatever_their_case_and_accents(chat):
     assert ids(chat, "coincidence") == [other]
 
 
-def test_a_star_finds_words_that_begin_so(chat):
+def test_a_star_finds_words_with_that_prefix(chat):
     one, two, _ = say(chat, "a", "scheduler", "schedule", "reschedule")
     assert sorted(ids(chat, "sched*")) == [one, two]
     assert ids(chat, "schedu") == []
 
 
-def test_a_quoted_phrase_is_found_as_it_stands(chat):
+def test_a_quoted_phrase_is_found_as_it_is_written(chat):
     phrase, _ = say(chat, "a", "the red apple fell", "the apple is red")
     assert ids(chat, '"red apple"') == [phrase]
     assert snippets(chat, '"red apple"') == ["the >>>red apple<<< fell"]
@@ -139,20 +139,20 @@ def test_several_words_must_all_be_there(chat):
     assert ids(chat, "apple AND pear") == [both]
 
 
-def test_or_and_not_are_understood(chat):
+def test_or_and_not_are_operators(chat):
     apple, pear, both, _ = say(chat, "a", "apple", "pear", "pear apple", "plum")
     assert sorted(ids(chat, "apple OR pear")) == [apple, pear, both]
     assert ids(chat, "apple NOT pear") == [apple]
     assert ids(chat, '"pear" NOT appl*') == [pear]
 
 
-def test_small_and_or_not_are_words_like_others(chat):
+def test_lowercase_and_or_not_are_ordinary_words(chat):
     [found, _] = say(chat, "a", "this or that", "this that")
     assert ids(chat, "or") == [found]
 
 
 @pytest.mark.parametrize("text", ["state.db", "snake_case", "e-mail", "C++ templates", "a@b.org"])
-def test_words_with_signs_in_them_are_found_as_typed(chat, text):
+def test_words_with_punctuation_are_found_as_typed(chat, text):
     [found, _] = say(chat, "a", f"look at {text} please", "something else")
     assert ids(chat, text) == [found]
 
@@ -198,7 +198,7 @@ def test_how_a_call_is_stored_is_not_found(chat):
 @pytest.mark.parametrize(
     "arguments", ["", "{", "not JSON", '{"q": "\\ud800"}', "[" * 5000, "7" * 5000]
 )
-def test_arguments_that_are_no_json_stand_in_nobodys_way(chat, arguments):
+def test_arguments_that_are_not_json_do_not_prevent_indexing(chat, arguments):
     calls = [ToolCall("c1", "weather", arguments)]
     [call] = say(chat, "a", "plum", role="assistant", tool_calls=calls)
     assert ids(chat, "weather plum") == [call]
@@ -209,11 +209,11 @@ def test_arguments_that_are_no_json_stand_in_nobodys_way(chat, arguments):
 
 
 def deeper(frames, work):
-    """Call `work` with so many more frames on the stack."""
+    """Call `work` with this many more frames on the stack."""
     return work() if frames == 0 else deeper(frames - 1, work)
 
 
-def test_what_is_indexed_of_an_argument_does_not_depend_on_the_depth_of_the_stack(store):
+def test_the_indexed_part_of_an_argument_does_not_depend_on_the_depth_of_the_stack(store):
     store.create_session("a", "tui")
     for depth in range(850, 1000, 5):
         arguments = '{"a":' + "[" * depth + r'"x\ny"' + "]" * depth + "}"
@@ -236,14 +236,14 @@ def test_the_text_of_structured_parts_is_found(chat):
     assert ids(chat, "zebra") == []
 
 
-def test_a_message_without_words_is_no_obstacle(chat):
+def test_a_message_without_words_can_be_indexed(chat):
     [nothing, empty, found] = say(chat, "a", None, "", "pear")
     [hit] = chat.search_messages("pear")
     assert (hit.message_id, hit.before, hit.after) == (found, "", None)
     assert (nothing, empty) == (found - 2, found - 1)
 
 
-def test_text_with_a_nul_in_it_is_found_on_both_sides_of_it(chat):
+def test_text_is_found_on_both_sides_of_a_nul_character(chat):
     [found] = say(chat, "a", "apple\x00pear")
     assert ids(chat, "apple") == [found]
     assert ids(chat, "pear") == [found]
@@ -282,7 +282,7 @@ def test_pieces_of_text_without_spaces_are_found_and_shown_as_written(store):
         assert snippets(store, query, session_ids=[session_id]) == [snippet]
 
 
-def test_characters_that_stand_apart_are_not_a_piece(chat):
+def test_characters_that_are_not_adjacent_do_not_match(chat):
     say(chat, "a", "今天天气很好")
     assert ids(chat, "今很") == []
     assert ids(chat, "好很") == []
@@ -306,7 +306,7 @@ def test_neighbours_in_scripts_without_spaces_are_shown_as_written(chat):
     assert (hit.before, hit.after) == ("前面的话", "後ろの話")
 
 
-def test_a_long_text_is_cut_and_what_is_left_is_as_written(chat):
+def test_a_long_text_is_cut_and_the_rest_is_shown_as_written(chat):
     text = "".join(chr(0x4E00 + place) for place in range(200))
     say(chat, "a", text)
     [snippet] = snippets(chat, text[100:103])
@@ -360,7 +360,7 @@ def test_hits_are_filtered_by_source_role_and_session(library):
     assert ids(store, "plum", source="discord") == []
 
 
-def test_hits_are_filtered_by_time_from_the_first_moment_to_before_the_last(library, world):
+def test_hits_are_filtered_by_a_half_open_interval_of_time(library, world):
     store, said = library
     at = {key: world.now - 40 + 10 * place for place, key in enumerate(said)}
     second, fourth = ("b", "user"), ("c", "user")
@@ -402,12 +402,12 @@ def test_pages_neither_overlap_nor_leave_out_anything(chat, newest_first):
     assert sorted(chain.from_iterable(pages)) == said
 
 
-def test_twenty_hits_make_a_page(chat):
+def test_a_page_has_twenty_hits_by_default(chat):
     say(chat, "a", *["plum"] * 25)
     assert len(ids(chat, "plum")) == 20
 
 
-# What was taken back
+# Rewound messages
 
 
 def test_neighbours_are_of_the_same_session(store):
@@ -441,7 +441,7 @@ def test_neighbours_are_cut_to_two_hundred_characters(chat):
 
 @pytest.mark.parametrize("indexed", [False, True], ids=["waiting", "indexed"])
 @pytest.mark.parametrize("way", ["rewound", "replaced", "deleted"])
-def test_what_was_taken_back_is_never_found(chat, indexed, way):
+def test_rewound_messages_are_never_found(chat, indexed, way):
     queries = ["secret", "秘", "秘密", "秘密的", "sec*", "hidden_tool", "暗号"]
     calls = [ToolCall("c1", "hidden_tool", '{"q": "暗号"}')]
     [taken] = say(chat, "a", "a secret 秘密的", tool_calls=calls)
@@ -475,7 +475,7 @@ def test_the_old_text_of_an_edit_is_never_found(chat, indexed):
     assert chat.check_search() is None
 
 
-def test_the_new_text_of_an_edit_is_found_with_what_followed(chat):
+def test_the_new_text_of_an_edit_is_found_with_the_messages_after_it(chat):
     first, _ = say(chat, "a", "buy aples", "aples bought")
     chat.edit_message("a", first, "buy apples")
     hits = chat.search_messages("buy")
@@ -483,7 +483,7 @@ def test_the_new_text_of_an_edit_is_found_with_what_followed(chat):
     assert len(ids(chat, "aples")) == 1
 
 
-def test_a_deleted_session_takes_only_its_own_text_with_it(store):
+def test_deleting_a_session_removes_only_its_own_text_from_the_index(store):
     store.create_session("a", "tui")
     store.create_session("b", "tui")
     say(store, "a", "plum")
@@ -501,7 +501,7 @@ def test_a_deleted_session_takes_only_its_own_text_with_it(store):
 # Up to date, and repairable
 
 
-def test_a_search_finds_what_was_written_just_before(chat):
+def test_a_search_finds_messages_written_just_before(chat):
     for place in range(3):
         said = say(chat, "a", f"fresh number{place}")
         assert ids(chat, f"number{place}") == said
@@ -519,7 +519,7 @@ def write_elsewhere(path, session_id, text):
     subprocess.run(code, check=True, timeout=60)
 
 
-def test_a_search_finds_what_another_process_wrote(chat, path):
+def test_a_search_finds_messages_of_another_process(chat, path):
     say(chat, "a", "ours")
     assert ids(chat, "theirs") == []
     write_elsewhere(path, "a", "theirs 他们的")
@@ -528,7 +528,7 @@ def test_a_search_finds_what_another_process_wrote(chat, path):
 
 
 def without_anything_of_ours(path, statement):
-    """Run a statement from another process, on a connection that knows nothing of Hermes."""
+    """Run a statement from another process, on a plain SQLite connection."""
     code = "import sys, apsw; apsw.Connection(sys.argv[1]).execute(sys.argv[2]).fetchall()"
     subprocess.run([sys.executable, "-c", code, str(path), statement], check=True, timeout=60)
 
@@ -547,14 +547,14 @@ def test_a_rebuild_reads_everything_again_from_the_messages(chat, path):
     assert chat.check_search() is None
 
 
-def test_a_rebuild_includes_what_was_not_indexed_yet(chat):
+def test_a_rebuild_includes_messages_that_were_not_indexed_yet(chat):
     said = say(chat, "a", "plum", "梅子")
     chat.rebuild_search()
     assert ids(chat, "plum") + ids(chat, "梅") == said
     assert chat.check_search() is None
 
 
-def test_a_rebuild_says_how_many_messages_there_are(chat):
+def test_a_rebuild_returns_the_number_of_messages(chat):
     say(chat, "a", "plum", "梅子", None)
     assert chat.rebuild_search() == 3
     chat.index_pending()
@@ -562,7 +562,7 @@ def test_a_rebuild_says_how_many_messages_there_are(chat):
     assert chat.rebuild_search() == 4
 
 
-def test_a_check_tells_that_the_index_does_not_match(chat, sql):
+def test_a_check_reports_that_the_index_does_not_match(chat, sql):
     say(chat, "a", "plum")
     chat.index_pending()
     assert chat.check_search() is None
@@ -575,7 +575,7 @@ def test_a_check_tells_that_the_index_does_not_match(chat, sql):
     assert snippets(chat, "cherry") == [">>>cherry<<<"]
 
 
-def test_rows_that_wait_to_be_indexed_are_nothing_wrong(chat):
+def test_rows_that_are_not_indexed_yet_are_not_a_problem(chat):
     said = say(chat, "a", *["plum"] * 20)
     assert chat.check_search() is None
     assert sorted(ids(chat, "plum", limit=1000)) == said
@@ -593,16 +593,16 @@ def test_the_index_holds_no_second_copy_of_the_text(chat, path):
     assert "search_content" not in tables
 
 
-# Whatever is typed
+# Any query
 
 
-def test_every_query_has_an_answer(chat):
+def test_every_query_has_a_result(chat):
     [said] = say(chat, "a", "apple pear 苹果")
     for query in QUERIES:
         assert ids(chat, query) in ([], [said])
 
 
-def test_a_query_of_many_nots_has_an_answer(chat):
+def test_a_query_with_many_nots_has_a_result(chat):
     [found] = say(chat, "a", "apple")
     assert ids(chat, "apple" + " NOT a" * 300) == [found]
 
@@ -612,7 +612,7 @@ def test_a_query_without_a_word_finds_nothing(chat):
     assert [ids(chat, query) for query in ("", "*", '""', "!?", "AND", "👍", "\x00")] == [[]] * 7
 
 
-def test_what_is_left_of_a_broken_query_is_searched(chat):
+def test_the_valid_part_of_a_malformed_query_is_searched(chat):
     [found, _] = say(chat, "a", "apple pear", "plum")
     for query in ('"apple', "apple)", "OR apple", "apple AND", "apple\ud800", "apple\x00pear"):
         assert ids(chat, query) == [found]
@@ -631,7 +631,7 @@ PIECES = st.one_of(
 
 @pytest.fixture
 def fruit(store):
-    """A session with a row, and another that was taken back."""
+    """A session with a row, and another that was rewound."""
     store.create_session("a", "tui")
     store.append_message("a", "user", "apple pear 苹果 한국어")
     taken = store.append_message("a", "user", "apple taken back").message_id
@@ -674,7 +674,7 @@ def test_any_piece_without_latin_letters_is_found_and_shown_as_written(store, te
     assert shown.strip() in text
 
 
-def test_a_snippet_that_ends_inside_a_match_shows_how_it_begins(store):
+def test_a_snippet_that_ends_inside_a_match_shows_the_start_of_the_match(store):
     store.create_session("a", "tui")
     text = "雨3 .3.3" + "あ3" * 4 + ".3" + "あ3" * 12 + "ああああ"
     store.append_message("a", "user", text)

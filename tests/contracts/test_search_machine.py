@@ -1,4 +1,4 @@
-"""Random lives of transcripts: whatever happens, rows, counters and search agree with a model."""
+"""Random changes of transcripts: rows, counters and search always agree with a model."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Transcript:
 
 
 class SearchMachine(RuleBasedStateMachine):
-    """One store on a real file, beside its model."""
+    """A store on a real file, and its model."""
 
     @initialize()
     def open(self):
@@ -253,7 +253,7 @@ class SearchMachine(RuleBasedStateMachine):
         assert self.store.delete_session(session_id) == len(transcript.rows)
         del self.model[session_id]
 
-    # What does not
+    # What does not change them
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())
@@ -270,7 +270,7 @@ class SearchMachine(RuleBasedStateMachine):
     def index_a_little(self, size):
         done = self.store.transact(lambda tx: search.index_step(tx, size))
         assert 0 <= done <= size
-        if done == 0:  # whoever indexes everything stops here
+        if done == 0:  # indexing stops here if everything is indexed
             assert not self.store.snapshot(search.unindexed)
 
     @rule(query=queries)

@@ -1,4 +1,4 @@
-"""Session rows, behind every face."""
+"""Session rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_second_create_fills_only_what_is_missing(store, world):
     assert (session.user_id, session.cwd, session.model_config) == ("u", "/w", {"x": 1})
 
 
-def test_a_session_without_an_id_gets_one_of_its_time(store, world):
+def test_a_session_without_an_id_gets_one_that_contains_its_time(store, world):
     world.now = 0.0
     assert store.create_session() == "19700101_000000_00000001"
 
@@ -40,7 +40,7 @@ def test_an_unknown_parent_is_refused_and_nothing_is_created(store):
     assert store.get_session("a") is None
 
 
-def test_a_younger_session_cannot_become_a_parent_so_there_is_no_cycle(store):
+def test_a_later_session_cannot_become_a_parent_so_there_is_no_cycle(store):
     store.create_session("a", "tui")
     store.create_session("b", "tui", parent_session_id="a")
     with pytest.raises(StoreError, match="not older"):
@@ -100,11 +100,11 @@ def test_the_first_reason_to_end_wins(store, world):
     assert (session.end_reason, session.ended_at) == ("compression", ended_at)
 
 
-def test_ending_an_unknown_session_is_no_error(store):
+def test_ending_an_unknown_session_is_not_an_error(store):
     assert store.end_session("nobody", "user_exit") is False
 
 
-def test_a_reopened_session_takes_rows_and_may_end_for_another_reason(store):
+def test_a_reopened_session_accepts_rows_and_may_end_for_another_reason(store):
     store.create_session("a", "tui")
     store.end_session("a", "user_exit")
     with pytest.raises(SessionEnded, match="user_exit"):
@@ -115,7 +115,7 @@ def test_a_reopened_session_takes_rows_and_may_end_for_another_reason(store):
     assert store.get_session("a").end_reason == "tui_close"
 
 
-def test_reopening_is_refused_naming_the_tip_where_a_child_goes_on(store):
+def test_reopening_is_refused_with_the_tip_if_a_child_continues_the_session(store):
     store.create_session("a", "tui")
     for parent, child in (("a", "b"), ("b", "c")):
         done = Rotation(
@@ -152,7 +152,7 @@ def test_a_live_session_can_be_reset_and_an_unknown_one_cannot(store):
     assert store.promote_to_session_reset("nobody") is False
 
 
-def test_ensure_session_makes_one_where_there_is_none(store):
+def test_ensure_session_creates_a_missing_session(store):
     store.ensure_session("a")
     store.ensure_session("a", "tui")
     assert store.get_session("a").source == "unknown"
@@ -163,7 +163,7 @@ def test_the_head_of_a_session_without_a_row_is_zero(store):
     assert (head.session_id, head.message_count, head.revision, head.rewrites) == ("later", 0, 0, 0)
 
 
-def test_a_parent_that_is_filled_in_later_tells_the_kind(store):
+def test_a_parent_that_is_filled_in_later_determines_the_kind(store):
     store.create_session("p", "tui")
     store.end_session("p", "compression")
     store.ensure_session("c")

@@ -79,7 +79,7 @@ def turn_of(accepted, *replies):
 # The list of verbs
 
 
-def test_every_kind_of_store_has_every_verb_and_no_other_has_one_of_its_own():
+def test_every_kind_of_store_has_exactly_the_same_verbs():
     for store in (SessionStore, Store):
         own = {name for name, value in vars(store).items() if not name.startswith("_")}
         assert own.isdisjoint(VERBS), "a verb is written once"
@@ -88,7 +88,7 @@ def test_every_kind_of_store_has_every_verb_and_no_other_has_one_of_its_own():
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_a_verb_is_a_method_with_the_name_the_signature_and_the_words_of_its_function(store, name):
+def test_a_verb_is_a_method_with_the_name_signature_and_docstring_of_its_function(store, name):
     method, descriptor = getattr(store, name), vars(StoreVerbs)[name]
     assert method.__name__ == name
     assert method.__doc__ == descriptor.__doc__ == descriptor._function.__doc__ != ""
@@ -108,7 +108,7 @@ async def test_the_methods_of_two_stores_are_their_own(path, world):
     assert SessionStore.head is Store.head is vars(StoreVerbs)["head"]
 
 
-def test_a_store_that_runs_work_in_its_own_way_runs_its_verbs_so(path, world):
+def test_a_store_that_overrides_how_work_runs_also_runs_its_verbs_that_way(path, world):
     ran = []
 
     class Noting(SessionStore):
@@ -145,7 +145,7 @@ async def test_a_read_sees_what_was_written_before_it(any_store):
         assert transcript.head == await any_store.head("a")
 
 
-async def test_a_read_of_much_sees_what_was_written_before_it(any_store):
+async def test_a_browsing_read_sees_what_was_written_before_it(any_store):
     await any_store.create_session("a", "x")
     await any_store.append_message("a", "user", "the first words")
     [listed] = await any_store.list_sessions(source="x", limit=5)
@@ -172,7 +172,7 @@ async def test_a_search_writes_nothing_if_all_is_indexed(any_store, sql):
     sql("ROLLBACK")
 
 
-async def test_long_work_runs_in_a_transaction_of_its_own(any_store):
+async def test_long_work_runs_in_a_separate_transaction(any_store):
     await any_store.create_session("a", "x")
     await any_store.append_message("a", "user", "plum")
     await any_store.index_pending()
@@ -242,7 +242,7 @@ async def test_a_vacuum_and_a_backup(any_store, path, sql):
 # Errors
 
 
-async def test_an_error_of_the_verb_itself_comes_as_it_is_and_nothing_is_stored(any_store, sql):
+async def test_an_error_of_a_verb_is_raised_unchanged_and_nothing_is_stored(any_store, sql):
     with pytest.raises(UnknownSession, match="nobody"):
         await any_store.append_message("nobody", "user", "hi")
     with pytest.raises(ValueError, match="session id"):
@@ -256,7 +256,7 @@ async def test_an_error_of_the_verb_itself_comes_as_it_is_and_nothing_is_stored(
     assert sql("SELECT count(*) FROM all_messages") == [[0]]
 
 
-async def test_work_that_fails_half_done_leaves_nothing(any_store, sql):
+async def test_work_that_fails_halfway_stores_nothing(any_store, sql):
     def half(tx):
         put("half")(tx)
         raise KeyError("mine")
@@ -320,7 +320,7 @@ async def test_a_store_that_was_closed_can_be_opened_again(kind, path, world):
 
 
 def subscriber(store, sql):
-    """Notes what is handed over, and checks that it is on disk by then."""
+    """Records what is handed over, and checks that it is on disk by then."""
     heard = []
 
     def on_accepted(accepted):
@@ -379,7 +379,7 @@ async def test_what_is_handed_over_comes_in_commit_order(async_store, sql):
 
 
 async def test_nothing_is_handed_over_of_a_request_that_failed(async_store, sql):
-    """Alone, in a batch where it fails first, and in a batch that is run with savepoints."""
+    """Alone, in a batch in which it fails first, and in a batch that is run with savepoints."""
     heard, subscribed = subscriber(async_store, sql)
 
     def accept_and_fail(tx):

@@ -160,7 +160,7 @@ async def test_rate_limits_use_the_time_of_sending(server, path):
     ]
 
 
-async def test_strangers_do_not_flood_the_log(server, path, caplog):
+async def test_unknown_users_do_not_flood_the_log(server, path, caplog):
     caplog.set_level("INFO")
     for number in range(20):
         server.say(7, f"spam {number}")

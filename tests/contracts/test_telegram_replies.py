@@ -204,7 +204,7 @@ async def test_a_reply_that_certainly_was_not_received_is_sent_again_without_a_m
         assert await wait_texts(server, 7, 1) == ["here I am"]
 
 
-async def test_after_a_429_the_bot_waits_as_long_as_it_is_told(path):
+async def test_after_a_429_the_bot_waits_for_the_requested_time(path):
     """The rate limiter of this bot does not know the limits of the server."""
     limits = Limits(per_chat=(2, 1.5), per_group=(99, 60.0), per_token=(99, 1.0))
     async with open_telegram(limits=limits) as server:

@@ -77,7 +77,7 @@ def test_a_title_in_use_is_refused_naming_its_holder(store):
     assert store.set_session_title("a", "Chat") is True
 
 
-def test_a_title_moves_from_a_compression_ancestor_and_from_nobody_else(store):
+def test_a_title_moves_only_from_a_compression_ancestor(store):
     store.create_session("a", "tui")
     store.set_session_title("a", "Chat")
     rotate(store, "a", "b")
@@ -104,14 +104,14 @@ def test_an_automatic_title_never_overwrites(store):
     assert store.get_session("b").title == "Auto #2"
 
 
-def test_an_automatic_title_is_for_where_the_conversation_goes_on(store):
+def test_an_automatic_title_goes_to_the_tip_of_the_conversation(store):
     store.create_session("a", "tui")
     rotate(store, "a", "b")
     assert store.set_auto_title_if_empty("a", "Auto") is True
     assert [store.get_session(i).title for i in ("a", "b")] == [None, "Auto"]
 
 
-def test_numbers_go_on_above_the_highest_in_use(store):
+def test_numbering_continues_above_the_highest_number_in_use(store):
     assert store.get_next_title_in_lineage("Chat") == "Chat"
     assert store.get_next_title_in_lineage("Chat #7") == "Chat"
     for n, title in enumerate(["Chat", "Chat #2", "Chat #10", "Chat #x", "Chat # 99", "Chatter"]):
@@ -142,7 +142,7 @@ def test_rotations_number_the_title_and_a_clash_never_fails_one(store):
     assert all(title is not None and len(title) <= MAX_LENGTH for title in titles)
 
 
-def test_a_title_cut_for_its_number_steps_over_one_that_is_taken(store):
+def test_a_title_shortened_for_its_number_skips_one_that_is_in_use(store):
     long = "x" * 98
     for session_id, title in (("a", long), ("taken", "x" * 97 + " #2")):
         store.create_session(session_id, "tui")
@@ -151,7 +151,7 @@ def test_a_title_cut_for_its_number_steps_over_one_that_is_taken(store):
     assert store.get_session("b").title == "x" * 97 + " #3"
 
 
-def test_tip_root_and_lineage_agree_from_every_place_on_the_line(store):
+def test_tip_root_and_lineage_agree_for_every_session_of_a_lineage(store):
     store.create_session("a", "tui")
     for parent, child in (("a", "b"), ("b", "c")):
         rotate(store, parent, child)
@@ -166,7 +166,7 @@ def test_tip_root_and_lineage_agree_from_every_place_on_the_line(store):
     assert store.get_compression_lineage("nobody") == []
 
 
-def test_a_prefix_resolves_only_where_it_is_unique(store):
+def test_a_prefix_resolves_only_if_it_is_unique(store):
     for session_id in ("20260101_a", "20260101_ab", "20270101_z", "%_"):
         store.create_session(session_id, "tui")
     assert store.resolve_session_id("20260101_a") == "20260101_a"

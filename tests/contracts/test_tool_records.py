@@ -1,4 +1,4 @@
-"""What tools leave on disk: calls that are made once, approvals that are used once."""
+"""Records of tools: calls that are made once, approvals that are used once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IDLE = ExpiryPolicy(mode="idle", idle_minutes=10)
 
 
 def begun_turn(store, event="e1", key="k"):
-    """A turn that runs: its message is on disk, and open."""
+    """A running turn, whose message is on disk and open."""
     return store.accept(Inbound(key, event, "text")).receipt
 
 
@@ -66,7 +66,7 @@ def test_a_call_is_recorded_once_and_then_found_with_its_result(store):
     assert store.begin_once(turn, "mail", '{"to":"a"}', 0) == ended
 
 
-def test_other_turns_tools_arguments_and_ordinals_are_other_calls(store):
+def test_a_call_is_identified_by_turn_tool_arguments_and_ordinal(store):
     first = begun_turn(store).inbox_id
     second = begun_turn(store, "e2").inbox_id
     calls = [
@@ -82,7 +82,7 @@ def test_other_turns_tools_arguments_and_ordinals_are_other_calls(store):
     assert [(call.result, call.failed) for call in found] == [("sent", True)] + [(None, False)] * 4
 
 
-def test_the_first_result_stays_also_an_empty_one(store):
+def test_the_first_result_is_kept_even_if_it_is_empty(store):
     turn = begun_turn(store).inbox_id
     store.begin_once(turn, "mail", "{}")
     store.end_once(ToolCallRecord(turn, "mail", "{}", 0, ""))
@@ -90,14 +90,14 @@ def test_the_first_result_stays_also_an_empty_one(store):
     assert store.begin_once(turn, "mail", "{}") == ToolCallRecord(turn, "mail", "{}", 0, "")
 
 
-def test_halves_of_characters_in_a_result_can_be_kept(store):
+def test_lone_surrogates_in_a_result_can_be_stored(store):
     turn = begun_turn(store).inbox_id
     store.begin_once(turn, "mail", "{}")
     store.end_once(ToolCallRecord(turn, "mail", "{}", 0, "half \ud800"))
     assert store.begin_once(turn, "mail", "{}").result == "half ?"
 
 
-def test_a_record_outlives_its_process(path, world):
+def test_a_record_survives_a_restart(path, world):
     with SessionStore(path, clock=world.clock) as store:
         turn = begun_turn(store).inbox_id
         store.begin_once(turn, "mail", "{}")
@@ -105,7 +105,7 @@ def test_a_record_outlives_its_process(path, world):
         assert store.begin_once(turn, "mail", "{}") == ToolCallRecord(turn, "mail", "{}")
 
 
-def test_a_turn_that_is_over_begins_nothing_and_leaves_nothing(store, sql):
+def test_a_turn_that_has_ended_records_no_calls(store, sql):
     kept = begun_turn(store, "kept", key="other").inbox_id
     receipts = [begun_turn(store, f"e{n}") for n in range(3)]
     committed, parked, answered = ids = [receipt.inbox_id for receipt in receipts]
@@ -125,7 +125,7 @@ def test_a_turn_that_is_over_begins_nothing_and_leaves_nothing(store, sql):
 # Approvals
 
 
-def test_a_question_waits_is_allowed_and_used_exactly_once(store, world):
+def test_an_approval_is_requested_given_and_used_exactly_once(store, world):
     asked = store.ask_approval("k", "mail", '{"to":"a"}')
     now = world.now
     assert asked == Approval(1, "k", "k", "mail", '{"to":"a"}', "pending", now, now + HOUR)
@@ -139,7 +139,7 @@ def test_a_question_waits_is_allowed_and_used_exactly_once(store, world):
     assert state_of(store.get_approval("k", 1)) == "used"
 
 
-def test_an_approval_is_good_for_nothing_but_its_own_call(store):
+def test_an_approval_is_valid_for_its_own_call_only(store):
     approved(store, "mail", '{"to":"a"}')
     assert not store.take_approval("k", "mail", '{"to":"b"}')
     assert not store.take_approval("k", "post", '{"to":"a"}')
@@ -147,7 +147,7 @@ def test_an_approval_is_good_for_nothing_but_its_own_call(store):
     assert store.take_approval("k", "mail", '{"to":"a"}')
 
 
-def test_nobody_sees_or_decides_what_another_was_asked(store):
+def test_a_key_sees_and_decides_only_its_own_requests(store):
     asked = store.ask_approval("k", "mail", "{}")
     assert store.get_approval("other", asked.approval_id) is None
     assert store.pending_approvals("other") == []
@@ -165,7 +165,7 @@ def test_a_denied_call_cannot_be_made_and_may_be_asked_for_again(store):
     assert (again.approval_id, again.state) == (first.approval_id + 1, "pending")
 
 
-def test_the_same_question_is_asked_once_and_said_once(store):
+def test_the_same_request_is_stored_and_announced_once(store):
     asked = store.ask_approval("k", "mail", "{}", say=saying)
     assert store.ask_approval("k", "mail", "{}", say=saying) == asked
     other = store.ask_approval("k", "mail", "[]", say=saying)
@@ -173,7 +173,7 @@ def test_the_same_question_is_asked_once_and_said_once(store):
     assert texts == [f"may mail run? {each.approval_id}" for each in (asked, other)]
 
 
-def test_without_a_number_the_latest_that_waits_is_meant(store):
+def test_without_a_number_the_latest_pending_request_is_decided(store):
     for arguments in ("[1]", "[2]", "[3]"):
         store.ask_approval("k", "mail", arguments)
     order = []
@@ -182,7 +182,7 @@ def test_without_a_number_the_latest_that_waits_is_meant(store):
     assert order == [("[3]", "approved"), ("[2]", "denied"), ("[1]", "approved")]
 
 
-def test_a_question_expires(store, world):
+def test_a_request_expires(store, world):
     asked = store.ask_approval("k", "mail", "{}", seconds=60)
     world.pass_time(59)
     assert store.pending_approvals("k") == [asked]
@@ -195,7 +195,7 @@ def test_a_question_expires(store, world):
     assert len(store.pending_outbox()) == 1
 
 
-def test_an_approval_expires_as_long_after_it_was_given(store, world):
+def test_an_approval_expires_after_the_same_time_from_its_decision(store, world):
     asked = store.ask_approval("k", "mail", "{}", seconds=60)
     world.pass_time(59)
     decided = store.decide_approval("k", asked.approval_id, approve=True)
@@ -205,23 +205,23 @@ def test_an_approval_expires_as_long_after_it_was_given(store, world):
     assert not store.take_approval("k", "mail", "{}")
 
 
-def test_too_many_questions_at_once_are_refused(store, world):
+def test_too_many_pending_requests_are_refused(store, world):
     for n in range(20):
         store.ask_approval("k", "mail", f"[{n}]")
     with pytest.raises(Overloaded, match="20 calls already wait"):
         store.ask_approval("k", "mail", "[20]")
-    assert store.ask_approval("k", "mail", "[3]")  # it waits already
+    assert store.ask_approval("k", "mail", "[3]")  # it is pending already
     assert store.ask_approval("other", "mail", "[20]")
     store.decide_approval("k", None, approve=False)
     assert store.ask_approval("k", "mail", "[20]")
 
 
-def test_numbers_that_no_row_can_have_are_no_rows(store):
+def test_numbers_out_of_range_match_no_row(store):
     assert store.get_approval("k", 10**30) is None
     assert store.decide_approval("k", 10**30, approve=True) is None
 
 
-def test_approvals_outlive_their_process(path, world):
+def test_approvals_survive_a_restart(path, world):
     with SessionStore(path, clock=world.clock) as store:
         store.ask_approval("k", "mail", "[1]")
         approved(store, "mail", "[2]")
@@ -232,10 +232,10 @@ def test_approvals_outlive_their_process(path, world):
         assert not store.take_approval("k", "mail", "[2]")
 
 
-# Decided, answered and told in one transaction
+# Decision, answer and message in one transaction
 
 
-def test_a_decision_its_answer_and_the_message_that_follows_are_one_fact(store, world):
+def test_a_decision_its_answer_and_the_message_that_follows_are_committed_together(store, world):
     asked = store.ask_approval("k", "mail", "{}")
     command = begun_turn(store)
     answer = InboxReply(
@@ -252,7 +252,7 @@ def test_a_decision_its_answer_and_the_message_that_follows_are_one_fact(store, 
     assert store.get_route("k").expires_at == world.now + 600
 
 
-def test_where_nothing_waits_nothing_is_written(store):
+def test_a_decision_without_a_pending_request_writes_nothing(store):
     command = begun_turn(store)
     answer = InboxReply(
         session_key="k", inbox_ids=[command.inbox_id], outbox=[Outbound("lane", {"text": "x"})]
@@ -263,7 +263,7 @@ def test_where_nothing_waits_nothing_is_written(store):
     assert store.pending_outbox() == []
 
 
-def test_a_decision_whose_message_cannot_be_taken_is_no_decision(store):
+def test_a_decision_whose_message_is_refused_is_not_stored(store):
     asked = store.ask_approval("k", "mail", "{}")
     command = begun_turn(store)
     answer = InboxReply(session_key="k", inbox_ids=[command.inbox_id])
@@ -275,7 +275,7 @@ def test_a_decision_whose_message_cannot_be_taken_is_no_decision(store):
     assert [row.inbox_id for row in store.open_inbox("k")] == [command.inbox_id]
 
 
-def test_a_decision_finds_room_where_a_message_would_not(store):
+def test_a_decision_is_accepted_even_if_the_queue_is_full(store):
     """It takes the place of the command that asked for it."""
     store.ask_approval("k", "mail", "{}")
     for n in range(100):
@@ -304,7 +304,7 @@ def test_a_call_that_needs_approval_takes_it_with_its_record_or_leaves_both(stor
         store.begin_once(turn, "mail", "{}", 1, approved_for="k")
 
 
-def test_a_turn_that_is_over_takes_no_approval(store):
+def test_a_turn_that_has_ended_uses_no_approval(store):
     approved(store)
     with pytest.raises(TurnClosed):
         store.begin_once(5, "mail", "{}", approved_for="k")
@@ -314,7 +314,7 @@ def test_a_turn_that_is_over_takes_no_approval(store):
 # In the background
 
 
-def test_what_is_done_in_the_background_is_asked_of_the_chat_that_began_it(store):
+def test_a_background_task_asks_the_chat_that_started_it(store):
     command = begun_turn(store)
     beside = background_key("k", command.inbox_id)
     asked = store.ask_approval(beside, "mail", "{}")
@@ -326,7 +326,7 @@ def test_what_is_done_in_the_background_is_asked_of_the_chat_that_began_it(store
     assert store.take_approval(beside, "mail", "{}")
 
 
-def test_a_key_that_only_looks_like_the_background_asks_for_itself(store):
+def test_a_key_that_only_resembles_a_background_key_asks_for_itself(store):
     theirs = begun_turn(store, key="other")
     key = background_key("k", theirs.inbox_id)
     asked = store.ask_approval(key, "mail", "{}")
@@ -336,10 +336,10 @@ def test_a_key_that_only_looks_like_the_background_asks_for_itself(store):
     assert store.ask_approval(far, "mail", "{}").asked_of == far
 
 
-# Nothing is left behind
+# Deletion
 
 
-def test_a_deleted_session_leaves_no_questions(store, sql):
+def test_deleting_a_session_deletes_its_requests(store, sql):
     receipt = begun_turn(store)
     begun_turn(store, "e2", key="other")
     store.ask_approval("k", "mail", "{}")
@@ -350,7 +350,7 @@ def test_a_deleted_session_leaves_no_questions(store, sql):
     assert sql("SELECT session_key FROM approvals ORDER BY id") == [["other"], ["nowhere"]]
 
 
-def test_old_approvals_are_forgotten_whatever_became_of_them(store, world, sql):
+def test_old_approvals_are_deleted_in_any_state(store, world, sql):
     store.ask_approval("k", "mail", "[1]")
     approved(store, "mail", "[2]")
     approved(store, "mail", "[3]")
@@ -364,7 +364,7 @@ def test_old_approvals_are_forgotten_whatever_became_of_them(store, world, sql):
     assert sql("SELECT arguments FROM approvals") == [["[4]"]]
 
 
-def test_the_file_is_whole_with_all_of_it(store):
+def test_a_file_with_tool_records_and_approvals_passes_the_integrity_check(store):
     turn = begun_turn(store).inbox_id
     approved(store)
     store.begin_once(turn, "mail", "{}", approved_for="k")

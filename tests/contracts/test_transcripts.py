@@ -1,4 +1,4 @@
-"""Transcript rows: appended, counted, rewound, edited, replaced; that deletes none of them."""
+"""Transcript rows: appended, counted, rewound, edited and replaced; none is ever deleted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_message_is_inserted_and_counted_at_once(store, world):
     assert store.get_session("a").last_active == world.now
 
 
-def test_everything_a_message_can_carry_comes_back(store):
+def test_every_field_of_a_message_is_read_back(store):
     store.create_session("a", "tui")
     store.append_messages("a", [RICH])
     store.append_message("a", "tool", "12:00", tool_call_id="1", tool_name="clock")
@@ -146,7 +146,7 @@ def test_only_a_live_row_of_this_session_can_be_rewound_or_edited(store):
             store.edit_message("a", message_id, "x")
 
 
-def test_an_edit_keeps_the_place_and_the_old_text_stays_in_the_file(store):
+def test_an_edit_keeps_the_position_and_the_old_text_stays_in_the_file(store):
     store.create_session("a", "tui")
     store.append_message("a", "user", "one")
     wrong = store.append_message("a", "user", "tow", platform_message_id="p")
@@ -212,7 +212,7 @@ def test_sessions_do_not_mix_though_their_rows_are_interleaved(store):
         assert loaded == [f"{session_id}{n}" for n in range(5)]
 
 
-def test_a_foreign_process_is_seen_at_once(store, path):
+def test_a_change_by_another_process_is_seen_at_once(store, path):
     store.create_session("a", "tui")
     store.append_message("a", "user", "ours")
     code = (

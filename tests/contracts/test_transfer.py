@@ -1,4 +1,4 @@
-"""Export and import: the same again, or a refusal in one sentence with nothing imported."""
+"""Export and import: a lossless round trip, or a refusal in one sentence with nothing imported."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def fill(store, session_id="a"):
     store.update_token_counts(session_id, Usage("title", None, None, 1))
 
 
-# The same again
+# Round trips
 
 
 def test_a_session_with_everything_is_the_same_after_a_round_trip(store, other):
@@ -131,7 +131,7 @@ def test_a_session_that_ended_is_the_same_after_a_round_trip(store, other):
     assert store.get_session("a") == other.get_session("a")
 
 
-def test_an_imported_session_goes_on(store, other):
+def test_an_imported_session_can_be_continued(store, other):
     fill(other)
     store.import_sessions([other.export_session("a")])
     ours = store.append_message("a", "user", "and now?")
@@ -157,7 +157,7 @@ def rotate(store, session_id, child_id):
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)], ids=str)
-def test_a_line_of_sessions_is_the_same_in_whatever_order_it_comes(store, other, order):
+def test_a_lineage_is_imported_the_same_in_any_order(store, other, order):
     fill(other)
     rotate(other, "a", "b")
     rotate(other, "b", "c")
@@ -170,7 +170,7 @@ def test_a_line_of_sessions_is_the_same_in_whatever_order_it_comes(store, other,
     assert store.integrity_check() == []
 
 
-def test_imported_messages_are_found(store, other):
+def test_imported_messages_are_found_by_search(store, other):
     fill(other)
     store.import_sessions([other.export_session("a")])
     found = {
@@ -193,7 +193,7 @@ def test_empty_lines_are_passed_over(store):
     assert store.import_sessions([]) == Imported(0, 0)
 
 
-# What is there already
+# Existing sessions
 
 
 def test_sessions_that_exist_are_left_as_they_are(store):
@@ -241,7 +241,7 @@ def test_a_continuation_that_comes_later_is_a_fork_too(store):
 
 
 @pytest.mark.parametrize(("kind", "kept"), [("compression", "import"), ("branch", "branch")])
-def test_a_parent_that_nobody_knows_is_dropped(store, kind, kept):
+def test_an_unknown_parent_is_dropped(store, kind, kept):
     store.import_sessions([line(kind=kind, parent_session_id="gone")])
     session = store.get_session("x")
     assert (session.parent_session_id, session.kind) == (None, kept)
@@ -249,7 +249,7 @@ def test_a_parent_that_nobody_knows_is_dropped(store, kind, kept):
 
 @pytest.mark.parametrize("kind", ["compression", "branch"])
 @pytest.mark.parametrize("length", [1, 2, 5])
-def test_parents_in_a_circle_do_no_harm(store, length, kind):
+def test_a_cycle_of_parents_is_resolved(store, length, kind):
     ended = {"ended_at": 1.0, "end_reason": "compression"}
     lines = [
         line(id=f"s{n}", kind=kind, parent_session_id=f"s{(n + 1) % length}", **ended)
@@ -279,7 +279,7 @@ def test_a_long_title_that_is_taken_gets_a_number_and_stays_short_enough(store):
     assert titles == ["t" * 100, "t" * 97 + " #2", "t" * 97 + " #3"]
 
 
-def test_what_an_older_version_left_behind_is_tidied(store, world):
+def test_leftovers_of_an_older_version_are_cleaned_up(store, world):
     old = world.now - 8 * DAY
     lines = [
         line(id="p", ended_at=old, end_reason="compression", started_at=old),
@@ -396,7 +396,7 @@ def test_bad_lines_are_refused_in_one_sentence_and_nothing_is_imported(store, ba
 @pytest.mark.parametrize(
     "bad", [line(id="i" * 300), line(usage=[{"input_tokens": 2**70}]), line(id="\x00abc")]
 )
-def test_a_refusal_leaves_every_face_as_it_was(store, bad):
+def test_a_refused_import_stores_nothing(store, bad):
     with pytest.raises(BadImport):
         store.import_sessions([line(id="good"), bad])
     assert store.list_sessions() == []
@@ -404,7 +404,7 @@ def test_a_refusal_leaves_every_face_as_it_was(store, bad):
 
 
 @pytest.mark.parametrize("place", ['"model_config": {"a": %s}', '"messages": [%s]'])
-def test_whatever_the_depth_an_import_is_whole_or_refused(store, place):
+def test_an_import_of_any_depth_is_complete_or_refused(store, place):
     message = '{"seq": 1, "role": "user", "timestamp": 1, "provider_data": {"a": %s}}'
     for depth in range(850, 1010):  # up to Python's own limit
         deep = "[" * depth + "]" * depth
@@ -418,7 +418,7 @@ def test_whatever_the_depth_an_import_is_whole_or_refused(store, place):
             json.loads(store.export_session(session_id))
 
 
-def test_a_place_near_the_end_of_a_session_does_not_spill_into_the_next(store):
+def test_a_position_near_the_end_of_a_session_does_not_overflow_into_the_next(store):
     last = line(messages=[row(2**32 - 1)])
     try:
         store.import_sessions([last, line(id="y")])

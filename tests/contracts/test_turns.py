@@ -70,7 +70,7 @@ def written(store, done):
     return done.rows and stored[-len(done.rows) :] == list(done.rows)
 
 
-def test_accepting_makes_a_route_and_an_inbox_row_but_no_session(store, world):
+def test_accepting_creates_a_route_and_an_inbox_row_but_no_session(store, world):
     source = Source("telegram", "bot", "c1", user_id="u1")
     accepted = store.accept(inbound(source=source))
     route = store.get_route("k")
@@ -90,7 +90,7 @@ def test_accepting_makes_a_route_and_an_inbox_row_but_no_session(store, world):
     )
 
 
-def test_the_same_event_gets_the_first_receipt_for_ever(store, world):
+def test_the_same_event_always_gets_the_first_receipt(store, world):
     first = store.accept(inbound())
     world.pass_time(5)
     again = store.accept(inbound())
@@ -122,7 +122,7 @@ def test_a_command_is_accepted_and_answered_without_a_session_row(store):
     assert open_ids(store) == []
 
 
-def test_a_turn_is_written_as_one_fact(store, world):
+def test_a_turn_is_committed_atomically(store, world):
     accepted = store.accept(inbound(source=Source("telegram", user_id="u")))
     world.pass_time(2)
     call = Usage(model="m", input_tokens=10, output_tokens=2, cost=0.5)
@@ -180,7 +180,7 @@ def test_a_moved_fence_discards_the_whole_turn_and_the_input_stays_open(store):
     assert store.get_session(accepted.receipt.session_id) is None
 
 
-def test_foreign_rows_stand_before_ours_and_the_answer_says_so(store, path):
+def test_rows_of_other_writers_come_before_ours_and_the_result_says_so(store, path):
     first = store.accept(inbound())
     store.commit_turn(turn(first))
     accepted = store.accept(inbound("e2"))
@@ -192,7 +192,7 @@ def test_foreign_rows_stand_before_ours_and_the_answer_says_so(store, path):
     assert texts(store, session_id) == ["hi", "yo", "theirs", "hi", "yo"]
 
 
-def test_a_session_compressed_elsewhere_takes_the_turn_at_its_tip(store, path):
+def test_a_turn_is_stored_at_the_tip_if_another_process_compressed_the_session(store, path):
     first = store.accept(inbound())
     store.commit_turn(turn(first))
     accepted = store.accept(inbound("e2"))
@@ -211,7 +211,7 @@ def test_a_session_compressed_elsewhere_takes_the_turn_at_its_tip(store, path):
 
 
 @pytest.mark.parametrize("how", ["end_session(ID, 'user_exit')", "delete_session(ID)", "switch"])
-def test_a_session_ended_elsewhere_discards_the_turn_and_a_new_one_takes_the_input(
+def test_a_turn_is_discarded_if_another_process_ended_the_session_and_the_input_gets_a_new_one(
     store, path, how
 ):
     first = store.accept(inbound())
@@ -242,7 +242,7 @@ def test_an_accident_does_not_end_a_conversation(store, path):
     assert isinstance(store.commit_turn(turn(accepted)), Committed)
 
 
-def test_accept_follows_a_compression_and_begins_anew_after_an_end(store):
+def test_accept_follows_a_compression_and_starts_a_new_session_after_an_end(store):
     first = store.accept(inbound())
     store.commit_turn(turn(first))
     session_id = first.receipt.session_id
@@ -264,7 +264,7 @@ def test_accept_follows_a_compression_and_begins_anew_after_an_end(store):
     assert third.head == Head(third.receipt.session_id)
 
 
-def test_an_agent_that_rotates_by_itself_is_followed(store):
+def test_a_rotation_by_the_agent_is_followed(store):
     first = store.accept(inbound())
     store.commit_turn(turn(first))
     accepted = store.accept(inbound("e2"))
@@ -286,7 +286,7 @@ def test_an_agent_that_names_no_other_session_changes_nothing(store, named):
     assert (done.head.session_id, done.epoch, done.moved) == (same, 1, False)
 
 
-def test_an_agent_cannot_take_over_another_conversation(store):
+def test_an_agent_cannot_move_to_another_conversation(store):
     store.create_session("foreign", "tui")
     accepted = store.accept(inbound())
     with pytest.raises(NotInLineage, match="another conversation"):
@@ -295,7 +295,7 @@ def test_an_agent_cannot_take_over_another_conversation(store):
     assert store.get_session(accepted.receipt.session_id) is None
 
 
-def test_attempts_are_counted_without_a_trip_of_their_own(store):
+def test_attempts_are_counted_without_a_separate_request(store):
     first = store.accept(inbound("e1"))
     second = store.accept(inbound("e2"))
     third = store.accept(inbound("e3"))
@@ -335,8 +335,8 @@ def test_open_rows_come_in_inbox_order_and_in_pages(store):
 # Expiry
 
 
-def told(store):
-    """Every boundary there ever was, delivered or not."""
+def boundaries_of(store):
+    """All boundaries, delivered or not."""
     return store.snapshot(
         lambda tx: tx.all("SELECT event, session_id, reason FROM boundaries ORDER BY id")
     )
@@ -351,7 +351,7 @@ def test_without_a_policy_nothing_expires(store, world):
     assert (later.receipt.session_id, later.expired) == (accepted.receipt.session_id, None)
 
 
-def test_accept_expires_an_overdue_route_and_begins_a_new_session(store, world):
+def test_accept_expires_an_overdue_route_and_starts_a_new_session(store, world):
     accepted = store.accept(inbound(), policy=IDLE)
     store.commit_turn(turn(accepted))
     old = accepted.receipt.session_id
@@ -359,7 +359,7 @@ def test_accept_expires_an_overdue_route_and_begins_a_new_session(store, world):
     later = store.accept(inbound("e2"), policy=IDLE)
     assert later.expired == old != later.receipt.session_id
     assert store.get_session(old).end_reason == "session_expired"
-    assert told(store) == [
+    assert boundaries_of(store) == [
         ("on_session_finalize", old, "session_expired"),
         ("on_session_reset", later.receipt.session_id, "session_expired"),
     ]
@@ -392,23 +392,23 @@ def test_a_sweep_expires_each_overdue_session_exactly_once(store, world):
     ids = [store.get_route(key).session_id for key in ("k1", "k2")]
     assert store.sweep_expired() == ids
     assert store.sweep_expired() == []
-    finalized = [b for b in told(store) if b[0] == "on_session_finalize"]
+    finalized = [b for b in boundaries_of(store) if b[0] == "on_session_finalize"]
     assert [session_id for _, session_id, _ in finalized] == ids
     assert store.get_route("k1").expires_at is None
 
 
-# What people and models send
+# Invalid and unusual input
 
 
 @pytest.mark.parametrize("key", ["", "x" * 1001, "line\nbreak", "nul\0"])
-def test_a_key_that_cannot_be_one_is_refused_in_one_sentence(store, key):
+def test_an_invalid_key_is_refused_in_one_sentence(store, key):
     with pytest.raises(ValueError, match="a session_key is 1 to 1000 printable characters"):
         store.accept(inbound(key=key))
     with pytest.raises(ValueError, match="a session_key is"):
         store.new_session(key)
 
 
-def test_half_a_character_does_not_cost_the_message(store):
+def test_a_lone_surrogate_does_not_lose_the_message(store):
     broken = replace(inbound(), text="half \ud83d here")
     accepted = store.accept(broken)
     [row] = store.open_inbox("k")
@@ -432,7 +432,7 @@ def test_json_that_is_nested_too_deeply_is_refused(store):
 
 
 @pytest.mark.parametrize("session_id", ["", "x" * 201, "a\0b", "a\nb"])
-def test_an_id_that_cannot_be_one_is_refused_in_one_sentence(store, session_id):
+def test_an_invalid_id_is_refused_in_one_sentence(store, session_id):
     with pytest.raises(ValueError, match="a session id is 1 to 200 printable characters"):
         store.create_session(session_id, "x")
 
@@ -454,14 +454,14 @@ def test_a_message_of_a_wrong_shape_is_refused_and_the_session_stays_readable(st
     assert store.open_inbox() == []
 
 
-def test_a_row_that_a_foreign_hand_spoilt_harms_no_search(store, sql):
+def test_a_row_damaged_by_another_program_does_not_break_search(store, sql):
     store.create_session("a", "x")
     store.append_message("a", "assistant", "plum", tool_name="clock")
     sql("UPDATE arrivals SET extra = '{\"tool_calls\": 7}'")
     assert [hit.snippet for hit in store.search_messages("plum")] == [">>>plum<<<"]
 
 
-def test_half_a_character_in_a_name_does_not_cost_the_message(store):
+def test_a_lone_surrogate_in_a_name_does_not_lose_the_message(store):
     source = Source("telegram", user_id="u\ud800", user_name="\udfff")
     store.accept(inbound(source=source))
     [row] = store.open_inbox("k")
@@ -474,13 +474,19 @@ def test_a_turn_without_messages_has_no_fence_and_is_refused(store):
         store.commit_turn(turn(accepted, inbox_ids=[]))
 
 
-def test_where_a_message_came_from_is_kept_with_its_session(store):
+def test_the_source_of_a_message_is_stored_with_its_session(store):
     source = Source("telegram", "bot", "chat-1", "group", "topic-2", "u")
     accepted = store.accept(inbound(source=source))
     store.commit_turn(turn(accepted))
     session = store.get_session(accepted.receipt.session_id)
-    told = (session.source, session.chat_id, session.chat_type, session.thread_id, session.user_id)
-    assert told == ("telegram", "chat-1", "group", "topic-2", "u")
+    source = (
+        session.source,
+        session.chat_id,
+        session.chat_type,
+        session.thread_id,
+        session.user_id,
+    )
+    assert source == ("telegram", "chat-1", "group", "topic-2", "u")
 
 
 def test_a_conversation_that_was_resumed_does_not_expire_at_the_next_message(store, world):
@@ -505,10 +511,10 @@ def test_expiry_ends_the_tip_of_what_another_process_compressed(store, world, pa
     later = store.accept(inbound("e2"), policy=IDLE)
     assert later.expired == "child"
     assert store.get_session("child").end_reason == "session_expired"
-    assert told(store)[0] == ("on_session_finalize", "child", "session_expired")
+    assert boundaries_of(store)[0] == ("on_session_finalize", "child", "session_expired")
 
 
-def test_busy_routes_do_not_keep_the_others_from_expiring(store, world):
+def test_active_routes_do_not_keep_others_from_expiring(store, world):
     for n in range(101):
         store.accept(inbound(f"busy{n}", key=f"busy{n}"), policy=IDLE)
     world.pass_time(1)

@@ -1,4 +1,4 @@
-"""The usage ledger, and replies on their way out."""
+"""The usage ledger and the outbox."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def reply(lane, n):
 # Usage
 
 
-def test_each_provider_call_is_a_row_of_its_own(store):
+def test_each_provider_call_has_its_own_row(store):
     store.create_session("a", "tui")
     calls = [FULL, Usage("title", "small", "acme", 7), Usage("compression", cost=0.5), FULL]
     for call in calls:
@@ -91,7 +91,7 @@ def test_a_call_of_unknown_cost_adds_nothing_and_stays_unknown(store):
     assert [call.cost for call in store.get_usage("a")] == [None, 0.0]
 
 
-def test_the_first_model_that_was_used_is_the_sessions_unless_it_had_one(store):
+def test_the_first_model_used_becomes_that_of_the_session_unless_it_has_one(store):
     store.create_session("without", "tui")
     store.create_session("with", "tui", model="chosen")
     for session_id in ("without", "with"):
@@ -101,7 +101,7 @@ def test_the_first_model_that_was_used_is_the_sessions_unless_it_had_one(store):
     assert [store.get_session(i).model for i in ("without", "with")] == ["first", "chosen"]
 
 
-def test_usage_of_a_session_that_has_no_row_yet_makes_one(store):
+def test_usage_of_a_session_without_a_row_creates_the_row(store):
     store.update_token_counts("new", FULL)
     session = store.get_session("new")
     assert (session.source, session.kind, session.model) == ("unknown", "new", "big")
@@ -129,7 +129,7 @@ def test_usage_of_an_ended_session_is_still_counted(store):
     assert store.get_session("a").api_call_count == 1
 
 
-def test_nobody_has_used_an_unknown_session(store):
+def test_an_unknown_session_has_no_usage(store):
     assert store.get_usage("nobody") == []
 
 
@@ -141,8 +141,8 @@ def test_the_usage_of_a_turn_is_committed_with_it(store, sql, world):
     assert sql("SELECT turn_id, created_at FROM usage") == [[turn_id, world.now]] * 2
 
 
-def test_in_a_shared_conversation_everybody_pays_for_himself(store):
-    """Else who has begun it pays for all, and the others may spend without end."""
+def test_in_a_shared_conversation_each_user_is_charged_for_its_own_turns(store):
+    """Otherwise the user who started it would pay for all, and the others would have no limit."""
     ann, ben = (Source("telegram", chat_id="-1", user_id=who) for who in ("7", "8"))
     for number, source in enumerate((ann, ben, ben)):
         take_turn(store, f"e{number}", usage=[FULL], source=source)
@@ -157,7 +157,7 @@ def test_in_a_shared_conversation_everybody_pays_for_himself(store):
 # The outbox
 
 
-def test_a_reply_waits_with_everything_that_is_known_of_it(store):
+def test_a_pending_reply_has_all_its_fields(store):
     turn_id = take_turn(store, "e1", Outbound("telegram:1", {"text": "hi 你", "n": [1]}))
     [row] = store.pending_outbox()
     assert row == OutboxRow(
@@ -187,7 +187,7 @@ def test_the_oldest_replies_are_read_first(store):
     assert [row.body["n"] for row in store.pending_outbox("x", limit=3)] == [0, 1, 2]
 
 
-def test_a_send_is_marked_when_it_begins_and_counted(store):
+def test_a_send_is_marked_and_counted_when_it_starts(store):
     take_turn(store, "e1", reply("x", 1), reply("x", 2))
     first, second = [row.outbox_id for row in store.pending_outbox()]
     store.mark_sending([first])
@@ -196,7 +196,7 @@ def test_a_send_is_marked_when_it_begins_and_counted(store):
     assert states(store) == [(1, "sending", 1, False), (2, "sending", 1, False)]
 
 
-def test_a_send_that_surely_failed_is_tried_again_in_its_place(store):
+def test_a_send_that_certainly_failed_is_retried_in_the_same_position(store):
     take_turn(store, "e1", reply("x", 1), reply("x", 2))
     first, second = [row.outbox_id for row in store.pending_outbox()]
     store.mark_sending([first])
@@ -206,7 +206,7 @@ def test_a_send_that_surely_failed_is_tried_again_in_its_place(store):
     assert states(store, "x") == [(1, "sending", 2, False), (2, "pending", 0, False)]
 
 
-def test_what_was_sent_is_not_pending_any_more(store, sql, world):
+def test_a_sent_reply_is_no_longer_pending(store, sql, world):
     take_turn(store, "e1", reply("x", 1), reply("x", 2))
     first, second = [row.outbox_id for row in store.pending_outbox()]
     store.mark_sending([first])
@@ -219,7 +219,7 @@ def test_what_was_sent_is_not_pending_any_more(store, sql, world):
     ]
 
 
-def test_what_can_never_be_sent_is_closed_with_a_note(store, sql, world):
+def test_a_reply_that_can_never_be_sent_is_closed_with_a_note(store, sql, world):
     take_turn(store, "e1", reply("x", 1))
     [dead] = [row.outbox_id for row in store.pending_outbox()]
     store.mark_dead([dead], "the chat is gone")
@@ -229,7 +229,7 @@ def test_what_can_never_be_sent_is_closed_with_a_note(store, sql, world):
     ]
 
 
-def test_what_is_closed_stays_closed(store, sql, world):
+def test_a_closed_reply_stays_closed(store, sql, world):
     take_turn(store, "e1", reply("x", 1), reply("x", 2))
     sent, dead = [row.outbox_id for row in store.pending_outbox()]
     store.mark_sent([sent])
@@ -244,7 +244,7 @@ def test_what_is_closed_stays_closed(store, sql, world):
     assert sql("SELECT * FROM outbox") == before
 
 
-def test_marks_for_rows_that_are_not_there_change_nothing(store):
+def test_marks_for_unknown_rows_change_nothing(store):
     take_turn(store, "e1", reply("x", 1))
     for mark in (store.mark_sending, store.mark_sent, store.mark_unsent):
         mark([9999])
@@ -253,7 +253,7 @@ def test_marks_for_rows_that_are_not_there_change_nothing(store):
     assert states(store) == [(1, "pending", 0, False)]
 
 
-def test_what_was_in_flight_is_marked_recovered_and_waits_in_its_place(store):
+def test_a_reply_in_flight_is_marked_as_recovered_and_keeps_its_position(store):
     take_turn(store, "e1", *(reply("x", n) for n in range(4)))
     rows = [row.outbox_id for row in store.pending_outbox()]
     store.mark_sent(rows[:1])
@@ -269,13 +269,13 @@ def test_what_was_in_flight_is_marked_recovered_and_waits_in_its_place(store):
     assert states(store)[0] == (1, "sending", 2, True)
 
 
-def test_parts_that_were_taken_are_remembered_and_the_next_is_on_its_way(store):
+def test_sent_parts_are_recorded_and_the_next_part_is_in_flight(store):
     take_turn(store, "e1", reply("x", 1), reply("x", 2))
     first, second = [row.outbox_id for row in store.pending_outbox()]
     store.mark_sending([first])
     store.mark_part(first, 1)
     store.mark_part(first, 2)
-    store.mark_part(second, 7)  # which was not begun
+    store.mark_part(second, 7)  # which was not started
     assert [(row.part, row.state) for row in store.pending_outbox()] == [
         (2, "sending"),
         (0, "pending"),
@@ -285,7 +285,7 @@ def test_parts_that_were_taken_are_remembered_and_the_next_is_on_its_way(store):
     assert [row.part for row in store.pending_outbox("x")] == [2, 0]
 
 
-def test_a_doubt_concerns_one_part_only(store):
+def test_an_unknown_outcome_affects_one_part_only(store):
     take_turn(store, "e1", reply("x", 1))
     [only] = [row.outbox_id for row in store.pending_outbox()]
     store.mark_sending([only])
@@ -296,7 +296,7 @@ def test_a_doubt_concerns_one_part_only(store):
     assert states(store) == [(1, "sending", 2, False)]
 
 
-def test_what_may_have_been_taken_waits_in_its_place_and_is_marked(store):
+def test_a_reply_that_may_have_been_sent_keeps_its_position_and_is_marked(store):
     take_turn(store, "e1", reply("x", 1), reply("x", 2))
     first, _ = [row.outbox_id for row in store.pending_outbox()]
     store.mark_sending([first])
@@ -308,7 +308,7 @@ def test_what_may_have_been_taken_waits_in_its_place_and_is_marked(store):
     assert states(store) == [(2, "pending", 0, False)]
 
 
-def test_a_lane_is_given_up_from_one_reply_on(store, sql, world):
+def test_a_lane_is_marked_as_dead_from_one_reply_on(store, sql, world):
     take_turn(store, "e1", reply("x", 1), reply("y", 2), reply("x", 3), reply("x", 4))
     ids = [row.outbox_id for row in store.pending_outbox()]
     store.mark_sending([ids[0], ids[2]])
@@ -325,7 +325,7 @@ def test_a_lane_is_given_up_from_one_reply_on(store, sql, world):
     assert [row.body["n"] for row in store.pending_outbox("x")] == [1, 5]
 
 
-def test_the_facts_of_the_outbox_by_platform(store, world):
+def test_the_outbox_is_counted_by_platform(store, world):
     def to(platform):
         return Outbound(f"{platform}/a", {"platform": platform, "text": "secret"})
 
@@ -355,7 +355,7 @@ def test_the_facts_of_the_outbox_by_platform(store, world):
     ]
 
 
-def test_replies_survive_their_process(path, world):
+def test_replies_survive_a_restart(path, world):
     with SessionStore(path, clock=world.clock) as first:
         accepted = first.accept(Inbound("key", "e1", "hello"))
         first.commit_turn(

@@ -1,4 +1,4 @@
-"""Boundaries reach the hooks: in order, isolated, under a deadline, again after a crash."""
+"""Boundaries are delivered to the hooks: in order, isolated, with a deadline, and after a crash."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IDLE = ExpiryPolicy(mode="idle", idle_minutes=1)
 
 
 class Recorder:
-    """Hooks that write down what they hear."""
+    """Hooks that record their calls."""
 
     def __init__(self):
         self.heard = []
@@ -65,7 +65,7 @@ def virtual():
     return Clock(wall=lambda: 1e9 + now(), steady=now, hex8=world.hex8)
 
 
-async def test_finalize_of_the_old_comes_before_reset_of_the_new(path):
+async def test_the_old_session_is_finalized_before_the_new_one_is_reset(path):
     recorder = Recorder()
     async with open_store(path, hooks=recorder.hooks) as store:
         old = await say(store)
@@ -75,7 +75,7 @@ async def test_finalize_of_the_old_comes_before_reset_of_the_new(path):
         assert await store.pending_boundaries() == []
 
 
-async def test_a_switch_tells_both_ids(path):
+async def test_a_switch_has_both_ids(path):
     recorder = Recorder()
     async with open_store(path, hooks=recorder.hooks) as store:
         old = await say(store)
@@ -85,7 +85,7 @@ async def test_a_switch_tells_both_ids(path):
         assert recorder.heard == [("switch", old, "other")]
 
 
-async def test_a_hook_gets_what_it_names_and_a_greedy_one_everything(path):
+async def test_a_hook_gets_the_arguments_it_names_or_all_of_them(path):
     heard = {}
 
     async def two(session_id, platform):
@@ -108,7 +108,7 @@ async def test_a_hook_gets_what_it_names_and_a_greedy_one_everything(path):
 
 
 @pytest.mark.parametrize("how", ["raises", "hangs", "returns garbage", "wrong arguments"])
-async def test_a_bad_hook_changes_nothing_for_the_others(path, autojump_clock, caplog, how):
+async def test_a_failing_hook_does_not_affect_the_others(path, autojump_clock, caplog, how):
     recorder = Recorder()
 
     async def bad(session_id, platform):
@@ -141,7 +141,7 @@ async def test_a_bad_hook_changes_nothing_for_the_others(path, autojump_clock, c
     assert (len(caplog.records) == 0) == (how == "returns garbage")
 
 
-async def test_a_hanging_hook_holds_up_its_own_lane_only(path, autojump_clock):
+async def test_a_hanging_hook_delays_its_own_lane_only(path, autojump_clock):
     recorder = Recorder()
     stuck = trio.Event()
 
@@ -193,8 +193,8 @@ async def test_a_plain_hook_runs_in_a_thread_and_may_block(path):
     assert seen == [(old, True)]
 
 
-async def test_what_a_crash_left_open_is_delivered_at_the_next_start(path):
-    with SessionStore(path) as store:  # nobody delivers for this face
+async def test_boundaries_left_open_by_a_crash_are_delivered_at_the_next_start(path):
+    with SessionStore(path) as store:  # no hooks run for this store
         store.new_session("k")
         old = store.get_route("k").session_id
         new = store.new_session("k").session_id
@@ -211,7 +211,7 @@ async def test_what_a_crash_left_open_is_delivered_at_the_next_start(path):
     assert len(recorder.heard) == 3
 
 
-async def test_a_boundary_whose_hook_was_cut_off_is_delivered_again(path):
+async def test_a_boundary_whose_hook_was_interrupted_is_delivered_again(path):
     begun = trio.Event()
 
     async def hang(session_id, platform):
@@ -227,7 +227,7 @@ async def test_a_boundary_whose_hook_was_cut_off_is_delivered_again(path):
     assert [kind for kind, *_ in recorder.heard] == ["reset"]
 
 
-async def test_the_sweep_expires_an_idle_session_once_and_tells_the_hooks(path, autojump_clock):
+async def test_the_sweep_expires_an_idle_session_once_and_calls_the_hooks(path, autojump_clock):
     recorder = Recorder()
     options = {"hooks": recorder.hooks, "open_worker": inline(), "sweep_interval": 10}
     async with open_store(path, clock=virtual(), **options) as store:
@@ -270,14 +270,14 @@ async def test_many_boundaries_of_one_key_keep_their_order(path, autojump_clock)
         ({"on_session_finalize": ["print"]}, "must be a list of callables"),
     ],
 )
-async def test_hooks_that_could_never_be_called_are_refused(path, hooks, sentence):
+async def test_hooks_that_cannot_be_called_are_refused(path, hooks, sentence):
     with pytest.raises(ValueError, match=sentence):
         async with open_store(path, hooks=hooks):
             raise AssertionError
 
 
 @pytest.mark.parametrize("plain", [False, True])
-async def test_a_hook_that_wants_to_end_the_program_does_not(path, plain):
+async def test_a_hook_that_raises_system_exit_does_not_end_the_program(path, plain):
     async def leave(session_id, platform):
         raise SystemExit(3)
 
@@ -291,8 +291,8 @@ async def test_a_hook_that_wants_to_end_the_program_does_not(path, plain):
         assert await store.pending_boundaries() == []
 
 
-async def test_hooks_that_never_end_take_no_boundary_with_them(path, caplog):
-    """All threads are held: what cannot be told stays open, and is told at the next start."""
+async def test_hooks_that_never_end_lose_no_boundary(path, caplog):
+    """All threads are blocked: undelivered boundaries stay open until the next start."""
     release = threading.Event()
 
     def hang(session_id, platform):

@@ -1,4 +1,4 @@
-"""The files under a running store: locks that accidents drop, logs that vanish, orderly ends."""
+"""The files of a running store: dropped locks, removed logs, orderly closing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def main():
 trio.run(main)
 """
 
-# The same commits on a bare connection: what happens to those who do not guard.
+# The same commits on a plain connection, without the guard.
 UNGUARDED = """
 import sys, apsw
 path = sys.argv[1]
@@ -121,12 +121,12 @@ def test_a_dropped_lock_loses_nothing(path, script, accident):
 
 
 @pytest.mark.parametrize("accident", ACCIDENTS)
-def test_without_the_guard_the_commit_is_seen_by_nobody(path, accident):
-    """The control (mutant M9): the accident is real, and the test above would notice."""
+def test_without_the_guard_the_commit_is_lost(path, accident):
+    """The control (mutant M9): without the guard, the test above would fail."""
     assert run_victim(path, UNGUARDED, accident) == (["before"], False)
 
 
-# The files are taken away
+# Removed files
 
 
 def _delete_log(path):
@@ -156,7 +156,7 @@ def _replace_database(path):
 
 
 def _restore_over(path):
-    """What somebody does who restores a backup and forgets to stop the store."""
+    """Restore a backup without stopping the store."""
     other = path.with_name("other.db")
     SessionStore(other).close()
     path.rename(path.with_name("old.db"))
@@ -175,7 +175,7 @@ THEFTS = (
 
 
 @pytest.mark.parametrize("steal", THEFTS)
-def test_a_write_to_files_that_were_taken_away_is_not_acknowledged(path, steal):
+def test_a_write_to_removed_files_is_not_acknowledged(path, steal):
     with SessionStore(path) as store:
         store.create_session("before")
         steal(path)
@@ -188,7 +188,7 @@ def test_a_write_to_files_that_were_taken_away_is_not_acknowledged(path, steal):
 
 
 @pytest.mark.parametrize("steal", THEFTS)
-async def test_the_actor_stops_when_its_files_are_taken_away(path, steal):
+async def test_the_actor_stops_when_its_files_are_removed(path, steal):
     async def write():
         async with open_store(path) as store:
             await store.create_session("before")
@@ -203,7 +203,7 @@ async def test_the_actor_stops_when_its_files_are_taken_away(path, steal):
 
 
 @pytest.mark.parametrize("steal", THEFTS)
-async def test_the_sweep_notices_without_a_write_that_the_files_were_taken_away(path, steal):
+async def test_the_sweep_detects_removed_files_without_a_write(path, steal):
     async def wait():
         async with open_store(path, sweep_interval=0.01) as store:
             await store.create_session("before")
@@ -348,8 +348,8 @@ def test_opening_again_leaves_no_descriptor_behind(path):
     assert descriptors() == before
 
 
-def test_a_checkpoint_goes_through_beside_the_guard(path):
-    """The guard's own locks must not stand in the way of a checkpoint or a VACUUM."""
+def test_a_checkpoint_succeeds_beside_the_guard(path):
+    """The guard's own locks must not block a checkpoint or a VACUUM."""
     with SessionStore(path) as store, SessionStore(path) as other:
         store.create_session("s")
         for number in range(200):

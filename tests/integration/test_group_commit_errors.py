@@ -1,6 +1,6 @@
-"""Group commit when something goes wrong: who is told what, and what is on disk.
+"""Errors in a group commit: what each caller gets, and what is on disk.
 
-The errors are SQLite's own wherever one can be had: a violated constraint, an interrupt, a lock of
+The errors are SQLite's own if possible: a violated constraint, an interrupt, a lock of
 another connection, a disk (of the faulty VFS) that is full or fails.
 """
 
@@ -20,7 +20,7 @@ from tests.support.faulty_vfs import Fault, FaultyVFS
 
 
 class Boom(BaseException):
-    """What ends programs, and is nobody's answer."""
+    """An exception that ends programs and is not the answer to a request."""
 
 
 def put(name):
@@ -40,7 +40,7 @@ def violate(tx):
 
 
 def violate_at_commit(tx):
-    """A foreign key that is only looked at by COMMIT."""
+    """Violates a foreign key that only COMMIT checks."""
     tx.run("PRAGMA defer_foreign_keys = ON")
     tx.run("INSERT INTO session_texts (session_no) VALUES (4711)")
     tx.run("INSERT INTO meta (key, value) VALUES ('deferred', 'x')")
@@ -66,7 +66,7 @@ def fail(error):
 
 
 def fine():
-    """The guard's answer when the file is where it was."""
+    """The result of the guard if the file is in place."""
 
 
 @pytest.fixture
@@ -101,16 +101,16 @@ def db(path, world, vfs):
 
 @pytest.fixture
 def commit(db, world):
-    """Commit requests as one batch; returns what each was told, and the whole answer."""
+    """Commit requests as one batch; returns the outcome of each, and of the batch."""
 
     def run(*batch, check=fine):
         group = commit_group(db, world.clock, check, batch)
-        return [told(outcome) for outcome in group.outcomes], group
+        return [result_of(outcome) for outcome in group.outcomes], group
 
     return run
 
 
-def told(outcome):
+def result_of(outcome):
     return type(outcome.error) if isinstance(outcome, Error) else outcome
 
 
@@ -118,7 +118,7 @@ def told(outcome):
 
 
 def refuse(tx):
-    """Says no before anything is written."""
+    """Fails before anything is written."""
     raise KeyError(tx.one("SELECT count(*) FROM meta"))
 
 
@@ -133,7 +133,7 @@ def index_something(tx):
     [(refuse, 1), (fail(KeyError()), 2), (index_something, 2), (violate, 2)],
     ids=["wrote nothing", "wrote a row", "wrote to the index", "met a constraint"],
 )
-def test_a_batch_runs_again_only_for_a_request_that_failed_half_done(commit, names, db, bad, runs):
+def test_a_batch_runs_again_only_for_a_request_that_failed_halfway(commit, names, db, bad, runs):
     tries = []
 
     def counted(tx):
@@ -174,7 +174,7 @@ def test_a_failed_request_keeps_its_own_error(commit):
     assert group.outcomes[1] == Error(error)
 
 
-def test_a_constraint_is_named_and_its_cause_is_kept(commit):
+def test_a_violated_constraint_is_named_and_its_cause_is_kept(commit):
     _, group = commit(put("a"), violate)
     error = group.outcomes[1].error
     assert "nothing was stored" in str(error)
@@ -193,7 +193,7 @@ def test_requests_run_in_order_and_see_what_came_before(commit, names):
 # Inside a request, the transaction gone: all are undone, and each is run again alone
 
 
-def test_an_interrupted_request_takes_nobody_with_it(commit, names):
+def test_an_interrupted_request_fails_no_other(commit, names):
     answers, group = commit(put("a"), interrupt, put("b"))
     assert answers == ["a", StoreError, "b"]
     assert "Interrupt" in str(group.outcomes[1].error)
@@ -201,7 +201,7 @@ def test_an_interrupted_request_takes_nobody_with_it(commit, names):
     assert names() == ["a", "b"]
 
 
-def test_a_read_error_of_the_disk_takes_nobody_with_it(commit, names, db, vfs):
+def test_a_read_error_of_the_disk_fails_no_other_request(commit, names, db, vfs):
     db.execute("PRAGMA shrink_memory").fetchall()
 
     def read(tx):
@@ -228,7 +228,7 @@ def fill_cache(tx):
 
 
 @pytest.mark.parametrize(("error", "answer"), [("full", StoreFull), ("io", StoreError)])
-def test_a_disk_that_fails_inside_a_request_takes_nobody_with_it(commit, names, vfs, error, answer):
+def test_a_disk_that_fails_inside_a_request_fails_no_other(commit, names, vfs, error, answer):
     def spill(tx):
         vfs.arm(Fault("xWrite", error, 1, lasting=True))
         try:
@@ -258,10 +258,10 @@ def test_a_request_lost_with_the_transaction_is_run_again_and_may_succeed(commit
     assert len(names()) == 402
 
 
-# At COMMIT, surely undone: each is run again alone
+# At COMMIT, certainly undone: each is run again alone
 
 
-def test_a_constraint_that_only_commit_sees_is_answered_to_its_own_request(commit, names):
+def test_a_constraint_that_only_commit_checks_fails_its_own_request(commit, names):
     answers, group = commit(put("a"), violate_at_commit, put("b"))
     assert answers == ["a", StoreError, "b"]
     assert group.stopped is None
@@ -279,7 +279,7 @@ def test_a_full_disk_at_commit_refuses_everyone_and_the_next_batch_is_stored(com
     assert names() == ["a", "b"]
 
 
-def test_a_disk_that_is_full_once_costs_nobody_anything(commit, names, vfs):
+def test_a_disk_that_is_full_once_fails_no_request(commit, names, vfs):
     vfs.arm(Fault("xWrite", "full", 1))
     answers, _ = commit(put("a"), put("b"), put("c"))
     assert answers == ["a", "b", "c"]
@@ -287,10 +287,10 @@ def test_a_disk_that_is_full_once_costs_nobody_anything(commit, names, vfs):
     assert names() == ["a", "b", "c"]
 
 
-# A lock of another
+# A lock of another process
 
 
-def test_a_lock_of_another_refuses_everyone_and_leaves_nothing(commit, names, path):
+def test_a_lock_of_another_process_fails_all_requests_and_stores_nothing(commit, names, path):
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
     answers, group = commit(put("a"), put("b"))
@@ -302,7 +302,7 @@ def test_a_lock_of_another_refuses_everyone_and_leaves_nothing(commit, names, pa
     assert commit(put("a"), put("b"))[0] == ["a", "b"]
 
 
-def test_a_single_request_meets_the_same_lock(db, world, path):
+def test_a_lock_of_another_process_fails_a_single_request(db, world, path):
     other = apsw.Connection(str(path))
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreBusy):
@@ -312,12 +312,14 @@ def test_a_single_request_meets_the_same_lock(db, world, path):
     assert commit_one(db, world.clock, fine, put("a")) == "a"
 
 
-# At COMMIT, anything else: unknown
+# At COMMIT, any other error: the outcome is unknown
 
 
 @pytest.mark.parametrize("operation", ["xWrite", "xSync"])
 @pytest.mark.parametrize("error", ["io", "readonly", "nomem"])
-def test_an_unknown_commit_is_fatal_for_the_whole_batch(commit, names, vfs, operation, error):
+def test_an_unknown_outcome_of_commit_is_fatal_for_the_whole_batch(
+    commit, names, vfs, operation, error
+):
     vfs.arm(Fault(operation, error, 1))
     answers, group = commit(put("a"), violate, put("b"))
     assert answers == [StoreFailed] * 3
@@ -325,7 +327,7 @@ def test_an_unknown_commit_is_fatal_for_the_whole_batch(commit, names, vfs, oper
     assert names() in ([], ["a", "b"])
 
 
-def test_an_unknown_commit_of_one_is_fatal_for_those_behind_it_only(commit, names, vfs):
+def test_an_unknown_outcome_of_one_commit_is_fatal_for_it_and_later_requests(commit, names, vfs):
     """The batch is lost to an interrupt; run one by one, the second cannot be settled."""
     tries = []
 
@@ -349,7 +351,7 @@ def test_a_damaged_file_stops_the_batch(commit, names):
     assert names() == []
 
 
-def test_a_file_that_was_taken_away_stops_the_batch(commit, names):
+def test_a_removed_file_stops_the_batch(commit, names):
     def gone():
         raise StoreFailed("the file is gone")
 
@@ -359,11 +361,11 @@ def test_a_file_that_was_taken_away_stops_the_batch(commit, names):
     assert names() == []
 
 
-# What is no answer
+# Exceptions that end programs
 
 
 @pytest.mark.parametrize("others", [0, 2])
-def test_what_ends_programs_rolls_back_and_goes_on_up(commit, names, db, others):
+def test_exceptions_that_end_programs_roll_back_and_propagate(commit, names, db, others):
     with pytest.raises(Boom):
         commit(*(put(f"a{n}") for n in range(others)), fail(Boom()))
     assert not db.in_transaction
@@ -375,20 +377,20 @@ def test_what_ends_programs_rolls_back_and_goes_on_up(commit, names, db, others)
 
 
 class Callers:
-    """Tasks outside the store's block, each with one request, and what they were told."""
+    """Tasks outside the store's block, each with one request, and the outcomes."""
 
     def __init__(self):
-        self.told = {}
+        self.outcomes = {}
 
     async def ask(self, store, name, work):
         try:
-            self.told[name] = await store.transact(work)
+            self.outcomes[name] = await store.transact(work)
         except Exception as error:  # noqa: BLE001 - the answer itself
-            self.told[name] = type(error)
+            self.outcomes[name] = type(error)
 
 
 def faults_at(*plan):
-    """Faults for the COMMITs to come, one after the other, once it was armed."""
+    """Faults of the next COMMITs, in order, after it is armed."""
     waiting = iter(())
 
     def next_fault():
@@ -402,7 +404,7 @@ def faults_at(*plan):
 
 
 async def together(path, world, *plan, requests):
-    """Send requests in one batch under the given faults; who was told what, and what came out."""
+    """Send requests in one batch with these faults; returns their outcomes and what was raised."""
     next_fault, arm = faults_at(*plan)
     callers, raised = Callers(), None
     async with trio.open_nursery() as outside:
@@ -422,39 +424,43 @@ def three():
     return {name: put(name) for name in "abc"}
 
 
-async def test_a_full_disk_at_the_common_commit_is_made_good_one_by_one(path, world, names):
+async def test_after_a_full_disk_at_the_common_commit_each_request_is_committed_alone(
+    path, world, names
+):
     callers, raised = await together(path, world, "full", requests=three())
-    assert callers.told == {"a": "a", "b": "b", "c": "c"}
+    assert callers.outcomes == {"a": "a", "b": "b", "c": "c"}
     assert raised is None
     assert names() == ["a", "b", "c", "first"]
 
 
-async def test_a_busy_commit_is_made_good_one_by_one(path, world, names):
+async def test_after_a_busy_commit_each_request_is_committed_alone(path, world, names):
     callers, raised = await together(path, world, "busy", requests=three())
-    assert callers.told == {"a": "a", "b": "b", "c": "c"}
+    assert callers.outcomes == {"a": "a", "b": "b", "c": "c"}
     assert raised is None
     assert names() == ["a", "b", "c", "first"]
 
 
-async def test_those_whose_own_commit_fails_too_are_told_so(path, world, names):
+async def test_requests_whose_own_commit_fails_too_get_the_error(path, world, names):
     """The common COMMIT fails, then the one of the second half, then its first request's own."""
     plan = ("full", None, "full", "full")
     callers, raised = await together(path, world, *plan, requests=three())
-    refused = [name for name, answer in callers.told.items() if answer is StoreFull]
+    refused = [name for name, answer in callers.outcomes.items() if answer is StoreFull]
     assert len(refused) == 1
     assert raised is None
     assert names() == sorted(["first", *({"a", "b", "c"} - set(refused))])
 
 
 @pytest.mark.parametrize("fault", ["unknown-absent", "unknown-present"])
-async def test_an_unknown_commit_stops_the_store_and_answers_everyone(path, world, names, fault):
+async def test_an_unknown_outcome_of_commit_stops_the_store_and_fails_every_request(
+    path, world, names, fault
+):
     callers, raised = await together(path, world, fault, requests=three())
-    assert callers.told == dict.fromkeys("abc", StoreFailed)
+    assert callers.outcomes == dict.fromkeys("abc", StoreFailed)
     assert "cannot tell" in str(raised)
     assert names() == (["first"] if fault == "unknown-absent" else ["a", "b", "c", "first"])
 
 
-async def test_a_stopped_store_refuses_what_comes_later(path, world):
+async def test_a_stopped_store_refuses_later_requests(path, world):
     next_fault, arm = faults_at("unknown-absent")
     with pytest.raises(StoreFailed, match="cannot tell"):
         async with open_store(path, clock=world.clock, open_worker=inline(next_fault)) as store:
@@ -463,12 +469,12 @@ async def test_a_stopped_store_refuses_what_comes_later(path, world):
             with trio.CancelScope(shield=True):
                 await callers.ask(store, "a", put("a"))
                 await callers.ask(store, "b", put("b"))
-            assert callers.told == {"a": StoreFailed, "b": StoreFailed}
+            assert callers.outcomes == {"a": StoreFailed, "b": StoreFailed}
             assert "cannot tell" in str(store.failure)
 
 
-async def test_what_ends_programs_ends_the_store_and_comes_out(path, world, names):
-    """A request raised what is no `Exception`."""
+async def test_exceptions_that_end_programs_stop_the_store_and_propagate(path, world, names):
+    """A request raised a `BaseException`."""
     callers = Callers()
     with pytest.raises(BaseExceptionGroup) as caught:
         async with trio.open_nursery() as outside:
@@ -481,10 +487,10 @@ async def test_what_ends_programs_ends_the_store_and_comes_out(path, world, name
     assert names() == ["first"]
 
 
-async def test_waiters_outside_the_block_are_answered_when_the_writer_dies(
+async def test_callers_outside_the_block_get_an_error_when_the_writer_dies(
     path, world, autojump_clock
 ):
-    """They are no children of the block, so nothing cancels them."""
+    """They are not children of the block, so nothing cancels them."""
     callers = Callers()
     requests = {**three(), "bad": fail(Boom())}
 
@@ -507,7 +513,7 @@ async def test_waiters_outside_the_block_are_answered_when_the_writer_dies(
             await opened.wait()
             for name, work in requests.items():
                 outside.start_soon(callers.ask, stores[0], name, work)
-    assert callers.told == dict.fromkeys(requests, StoreFailed)
+    assert callers.outcomes == dict.fromkeys(requests, StoreFailed)
     assert "ended by Boom" in str(stores[0].failure)
 
 
@@ -527,7 +533,7 @@ async def test_a_failing_disk_under_the_actor(path, world, names, vfs, face):
                 await callers.ask(store, "unsynced", put("unsynced"))
                 vfs.disarm()
                 await callers.ask(store, "late", put("late"))
-    assert callers.told == {
+    assert callers.outcomes == {
         "full": StoreFull,
         "well": "well",
         "unsynced": StoreFailed,

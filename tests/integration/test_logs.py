@@ -1,4 +1,4 @@
-"""The log: one line per event, without content or secrets, and nobody waits for it."""
+"""The log: one line per event, without content or secrets, and nothing waits for it."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def test_logging_never_waits_for_a_stuck_stream_and_dropped_lines_are_counted(co
     assert stream.entered.wait(30)
     for number in range(logs.MAX_QUEUED + 7):
         log.warning("line %d", number)
-    # Nobody has waited for the stream, which is still stuck.
+    # Nothing has waited for the stream, which is still stuck.
     assert not stream.released.is_set()
     assert logs.dropped() == 7
     stream.released.set()

@@ -57,7 +57,7 @@ async def test_a_server_over_stdio_offers_tools_and_answers(program):
             assert await server.call("add", {"a": 1, "b": 2}) == ("3", False)
 
 
-async def test_an_error_of_a_tool_is_returned_and_the_server_goes_on(program):
+async def test_an_error_of_a_tool_is_returned_and_the_server_continues(program):
     with trio.fail_after(SECONDS):
         async with open_servers([McpServer(name="test", command=program)]) as [server]:
             text, failed = await server.call("fail", {})
@@ -93,7 +93,7 @@ async def test_a_server_that_cannot_be_started_does_not_affect_others(program):
             assert await servers[1].call("add", {"a": 1, "b": 2}) == ("3", False)
 
 
-async def test_a_server_that_never_starts_is_tried_less_and_less_often(autojump_clock):
+async def test_a_server_that_never_starts_is_tried_with_growing_delays(autojump_clock):
     starts = []
 
     class Absent(McpServer):
@@ -222,7 +222,7 @@ for message in map(json.loads, sys.stdin):
 """
 
 
-async def test_all_pages_of_a_server_are_offered_each_tool_under_a_name_of_its_own():
+async def test_all_pages_of_a_server_are_offered_and_each_tool_has_its_own_name():
     with trio.fail_after(SECONDS):
         server = McpServer(name="s", command=[sys.executable, "-c", PAGES])
         async with open_servers([server]) as [connection]:

@@ -127,7 +127,7 @@ async def test_all_conversations_share_the_threads_of_the_tools(start):
     assert afterwards.text == "the sea"
 
 
-async def test_the_facts_of_the_moment_come_last_and_are_not_kept(start):
+async def test_current_facts_come_last_and_are_not_stored(start):
     async with (
         open_model(brief) as model,
         chat_agents(endpoint(model), facts=lambda turn: f"It is turn {turn.turn_id}.") as agents,
@@ -264,7 +264,7 @@ async def test_the_costs_of_a_running_turn_count_for_all_others(start):
 
     @tool
     async def wait() -> None:
-        """Wait for ever."""
+        """Wait forever."""
         begun.set()
         await trio.sleep_forever()
 
@@ -308,7 +308,7 @@ async def test_the_calls_of_an_interrupted_turn_are_recorded(start):
 
     @tool
     async def wait() -> None:
-        """Wait for ever."""
+        """Wait forever."""
         begun.set()
         await trio.sleep_forever()
 

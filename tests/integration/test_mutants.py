@@ -1,4 +1,4 @@
-"""`tools/mutants.py`: the list fits the code, and the runner tells caught from survived."""
+"""`tools/mutants.py`: the list fits the code, and the runner reports what was caught."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_every_mutant_can_be_applied(mutant):
     assert mutant.old != mutant.new
 
 
-def test_no_two_mutants_break_the_same_promise():
+def test_no_two_mutants_break_the_same_guarantee():
     assert len({mutant.breaks for mutant in EVERY}) == len(EVERY)
 
 
@@ -46,7 +46,7 @@ def tree(tmp_path):
         ("def add", "def plus", ("broken", "")),
     ],
 )
-def test_the_runner_says_what_the_tests_made_of_a_mutant(tree, old, new, outcome):
+def test_the_runner_reports_whether_the_tests_caught_a_mutant(tree, old, new, outcome):
     mutant = Mutant(breaks="it adds", file="hermes/sums.py", old=old, new=new)
     became, by = run(tree, mutant, ["tests"], 60)
     assert became == outcome[0]

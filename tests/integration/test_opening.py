@@ -1,14 +1,15 @@
-"""Opening a file: what a store's file is like, and what is refused, in one sentence, unharmed."""
+"""Opening a file: the properties of a store's file, and files that are refused and not changed."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import signal
 import stat
 import subprocess
 import sys
-import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
@@ -17,7 +18,12 @@ import trio
 
 from hermes.errors import StoreInUse, StoreRefused
 from hermes.store import SessionStore, open_store
-from hermes.store.file_lock import refuse_network_file_system, refuse_old_sqlite
+from hermes.store.file_lock import (
+    LOCK_PAUSE,
+    LOCK_TRIES,
+    refuse_network_file_system,
+    refuse_old_sqlite,
+)
 from hermes.store.schema import APPLICATION_ID, MIGRATIONS
 from tests.support.faulty_vfs import Fault, FaultyVFS
 
@@ -26,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(params=["blocking", "awaited"])
 def open_file(request):
-    """Open a path through one of the two faces, and close it again."""
+    """Open a path with one of the two kinds of store, and close it again."""
 
     def blocking(path):
         SessionStore(path).close()
@@ -42,7 +48,7 @@ def open_file(request):
 
 
 def refused(open_file, path, *, named=None):
-    """The sentence with which the path is refused; it must be one, and name what it is about."""
+    """The error for the path; it must be one sentence that names the path."""
     with pytest.raises(StoreRefused) as caught:
         open_file(path)
     sentence = str(caught.value)
@@ -52,7 +58,7 @@ def refused(open_file, path, *, named=None):
 
 
 def contents(folder):
-    """Name and digest of every file in the folder, but for lock files."""
+    """Name and digest of every file in the folder, except lock files."""
     return {
         file.name: hashlib.sha256(file.read_bytes()).hexdigest()
         for file in folder.iterdir()
@@ -67,10 +73,10 @@ def make_store(path, rows=200):
             store.append_message("s", "user", f"{number} " + "x" * 500)
 
 
-# What a store's file is like
+# Properties of a store's file
 
 
-def test_the_file_is_wal_full_strict_and_ours(path, sql):
+def test_the_file_uses_wal_full_sync_strict_tables_and_our_application_id(path, sql):
     with SessionStore(path) as store:
         assert store._db.pragma("journal_mode") == "wal"
         assert store._db.pragma("synchronous") == 2  # FULL
@@ -80,7 +86,7 @@ def test_the_file_is_wal_full_strict_and_ours(path, sql):
     assert sql("PRAGMA journal_mode") == [["wal"]]
 
 
-async def test_every_connection_of_the_actor_is_full_and_checks_foreign_keys(path):
+async def test_every_connection_of_the_actor_uses_full_sync_and_checks_foreign_keys(path):
     def settings(db):
         return [db.pragma(name) for name in ("journal_mode", "synchronous", "foreign_keys")]
 
@@ -90,7 +96,7 @@ async def test_every_connection_of_the_actor_is_full_and_checks_foreign_keys(pat
         assert await store.snapshot(lambda tx: settings(tx.db)) == ["wal", 2, 1]
 
 
-def test_every_table_of_ours_is_strict(path, sql):
+def test_every_table_is_strict(path, sql):
     SessionStore(path).close()
     tables = {
         name: strict
@@ -104,7 +110,7 @@ def test_every_table_of_ours_is_strict(path, sql):
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-async def test_the_files_are_for_their_owner_alone(path, umask):
+async def test_the_files_are_private(path, umask):
     before = os.umask(umask)
     try:
         async with open_store(path) as store:
@@ -134,7 +140,7 @@ def test_opening_waits_for_a_process_that_is_closing_the_file(path):
     assert vfs.fired
 
 
-def test_a_symlink_leads_to_the_store(tmp_path, open_file):
+def test_a_symlink_opens_its_target(tmp_path, open_file):
     real = tmp_path / "real.db"
     make_store(real, rows=1)
     link = tmp_path / "link.db"
@@ -146,7 +152,7 @@ def test_a_symlink_leads_to_the_store(tmp_path, open_file):
     assert link.is_symlink()
 
 
-def test_a_symlink_to_nothing_makes_the_file_it_names(tmp_path, open_file):
+def test_a_symlink_to_a_missing_file_creates_that_file(tmp_path, open_file):
     link = tmp_path / "link.db"
     link.symlink_to(tmp_path / "real.db")
     open_file(link)
@@ -154,7 +160,7 @@ def test_a_symlink_to_nothing_makes_the_file_it_names(tmp_path, open_file):
     assert (tmp_path / "real.db").stat().st_size > 0
 
 
-async def test_a_symlink_does_not_lead_around_the_lock(tmp_path):
+async def test_a_symlink_does_not_bypass_the_lock(tmp_path):
     link = tmp_path / "link.db"
     link.symlink_to(tmp_path / "real.db")
     async with open_store(tmp_path / "real.db"):
@@ -172,7 +178,7 @@ def test_a_backup_opens_as_a_store(tmp_path, open_file):
         assert len(copy.get_messages("s")) == 10
 
 
-# What is refused, and left as it was
+# Refused files
 
 
 def test_a_directory_is_refused(tmp_path, open_file):
@@ -191,12 +197,12 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path, open_file):
     refused(open_file, tmp_path / "file" / "state.db", named=tmp_path / "file")
 
 
-def test_what_is_no_regular_file_is_refused(tmp_path, open_file):
+def test_a_file_that_is_not_regular_is_refused(tmp_path, open_file):
     os.mkfifo(tmp_path / "pipe")
     refused(open_file, tmp_path / "pipe")
 
 
-def test_a_circle_of_symlinks_is_refused(tmp_path, open_file):
+def test_a_cycle_of_symlinks_is_refused(tmp_path, open_file):
     (tmp_path / "a.db").symlink_to(tmp_path / "b.db")
     (tmp_path / "b.db").symlink_to(tmp_path / "a.db")
     refused(open_file, tmp_path / "a.db")
@@ -208,7 +214,7 @@ def test_a_name_that_is_too_long_is_refused(tmp_path, open_file, length):
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="/proc takes no files, even of root")
-def test_a_folder_that_takes_no_files_is_refused(open_file):
+def test_a_folder_in_which_files_cannot_be_created_is_refused(open_file):
     refused(open_file, Path("/proc/state.db"))
 
 
@@ -311,7 +317,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("make", UNFIT.values(), ids=UNFIT.keys())
-def test_an_unfit_file_is_refused_and_left_as_it_is(path, open_file, make):
+def test_an_unsuitable_file_is_refused_and_not_changed(path, open_file, make):
     make(path)
     before = path.read_bytes()
     refused(open_file, path)
@@ -336,7 +342,7 @@ def test_a_refused_file_is_refused_again(path, open_file, make):
 
 
 def test_a_refused_file_is_not_locked_afterwards(path):
-    """The way out of every refusal gives the lock back."""
+    """Every refusal releases the lock."""
 
     async def opened():
         async with open_store(path):
@@ -376,7 +382,7 @@ def test_a_network_file_system_is_refused(tmp_path, kind, fits):
     assert not path.exists()
 
 
-def test_where_there_is_no_list_of_mounts_nothing_is_refused(tmp_path):
+def test_without_a_list_of_mounts_nothing_is_refused(tmp_path):
     refuse_network_file_system(tmp_path / "state.db", tmp_path / "none")
 
 
@@ -447,12 +453,26 @@ def runtime(path):
         child.kill()
 
 
+@contextmanager
+def recorded_flocks():
+    """Record the operation of each `flock` of this process. A hook cannot be removed again."""
+    operations, active = [], True
+
+    def hook(event, args):
+        if active and event == "fcntl.flock":
+            operations.append(args[1])
+
+    sys.addaudithook(hook)
+    yield operations
+    active = False
+
+
 async def refused_as_second(path):
-    began = time.monotonic()
-    with pytest.raises(StoreInUse) as caught:
+    with recorded_flocks() as flocks, pytest.raises(StoreInUse) as caught:
         async with open_store(path):
             pass
-    assert time.monotonic() - began < 1
+    assert flocks == [fcntl.LOCK_EX | fcntl.LOCK_NB] * LOCK_TRIES
+    assert LOCK_TRIES * LOCK_PAUSE < 1
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
     return str(caught.value)
@@ -506,8 +526,8 @@ async def test_a_session_store_opens_before_and_after_a_runtime(path):
 
 
 @pytest.mark.parametrize("make", UNFIT.values(), ids=UNFIT.keys())
-def test_no_lock_file_is_left_beside_what_is_not_ours(path, open_file, make):
-    """A lock beside somebody else's file may mean something to him."""
+def test_no_lock_file_is_left_beside_a_refused_file(path, open_file, make):
+    """A lock file beside a file of another program may have a meaning there."""
     make(path)
     lock = path.with_name(f"{path.name}.lock")
     lock.unlink(missing_ok=True)  # of the store that some of these files once were

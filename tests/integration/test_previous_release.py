@@ -103,7 +103,7 @@ def test_every_open_message_is_read_and_would_be_written_as_it_is_stored(path):
     assert written == [(inbox_id, body) for inbox_id, _, _, body in OPEN]
 
 
-def test_every_open_row_is_done_but_for_the_one_begun_too_often(finished):
+def test_every_open_row_is_finished_except_the_one_started_too_often(finished):
     states = dict(finished.select("SELECT event_id, state FROM inbox"))
     left = {event_id: states[event_id] for event_id in INBOX if states[event_id] != "done"}
     assert left == {"spent/left-1": "parked"}
@@ -134,7 +134,7 @@ TURNS = {
     "stop": [["After the command in stop"]],
     BACKGROUND: [["Water the plants"]],
 }  # fmt: skip
-"""Every turn that is expected, but for those that follow from a command."""
+"""Every expected turn, except those that follow from a command."""
 FOLLOWING = {
     "approved",
     "approving",
@@ -201,7 +201,7 @@ def test_every_field_of_the_source_arrives_and_the_reply_goes_back_there(finishe
     }  # fmt: skip
 
 
-def test_work_begun_too_often_is_parked_and_the_user_is_notified(finished):
+def test_work_started_too_often_is_parked_and_the_user_is_notified(finished):
     parked = one(finished.path, "SELECT state, attempts, body IS NOT NULL FROM inbox WHERE id = ?",
                  INBOX["spent/left-1"])  # fmt: skip
     assert parked == ("parked", 3, 1)
@@ -229,7 +229,7 @@ def test_a_pending_title_is_given_to_the_session(finished):
     )  # fmt: skip
 
 
-def test_a_session_that_ended_by_accident_goes_on(finished):
+def test_a_session_that_ended_by_accident_continues(finished):
     assert finished.session_of("accident") == session_before("accident")
     [turn] = finished.turns["accident"]
     assert ("user", "A question in accident") in turn.history
@@ -237,7 +237,7 @@ def test_a_session_that_ended_by_accident_goes_on(finished):
     assert one(finished.path, ended, finished.session_of("accident")) == (None, None)
 
 
-def test_a_session_that_another_process_compressed_goes_on_in_its_child(finished):
+def test_a_session_that_another_process_compressed_continues_in_its_child(finished):
     parent, child = session_before("moved"), finished.session_of("moved")
     [(tip,)] = before("SELECT id FROM sessions WHERE rotation_id = 'elsewhere'")
     assert child == tip != parent
@@ -265,7 +265,7 @@ def test_every_command_is_answered_once(finished, key):
 
 
 @pytest.mark.parametrize("key", ["new", "reset it"])
-def test_a_reset_ends_what_came_before_it_and_the_rest_begins_a_new_session(finished, key):
+def test_a_reset_ends_earlier_messages_and_later_ones_start_a_new_session(finished, key):
     assert finished.session_of(key) != session_before(key)
     assert finished.texts(finished.session_of(key)) == [
         ("user", f"After the command in {key}"), ("assistant", f"echo: After the command in {key}"),
@@ -279,7 +279,7 @@ def test_a_reset_ends_what_came_before_it_and_the_rest_begins_a_new_session(fini
     ]
 
 
-def test_a_stop_drops_what_came_before_it(finished):
+def test_a_stop_drops_earlier_messages(finished):
     assert finished.session_of("stop") == session_before("stop")
     assert finished.kinds("stop") == ["command", "reply"]
 
@@ -303,7 +303,7 @@ def test_an_undo_takes_the_last_exchange_back(finished):
     ]  # fmt: skip
 
 
-def test_a_branch_goes_on_in_a_copy(finished):
+def test_a_branch_continues_in_a_copy(finished):
     copy, original = finished.session_of("branching"), session_before("branching")
     assert finished.texts(copy) == finished.texts(original) != []
     row = (
@@ -345,7 +345,7 @@ def test_a_title_waits_on_the_route_for_the_first_message(finished):
     assert one(finished.path, pending) == ("A name of its own",)
 
 
-def test_a_background_command_begins_a_conversation_of_its_own(finished):
+def test_a_background_command_starts_its_own_conversation(finished):
     key = f"errands:background:{INBOX['errands/left-1']}"
     [turn] = finished.turns[key]
     assert turn.texts == ["Feed the cat"]
@@ -354,7 +354,7 @@ def test_a_background_command_begins_a_conversation_of_its_own(finished):
     assert sorted(finished.kinds("errands")) == ["command", "reply"]
 
 
-def test_an_operator_pairs_who_waits_with_a_code_and_unpairs_another(finished):
+def test_an_operator_pairs_a_pending_user_and_removes_another(finished):
     people = finished.select("SELECT user_id, role, name FROM principals ORDER BY 1")
     assert people == [("olga", "operator", "Olga"), ("paul", "operator", "Paul")]
     assert finished.select("SELECT * FROM pairings") == []
@@ -377,14 +377,14 @@ def test_replies_in_flight_are_sent_in_order_and_marked(finished):
     ]  # fmt: skip
 
 
-def test_a_reply_is_handed_over_as_the_previous_release_wrote_it(finished):
+def test_a_reply_is_delivered_as_the_previous_release_wrote_it(finished):
     written = {i: json.loads(body) for i, body in before("SELECT id, body FROM outbox")}
     sent = {row.outbox_id: row.body for row in finished.memory.sent if row.outbox_id in written}
     assert len(sent) == 4
     assert sent == {outbox_id: written[outbox_id] for outbox_id in sent}
 
 
-def test_a_partly_sent_reply_goes_on_with_the_part_that_is_missing(finished):
+def test_a_partly_sent_reply_continues_with_the_missing_part(finished):
     long, slow = (finished.sent_to(chat, finished.split) for chat in ("long", "slow"))
     assert [(row.recovered, row.part, row.parts) for row in long] == [(True, 1, 3), (False, 2, 3)]
     assert [(row.recovered, row.part, row.parts) for row in slow] == [(False, 1, 3), (False, 2, 3)]
@@ -402,7 +402,7 @@ def test_replies_to_a_platform_that_never_had_an_adapter_are_done(finished):
     assert one(finished.path, state) == ("sent",)
 
 
-def test_what_was_sent_or_given_up_is_not_sent_again(finished):
+def test_replies_that_were_sent_or_given_up_are_not_sent_again(finished):
     closed = {i for (i,) in before("SELECT id FROM outbox WHERE state IN ('sent', 'dead')")}
     adapters = (finished.memory, finished.split, finished.brief)
     assert closed & {row.outbox_id for adapter in adapters for row in adapter.sent} == set()
@@ -425,7 +425,7 @@ def test_calls_recorded_before_the_crash_are_not_made_again(finished):
     assert results[:2] == [("charged 5", False)] * 2
     assert results[2] == ("charged 5 now", False)  # the third call is new
     assert results[3] == ("refuse failed: ValueError: no", True)
-    assert results[4][1]  # begun before the crash, so its outcome is unknown
+    assert results[4][1]  # started before the crash, so its outcome is unknown
     ran = [name for name, *_ in finished.tools if name != "send_mail"]
     assert ran == ["charge"]
     assert finished.select("SELECT * FROM once_calls") == []
@@ -450,7 +450,7 @@ def test_approvals_are_used_by_exactly_the_call_they_are_for(finished):
 
 
 @pytest.mark.parametrize("key", ["approved", "approving", "denying", ERRAND])
-def test_the_agent_of_a_decided_call_is_told_once(finished, key):
+def test_the_agent_is_notified_once_of_a_decided_call(finished, key):
     [turn] = finished.turns[key]
     asked_of = "errand" if key == ERRAND else key
     event = f"approval:{APPROVALS[asked_of]}"
@@ -464,7 +464,7 @@ def test_the_agent_of_a_decided_call_is_told_once(finished, key):
 # Boundaries
 
 
-def test_the_hooks_are_told_of_each_open_boundary_exactly_once(finished):
+def test_the_hooks_are_called_for_each_open_boundary_exactly_once(finished):
     open_before = before(
         "SELECT id, event, session_key, session_id, platform, reason, old_session_id, "
         "new_session_id FROM boundaries WHERE closed_at IS NULL ORDER BY id"
@@ -475,7 +475,7 @@ def test_the_hooks_are_told_of_each_open_boundary_exactly_once(finished):
     assert finished.select("SELECT id FROM boundaries WHERE closed_at IS NULL") == []
 
 
-def test_the_hooks_are_not_told_of_a_boundary_that_was_closed(finished):
+def test_the_hooks_are_not_called_for_a_closed_boundary(finished):
     closed = {i for (i,) in before("SELECT id FROM boundaries WHERE closed_at IS NOT NULL")}
     assert closed
     assert closed & {call[0] for call in finished.hooks} == set()
@@ -499,7 +499,7 @@ def test_the_file_is_sound_afterwards(finished):
         assert store.integrity_check() == []
 
 
-async def test_an_event_of_the_previous_release_is_known(again):
+async def test_an_event_of_the_previous_release_is_a_duplicate(again):
     [(flight,)] = before("SELECT id FROM inbox WHERE event_id = 'flight/second-1'")
     with trio.fail_after(SECONDS):
         async with again.open() as runtime:
@@ -526,7 +526,7 @@ async def test_a_pending_approval_can_still_be_given_and_an_expired_one_cannot(a
     assert (states["pending"], states["late approval"]) == ("used", "pending")
 
 
-async def test_an_overdue_conversation_expires_and_says_so(again):
+async def test_an_overdue_conversation_expires_with_a_notice(again):
     overdue, source = session_before("overdue"), Source("brief", chat_id="overdue", user_id="ann")
     with trio.fail_after(SECONDS):
         async with again.open() as runtime:
@@ -541,7 +541,7 @@ async def test_an_overdue_conversation_expires_and_says_so(again):
     ]
 
 
-async def test_a_conversation_goes_on_with_its_history_and_its_pending_title(again):
+async def test_a_conversation_continues_with_its_history_and_its_pending_title(again):
     with trio.fail_after(SECONDS):
         async with again.open() as runtime:
             await runtime.ask("history", "Which ferry was it?", source=memory("history"))
@@ -575,7 +575,7 @@ async def test_notes_about_compressions_are_understood(again):
     assert again.session_of("useless") == session_before("useless")
 
 
-async def test_a_compression_that_fails_again_is_counted_with_the_failure_before(again):
+async def test_a_compression_that_fails_again_is_counted_with_the_earlier_failure(again):
     again.compressor.error = ValueError("not yet")
     with trio.fail_after(SECONDS):
         async with again.open() as runtime:
@@ -595,7 +595,7 @@ async def test_state_that_an_adapter_keeps_is_still_there(again):
             assert await runtime.adapter_state.get("telegram:bot-1:moved:-100") == "-42"
 
 
-async def test_people_who_were_paired_are_admitted_and_others_are_not(again):
+async def test_paired_users_are_admitted_and_others_are_not(again):
     with trio.fail_after(SECONDS):
         async with again.open(access=operators("op")) as runtime:
             for name in ("olga", "paul"):
@@ -618,7 +618,7 @@ def test_an_export_of_the_previous_release_is_imported_and_exported_alike(path):
         assert tip.root_session_id == json.loads(EXPORT[0])["id"]
 
 
-def test_sessions_that_nobody_touched_are_exported_as_the_previous_release_did(finished):
+def test_unchanged_sessions_are_exported_as_by_the_previous_release(finished):
     with SessionStore(finished.path) as store:
         assert [store.export_session(json.loads(line)["id"]) for line in EXPORT] == EXPORT
 

@@ -1,4 +1,4 @@
-"""However a program leaves the store, its process ends, and what was acknowledged is on disk."""
+"""However a program ends, its process exits, and everything acknowledged is on disk."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def settled(store):
 
 
 def run(path, body, *, arguments=(), interrupt=False, code=0, seconds=SECONDS):
-    """Run the program; returns what it acknowledged and what it complained of."""
+    """Run the program; returns what it acknowledged and its errors."""
     child = subprocess.Popen(
         [sys.executable, "-W", "error", "-c", PROGRAM + body, str(path), *arguments],
         cwd=ROOT,
@@ -101,7 +101,7 @@ trio.run(main)
     check(path, said)
 
 
-def test_an_exception_in_the_block_comes_out_as_itself(path):
+def test_an_exception_in_the_block_propagates_unchanged(path):
     said, complaint = run(
         path,
         """
@@ -220,8 +220,8 @@ trio.run(main)
 def test_ctrl_c_at_every_line(path, prove):
     """SIGINT at the n-th line that the store (or APSW's own Python) runs, for every n.
 
-    Each time the store is given back whole: no thread is left that would keep the process from
-    ending, no lock, no lost row, and Trio itself is well.
+    Each time everything is released: no thread is left that would keep the process from
+    ending, no lock, no lost row, and Trio raises no internal error.
     """
     said, _ = run(
         path,
@@ -326,7 +326,7 @@ trio.run(main)
 
 
 def test_cancellation_while_the_store_opens_and_closes(path):
-    """Whatever checkpoint the cancellation meets, the file is free and whole afterwards."""
+    """At whatever checkpoint it is cancelled, the file is unlocked and complete afterwards."""
     said, complaint = run(
         path,
         """
@@ -398,7 +398,7 @@ except StoreFailed as error:
     check(path, "\n".join(acknowledged) + "\n")
 
 
-def test_a_store_that_fails_while_nobody_asks_it(path):
+def test_a_store_that_fails_without_a_request(path):
     _, complaint = run(
         path,
         """
@@ -443,7 +443,7 @@ trio.run(main)
     check(path, said)
 
 
-def test_a_session_store_that_nobody_closes(path):
+def test_a_session_store_that_is_never_closed(path):
     said, _ = run(
         path,
         """

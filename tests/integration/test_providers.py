@@ -485,7 +485,7 @@ async def test_more_is_cached_from_turn_to_turn(chat):
         assert before - 128 <= read <= before
 
 
-async def test_a_restart_and_a_switch_to_and_fro_leave_the_cache_warm(chat):
+async def test_a_restart_and_a_switch_back_and_forth_keep_the_cache_warm(chat):
     answers = [ModelAnswer("wave after wave " * 60) for _ in range(9)]
     async with open_model(answers) as model:
         async with chat(model) as runtime:

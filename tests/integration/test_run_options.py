@@ -397,7 +397,7 @@ def settings(tmp_path, server):
 
 @asynccontextmanager
 async def bot(*arguments, **options):
-    """Start a bot in a process of its own, and kill it at the end if it is still running."""
+    """Start a bot in a separate process, and kill it at the end if it is still running."""
     env = {**QUIET, "TOKEN": TOKEN}
     process = await trio.lowlevel.open_process(
         [*RUN, *arguments], env=env, stderr=subprocess.PIPE, **options

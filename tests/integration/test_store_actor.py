@@ -85,7 +85,7 @@ def test_both_stores_have_the_same_verbs():
     assert verbs(Store) - only_the_actor == verbs(SessionStore)
 
 
-async def test_what_waits_is_committed_together_and_in_order(path, kind):
+async def test_waiting_requests_are_committed_together_and_in_order(path, kind):
     async with open_kind(kind, path) as store:
         await store.create_session("a", "x")
         before = store.statistics()
@@ -93,7 +93,7 @@ async def test_what_waits_is_committed_together_and_in_order(path, kind):
             for n in range(200):
                 nursery.start_soon(store.append_message, "a", "user", str(n))
         after = store.statistics()
-        # The store may sweep or settle meanwhile, which are requests of its own.
+        # The store may sweep or settle meanwhile, which are additional requests.
         assert after.requests - before.requests in range(200, 203)
         assert after.commits - before.commits <= 4
         assert after.largest_batch > 50
@@ -169,7 +169,7 @@ async def test_a_receipt_is_on_disk_when_it_is_delivered(path):
     assert seen == [1]
 
 
-async def test_a_submitter_cancelled_before_the_commit_began_leaves_nothing(path):
+async def test_a_submitter_cancelled_before_the_commit_stores_nothing(path):
     delivered = []
     async with open_store(path) as store, subscribed(store, delivered.append):
         async with busy_writer(store) as gate:
@@ -182,7 +182,9 @@ async def test_a_submitter_cancelled_before_the_commit_began_leaves_nothing(path
         assert await store.open_inbox() == []
 
 
-async def test_a_submitter_cancelled_during_the_commit_leaves_a_whole_row_that_is_delivered(path):
+async def test_a_submitter_cancelled_during_the_commit_stores_a_complete_row_that_is_delivered(
+    path,
+):
     delivered = []
     async with open_store(path) as store, subscribed(store, delivered.append):
         gate = Gate()
@@ -236,7 +238,7 @@ async def test_too_many_waiting_requests_are_refused_and_the_others_are_not(path
         assert store.statistics().largest_batch == actor.MAX_BATCH
 
 
-async def test_leaving_the_block_commits_what_still_waits(path, kind):
+async def test_leaving_the_block_commits_waiting_requests(path, kind):
     async with trio.open_nursery() as nursery:
         async with open_kind(kind, path) as store:
             await store.create_session("a", "x")
@@ -256,8 +258,8 @@ async def test_a_closed_store_answers_at_once(path, kind):
         await store.load("a")
 
 
-async def test_an_outer_cancellation_still_finds_the_writer(path, kind):
-    """A last commit, shielded, in a block that is being cancelled."""
+async def test_the_writer_works_during_an_outer_cancellation(path, kind):
+    """A final commit, shielded, in a block that is being cancelled."""
     with trio.CancelScope() as outer:
         async with open_kind(kind, path) as store:
             await store.create_session("a", "x")
@@ -270,7 +272,7 @@ async def test_an_outer_cancellation_still_finds_the_writer(path, kind):
         assert texts(reopened.load("a")) == ["last words"]
 
 
-async def test_an_error_in_the_block_comes_out_as_it_is(path, kind):
+async def test_an_error_in_the_block_propagates_unchanged(path, kind):
     class Boom(Exception):
         pass
 
@@ -282,7 +284,7 @@ async def test_an_error_in_the_block_comes_out_as_it_is(path, kind):
         assert await store.get_session("a") is not None
 
 
-async def test_a_store_whose_file_is_taken_away_stops(path, kind):
+async def test_a_store_whose_file_is_removed_stops(path, kind):
     with pytest.raises(StoreFailed, match="removed or replaced"):
         async with open_kind(kind, path) as store:
             await store.create_session("a", "x")
@@ -292,7 +294,7 @@ async def test_a_store_whose_file_is_taken_away_stops(path, kind):
             await trio.sleep_forever()
 
 
-async def test_a_sweep_notices_a_file_that_was_taken_away(path, kind):
+async def test_a_sweep_detects_a_removed_file(path, kind):
     with pytest.raises(StoreFailed, match="removed or replaced"):
         async with open_kind(kind, path, sweep_interval=0.01) as store:
             path.rename(path.with_name("moved"))
@@ -318,7 +320,7 @@ async def test_a_deadline_of_the_caller_does_not_reach_the_commit(path):
         assert await store.integrity_check() == []
 
 
-async def test_a_turn_under_load_is_never_half_there(path):
+async def test_a_turn_under_load_is_never_partially_visible(path):
     """Readers on another connection see all rows of a turn or none."""
     async with open_store(path) as store:
 
@@ -356,10 +358,10 @@ async def test_a_turn_under_load_is_never_half_there(path):
             nursery.cancel_scope.cancel()
 
 
-async def test_the_index_follows_by_itself(path, autojump_clock):
+async def test_the_index_is_updated_automatically(path, autojump_clock):
     async with open_store(path, open_worker=inline()) as store:
         await store.create_session("a", "x")
-        await trio.sleep(1)  # until what an earlier process may have left is indexed
+        await trio.sleep(1)  # until rows that an earlier process may have left are indexed
         await store.append_messages("a", [Message("user", f"word{n}") for n in range(600)])
         await trio.sleep(10)  # long before the next sweep
         assert await store.snapshot(lambda tx: tx.all("SELECT * FROM arrivals")) == []
@@ -377,8 +379,8 @@ async def test_rows_that_another_process_left_are_indexed_too(path, autojump_clo
         assert await store.snapshot(lambda tx: tx.all("SELECT * FROM arrivals")) == []
 
 
-async def test_a_lock_held_elsewhere_fails_a_whole_batch_at_once_and_passes(path):
-    """One wait for the lock, not one for each request; and all goes on when it is free."""
+async def test_a_lock_of_another_process_fails_a_batch_once_and_later_requests_succeed(path):
+    """One wait for the lock, not one for each request; later requests succeed when it is free."""
     async with open_store(path) as store:
         await store.run_alone(lambda db: db.set_busy_timeout(50))
         outcomes = []
@@ -404,7 +406,7 @@ async def test_a_lock_held_elsewhere_fails_a_whole_batch_at_once_and_passes(path
         assert found == [("after",)]
 
 
-def test_a_reader_that_does_not_end_is_told_of_and_the_log_is_emptied_after_it(path, caplog):
+def test_a_reader_that_does_not_end_is_reported_and_the_log_is_truncated_after_it(path, caplog):
     with SessionStore(path) as store:
         store.create_session("a", "x")
         reader = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
@@ -443,7 +445,7 @@ def test_a_refused_request_leaves_no_old_snapshot_behind(path):
         assert store.head("a").message_count == 3
 
 
-async def test_a_refusal_that_nobody_keeps_does_not_hold_up_the_actor(path):
+async def test_a_refusal_without_a_caller_does_not_block_the_actor(path):
     async with open_store(path) as store:
         await store.create_session("ended", "x")
         await store.end_session("ended", "done")
@@ -484,7 +486,7 @@ async def test_a_search_with_nothing_to_index_needs_no_lock(path):
         other.close()
 
 
-async def test_waiting_for_another_opener_can_be_cancelled_and_blocks_nobody(path):
+async def test_waiting_for_another_opener_can_be_cancelled_and_blocks_no_other_task(path):
     SessionStore(path).close()
     with Opening(path):
         beats = 0
@@ -507,7 +509,7 @@ async def test_waiting_for_another_opener_can_be_cancelled_and_blocks_nobody(pat
         pass
 
 
-def test_a_long_verb_that_is_cut_short_says_what_stays(path, tmp_path):
+def test_an_interrupted_long_verb_reports_what_is_committed(path, tmp_path):
     with SessionStore(tmp_path / "source.db") as source:
         for n in range(3):
             source.create_session(f"s{n}", "x")
@@ -515,7 +517,7 @@ def test_a_long_verb_that_is_cut_short_says_what_stays(path, tmp_path):
     calls = []
 
     class Full(SessionStore):
-        """A store whose disk is full at the second transaction, and has room again after it."""
+        """A store whose disk is full at the second transaction, and has space again after it."""
 
         def transact(self, work):
             calls.append(work)

@@ -1,4 +1,4 @@
-"""Access control: who is admitted, by every way into a runtime, and how often."""
+"""Access control of every entry point of a runtime: admission and rate limits."""
 
 from __future__ import annotations
 
@@ -236,7 +236,7 @@ async def test_stop_works_for_a_user_over_the_rate_limit(chat, mock_clock):
         await here.submit(ALICE, "work")
         assert await here.flood(ALICE, 100) == 1
         assert await here.say(ALICE, "/stop") == "Stopped. 1 queued message was cancelled."
-        assert await here.flood(ALICE, 100, "/stop") == 1  # a bucket of its own, and no more
+        assert await here.flood(ALICE, 100, "/stop") == 1  # it has a separate bucket
 
 
 async def test_accounts_and_anonymous_chats_have_separate_limits(chat, mock_clock):

@@ -114,7 +114,7 @@ class Asking:
 
 
 @with_threads
-async def test_a_plain_function_answers_in_a_thread_of_its_own_with_the_context_of_its_turn(start):
+async def test_a_plain_function_answers_in_a_separate_thread_with_the_context_of_its_turn(start):
     seen = []
 
     def reply(turn):

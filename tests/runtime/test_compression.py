@@ -92,7 +92,7 @@ async def test_no_agent_is_rebuilt_for_a_rotation(small, path):
     assert len(lineage(path)) > 2
 
 
-async def test_who_goes_back_to_the_parent_comes_to_its_tip(small, path):
+async def test_a_switch_to_the_parent_leads_to_its_tip(small, path):
     async with small() as runtime:
         parent = (await talk(runtime))[-1].session_id
         await talk(runtime, 2, first=10)
@@ -106,7 +106,7 @@ async def test_who_goes_back_to_the_parent_comes_to_its_tip(small, path):
     assert problems(path) == []
 
 
-async def test_a_branch_and_its_origin_are_compressed_each_for_itself(small, path):
+async def test_a_branch_and_its_origin_are_compressed_independently(small, path):
     builder = CountingBuilder(lambda _: RecordingAgent())
     async with small(build_agent=builder) as runtime:
         origin = (await talk(runtime, 9))[-1].session_id
@@ -124,9 +124,7 @@ async def test_a_branch_and_its_origin_are_compressed_each_for_itself(small, pat
     assert problems(path) == []
 
 
-async def test_an_agent_that_rotates_by_itself_and_a_compression_after_it_make_one_line(
-    small, path
-):
+async def test_a_rotation_by_the_agent_and_a_later_compression_form_one_lineage(small, path):
     agent = RecordingAgent()
     async with small(build_agent=lambda _: agent) as runtime:
         parent = (await talk(runtime, 6))[-1].session_id
@@ -142,7 +140,7 @@ async def test_an_agent_that_rotates_by_itself_and_a_compression_after_it_make_o
 
 
 @threads_only
-async def test_a_foreign_write_to_the_child_is_still_noticed(small, path, world):
+async def test_a_write_to_the_child_by_another_process_is_detected(small, path, world):
     agent = RecordingAgent()
     builder = CountingBuilder(lambda _: agent)
     async with small(build_agent=builder) as runtime:
@@ -155,7 +153,7 @@ async def test_a_foreign_write_to_the_child_is_still_noticed(small, path, world)
     assert numbers(text for _, text in agent.shown[-1]) == [8, 9, 10, 50]
 
 
-async def test_the_title_gets_its_number(small, path):
+async def test_the_title_gets_a_number(small, path):
     async with small() as runtime:
         await runtime.ask("k", question(0))
         await runtime.conversation("k").set_title("Plan")
@@ -186,7 +184,7 @@ async def test_the_child_is_about_the_same_chat(small, path):
     assert child.parent_session_id == parent.id
 
 
-async def test_what_a_summary_cost_is_on_the_bill(small, path):
+async def test_the_cost_of_a_summary_is_recorded(small, path):
     async def paid(_):
         return Summary(SUMMARY, [Usage("turn", "cheap", input_tokens=400, output_tokens=9)])
 
@@ -268,7 +266,7 @@ async def test_the_head_is_the_same_row_by_row(small, path):
     assert same(after[4:], before[-len(after[4:]) :])
 
 
-async def test_the_next_summary_is_told_what_the_last_one_said(small, path):
+async def test_the_next_summary_gets_the_text_of_the_last_one(small, path):
     compressor = ScriptedCompressor()
     async with small(compressor=compressor) as runtime:
         await talk(runtime, 25)
@@ -298,7 +296,7 @@ async def test_the_answer_to_the_command_is_written_with_the_rotation(small_behi
     assert json.loads(body)["session_id"] == lineage(path)[-1]
 
 
-async def test_notes_about_a_session_are_forgotten_with_it(small, path):
+async def test_notes_about_a_session_are_deleted_with_it(small, path):
     async with small(compressor=ScriptedCompressor(failing(RuntimeError("no")))) as runtime:
         session_id = (await talk(runtime, FULL + 1))[-1].session_id
     with SessionStore(path) as store:

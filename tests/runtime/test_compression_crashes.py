@@ -76,7 +76,7 @@ async def test_a_crash_between_summary_and_rotation_changes_nothing(small, path,
     assert problems(path) == []
 
 
-async def test_what_a_crash_left_is_answered_before_what_comes_after_it(small, path):
+async def test_messages_left_by_a_crash_are_answered_before_later_ones(small, path):
     scope = trio.CancelScope()
 
     async def crash(_):
@@ -162,9 +162,7 @@ def kill_while_compressing(path):
 
 
 @threads_only
-async def test_a_process_killed_during_the_summary_leaves_no_lease_that_anybody_waits_for(
-    small, path
-):
+async def test_a_process_killed_during_the_summary_leaves_no_lease_that_blocks_others(small, path):
     kill_while_compressing(path)
     with SessionStore(path) as store:
         parent = store.get_route("k").session_id
@@ -216,7 +214,7 @@ class Stuttering(Through):
         return await self.store.rotate(rotation)
 
 
-async def test_a_rotation_that_had_to_be_asked_for_twice_shows_all_rows(small_behind, path):
+async def test_a_rotation_that_was_requested_twice_shows_all_rows(small_behind, path):
     """Rows that arrived during the summary were carried over by the first attempt."""
     agent = RecordingAgent()
     build = CountingBuilder(lambda _: agent)
@@ -243,9 +241,7 @@ class Busy(Through):
 
 
 @pytest.mark.parametrize("trigger", ["before", "after"])
-async def test_a_rotation_that_finds_the_store_busy_costs_neither_turn_nor_agent(
-    small_behind, path, trigger
-):
+async def test_a_rotation_on_a_busy_store_loses_neither_turn_nor_agent(small_behind, path, trigger):
     agent = RecordingAgent()
     build = CountingBuilder(lambda _: agent)
     wrap = lambda store: Busy(store, 1)  # noqa: E731
@@ -269,7 +265,7 @@ class Unbilled(Through):
         raise StoreBusy("another process holds the write lock")
 
 
-async def test_a_rotation_whose_cost_cannot_be_written_down_has_happened(small_behind, path):
+async def test_a_rotation_is_kept_even_if_its_cost_cannot_be_recorded(small_behind, path):
     async def paid(_):
         return Summary(SUMMARY, [Usage("summary", input_tokens=400)])
 

@@ -1,4 +1,4 @@
-"""Compressors that fail or do not help: what users are told, cool-downs, and the breaker."""
+"""Compressors that fail or do not help: notices for users, cool-downs, and the breaker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.compression import (
 )
 
 
-async def test_a_summary_that_fails_changes_nothing_and_tells_the_user(small, path):
+async def test_a_summary_that_fails_changes_nothing_and_notifies_the_user(small, path):
     compressor = ScriptedCompressor(failing(RuntimeError("the model is out")))
     agent = RecordingAgent()
     async with small(compressor=compressor, build_agent=lambda _: agent) as runtime:
@@ -66,7 +66,7 @@ async def test_a_summary_that_hangs_is_given_up(small, path, autojump_clock):
     assert problems(path) == []
 
 
-async def test_a_request_whose_summary_fails_says_so(small, path):
+async def test_a_request_whose_summary_fails_reports_it(small, path):
     async with small(compressor=ScriptedCompressor(failing(ValueError("no")))) as runtime:
         await talk(runtime)
         before = await runtime.conversation("k").history()
@@ -78,7 +78,7 @@ async def test_a_request_whose_summary_fails_says_so(small, path):
     assert problems(path) == []
 
 
-async def test_a_summary_that_fails_after_a_turn_tells_the_user(small, path):
+async def test_a_summary_that_fails_after_a_turn_notifies_the_user(small, path):
     """Also if the user is reached by an adapter and not by events."""
     compressor = ScriptedCompressor(failing(RuntimeError("the model is out")))
     agent = RecordingAgent()
@@ -96,7 +96,7 @@ async def test_a_summary_that_fails_after_a_turn_tells_the_user(small, path):
     assert [text for text in adapter.texts if "the model is out" in text]
 
 
-async def test_listeners_hear_of_a_summary_that_failed_after_a_turn(small):
+async def test_subscribers_are_notified_of_a_summary_that_failed_after_a_turn(small):
     compressor = ScriptedCompressor(failing(RuntimeError("the model is out")))
     agent = RecordingAgent()
     async with small(compressor=compressor, build_agent=lambda _: agent) as runtime:
@@ -117,7 +117,9 @@ async def test_listeners_hear_of_a_summary_that_failed_after_a_turn(small):
         Summary("   "),
     ],
 )
-async def test_a_compressor_that_answers_nonsense_does_no_harm(small, path, answer, autojump_clock):
+async def test_an_invalid_result_of_a_compressor_changes_nothing(
+    small, path, answer, autojump_clock
+):
     class Nonsense:
         async def summarize(self, request, /):
             await trio.lowlevel.checkpoint()
@@ -133,7 +135,7 @@ async def test_a_compressor_that_answers_nonsense_does_no_harm(small, path, answ
     assert problems(path) == []
 
 
-async def test_a_compressor_that_wants_to_exit_does_not_end_the_runtime(small):
+async def test_a_compressor_that_raises_system_exit_does_not_end_the_runtime(small):
     """A failure of user code does not affect anything else."""
     async with small(compressor=ScriptedCompressor(failing(SystemExit(1)))) as runtime:
         await talk(runtime)
@@ -153,7 +155,7 @@ async def test_a_compressor_that_waits_for_its_own_conversation_is_given_up(
     assert problems(path) == []
 
 
-async def test_a_failure_is_remembered_by_the_next_process(small, path, world):
+async def test_a_failure_is_known_to_the_next_process(small, path, world):
     compressor = ScriptedCompressor(failing(RuntimeError("no")))
     async with small(compressor=compressor) as runtime:
         await talk(runtime)
@@ -221,7 +223,7 @@ async def test_a_summary_that_shrinks_by_too_little_is_refused(small, path):
     assert len(lineage(path)) == 1
 
 
-async def test_two_useless_passes_open_the_breaker_until_a_command_succeeds(small, path):
+async def test_two_useless_compressions_open_the_breaker_until_a_command_succeeds(small, path):
     compressor = ScriptedCompressor(at_length)
     async with small(compressor=compressor) as runtime:
         await talk(runtime)
@@ -257,7 +259,7 @@ async def test_a_long_first_message_does_not_end_automatic_compression(small, pa
     assert len(lineage(path)) == 2
 
 
-async def test_compressions_before_a_restart_are_not_taken_for_useless(small, path):
+async def test_compressions_before_a_restart_do_not_count_as_useless(small, path):
     """Each is made after a turn, and the conversation continues in another process."""
     compressor = ScriptedCompressor()
 
@@ -276,7 +278,7 @@ async def test_compressions_before_a_restart_are_not_taken_for_useless(small, pa
     assert len(lineage(path)) == 5
 
 
-async def test_compressions_of_two_conversations_in_turn_are_not_taken_for_useless(small, path):
+async def test_alternating_compressions_of_two_conversations_do_not_count_as_useless(small, path):
     """Each is made after a turn, before the other conversation continues."""
     compressor = ScriptedCompressor()
 
@@ -299,7 +301,7 @@ async def test_compressions_of_two_conversations_in_turn_are_not_taken_for_usele
     assert len(lineage(path)) == 5
 
 
-async def test_compression_can_be_switched_off_and_asked_for(small, path):
+async def test_compression_can_be_switched_off_and_requested(small, path):
     compressor = ScriptedCompressor()
     agent = RecordingAgent()
     async with small(
@@ -313,7 +315,7 @@ async def test_compression_can_be_switched_off_and_asked_for(small, path):
     assert len(lineage(path)) == 2
 
 
-async def test_without_a_compressor_the_conversation_goes_on(small, path):
+async def test_without_a_compressor_the_conversation_continues(small, path):
     async with small(compressor=None) as runtime:
         replies = await talk(runtime, 12)
         assert not (await runtime.conversation("k").compress()).changed

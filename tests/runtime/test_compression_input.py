@@ -105,7 +105,7 @@ async def test_an_interrupt_during_a_compression_stops_the_turn_and_not_the_comp
     assert problems(path) == []
 
 
-async def test_who_is_interrupted_before_the_agent_began_is_told(small):
+async def test_a_turn_interrupted_before_its_agent_starts_gets_a_reply(small):
     gate = Gate()
     async with small(compressor=ScriptedCompressor(gate)) as runtime:
         await talk(runtime)
@@ -226,7 +226,7 @@ async def test_a_retry_of_a_conversation_that_has_become_too_long_answers_it_aga
     assert problems(path) == []
 
 
-async def test_a_retry_that_overflows_is_tried_once_more_and_taken_down_once(small, path):
+async def test_a_retry_that_overflows_is_run_again_and_stored_once(small, path):
     agent = RecordingAgent()
     async with small(build_agent=lambda _: agent) as runtime:
         await talk(runtime, 7)
@@ -273,7 +273,7 @@ async def test_a_retry_after_a_compression_answers_again_in_the_child(small, pat
     assert lineage(path) == [parent, child]
 
 
-async def test_taking_back_after_a_compression_takes_back_the_last_exchange(small, path):
+async def test_undo_after_a_compression_takes_back_the_last_exchange(small, path):
     agent = RecordingAgent()
     async with small(build_agent=lambda _: agent) as runtime:
         await talk(runtime, 11)

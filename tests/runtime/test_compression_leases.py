@@ -66,7 +66,7 @@ async def test_a_turn_is_answered_while_a_lease_is_held_elsewhere(small, path, w
 
 
 @threads_only
-async def test_a_lease_that_is_held_elsewhere_stays_there(small, path, world):
+async def test_a_lease_of_another_holder_is_not_released(small, path, world):
     async with small() as runtime:
         parent = (await talk(runtime))[-1].session_id
         elsewhere(path, world, HOLD, session_id=parent, seconds=30)
@@ -112,7 +112,7 @@ async def test_a_long_summary_keeps_its_lease(small, path, world, autojump_clock
 
 
 @threads_only
-async def test_without_a_lease_table_compression_goes_on(small, path, world):
+async def test_without_a_lease_table_compression_still_works(small, path, world):
     compressor = ScriptedCompressor()
     async with small(compressor=compressor) as runtime:
         parent = (await talk(runtime))[-1].session_id
@@ -128,7 +128,7 @@ async def test_without_a_lease_table_compression_goes_on(small, path, world):
 
 
 @threads_only
-async def test_a_lease_table_that_goes_during_the_summary_does_not_stop_it(small, path, world):
+async def test_a_lease_table_dropped_during_the_summary_does_not_stop_it(small, path, world):
     gate = Gate()
     async with small(compressor=ScriptedCompressor(gate)) as runtime:
         await talk(runtime)
@@ -157,7 +157,7 @@ LEASE_VERBS = (
 )  # fmt: skip
 
 
-async def test_a_store_without_lease_verbs_is_compressed_all_the_same(small_behind, path):
+async def test_a_store_without_lease_verbs_is_compressed_too(small_behind, path):
     compressor = ScriptedCompressor()
     builder = CountingBuilder(lambda _: RecordingAgent())
     wrap = lambda store: Without(store, *LEASE_VERBS)  # noqa: E731
@@ -180,7 +180,7 @@ async def test_a_store_without_lease_verbs_is_compressed_all_the_same(small_behi
     "missing",
     LEASE_VERBS,
 )
-async def test_a_store_without_one_lease_verb_is_compressed_all_the_same(
+async def test_a_store_without_one_lease_verb_is_compressed_too(
     small_behind, path, missing, autojump_clock
 ):
     """The summary takes longer than the lease, so that it has to be renewed."""
@@ -198,7 +198,7 @@ async def test_a_store_without_one_lease_verb_is_compressed_all_the_same(
     assert len(lineage(path)) == 2
 
 
-async def test_a_lease_is_given_back_though_the_store_is_busy_at_first(
+async def test_a_lease_is_released_although_the_store_is_busy_at_first(
     small_behind, path, autojump_clock
 ):
     class BusyOnce(Through):

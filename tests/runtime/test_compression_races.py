@@ -35,7 +35,7 @@ from tests.support.runtime import threads_only, with_threads
 # Two compressions of one session
 
 
-async def test_a_request_and_a_turn_over_the_threshold_at_once_rotate_once(small, path):
+async def test_a_request_and_a_concurrent_turn_over_the_threshold_rotate_once(small, path):
     gate = Gate()
     compressor = ScriptedCompressor(gate)
     async with small(compressor=compressor) as runtime:
@@ -52,7 +52,7 @@ async def test_a_request_and_a_turn_over_the_threshold_at_once_rotate_once(small
     assert numbers(contents(path, child)) == [8, 9, 10, 11]
 
 
-async def test_a_turn_over_the_threshold_and_a_request_at_once_leave_one_line(small, path):
+async def test_a_turn_over_the_threshold_and_a_concurrent_request_leave_one_lineage(small, path):
     gate = Gate()
     compressor = ScriptedCompressor(gate)
     changes = []
@@ -92,7 +92,7 @@ async def test_two_requests_at_once_rotate_once_and_pay_for_one_summary(small, p
     assert problems(path) == []
 
 
-async def test_requests_that_come_too_late_do_not_end_automatic_compression(small, path):
+async def test_late_requests_do_not_end_automatic_compression(small, path):
     """A request right after a compression does not count as a useless compression."""
     compressor = ScriptedCompressor()
     async with small(compressor=compressor) as runtime:
@@ -254,7 +254,9 @@ async def test_our_rotations_and_those_of_another_process_never_fork(small, path
 
 
 @threads_only
-async def test_what_another_process_appends_during_the_summary_is_carried_over(small, path, world):
+async def test_rows_that_another_process_appends_during_the_summary_are_carried_over(
+    small, path, world
+):
     gate = Gate()
     agent = RecordingAgent()
     async with small(compressor=ScriptedCompressor(gate), build_agent=lambda _: agent) as runtime:
@@ -283,7 +285,7 @@ REWRITES = {
 
 @threads_only
 @pytest.mark.parametrize("how", REWRITES)
-async def test_a_rewrite_during_the_summary_refuses_it(small, path, world, how):
+async def test_a_rewritten_transcript_refuses_the_summary(small, path, world, how):
     gate = Gate()
     async with small(compressor=ScriptedCompressor(gate)) as runtime:
         parent = (await talk(runtime))[-1].session_id
@@ -310,7 +312,7 @@ MOVES = {
 
 @threads_only
 @pytest.mark.parametrize("how", MOVES)
-async def test_a_move_elsewhere_during_the_summary_refuses_it(small, path, world, how):
+async def test_a_moved_route_refuses_the_summary(small, path, world, how):
     gate = Gate()
     async with small(compressor=ScriptedCompressor(gate)) as runtime:
         parent = (await talk(runtime))[-1].session_id
@@ -327,7 +329,9 @@ async def test_a_move_elsewhere_during_the_summary_refuses_it(small, path, world
 
 @threads_only
 @pytest.mark.parametrize("how", MOVES)
-async def test_a_turn_is_answered_where_its_key_was_led_during_the_summary(small, path, world, how):
+async def test_a_turn_is_answered_in_the_session_its_route_was_moved_to_during_the_summary(
+    small, path, world, how
+):
     gate = Gate()
     async with small(compressor=ScriptedCompressor(gate)) as runtime:
         parent = (await talk(runtime))[-1].session_id

@@ -56,7 +56,7 @@ async def test_a_conversation_is_compressed_before_the_turn_that_would_be_too_lo
     assert problems(path) == []
 
 
-async def test_a_message_that_is_long_itself_makes_room_for_itself(small, path):
+async def test_a_long_message_causes_a_compression_before_its_turn(small, path):
     agent = RecordingAgent()
     async with small(build_agent=lambda _: agent) as runtime:
         await talk(runtime, 6)
@@ -108,7 +108,7 @@ async def test_a_turn_that_the_provider_counted_as_short_is_left_alone(small, pa
     assert len(lineage(path)) == 1
 
 
-async def test_what_always_counts_as_too_long_is_not_compressed_at_every_turn(small):
+async def test_a_conversation_that_stays_too_long_is_not_compressed_at_every_turn(small):
     """If tools alone fill the window, a summary does not help, and none is paid for."""
     compressor = ScriptedCompressor()
 
@@ -132,7 +132,7 @@ OVERFLOWS = {
 
 @with_threads
 @pytest.mark.parametrize("how", OVERFLOWS)
-async def test_an_overflow_compresses_and_the_turn_is_tried_once_more(small, path, how):
+async def test_an_overflow_compresses_and_the_turn_is_run_again(small, path, how):
     async def overflow(turn):
         turn.emit(TextDelta("half a word"))
         turn.emit(ToolStarted(ToolCall("c1", "search")))
@@ -164,7 +164,7 @@ async def test_an_overflow_compresses_and_the_turn_is_tried_once_more(small, pat
     assert problems(path) == []
 
 
-async def test_an_overflow_error_is_one_whatever_it_says(small):
+async def test_an_overflow_error_is_recognized_whatever_its_text(small):
     """`ContextOverflow` is an overflow, whatever its text is."""
     compressor = ScriptedCompressor()
     agent = RecordingAgent()
@@ -176,7 +176,7 @@ async def test_an_overflow_error_is_one_whatever_it_says(small):
 
 
 @pytest.mark.parametrize("how", OVERFLOWS)
-async def test_a_second_overflow_is_told_and_not_tried_again(small, path, how):
+async def test_a_second_overflow_is_reported_and_the_turn_is_not_run_again(small, path, how):
     """Even if a second compression would make it shorter."""
     compressor = ScriptedCompressor()
     agent = RecordingAgent()
@@ -197,7 +197,7 @@ async def test_a_second_overflow_is_told_and_not_tried_again(small, path, how):
     assert problems(path) == []
 
 
-async def test_an_overflow_of_the_first_message_is_told(small, path):
+async def test_an_overflow_of_the_first_message_is_reported(small, path):
     compressor = ScriptedCompressor()
     agent = RecordingAgent(*[ContextOverflow("too long")] * 5)
     async with small(compressor=compressor, build_agent=lambda _: agent) as runtime:
@@ -208,7 +208,7 @@ async def test_an_overflow_of_the_first_message_is_told(small, path):
     assert problems(path) == []
 
 
-async def test_an_overflow_whose_summary_fails_is_told(small, path):
+async def test_an_overflow_whose_summary_fails_is_reported(small, path):
     compressor = ScriptedCompressor(failing(RuntimeError("no model")))
     agent = RecordingAgent()
     async with small(compressor=compressor, build_agent=lambda _: agent) as runtime:
@@ -234,7 +234,7 @@ async def test_other_errors_are_no_reason_to_compress(small, error):
     assert (len(compressor), len(agent.turn_ids)) == (0, 7)
 
 
-async def test_the_command_compresses_and_says_by_how_much(small, path):
+async def test_the_command_compresses_and_reports_by_how_much(small, path):
     compressor = ScriptedCompressor()
     async with small(compressor=compressor) as runtime:
         await talk(runtime)
@@ -252,7 +252,7 @@ async def test_the_command_compresses_and_says_by_how_much(small, path):
 
 
 @pytest.mark.parametrize("command", ["/compact the tests", "/COMPRESS  the tests"])
-async def test_a_focus_is_handed_to_the_compressor(small, command):
+async def test_a_focus_is_passed_to_the_compressor(small, command):
     compressor = ScriptedCompressor()
     async with small(compressor=compressor) as runtime:
         await talk(runtime)
@@ -265,7 +265,7 @@ async def test_a_focus_is_handed_to_the_compressor(small, command):
     [("here 2", 2), ("here", 2), ("up to here 4", 4), ("--keep 1", 1), ("--keep=3", 3),
      ("-k 5", 5), ("here 0", 1)],
 )  # fmt: skip
-async def test_the_last_exchanges_stay_word_for_word(small, path, argument, kept):
+async def test_the_last_exchanges_are_kept_verbatim(small, path, argument, kept):
     compressor = ScriptedCompressor()
     agent = RecordingAgent()
     async with small(compressor=compressor, build_agent=lambda _: agent) as runtime:
@@ -281,7 +281,7 @@ async def test_the_last_exchanges_stay_word_for_word(small, path, argument, kept
     assert compressor.requests[0].focus is None
 
 
-async def test_more_exchanges_than_there_are_leave_nothing_to_sum_up(small, path):
+async def test_keeping_more_exchanges_than_exist_leaves_nothing_to_summarize(small, path):
     compressor = ScriptedCompressor()
     async with small(compressor=compressor) as runtime:
         await talk(runtime, 3)
@@ -337,7 +337,7 @@ async def test_an_overflow_by_the_last_turn_is_compressed_and_tried_again(small,
     assert len(lineage(path)) == 2
 
 
-async def test_a_protected_head_that_is_too_long_is_summed_up_all_the_same(small, path):
+async def test_a_protected_head_that_is_too_long_is_summarized_too(small, path):
     agent = RecordingAgent(tool_turn("read", 2000))
     async with small(build_agent=lambda _: agent, compression={"protect_first": 4}) as runtime:
         await talk(runtime, 3)
@@ -362,7 +362,7 @@ async def test_an_overflow_does_not_ask_a_compressor_that_has_just_failed(
     assert len(lineage(path)) == 1
 
 
-async def test_an_overflow_that_is_dealt_with_is_no_error_in_the_log(small, caplog):
+async def test_an_overflow_that_is_handled_is_not_logged_as_an_error(small, caplog):
     agent = RecordingAgent(*[None] * 7, ContextOverflow("too long"))
     async with small(build_agent=lambda _: agent) as runtime:
         await talk(runtime, 7)

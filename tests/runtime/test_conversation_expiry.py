@@ -1,4 +1,4 @@
-"""Conversations that end by themselves: by the sweep, or at the message that comes too late."""
+"""Conversations that expire: by the sweep, or at a late message."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def policy_of(mode, world):
 
 
 @pytest.mark.parametrize("mode", ["idle", "daily", "both"])
-async def test_a_sweep_finalizes_what_is_over_once_and_for_ever(
+async def test_a_sweep_finalizes_an_expired_session_exactly_once(
     start_with_store, world, recorder, mode
 ):
     config = Config(expiry=policy_of(mode, world))
@@ -74,7 +74,7 @@ async def test_a_sweep_finalizes_what_is_over_once_and_for_ever(
         assert recorder.calls == []
 
 
-async def test_the_sweep_comes_by_itself(start, path, world, recorder, autojump_clock):
+async def test_the_sweep_runs_periodically(start, path, world, recorder, autojump_clock):
     async with start(hooks=hooks_of(recorder), config=IDLE, sweep_interval=10) as runtime:
         old = (await runtime.ask("k", "hello")).session_id
         await trio.sleep(25)
@@ -90,7 +90,7 @@ async def test_the_sweep_comes_by_itself(start, path, world, recorder, autojump_
 @with_threads
 @pytest.mark.parametrize("mode", ["idle", "daily"])
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_the_message_that_comes_too_late_begins_a_new_conversation(
+async def test_a_late_message_starts_a_new_conversation(
     start, path, world, recorder, mode, restarted
 ):
     config = Config(expiry=policy_of(mode, world))
@@ -123,9 +123,7 @@ async def test_a_message_in_time_keeps_the_conversation_alive(start_with_store, 
 
 
 @with_threads
-async def test_a_conversation_does_not_expire_under_a_running_turn(
-    start_with_store, world, recorder
-):
+async def test_a_conversation_does_not_expire_during_a_turn(start_with_store, world, recorder):
     begun, release = trio.Event(), trio.Event()
 
     async def wait(_):
@@ -162,7 +160,7 @@ async def test_a_conversation_does_not_expire_under_a_running_turn(
         assert [event for event, _ in recorder.calls] == [FINALIZE, RESET]
 
 
-async def test_the_policy_is_that_of_the_platform_and_without_one_nothing_expires(
+async def test_each_platform_has_its_own_policy_and_without_one_nothing_expires(
     start_with_store, world
 ):
     config = Config(expiry_by={"telegram": ExpiryPolicy(mode="idle", idle_minutes=1)})
@@ -208,7 +206,7 @@ async def test_an_expiry_is_announced_once_at_the_next_message(
     assert said.index(notices[0]) == said.index("echo: again") - 1
 
 
-async def test_going_back_to_an_expired_conversation_opens_it_again(
+async def test_switching_back_to_an_expired_conversation_reopens_it(
     start_with_store, world, recorder
 ):
     async with start_with_store(hooks=hooks_of(recorder), config=IDLE) as (store, runtime):
@@ -222,7 +220,7 @@ async def test_going_back_to_an_expired_conversation_opens_it_again(
         assert (await store.get_session(old)).ended_at is None
 
 
-async def test_what_never_was_a_conversation_does_not_expire(start_with_store, world, recorder):
+async def test_a_key_without_a_conversation_does_not_expire(start_with_store, world, recorder):
     adapter = MemoryAdapter("embedded")
     async with start_with_store(hooks=hooks_of(recorder), config=IDLE, adapters=[adapter]) as (
         store,

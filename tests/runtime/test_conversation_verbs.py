@@ -15,7 +15,7 @@ from tests.support.runtime import SECONDS, with_threads
 
 
 def moves(published):
-    """What subscribers were told about changes of the session."""
+    """The events about changes of the session."""
     events = [envelope.event for envelope in published]
     return [
         (event.old, event.new, event.reason) for event in events if isinstance(event, SessionMoved)

@@ -39,7 +39,7 @@ from tests.support.runtime import SECONDS, with_threads
 
 
 @with_threads
-async def test_a_long_reply_goes_out_in_parts_in_their_order(start, path):
+async def test_a_long_reply_is_sent_in_parts_in_order(start, path):
     adapter = MemoryAdapter(limit=15)
     with trio.fail_after(SECONDS):
         async with start(build_agent=saying(LONG, "short"), adapters=[adapter]) as runtime:
@@ -88,7 +88,7 @@ class AtPart(MemoryAdapter):
         (OSError("cut off"), True),
     ],
 )
-async def test_an_error_in_the_middle_sends_no_earlier_part_again(
+async def test_an_error_in_the_middle_does_not_resend_earlier_parts(
     start, path, autojump_clock, trouble, recovered
 ):
     adapter = AtPart(2, [trouble])
@@ -100,7 +100,7 @@ async def test_an_error_in_the_middle_sends_no_earlier_part_again(
     assert outbox(path, "state, attempts, recovered") == [("sent", 2, 0)], "nor is the last marked"
 
 
-async def test_only_the_part_that_is_in_doubt_is_sent_twice(start, autojump_clock):
+async def test_only_the_part_with_an_unknown_outcome_is_sent_twice(start, autojump_clock):
     adapter = AtPart(1, [], late=[OutcomeUnknown("no answer")])
     async with start(build_agent=saying(LONG), adapters=[adapter]) as runtime:
         await runtime.ask("k", "one", source=CHAT)
@@ -140,8 +140,8 @@ async def test_after_a_kill_between_two_parts_the_rest_is_sent(start, path):
     assert [row.part for row in adapter.sent] == [2, 3, 0]
 
 
-async def test_a_reply_whose_parts_were_all_taken_is_not_sent_again(start, path, sql):
-    """Killed after the last part, with a longer limit since: there is nothing left of it."""
+async def test_a_reply_whose_parts_were_all_sent_is_not_sent_again(start, path, sql):
+    """Killed after the last part, with a longer limit since: nothing is left to send."""
     leave_replies(path, Outbound("memory//c/", {"platform": "memory", "text": LONG}))
     sql("UPDATE outbox SET parts_sent = 3")
     adapter = MemoryAdapter(limit=30)
@@ -178,7 +178,9 @@ trio.run(main)
 
 @with_threads
 @pytest.mark.parametrize("part", [0, 2])
-async def test_what_still_waited_when_the_process_was_killed_is_not_marked(start, path, part):
+async def test_a_reply_that_was_waiting_when_the_process_was_killed_is_not_marked(
+    start, path, part
+):
     """The platform cannot have it."""
     said = run_until_killed(path, f"LONG, PART = {LONG!r}, {part}" + WAITING, f"waits 1 {part}")
     assert said[-2:] == ([f"sending 1 {PARTS[1]}"] if part else []) + [f"waits 1 {part}"]
@@ -211,7 +213,9 @@ class Patient(MemoryAdapter):
         await super().send(row)
 
 
-async def test_each_part_and_each_try_waits_before_it_counts_as_begun(start, path, autojump_clock):
+async def test_each_part_and_each_attempt_waits_before_it_counts_as_started(
+    start, path, autojump_clock
+):
     adapter = Patient(path, [OSError("cut off")], limit=15)
     async with start(build_agent=saying(LONG), adapters=[adapter]) as runtime:
         await runtime.ask("k", "one", source=CHAT)
@@ -226,7 +230,7 @@ async def test_each_part_and_each_try_waits_before_it_counts_as_begun(start, pat
 @pytest.mark.parametrize(
     ("early", "waited"), [(RetryAfter("flood", 7), 7), (MessageRefused("no"), 1), (OSError("x"), 1)]
 )
-async def test_what_fails_before_it_is_sent_is_tried_again_and_never_in_doubt(
+async def test_a_failure_before_sending_is_retried_and_its_outcome_is_known(
     start, path, autojump_clock, early, waited
 ):
     adapter = Patient(path, early=[early])
@@ -243,7 +247,7 @@ async def test_what_fails_before_it_is_sent_is_tried_again_and_never_in_doubt(
     assert outbox(path, "state, attempts, recovered") == [("sent", 1, 0)]
 
 
-async def test_a_chat_may_be_found_gone_before_anything_is_sent(start_proxy, path):
+async def test_a_chat_may_be_found_to_be_gone_before_anything_is_sent(start_proxy, path):
     adapter = Patient(path, early=[Unsendable("they left")])
     async with closing(start_proxy, adapter) as (runtime, closed):
         await runtime.ask("k", "one", source=CHAT)
@@ -271,7 +275,7 @@ async def closing(start_proxy, adapter, **verbs):
             yield runtime, closed
 
 
-async def test_a_chat_that_is_gone_is_left_alone_until_there_is_something_new(start_proxy, path):
+async def test_a_chat_that_is_gone_is_not_tried_again_until_there_is_a_new_reply(start_proxy, path):
     adapter = GatedAdapter(errors=[Unsendable("the bot was blocked")])
     async with closing(start_proxy, adapter) as (runtime, closed):
         for n in range(130):  # more than a lane holds
@@ -291,7 +295,7 @@ async def test_a_chat_that_is_gone_is_left_alone_until_there_is_something_new(st
     assert set(adapter.attempts.values()) == {1}
 
 
-async def test_what_was_sent_before_a_chat_was_gone_is_not_called_dead(start_proxy, path):
+async def test_replies_sent_before_a_chat_was_gone_are_not_marked_as_dead(start_proxy, path):
     """That it was sent is written a little later, together with others."""
 
     class Leaving(MemoryAdapter):
@@ -308,7 +312,7 @@ async def test_what_was_sent_before_a_chat_was_gone_is_not_called_dead(start_pro
     assert outbox(path) == ["sent", "dead"]
 
 
-async def test_a_part_that_finds_nobody_is_named(start_proxy, path):
+async def test_a_part_that_cannot_be_delivered_is_named(start_proxy, path):
     adapter = AtPart(2, [Unsendable("they left")])
 
     async with closing(start_proxy, adapter, build_agent=saying(LONG)) as (runtime, closed):
@@ -327,8 +331,8 @@ async def test_a_note_is_bounded_and_can_be_stored(start_proxy, path):
     assert note == "?" + "x" * 499
 
 
-async def test_a_reply_that_came_while_the_chat_was_given_up_is_not_forgotten(start_proxy, path):
-    """It is on disk after the others were given up, and in memory before that is heard."""
+async def test_a_reply_that_arrives_while_the_chat_is_given_up_is_not_lost(start_proxy, path):
+    """It is stored after the others were given up, and reaches the lane before that result does."""
     adapter = GatedAdapter(errors=[Unsendable("gone")])
     given_up, written = trio.Event(), trio.Event()
 
@@ -354,7 +358,9 @@ async def test_a_reply_that_came_while_the_chat_was_given_up_is_not_forgotten(st
 # Many chats
 
 
-async def test_a_thousand_chats_at_once_of_which_one_is_stuck_and_some_are_slow(start_proxy, path):
+async def test_a_thousand_concurrent_chats_of_which_one_is_stuck_and_some_are_slow(
+    start_proxy, path
+):
     """No lane waits for another."""
 
     class Busy(MemoryAdapter):
@@ -408,7 +414,7 @@ async def test_each_account_of_a_platform_has_its_own_adapter(start):
     assert sorted(other.texts) == ["echo: 2", "echo: 3"]
 
 
-async def test_a_reply_for_an_account_that_is_not_there_today_waits_for_it(start, path, caplog):
+async def test_a_reply_for_an_account_without_an_adapter_waits_for_it(start, path, caplog):
     first, second = MemoryAdapter(account="first"), MemoryAdapter(account="second")
     with trio.fail_after(SECONDS):
         async with start(adapters=[first]) as runtime:
@@ -424,7 +430,7 @@ async def test_a_reply_for_an_account_that_is_not_there_today_waits_for_it(start
     assert first.texts == ["echo: 3"]
 
 
-async def test_a_reply_to_a_platform_that_is_not_there_today_waits_for_it(start, path):
+async def test_a_reply_to_a_platform_without_an_adapter_waits_for_it(start, path):
     """A start without a token must not lose what waits for it."""
     leave_replies(
         path, *[Outbound("memory//c/", {"platform": "memory", "text": str(n)}) for n in range(3)]
@@ -461,7 +467,9 @@ async def test_adapters_that_cannot_work_are_refused_at_the_start(start, adapter
 # Shutdown
 
 
-async def test_a_drain_does_not_wait_for_a_chat_that_rests_for_longer(start, path, autojump_clock):
+async def test_a_drain_does_not_wait_for_a_chat_that_is_paused_for_longer(
+    start, path, autojump_clock
+):
     adapter = TimedAdapter(errors=[RetryAfter("flood", 1000)])
     async with start(adapters=[adapter], config=Config(drain_timeout=30)) as runtime:
         await runtime.ask("k", "one", source=CHAT)
@@ -472,10 +480,10 @@ async def test_a_drain_does_not_wait_for_a_chat_that_rests_for_longer(start, pat
     again = MemoryAdapter()
     async with start(adapters=[again]) as runtime:
         await again.wait_sent(1)
-    assert not again.sent[0].recovered, "it surely was not taken"
+    assert not again.sent[0].recovered, "it was certainly not sent"
 
 
-async def test_a_drain_waits_for_a_chat_that_rests_for_less(start, path, autojump_clock):
+async def test_a_drain_waits_for_a_chat_that_is_paused_for_less(start, path, autojump_clock):
     adapter = TimedAdapter(errors=[RetryAfter("flood", 20)])
     async with start(adapters=[adapter], config=Config(drain_timeout=30)) as runtime:
         await runtime.ask("k", "one", source=CHAT)
@@ -484,9 +492,7 @@ async def test_a_drain_waits_for_a_chat_that_rests_for_less(start, path, autojum
     assert outbox(path) == ["sent"]
 
 
-async def test_a_drain_waits_for_those_who_work_while_another_begins_to_rest(
-    start, path, autojump_clock
-):
+async def test_a_drain_waits_for_active_chats_while_another_is_paused(start, path, autojump_clock):
     class Uneven(MemoryAdapter):
         async def send(self, row):
             await trio.sleep(5)
@@ -532,7 +538,7 @@ class Live(MemoryAdapter):
         await super().send(row)
 
 
-async def test_no_preview_comes_after_the_final_of_its_turn(start, autojump_clock):
+async def test_no_preview_is_shown_after_the_final_message_of_its_turn(start, autojump_clock):
     async def speak(turn):
         for n in range(40):
             turn.emit(TextDelta(f"{n} "))

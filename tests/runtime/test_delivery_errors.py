@@ -48,7 +48,7 @@ def undelivered(path):
 @pytest.mark.parametrize(
     ("asked", "waited"), [(7, 7), (0, 1), (-5, 1), (1e9, 3600), (float("nan"), 1)]
 )
-async def test_a_platform_is_left_alone_for_as_long_as_it_asks(
+async def test_a_platform_is_not_called_for_as_long_as_it_asks(
     start, path, autojump_clock, asked, waited
 ):
     adapter = TimedAdapter(errors=[RetryAfter("slow down", asked) for _ in range(3)])
@@ -62,7 +62,7 @@ async def test_a_platform_is_left_alone_for_as_long_as_it_asks(
     assert outbox(path, "state, attempts, recovered") == [("sent", 4, 0)]
 
 
-async def test_being_asked_to_wait_is_no_refusal_however_often(start, path, autojump_clock):
+async def test_requests_to_wait_never_count_as_refusals(start, path, autojump_clock):
     adapter = MemoryAdapter(errors=[RetryAfter("slow down", 1) for _ in range(50)])
     async with start(adapters=[adapter]) as runtime:
         await runtime.ask("k", "one", source=CHAT)
@@ -80,7 +80,7 @@ UNNAMED = [
 
 
 @pytest.mark.parametrize("error", UNNAMED, ids=lambda error: type(error).__name__)
-async def test_what_may_have_been_taken_is_sent_again_as_recovered_for_as_long_as_it_takes(
+async def test_a_reply_with_an_unknown_outcome_is_resent_as_recovered_until_it_succeeds(
     start, path, autojump_clock, caplog, error
 ):
     adapter = TimedAdapter(errors=[error] * 20)
@@ -95,7 +95,7 @@ async def test_what_may_have_been_taken_is_sent_again_as_recovered_for_as_long_a
     assert "reply 1 is sent again after 1 s" in caplog.text
 
 
-async def test_errors_are_known_by_name_inside_of_groups_too(start, path, autojump_clock):
+async def test_errors_are_recognized_inside_exception_groups_too(start, path, autojump_clock):
     late = ExceptionGroup("of a nursery", [RetryAfter("slow down", 5)])
     adapter = TimedAdapter(errors=[late])
     async with start(adapters=[adapter]) as runtime:
@@ -105,7 +105,7 @@ async def test_errors_are_known_by_name_inside_of_groups_too(start, path, autoju
     assert not adapter.sent[0].recovered
 
 
-async def test_a_message_that_is_refused_for_ever_is_given_up_and_the_lane_goes_on(
+async def test_a_message_that_is_always_refused_is_given_up_and_the_lane_continues(
     start, path, autojump_clock, caplog
 ):
     adapter = TimedAdapter(
@@ -122,7 +122,7 @@ async def test_a_message_that_is_refused_for_ever_is_given_up_and_the_lane_goes_
     assert "reply 1 is given up: hermes.errors.MessageRefused" in caplog.text
 
 
-async def test_refusals_are_counted_for_each_part_alone(start, path, autojump_clock):
+async def test_refusals_are_counted_for_each_part_separately(start, path, autojump_clock):
     class Fussy(MemoryAdapter):
         async def send(self, row):
             self.attempts[row.part] += 1
@@ -260,7 +260,7 @@ stories = st.tuples(
 
 @given(stories)
 @settings(max_examples=40)
-def test_people_see_each_reply_once_and_in_order_but_for_what_is_marked(story):
+def test_users_see_each_reply_once_and_in_order_except_for_marked_ones(story):
     """Also if the process ends at any moment: what was in flight then is marked."""
     with quick_folder() as folder:
         path = folder / "state.db"

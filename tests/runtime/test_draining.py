@@ -28,7 +28,7 @@ from tests.support.runtime import SECONDS, with_threads
 
 
 @with_threads
-async def test_a_drain_finishes_what_runs_and_what_waits_and_takes_nothing_new(start):
+async def test_a_drain_finishes_running_and_waiting_work_and_accepts_nothing_new(start):
     agent, outcomes = GatedAgent(), {}
     with trio.fail_after(SECONDS):
         async with start(build_agent=lambda _: agent) as runtime, trio.open_nursery() as nursery:
@@ -61,7 +61,7 @@ async def test_a_drain_finishes_what_runs_and_what_waits_and_takes_nothing_new(s
     assert agent.closed == 1
 
 
-async def test_a_host_may_drain_and_go_on_with_its_own_work(start):
+async def test_a_host_may_drain_and_continue_its_own_work(start):
     with trio.fail_after(SECONDS):
         async with start() as runtime:
             await runtime.ask("k", "one")
@@ -138,7 +138,7 @@ async def test_an_agent_that_raises_when_the_runtime_is_left_leaves_its_message_
 
 
 @with_threads
-async def test_an_adapter_whose_helper_raises_when_the_runtime_is_left_harms_nobody(start, path):
+async def test_an_adapter_whose_child_task_raises_at_the_end_affects_nothing_else(start, path):
     class Cross(MemoryAdapter):
         async def send(self, row):
             async def helper():
@@ -163,7 +163,7 @@ async def test_an_adapter_whose_helper_raises_when_the_runtime_is_left_harms_nob
     assert again.sent[0].recovered
 
 
-async def test_a_drain_does_not_fail_because_much_waits(start):
+async def test_a_drain_does_not_fail_because_of_many_waiting_messages(start):
     agent = GatedAgent()
     with trio.fail_after(SECONDS):
         async with trio.open_nursery() as nursery, start(build_agent=lambda _: agent) as runtime:
@@ -180,7 +180,7 @@ async def test_a_drain_does_not_fail_because_much_waits(start):
     assert sum(len(turn.input) for turn in agent.turns) == 81
 
 
-async def test_a_drain_does_not_fail_because_an_actor_does(start_proxy, path):
+async def test_a_drain_does_not_fail_if_an_actor_fails(start_proxy, path):
     async with open_store(path, open_worker=inline()) as store:
         async with open_actors(
             store, build=CountingBuilder(), agent_spec=default_spec, config=Config()
@@ -207,7 +207,7 @@ async def test_a_drain_does_not_fail_because_an_actor_does(start_proxy, path):
     assert table_rows(path, "state")[-1] == ("open",)
 
 
-async def test_a_drain_waits_for_a_command_that_is_answered_beside(start_proxy):
+async def test_a_drain_waits_for_a_command_that_runs_beside_a_turn(start_proxy):
     gate, entered, outcomes = trio.Event(), trio.Event(), []
 
     async def slow(real, *args):
@@ -231,7 +231,7 @@ async def test_a_drain_waits_for_a_command_that_is_answered_beside(start_proxy):
     assert outcomes[0].status == "command"
 
 
-async def test_a_drain_waits_for_a_compression_that_runs(start, autojump_clock):
+async def test_a_drain_waits_for_a_running_compression(start, autojump_clock):
     config = Config(compression=CompressionConfig(window=2000, max_output=100, share=0.99))
     outcomes = []
     async with (
@@ -256,7 +256,7 @@ async def test_a_drain_waits_for_a_compression_that_runs(start, autojump_clock):
         assert (await runtime.conversation("k").history())[0].id != before
 
 
-async def test_a_runtime_on_a_full_disk_can_be_left(start, autojump_clock):
+async def test_a_runtime_on_a_full_disk_can_be_closed(start, autojump_clock):
     full = False
     began = 0.0
 
@@ -283,7 +283,7 @@ class Mine(Exception):
     [Mine("mine"), ExceptionGroup("mine", [Mine("a"), Mine("b")]), SystemExit(3)],
     ids=lambda error: type(error).__name__,
 )
-async def test_an_error_of_the_block_comes_out_as_itself_and_the_message_is_answered_later(
+async def test_an_error_of_the_block_propagates_unchanged_and_the_message_is_answered_later(
     start, path, error
 ):
     agent = GatedAgent()
@@ -334,7 +334,7 @@ class Countdown(trio.abc.Instrument):
             self.scope.cancel()
 
 
-async def test_whenever_the_block_is_cancelled_everything_is_given_back_at_once(
+async def test_whenever_the_block_is_cancelled_everything_is_released_at_once(
     start, path, autojump_clock
 ):
     """At every step from the opening to the end; each accepted message is answered once."""
@@ -361,7 +361,7 @@ async def test_whenever_the_block_is_cancelled_everything_is_given_back_at_once(
     assert set(table_rows(path, "state")) == {("done",)}
 
 
-async def test_an_error_of_the_block_comes_out_although_an_actor_fails_with_it(start_proxy, path):
+async def test_an_error_of_the_block_propagates_although_an_actor_fails_with_it(start_proxy, path):
     entered = trio.Event()
 
     async def fail(real, *args, **kwargs):

@@ -370,7 +370,9 @@ async def test_after_a_restart_a_conversation_is_resumed_by_its_stored_id(start)
     async with start() as runtime, connected(runtime) as client:
         assert await error_code(client, "prompt.submit", session_id=handle, text="more") == 4001
         resumed = await client.call("session.resume", session_id=session_id)
-        assert resumed["session_id"] == handle  # its key leads there, and a handle is its key's
+        assert (
+            resumed["session_id"] == handle
+        )  # the route of its key names it, and a handle belongs to a key
         assert resumed["message_count"] == 2
         await client.call("prompt.submit", session_id=handle, text="more")
         await client.event("message.complete")

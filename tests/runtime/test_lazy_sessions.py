@@ -37,7 +37,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-async def test_a_command_is_answered_and_makes_no_session(start_with_store, command):
+async def test_a_command_is_answered_and_creates_no_session(start_with_store, command):
     async with start_with_store(compressor=DeterministicCompressor()) as (store, runtime):
         reply = await runtime.ask("k", command)
         assert reply.status == "command"
@@ -48,7 +48,7 @@ async def test_a_command_is_answered_and_makes_no_session(start_with_store, comm
         assert await store.open_inbox("k") == []
 
 
-async def test_a_command_that_there_is_not_makes_no_session(start_with_store):
+async def test_an_unknown_command_creates_no_session(start_with_store):
     async with start_with_store() as (store, runtime):
         with runtime.subscribe("k") as events:
             await runtime.submit(Inbound("k", "e", "/nonsense", command=True))
@@ -58,7 +58,7 @@ async def test_a_command_that_there_is_not_makes_no_session(start_with_store):
         assert await session_titles(store) == {}
 
 
-async def test_verbs_of_the_host_make_no_session(start_with_store):
+async def test_verbs_of_the_host_create_no_session(start_with_store):
     async with start_with_store() as (store, runtime):
         assert not (await runtime.conversation("k").close()).changed
         assert await runtime.conversation("k").history() == []
@@ -72,7 +72,7 @@ async def test_verbs_of_the_host_make_no_session(start_with_store):
 
 
 @with_threads
-async def test_the_row_comes_with_the_first_turn_and_has_the_id_that_was_known_before(
+async def test_the_first_turn_creates_the_row_with_the_id_that_was_known_before(
     start_with_store,
 ):
     seen = {}
@@ -92,7 +92,7 @@ async def test_the_row_comes_with_the_first_turn_and_has_the_id_that_was_known_b
         assert (await store.get_session(before)).message_count == 2
 
 
-async def test_after_new_there_is_no_row_until_somebody_speaks(start_with_store):
+async def test_after_new_there_is_no_row_until_the_next_message(start_with_store):
     async with start_with_store() as (store, runtime):
         first = (await runtime.ask("k", "hello")).session_id
         new = (await runtime.ask("k", "/new")).session_id
@@ -103,7 +103,7 @@ async def test_after_new_there_is_no_row_until_somebody_speaks(start_with_store)
 
 
 @with_threads
-async def test_a_first_turn_that_the_shutdown_cut_off_makes_no_row_and_runs_again(
+async def test_a_first_turn_interrupted_by_the_shutdown_creates_no_row_and_runs_again(
     start_with_store,
 ):
     _, hanging = scripted(forever())
@@ -137,7 +137,7 @@ class SlowToRecover(Through):
 
 
 @with_threads
-async def test_a_message_after_a_restart_waits_for_the_one_that_was_cut_off(start_with_store):
+async def test_a_message_after_a_restart_waits_for_the_interrupted_one(start_with_store):
     _, hanging = scripted(forever())
     async with start_with_store(build=hanging, config=Config(drain_timeout=0)) as (_, runtime):
         await runtime.submit(Inbound("k", "e", "first"))
@@ -153,7 +153,7 @@ async def test_a_message_after_a_restart_waits_for_the_one_that_was_cut_off(star
         assert asked == ["first", "second"]
 
 
-async def test_a_host_may_give_a_title_before_anything_was_said(start_with_store):
+async def test_a_host_may_set_a_title_before_the_first_message(start_with_store):
     async with start_with_store() as (store, runtime):
         await runtime.conversation("k").set_title("Plans")
         assert await session_titles(store) == {}
@@ -162,7 +162,7 @@ async def test_a_host_may_give_a_title_before_anything_was_said(start_with_store
         assert await session_titles(store) == {reply.session_id: "Plans"}
 
 
-async def test_a_conversation_that_never_was_has_a_status(start_with_store):
+async def test_a_conversation_without_messages_has_a_status(start_with_store):
     async with start_with_store() as (store, runtime):
         status = await runtime.conversation("k").status()
         assert (status.message_count, status.busy, status.waiting) == (0, False, 0)
@@ -174,7 +174,7 @@ async def test_a_conversation_that_never_was_has_a_status(start_with_store):
 
 @with_threads
 @pytest.mark.parametrize("how", ["/title", "/new", "verb", "twice"])
-async def test_a_title_waits_for_the_first_turn(start_with_store, how):
+async def test_a_title_is_pending_until_the_first_turn(start_with_store, how):
     async with start_with_store() as (store, runtime):
         if how == "verb":
             await runtime.ask("k", "/help")
@@ -195,7 +195,7 @@ async def test_a_title_waits_for_the_first_turn(start_with_store, how):
 
 
 @with_threads
-async def test_a_title_that_is_given_during_the_first_turn_is_applied_after_it(start_with_store):
+async def test_a_title_set_during_the_first_turn_is_applied_after_it(start_with_store):
     begun, release = trio.Event(), trio.Event()
 
     async def wait(_):
@@ -214,7 +214,7 @@ async def test_a_title_that_is_given_during_the_first_turn_is_applied_after_it(s
         assert list((await session_titles(store)).values()) == ["Plans"]
 
 
-async def test_a_title_in_use_is_dropped_and_does_not_stand_in_the_way_of_another(start_with_store):
+async def test_a_title_in_use_is_dropped_and_another_can_be_set(start_with_store):
     async with start_with_store() as (store, runtime):
         await store.create_session("other", "x")
         await store.set_session_title("other", "Plans")
@@ -230,7 +230,7 @@ async def test_a_title_in_use_is_dropped_and_does_not_stand_in_the_way_of_anothe
         assert (await store.get_session(reply.session_id)).title == "By itself"
 
 
-async def test_a_title_that_cannot_be_one_is_refused_at_once(start_with_store):
+async def test_an_invalid_title_is_refused_at_once(start_with_store):
     async with start_with_store() as (store, runtime):
         assert "too long" in (await runtime.ask("k", "/title " + "x" * 200)).text
         assert (await store.get_route("k")).pending_title is None
@@ -276,7 +276,7 @@ async def test_any_other_error_keeps_the_title_for_the_next_turn(
 
 
 @pytest.mark.parametrize("how", ["command", "verb"])
-async def test_a_later_title_is_not_undone_by_one_that_still_waits(start_with_store, how):
+async def test_a_later_title_is_not_replaced_by_a_pending_one(start_with_store, how):
     behind = functools.partial(FailsToTitle, errors=[StoreBusy("a lock")])
     async with start_with_store(behind=behind) as (store, runtime):
         await runtime.ask("k", "/title Plans")
@@ -340,7 +340,7 @@ async def test_a_title_survives_what_happens_before_the_first_turn_ends(start_wi
 
 
 @pytest.mark.parametrize("how", ["result", "context"])
-async def test_a_title_goes_to_the_tip_where_the_first_turn_rotated(start_with_store, how):
+async def test_a_title_goes_to_the_tip_if_the_first_turn_rotated(start_with_store, how):
     async def rotate(_):
         set_current_session_id("child")
 
@@ -360,7 +360,7 @@ async def test_a_title_goes_to_the_tip_where_the_first_turn_rotated(start_with_s
         ]
 
 
-async def test_a_title_that_waits_is_not_given_to_a_session_one_goes_back_to(start_with_store):
+async def test_a_pending_title_is_not_applied_to_a_session_that_is_switched_to(start_with_store):
     async with start_with_store() as (store, runtime):
         first = (await runtime.ask("k", "hello")).session_id
         await runtime.ask("k", "/new Plans")
@@ -370,7 +370,7 @@ async def test_a_title_that_waits_is_not_given_to_a_session_one_goes_back_to(sta
         assert await session_titles(store) == {first: None}
 
 
-async def test_new_forgets_the_title_that_waited(start_with_store):
+async def test_new_drops_the_pending_title(start_with_store):
     async with start_with_store() as (store, runtime):
         await runtime.ask("k", "/title Plans")
         await runtime.ask("k", "/new")
@@ -384,7 +384,7 @@ async def test_new_forgets_the_title_that_waited(start_with_store):
 
 @with_threads
 @pytest.mark.parametrize("who", ["runtime", "agent", "another process", "nobody"])
-async def test_close_finalizes_and_ends_the_session_of_now_and_not_the_one_of_before(
+async def test_close_finalizes_and_ends_the_current_session_and_not_an_earlier_one(
     start_with_store, path, recorder, who
 ):
     second = TurnResult(text="done", session_id="child") if who == "agent" else "done"
@@ -410,7 +410,7 @@ async def test_close_finalizes_and_ends_the_session_of_now_and_not_the_one_of_be
             assert (await store.get_session(parent)).end_reason == "compression"
 
 
-async def test_close_ends_the_session_of_the_route_where_no_agent_was_ever_built(
+async def test_close_ends_the_session_of_the_route_even_if_no_agent_was_built(
     start_with_store, recorder, world
 ):
     async with start_with_store() as (store, runtime):
@@ -426,7 +426,7 @@ async def test_close_ends_the_session_of_the_route_where_no_agent_was_ever_built
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_the_message_after_close_begins_a_new_session(start_with_store, restarted):
+async def test_the_message_after_close_starts_a_new_session(start_with_store, restarted):
     agent, build = scripted()
     async with start_with_store(build=build) as (store, runtime):
         old = (await runtime.ask("k", "hello")).session_id
@@ -447,7 +447,7 @@ async def test_the_message_after_close_begins_a_new_session(start_with_store, re
 
 
 @with_threads
-async def test_close_lets_a_running_turn_end_and_what_waits_behind_it_begins_anew(
+async def test_close_waits_for_a_running_turn_and_queued_messages_start_a_new_session(
     start_with_store, recorder
 ):
     begun, release = trio.Event(), trio.Event()

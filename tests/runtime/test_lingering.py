@@ -40,7 +40,7 @@ class LingeringMessages:
         return [[each.content for each in turn.input] for turn in self.agent.turns]
 
     async def turn(self, number=1):
-        """Wait until so many turns have started; return the seconds since the test began."""
+        """Wait until this many turns have started; return the seconds since the test began."""
         while len(self.agent.turns) < number:  # noqa: ASYNC110 - the clock jumps
             await trio.sleep(0.01)
         return pytest.approx(trio.current_time() - self.started_at, abs=0.1)

@@ -19,7 +19,7 @@ from tests.support.held_turns import PendingReply
 from tests.support.runtime import SECONDS, with_threads
 
 
-async def test_an_idle_actor_ends_and_the_next_message_wakes_one_that_knows_everything(
+async def test_an_idle_actor_ends_and_the_next_message_starts_one_with_the_full_history(
     start, autojump_clock
 ):
     builder = CountingBuilder()
@@ -39,7 +39,7 @@ async def test_an_idle_actor_ends_and_the_next_message_wakes_one_that_knows_ever
     assert [agent.closed for agent in builder.agents] == [1, 1]
 
 
-async def test_an_actor_that_is_used_again_and_again_stays(start, autojump_clock):
+async def test_an_actor_that_is_used_repeatedly_stays(start, autojump_clock):
     builder = CountingBuilder()
     async with start(build_agent=builder, config=Config(idle_timeout=100)) as runtime:
         for n in range(10):
@@ -48,7 +48,7 @@ async def test_an_actor_that_is_used_again_and_again_stays(start, autojump_clock
     assert len(builder) == 1
 
 
-async def test_no_actor_ends_under_a_turn_however_long_it_takes(start, autojump_clock):
+async def test_no_actor_ends_during_a_turn_however_long_it_takes(start, autojump_clock):
     seen = []
 
     async def long(turn):
@@ -125,7 +125,7 @@ async def test_no_actor_ends_while_something_waits_for_it(start, autojump_clock)
 
 
 @with_threads
-async def test_whenever_an_actor_ends_no_message_is_lost_and_each_agent_is_closed_once(start):
+async def test_no_message_is_lost_and_each_agent_is_closed_once_whenever_an_actor_ends(start):
     """Idle actors are ended at every step, while messages arrive."""
     builder = CountingBuilder()
     with trio.fail_after(60):
@@ -153,7 +153,7 @@ async def test_whenever_an_actor_ends_no_message_is_lost_and_each_agent_is_close
     assert {agent.closed for agent in builder.agents} == {1}
 
 
-async def test_what_comes_in_the_step_in_which_an_actor_was_ended_wakes_a_new_one(start, path):
+async def test_a_message_in_the_step_in_which_an_actor_ends_starts_a_new_one(start, path):
     """A message or a request that arrives in the same step finds no actor and starts one."""
     builder = CountingBuilder()
     with trio.fail_after(SECONDS):
@@ -205,7 +205,7 @@ async def test_no_actor_ends_while_a_command_is_answered_beside_it(start_proxy):
     assert asked.reply.status == "command"
 
 
-async def test_more_agents_than_allowed_are_closed_least_used_first(start):
+async def test_agents_over_the_limit_are_closed_least_recently_used_first(start):
     builder = CountingBuilder()
     async with start(build_agent=builder, config=Config(max_agents=2)) as runtime:
         for key in "abcde":
@@ -227,7 +227,7 @@ async def test_more_agents_than_allowed_are_closed_least_used_first(start):
 
 
 @with_threads
-async def test_an_agent_that_works_is_not_closed_because_there_are_too_many(start):
+async def test_a_running_agent_is_not_closed_because_there_are_too_many(start):
     gate = trio.Event()
     agents = {}
 
@@ -252,7 +252,7 @@ async def test_an_agent_that_works_is_not_closed_because_there_are_too_many(star
     assert agents["k"].closed == 1
 
 
-async def test_transcripts_that_take_too_much_memory_are_let_go_and_loaded_again(start):
+async def test_transcripts_that_take_too_much_memory_are_released_and_loaded_again(start):
     builder = CountingBuilder()
     config = Config(transcript_bytes=50_000)
     async with start(build_agent=builder, config=config) as runtime:
@@ -271,7 +271,7 @@ async def test_transcripts_that_take_too_much_memory_are_let_go_and_loaded_again
     assert len(builder) == 4
 
 
-async def test_an_agent_that_does_not_want_to_be_closed_holds_nobody_up(start, autojump_clock):
+async def test_an_agent_that_hangs_in_aclose_delays_nothing_else(start, autojump_clock):
     closed = []
 
     class Clinging(ScriptedAgent):
@@ -297,7 +297,7 @@ async def test_an_agent_that_does_not_want_to_be_closed_holds_nobody_up(start, a
     assert closed == [1, 1, 1]
 
 
-async def test_an_agent_whose_helper_raises_when_its_closing_is_cut_short_harms_nobody(
+async def test_an_agent_whose_child_task_raises_when_closing_is_cancelled_affects_nothing_else(
     start, autojump_clock
 ):
     class Cross(ScriptedAgent):

@@ -67,7 +67,7 @@ async def test_a_message_has_one_committed_turn_wherever_the_process_was_killed(
     assert table_rows(path, "state") == [("done",)]
 
 
-async def test_a_turn_that_runs_again_has_its_id_although_more_has_come_meanwhile(start, path):
+async def test_a_turn_that_runs_again_keeps_its_id_although_more_messages_have_arrived(start, path):
     run_until_killed(path, IN_TURN, "turn 1 one")
     with SessionStore(path) as other:
         for n in (2, 3):
@@ -95,7 +95,7 @@ trio.run(main)
 
 
 @with_threads
-async def test_what_waited_when_the_process_was_killed_is_answered_in_order(start, path):
+async def test_messages_that_waited_when_the_process_was_killed_are_answered_in_order(start, path):
     run_until_killed(path, WAITING, "three wait")
     agent = ScriptedAgent()
     with trio.fail_after(SECONDS):
@@ -107,9 +107,7 @@ async def test_what_waited_when_the_process_was_killed_is_answered_in_order(star
     assert said == list("1234")
 
 
-async def test_a_message_that_comes_at_once_after_the_restart_waits_for_those_before_it(
-    start_proxy, path
-):
+async def test_a_message_right_after_the_restart_waits_for_earlier_ones(start_proxy, path):
     run_until_killed(path, WAITING, "three wait")
     agent, gate = ScriptedAgent(), trio.Event()
 
@@ -139,7 +137,7 @@ trio.run(main)
 
 
 @with_threads
-async def test_one_slow_conversation_holds_up_no_other_after_a_restart(start, path):
+async def test_one_slow_conversation_delays_no_other_after_a_restart(start, path):
     run_until_killed(path, SEVERAL, "all wait")
     slow = GatedAgent()
 
@@ -159,7 +157,7 @@ async def test_one_slow_conversation_holds_up_no_other_after_a_restart(start, pa
                 await wait_ended(events, 1)
 
 
-async def test_work_that_was_begun_three_times_is_parked_and_reported(start, path):
+async def test_work_that_was_started_three_times_is_parked_and_reported(start, path):
     """A message that kills the process must not do so forever."""
     body = IN_TURN.replace('runtime.ask("k", "one", ', 'runtime.ask("k", "one", source=chat("c"), ')
     for _ in range(3):
@@ -178,7 +176,7 @@ async def test_work_that_was_begun_three_times_is_parked_and_reported(start, pat
     assert table_rows(path, "state, body IS NOT NULL")[0] == ("parked", 1)
 
 
-async def test_only_the_message_that_was_begun_too_often_is_parked(start, path):
+async def test_only_the_message_that_was_started_too_often_is_parked(start, path):
     run_until_killed(path, WAITING, "three wait")
     foreign(path, "UPDATE inbox SET attempts = 3 WHERE id = 2")
     agent = ScriptedAgent()
@@ -190,7 +188,9 @@ async def test_only_the_message_that_was_begun_too_often_is_parked(start, path):
     assert table_rows(path, "state") == [("done",), ("parked",), ("done",)]
 
 
-async def test_however_much_an_earlier_process_left_is_answered_in_order(start, path, world):
+async def test_any_number_of_messages_left_by_an_earlier_process_is_answered_in_order(
+    start, path, world
+):
     """More than one page of the inbox."""
     count = 2500
     with SessionStore(path, clock=world.clock) as store:

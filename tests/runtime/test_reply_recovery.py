@@ -49,7 +49,7 @@ async def test_a_reply_whose_send_was_in_flight_is_sent_again_and_marked_and_the
     assert set(table_rows(path, "state", "outbox")) == {("sent",)}
 
 
-async def test_one_lane_that_stands_still_holds_up_no_other_lane(start):
+async def test_one_blocked_lane_delays_no_other_lane(start):
     class Picky(MemoryAdapter):
         async def send(self, row):
             if row.body["chat_id"] == "stuck":
@@ -66,9 +66,7 @@ async def test_one_lane_that_stands_still_holds_up_no_other_lane(start):
     assert [row.body["chat_id"] for row in adapter.sent] == ["free", "free"]
 
 
-async def test_a_send_that_fails_is_tried_again_after_longer_and_longer_pauses(
-    start, autojump_clock
-):
+async def test_a_send_that_fails_is_retried_with_growing_delays(start, autojump_clock):
     times = []
 
     class Down(MemoryAdapter):

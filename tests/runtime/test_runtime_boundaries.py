@@ -1,4 +1,4 @@
-"""Which sessions a runtime finalizes, resets and switches, and what its hooks are told."""
+"""Which sessions a runtime finalizes, resets and switches, and which hooks are called."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_new_after_a_compression_finalizes_the_child_and_not_the_parent(st
 
 
 @pytest.mark.parametrize("how", ["/new", "new_session", "sweep", "message"])
-async def test_after_another_process_rotated_it_is_the_child_that_is_finalized(
+async def test_after_a_rotation_by_another_process_the_child_is_finalized(
     start_with_store, path, world, recorder, how
 ):
     async with start_with_store(hooks=hooks_of(recorder), config=IDLE) as (store, runtime):
@@ -110,7 +110,7 @@ async def test_after_another_process_rotated_it_is_the_child_that_is_finalized(
 
 
 @with_threads
-async def test_new_during_a_turn_stops_it_and_finalizes_what_it_was_in(start, path, recorder):
+async def test_new_during_a_turn_stops_it_and_finalizes_its_session(start, path, recorder):
     begun = trio.Event()
 
     async def hang(_):
@@ -209,7 +209,9 @@ TROUBLES = [name for name, value in vars(Trouble).items() if isinstance(value, F
 
 @with_threads
 @pytest.mark.parametrize("trouble", TROUBLES)
-async def test_new_is_answered_and_goes_on_whatever_the_hooks_do(start, recorder, trouble):
+async def test_new_is_answered_and_the_conversation_continues_whatever_the_hooks_do(
+    start, recorder, trouble
+):
     hooks = Trouble()
     bad = getattr(hooks, trouble)
     options = {"hook_timeout": 0.05} if trouble == "hang" else {}
@@ -220,18 +222,18 @@ async def test_new_is_answered_and_goes_on_whatever_the_hooks_do(start, recorder
             old = (await runtime.ask("k", "hello")).session_id
             reply = await runtime.ask("k", "/new")
             assert "New session" in reply.text
-            if trouble == "begin_another":  # which may stop what is asked beside it
+            if trouble == "begin_another":  # which may stop a concurrent request
                 await runtime.wait_hooks()
             assert "afterwards" in (await runtime.ask("k", "afterwards")).text
             await runtime.wait_hooks()
-            # Who comes after a bad hook hears all the same, of the right session.
+            # Hooks after a failing one are still called, with the right session.
             assert recorder.calls[:2] == [(FINALIZE, old), (RESET, reply.session_id)]
             assert recorder.contexts[:2] == [old, reply.session_id]
             assert "at last" in (await runtime.ask("k", "at last")).text
     assert recorder.calls[-1][0] == FINALIZE  # that of leaving
 
 
-async def test_a_hook_whose_child_task_ends_the_program_harms_nobody(start):
+async def test_a_hook_whose_child_task_raises_system_exit_affects_nothing_else(start):
     async def leave():
         raise SystemExit(3)
 
@@ -246,7 +248,7 @@ async def test_a_hook_whose_child_task_ends_the_program_harms_nobody(start):
         assert (await runtime.ask("k", "more")).text == "echo: more"
 
 
-async def test_a_hook_that_is_cancelled_on_its_own_asyncio_loop_harms_nobody(start):
+async def test_a_hook_that_is_cancelled_on_its_own_asyncio_loop_affects_nothing_else(start):
     async def cancelled():
         asyncio.current_task().cancel()
         await asyncio.sleep(0)
@@ -392,7 +394,7 @@ class Plugin:
 
 @pytest.mark.parametrize("kind", ["object", "function"])
 @threads_only
-async def test_a_hook_that_only_its_call_shows_to_be_a_coroutine_works(start, kind):
+async def test_a_callable_that_returns_a_coroutine_works_as_a_hook(start, kind):
     plugin = Plugin()
 
     def plain(session_id, platform):
@@ -406,7 +408,7 @@ async def test_a_hook_that_only_its_call_shows_to_be_a_coroutine_works(start, ki
         assert plugin.told == [(old, "embedded")]
 
 
-async def test_the_current_session_inside_a_hook_is_the_one_it_is_told_of(start, recorder):
+async def test_the_current_session_inside_a_hook_is_the_one_of_its_boundary(start, recorder):
     plain = []
 
     def note(session_id, platform):
@@ -425,7 +427,7 @@ async def test_the_current_session_inside_a_hook_is_the_one_it_is_told_of(start,
     assert plain == [(session_id, session_id) for session_id in recorder.contexts]
 
 
-async def test_what_a_hook_does_with_another_conversation_does_not_happen_inside_its_own(start):
+async def test_the_context_of_a_hook_does_not_apply_to_another_conversation_it_uses(start):
     seen = []
 
     def build(spec):
@@ -505,7 +507,7 @@ def killed_in_a_hook(path, how, kind):
 @pytest.mark.parametrize("kind", ["coroutine", "plain"])
 @pytest.mark.parametrize("how", ["new", "close", "expiry", "shutdown"])
 @threads_only
-async def test_a_boundary_whose_hook_a_crash_cut_off_is_delivered_at_the_next_start(
+async def test_a_boundary_whose_hook_was_interrupted_by_a_crash_is_delivered_at_the_next_start(
     start, path, recorder, how, kind
 ):
     boundary_id, old = await trio.to_thread.run_sync(killed_in_a_hook, path, how, kind)
@@ -556,7 +558,7 @@ async def test_a_switch_fires_its_own_hook_and_neither_ends_nor_finalizes(
         assert ids == {"session": "other", "old": left, "new": "other", "reason": "session_switch"}
         assert (await store.get_session(left)).ended_at is None
         assert (await runtime.ask("k", "more")).session_id == "other"
-        await runtime.conversation("k").switch("other")  # where it already is
+        await runtime.conversation("k").switch("other")  # the current session
         await runtime.wait_hooks()
         assert len(recorder.calls) == 1
     assert recorder.calls[1:] == [(FINALIZE, "other")]
@@ -575,7 +577,7 @@ async def test_a_resume_is_a_switch(start_with_store, recorder):
         assert (await store.get_session(second)).ended_at is None
 
 
-async def test_a_branch_leaves_without_an_end(start_with_store, recorder):
+async def test_a_branch_does_not_end_the_session_it_leaves(start_with_store, recorder):
     async with start_with_store(hooks=hooks_of(recorder)) as (store, runtime):
         first = (await runtime.ask("k", "hello")).session_id
         await runtime.ask("k", "/branch")
@@ -587,7 +589,7 @@ async def test_a_branch_leaves_without_an_end(start_with_store, recorder):
     assert recorder.calls[1:] == [(FINALIZE, copy)]
 
 
-async def test_a_switch_to_what_there_is_not_changes_nothing(start_with_store, recorder):
+async def test_a_switch_to_an_unknown_session_changes_nothing(start_with_store, recorder):
     async with start_with_store(hooks=hooks_of(recorder)) as (_, runtime):
         first = (await runtime.ask("k", "hello")).session_id
         with pytest.raises(LookupError):
@@ -607,7 +609,7 @@ async def test_a_compression_fires_nothing(start, recorder):
     assert len(recorder.calls) == 1  # that of leaving
 
 
-async def test_passivation_fires_nothing_and_the_conversation_goes_on(start, recorder):
+async def test_passivation_fires_nothing_and_the_conversation_continues(start, recorder):
     builder = CountingBuilder()
     async with start(build_agent=builder, hooks=hooks_of(recorder), config=AT_ONCE) as runtime:
         first = await runtime.ask("k", "hello")
@@ -622,7 +624,7 @@ async def test_passivation_fires_nothing_and_the_conversation_goes_on(start, rec
     assert [agent.closed for agent in builder.agents] == [1, 1]
 
 
-async def test_eviction_fires_nothing_and_the_conversation_goes_on(start, recorder):
+async def test_eviction_fires_nothing_and_the_conversation_continues(start, recorder):
     builder = CountingBuilder()
     async with start(
         build_agent=builder, hooks=hooks_of(recorder), config=Config(max_agents=0)
@@ -638,7 +640,7 @@ async def test_eviction_fires_nothing_and_the_conversation_goes_on(start, record
     assert recorder.calls == [(FINALIZE, first.session_id)]
 
 
-async def test_a_hook_that_waits_for_the_hooks_is_told_that_it_would_wait_for_itself(start):
+async def test_a_hook_that_waits_for_the_hooks_gets_an_error(start):
     said = []
 
     async def hook(event, **_):
@@ -656,7 +658,7 @@ async def test_a_hook_that_waits_for_the_hooks_is_told_that_it_would_wait_for_it
 
 
 @pytest.mark.parametrize("command", ["/new", "/branch", "/resume 1"])
-async def test_the_answer_to_a_command_names_the_session_that_is_gone_on_in(start, path, command):
+async def test_the_answer_to_a_command_names_the_session_that_continues(start, path, command):
     adapter = MemoryAdapter("telegram")
     async with start(adapters=[adapter]) as runtime:
         await runtime.ask("k", "hello", source=TELEGRAM)

@@ -87,7 +87,7 @@ def rotating(start):
 LEADS = re.compile(r"INTO routes\b|UPDATE routes SET .*\bsession_id =")
 
 
-def test_one_function_alone_writes_where_a_key_leads():
+def test_only_one_function_writes_the_session_id_of_a_route():
     """A conversation cannot be moved in memory without being saved: one function does both."""
     writers = {
         f"{module.stem}.{function.name}"
@@ -102,7 +102,7 @@ def test_one_function_alone_writes_where_a_key_leads():
 
 
 @with_threads
-async def test_after_a_rotation_everybody_names_the_same_session(rotating, stored, way):
+async def test_after_a_rotation_everything_names_the_same_session(rotating, stored, way):
     hook = RecordingHook()
     events = ("on_session_finalize", "on_session_reset", "on_session_switch")
     async with rotating(hooks={event: [hook.named(event)] for event in events}) as runtime:
@@ -166,7 +166,7 @@ async def test_during_the_turn_that_rotates_the_agent_is_already_in_the_child(ro
 
 @with_threads
 @pytest.mark.parametrize("verb", ["set", "thread", "task"])
-async def test_what_one_task_or_thread_of_a_turn_writes_all_of_them_see(rotating, verb):
+async def test_all_tasks_and_threads_of_a_turn_see_what_one_of_them_writes(rotating, verb):
     async with rotating() as runtime:
         await runtime.ask("k", f"{verb} child-1")
         assert rotating.agents["k"].seen == [["child-1"] * 4]
@@ -206,7 +206,7 @@ async def test_a_message_that_waited_during_a_rotation_is_answered_in_the_child(
 
 
 @with_threads
-async def test_a_message_that_waited_during_an_own_rotation_runs_once_and_in_the_child(start):
+async def test_a_message_that_waited_during_a_rotation_by_the_agent_runs_once_in_the_child(start):
     ran = []
 
     async def reply(turn):
@@ -225,7 +225,7 @@ async def test_a_message_that_waited_during_an_own_rotation_runs_once_and_in_the
     assert {session_id for _, session_id in ran[1:]} == {"child-1"}
 
 
-async def test_a_resume_of_the_parent_leads_to_the_child(rotating, way):
+async def test_a_resume_of_the_parent_continues_in_the_child(rotating, way):
     async with rotating() as runtime:
         child = await way(runtime)
         root = (await runtime.conversation("k").sessions())[0].root_session_id
@@ -240,7 +240,7 @@ ANSWERING = [by_threshold, by_command, by_overflow, *BY_AGENT]
 
 
 @pytest.mark.parametrize("way", ANSWERING, ids=lambda way: way.__name__)
-async def test_what_an_adapter_sends_for_a_rotation_names_the_child(rotating, way):
+async def test_replies_sent_after_a_rotation_name_the_child(rotating, way):
     adapter = MemoryAdapter("embedded")
     async with rotating(adapters=[adapter]) as runtime:
         child = await way(runtime)
@@ -248,7 +248,7 @@ async def test_what_an_adapter_sends_for_a_rotation_names_the_child(rotating, wa
     assert adapter.sent[-1].body["session_id"] == child
 
 
-async def test_what_an_adapter_sends_names_the_session_although_the_agent_names_an_ancestor(
+async def test_replies_name_the_session_although_the_agent_names_an_ancestor(
     rotating,
 ):
     adapter = MemoryAdapter("embedded")
@@ -261,9 +261,7 @@ async def test_what_an_adapter_sends_names_the_session_although_the_agent_names_
 
 
 @with_threads
-async def test_what_an_adapter_sends_names_the_child_that_another_process_made_meanwhile(
-    start, stored
-):
+async def test_replies_name_the_child_that_another_process_created_meanwhile(start, stored):
     async def reply(turn):
         if turn.text == "2":
             last = stored("get_messages", turn.session_id)[-1].id
@@ -287,7 +285,9 @@ async def test_what_an_adapter_sends_names_the_child_that_another_process_made_m
 
 
 @with_threads
-async def test_what_another_process_said_during_an_own_rotation_is_in_the_child(start, stored):
+async def test_rows_of_another_process_during_a_rotation_by_the_agent_are_in_the_child(
+    start, stored
+):
     async def reply(turn):
         shown.append(texts_of(turn.history))
         if turn.text == "2":
@@ -328,7 +328,7 @@ async def test_a_retry_is_answered_although_the_conversation_rotates(start, stor
 # A restart
 
 
-async def test_a_runtime_killed_after_a_rotation_goes_on_in_the_child_without_another(
+async def test_a_runtime_killed_after_a_rotation_continues_in_the_child_without_another(
     rotating, stored, path, way
 ):
     child = rotate_and_get_killed(path, way.__name__)
@@ -345,7 +345,7 @@ async def test_a_runtime_killed_after_a_rotation_goes_on_in_the_child_without_an
 
 
 @with_threads
-async def test_a_runtime_that_dies_under_a_turn_runs_it_again_in_the_child_without_another(
+async def test_a_runtime_killed_during_a_turn_runs_it_again_in_the_child_without_another(
     start, stored, path
 ):
     die_in_a_turn_after_a_rotation(path)
@@ -474,7 +474,7 @@ async def test_another_conversation_of_the_same_key_is_refused_too(rotating, sto
 
 
 @pytest.mark.parametrize("verb", ["return", "set"])
-async def test_an_id_that_another_key_leads_to_is_refused_before_it_has_a_row(rotating, verb):
+async def test_an_id_in_the_route_of_another_key_is_refused_before_it_has_a_row(rotating, verb):
     async with rotating() as runtime:
         await runtime.ask("victim", "hello")
         waiting = (await runtime.conversation("victim").new()).session_id
@@ -485,7 +485,7 @@ async def test_an_id_that_another_key_leads_to_is_refused_before_it_has_a_row(ro
         assert (reply.session_id, reply.status) == (own, "failed")
 
 
-async def test_a_refused_turn_keeps_all_that_the_user_said(start):
+async def test_a_refused_turn_keeps_the_messages_of_the_user(start):
     async def reply(turn):
         if turn.session_key == "victim":
             return "hello"
@@ -503,9 +503,7 @@ async def test_a_refused_turn_keeps_all_that_the_user_said(start):
 
 
 @pytest.mark.parametrize("session_id", ["two\nlines", "x" * 500, 7])
-async def test_what_cannot_be_an_id_is_refused_and_the_conversation_goes_on(
-    start, stored, session_id
-):
+async def test_an_invalid_id_is_refused_and_the_conversation_continues(start, stored, session_id):
     async def reply(turn):
         wanted = session_id if turn.text == "rotate" else None
         return TurnResult(text="fine", session_id=wanted)
@@ -532,7 +530,7 @@ async def test_outside_of_a_turn_there_is_no_session_and_none_can_be_set(rotatin
         assert (await runtime.ask("k", "hello")).session_id == "child-1"
 
 
-async def test_a_hook_is_no_turn_and_cannot_set_the_session(rotating):
+async def test_a_hook_is_not_a_turn_and_cannot_set_the_session(rotating):
     errors = []
 
     async def hook(session_id, platform):
@@ -548,7 +546,7 @@ async def test_a_hook_is_no_turn_and_cannot_set_the_session(rotating):
 
 
 @with_threads
-async def test_what_is_left_of_a_turn_cannot_move_the_conversation_later(start, stored):
+async def test_leftover_tasks_of_a_turn_cannot_move_the_conversation_later(start, stored):
     go_on, wrote = trio.Event(), trio.Event()
 
     async def late():
@@ -587,7 +585,7 @@ class Barrier:
 
 
 @with_threads
-async def test_turns_of_many_keys_at_once_never_see_each_others_id(start):
+async def test_concurrent_turns_of_many_keys_never_see_the_id_of_another(start):
     keys = [f"k{number}" for number in range(10)]
     begun, moved, read = Barrier(10), Barrier(10), Barrier(10)
     seen, replies = {}, {}
@@ -621,7 +619,7 @@ async def test_turns_of_many_keys_at_once_never_see_each_others_id(start):
 
 @with_threads
 @pytest.mark.parametrize("where", ["turn", "hook"])
-async def test_a_conversation_begun_from_within_another_does_not_inherit_its_id(start, where):
+async def test_a_conversation_started_from_within_another_does_not_inherit_its_id(start, where):
     """A builder that sees the id of another conversation could also move that conversation."""
     seen = {}
 

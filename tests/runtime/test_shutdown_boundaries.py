@@ -99,7 +99,7 @@ async def test_leaving_after_a_compression_finalizes_the_child(start, path, reco
 
 
 @pytest.mark.parametrize("how", ["result", "context"])
-async def test_leaving_after_an_agent_rotated_by_itself_finalizes_its_new_id(start, recorder, how):
+async def test_leaving_after_a_rotation_by_the_agent_finalizes_the_new_id(start, recorder, how):
     async def rotate(_):
         set_current_session_id("child")
 
@@ -120,7 +120,7 @@ async def test_leaving_after_another_process_rotated_finalizes_the_child(start, 
     assert recorder.calls == [(FINALIZE, "child")]
 
 
-async def test_leaving_after_a_switch_finalizes_only_where_the_key_leads(start, path, recorder):
+async def test_leaving_after_a_switch_finalizes_only_the_current_session(start, path, recorder):
     async with start(hooks=hooks_of(recorder)) as runtime:
         first = (await runtime.ask("k", "hello")).session_id
         await runtime.ask("k", "/new")
@@ -156,7 +156,7 @@ async def test_leaving_finalizes_no_conversation_that_is_not_active(start, recor
     assert recorder.calls == before
 
 
-async def test_leaving_after_an_expiry_does_not_finalize_the_session_nobody_has_used(
+async def test_leaving_after_an_expiry_does_not_finalize_the_unused_session(
     start_with_store, world, recorder
 ):
     async with start_with_store(hooks=hooks_of(recorder), config=IDLE) as (store, runtime):
@@ -184,7 +184,7 @@ async def test_leaving_by_an_error_finalizes_too_at_the_next_start_at_the_latest
 async def test_leaving_by_a_cancellation_finalizes_too_at_the_next_start_at_the_latest(
     start, recorder
 ):
-    """Ten conversations, five times: who is woken first by a cancellation is chance."""
+    """Ten conversations, five times: the order in which a cancellation wakes tasks is random."""
     keys = [f"k{n}" for n in range(10)]
     ids = []
     for _ in range(5):
@@ -250,7 +250,7 @@ async def test_leaving_does_not_wait_for_the_thread_of_a_plain_hook(start, recor
 
 
 @with_threads
-async def test_a_hook_that_asks_while_the_block_is_left_is_refused_and_holds_nothing_up(start):
+async def test_a_hook_that_asks_while_the_runtime_closes_is_refused_and_delays_nothing(start):
     refused = []
 
     async def finalize(session_id, platform):
@@ -283,13 +283,15 @@ async def test_a_host_may_drain_inside_the_block_and_each_session_is_finalized_o
     reply, stray = None, None
     try:
         reply = await body()
-    except trio.Cancelled as error:  # nobody has cancelled anything
+    except trio.Cancelled as error:  # nothing was cancelled
         stray = error
     assert stray is None
     assert recorder.calls == [(FINALIZE, reply.session_id)]
 
 
-async def test_leaving_finalizes_although_many_messages_wait(start, recorder, autojump_clock):
+async def test_leaving_finalizes_although_many_messages_are_waiting(
+    start, recorder, autojump_clock
+):
     _, build = scripted("first", forever())
     async with start(
         build_agent=build, hooks=hooks_of(recorder), config=Config(drain_timeout=5)

@@ -27,7 +27,7 @@ from tests.support.store_faults import CommitFaults, FailingVerb
 
 
 @pytest.fixture
-async def told(path, world):
+async def two_conversations(path, world):
     """A file with two conversations, whose transcripts are not in memory."""
     async with open_store(path, clock=world.clock, open_worker=inline()) as store:
         async with open_actors(
@@ -43,7 +43,9 @@ BEFORE = [("user", "before"), ("assistant", "echo: before")]
 # Actors that fail
 
 
-async def test_an_actor_that_fails_ends_alone_and_a_fresh_one_answers(told, start_proxy, caplog):
+async def test_a_failed_actor_ends_alone_and_a_new_one_answers(
+    two_conversations, start_proxy, caplog
+):
     load, gate = FailingVerb(1), trio.Event()
     other = GatedAgent(gate)
     builder = CountingBuilder(lambda spec: other if spec.session_key == "o" else ScriptedAgent())
@@ -67,7 +69,9 @@ async def test_an_actor_that_fails_ends_alone_and_a_fresh_one_answers(told, star
     assert [agent.closed for agent in builder.agents] == [1] * len(builder)
 
 
-async def test_all_that_waited_for_a_failed_actor_is_answered_in_order_and_once(told, start_proxy):
+async def test_messages_that_waited_for_a_failed_actor_are_answered_in_order_and_once(
+    two_conversations, start_proxy
+):
     """Messages start a new actor; a request, which is only in memory, fails."""
     gate, entered = trio.Event(), trio.Event()
 
@@ -99,8 +103,8 @@ async def test_all_that_waited_for_a_failed_actor_is_answered_in_order_and_once(
     assert [turn.turn_id for turn in agent.turns] == [3]
 
 
-async def test_what_waits_for_an_actor_that_fails_again_and_again_is_refused_after_a_rest(
-    told, start_proxy, sql, autojump_clock, caplog
+async def test_requests_to_an_actor_that_fails_repeatedly_are_refused_after_a_pause(
+    two_conversations, start_proxy, sql, autojump_clock, caplog
 ):
     load = FailingVerb(3)
     async with start_proxy(load=load) as runtime:
@@ -120,7 +124,9 @@ async def test_what_waits_for_an_actor_that_fails_again_and_again_is_refused_aft
     assert sql("SELECT state FROM inbox ORDER BY id") == [["done"], ["done"], ["parked"], ["done"]]
 
 
-async def test_while_one_conversation_rests_the_others_go_on(told, start_proxy, autojump_clock):
+async def test_while_one_conversation_is_paused_the_others_continue(
+    two_conversations, start_proxy, autojump_clock
+):
     load, mine = FailingVerb(3), PendingReply()
     async with start_proxy(load=load) as runtime, trio.open_nursery() as nursery:
         nursery.start_soon(mine.run, lambda: runtime.ask("k", "mine"))
@@ -133,7 +139,9 @@ async def test_while_one_conversation_rests_the_others_go_on(told, start_proxy, 
         assert mine.done
 
 
-async def test_failures_that_are_far_apart_need_no_rest(told, start_proxy, autojump_clock):
+async def test_failures_that_are_far_apart_cause_no_pause(
+    two_conversations, start_proxy, autojump_clock
+):
     load = FailingVerb(0)
     async with start_proxy(load=load, config=Config(transcript_bytes=0)) as runtime:
         for n in range(5):
@@ -145,10 +153,10 @@ async def test_failures_that_are_far_apart_need_no_rest(told, start_proxy, autoj
             await trio.sleep(40)
 
 
-async def test_a_new_message_does_not_cut_the_rest_short_and_is_answered_after_it(
-    told, start_proxy, autojump_clock
+async def test_a_new_message_does_not_shorten_the_pause_and_is_answered_after_it(
+    two_conversations, start_proxy, autojump_clock
 ):
-    """The user is told of the pause, and the order is kept."""
+    """The user is notified of the pause, and the order is kept."""
     load, first, adapter = FailingVerb(3), PendingReply(), MemoryAdapter()
     source = Source("memory", chat_id="c")
     config = Config(max_attempts=10)
@@ -171,7 +179,9 @@ async def test_a_new_message_does_not_cut_the_rest_short_and_is_answered_after_i
         assert said == ["before", "mine", "second"]
 
 
-async def test_a_rest_can_be_left(told, start_proxy, path, autojump_clock):
+async def test_a_runtime_can_end_during_a_pause(
+    two_conversations, start_proxy, path, autojump_clock
+):
     async with start_proxy(load=FailingVerb(3)) as runtime:
         await runtime.submit(Inbound("k", "e", "mine"))
         await trio.sleep(10)
@@ -181,7 +191,7 @@ async def test_a_rest_can_be_left(told, start_proxy, path, autojump_clock):
         assert (await history(runtime))[2:] == [("user", "mine"), ("assistant", "echo: mine")]
 
 
-async def test_a_command_whose_own_code_fails_ends_alone(told, start_proxy):
+async def test_a_command_whose_own_code_fails_ends_alone(two_conversations, start_proxy):
     with trio.fail_after(SECONDS):
         async with start_proxy(get_usage=FailingVerb(1)) as runtime:
             async with trio.open_nursery() as nursery:
@@ -190,7 +200,9 @@ async def test_a_command_whose_own_code_fails_ends_alone(told, start_proxy):
             assert (await runtime.ask("k", "mine")).text == "echo: mine"
 
 
-async def test_a_command_is_answered_once_though_the_actor_fails_beside_it(told, start_proxy):
+async def test_a_command_is_answered_once_although_the_actor_fails_meanwhile(
+    two_conversations, start_proxy
+):
     """The new actor finds its row open and answers it; the old one is too late."""
     gates = {"load": trio.Event(), "usage": trio.Event()}
     entered = {"load": trio.Event(), "usage": trio.Event()}
@@ -227,8 +239,8 @@ async def test_a_command_is_answered_once_though_the_actor_fails_beside_it(told,
     assert len(adapter.texts) == 2
 
 
-async def test_a_conversation_whose_messages_cannot_be_read_harms_no_other(
-    told, start_proxy, path, autojump_clock
+async def test_a_conversation_whose_messages_cannot_be_read_affects_no_other(
+    two_conversations, start_proxy, path, autojump_clock
 ):
     async with open_store(path, open_worker=inline()) as store:
         await store.accept(Inbound("k", "e", "left by an earlier process"))
@@ -244,7 +256,9 @@ async def test_a_conversation_whose_messages_cannot_be_read_harms_no_other(
             assert (await runtime.ask("other", "theirs")).text == "echo: theirs"
 
 
-async def test_a_message_that_cannot_be_read_any_more_harms_no_other(told, start_proxy, path):
+async def test_a_message_that_can_no_longer_be_read_affects_no_other(
+    two_conversations, start_proxy, path
+):
     """For example a damaged row, or one of a later version."""
     async with open_store(path, open_worker=inline()) as store:
         await store.accept(Inbound("k", "e1", "damaged"))
@@ -258,7 +272,7 @@ async def test_a_message_that_cannot_be_read_any_more_harms_no_other(told, start
 
 
 @pytest.mark.parametrize("what", ["describe", "build"])
-async def test_who_cannot_describe_or_build_an_agent_fails_that_turn_only(start, what):
+async def test_a_failing_spec_or_builder_fails_only_that_turn(start, what):
     def fail(*_):
         if not failed:
             failed.append(1)
@@ -283,7 +297,9 @@ async def test_who_cannot_describe_or_build_an_agent_fails_that_turn_only(start,
         assert (await runtime.ask("k", "two")).text == "echo: two"
 
 
-async def test_what_overflows_while_an_actor_fetches_the_rest_is_not_forgotten(start_proxy, path):
+async def test_messages_that_overflow_while_an_actor_fetches_the_rest_are_not_lost(
+    start_proxy, path
+):
     async with open_store(path, open_worker=inline()) as store:
         await store.accept(Inbound("k", "e", "left by an earlier process"))
     gate, entered = trio.Event(), trio.Event()
@@ -307,7 +323,7 @@ async def test_what_overflows_while_an_actor_fetches_the_rest_is_not_forgotten(s
 
 
 @pytest.mark.parametrize("kind", ["busy", "full"])
-async def test_a_commit_that_fails_for_now_is_tried_again_and_the_agent_is_not(
+async def test_a_commit_that_fails_temporarily_is_retried_and_the_agent_is_not_run_again(
     start, kind, autojump_clock
 ):
     faults = CommitFaults()
@@ -325,7 +341,7 @@ async def test_a_commit_that_fails_for_now_is_tried_again_and_the_agent_is_not(
 
 
 @pytest.mark.parametrize("kind", ["busy", "full"])
-async def test_a_message_is_refused_clearly_while_nothing_can_be_stored_and_taken_afterwards(
+async def test_a_message_is_refused_while_nothing_can_be_stored_and_accepted_afterwards(
     start, kind, autojump_clock
 ):
     faults = CommitFaults()
@@ -339,7 +355,7 @@ async def test_a_message_is_refused_clearly_while_nothing_can_be_stored_and_take
 
 
 @pytest.mark.parametrize("kind", ["busy", "full"])
-async def test_an_answer_is_not_thrown_away_because_the_store_was_busy_for_long(
+async def test_an_answer_is_not_lost_because_the_store_was_busy_for_long(
     start, kind, autojump_clock
 ):
     faults = CommitFaults()
@@ -357,7 +373,7 @@ STORE_FAULTS = pytest.mark.parametrize("fault", ["unknown-present", "unknown-abs
 
 
 @STORE_FAULTS
-async def test_a_commit_of_unknown_fate_ends_the_block_and_each_message_is_answered_once(
+async def test_a_commit_with_an_unknown_outcome_ends_the_block_and_each_message_is_answered_once(
     start, path, fault
 ):
     """The next start finds out whether the turn is on disk. No message is answered twice."""
@@ -389,7 +405,9 @@ async def test_a_commit_of_unknown_fate_ends_the_block_and_each_message_is_answe
 
 
 @STORE_FAULTS
-async def test_an_acceptance_of_unknown_fate_is_never_answered_twice(start, fault):
+async def test_a_message_whose_acceptance_has_an_unknown_outcome_is_never_answered_twice(
+    start, fault
+):
     faults = CommitFaults()
     with trio.fail_after(SECONDS):
         with pytest.raises(StoreFailed):
@@ -419,7 +437,7 @@ WAITERS = {
 
 @pytest.mark.parametrize("who", WAITERS)
 @STORE_FAULTS
-async def test_who_waits_elsewhere_when_the_store_fails_is_told_that_it_did(start, fault, who):
+async def test_callers_in_other_threads_get_the_error_when_the_store_fails(start, fault, who):
     """For example a thread of a synchronous host, which cannot be cancelled."""
     faults, gate, began = CommitFaults(), trio.Event(), []
 
@@ -451,7 +469,7 @@ async def test_who_waits_elsewhere_when_the_store_fails_is_told_that_it_did(star
     assert isinstance(asked.error, StoreFailed)
 
 
-async def test_what_is_asked_of_a_runtime_whose_store_failed_is_refused_clearly(start):
+async def test_requests_to_a_runtime_whose_store_failed_are_refused(start):
     faults = CommitFaults()
     with trio.fail_after(SECONDS):
         with pytest.raises(StoreFailed):
@@ -467,7 +485,7 @@ async def test_what_is_asked_of_a_runtime_whose_store_failed_is_refused_clearly(
 
 
 @with_threads
-async def test_what_is_asked_of_a_runtime_that_has_ended_is_refused_clearly(start):
+async def test_requests_to_a_runtime_that_has_ended_are_refused(start):
     async with start() as runtime:
         await runtime.ask("k", "one")
     for verb in (
@@ -483,7 +501,7 @@ async def test_what_is_asked_of_a_runtime_that_has_ended_is_refused_clearly(star
     assert not await runtime.conversation("k").interrupt()
 
 
-async def test_a_store_error_of_a_verb_is_its_callers_and_the_actor_goes_on(start_proxy):
+async def test_a_store_error_of_a_verb_is_raised_to_its_caller_and_the_actor_continues(start_proxy):
     builder = CountingBuilder()
     async with start_proxy(builder, new_session=FailingVerb(1, StoreBusy("not now"))) as runtime:
         await runtime.ask("k", "one")

@@ -133,7 +133,7 @@ UNKNOWN_OUTCOME = (
 
 
 @with_threads
-async def test_an_interrupted_once_tool_is_not_run_again_and_the_model_is_told(start, path):
+async def test_an_interrupted_once_tool_is_not_run_again_and_the_model_gets_a_note(start, path):
     post, again = Post(), Post()
     post.held = True
     async with start(build_agent=post.build, config=Config(drain_timeout=0)) as runtime:
@@ -154,7 +154,7 @@ async def test_an_interrupted_once_tool_is_not_run_again_and_the_model_is_told(s
 
 
 @pytest.mark.parametrize("result", ["sent to a", "failed"])
-async def test_a_once_tool_that_had_ended_answers_what_it_had_answered(start, result):
+async def test_a_once_tool_that_had_ended_returns_its_recorded_result(start, result):
     done, runs = trio.Event(), []
 
     async def send(to: str) -> str:
@@ -260,7 +260,7 @@ async def test_a_call_that_cannot_be_recorded_is_not_made(start_proxy, name, ver
     assert post.sent == []
 
 
-async def test_a_result_that_cannot_be_recorded_is_a_result(start_proxy):
+async def test_a_result_that_cannot_be_recorded_is_still_returned(start_proxy):
     async def fail(real, *args, **kwargs):
         raise StoreBusy("busy")
 
@@ -294,7 +294,7 @@ async def test_a_result_is_recorded_although_the_turn_is_being_stopped(start_pro
 # Interrupted
 
 
-async def test_an_interrupt_stops_a_running_tool_and_the_conversation_goes_on(start, path):
+async def test_an_interrupt_stops_a_running_tool_and_the_conversation_continues(start, path):
     post = Post()
     post.held = True
     async with start(build_agent=post.build) as runtime:
@@ -362,7 +362,7 @@ async def test_a_call_is_made_once_it_is_approved_and_only_once(start):
     assert post.sent == [("a", "hi")]
 
 
-async def test_subscribers_are_told_of_a_call_that_needs_approval(start):
+async def test_subscribers_are_notified_of_a_call_that_needs_approval(start):
     async with start(build_agent=Post().build) as runtime:
         events = [event async for event in runtime.stream("k", 'ask {"to": "a"}')]
         [approval] = [event.approval for event in events if isinstance(event, ApprovalAsked)]
@@ -407,7 +407,9 @@ async def test_an_approval_survives_a_restart_before_and_after_it_is_given(start
 
 
 @pytest.mark.parametrize("point", ["before", "after"])
-async def test_a_process_that_ends_around_a_decision_loses_nothing(start, start_proxy, path, point):
+async def test_a_process_that_is_killed_around_a_decision_loses_nothing(
+    start, start_proxy, path, point
+):
     reached = trio.Event()
 
     async def die(real, *args, **kwargs):
@@ -565,7 +567,7 @@ async def test_the_answers_of_approve_and_deny(start):
     assert [to for to, _ in post.sent] == ["2", "1"]
 
 
-async def test_an_approved_call_that_was_not_made_yet_is_called_so(start):
+async def test_an_approved_call_that_was_not_made_yet_is_reported_as_such(start):
     async def forget(turn):
         return TurnResult(text="what?")
 
@@ -594,7 +596,7 @@ async def test_a_decision_waits_for_the_running_turn(start):
                 assert (await ended(events)).text == "sent to a"
 
 
-async def test_a_decision_moves_the_end_of_the_conversation_like_any_message(start, world):
+async def test_a_decision_extends_the_conversation_like_any_message(start, world):
     post = Post()
     idle = Config(expiry=ExpiryPolicy(mode="idle", idle_minutes=100), drain_timeout=0)
     async with start(build_agent=post.build, config=idle) as runtime:

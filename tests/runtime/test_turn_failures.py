@@ -1,4 +1,4 @@
-"""Turns that fail or end without a reply: what the user is told, and that nothing else breaks."""
+"""Turns that fail or end without a reply: what the user sees, and that nothing else breaks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.store_proxy import Through
 NOTHING = ""
 OVERFLOW = ("context window", "/compact", "/reset")
 
-# The result of the agent, the number of rows before it, the status and words of the reply.
+# The result of the agent, the number of rows before it, the status and text of the reply.
 TABLE = {
     "1 text": (TurnResult(text="Hello!"), 0, "complete", ("Hello!",)),
     "1 text of a failure": (TurnResult(text="Sorry", failed=True), 0, "failed", ("Sorry",)),
@@ -82,7 +82,7 @@ async def with_history(store, runtime, length):
 
 
 @pytest.mark.parametrize("row", TABLE)
-async def test_a_turn_without_words_is_told_of_as_the_table_says(start_with_store, row):
+async def test_a_turn_without_text_is_reported_as_in_the_table(start_with_store, row):
     result, length, status, expected = TABLE[row]
     agent, build = scripted(result)
     async with start_with_store(build=build) as (store, runtime):
@@ -117,7 +117,7 @@ async def test_a_long_error_is_cut(start_with_store, row, most):
 
 
 @with_threads
-async def test_what_was_emitted_before_the_words_failed_is_kept(start_with_store):
+async def test_text_emitted_before_the_failure_is_kept(start_with_store):
     call = ToolCall("c1", "look")
     _, build = scripted([TextDelta("Let me see"), ToolStarted(call), RuntimeError("boom")])
     async with start_with_store(build=build) as (_, runtime):
@@ -186,7 +186,7 @@ async def test_an_agent_that_raises_fails_its_turn_and_nothing_else(start_with_s
     await fails_alone(start_with_store(build=lambda _: agent), agent, words)
 
 
-async def test_an_overflow_that_is_raised_is_told_of_as_one(start_with_store):
+async def test_a_raised_overflow_is_reported_as_an_overflow(start_with_store):
     agent = Returning(ContextOverflow("200,000 tokens"))
     await fails_alone(start_with_store(build=lambda _: agent), agent, OVERFLOW)
 
@@ -199,7 +199,7 @@ ESCAPING = {
 
 
 @pytest.mark.parametrize("name", ESCAPING)
-async def test_an_agent_that_raises_what_is_no_exception_fails_its_turn_and_nothing_else(
+async def test_an_agent_that_raises_a_base_exception_fails_its_turn_and_nothing_else(
     start_with_store, name
 ):
     agent = Returning(ESCAPING[name])
@@ -210,7 +210,9 @@ async def test_an_agent_that_raises_what_is_no_exception_fails_its_turn_and_noth
 @pytest.mark.parametrize(
     ("error", "words"), [(RuntimeError("boom"), ["boom"]), (ContextOverflow("much"), OVERFLOW)]
 )
-async def test_an_error_of_a_child_task_is_told_of_by_what_it_says(start_with_store, error, words):
+async def test_an_error_of_a_child_task_is_reported_with_its_message(
+    start_with_store, error, words
+):
     async def fail():
         raise error
 
@@ -294,7 +296,7 @@ async def test_an_answer_that_cannot_be_stored_fails_its_turn_and_nothing_else(
     await fails_alone(start_with_store(build=lambda _: agent), agent)
 
 
-async def test_what_an_answer_cost_is_on_the_bill_though_it_cannot_be_stored(start_with_store):
+async def test_the_cost_of_an_answer_is_recorded_even_if_it_cannot_be_stored(start_with_store):
     agent = Returning(answer(said(tool_calls=None), usage=[Usage(input_tokens=7)]))
     async with start_with_store(build=lambda _: agent) as (store, runtime):
         reply = await runtime.ask("k", "hello")
@@ -340,7 +342,7 @@ async def test_an_event_of_a_wrong_type_fails_its_turn_and_nothing_else(
     assert len(agent.turns) == 2
 
 
-async def test_a_tool_call_as_a_dict_does_not_leave_the_asker_without_an_answer(
+async def test_a_tool_call_as_a_dict_does_not_leave_the_caller_without_an_answer(
     start_with_store, autojump_clock
 ):
     call = {"id": "c", "name": "look", "arguments": "{}"}
@@ -351,7 +353,7 @@ async def test_a_tool_call_as_a_dict_does_not_leave_the_asker_without_an_answer(
             assert (await runtime.ask("k", "more")).text == "echo: more"
 
 
-async def test_half_characters_are_stored_as_what_a_file_can_hold(start_with_store):
+async def test_lone_surrogates_are_replaced_before_they_are_stored(start_with_store):
     row = said("a\ud800b", reasoning="\udfff", tool_calls=(ToolCall("c", "look", '"\ud800"'),))
     _, build = scripted(TurnResult(text="a\ud800b", rows=[row]))
     async with start_with_store(build=build) as (store, runtime):
@@ -366,7 +368,7 @@ async def test_half_characters_are_stored_as_what_a_file_can_hold(start_with_sto
         assert (await runtime.ask("k", "more")).text == "echo: more"
 
 
-async def test_an_agent_is_shown_what_is_stored_also_of_half_characters(start_with_store):
+async def test_an_agent_is_shown_the_stored_text_also_if_it_had_lone_surrogates(start_with_store):
     agent, build = scripted("a\ud800b")
     async with start_with_store(build=build) as (_, runtime):
         await runtime.ask("k", "h\ud800i")
@@ -384,7 +386,7 @@ class Utf8Adapter(MemoryAdapter):
         await super().send(row)
 
 
-async def test_half_a_character_does_not_hold_up_a_chat(start_with_store, autojump_clock):
+async def test_a_lone_surrogate_does_not_block_a_chat(start_with_store, autojump_clock):
     adapter = Utf8Adapter("embedded")
     _, build = scripted("a\ud800b")
     async with start_with_store(build=build, adapters=[adapter]) as (_, runtime):
@@ -431,7 +433,7 @@ class ExitsWhenClosed(ScriptedAgent):
         raise SystemExit(3)
 
 
-async def test_an_agent_that_ends_the_program_when_closed_harms_nobody(start_with_store):
+async def test_an_agent_that_raises_system_exit_when_closed_affects_nothing_else(start_with_store):
     async with start_with_store(build=lambda _: ExitsWhenClosed(), config=Config(max_agents=0)) as (
         _,
         runtime,
@@ -446,7 +448,7 @@ async def test_an_agent_that_ends_the_program_when_closed_harms_nobody(start_wit
 
 
 @pytest.mark.parametrize("command", ["/new", "/status"])
-async def test_a_command_that_met_a_full_disk_is_answered_once_there_is_room(
+async def test_a_command_that_failed_on_a_full_disk_is_answered_once_there_is_space(
     start_with_store, autojump_clock, command
 ):
     full, replies = [], []

@@ -1,4 +1,4 @@
-"""Sessions that end, and hooks that hear of it."""
+"""Sessions that end, and hooks that are called for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A VFS over real files that fails when told to, and remembers every write and sync in order."""
+"""A VFS over real files that injects faults and records every write and sync in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ERRORS: dict[str, type[apsw.Error]] = {
     "cantopen": apsw.CantOpenError,
 }
 
-# What can happen. A disk is full when it is written to and not when it is synced (that is an I/O
+# Possible faults. A disk is full when it is written to and not when it is synced (that is an I/O
 # error), and only locks are busy: SQLite takes BUSY from a checkpoint's write or sync for a reader
 # in the way, and then deletes the log on closing, although nothing was copied.
 CAN_FAIL: dict[str, tuple[str, ...]] = {
@@ -34,7 +34,7 @@ CAN_FAIL: dict[str, tuple[str, ...]] = {
     "xLock": ("busy", "io"),
 }
 
-# What SQLite's own VFS says beside SQLITE_IOERR, so that SQLite and the store see the real code.
+# The extended codes of SQLite's own VFS, so that SQLite and the store see the real code.
 _CODES = {
     "io": apsw.SQLITE_IOERR,
     "full": apsw.SQLITE_FULL,
@@ -101,7 +101,7 @@ class Sync:
 
 @attrs.frozen
 class Delete:
-    """The file is gone; for certain only with `synced`."""
+    """The file was deleted; this is certain only with `synced`."""
 
     file: str
     synced: bool
@@ -109,7 +109,7 @@ class Delete:
 
 @attrs.frozen
 class Mark:
-    """Something the driver noted: an acknowledgement, and how to see that it was kept."""
+    """An entry of the driver: an acknowledgement, and how to verify it."""
 
     name: str
     proof: object = None
@@ -131,19 +131,19 @@ class FaultyVFS(apsw.VFS):
         super().__init__(self.name, "")
 
     def arm(self, fault: Fault | None) -> None:
-        """Count from zero, and fail as told."""
+        """Set the fault to inject, and reset the counters."""
         with self._lock:
             self.calls.clear()
             self.fired = 0
             self.fault = fault
 
     def disarm(self) -> None:
-        """The disk is well again; `fired` and `calls` stay."""
+        """Remove the fault; `fired` and `calls` keep their values."""
         self.fault = None
 
     @contextmanager
-    def well(self) -> Iterator[None]:
-        """For a while nothing fails and nothing is counted: what the harness does for itself."""
+    def suspended(self) -> Iterator[None]:
+        """Inject and count nothing during the block, for calls of the harness itself."""
         fault, calls, self.fault = self.fault, self.calls.copy(), None
         try:
             yield
@@ -152,12 +152,12 @@ class FaultyVFS(apsw.VFS):
             self.calls = calls
 
     def note(self, entry: Entry) -> None:
-        """Put something into the log, in order."""
+        """Append an entry to the log."""
         if self.log is not None:
             self.log.append(entry)
 
     def meet(self, operation: str) -> None:
-        """Count a call, and let it fail where that is its fate."""
+        """Count a call, and raise the fault if it is due."""
         with self._lock:
             self.calls[operation] += 1
             fault, count = self.fault, self.calls[operation]

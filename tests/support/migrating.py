@@ -66,7 +66,7 @@ def _insert_message(db, message_id, text):
 
 
 def _insert_leftovers(db, last):
-    """A compression child that nobody continued, and an empty session of a terminal."""
+    """An unused compression child, and an empty session of a terminal."""
     insert = (
         "INSERT INTO sessions (no, id, source, kind, parent_no, started_at, last_active, ended_at, "
         "end_reason, seq, message_count, revision) VALUES (?, ?, ?, ?, ?, 1, 1, ?, ?, ?, ?, ?)"
@@ -78,7 +78,7 @@ def _insert_leftovers(db, last):
     _insert_message(db, child * SPAN + 1, "the summary")
 
 
-# Commands of the server, each in a process of its own
+# Commands of the server, each in a separate process
 
 
 def _build(path, version, sessions):

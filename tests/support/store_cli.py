@@ -48,7 +48,7 @@ def in_process(*arguments, text=None):
 
 
 def in_subprocess(*arguments, text=None, env=None):
-    """Run the command in a process of its own."""
+    """Run the command in a separate process."""
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "hermes.store", *map(str, arguments)],
         input=text,

@@ -56,7 +56,7 @@ def texts(server, chat_id):
 
 
 async def wait_texts(server, chat_id, number):
-    """What a chat shows, once it shows so many messages of the bot."""
+    """What a chat shows, once it shows this many messages of the bot."""
     await server.wait_until(lambda: len(texts(server, chat_id)) >= number)
     return texts(server, chat_id)
 

@@ -9,7 +9,12 @@ import attrs
 
 import hermes
 from hermes.agents import Endpoint, Secret, chat_agents, tool
-from hermes.embed import open_runtime_asyncio, start_runtime
+from hermes.embed import (
+    AsyncioStream,
+    BlockingStream,
+    open_runtime_asyncio,
+    start_runtime,
+)
 from hermes.testing import MemoryAdapter, ScriptedAgent
 
 
@@ -128,7 +133,13 @@ async def on_asyncio() -> None:
         conversation = runtime.conversation("me")
         async with conversation.stream("Hi!") as stream:
             async for event in stream:
+                assert_type(event, hermes.RuntimeEvent)
                 print(describe(event))
+        assert_type(stream.reply, hermes.Reply | None)
+        async with runtime.subscribe("me", deltas=False) as subscription:
+            assert_type([each async for each in subscription], list[hermes.Envelope])
+        assert_type(subscription.lost, int)
+        assert_type(runtime.stream("me", "Hi!", interrupt_on_exit=True), AsyncioStream)
         assert_type(await conversation.title(), hermes.Title)
 
 
@@ -136,8 +147,14 @@ def blocking() -> None:
     with start_runtime("state.db", agent=CountingAgent("Hi!")) as runtime:
         assert_type(runtime.ask("me", "Hi!"), hermes.Reply)
         conversation = runtime.conversation("me")
-        for event in conversation.stream("Hi!"):
+        stream = conversation.stream("Hi!", event_id="1")
+        for event in stream:
+            assert_type(event, hermes.RuntimeEvent)
             print(describe(event))
+        assert_type(stream.reply, hermes.Reply | None)
+        with runtime.subscribe("me") as subscription:
+            assert_type(list(subscription), list[hermes.Envelope])
+        assert_type(runtime.stream("me", "Hi!"), BlockingStream)
         assert_type(conversation.history(), list[hermes.StoredMessage])
         try:
             conversation.undo(2)

@@ -17,7 +17,7 @@ from hermes.messages import Inbound, InboxReply, Role, Source, may
 from hermes.outbound import outbox_rows
 from hermes.protocols import Store
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 UNKNOWN = "I don't know you, so I didn't accept your message."
 ROLE_TOO_LOW = "{command} is not available to a {role}. See /help for what you can do."

@@ -44,7 +44,7 @@ from hermes.transcript.compaction import CompactionPlan
 from hermes.transcript.tokens import AnyMessage, estimate_tokens
 from hermes.user_code import contained, describe, leaf
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 _TURN_PURPOSES = frozenset({"turn", "background"})
 

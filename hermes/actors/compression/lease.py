@@ -17,7 +17,7 @@ from hermes.messages import Lease, Skipped
 from hermes.protocols import CompressionStore
 from hermes.user_code import contained, loggable
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 RELEASE_DELAYS = (0.05, 0.2, 0.5)
 

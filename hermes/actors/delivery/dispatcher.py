@@ -20,7 +20,7 @@ from hermes.errors import HermesError
 from hermes.messages import OutboxRow
 from hermes.protocols import Adapter, HasAccount, OutboxStore
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 MARK_DELAY = 0.05
 SERVED = "outbox:platforms"

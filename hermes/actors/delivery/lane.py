@@ -25,7 +25,7 @@ from hermes.retry import Backoff
 from hermes.sanitize import scrub
 from hermes.user_code import contained, leaf, loggable
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 MAX_ROWS = 100
 FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0

@@ -30,7 +30,7 @@ from hermes.messages import Accepted, InboxRow, Reply, ReplyStatus, Status
 from hermes.outbound import inbox_reply
 from hermes.user_code import contained
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 PAGE = 1000

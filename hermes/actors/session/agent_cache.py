@@ -20,7 +20,7 @@ from hermes.protocols import Agent, SupportsAbandon, SupportsAclose
 from hermes.transcript.tokens import estimate_tokens
 from hermes.user_code import contained
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 MAX_SESSIONS = 16
 _ROW_BYTES = 200

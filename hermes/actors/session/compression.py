@@ -23,7 +23,7 @@ from hermes.outbound import reply_rows
 from hermes.transcript.tokens import estimate_tokens
 from hermes.user_code import loggable
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 def is_due(state: SessionState, transcript: CachedTranscript, turn: RunningTurn) -> bool:

@@ -17,7 +17,7 @@ from hermes.messages import ChangeReason, Head, InboxReply, Route, SessionChange
 from hermes.transcript.compaction import is_question
 from hermes.user_code import loggable
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 async def new_session(

@@ -46,7 +46,7 @@ from hermes.transcript.overflow import is_overflow
 from hermes.transcript.validate import as_result, check_result
 from hermes.user_code import contained, describe, kind, leaf
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 EXPIRED = "The last conversation has expired, so this is a new one. Use /resume to go back to it."
 ABANDONED = (

@@ -84,7 +84,7 @@ class DisplayQueue:
         self._arrived.set()
 
     def abandon(self) -> None:
-        """Drop all items; the senders of rows are told that theirs were not shown."""
+        """Drop all items, and notify the senders of rows that theirs were not shown."""
         for item in self._items:
             if isinstance(item, QueuedRow):
                 item.finish(shown=False)

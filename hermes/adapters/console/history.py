@@ -13,7 +13,7 @@ from prompt_toolkit.history import FileHistory
 
 from hermes.sanitize import scrub
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 MAX_ENTRIES = 1000
 MAX_ENTRY = 10_000
@@ -27,7 +27,7 @@ def is_recorded(text: str) -> bool:
 class ConsoleHistory(FileHistory):
     """A bounded history file with mode 0600.
 
-    If the file cannot be read or written, that is logged and the chat goes on without it.
+    If the file cannot be read or written, that is logged and the chat continues without it.
     """
 
     def __init__(self, path: Path, max_entries: int = MAX_ENTRIES) -> None:

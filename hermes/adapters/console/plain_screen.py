@@ -37,7 +37,7 @@ class PlainScreen:
             await self._write("\n")
 
     async def show(self, text: str, *, markdown: bool = False) -> None:
-        """Write a text on lines of its own."""
+        """Write a text on separate lines."""
         await self.finish()
         await self.stream(text)
         await self.finish()
@@ -64,7 +64,7 @@ class PlainScreen:
         """Wait until the descriptor is writable, write, and return the number of bytes written.
 
         A caller that is cancelled during the wait has written nothing. The write itself runs in a
-        thread, so a reader that stops reading blocks nobody else.
+        thread, so a reader that stops reading blocks nothing else.
         """
         try:
             with contextlib.suppress(PermissionError):  # regular files are always writable

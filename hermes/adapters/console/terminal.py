@@ -1,6 +1,6 @@
 """The full terminal: an input line at the bottom, and the conversation above it.
 
-prompt_toolkit needs asyncio, so it runs in an event loop and a thread of its own; `Terminal` is its
+prompt_toolkit needs asyncio, so it runs in its own event loop and thread; `Terminal` is its
 interface to Trio. Only that thread writes to the terminal (see `TerminalView`).
 """
 
@@ -115,7 +115,7 @@ class Terminal:
         self._run_in_trio(self._send.send_nowait, item)
 
     def _run_in_trio(self, function: Callable[..., object], *args: object) -> None:
-        with suppress(trio.RunFinishedError):  # nobody waits any more
+        with suppress(trio.RunFinishedError):  # the caller no longer waits
             self._trio_token.run_sync_soon(function, *args)
 
     # Start and end

@@ -8,7 +8,7 @@ import msgspec
 
 from hermes.adapters.jsonrpc.schema import reference, schema
 
-text = (
+text: str = (
     reference()
     if "--markdown" in sys.argv[1:]
     else msgspec.json.format(msgspec.json.encode(schema())).decode()

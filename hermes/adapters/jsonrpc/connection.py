@@ -42,7 +42,7 @@ from hermes.errors import Draining, HermesError, Overloaded, StoreBusy, StoreFul
 from hermes.events import Envelope
 from hermes.user_code import contained
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 PROTOCOL = 1
 MAX_RUNNING = 1000

@@ -29,7 +29,7 @@ from hermes.events import (
 from hermes.messages import Reply, ReplyStatus, RunningTurnInfo, Usage
 from hermes.user_code import contained
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 STATUS: dict[ReplyStatus, e.Status] = {
     "complete": "complete",

@@ -62,7 +62,7 @@ def _fields(struct: type[msgspec.Struct]) -> str:
     """Return the names of the fields, optional ones in brackets."""
     names = [
         f"`{field.encode_name}`"
-        if field.required or field.default == ""  # "" has an error code of its own
+        if field.required or field.default == ""  # "" has its own error code
         else f"[`{field.encode_name}`]"
         for field in msgspec.structs.fields(struct)
     ]

@@ -1,9 +1,9 @@
 """Frames on their way to one client: numbered when they are sent, and kept for replay.
 
-A client that does not read uses a bounded amount of memory and delays nobody. Waiting deltas of one
-answer are merged. If too much waits, deltas are dropped, because the complete text follows, and
-then events of tools and status. Responses and the results of messages are never dropped. Numbers
-are assigned when a frame is sent, so they have no gaps.
+A client that does not read uses a bounded amount of memory and delays nothing else. Waiting deltas
+of one answer are merged. If too much waits, deltas are dropped, because the complete text follows,
+and then events of tools and status. Responses and the results of messages are never dropped.
+Numbers are assigned when a frame is sent, so they have no gaps.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class SendBuffer:
 
     @property
     def full(self) -> bool:
-        """Whether so much waits that no more requests should be read."""
+        """Whether the queue is so long that no more requests should be read."""
         return self._size > 4 * self._max_sheddable
 
     async def wait_writable(self) -> None:

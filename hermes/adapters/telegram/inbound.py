@@ -41,7 +41,7 @@ class GroupPolicy:
     shared: bool = False
     """Whether all members of a group share one conversation; otherwise each has its own."""
     threads_per_user: bool = False
-    """Whether each member has a conversation of its own in a topic, which is shared otherwise."""
+    """Whether each member has its own conversation in a topic, which is shared otherwise."""
     edits: bool = False
     """Whether an edited message is submitted again; otherwise edits are ignored."""
     burst_seconds: float = 0.35
@@ -110,7 +110,7 @@ def _inbound(
     key: str, update: Update, post: Post, content: _Content, source: Source, policy: GroupPolicy
 ) -> Inbound:
     _, edited = post_of(update)
-    # A forwarded command is not a command: an operator may forward the text of a stranger.
+    # A forwarded command is not a command: an operator may forward the text of an unknown user.
     command = parse(content.text) is not None and not edited and not post.is_by_another
     text = content.text
     if not command:

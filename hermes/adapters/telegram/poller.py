@@ -41,7 +41,7 @@ from hermes.errors import (
 from hermes.messages import Inbound
 from hermes.retry import Backoff
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 POLL_TIMEOUT = 50
 BATCH = 100

@@ -24,7 +24,7 @@ from hermes.errors import HermesError, MessageRefused, RetryAfter, Unsendable
 from hermes.messages import JsonObject, OutboxRow
 from hermes.retry import Backoff
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 MAX_LENGTH = 4096
 RECOVERED = "_You may have seen this before:_\n"

@@ -94,7 +94,7 @@ class _PartialCall:
     arguments: str = ""
 
     def is_followed_by(self, call: _Call) -> bool:
-        """Whether a chunk with the same index begins another call."""
+        """Whether a chunk with the same index starts another call."""
         function = call.function
         if function is None or not function.name or not self.name:
             return False

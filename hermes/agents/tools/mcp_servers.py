@@ -24,7 +24,7 @@ from hermes.errors import HermesError
 from hermes.messages import JsonObject
 from hermes.retry import Backoff
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 FIRST_DELAY, MAX_DELAY = 0.5, 30.0
 STABLE_SECONDS = 60.0

@@ -27,7 +27,7 @@ from hermes.outbound import outbox_rows
 from hermes.protocols import ToolRecords, Turn
 from hermes.sanitize import one_line
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 TIMEOUT = 300.0
 MAX_OUTPUT = 50_000
@@ -135,7 +135,7 @@ def tool(
     Args:
         name: The name for the model; by default that of the function.
         once: Record each call before it runs. If the turn runs again after a crash, the call is
-            not repeated: the model gets the earlier result, or is told that it is unknown.
+            not repeated: the model gets the earlier result, or a note that it is unknown.
         approval: Run a call only after the user has approved exactly these arguments; implies
             `once`.
         platforms: Names of the platforms on which the tool is available; by default all.
@@ -359,7 +359,7 @@ def _not_recorded(tool: Tool, error: Exception) -> ToolOutcome:
 def approval_question(approval: Approval) -> str:
     """Return the question to the user for a call that needs approval.
 
-    The arguments are shown in full, so that nobody approves what was not shown.
+    The arguments are shown in full, so that users approve only what they have seen.
     """
     return APPROVAL_QUESTION.format(
         name=approval.tool, arguments=approval.arguments, number=approval.approval_id

@@ -6,23 +6,22 @@ import json
 import operator
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from hermes.messages import Extra, Message, StoredMessage
 from hermes.sanitize import scrub
 from hermes.store.transaction import Row
+from hermes.transcript.validate import MAX_DEPTH, check_depth
 
 SPAN = 1 << 32
 """The number of message ids per session; session `no` has the ids from `no * SPAN + 1` on."""
-MAX_DEPTH = 100
-"""The deepest nesting of JSON that is stored."""
 COLUMNS = "id, role, content, created_at, platform_message_id, extra"
 
 _NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _ENCODER = msgspec.json.Encoder()
-decode_extra = msgspec.json.Decoder(Extra).decode
+decode_extra: Final = msgspec.json.Decoder(Extra).decode
 _EXTRA_NAMES = Extra.__struct_fields__
 _extra_values = operator.attrgetter(*_EXTRA_NAMES)
 _DEFAULTS = _extra_values(Extra())
@@ -45,7 +44,7 @@ def encode_extra(message: Extra) -> str | None:
     """
     if _extra_values(message) == _DEFAULTS:
         return None
-    require_shallow((message.parts, message.reasoning_details, message.provider_data))
+    check_depth((message.parts, message.reasoning_details, message.provider_data))
     try:
         encoded = encode_json(Extra(**extra_fields(message)))
         decode_extra(encoded)  # refuse what could not be read again
@@ -60,21 +59,6 @@ def encode_json(value: object) -> str:
         return _ENCODER.encode(value).decode()
     except UnicodeEncodeError:
         return scrub(json.dumps(msgspec.to_builtins(value), ensure_ascii=False))
-
-
-def require_shallow(value: object) -> None:
-    """Raise `ValueError` if a JSON value is nested more than `MAX_DEPTH` levels deep."""
-    level: list[object] = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for outer in level
-            if isinstance(outer, dict | list | tuple)
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
-        if not level:
-            return
-    raise ValueError(f"the message is nested more than {MAX_DEPTH} levels deep")
 
 
 def is_too_deep(text: str, levels: int = MAX_DEPTH) -> bool:

@@ -6,8 +6,9 @@ import msgspec
 
 from hermes.errors import HasContinuation, StoreError, UnknownSession
 from hermes.messages import Head, JsonObject, Session, SessionKind
-from hermes.store.conversations import codec, lineage
+from hermes.store.conversations import lineage
 from hermes.store.transaction import Row, Transaction
+from hermes.transcript.validate import check_depth
 
 MAX_ID = 200
 ACCIDENTAL_ENDS = ("agent_close", "ws_orphan_reap")
@@ -201,7 +202,7 @@ def _fill_missing(
 def _set_missing_texts(
     tx: Transaction, no: int, system_prompt: str | None, model_config: JsonObject | None
 ) -> None:
-    codec.require_shallow(model_config)
+    check_depth(model_config)
     config = msgspec.json.encode(model_config).decode() if model_config else None
     if system_prompt is None and config is None:
         return

@@ -30,6 +30,7 @@ from hermes.store.conversations import (
     usage,
 )
 from hermes.store.transaction import Transaction
+from hermes.transcript.validate import check_depth
 
 NEVER = ExpiryPolicy()
 MAX_QUEUED = Config().max_queued
@@ -84,7 +85,7 @@ def _validated(inbound: Inbound) -> tuple[Inbound, str]:
     """Return the message as it will be read back, and its JSON; `ValueError` if it is invalid."""
     routes.require_key(inbound.session_key)
     if inbound.parts:
-        codec.require_shallow(inbound.parts)
+        check_depth(inbound.parts)
     try:
         body = codec.encode_json(inbound)
         inbound = inbox.decode(body)

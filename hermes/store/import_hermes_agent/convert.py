@@ -27,10 +27,11 @@ from hermes.store.maintenance.transfer import (
     ExportedUsage,
     token_counts,
 )
+from hermes.transcript.validate import MAX_DEPTH
 
 MAX_TIME = 253_402_300_799.0  # the end of the year 9999
 _MAX_NUMBER = 2**50
-_MAX_DEPTH = codec.MAX_DEPTH - 10  # the JSON is stored a few levels deeper
+_MAX_DEPTH = MAX_DEPTH - 10  # the JSON is stored a few levels deeper
 _JSON_PREFIX = "\x00json:"
 _SESSION_TEXTS = (
     "id", "source", "user_id", "session_key", "chat_id", "chat_type", "thread_id", "display_name",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import pairwise
 from typing import Annotated
 
@@ -16,6 +16,7 @@ from hermes.messages import Extra, Imported, JsonObject, SessionKind, Usage
 from hermes.store.conversations import codec, lineage, search, sessions, titles, usage
 from hermes.store.maintenance import cleanup
 from hermes.store.transaction import Transaction, Work
+from hermes.transcript.validate import check_depth
 
 FORMAT = "hermes-session-1"
 MAX_LINE = 256 * 1024 * 1024
@@ -85,7 +86,7 @@ class ExportedSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 _SESSION_FIELDS = frozenset(ExportedSession.__struct_fields__) - {"format", "messages", "usage"}
 _decode = msgspec.json.Decoder(ExportedSession).decode
-token_counts = operator.attrgetter(*TOKENS)
+token_counts: Callable[[ExportedUsage], tuple[int, ...]] = operator.attrgetter(*TOKENS)
 """The token counts of a provider call, in the order of `TOKENS`."""
 
 
@@ -167,7 +168,7 @@ def _check(session: ExportedSession, number: int) -> None:
     try:
         sessions.require_id(session.id)
         titles.sanitize_title(session.title)
-        codec.require_shallow(session.model_config)
+        check_depth(session.model_config)
         for message in session.messages:
             codec.encode_extra(message)
     except (ValueError, RecursionError) as error:

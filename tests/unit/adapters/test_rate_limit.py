@@ -28,7 +28,7 @@ def new_limiter():
 
 
 def most_in_a_window(times, seconds):
-    """Return the largest number of calls within any period of so many seconds."""
+    """Return the largest number of calls within any period of this many seconds."""
     return max((sum(0 <= t - begin < seconds for t in times) for begin in times), default=0)
 
 

@@ -57,7 +57,7 @@ def test_what_is_kept_is_what_was_shown_last_in_one_piece(attempts, after_a_tool
 
 
 def test_a_restart_keeps_steered_messages_and_the_complete_message():
-    """Only the text of the message that is being assembled begins again."""
+    """Only the text of the message that is being assembled starts again."""
     question = Message("user", "and?")
     answer = Message("assistant", "good", tool_calls=(ToolCall("c1", "look", "{}"),))
     events = [

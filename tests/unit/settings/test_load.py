@@ -156,7 +156,7 @@ def test_a_literal_key_is_refused_and_not_repeated(key):
          "line 2: runtime.when_busy_by_platform.telgram: expected one of console, rpc, telegram; "
          "did you mean telegram?"),
         ("[runtime]\ncompression = { window = 8000 }",
-         "line 2: runtime.compression: unknown key; it is a table of its own, [compression]"),
+         "line 2: runtime.compression: unknown key; it is a separate table, [compression]"),
         ("[telegram]", "line 1: telegram: token is missing"),
         ("[telegram]\ntoken = 3",
          "line 2: telegram.token: expected a string: env:NAME or file:PATH"),

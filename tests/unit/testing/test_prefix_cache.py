@@ -34,7 +34,7 @@ class SimpleCache:
         return CacheUsage(read, whole - read)
 
 
-# Few words, so that prompts begin alike; not all of them end with a whole token.
+# Few words, so that prompts have common prefixes; not all end with a whole token.
 PROMPTS = st.lists(st.sampled_from([b"aaaa", b"bbbb", b"cc"]), max_size=14).map(b"".join)
 
 
@@ -45,7 +45,7 @@ PROMPTS = st.lists(st.sampled_from([b"aaaa", b"bbbb", b"cc"]), max_size=14).map(
     )
 )
 @example(seen=[("k", b"a" * 32, 0.0), ("k", b"a" * 32, 9.9), ("k", b"a" * 32, 9.9)])
-def test_a_prompt_is_cached_as_far_as_it_begins_like_an_earlier_one(seen):
+def test_a_prompt_is_cached_up_to_its_common_prefix_with_an_earlier_one(seen):
     cache = PrefixCache(minimum=MINIMUM, block=BLOCK, ttl=TTL)
     simple = SimpleCache()
     now = 0.0

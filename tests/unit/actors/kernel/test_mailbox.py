@@ -281,7 +281,7 @@ async def test_an_answer_and_a_cancellation_at_once_return_the_answer():
                     scope.cancel()
                 else:
                     scope.cancel()
-                    request.answer("yes")  # nobody is woken who does not wait
+                    request.answer("yes")  # only waiting tasks are woken
         assert got == (["yes"] if first == "answer" else [])
         assert request.answered
 

@@ -83,7 +83,7 @@ async def test_arguments_arrive_as_the_types_of_the_signature():
     assert seen == [(Line([Point(1)]), Colour.RED, date(2026, 1, 2), 5)]
 
 
-async def test_a_default_that_json_cannot_say_is_left_to_the_function():
+async def test_a_default_that_json_cannot_express_is_left_to_the_function():
     marker = object()
     seen = []
 
@@ -95,7 +95,7 @@ async def test_a_default_that_json_cannot_say_is_left_to_the_function():
     assert seen == [marker, None]
 
 
-async def test_the_turn_is_given_and_not_asked_for():
+async def test_the_turn_is_passed_and_not_part_of_the_schema():
     def annotated(x: int, here: Turn) -> int:
         return here.turn_id + x
 
@@ -403,7 +403,7 @@ async def test_a_thread_is_abandoned_and_counts_until_it_ends():
 # Toolboxes
 
 
-async def test_an_unknown_tool_is_answered_with_those_there_are():
+async def test_an_unknown_tool_is_answered_with_the_names_of_the_existing_ones():
     toolbox = Toolbox([tool(name="b")(lambda: None), tool(name="a")(lambda: None)])
     assert await toolbox.run(ToolCall("c", "x"), running_turn()) == ToolOutcome(
         "There is no tool 'x'. Available tools: a, b.", failed=True

@@ -1,0 +1,178 @@
+"""Objects of the runtime's Trio thread, for hosts in other threads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
+
+from anyio.from_thread import BlockingPortal
+
+from hermes.actors.event_bus import Subscription
+from hermes.actors.stream import Stream
+from hermes.messages import Reply
+
+E = TypeVar("E")
+E_co = TypeVar("E_co", covariant=True)
+R = TypeVar("R")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Proxy(Generic[T_co]):
+    """A Trio object in another thread."""
+
+    def __init__(self, portal: BlockingPortal, target: T_co) -> None:
+        self._portal = portal
+        self._target = target
+
+
+class BlockingProxy(Proxy[T_co]):
+    """A Trio object in another thread, whose verbs block the calling thread."""
+
+    def _call(self, function: Callable[[], Awaitable[R]]) -> R:
+        """Run a function in the runtime's thread and wait; Ctrl-C here cancels it there."""
+        future = self._portal.start_task_soon(function)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+class AsyncioProxy(Proxy[T_co]):
+    """A Trio object in another thread, whose verbs are awaited on an asyncio loop."""
+
+    async def _call(self, function: Callable[[], Awaitable[R]]) -> R:
+        """Run a function in the runtime's thread; cancelled here, it is cancelled there."""
+        return await asyncio.wrap_future(self._portal.start_task_soon(function))
+
+
+class Events(Protocol[E_co]):
+    """What `Stream` and `Subscription` have in common."""
+
+    async def __anext__(self) -> E_co: ...
+    async def aclose(self) -> None: ...
+
+
+S_co = TypeVar("S_co", bound=Events[object], covariant=True)
+
+
+class BlockingEvents(BlockingProxy[Callable[[], S_co]]):
+    """Events for a `for` loop. They are received from the start."""
+
+    def __init__(self, portal: BlockingPortal, target: Callable[[], S_co]) -> None:
+        super().__init__(portal, target)
+        self._events = self._call(self._open)
+
+    async def _open(self) -> S_co:
+        return self._target()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self: BlockingEvents[Events[E]]) -> E:
+        event = self._call(lambda: anext(self._events, None))
+        if event is None:
+            raise StopIteration
+        return event
+
+    def close(self) -> None:
+        """Stop receiving, as leaving a `with` block does."""
+        self._call(self._events.aclose)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class AsyncioEvents(AsyncioProxy[Callable[[], S_co]]):
+    """Events for an `async for` on the host's loop.
+
+    They are received from the start of the `async with` block, or of the loop if there is no block.
+    """
+
+    def __init__(self, portal: BlockingPortal, target: Callable[[], S_co]) -> None:
+        super().__init__(portal, target)
+        self._events: S_co | None = None
+
+    async def _open(self) -> S_co:
+        if self._events is None:
+            self._events = self._target()
+        return self._events
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self: AsyncioEvents[Events[E]]) -> E:
+        event = await self._call(self._next)
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def _next(self: AsyncioEvents[Events[E]]) -> E | None:
+        return await anext(await self._open(), None)
+
+    async def aclose(self) -> None:
+        """Stop receiving, as leaving the `async with` block does."""
+        if self._events is not None:
+            await self._call(self._events.aclose)
+
+    async def __aenter__(self) -> Self:
+        await self._call(self._open)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+class BlockingStream(BlockingEvents[Stream]):
+    """The events of one message, for a `for` loop. See `hermes.Stream`."""
+
+    @property
+    def reply(self) -> Reply | None:
+        """The reply, after the last event."""
+        return self._events.reply
+
+
+class AsyncioStream(AsyncioEvents[Stream]):
+    """The events of one message, for an `async for` on the host's loop. See `hermes.Stream`."""
+
+    @property
+    def reply(self) -> Reply | None:
+        """The reply, after the last event."""
+        return None if self._events is None else self._events.reply
+
+
+class BlockingSubscription(BlockingEvents[Subscription]):
+    """Events for one subscriber, for a `for` loop. See `hermes.Subscription`."""
+
+    @property
+    def lost(self) -> int:
+        """How many events were lost because the subscriber fell behind."""
+        return self._events.lost
+
+
+class AsyncioSubscription(AsyncioEvents[Subscription]):
+    """Events for one subscriber, for an `async for` on the host's loop.
+
+    Use it with `async with`: it receives events from the start of the block. See
+    `hermes.Subscription`.
+    """
+
+    @property
+    def lost(self) -> int:
+        """How many events were lost because the subscriber fell behind."""
+        return 0 if self._events is None else self._events.lost
