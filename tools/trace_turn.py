@@ -369,9 +369,8 @@ def sizes(file: str, found: Iterable[Function]) -> Mapping[str, int]:
 
 def text(measured: Report, *, every_function: bool) -> Iterator[str]:
     """The report, line by line."""
-    yield "One warm turn, from `ask` to the sent reply: all lines of every function that ran."
-    yield "code: without decorators, docstrings, blank lines and comments; ran: those executed."
-    yield "*: part of the core."
+    yield "One warm turn, from `ask` to the sent reply. *: part of the core."
+    yield "code: the lines of every function that ran; ran: those that were executed."
     yield f"\n {'':<15}{'functions':>10}{'files':>7}{'code':>7}{'ran':>6}"
     for name, each in {**measured.groups, "CORE": measured.core, "PATH": measured.path}.items():
         star = "*" if name in CORE else " "
