@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any, Final, TypeVar
 
 import apsw
@@ -236,23 +237,17 @@ class StoreActor:
         self.close()
 
     @trio.lowlevel.enable_ki_protection
-    async def _handle(self, batch: list[Request[Any]]) -> None:
+    async def _handle(self, batch: list[Any]) -> None:
         """Commit a batch in order; work that must run alone splits it."""
         try:
-            writes: list[_Write[Any]] = []
-            for request in batch:
-                if isinstance(request, _Alone):
-                    await self._commit(writes)
-                    await self._run_alone(request)
-                    writes = []
-                elif isinstance(request, _Write) and not request.abandoned:
-                    writes.append(request)
-            await self._commit(writes)
+            for kind, requests in groupby(batch, type):
+                await (self._commit if kind is _Write else self._run_alone)(requests)
         except BaseException as error:
             self._fail(error)
             raise
 
-    async def _commit(self, writes: Sequence[_Write[Any]]) -> None:
+    async def _commit(self, requests: Iterable[_Write[Any]]) -> None:
+        writes = [request for request in requests if not request.abandoned]
         if not writes:
             return
         writer, check = self._connections.writer, self._connections.guard.check
@@ -289,15 +284,16 @@ class StoreActor:
         if tx.boundaries:
             self._hooks.notify()
 
-    async def _run_alone(self, request: _Alone[Any]) -> None:
-        if request.abandoned:
-            return
-        try:
-            value = await self._connections.writer.run(request.function)
-        except Exception as error:  # noqa: BLE001 - the answer to this request
-            request.fail(translate(error))
-        else:
-            request.answer(value)
+    async def _run_alone(self, requests: Iterable[_Alone[Any]]) -> None:
+        for request in requests:
+            if request.abandoned:
+                continue
+            try:
+                value = await self._connections.writer.run(request.function)
+            except Exception as error:  # noqa: BLE001 - the answer to this request
+                request.fail(translate(error))
+            else:
+                request.answer(value)
 
     async def _checkpoint(self) -> None:
         try:

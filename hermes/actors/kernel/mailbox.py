@@ -167,11 +167,9 @@ class Request(Generic[R]):
             self._task = current_task()
             await wait_task_rescheduled(self._abort)
         answer, self._answer = self._answer, None
-        if not isinstance(answer, Error):
-            return cast(R, answer)
         try:
-            answer.unwrap()
-        finally:  # or the traceback of the error would keep it alive
+            return answer.unwrap() if isinstance(answer, Error) else cast(R, answer)
+        finally:  # or the traceback of an error would keep it alive
             del answer
 
     @enable_ki_protection
