@@ -265,6 +265,16 @@ async def test_none_is_an_answer():
     assert await request.wait() is None
 
 
+async def test_an_answer_can_be_asked_for_again():
+    answered, failed = Request(), Request()
+    answered.answer(1)
+    failed.fail(ValueError("no"))
+    for _ in range(2):
+        assert await answered.wait() == 1
+        with pytest.raises(ValueError, match="no"):
+            await failed.wait()
+
+
 async def test_an_answer_and_a_cancellation_at_once_return_the_answer():
     for first in ("answer", "cancel"):
         request, got = Request(), []
