@@ -20,7 +20,7 @@ import attrs
 import msgspec
 import trio
 
-from hermes.actors.kernel.mailbox import Mailbox, Request, ask, serve
+from hermes.actors.kernel.mailbox import Mailbox, Request, serve
 from hermes.errors import ActorStopped, Overloaded, StoreError, StoreFailed
 from hermes.messages import Accepted, Boundary, Hooks, OutboxRow, Transcript
 from hermes.store.connection import Database, translate
@@ -138,7 +138,7 @@ class StoreActor:
 
     def transact(self, work: Work[R]) -> Coroutine[object, object, R]:
         """Run the work in the next group commit and return its result."""
-        return ask(self._requests, _Write(transaction=work))
+        return _Write(transaction=work).wait(self._requests)
 
     def transact_alone(self, work: Work[R]) -> Coroutine[object, object, R]:
         """Run long work in a transaction of its own, so that it delays no group commit."""
@@ -147,7 +147,7 @@ class StoreActor:
 
     def run_alone(self, function: Callable[[Database], R]) -> Coroutine[object, object, R]:
         """Run a function on the writing connection, outside of any transaction."""
-        return ask(self._requests, _Alone(function=function))
+        return _Alone(function=function).wait(self._requests)
 
     def snapshot(self, work: Work[R]) -> Coroutine[object, object, R]:
         """Run work that only reads, in one read transaction."""

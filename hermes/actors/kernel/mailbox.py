@@ -8,7 +8,7 @@ the work, not to every request: `fail_after` costs more than a request.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
@@ -184,11 +184,6 @@ class Request(Generic[R]):
         self._task = None
         self.abandoned = True
         return Abort.SUCCEEDED
-
-
-def ask(mailbox: _Receiver[Request[R]], request: Request[R]) -> Coroutine[object, object, R]:
-    """Send a request and wait for the answer."""
-    return request.wait(sent_to=mailbox)
 
 
 async def serve(
