@@ -31,7 +31,6 @@ BROAD_EXCEPT = {
     "hermes/agents/bridges.py": "a task that stops its loop must not stop the others",
     "hermes/background.py": "raised again outside of the exception group",
     "hermes/store/actor.py": "answered to the request, or the message is found on disk",
-    "hermes/store/group_commit.py": "answered to the request it belongs to",
 }
 """The modules that may catch `Exception` or `BaseException` without raising it again."""
 
