@@ -12,6 +12,7 @@ from hermes import open_runtime
 from hermes.agents import asyncio_agent
 from hermes.testing import CountingBuilder, inline
 from tests.support.examples import FULL, SHORT
+from tests.support.folders import memory_folder
 from tests.support.processes import foreign
 from tests.support.stores import World
 
@@ -35,6 +36,8 @@ def pytest_configure(config):
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # Started in the background of a shell: programs of the tests would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if folder := memory_folder():
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder))  # for tmp_path
     # Measuring a program doubles its time, and most programs run what other tests cover.
     config.stash[MEASURE_PROGRAMS] = os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
 
