@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import settings
 
 FULL = 100
@@ -11,6 +13,10 @@ SHORT = 30
 """The number in `make test`."""
 
 
-def examples(full: int) -> settings:
-    """Try `full` examples in `make prove`, and the same share of them as usual in `make test`."""
-    return settings(max_examples=max(1, full * settings.default.max_examples // FULL))
+def examples(full: int, **options: Any) -> settings:
+    """Try `full` examples in `make prove`, and the usual share of them in `make test`.
+
+    `options` are other settings of Hypothesis.
+    """
+    share = settings.default.max_examples / FULL
+    return settings(max_examples=max(1, round(full * share)), **options)
