@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CACHE_DIR=$(CURDIR)/$(VENV)/cache PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
 
-.PHONY: run test processes runtime campaigns unit lint bench prove clean
+.PHONY: run test processes runtime unit campaigns benchmarks lint bench prove clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/ready
@@ -12,25 +12,27 @@ run: $(VENV)/ready
 
 test: $(VENV)/ready
 	$(BIN)/coverage erase
-	$(MAKE) --no-print-directory --output-sync --jobs 3 lint processes runtime campaigns unit
+	$(MAKE) --no-print-directory --output-sync --jobs 3 \
+	  lint processes runtime unit campaigns benchmarks
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=95
 
-# Groups of about the same processor time. Three run at once, because each waits now and then.
-# Coverage doubles the time of a test, so it measures only where it finds something new: campaigns
-# run what the others cover, and the rest is not about hermes/.
+# Three groups at once, because each waits now and then. Coverage doubles the time of a test, so it
+# measures only what adds to it: campaigns run what the others cover, and others run no hermes/.
 processes:
-	$(BIN)/coverage run -m pytest tests/integration
+	$(BIN)/coverage run -m pytest tests/integration --ignore-glob='*/test_bench*.py'
 
 runtime:
 	$(BIN)/coverage run -m pytest tests/runtime
 
+unit:
+	$(BIN)/coverage run -m pytest tests/contracts tests/unit --ignore=tests/unit/bench
+
 campaigns:
 	$(BIN)/python -m pytest tests/campaigns
 
-unit:
-	$(BIN)/coverage run -m pytest tests/contracts tests/unit --ignore=tests/unit/bench
-	$(BIN)/python -m pytest tests/unit/bench tests/test_*.py
+benchmarks:
+	$(BIN)/python -m pytest tests/unit/bench tests/integration/test_bench*.py tests/test_*.py
 
 lint: $(VENV)/ready
 	$(BIN)/ruff format --check
