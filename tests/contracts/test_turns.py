@@ -369,6 +369,15 @@ def test_accept_expires_an_overdue_route_and_starts_a_new_session(store, world):
     assert store.take_notice("k") is None
 
 
+def test_a_committed_turn_clears_the_notice(store, world):
+    store.commit_turn(turn(store.accept(inbound(), policy=IDLE)))
+    world.pass_time(601)
+    later = store.accept(inbound("e2"), policy=IDLE)
+    assert store.get_route("k").notice == "expired"
+    store.commit_turn(turn(later))
+    assert store.get_route("k").notice is None
+
+
 def test_activity_moves_the_moment_of_expiry(store, world):
     accepted = store.accept(inbound(), policy=IDLE)
     store.commit_turn(turn(accepted))
