@@ -11,10 +11,10 @@ import trio
 
 from hermes.actors.kernel.mailbox import Request
 from hermes.events import Envelope, ReasoningDelta, RuntimeEvent, TextDelta, TurnEnded
-from hermes.messages import InboxRow, Reply
+from hermes.messages import Inbound, InboxRow, Reply
 
 MAX_BUFFERED = 1000
-Identity: TypeAlias = tuple[str, str, str]
+Identity: TypeAlias = tuple[str, str, str, str]
 EventCallback: TypeAlias = Callable[[Envelope], None]
 
 
@@ -170,7 +170,7 @@ class EventBus:
         `dropped_by` is the command that cancelled the messages before their turn.
         """
         for row in rows:
-            for request in self._waiting.pop(row.inbound.identity, ()):
+            for request in self._callers(row.inbound):
                 request.answer(reply)
         self._on_reply(reply)
         first = rows[0].inbound
@@ -178,10 +178,21 @@ class EventBus:
         event = TurnEnded(reply, ids, first.source.platform, dropped_by)
         self.publish(first.session_key, reply.turn_id, event)
 
-    def fail(self, identity: Identity, error: Exception) -> None:
+    def fail(self, inbound: Inbound, error: Exception) -> None:
         """Tell the callers of a message that it gets no reply."""
-        for request in self._waiting.pop(identity, ()):
+        for request in self._callers(inbound):
             request.fail(error)
+
+    def _callers(self, inbound: Inbound) -> list[Request[Reply]]:
+        """Remove and return the callers of a message.
+
+        If it was submitted, or stored by an earlier version, a caller of `ask` who repeats it
+        waits for it in the scope of its conversation.
+        """
+        callers = self._waiting.pop(inbound.identity, [])
+        if not inbound.per_conversation:
+            callers += self._waiting.pop((*inbound.identity[:3], inbound.session_key), [])
+        return callers
 
     def close(self, error: Exception) -> None:
         """End all subscriptions, and fail all waiting callers with a copy of the error."""

@@ -117,7 +117,10 @@ def make_inbound(
     parts = None if parts is None else tuple(parts)
     event_id = event_id or uuid4().hex
     source = source or Source()
-    inbound = Inbound(session_key, event_id, text, source, parts=parts, when_busy=when_busy)
+    inbound = Inbound(
+        session_key, event_id, text, source,
+        parts=parts, when_busy=when_busy, per_conversation=True,
+    )  # fmt: skip
     require_strings(inbound)
     return inbound if parse(text) is None else replace(inbound, command=True)
 

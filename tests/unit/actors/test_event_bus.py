@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 from hypothesis import given, settings, strategies as st
+from msgspec.structs import replace
 from trio.testing import wait_all_tasks_blocked
 
 from hermes.actors.event_bus import MAX_BUFFERED, EventBus
@@ -132,11 +133,22 @@ async def test_a_reply_reaches_all_callers_of_its_messages_and_ends_the_turn():
 
 async def test_a_failed_message_fails_its_callers_only():
     bus = EventBus([].append)
-    caller, other = bus.expect(("p", "", "1")), bus.expect(("p", "", "2"))
-    bus.fail(("p", "", "1"), AlreadyAnswered("elsewhere"))
-    bus.fail(("p", "", "unknown"), AlreadyAnswered("elsewhere"))
+    caller, other = bus.expect(row(1).inbound.identity), bus.expect(row(2).inbound.identity)
+    bus.fail(row(1).inbound, AlreadyAnswered("elsewhere"))
+    bus.fail(row(3).inbound, AlreadyAnswered("elsewhere"))
     with pytest.raises(AlreadyAnswered):
         await caller.wait()
+    assert not other.answered
+
+
+async def test_a_submitted_message_is_also_known_in_the_scope_of_its_conversation():
+    bus = EventBus([].append)
+    submitted = row(1)
+    repeated = replace(submitted.inbound, per_conversation=True)
+    caller = bus.expect(repeated.identity)
+    other = bus.expect(replace(repeated, session_key="other").identity)
+    bus.reply([submitted], REPLY)
+    assert await caller.wait() == REPLY
     assert not other.answered
 
 
