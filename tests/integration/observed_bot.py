@@ -62,6 +62,7 @@ class Platform:
     """A platform whose errors contain the URL that was called."""
 
     platform = "chat"
+    local = True
 
     async def send(self, row):
         raise Unsendable(f"https://api.example/bot{CANARIES[0]}/send: gone")

@@ -54,6 +54,7 @@ def test_coroutines_of_the_host_run_on_its_loop(path):  # noqa: C901 - one of ea
 
     class Adapter:
         platform = "web"
+        local = True
 
         async def send(self, row: OutboxRow):
             await asyncio.sleep(0)
@@ -88,7 +89,7 @@ def test_an_adapter_on_the_loop_has_all_features(path):
     sent, waited = [], []
 
     class Adapter:
-        platform, account, limit = "web", "one", 10
+        platform, account, limit, local = "web", "one", 10, True
         trouble = [RetryAfter("slow down", 0)]  # noqa: RUF012
 
         async def ready(self, row: OutboxRow):
