@@ -61,7 +61,7 @@ class Intake:
                 self._context.bus.forget(inbound.identity, request)
 
     def stream(self, inbound: Inbound, *, interrupt_on_exit: bool) -> Stream:
-        """Return a stream that submits the message when it is iterated."""
+        """Return a stream that submits the message when it is entered."""
         refuse_own_turn(inbound.session_key)
         interrupt = self._interrupt_turn_of if interrupt_on_exit else None
         return Stream(inbound, self.submit, self._context.bus, interrupt)
