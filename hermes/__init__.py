@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         TurnClosed as TurnClosed,
         UnknownSession as UnknownSession,
         Unsendable as Unsendable,
+        WaitCircle as WaitCircle,
     )
     from hermes.events import (
         AgentEvent as AgentEvent,
@@ -123,7 +124,7 @@ _NAMES = {
     "errors": "errors ActorStopped AlreadyAnswered CompressorFailed ContextOverflow Draining "
     "EventConflict HermesError MessageRefused NotAdmitted NotApproved OutcomeUnknown Overloaded "
     "RetryAfter StoreBusy StoreError StoreFailed StoreFull StoreInUse StoreRefused TurnClosed "
-    "UnknownSession Unsendable",
+    "UnknownSession Unsendable WaitCircle",
     "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope Notice ReasoningDelta "
     "RuntimeEvent SessionMoved Steered TextDelta TitleChanged ToolFinished ToolStarted TurnEnded "
     "TurnStarted",

@@ -7,13 +7,13 @@ Nothing here is process-wide.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 import attrs
 
-from hermes.errors import HermesError, TurnClosed
+from hermes.errors import TurnClosed, WaitCircle
 
 
 @attrs.define
@@ -25,10 +25,8 @@ class TurnContext:
     turn_id: int | None = None
     over: bool = False
     """Whether the turn has ended. Tasks that it started may outlive it."""
-
-    def runs_turn_of(self, session_key: str) -> bool:
-        """Whether this is a turn of the conversation that has not ended."""
-        return self.session_key == session_key and self.turn_id is not None and not self.over
+    waits_for: list[str] = attrs.Factory(list)
+    """The conversations whose reply its agent waits for."""
 
 
 _current: ContextVar[TurnContext | None] = ContextVar("hermes_conversation", default=None)
@@ -52,11 +50,32 @@ def current_turn_id() -> int | None:
     return None if context is None else context.turn_id
 
 
-def refuse_own_turn(session_key: str) -> None:
-    """Raise `HermesError` inside a turn of this conversation, which would wait for itself."""
+def current_turn() -> TurnContext | None:
+    """Return the running turn that the code belongs to; None outside of one, and after its end."""
     context = _current.get()
-    if context is not None and context.runs_turn_of(session_key):
-        raise HermesError("a turn cannot wait for its own conversation: it would wait for itself")
+    if context is None or context.turn_id is None or context.over:
+        return None
+    return context
+
+
+def refuse_circle(session_key: str, turn_of: Callable[[str], TurnContext | None]) -> None:
+    """Raise `WaitCircle` inside a turn for which this conversation waits, directly or not.
+
+    `turn_of` returns the running turn of a conversation.
+    """
+    caller = current_turn()
+    if caller is None:
+        return
+    paths = [[caller.session_key, session_key]]
+    seen = {session_key}
+    while paths:
+        path = paths.pop()
+        if path[-1] == caller.session_key:
+            raise WaitCircle(f"conversations would wait for each other: {' -> '.join(path)}")
+        turn = turn_of(path[-1])
+        for key in () if turn is None else set(turn.waits_for) - seen:
+            seen.add(key)
+            paths.append([*path, key])
 
 
 def inside_hook() -> bool:

@@ -68,6 +68,10 @@ class Draining(HermesError):
     """The runtime is shutting down and accepts no new work. Accepted messages are safe."""
 
 
+class WaitCircle(HermesError):
+    """A turn would wait for a conversation that waits for it; the message names the circle."""
+
+
 class TurnClosed(HermesError):
     """The turn is over, and its agent can no longer act."""
 

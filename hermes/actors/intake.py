@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 from uuid import uuid4
 
@@ -15,7 +16,7 @@ from hermes.actors.kernel.mailbox import Request
 from hermes.actors.session.actor import SessionActor
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
-from hermes.context import refuse_own_turn
+from hermes.context import TurnContext, current_turn, refuse_circle
 from hermes.errors import AlreadyAnswered, Draining, Overloaded
 from hermes.messages import Accepted, Inbound, JsonObject, Receipt, Reply, Source, WhenBusy
 
@@ -51,20 +52,39 @@ class Intake:
 
     async def ask(self, inbound: Inbound) -> Reply:
         """Submit a message and wait for its reply."""
-        refuse_own_turn(inbound.session_key)
-        request = self._context.bus.expect(inbound.identity)
+        with self._waiting_for(inbound.session_key):
+            request = self._context.bus.expect(inbound.identity)
+            try:
+                await self.submit(inbound, request)
+                return await request.wait()
+            finally:
+                if not request.answered:
+                    self._context.bus.forget(inbound.identity, request)
+
+    def _waiting_for(self, session_key: str) -> AbstractContextManager[None]:
+        caller = current_turn()
+        return nullcontext() if caller is None else self._noted(caller, session_key)
+
+    @contextmanager
+    def _noted(self, caller: TurnContext, session_key: str) -> Iterator[None]:
+        """Note what a turn waits for. Raises `WaitCircle` if that waits for the turn."""
+        refuse_circle(session_key, self._turn_of)
+        caller.waits_for.append(session_key)
         try:
-            await self.submit(inbound, request)
-            return await request.wait()
+            yield
         finally:
-            if not request.answered:
-                self._context.bus.forget(inbound.identity, request)
+            caller.waits_for.remove(session_key)
+
+    def _turn_of(self, session_key: str) -> TurnContext | None:
+        actor = self._supervisor.find(session_key)
+        turn = None if actor is None else actor.runner.turn
+        return None if turn is None else turn.context
 
     def stream(self, inbound: Inbound, *, interrupt_on_exit: bool) -> Stream:
         """Return a stream that submits the message when it is entered."""
-        refuse_own_turn(inbound.session_key)
         interrupt = self._interrupt_turn_of if interrupt_on_exit else None
-        return Stream(inbound, self.submit, self._context.bus, interrupt)
+        waiting = self._waiting_for(inbound.session_key)
+        return Stream(inbound, self.submit, self._context.bus, interrupt, waiting)
 
     async def is_answered(self, receipt: Receipt) -> bool:
         """Whether a message had its turn or was refused."""
@@ -98,7 +118,7 @@ class Intake:
         """Run an operation between two turns of a conversation."""
         if self._supervisor.draining:
             raise Draining("the runtime is ending")
-        refuse_own_turn(session_key)
+        refuse_circle(session_key, self._turn_of)
         if session_key in self._supervisor.quarantined:
             raise Overloaded(f"{session_key} is paused after repeated failures; try again later")
         actor = self._supervisor.actor(session_key)

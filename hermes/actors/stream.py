@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Self
 
@@ -35,11 +36,14 @@ class Stream:
         accept: Callable[[Inbound, Request[Reply]], Awaitable[Accepted]],
         bus: EventBus,
         interrupt: Callable[[str, int], Awaitable[bool]] | None,
+        waiting: AbstractContextManager[None],
     ) -> None:
         self._inbound = inbound
         self._accept = accept
         self._bus = bus
         self._interrupt = interrupt
+        self._open = ExitStack()
+        self._waiting = waiting
         self._events: Subscription | None = None
         self._request: Request[Reply] = Request()
         self._inbox_id: int | None = None
@@ -55,12 +59,15 @@ class Stream:
     async def __aenter__(self) -> Self:
         if self._events is not None:
             raise RuntimeError("a stream can be entered only once")
+        self._open.enter_context(self._waiting)
         self._events = self._bus.subscribe(self._inbound.session_key)
         self._request = self._bus.expect(self._inbound.identity)
+        self._open.callback(self._bus.forget, self._inbound.identity, self._request)
+        self._open.callback(self._events.close)
         try:
             accepted = await self._accept(self._inbound, self._request)
         except BaseException:
-            self._detach()
+            self._open.close()
             raise
         self._inbox_id = accepted.receipt.inbox_id
         return self
@@ -86,7 +93,7 @@ class Stream:
 
     async def _last(self) -> TurnEnded:
         self._ended = True
-        self._detach()
+        self._open.close()
         self.reply = await self._request.wait()
         return TurnEnded(self.reply)
 
@@ -96,14 +103,9 @@ class Stream:
             self._turn_id = envelope.turn_id
         return self._turn_id is not None and envelope.turn_id == self._turn_id
 
-    def _detach(self) -> None:
-        if self._events is not None:
-            self._events.close()
-        self._bus.forget(self._inbound.identity, self._request)
-
     async def aclose(self) -> None:
         """Stop receiving. The turn goes on, or is interrupted if that was asked for."""
-        self._detach()
+        self._open.close()
         if self._interrupt is not None and not self._ended and self._inbox_id is not None:
             await self._interrupt(self._inbound.session_key, self._inbox_id)
         else:

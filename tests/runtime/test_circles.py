@@ -1,0 +1,81 @@
+"""Agents that ask each other: a circle is refused, everything else works."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from hermes import WaitCircle
+from tests.support.runtime import SECONDS, with_threads
+
+pytestmark = with_threads
+
+
+class Relay:
+    """An agent that asks other conversations, in the way that `how` says.
+
+    The text "b c" asks b to ask c. The reply names everybody who was asked.
+    """
+
+    def __init__(self, how="ask"):
+        self.how = how
+        self.runtime = None
+
+    async def run(self, turn):
+        target, _, rest = turn.text.partition(" ")
+        if not target:
+            return turn.session_key
+        if self.how == "ask":
+            reply = await self.runtime.ask(target, rest)
+        else:
+            async with self.runtime.stream(target, rest) as stream:
+                async for _ in stream:
+                    pass
+            reply = stream.reply
+        return f"{turn.session_key} {reply.error or reply.text}"
+
+
+@pytest.fixture(params=["ask", "stream"])
+def relay(request):
+    return Relay(request.param)
+
+
+@pytest.mark.parametrize(
+    ("first", "text", "circle"),
+    [
+        ("a", "a", "a -> a"),
+        ("a", "b a", "b -> a -> b"),
+        ("a", "b c a", "c -> a -> b -> c"),
+        ("a", "b c b", "c -> b -> c"),
+    ],
+)
+async def test_a_circle_is_refused_and_named(start, relay, first, text, circle):
+    with trio.fail_after(SECONDS):
+        async with start(build_agent=lambda _: relay) as relay.runtime:
+            reply = await relay.runtime.ask(first, text)
+            assert f"WaitCircle: conversations would wait for each other: {circle}" in (
+                reply.error or reply.text
+            )
+            for key in "abc":  # nobody is left waiting
+                assert (await relay.runtime.ask(key, "")).text == key
+
+
+async def test_a_chain_is_no_circle(start, relay):
+    with trio.fail_after(SECONDS):
+        async with start(build_agent=lambda _: relay) as relay.runtime:
+            for _ in range(2):
+                assert (await relay.runtime.ask("a", "b c")).text == "a b c"
+            assert (await relay.runtime.ask("c", "a")).text == "c a"
+
+
+async def test_a_verb_that_waits_for_a_turn_is_part_of_a_circle(start):
+    async def agent(turn):
+        if turn.session_key == "a":
+            return (await runtime.ask("b", "hello")).text
+        with pytest.raises(WaitCircle, match="b -> a -> b"):
+            await runtime.conversation("a").new()
+        return "refused"
+
+    with trio.fail_after(SECONDS):
+        async with start(agent=agent) as runtime:
+            assert (await runtime.ask("a", "hello")).text == "refused"
