@@ -11,9 +11,9 @@ from pathlib import Path
 from bench import command, scale
 from bench.agents.benchmark import AGENTS
 from bench.compare import compare
-from bench.errors import CommandError, DriverFailed
 from bench.harness.benchmark import Benchmark
-from bench.report.results import read
+from bench.harness.process import DriverFailed
+from bench.report.results import CommandError, read
 from bench.runtime.benchmark import RUNTIME
 from bench.store.benchmark import STORE
 from bench.switch.benchmark import SWITCH

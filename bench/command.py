@@ -11,13 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from bench.errors import CommandError
 from bench.harness.benchmark import Benchmark, Run
-from bench.harness.driver import open_drivers
 from bench.harness.machine import describe_machine, load_average
+from bench.harness.process import open_drivers
 from bench.report import results, tables
 from bench.report.page import render_page
-from bench.report.results import Result
+from bench.report.results import CommandError, Result
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"

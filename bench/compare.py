@@ -20,8 +20,7 @@ from typing import Literal
 
 import attrs
 
-from bench.errors import CommandError
-from bench.report.results import Better, Result
+from bench.report.results import Better, CommandError, Result
 from bench.report.tables import align
 
 Verdict = Literal["regression", "improvement", "within noise", "not comparable"]

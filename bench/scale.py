@@ -12,8 +12,8 @@ from pathlib import Path
 
 import attrs
 
-from bench.errors import CommandError
 from bench.report import results
+from bench.report.results import CommandError
 from bench.report.tables import align
 
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"

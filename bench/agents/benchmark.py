@@ -7,9 +7,17 @@ from __future__ import annotations
 
 import attrs
 
-from bench.harness.benchmark import Benchmark, Measured, Run
-from bench.harness.measurements import Goal, Ref, ratio
-from bench.harness.runner import Cell, Contender, Group
+from bench.harness.benchmark import (
+    Benchmark,
+    Cell,
+    Contender,
+    Goal,
+    Group,
+    Measured,
+    Ref,
+    Run,
+    ratio,
+)
 from bench.report.results import Column
 from bench.runtime.benchmark import TURN
 

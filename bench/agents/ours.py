@@ -10,9 +10,8 @@ import httpx2
 import trio
 
 from bench.agents.model import LONG_REPLY
-from bench.harness.protocol import Figures, serve
+from bench.harness.driver import WARM_UP, Figures, importing, serve
 from bench.harness.sample_text import text
-from bench.harness.timing import WARM_UP, importing
 from bench.harness.trio_timing import time_trio
 from bench.runtime.ours import check_rows, fill, key_of
 from hermes import open_runtime

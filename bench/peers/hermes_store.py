@@ -16,8 +16,15 @@ from time import perf_counter
 
 from hermes_state import AsyncSessionDB, SessionDB
 
-from bench.harness import timing
-from bench.harness.protocol import Figures, serve
+from bench.harness.driver import (
+    Figures,
+    durability_figures,
+    serve,
+    size_figures,
+    time_blocking,
+    time_calls,
+    time_opening,
+)
 from bench.harness.sample_text import role, session_id, text
 
 CHUNK = 1000
@@ -29,7 +36,7 @@ ADD_MESSAGES = "INSERT INTO messages (session_id, role, content, timestamp) VALU
 
 def durability(path: str) -> Figures:
     db = SessionDB(Path(path))
-    figures = timing.durability_figures(db._conn.execute)
+    figures = durability_figures(db._conn.execute)
     db.close()
     return figures
 
@@ -41,7 +48,7 @@ def append_blocking(path: str, seconds: float) -> Figures:
     def append(turn: int) -> None:
         db.append_message(session_id(0), role(turn), text(0, turn))
 
-    run = timing.time_blocking(append, seconds)
+    run = time_blocking(append, seconds)
     db.close()
     return run.figures()
 
@@ -55,7 +62,7 @@ def append_awaited(path: str, callers: int, seconds: float, count: int = 0) -> F
     async def append(caller: int, turn: int) -> None:
         await async_db.append_message(session_id(caller), role(turn), text(caller, turn))
 
-    run = asyncio.run(timing.time_asyncio(append, callers, seconds, count))
+    run = asyncio.run(time_calls(append, callers, seconds, count))
     marker = f"marker{time.time_ns()}"
     db.append_message(session_id(0), "user", marker)
     started = perf_counter()
@@ -90,7 +97,7 @@ def fill(path: str, sessions: int, turns: int) -> Figures:
 
 def size(path: str, sessions: int, turns: int) -> Figures:
     fill(path, sessions, turns)
-    return timing.size_figures(Path(path))
+    return size_figures(Path(path))
 
 
 def load(path: str, session: int, turns: int, times: int) -> Figures:
@@ -112,7 +119,7 @@ def open_file(path: str, times: int) -> Figures:
     def query(db: SessionDB) -> object:
         return db.get_session(session_id(7))
 
-    return timing.time_opening(lambda: SessionDB(Path(path)), query, times)
+    return time_opening(lambda: SessionDB(Path(path)), query, times)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ from importlib.metadata import version
 from langgraph.checkpoint.base import empty_checkpoint
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-from bench.harness import timing
-from bench.harness.protocol import Figures, serve
+from bench.harness.driver import Figures, durability_figures, serve, time_blocking
 from bench.harness.sample_text import role, session_id, text
 
 STATE = 10  # messages in the state; each put rewrites all of them
@@ -18,7 +17,7 @@ STATE = 10  # messages in the state; each put rewrites all of them
 def durability(path: str) -> Figures:
     with SqliteSaver.from_conn_string(path) as saver:
         saver.setup()
-        return timing.durability_figures(saver.conn.execute)
+        return durability_figures(saver.conn.execute)
 
 
 def append_blocking(path: str, seconds: float) -> Figures:
@@ -33,7 +32,7 @@ def append_blocking(path: str, seconds: float) -> Figures:
             checkpoint["channel_values"]["messages"] = messages
             saver.put(config, checkpoint, {"source": "loop", "step": turn}, {})
 
-        return timing.time_blocking(append, seconds).figures()
+        return time_blocking(append, seconds).figures()
 
 
 if __name__ == "__main__":

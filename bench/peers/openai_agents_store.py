@@ -7,15 +7,14 @@ from importlib.metadata import version
 
 from agents.memory.sqlite_session import SQLiteSession
 
-from bench.harness import timing
-from bench.harness.protocol import Figures, serve
+from bench.harness.driver import Figures, durability_figures, serve, time_calls
 from bench.harness.sample_text import role, session_id, text
 
 
 def durability(path: str) -> Figures:
     session = SQLiteSession(session_id(0), path)
     with session._locked_connection() as connection:  # noqa: SLF001 - it has the settings
-        figures = timing.durability_figures(connection.execute)
+        figures = durability_figures(connection.execute)
     session.close()
     return figures
 
@@ -26,7 +25,7 @@ async def append_awaited(path: str, callers: int, seconds: float) -> Figures:
     async def append(caller: int, turn: int) -> None:
         await sessions[caller].add_items([{"role": role(turn), "content": text(caller, turn)}])
 
-    run = await timing.time_asyncio(append, callers, seconds)
+    run = await time_calls(append, callers, seconds)
     for session in sessions:
         session.close()
     return run.figures()

@@ -7,8 +7,7 @@ from importlib.metadata import version
 
 import pykka
 
-from bench.harness.protocol import Figures, serve
-from bench.harness.timing import ask_blocking
+from bench.harness.driver import Figures, ask_blocking, serve
 
 
 class Adder(pykka.ThreadingActor):

@@ -10,8 +10,7 @@ from importlib.metadata import version
 
 import xoscar as xo
 
-from bench.harness.protocol import Figures, serve
-from bench.harness.timing import ask_async
+from bench.harness.driver import Figures, ask_async, serve
 
 ADDRESS = "127.0.0.1"  # a pool needs an address; nothing connects to it
 

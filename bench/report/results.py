@@ -17,12 +17,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from bench.errors import CommandError
-
 Better = Literal["lower", "higher", "neither"]
 Outcome = Literal["pass", "FAIL", "not judged", "not measured"]
 """Goals apply to full runs: a quick run that misses one is `not judged`."""
 ORDER = ("switch", "runtime", "agents", "store")
+
+
+class CommandError(Exception):
+    """A command cannot be carried out. The text is a sentence for the user; exit code 2."""
 
 
 class Spread(Struct, frozen=True):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from bench.errors import CommandError
-from bench.report.results import Result, Table
+from bench.report.results import CommandError, Result, Table
 
 QUICK = "QUICK: fewer repetitions and less data than the goals are stated for."
 BLOCK = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

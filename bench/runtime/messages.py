@@ -15,8 +15,7 @@ import trio
 import trio.testing
 from trio import lowlevel
 
-from bench.harness.protocol import Figures, serve
-from bench.harness.timing import ask_async, message_figures
+from bench.harness.driver import Figures, ask_async, message_figures, serve
 
 # The kernel that session actors and the store actor run on.
 from hermes.actors.kernel.mailbox import Mailbox, Request, serve as serve_mailbox

@@ -11,9 +11,8 @@ from pathlib import Path
 import apsw
 import trio
 
-from bench.harness.protocol import Figures, serve
+from bench.harness.driver import WARM_UP, Figures, serve
 from bench.harness.sample_text import role, session_id, text
-from bench.harness.timing import WARM_UP
 from bench.harness.trio_timing import time_trio
 from bench.store.ours import settings
 from hermes import open_runtime

@@ -7,10 +7,20 @@ from pathlib import Path
 
 import attrs
 
-from bench.errors import DriverFailed
-from bench.harness.benchmark import Benchmark, Measured, Run
-from bench.harness.measurements import Goal, Ref, ratio
-from bench.harness.runner import Asked, Cell, Contender, Database, Group, remove
+from bench.harness.benchmark import (
+    Benchmark,
+    Cell,
+    Contender,
+    Database,
+    Goal,
+    Group,
+    Measured,
+    Ref,
+    Run,
+    ratio,
+    remove,
+)
+from bench.harness.process import Driver, DriverFailed
 from bench.report.results import Column
 
 ACTOR = "ours, actor"
@@ -58,7 +68,7 @@ QUICK = Plan(
 )  # fmt: skip
 
 
-def check_durability(drivers: Mapping[str, Asked], folder: Path) -> None:
+def check_durability(drivers: Mapping[str, Driver], folder: Path) -> None:
     """Every store must use WAL mode with synchronous=FULL, as read back from its connection."""
     for name, driver in drivers.items():
         if name != "baselines":

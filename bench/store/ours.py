@@ -12,8 +12,15 @@ from time import perf_counter
 import apsw
 import trio
 
-from bench.harness import timing
-from bench.harness.protocol import Figures, serve
+from bench.harness.driver import (
+    WARM_UP,
+    Figures,
+    durability_figures,
+    serve,
+    size_figures,
+    time_blocking,
+    time_opening,
+)
 from bench.harness.sample_text import role, session_id, text
 from bench.harness.trio_timing import time_trio
 from hermes.store import SessionStore, open_store
@@ -34,7 +41,7 @@ async def durability(path: str) -> Figures:
 
 
 def settings(connection: apsw.Connection) -> Figures:
-    return timing.durability_figures(connection.execute)
+    return durability_figures(connection.execute)
 
 
 def append_blocking(path: str, seconds: float) -> Figures:
@@ -44,7 +51,7 @@ def append_blocking(path: str, seconds: float) -> Figures:
         def append(turn: int) -> None:
             store.append_message(session_id(0), role(turn), text(0, turn))
 
-        return timing.time_blocking(append, seconds).figures()
+        return time_blocking(append, seconds).figures()
 
 
 async def append_awaited(path: str, callers: int, seconds: float, count: int = 0) -> Figures:
@@ -86,7 +93,7 @@ async def fill(path: str, sessions: int, turns: int) -> Figures:
 
 async def size(path: str, sessions: int, turns: int) -> Figures:
     await fill(path, sessions, turns)
-    return timing.size_figures(Path(path))
+    return size_figures(Path(path))
 
 
 def load(path: str, session: int, turns: int, times: int) -> Figures:
@@ -119,7 +126,7 @@ def open_file(path: str, times: int) -> Figures:
     def query(store: SessionStore) -> object:
         return store.get_session(session_id(7))
 
-    return timing.time_opening(lambda: SessionStore(Path(path)), query, times)
+    return time_opening(lambda: SessionStore(Path(path)), query, times)
 
 
 def cost(path: str, sessions: int, appends: int) -> Figures:
@@ -129,14 +136,14 @@ def cost(path: str, sessions: int, appends: int) -> Figures:
         def append(turn: int) -> None:
             store.append_message(session_id(turn * 7 % sessions), role(turn), text(0, turn))
 
-        run = timing.time_blocking(append, 0.0, appends)
+        run = time_blocking(append, 0.0, appends)
         started = perf_counter()
         store.index_pending()
         indexing = perf_counter() - started
     return {
         "median_us": statistics.median(run.latencies) * 1e6,
         "cpu_us": run.cpu_ms * 1e3,
-        "index_us": indexing / (timing.WARM_UP + appends) * 1e6,
+        "index_us": indexing / (WARM_UP + appends) * 1e6,
     }
 
 

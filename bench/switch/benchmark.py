@@ -13,10 +13,19 @@ from pathlib import Path
 
 import attrs
 
-from bench.harness.benchmark import Benchmark, Measured, Run
-from bench.harness.driver import Driver
-from bench.harness.measurements import Goal, Measurements, Ref, ratio
-from bench.harness.runner import progress, remove, rotate
+from bench.harness.benchmark import (
+    Benchmark,
+    Goal,
+    Measured,
+    Measurements,
+    Ref,
+    Run,
+    progress,
+    ratio,
+    remove,
+    rotate,
+)
+from bench.harness.process import Driver
 from bench.report.results import Column, Table
 from bench.switch import figures, workload
 from bench.switch.figures import SHARE_OF_BEST, Performance, Prices

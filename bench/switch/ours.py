@@ -15,11 +15,11 @@ import httpx2
 import msgspec
 import trio
 
-from bench.harness.protocol import serve
+from bench.harness.driver import serve
 from bench.switch import policies, workload
 from bench.switch.performer import OtherWriter, Performer, Record, ms_since, name
 from bench.switch.policies import Contender, Policy
-from bench.switch.workload import Compress, Restart, Step, Turn
+from bench.switch.workload import Compress, Step, Turn
 from hermes.actors.runtime import Runtime, open_actors
 from hermes.agents import ChatAgent, ChatAgents, Endpoint, chat_agents, tool
 from hermes.agents.providers.openai_chat import OpenAIChat
@@ -127,7 +127,7 @@ async def open_process(script: Script) -> AsyncIterator[Ours]:
         Args:
             word: The word.
         """
-        if writer.writes_during(word):
+        if word in writer.during:
             await trio.to_thread.run_sync(writer.write_during, word)
         return workload.finding(word)
 
@@ -154,12 +154,10 @@ async def run(path: str, url: str, script: str, label: str) -> dict[str, Any]:
     with SessionStore(Path(path)) as store:
         writer = OtherWriter(steps, record, store.append_message)
         shared = Script(Path(path), url, store, builder, record, writer)
-        left = list(steps)
-        while left:
+        for part in workload.parts(steps):
             async with open_process(shared) as ours:
-                while left and not isinstance(left[0], Restart):
-                    await ours.perform(left.pop(0))
-            del left[:1]
+                for step in part:
+                    await ours.perform(step)
         rows = [row.content for each in shared.ids for row in store.get_messages(each)]
         record.lost = workload.missing(steps, rows)
     return asdict(record)

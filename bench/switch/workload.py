@@ -243,6 +243,17 @@ def _turn(
     return Turn(*place, word, next(marks) if looks_up and written_to else None)
 
 
+def parts(steps: Sequence[Step]) -> list[list[Step]]:
+    """Return the steps of each process: those between restarts."""
+    done: list[list[Step]] = [[]]
+    for step in steps:
+        if isinstance(step, Restart):
+            done.append([])
+        else:
+            done[-1].append(step)
+    return done
+
+
 def save(steps: Sequence[Step], path: Path) -> None:
     """Write a script to a file."""
     path.write_text(json.dumps([[type(step).__name__, asdict(step)] for step in steps]))

@@ -11,10 +11,8 @@ import sys
 from pathlib import Path
 
 from bench.__main__ import handle_signals, main
-from bench.harness.benchmark import Benchmark
-from bench.harness.measurements import Goal, Ref
-from bench.harness.protocol import serve
-from bench.harness.runner import Cell, Contender, Group
+from bench.harness.benchmark import Benchmark, Cell, Contender, Goal, Group, Ref
+from bench.harness.driver import serve
 from bench.report.results import Column
 from bench.runtime.benchmark import QUICK
 

@@ -7,11 +7,9 @@ import re
 import attrs
 import pytest
 
-from bench.errors import DriverFailed
-from bench.harness.driver import open_drivers
-from bench.harness.measurements import Ref
-from bench.harness.runner import run_cells
-from bench.harness.timing import Run
+from bench.harness.benchmark import run_cells
+from bench.harness.driver import Run
+from bench.harness.process import DriverFailed, open_drivers
 from bench.runtime import benchmark as runtime
 from bench.runtime.ours import check_rows
 from bench.store import benchmark as store
@@ -42,8 +40,8 @@ def test_without_peers_everything_of_ours_is_measured(tmp_path, module, benchmar
     assert not [each for each in tmp_path.iterdir() if each.name.startswith(("fresh", "filled"))]
     for cell in (cell for group in groups for cell in group.cells):
         for column in cell.columns:
-            refs = [Ref(cell.name, who, column.figure) for who in found.who(cell.name)]
-            assert any(map(found.spread, refs)), (cell.name, column.figure)
+            named = cell.name, column.figure
+            assert any((ref.cell, ref.figure) == named for ref in found.figures), named
     for goal in module.goals(plan):
         missing = bool(re.search(PEERS, goal.text))
         assert (found.judge(goal).outcome == "not measured") == missing, goal.text

@@ -8,9 +8,8 @@ import pytest
 
 from bench.agents import benchmark as agents
 from bench.command import RESULTS
-from bench.errors import DriverFailed
-from bench.harness.measurements import Measurements, Ref
-from bench.harness.runner import Cell, Contender, Database, Group, run_cells
+from bench.harness.benchmark import Cell, Contender, Database, Group, Measurements, Ref, run_cells
+from bench.harness.process import DriverFailed
 from bench.report import results
 from bench.runtime import benchmark as runtime
 from bench.store import benchmark as store
@@ -133,7 +132,7 @@ def test_contenders_take_turns_on_databases_that_are_filled_and_removed(tmp_path
     assert [files for do, files in asked if do == "fill"][2:] == [both[2:]] * 2
     assert list(tmp_path.iterdir()) == []
     assert found.figures[Ref("cell", "b", "ms")] == [4, 7, 13]
-    assert found.who("cell") == ["a", "b", "c"]
+    assert [ref.who for ref in found.figures] == ["a", "b", "c"]
 
 
 def test_a_store_with_less_durability_stops_the_benchmark(tmp_path):

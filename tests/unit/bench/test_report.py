@@ -11,10 +11,9 @@ import pytest
 
 from bench.__main__ import BENCHMARKS, main
 from bench.command import README, REPORT, RESULTS
-from bench.errors import CommandError
 from bench.report import results, tables
 from bench.report.page import render_page
-from bench.report.results import Result
+from bench.report.results import CommandError, Result
 from tests.support.bench import result
 
 EVIL = "<script src=http://evil.example/x.js></script>&\"'"

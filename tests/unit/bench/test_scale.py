@@ -10,7 +10,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.command import RESULTS
-from bench.errors import CommandError
+from bench.report.results import CommandError
 from bench.scale import PAGE, Medians, fill, unit_costs
 
 COSTS = unit_costs(Medians(RESULTS))
