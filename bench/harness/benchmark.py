@@ -1,103 +1,23 @@
-"""What a benchmark consists of, and how its cells are measured and its goals are judged."""
+"""What a benchmark consists of, and how its cells are measured."""
 
 from __future__ import annotations
 
 import argparse
-import math
 import shutil
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import attrs
-from msgspec import structs
 
+from bench.harness.measurements import Goal, Measurements
 from bench.harness.process import Driver
-from bench.report.results import Column, Figure, GoalResult, Outcome, Spread, Table
+from bench.report.results import Column, Table
 
+P = TypeVar("P", bound=attrs.AttrsInstance)
 T = TypeVar("T")
-
-
-class Ref(NamedTuple):
-    """The name of a figure: in which cell, of which contender, and which figure."""
-
-    cell: str
-    who: str
-    figure: str
-
-
-@attrs.frozen
-class Goal:
-    """A target for a figure, or for its ratio to the figure `beside`.
-
-    A ratio is taken within each repetition, so that noise which affects both sides cancels; the
-    median of the ratios decides. `text` identifies the goal across result files.
-    """
-
-    text: str
-    figure: Ref
-    target: float
-    beside: Ref | None = None
-    at_least: bool = False
-    unit: str = "x"
-    explains: str = ""
-    at_any_size: bool = False
-    """Whether a quick run can fail it, too."""
-
-    def outcome(self, spread: Spread | None, *, quick: bool) -> Outcome:
-        if spread is None:
-            return "not measured"
-        if spread.median >= self.target if self.at_least else spread.median <= self.target:
-            return "pass"
-        return "not judged" if quick and not self.at_any_size else "FAIL"
-
-
-def ratio(
-    cell: str, figure: str, who: str, beside: str, least: float, explains: str, text: str = ""
-) -> Goal:
-    """A goal for the ratio of two contenders in one cell: at least so much."""
-    text = text or f"{cell}: {who} / {beside}"
-    refs = Ref(cell, who, figure), Ref(cell, beside, figure)
-    return Goal(text, refs[0], least, refs[1], at_least=True, explains=explains)
-
-
-@attrs.define
-class Measurements:
-    """All figures of a run, each in the order of its repetitions."""
-
-    figures: dict[Ref, list[float]] = attrs.Factory(lambda: defaultdict(list))
-
-    def add(self, cell: str, who: str, figures: Mapping[str, float]) -> None:
-        """Add the figures of one repetition."""
-        for name, value in figures.items():
-            self.figures[Ref(cell, who, name)].append(value)
-
-    def judge(self, goal: Goal, *, quick: bool = False) -> GoalResult:
-        """Judge a goal by the median; repetitions without a number are left out."""
-        values = self.figures.get(goal.figure, [])
-        if goal.beside is not None:
-            pairs = zip(values, self.figures.get(goal.beside, []), strict=False)
-            values = [ours / theirs if theirs else math.nan for ours, theirs in pairs]
-        spread = Spread.of(values)
-        return GoalResult(
-            goal=goal.text,
-            explains=goal.explains,
-            target=f"{'>=' if goal.at_least else '<='} {goal.target:g} {goal.unit}",
-            better="higher" if goal.at_least else "lower",
-            unit=goal.unit,
-            outcome=goal.outcome(spread, quick=quick),
-            measured=spread,
-        )
-
-    def all_figures(self) -> tuple[Figure, ...]:
-        return tuple(
-            Figure(**structs.asdict(spread), **ref._asdict())
-            for ref, values in self.figures.items()
-            if (spread := Spread.of(values))
-        )
 
 
 @attrs.frozen
@@ -133,8 +53,8 @@ class Cell:
     columns: tuple[Column, ...]
     explains: str
     contenders: tuple[Contender, ...]
-    on_disk: bool = True
-    """Whether the contenders need the path of a database."""
+    given: tuple[str, ...] = ("path",)
+    """What contenders get: the `path` of a database, the `url` of the model, or both."""
 
     @property
     def table(self) -> Table:
@@ -163,20 +83,21 @@ def rotate(everyone: Sequence[T], repetition: int) -> list[T]:
 def run_cells(groups: Sequence[Group], drivers: Mapping[str, Driver], folder: Path) -> Measurements:
     """Measure all cells, with the contenders whose driver is there."""
     measurements = Measurements()
+    url = drivers["model"].about["url"] if "model" in drivers else ""
     for group in groups:
         for repetition in range(group.repetitions):
             for cell in group.cells:
                 progress(f"{cell.name}: repetition {repetition + 1} of {group.repetitions}")
                 present = [each for each in cell.contenders if each.driver in drivers]
-                databases = {each.database: _fill(each, drivers, folder) for each in present}
+                paths = {each.database: _fill(each, drivers, folder) for each in present}
                 for each in rotate(present, repetition):
-                    where = {"path": databases[each.database]} if cell.on_disk else {}
-                    figures = drivers[each.driver].ask(each.do, **where, **each.arguments)
+                    known = {"path": paths[each.database], "url": url}
+                    given = {name: known[name] for name in cell.given}
+                    figures = drivers[each.driver].ask(each.do, **given, **each.arguments)
                     measurements.add(cell.name, each.who, figures)
                     remove(folder / "fresh")
-                for database, path in databases.items():
-                    if database and database.renew:
-                        remove(Path(path))
+                for path in (path for each, path in paths.items() if each and each.renew):
+                    remove(Path(path))
         for filled in list(folder.glob("filled-*")):
             remove(filled)
     return measurements
@@ -223,14 +144,6 @@ class Run:
     folder: Path
     options: argparse.Namespace
 
-    def measure_cells(
-        self, plan: attrs.AttrsInstance, groups: Sequence[Group], goals: Sequence[Goal]
-    ) -> Measured:
-        """Run all cells; each cell has a table."""
-        measurements = run_cells(groups, self.drivers, self.folder)
-        tables = [cell.table for group in groups for cell in group.cells]
-        return Measured(attrs.asdict(plan), measurements, goals, tables)
-
 
 @attrs.frozen
 class Benchmark:
@@ -240,3 +153,17 @@ class Benchmark:
     about: str
     modules: Mapping[str, str]
     measure: Callable[[Run], Measured]
+
+
+def measure_cells(
+    full: P, quick: P, groups: Callable[[P], Sequence[Group]], goals: Callable[[P], Sequence[Goal]]
+) -> Callable[[Run], Measured]:
+    """Return how a benchmark measures that consists of cells; each cell has a table."""
+
+    def measure(run: Run) -> Measured:
+        plan = quick if run.options.quick else full
+        cells = [cell for group in groups(plan) for cell in group.cells]
+        found = run_cells(groups(plan), run.drivers, run.folder)
+        return Measured(attrs.asdict(plan), found, goals(plan), [cell.table for cell in cells])
+
+    return measure

@@ -16,16 +16,19 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter, process_time
-from typing import Any
+from typing import Any, TypeVar
 
 WARM_UP = 20
 WARM_UP_MESSAGES = 200
 LIMIT = 120.0
 NAP = 0.001
 
+T = TypeVar("T")
 Figures = dict[str, float]
 Task = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -230,12 +233,18 @@ def time_opening(
     }
 
 
-def durability_figures(execute: Callable[[str], Any]) -> Figures:
-    """Read the journal mode and the flush setting back from a connection."""
-    journal, synchronous = (
-        execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
-    )
-    return {"wal": float(journal == "wal"), "synchronous": float(synchronous)}
+def check_durability(execute: Callable[[str], Any]) -> None:
+    """Every store must use WAL mode with synchronous=FULL, as read back from its connection."""
+    names = ("journal_mode", "synchronous")
+    settings = [execute(f"PRAGMA {name}").fetchone()[0] for name in names]
+    if settings != ["wal", 2]:
+        raise AssertionError(f"the store does not have the same durability: {settings}")
+
+
+def call_in_new_process(call: Callable[..., T], *arguments: object) -> T:
+    """Call a function in a new process, which imports everything again."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        return process.submit(call, *arguments).result()
 
 
 # The peak is read from /proc: getrusage would include the process that started this one.

@@ -15,15 +15,11 @@ import shutil
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import chdir, closing, contextmanager
 from datetime import datetime
-from functools import partial
 from importlib.metadata import version
-from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeVar
 
 import run_agent
 from gateway.config import Platform, load_gateway_config
@@ -32,7 +28,8 @@ from gateway.run import GatewayRunner
 from gateway.session import SessionEntry, SessionSource, SessionStore
 from hermes_state import SessionDB
 
-from bench.harness.driver import Figures, durability_figures, importing, serve, time_calls
+from bench.harness import driver
+from bench.harness.driver import Figures, serve
 from bench.harness.sample_text import role, session_id, text
 
 ABOUT = {"hermes-agent": version("hermes-agent"), "sqlite": sqlite3.sqlite_version}
@@ -65,33 +62,21 @@ auxiliary:
 """
 
 Message = dict[str, object]
-T = TypeVar("T")
 
 
 @contextmanager
 def new_home(path: str, config: str, url: str) -> Iterator[Path]:
-    """Create a home with this configuration; it is removed when the block ends."""
-    home = Path(path)
+    """Create a home, in which new processes run until the block ends; then it is removed."""
+    home, before = Path(path), {**os.environ}
     home.mkdir()
     (home / "config.yaml").write_text(config.replace("URL", url))
+    os.environ.update(HOME=path, HERMES_HOME=path, GATEWAY_ALLOW_ALL_USERS="true")
     try:
-        yield home
+        with chdir(home):
+            yield home
     finally:
+        os.environ.update(before)
         shutil.rmtree(home)
-
-
-def call_in_home(home: Path, call: Callable[[], T]) -> T:
-    """Call a function in a new process with this home, which hermes-agent reads when imported."""
-    before = dict(os.environ), Path.cwd()
-    name = os.fspath(home)
-    os.environ.update(HOME=name, HERMES_HOME=name, GATEWAY_ALLOW_ALL_USERS="true")
-    os.chdir(home)
-    try:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
-            return process.submit(call).result()
-    finally:
-        os.environ.update(before[0])
-        os.chdir(before[1])
 
 
 class StubAgent:
@@ -189,7 +174,7 @@ def _add_rows(connection: sqlite3.Connection, keys: list[str], chats: int, histo
 
 
 def measure(
-    sessions: int, callers: int, history: int, seconds: float, count: int, *, real: bool
+    sessions: int, callers: int, history: int, seconds: float, count: int, real: bool
 ) -> Figures:
     """Fill this home and chat; with the stub, check what was stored."""
     if not real:
@@ -209,9 +194,7 @@ async def chat(
     """Time turns, and count them for each chat."""
     runner = start_gateway()
     for db in (runner.session_store._db, runner._session_db._db):
-        settings = durability_figures(db._conn.execute)
-        if settings != {"wal": 1, "synchronous": 2}:
-            raise AssertionError(f"the gateway stores with {settings}")
+        driver.check_durability(db._conn.execute)
 
     async def turn(caller: int, _: int) -> None:
         number = history + 2 * turns[caller]
@@ -222,7 +205,7 @@ async def chat(
 
     callers = len(turns)
     warm_up = WARM_UP if callers == 1 else 1
-    run = await time_calls(turn, callers, seconds, count, turns=warm_up, stalls=False)
+    run = await driver.time_calls(turn, callers, seconds, count, turns=warm_up, stalls=False)
     await runner.stop()
     return run.figures_with_cpu()
 
@@ -240,24 +223,25 @@ def check(expected: dict[str, list[str]], sessions: int) -> None:
         raise AssertionError(f"{routes} routes are stored, and other messages in {wrong}")
 
 
-def turns(path: str, history: int, sessions: int, count: int) -> Figures:
+def turns(
+    path: str, history: int, sessions: int, count: int, callers: int = 1, seconds: float = 0
+) -> Figures:
     """Sequential turns of one chat, in a home with this many sessions."""
-    with new_home(path, CONFIG, UNUSED) as home:
-        return call_in_home(home, partial(measure, sessions, 1, history, 0, count, real=False))
+    with new_home(path, CONFIG, UNUSED):
+        work = sessions, callers, history, seconds, count
+        return driver.call_in_new_process(measure, *work, False)
 
 
 def turns_at_once(path: str, callers: int, seconds: float) -> Figures:
     """Concurrent chats, each waiting for its reply before the next message."""
-    call = partial(measure, callers, callers, HISTORY, seconds, 0, real=False)
-    with new_home(path, CONFIG, UNUSED) as home:
-        return call_in_home(home, call)
+    return turns(path, HISTORY, callers, 0, callers, seconds)
 
 
 def model_turns(path: str, url: str, history: int, count: int) -> Figures:
     """Sequential turns of one chat with the real agent and a model at this URL."""
-    with new_home(path, CONFIG, url) as home:
-        return call_in_home(home, partial(measure, 1, 1, history, 0, count, real=True))
+    with new_home(path, CONFIG, url):
+        return driver.call_in_new_process(measure, 1, 1, history, 0, count, True)
 
 
 if __name__ == "__main__":
-    serve(ABOUT, turns, turns_at_once, model_turns, importing)
+    serve(ABOUT, turns, turns_at_once, model_turns, driver.importing)

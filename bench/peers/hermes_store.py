@@ -16,15 +16,8 @@ from time import perf_counter
 
 from hermes_state import AsyncSessionDB, SessionDB
 
-from bench.harness.driver import (
-    Figures,
-    durability_figures,
-    serve,
-    size_figures,
-    time_blocking,
-    time_calls,
-    time_opening,
-)
+from bench.harness import driver
+from bench.harness.driver import Figures, serve
 from bench.harness.sample_text import role, session_id, text
 
 CHUNK = 1000
@@ -34,27 +27,22 @@ ADD_SESSIONS = (
 ADD_MESSAGES = "INSERT INTO messages (session_id, role, content, timestamp) VALUES (?, ?, ?, ?)"
 
 
-def durability(path: str) -> Figures:
-    db = SessionDB(Path(path))
-    figures = durability_figures(db._conn.execute)
-    db.close()
-    return figures
-
-
 def append_blocking(path: str, seconds: float) -> Figures:
     db = SessionDB(Path(path))
+    driver.check_durability(db._conn.execute)
     db.create_session(session_id(0), source="bench")
 
     def append(turn: int) -> None:
         db.append_message(session_id(0), role(turn), text(0, turn))
 
-    run = time_blocking(append, seconds)
+    run = driver.time_blocking(append, seconds)
     db.close()
     return run.figures()
 
 
 def append_awaited(path: str, callers: int, seconds: float, count: int = 0) -> Figures:
     db = SessionDB(Path(path))
+    driver.check_durability(db._conn.execute)
     for number in range(callers):
         db.create_session(session_id(number), source="bench")
     async_db = AsyncSessionDB(db)
@@ -62,7 +50,7 @@ def append_awaited(path: str, callers: int, seconds: float, count: int = 0) -> F
     async def append(caller: int, turn: int) -> None:
         await async_db.append_message(session_id(caller), role(turn), text(caller, turn))
 
-    run = asyncio.run(time_calls(append, callers, seconds, count))
+    run = asyncio.run(driver.time_calls(append, callers, seconds, count))
     marker = f"marker{time.time_ns()}"
     db.append_message(session_id(0), "user", marker)
     started = perf_counter()
@@ -97,7 +85,7 @@ def fill(path: str, sessions: int, turns: int) -> Figures:
 
 def size(path: str, sessions: int, turns: int) -> Figures:
     fill(path, sessions, turns)
-    return size_figures(Path(path))
+    return driver.size_figures(Path(path))
 
 
 def load(path: str, session: int, turns: int, times: int) -> Figures:
@@ -119,9 +107,9 @@ def open_file(path: str, times: int) -> Figures:
     def query(db: SessionDB) -> object:
         return db.get_session(session_id(7))
 
-    return time_opening(lambda: SessionDB(Path(path)), query, times)
+    return driver.time_opening(lambda: SessionDB(Path(path)), query, times)
 
 
 if __name__ == "__main__":
     about = {"hermes-agent": version("hermes-agent"), "sqlite": sqlite3.sqlite_version}
-    serve(about, durability, append_blocking, append_awaited, fill, size, load, open_file)
+    serve(about, append_blocking, append_awaited, fill, size, load, open_file)

@@ -19,21 +19,18 @@ import os
 import sqlite3
 from contextlib import closing
 from dataclasses import asdict
-from functools import partial
-from pathlib import Path
 from time import perf_counter
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import run_agent
 from gateway.run import GatewayRunner
 from hermes_state import SessionDB
 from tools.registry import registry
 
-from bench.harness.driver import serve
+from bench.harness.driver import call_in_new_process, serve
 from bench.peers.hermes_gateway import (
     ABOUT,
     DATABASE,
-    call_in_home,
     event,
     new_home,
     source,
@@ -138,13 +135,13 @@ def perform(steps: list[Step], record: Record) -> Record:
     return record
 
 
-def run(path: str, url: str, script: str, **_: object) -> dict[str, object]:
+def run(path: str, url: str, plan: Any, pattern: str, **_: object) -> dict[str, object]:
     """Perform the script with a model at this URL, each part in a new process."""
-    steps, record = workload.load(Path(script)), Record()
+    steps, record = workload.script(workload.Plan(**plan), pattern), Record()
     with new_home(path, CONFIG, url) as home:
         (home / "SOUL.md").write_text(SOUL)
         for part in workload.parts(steps):
-            record = call_in_home(home, partial(perform, part, record))
+            record = call_in_new_process(perform, part, record)
         with closing(sqlite3.connect(home / DATABASE)) as connection:
             # A compression archives rows, so a message that is in no row is lost.
             stored = [row[0] for row in connection.execute("SELECT content FROM messages")]

@@ -6,17 +6,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from bench.harness.benchmark import (
-    Benchmark,
-    Cell,
-    Contender,
-    Goal,
-    Group,
-    Measured,
-    Ref,
-    Run,
-    ratio,
-)
+from bench.harness.benchmark import Benchmark, Cell, Contender, Group, measure_cells
+from bench.harness.measurements import Goal, Ref, ratio
 from bench.report.results import Column
 
 OURS = "ours"
@@ -48,28 +39,24 @@ KIB = Column("kib", "KiB", 2, explains="Resident memory of the process for each 
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """The amount of work."""
+    """The amount of work; the defaults are a full run."""
 
-    repetitions: int
-    asks: int
-    tells: int
-    peer_asks: int
-    idle: int
-    warm: int
-    turns: int
-    peer_turns: int
-    turn_repetitions: int
-    histories: tuple[int, ...]
-    known: tuple[int, ...]
-    callers: tuple[int, ...]
-    seconds: float
+    repetitions: int = 15
+    asks: int = 20_000
+    tells: int = 100_000
+    peer_asks: int = 3_000
+    idle: int = 10_000
+    warm: int = 1_000
+    turns: int = 300
+    peer_turns: int = 20
+    turn_repetitions: int = 3
+    histories: tuple[int, ...] = (100, 1_000, 10_000)
+    known: tuple[int, ...] = (100, 1_000, 10_000)
+    callers: tuple[int, ...] = (10, 100)
+    seconds: float = 3.0
 
 
-FULL = Plan(
-    repetitions=15, asks=20_000, tells=100_000, peer_asks=3_000, idle=10_000, warm=1_000,
-    turns=300, peer_turns=20, turn_repetitions=3, histories=(100, 1_000, 10_000),
-    known=(100, 1_000, 10_000), callers=(10, 100), seconds=3.0,
-)  # fmt: skip
+FULL = Plan()
 # Half a minute: hermes-agent takes three seconds to start, and 15 more for 100 turns at once.
 QUICK = Plan(
     repetitions=3, asks=3_000, tells=20_000, peer_asks=300, idle=3_000, warm=200,
@@ -122,10 +109,10 @@ def _message_cells(plan: Plan) -> tuple[Cell, ...]:
     return (
         Cell(ASK, "ask: one caller, one actor", MESSAGES,
              "One caller sends a request to one actor, waits for the reply and repeats. The actor "
-             "adds one to a number, so only the message passing is measured.", ask, on_disk=False),
+             "adds one to a number, so only the message passing is measured.", ask, given=()),
         Cell(TELL, "tell: until all are processed", MESSAGES,
              "One caller sends messages without waiting, until the last one is processed.", tell,
-             on_disk=False),
+             given=()),
     )  # fmt: skip
 
 
@@ -211,11 +198,6 @@ def goals(plan: Plan) -> list[Goal]:
     ]  # fmt: skip
 
 
-def measure(run: Run) -> Measured:
-    plan = QUICK if run.options.quick else FULL
-    return run.measure_cells(plan, groups(plan), goals(plan))
-
-
 RUNTIME = Benchmark(
     name="runtime",
     about="Messages between actors, and whole durable turns, compared with peers in one run.",
@@ -227,5 +209,5 @@ RUNTIME = Benchmark(
         "autogen-core": "bench.peers.autogen_agents",
         "hermes-agent": "bench.peers.hermes_gateway",
     },
-    measure=measure,
+    measure=measure_cells(FULL, QUICK, groups, goals),
 )

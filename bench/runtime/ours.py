@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import gc
 import os
-import subprocess
-import sys
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from pathlib import Path
 
 import apsw
+import httpx2
 import trio
 
-from bench.harness.driver import WARM_UP, Figures, serve
+from bench.harness.driver import WARM_UP, Figures, call_in_new_process, serve
 from bench.harness.sample_text import role, session_id, text
 from bench.harness.trio_timing import time_trio
-from bench.store.ours import settings
+from bench.store.ours import check_connection
 from hermes import open_runtime
+from hermes.agents.chat import ChatAgent
+from hermes.agents.providers.base import Completion, Delta, Endpoint
+from hermes.agents.providers.openai_chat import OpenAIChat
+from hermes.config import Config
 from hermes.messages import Message
 from hermes.store import SessionStore, open_store
 
 HISTORY = 10
 FILLERS = 100
 WARM_UP_CROWD = 3
+UNUSED = Endpoint(base_url="http://127.0.0.1:9/v1", model="m")
+GROUP = 100
+TALKING = 10
 
 
 async def reply_at_once(_: object) -> str:
@@ -37,9 +45,7 @@ async def fill(path: Path, history: int, sessions: int, chats: int = 1) -> None:
     """Create a file with this many sessions; the first `chats` of them have a history."""
     rows = [Message(role(turn), text(0, turn)) for turn in range(history)]
     async with open_store(path) as store:  # as the runtime opens it
-        durability = await store.run_alone(settings)
-        if durability != {"wal": 1, "synchronous": 2}:
-            raise AssertionError(f"our store is opened with {durability}")
+        await store.run_alone(check_connection)
 
         async def add(first: int) -> None:
             for number in range(first, sessions, FILLERS):
@@ -103,11 +109,68 @@ def used_bytes(path: Path) -> int:
     return (pages - free) * each
 
 
+class ReplyAtOnce(OpenAIChat):
+    """A provider without the network."""
+
+    async def complete(self, body: bytes, on_delta: Callable[[Delta], None]) -> Completion:
+        await trio.lowlevel.checkpoint()
+        return Completion(Message("assistant", text(0, 1)))
+
+
+def resident_bytes() -> int:
+    """The resident memory of this process, after a garbage collection."""
+    gc.collect()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+async def _in_groups(
+    do: Callable[..., Awaitable[object]], numbers: range, size: int, *texts: str
+) -> None:
+    """A few at a time: the memory of concurrent requests is not that of actors."""
+    for first in range(numbers.start, numbers.stop, size):
+        async with trio.open_nursery() as nursery:
+            for number in range(first, min(first + size, numbers.stop)):
+                nursery.start_soon(do, key_of(number), *texts)
+
+
+async def idle(path: str, count: int) -> float:
+    """KiB of an actor without work."""
+    async with open_runtime(Path(path), agent=reply_at_once) as runtime:
+
+        async def begin(key: str) -> None:
+            await runtime.conversation(key).new()
+
+        await _in_groups(begin, range(GROUP), GROUP)
+        before = resident_bytes()
+        await _in_groups(begin, range(GROUP, GROUP + count), GROUP)
+        check_rows((await runtime.admin.statistics()).actors, GROUP + count)
+        return (resident_bytes() - before) / count / 1024
+
+
+async def warm(path: str, count: int) -> float:
+    """KiB of an actor that has just replied: its agent, its transcript and its prompt."""
+    await fill(Path(path), HISTORY - 2, 2 * count, chats=2 * count)
+    async with (
+        httpx2.AsyncClient() as client,
+        open_runtime(
+            Path(path),
+            build_agent=lambda _: ChatAgent(ReplyAtOnce(client, UNUSED)),
+            config=Config(max_agents=3 * count),
+        ) as runtime,
+    ):
+        # The first half fills SQLite's cache and Python's memory pools.
+        await _in_groups(runtime.ask, range(count), TALKING, text(0, 0))
+        before = resident_bytes()
+        await _in_groups(runtime.ask, range(count, 2 * count), TALKING, text(0, 0))
+        check_rows((await runtime.admin.statistics()).agents, 2 * count)
+        check_rows(len(await runtime.conversation(key_of(count)).history()), HISTORY)
+        return (resident_bytes() - before) / count / 1024
+
+
 def memory(path: str, what: str, count: int) -> Figures:
     """Measure memory in a fresh process; this one has unused memory by now."""
-    program = [sys.executable, "-m", "bench.runtime.memory", what, path, str(count)]
-    done = subprocess.run(program, check=True, stdout=subprocess.PIPE, text=True)
-    return {"kib": float(done.stdout)}
+    return {"kib": call_in_new_process(trio.run, {"idle": idle, "warm": warm}[what], path, count)}
 
 
 if __name__ == "__main__":

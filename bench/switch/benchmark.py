@@ -13,18 +13,8 @@ from pathlib import Path
 
 import attrs
 
-from bench.harness.benchmark import (
-    Benchmark,
-    Goal,
-    Measured,
-    Measurements,
-    Ref,
-    Run,
-    progress,
-    ratio,
-    remove,
-    rotate,
-)
+from bench.harness.benchmark import Benchmark, Measured, Run, progress, remove, rotate
+from bench.harness.measurements import Goal, Measurements, Ref, ratio
 from bench.harness.process import Driver
 from bench.report.results import Column, Table
 from bench.switch import figures, workload
@@ -109,15 +99,14 @@ class Scripts:
     def _perform(self, text: str, label: str, work: workload.Plan, pattern: str) -> Performance:
         """Let one contender perform a script; the model's cache is empty at the start."""
         progress(f"{text}: {label}")
-        path, file = self.folder / "fresh", self.folder / "script.json"
-        script = workload.script(work, pattern)
-        workload.save(script, file)
+        path, model = self.folder / "fresh", self.drivers["model"]
         driver = self.drivers["hermes-agent" if label == THEIRS else "ours"]
-        url = self.drivers["model"].about["url"]
-        record = driver.ask("run", path=str(path), url=url, script=str(file), label=label)
-        requests = self.drivers["model"].ask("take")["requests"]
+        script = {"plan": asdict(work), "pattern": pattern, "label": label}
+        record = driver.ask("run", path=str(path), url=model.about["url"], **script)
+        requests = model.ask("take")["requests"]
         remove(path)
-        return Performance(script, record, requests, workload.opening_turns(work))
+        steps = workload.script(work, pattern)
+        return Performance(steps, record, requests, workload.opening_turns(work))
 
     def _add(self, cell: str, runs: Mapping[str, Sequence[Performance]]) -> None:
         """Add the figures of all contenders and of the oracle."""

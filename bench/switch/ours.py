@@ -147,9 +147,9 @@ async def open_process(script: Script) -> AsyncIterator[Ours]:
         yield Ours(script, runtime, policy)
 
 
-async def run(path: str, url: str, script: str, label: str) -> dict[str, Any]:
+async def run(path: str, url: str, plan: Any, pattern: str, label: str) -> dict[str, Any]:
     """Perform a script on a new file, with a new runtime after each restart; return the record."""
-    steps = workload.load(Path(script))
+    steps = workload.script(workload.Plan(**plan), pattern)
     record, builder = Record(), Builder(policies.BY_LABEL[label])
     with SessionStore(Path(path)) as store:
         writer = OtherWriter(steps, record, store.append_message)

@@ -8,12 +8,10 @@ while a turn runs, and in one pattern the process restarts.
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 from bench.harness.sample_text import TEXTS, text
 
@@ -96,9 +94,6 @@ class Restart:
 
 
 Step = Turn | Write | Compress | Restart
-_STEPS: Mapping[str, Callable[..., Step]] = {
-    kind.__name__: kind for kind in (Turn, Write, Compress, Restart)
-}
 
 
 # Every message starts with a tag, by which it is recognized wherever it appears.
@@ -252,13 +247,3 @@ def parts(steps: Sequence[Step]) -> list[list[Step]]:
         else:
             done[-1].append(step)
     return done
-
-
-def save(steps: Sequence[Step], path: Path) -> None:
-    """Write a script to a file."""
-    path.write_text(json.dumps([[type(step).__name__, asdict(step)] for step in steps]))
-
-
-def load(path: Path) -> list[Step]:
-    """Read a script from a file."""
-    return [_STEPS[kind](**fields) for kind, fields in json.loads(path.read_text())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.harness.benchmark import Ref
+from bench.harness.measurements import Ref
 from bench.harness.process import open_drivers
 from bench.switch import benchmark as switch, policies, workload
 from bench.switch.figures import Prices

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from bench.harness.benchmark import Goal, Measurements, Ref, ratio
+from bench.harness.measurements import Goal, Measurements, Ref, ratio
 from bench.report.results import Column, Result, Table
 
 COLUMNS = (Column("ms", "p50 ms", 2, explains="Median."), Column("s", "s", explains="Time."))

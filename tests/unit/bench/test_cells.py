@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 from bench.agents import benchmark as agents
 from bench.command import RESULTS
-from bench.harness.benchmark import Cell, Contender, Database, Group, Measurements, Ref, run_cells
-from bench.harness.process import DriverFailed
+from bench.harness.benchmark import Cell, Contender, Database, Group, run_cells
+from bench.harness.driver import check_durability
+from bench.harness.measurements import Measurements, Ref
 from bench.report import results
 from bench.runtime import benchmark as runtime
 from bench.store import benchmark as store
@@ -135,14 +138,7 @@ def test_contenders_take_turns_on_databases_that_are_filled_and_removed(tmp_path
     assert [ref.who for ref in found.figures] == ["a", "b", "c"]
 
 
-def test_a_store_with_less_durability_stops_the_benchmark(tmp_path):
-    class Driver:
-        def __init__(self, synchronous):
-            self.synchronous = synchronous
-
-        def ask(self, do, path):
-            return {"wal": 1.0, "synchronous": self.synchronous}
-
-    store.check_durability({"ours": Driver(2.0), "baselines": Driver(0.0)}, tmp_path)
-    with pytest.raises(DriverFailed, match="peer does not have the same durability"):
-        store.check_durability({"ours": Driver(2.0), "peer": Driver(1.0)}, tmp_path)
+def test_a_store_with_less_durability_stops_the_benchmark():
+    with closing(apsw.Connection(":memory:")) as connection, pytest.raises(AssertionError) as told:
+        check_durability(connection.execute)
+    assert str(told.value) == "the store does not have the same durability: ['memory', 2]"

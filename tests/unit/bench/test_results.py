@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.harness.benchmark import Goal, Measurements, Ref
+from bench.harness.measurements import Goal, Measurements, Ref
 from bench.report import results
 from bench.report.results import CommandError, Spread
 from tests.support.bench import result
