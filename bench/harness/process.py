@@ -18,10 +18,7 @@ import attrs
 from bench import peers_env
 
 ROOT = Path(__file__).parents[2]
-PEERS = "bench.peers."
-START_TIMEOUT = 60.0
-RESPONSE_TIMEOUT = 900.0
-STOP_TIMEOUT = 10.0
+TIMEOUT = 900.0
 
 
 class DriverFailed(Exception):
@@ -42,16 +39,16 @@ class Driver:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"do": do, "with": arguments}) + "\n")
         self.process.stdin.flush()
-        response = self.read(RESPONSE_TIMEOUT)
+        response = self.read()
         if "error" in response:
             raise DriverFailed(f"{self.name} {do}: {response['error']}\n{self._end_of_log()}")
         figures: dict[str, Any] = response["figures"]
         return figures
 
-    def read(self, timeout: float) -> dict[str, Any]:
+    def read(self) -> dict[str, Any]:
         """Read one line of the driver, which is killed if it takes too long."""
         assert self.process.stdout is not None
-        timer = threading.Timer(timeout, self.kill)
+        timer = threading.Timer(TIMEOUT, self.kill)
         timer.start()
         try:
             line = self.process.stdout.readline()
@@ -61,15 +58,6 @@ class Driver:
             raise DriverFailed(f"{self.name} exited without a response\n{self._end_of_log()}")
         response: dict[str, Any] = json.loads(line)
         return response
-
-    def stop(self) -> None:
-        """Close the driver's standard input, upon which it exits; kill it if it does not."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        try:
-            self.process.wait(STOP_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            self.kill()
 
     def kill(self) -> None:
         """Kill the driver and its children.
@@ -84,15 +72,10 @@ class Driver:
 
 @contextmanager
 def open_driver(name: str, module: str, python: Path, folder: Path) -> Iterator[Driver]:
-    """Start a driver with a new home directory; it is stopped when the block ends."""
+    """Start a driver with a new home directory; it is killed when the block ends."""
     home, log = folder / f"home-{name}", folder / f"{name}.log"
     home.mkdir()
-    environment = {
-        "PATH": os.environ.get("PATH", ""),
-        "HOME": os.fspath(home),
-        "HERMES_HOME": os.fspath(home),
-        "PYTHONPATH": os.fspath(ROOT),
-    }
+    homes = dict.fromkeys(("HOME", "HERMES_HOME"), os.fspath(home))
     with log.open("w") as errors:
         process = subprocess.Popen(
             [python, "-m", module],
@@ -100,18 +83,16 @@ def open_driver(name: str, module: str, python: Path, folder: Path) -> Iterator[
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env=environment,
+            env={"PATH": os.environ.get("PATH", ""), "PYTHONPATH": os.fspath(ROOT), **homes},
             cwd=home,
             process_group=0,  # the driver and its children can be killed together
         )
+    driver = Driver(name, process, log)
     with process:
-        driver = Driver(name, process, log)
         try:
             yield driver
-        except BaseException:
-            driver.kill()  # it may be busy for minutes with work that nobody needs any more
-            raise
-        driver.stop()
+        finally:
+            driver.kill()  # it has nothing to save, and may be busy for minutes
 
 
 @contextmanager
@@ -124,11 +105,11 @@ def open_drivers(folder: Path, modules: Mapping[str, str]) -> Iterator[dict[str,
     drivers = {}
     with ExitStack() as stack:
         for name, module in modules.items():
-            peer = module.startswith(PEERS)
+            peer = module.startswith("bench.peers.")
             python = peers_env.interpreter(name) if peer else Path(sys.executable)
             if python is not None:
                 opened = open_driver(name, module, python, folder)
                 drivers[name] = stack.enter_context(opened)
         for driver in drivers.values():
-            driver.about = driver.read(START_TIMEOUT)
+            driver.about = driver.read()
         yield drivers
