@@ -51,19 +51,15 @@ def run(benchmarks: Sequence[Benchmark], options: argparse.Namespace) -> int:
         measured.append(result)
         print(f"{tables.render(result)}\n\nresults written to {files[benchmark.name]}\n")
     results.write_text(page, render_page(measured if options.out else results.read_folder(folder)))
-    print("\n".join([*_missed(measured), *failed, f"page written to {page}"]))
-    return 1 if failed else 0
-
-
-def _missed(measured: Sequence[Result]) -> list[str]:
-    """List the goals that failed."""
-    return [
+    missed = [
         f"FAIL {result.benchmark}: {goal.goal}: {goal.measured.text(2)} {goal.unit}, "
         f"target {goal.target}"
         for result in measured
         for goal in result.goals
         if goal.outcome == "FAIL" and goal.measured
     ]
+    print("\n".join([*missed, *failed, f"page written to {page}"]))
+    return 1 if failed else 0
 
 
 def show(files: Sequence[Path], page: Path | None, *, write: bool) -> int:

@@ -20,6 +20,7 @@ from contextlib import chdir, closing, contextmanager
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
+from unittest.mock import patch
 
 import run_agent
 from gateway.config import Platform, load_gateway_config
@@ -67,15 +68,15 @@ Message = dict[str, object]
 @contextmanager
 def new_home(path: str, config: str, url: str) -> Iterator[Path]:
     """Create a home, in which new processes run until the block ends; then it is removed."""
-    home, before = Path(path), {**os.environ}
+    home, initial = Path(path), Path("/proc/self/environ").read_text().rstrip("\0").split("\0")
+    environment = dict(each.split("=", 1) for each in initial)  # importing hermes-agent changes it
+    environment.update(HOME=path, HERMES_HOME=path, GATEWAY_ALLOW_ALL_USERS="true")
     home.mkdir()
     (home / "config.yaml").write_text(config.replace("URL", url))
-    os.environ.update(HOME=path, HERMES_HOME=path, GATEWAY_ALLOW_ALL_USERS="true")
     try:
-        with chdir(home):
+        with patch.dict(os.environ, environment, clear=True), chdir(home):
             yield home
     finally:
-        os.environ.update(before)
         shutil.rmtree(home)
 
 

@@ -1,8 +1,6 @@
 """The switching benchmark: how often agents are rebuilt when users switch sessions, and the cost.
 
-The runtime, the store, the agent and its model over HTTP are real. The contenders are our policy,
-hermes-agent through its gateway, other policies inside our runtime, broken ones, and the
-oracle, which knows the script.
+The runtime, the store, the agent and its model over HTTP are real; README.md describes the rows.
 """
 
 from __future__ import annotations
@@ -19,34 +17,29 @@ from bench.harness.process import Driver
 from bench.report.results import Column, Table
 from bench.switch import figures, workload
 from bench.switch.figures import SHARE_OF_BEST, Performance, Prices
-from bench.switch.policies import BEFORE, CONTENDERS, EVERY_SWITCH, OURS, Contender
+from bench.switch.policies import BEFORE, CONTENDERS, EVERY_SWITCH, OURS
 
 ALL = "all patterns"
 ORACLE = "the oracle: computed, not run"
 THEIRS = "hermes-agent 0.19.0, its own gateway; prompt kept"
 GROWING = (OURS, BEFORE, EVERY_SWITCH)
+WORK = workload.Plan(users=3, sessions=4, turns=32, writes=0.3)
 
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """The amount of work."""
+    """The amount of work; the defaults are a full run."""
 
-    repetitions: int
-    work: workload.Plan
+    repetitions: int = 3
+    work: workload.Plan = WORK
     patterns: tuple[str, ...] = tuple(workload.PATTERNS)
-    contenders: tuple[Contender, ...] = CONTENDERS
-    sessions: tuple[int, ...]
+    sessions: tuple[int, ...] = (1, 2, 4, 8)
     """Sessions per user, to show how the cost grows with them."""
-    lengths: tuple[int, ...]
+    lengths: tuple[int, ...] = (10, 40, 160)
     """Turns of a user, to show how the cost grows with the length of a history."""
 
 
-FULL = Plan(
-    repetitions=3,
-    work=workload.Plan(users=3, sessions=4, turns=32, writes=0.3),
-    sessions=(1, 2, 4, 8),
-    lengths=(10, 40, 160),
-)
+FULL = Plan()
 QUICK = Plan(
     repetitions=1,
     work=workload.Plan(users=2, sessions=2, turns=8, writes=0.4, restarts=1),
@@ -77,7 +70,7 @@ class Scripts:
 
     def run(self) -> Measurements:
         peers = [THEIRS] if "hermes-agent" in self.drivers else []
-        labels = [*(each.label for each in self.plan.contenders), *peers]
+        labels = [*(each.label for each in CONTENDERS), *peers]
         for repetition in range(self.plan.repetitions):
             self._patterns(rotate(labels, repetition), repetition)
         for cell, work in growing(self.plan).items():

@@ -1,8 +1,6 @@
 """The script of the switching benchmark: the same steps for every contender.
 
-Users have several sessions each, all under one session_key, and switch between them by a pattern.
-Some turns call a tool, some sessions are compressed, another writer adds messages to sessions, also
-while a turn runs, and in one pattern the process restarts.
+The drivers of peers import this and `performer`, so both use the standard library only.
 """
 
 from __future__ import annotations
