@@ -67,7 +67,8 @@ def show(files: Sequence[Path], page: Path | None, *, write: bool) -> int:
     shown = [results.read(file) for file in files] or results.read_folder(RESULTS)
     target = RESULTS / REPORT if write else page
     if write:
-        results.write_text(README, tables.fill(README.read_text(), shown))
+        made = {result.benchmark: tables.render(result) for result in shown}
+        results.write_text(README, tables.fill(README.read_text(), "results", made))
     if target:
         results.write_text(target, render_page(shown))
         print(f"page written to {target}")

@@ -77,7 +77,7 @@ def groups(plan: Plan) -> list[Group]:
 def _turns(plan: Plan, history: int, explains: str) -> Cell:
     name, work = turn_cell(history), {"history": history}
     ours = Contender(OURS, "ours", "turns", {**work, "count": plan.turns})
-    theirs = Contender(THEIRS, "hermes-agent", "model_turns", {**work, "count": plan.peer_turns})
+    theirs = Contender(THEIRS, "hermes-agent", "turns", {**work, "count": plan.peer_turns})
     title, given = f"{name} of history, over HTTP", ("path", "url")
     return Cell(name, title, TURN, explains, (ours, theirs), given)
 

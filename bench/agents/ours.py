@@ -3,41 +3,18 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from pathlib import Path
 from time import perf_counter
 
 import httpx2
 import trio
 
 from bench.agents.model import LONG_REPLY
-from bench.harness.driver import WARM_UP, Figures, importing, serve
-from bench.harness.sample_text import text
-from bench.harness.trio_timing import time_trio
-from bench.runtime.ours import check_rows, fill, key_of
-from hermes import open_runtime
-from hermes.agents import Endpoint, chat_agents
+from bench.harness.driver import Figures, importing, serve
+from bench.runtime.ours import turns
+from hermes.agents import Endpoint
 from hermes.agents.providers.base import Delta
 from hermes.agents.providers.openai_chat import OpenAIChat
 from hermes.messages import Message
-
-
-async def turns(path: str, url: str, history: int, count: int) -> Figures:
-    """Sequential turns of one chat."""
-    await fill(Path(path), history, 1)
-    async with (
-        chat_agents(Endpoint(base_url=url, model="m"), system="Be kind.") as agents,
-        open_runtime(Path(path), build_agent=agents.build, agent_spec=agents.agent_spec) as runtime,
-    ):
-
-        async def ask_once(caller: int, turn: int) -> None:
-            reply = await runtime.ask(key_of(caller), text(0, turn))
-            if reply.text != text(0, 0):
-                raise AssertionError(f"the reply was {reply.text!r}")
-
-        run = await time_trio(ask_once, 1, 0.0, count)
-        stored = await runtime.conversation(key_of(0)).history()
-        check_rows(len(stored), history + 2 * (WARM_UP + count))
-    return run.figures_with_cpu()
 
 
 async def streaming(url: str, times: int) -> Figures:

@@ -35,7 +35,6 @@ from bench.harness.sample_text import role, session_id, text
 
 ABOUT = {"hermes-agent": version("hermes-agent"), "sqlite": sqlite3.sqlite_version}
 DATABASE = "state.db"
-HISTORY = 10
 WARM_UP = 2  # the first turn of a chat creates its agent
 UNUSED = "http://127.0.0.1:9/v1"  # the stub never calls a model
 CONFIG = """\
@@ -225,24 +224,19 @@ def check(expected: dict[str, list[str]], sessions: int) -> None:
 
 
 def turns(
-    path: str, history: int, sessions: int, count: int, callers: int = 1, seconds: float = 0
+    path: str,
+    history: int,
+    sessions: int = 1,
+    callers: int = 1,
+    count: int = 0,
+    seconds: float = 0.0,
+    url: str = "",
 ) -> Figures:
-    """Sequential turns of one chat, in a home with this many sessions."""
-    with new_home(path, CONFIG, UNUSED):
+    """Concurrent chats in a home with this many sessions; with a URL, the real agent replies."""
+    with new_home(path, CONFIG, url or UNUSED):
         work = sessions, callers, history, seconds, count
-        return driver.call_in_new_process(measure, *work, False)
-
-
-def turns_at_once(path: str, callers: int, seconds: float) -> Figures:
-    """Concurrent chats, each waiting for its reply before the next message."""
-    return turns(path, HISTORY, callers, 0, callers, seconds)
-
-
-def model_turns(path: str, url: str, history: int, count: int) -> Figures:
-    """Sequential turns of one chat with the real agent and a model at this URL."""
-    with new_home(path, CONFIG, url):
-        return driver.call_in_new_process(measure, 1, 1, history, 0, count, True)
+        return driver.call_in_new_process(measure, *work, bool(url))
 
 
 if __name__ == "__main__":
-    serve(ABOUT, turns, turns_at_once, model_turns, driver.importing)
+    serve(ABOUT, turns, driver.importing)

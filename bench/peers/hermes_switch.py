@@ -28,14 +28,7 @@ from hermes_state import SessionDB
 from tools.registry import registry
 
 from bench.harness.driver import call_in_new_process, serve
-from bench.peers.hermes_gateway import (
-    ABOUT,
-    DATABASE,
-    event,
-    new_home,
-    source,
-    start_gateway,
-)
+from bench.peers import hermes_gateway
 from bench.switch import workload
 from bench.switch.performer import OtherWriter, Performer, Record, ms_since
 from bench.switch.workload import Compress, Step
@@ -89,7 +82,7 @@ class Theirs(Performer):
     async def say(self, user: int, text: str) -> str:
         TimedAgent.created.clear()
         self.sent += 1
-        message = event(user, text, f"{os.getpid()}-{self.sent}")
+        message = hermes_gateway.event(user, text, f"{os.getpid()}-{self.sent}")
         return str(await self.runner._handle_message(message))
 
     def session_of(self, user: int) -> str:
@@ -115,7 +108,7 @@ class Theirs(Performer):
         return workload.finding(arguments["word"])
 
     def _key(self, user: int) -> str:
-        return str(self.runner._session_key_for_source(source(user)))
+        return str(self.runner._session_key_for_source(hermes_gateway.source(user)))
 
 
 def perform(steps: list[Step], record: Record) -> Record:
@@ -123,7 +116,7 @@ def perform(steps: list[Step], record: Record) -> Record:
     run_agent.AIAgent = TimedAgent
 
     async def perform_all() -> None:
-        runner, db = start_gateway(), SessionDB()
+        runner, db = hermes_gateway.start_gateway(), SessionDB()
         theirs = Theirs(record, OtherWriter(steps, record, db.append_message), runner)
         registry.register(workload.TOOL, TOOLSET, dict(workload.TOOL_SCHEMA), theirs.look_up)
         for step in steps:
@@ -138,11 +131,11 @@ def perform(steps: list[Step], record: Record) -> Record:
 def run(path: str, url: str, plan: Any, pattern: str, **_: object) -> dict[str, object]:
     """Perform the script with a model at this URL, each part in a new process."""
     steps, record = workload.script(workload.Plan(**plan), pattern), Record()
-    with new_home(path, CONFIG, url) as home:
+    with hermes_gateway.new_home(path, CONFIG, url) as home:
         (home / "SOUL.md").write_text(SOUL)
         for part in workload.parts(steps):
             record = call_in_new_process(perform, part, record)
-        with closing(sqlite3.connect(home / DATABASE)) as connection:
+        with closing(sqlite3.connect(home / hermes_gateway.DATABASE)) as connection:
             # A compression archives rows, so a message that is in no row is lost.
             stored = [row[0] for row in connection.execute("SELECT content FROM messages")]
     record.lost = workload.missing(steps, stored)
@@ -150,4 +143,4 @@ def run(path: str, url: str, plan: Any, pattern: str, **_: object) -> dict[str, 
 
 
 if __name__ == "__main__":
-    serve(ABOUT, run)
+    serve(hermes_gateway.ABOUT, run)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import attrs
 
 from bench.harness.benchmark import Benchmark, Cell, Contender, Group, measure_cells
@@ -138,28 +136,31 @@ def turn_cells(plan: Plan) -> list[Cell]:
     many = "Sequential turns in one conversation, with this many stored conversations."
     crowd = "This many concurrent conversations, each waiting for its reply."
     history, known, callers = over_history(plan), over_known(plan), over_callers(plan)
-    cells = [_turns(plan, FEW, short, HISTORY, 1)]
-    cells += [_turns(plan, history[size], long, size, 1) for size in plan.histories]
-    cells += [_turns(plan, known[size], many, HISTORY, size) for size in plan.known]
-    for size in plan.callers:
-        work = {"callers": size, "seconds": plan.seconds}
-        cells.append(_both(callers[size], crowd, "turns_at_once", work, work))
-    return cells
+    return [
+        _turns(plan, FEW, short),
+        *(_turns(plan, history[size], long, history=size) for size in plan.histories),
+        *(_turns(plan, known[size], many, sessions=size) for size in plan.known),
+        *(_turns(plan, callers[size], crowd, callers=size) for size in plan.callers),
+    ]
 
 
-def _turns(plan: Plan, name: str, explains: str, history: int, sessions: int) -> Cell:
+def _turns(
+    plan: Plan,
+    name: str,
+    explains: str,
+    history: int = HISTORY,
+    sessions: int = 1,
+    callers: int = 1,
+) -> Cell:
     # Points between the smallest and the largest only show the shape: half as many turns suffice.
     share = 1 if name in {FEW, *largest(plan)} else 2
-    size = {"history": history, "sessions": sessions}
-    ours, theirs = ({**size, "count": n // share} for n in (plan.turns, plan.peer_turns))
-    return _both(name, explains, "turns", ours, theirs)
-
-
-def _both(
-    name: str, explains: str, do: str, ours: Mapping[str, object], theirs: Mapping[str, object]
-) -> Cell:
-    both = Contender(OURS, "ours", do, ours), Contender(GATEWAY, "hermes-agent", do, theirs)
-    return Cell(name, f"a durable turn: {name}", (*TURN, DISK), explains, both)
+    size = {"history": history, "sessions": max(sessions, callers), "callers": callers}
+    amounts: list[dict[str, float]] = [{"count": n // share} for n in (plan.turns, plan.peer_turns)]
+    if callers > 1:
+        amounts = [{"seconds": plan.seconds}] * 2
+    ours = Contender(OURS, "ours", "turns", {**size, **amounts[0]})
+    theirs = Contender(GATEWAY, "hermes-agent", "turns", {**size, **amounts[1]})
+    return Cell(name, f"a durable turn: {name}", (*TURN, DISK), explains, (ours, theirs))
 
 
 def goals(plan: Plan) -> list[Goal]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from bench.harness.driver import WARM_UP, Figures, call_in_new_process, serve
 from bench.harness.sample_text import role, session_id, text
 from bench.harness.trio_timing import time_trio
 from bench.store.ours import check_connection
-from hermes import open_runtime
+from hermes import Runtime, open_runtime
+from hermes.agents import chat_agents
 from hermes.agents.chat import ChatAgent
 from hermes.agents.providers.base import Completion, Delta, Endpoint
 from hermes.agents.providers.openai_chat import OpenAIChat
@@ -61,34 +63,47 @@ async def fill(path: Path, history: int, sessions: int, chats: int = 1) -> None:
         blocking.index_pending()  # so that timed turns do not index older messages
 
 
-async def turns(path: str, history: int, sessions: int, count: int) -> Figures:
-    """Sequential turns of one chat, in a file with this many sessions."""
-    await fill(Path(path), history, sessions)
-    return await _turns(Path(path), history, 1, 0.0, count)
-
-
-async def turns_at_once(path: str, callers: int, seconds: float) -> Figures:
-    """Concurrent chats, each waiting for its reply before the next message."""
-    await fill(Path(path), HISTORY, callers, chats=callers)
-    return await _turns(Path(path), HISTORY, callers, seconds, 0)
-
-
-async def _turns(path: Path, history: int, callers: int, seconds: float, count: int) -> Figures:
-    before = used_bytes(path)
+async def turns(
+    path: str,
+    history: int,
+    sessions: int = 1,
+    callers: int = 1,
+    count: int = 0,
+    seconds: float = 0.0,
+    url: str = "",
+) -> Figures:
+    """Concurrent chats in a file with this many sessions; with a URL, `ChatAgent` replies."""
+    file, asked = Path(path), [0] * callers
+    await fill(file, history, sessions, chats=callers)
+    before = used_bytes(file)
     warm_up = WARM_UP if callers == 1 else WARM_UP_CROWD
-    asked = [0] * callers
-    async with open_runtime(path, agent=reply_at_once) as runtime:
+    async with _open(file, url) as runtime:
 
         async def ask_once(caller: int, turn: int) -> None:
-            await runtime.ask(key_of(caller), text(caller, turn))
+            reply = await runtime.ask(key_of(caller), text(caller, turn))
+            if reply.text != text(0, 0):
+                raise AssertionError(f"the reply was {reply.text!r}")
             asked[caller] += 1
 
         run = await time_trio(ask_once, callers, seconds, count, turns=warm_up, stalls=False)
         for caller, turns in enumerate(asked):
             stored = await runtime.conversation(key_of(caller)).history()
             check_rows(len(stored), history + 2 * turns)
-    grown = used_bytes(path) - before
-    return {**run.figures_with_cpu(), "disk_bytes": grown / sum(asked)}
+    grown = {} if url else {"disk_bytes": (used_bytes(file) - before) / sum(asked)}
+    return {**run.figures_with_cpu(), **grown}
+
+
+@asynccontextmanager
+async def _open(path: Path, url: str) -> AsyncIterator[Runtime]:
+    if not url:
+        async with open_runtime(path, agent=reply_at_once) as runtime:
+            yield runtime
+        return
+    async with (
+        chat_agents(Endpoint(base_url=url, model="m"), system="Be kind.") as agents,
+        open_runtime(path, build_agent=agents.build, agent_spec=agents.agent_spec) as runtime,
+    ):
+        yield runtime
 
 
 def check_rows(stored: int, expected: int) -> None:
@@ -175,4 +190,4 @@ def memory(path: str, what: str, count: int) -> Figures:
 
 if __name__ == "__main__":
     about = {"hermes": version("hermes-runtime"), "trio": version("trio")}
-    serve(about, turns, turns_at_once, memory, run=trio.run)
+    serve(about, turns, memory, run=trio.run)
