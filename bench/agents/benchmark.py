@@ -1,7 +1,4 @@
-"""The agents benchmark: turns with a model over HTTP, streaming, and imports.
-
-The model is the loopback model of `hermes.testing` in a separate process; it replies at once.
-"""
+"""The agents benchmark: turns with a model over HTTP, streaming, and imports."""
 
 from __future__ import annotations
 

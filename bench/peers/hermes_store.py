@@ -60,7 +60,7 @@ def append_awaited(path: str, callers: int, seconds: float, count: int = 0) -> F
     return figures
 
 
-def fill(path: str, sessions: int, turns: int) -> Figures:
+def fill(path: str, sessions: int, turns: int) -> None:
     """Add rows in bulk, but through its write path, so that its search triggers run."""
     db = SessionDB(Path(path))
     now = time.time()
@@ -74,13 +74,11 @@ def fill(path: str, sessions: int, turns: int) -> Figures:
         while db._execute_write(add_chunk):
             pass
 
-    started = perf_counter()
     add(ADD_SESSIONS, ((session_id(number), now, turns) for number in range(sessions)))
     numbers = itertools.product(range(turns), range(sessions))  # rows of sessions interleave
     add(ADD_MESSAGES, ((session_id(n), role(turn), text(n, turn), now) for turn, n in numbers))
     db.optimize_fts()  # it does this after every 1,000 writes; a pending merge would be unfair
     db.close()
-    return {"seconds": perf_counter() - started}
 
 
 def size(path: str, sessions: int, turns: int) -> Figures:

@@ -1,11 +1,5 @@
 """hermes-agent 0.19.0 performs the script of the switching benchmark, in a new home.
 
-The configuration is the default except for this: The script's tool is the only toolset. SOUL.md is
-a part of the common system prompt, so that together with hermes-agent's own text the prompt is as
-long as ours; a longer prompt would have a larger cached share. /new needs no confirmation. Disabled
-are a download, the titles (a model request beside the turns), a long onboarding message, and
-requests that only a local server gets, five for each new agent.
-
 An agent counts as built for a turn if it was created while the turn ran and is in the gateway's
 cache afterwards. The agent that /compress creates for itself is in no turn and in no cache.
 """
@@ -35,7 +29,9 @@ from bench.switch.workload import Compress, Step
 
 TOOLSET = "bench"
 SOUL = "\n".join(workload.SYSTEM.splitlines()[:9])
-"""hermes-agent adds 4,400 characters, which is as long as the other eleven lines."""
+"""hermes-agent adds 4,400 characters, as many as the other eleven lines have: a longer prompt than
+ours would have a larger cached share."""
+# The default configuration except for this:
 CONFIG = f"""\
 model:
   default: stub
@@ -45,9 +41,9 @@ model:
   context_length: 200000
   ollama_num_ctx: 0  # otherwise each new agent sends requests to a local server
 platform_toolsets:
-  telegram: [{TOOLSET}, no_mcp]
+  telegram: [{TOOLSET}, no_mcp]  # only the tool of the script, as for ours
 approvals:
-  destructive_slash_confirm: false
+  destructive_slash_confirm: false  # /new needs no confirmation
 security:
   tirith_enabled: false  # it would be downloaded
 onboarding:
@@ -56,7 +52,7 @@ auxiliary:
   compression:
     context_length: 200000  # otherwise each compression sends requests to a local server
   title_generation:
-    enabled: false
+    enabled: false  # an extra request beside the first turn
 """
 
 

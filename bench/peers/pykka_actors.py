@@ -16,10 +16,7 @@ class Adder(pykka.ThreadingActor):
 
 
 def ask(count: int) -> Figures:
-    """Run on one core: whether two threads share a core is chance, and one core is faster.
-
-    With two cores, waking the other thread makes a request three to four times slower.
-    """
+    """Run on one core: with two, waking the other thread is three to four times slower."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(allowed)[:1])
     adder = Adder.start()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
 from bench.harness.benchmark import Benchmark, Cell, Contender, Group, measure_cells
@@ -63,25 +65,18 @@ QUICK = Plan(
 )  # fmt: skip
 
 
-def over_history(plan: Plan) -> dict[int, str]:
-    """The cells in which only the transcript grows."""
-    return {HISTORY: FEW, **{size: f"{size:,} messages of history" for size in plan.histories}}
-
-
-def over_known(plan: Plan) -> dict[int, str]:
-    """The cells in which only the number of stored sessions grows."""
-    return {1: FEW, **{size: f"{size:,} known sessions" for size in plan.known}}
-
-
-def over_callers(plan: Plan) -> dict[int, str]:
-    """The cells in which only the number of concurrent sessions grows."""
-    return {1: FEW, **{size: f"{size:,} sessions at once" for size in plan.callers}}
+def growing(plan: Plan) -> dict[str, dict[int, str]]:
+    """The cells in which only the transcript, the stored or the concurrent sessions grow."""
+    return {
+        "history": {HISTORY: FEW, **{n: f"{n:,} messages of history" for n in plan.histories}},
+        "sessions": {1: FEW, **{n: f"{n:,} known sessions" for n in plan.known}},
+        "callers": {1: FEW, **{n: f"{n:,} sessions at once" for n in plan.callers}},
+    }
 
 
 def largest(plan: Plan) -> list[str]:
     """The cells with the longest history, the most known and the most concurrent sessions."""
-    growing = (over_history(plan), over_known(plan), over_callers(plan))
-    return [list(cells.values())[-1] for cells in growing]
+    return [list(cells.values())[-1] for cells in growing(plan).values()]
 
 
 def groups(plan: Plan) -> list[Group]:
@@ -132,31 +127,29 @@ def turn_cells(plan: Plan) -> list[Cell]:
         "A turn accepts a message, runs an agent that replies with a fixed text, and commits the "
         "reply; what remains is the cost of the runtime. One conversation of ten messages."
     )
-    long = "Sequential turns in one conversation of this length."
-    many = "Sequential turns in one conversation, with this many stored conversations."
-    crowd = "This many concurrent conversations, each waiting for its reply."
-    history, known, callers = over_history(plan), over_known(plan), over_callers(plan)
+    explained = {
+        "history": "Sequential turns in one conversation of this length.",
+        "sessions": "Sequential turns in one conversation, with this many stored conversations.",
+        "callers": "This many concurrent conversations, each waiting for its reply.",
+    }
     return [
-        _turns(plan, FEW, short),
-        *(_turns(plan, history[size], long, history=size) for size in plan.histories),
-        *(_turns(plan, known[size], many, sessions=size) for size in plan.known),
-        *(_turns(plan, callers[size], crowd, callers=size) for size in plan.callers),
+        _turns(plan, FEW, short, {}),
+        *(
+            _turns(plan, name, explained[what], {what: size})
+            for what, cells in growing(plan).items()
+            for size, name in cells.items()
+            if name != FEW
+        ),
     ]
 
 
-def _turns(
-    plan: Plan,
-    name: str,
-    explains: str,
-    history: int = HISTORY,
-    sessions: int = 1,
-    callers: int = 1,
-) -> Cell:
+def _turns(plan: Plan, name: str, explains: str, grown: Mapping[str, int]) -> Cell:
     # Points between the smallest and the largest only show the shape: half as many turns suffice.
     share = 1 if name in {FEW, *largest(plan)} else 2
-    size = {"history": history, "sessions": max(sessions, callers), "callers": callers}
     amounts: list[dict[str, float]] = [{"count": n // share} for n in (plan.turns, plan.peer_turns)]
-    if callers > 1:
+    size = {"history": HISTORY, "sessions": 1, "callers": 1, **grown}
+    if size["callers"] > 1:
+        size["sessions"] = size["callers"]
         amounts = [{"seconds": plan.seconds}] * 2
     ours = Contender(OURS, "ours", "turns", {**size, **amounts[0]})
     theirs = Contender(GATEWAY, "hermes-agent", "turns", {**size, **amounts[1]})

@@ -1,7 +1,4 @@
-"""Driver of message passing: the mailbox of our actors, Trio's channels, and the scheduler alone.
-
-Every actor adds one to a number.
-"""
+"""Driver of message passing: our mailbox, Trio's channels, and the scheduler alone."""
 
 from __future__ import annotations
 

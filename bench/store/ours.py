@@ -56,9 +56,8 @@ async def append_awaited(path: str, callers: int, seconds: float, count: int = 0
         return run.figures_with_search(perf_counter() - started, hits)
 
 
-async def fill(path: str, sessions: int, turns: int) -> Figures:
+async def fill(path: str, sessions: int, turns: int) -> None:
     """Fill a file by concurrent callers, so that rows interleave; then complete the index."""
-    started = perf_counter()
     async with open_store(Path(path)) as store:
 
         async def add(first: int) -> None:
@@ -74,7 +73,6 @@ async def fill(path: str, sessions: int, turns: int) -> Figures:
                 nursery.start_soon(add, first)
     with SessionStore(Path(path)) as blocking:
         blocking.index_pending()
-    return {"seconds": perf_counter() - started}
 
 
 async def size(path: str, sessions: int, turns: int) -> Figures:

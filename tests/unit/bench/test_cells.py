@@ -82,11 +82,8 @@ def test_the_goals_and_tables_are_those_of_the_committed_results(module):
 @pytest.mark.parametrize("plan", [runtime.FULL, runtime.QUICK], ids=["full", "quick"])
 def test_a_runtime_cell_is_as_large_as_its_name_says_for_both_sides(plan):
     asked = {cell.name: cell.contenders for cell in runtime.turn_cells(plan)}
-    for over, name in (
-        (runtime.over_history, "history"), (runtime.over_known, "sessions"),
-        (runtime.over_callers, "callers"),
-    ):  # fmt: skip
-        sizes = {size: asked[cell][0].arguments.get(name, 1) for size, cell in over(plan).items()}
+    for name, grown in runtime.growing(plan).items():
+        sizes = {size: asked[cell][0].arguments[name] for size, cell in grown.items()}
         assert sizes == {size: size for size in sizes}
     for contenders in asked.values():
         work = [
@@ -96,9 +93,10 @@ def test_a_runtime_cell_is_as_large_as_its_name_says_for_both_sides(plan):
 
 
 def test_the_full_runtime_plan_spans_three_orders_of_magnitude():
-    assert list(runtime.over_history(runtime.FULL)) == [10, 100, 1_000, 10_000]
-    assert list(runtime.over_known(runtime.FULL)) == [1, 100, 1_000, 10_000]
-    assert list(runtime.over_callers(runtime.FULL)) == [1, 10, 100]
+    history, known, callers = map(list, runtime.growing(runtime.FULL).values())
+    assert history == [10, 100, 1_000, 10_000]
+    assert known == [1, 100, 1_000, 10_000]
+    assert callers == [1, 10, 100]
 
 
 class FakeDriver:
