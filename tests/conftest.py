@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import hypothesis
@@ -10,8 +11,13 @@ import pytest
 from hermes import open_runtime
 from hermes.agents import asyncio_agent
 from hermes.testing import CountingBuilder, inline
+from tests.support.examples import FULL, SHORT
+from tests.support.folders import memory_folder
 from tests.support.processes import foreign
 from tests.support.stores import World
+
+MEASURE_PROGRAMS = pytest.StashKey[str | None]()
+"""The setting of Coverage that makes it measure the programs that a test starts."""
 
 
 def pytest_addoption(parser):
@@ -19,15 +25,29 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    # The same examples in every `make test`, so that it does not fail by chance for somebody else's
-    # change; `make prove` looks for new ones.
-    hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
-    hypothesis.settings.register_profile("exploring", deadline=None)
+    # The same few examples in every `make test`, so that it does not fail by chance for somebody
+    # else's change; `make prove` looks for new ones.
+    hypothesis.settings.register_profile(
+        "repeatable", derandomize=True, deadline=None, max_examples=SHORT
+    )
+    hypothesis.settings.register_profile("exploring", deadline=None, max_examples=FULL)
     prove = config.getoption("--prove")
     hypothesis.settings.load_profile("exploring" if prove else "repeatable")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # Started in the background of a shell: programs of the tests would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if folder := memory_folder():
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder))  # for tmp_path
+    # Measuring a program doubles its time, and most programs run what other tests cover.
+    config.stash[MEASURE_PROGRAMS] = os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
+
+
+@pytest.fixture
+def measure_programs(request, monkeypatch):
+    """Measure the coverage of the programs that this test starts."""
+    setting = request.config.stash[MEASURE_PROGRAMS]
+    if setting is not None:
+        monkeypatch.setenv("COVERAGE_PROCESS_CONFIG", setting)
 
 
 @pytest.fixture

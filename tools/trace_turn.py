@@ -8,8 +8,7 @@ sends the reply. The trace covers all threads and tasks until the reply is marke
 function of `hermes/` of which a line ran counts with all of its lines, executed or not:
 
 - `code`: lines from `def` to the end, without decorators, docstrings, blank lines and comments;
-- `ran`: those of them that were executed;
-- `physical`: lines from the first decorator to the end.
+- `ran`: those of them that were executed.
 
 Lambdas and nested functions belong to the function around them, and no line counts twice. A value
 type counts if the path constructs it and the core handles it, unless `NOT_COUNTED` lists it.
@@ -259,11 +258,6 @@ class Function:
         """Its lines of code that were executed."""
         return {(file, line) for file, line in self.code if line in self.executed}
 
-    @property
-    def physical(self) -> set[tuple[str, int]]:
-        """All of its lines."""
-        return {(self.file, n) for n in range(self.compiled.co_firstlineno, span(self.node).stop)}
-
 
 def functions(tracer: Tracer) -> list[Function]:
     """The functions that ran; comprehensions are lines of the function around them."""
@@ -317,7 +311,6 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
     files: int
     code: int
     ran: int
-    physical: int
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -342,7 +335,6 @@ def total(found: Iterable[Function]) -> Total:
         files=len({each.file for each in found}),
         code=len({line for each in found for line in each.code}),
         ran=len({line for each in found for line in each.ran}),
-        physical=len({line for each in found for line in each.physical}),
     )
 
 
@@ -377,13 +369,12 @@ def sizes(file: str, found: Iterable[Function]) -> Mapping[str, int]:
 
 def text(measured: Report, *, every_function: bool) -> Iterator[str]:
     """The report, line by line."""
-    yield "One warm turn, from `ask` to the sent reply: all lines of every function that ran."
-    yield "code: without decorators, docstrings, blank lines and comments; ran: those executed."
-    yield "*: part of the core."
-    yield f"\n {'':<15}{'functions':>10}{'files':>7}{'code':>7}{'ran':>6}{'physical':>10}"
+    yield "One warm turn, from `ask` to the sent reply. *: part of the core."
+    yield "code: the lines of every function that ran; ran: those that were executed."
+    yield f"\n {'':<15}{'functions':>10}{'files':>7}{'code':>7}{'ran':>6}"
     for name, each in {**measured.groups, "CORE": measured.core, "PATH": measured.path}.items():
         star = "*" if name in CORE else " "
-        row = f"{each.functions:>10}{each.files:>7}{each.code:>7}{each.ran:>6}{each.physical:>10}"
+        row = f"{each.functions:>10}{each.files:>7}{each.code:>7}{each.ran:>6}"
         yield f"{star}{name:<15}{row}"
     yield f"\nvalue types of the core: {len(measured.core_types)}: {', '.join(measured.core_types)}"
     yield f"not counted: {', '.join(measured.not_counted)}"

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any, Final, TypeVar
 
 import apsw
@@ -19,7 +20,7 @@ import attrs
 import msgspec
 import trio
 
-from hermes.actors.kernel.mailbox import Mailbox, Request, ask, serve
+from hermes.actors.kernel.mailbox import Mailbox, Request, serve
 from hermes.errors import ActorStopped, Overloaded, StoreError, StoreFailed
 from hermes.messages import Accepted, Boundary, Hooks, OutboxRow, Transcript
 from hermes.store.connection import Database, translate
@@ -137,7 +138,7 @@ class StoreActor:
 
     def transact(self, work: Work[R]) -> Coroutine[object, object, R]:
         """Run the work in the next group commit and return its result."""
-        return ask(self._requests, _Write(transaction=work))
+        return _Write(transaction=work).wait(self._requests)
 
     def transact_alone(self, work: Work[R]) -> Coroutine[object, object, R]:
         """Run long work in a transaction of its own, so that it delays no group commit."""
@@ -146,7 +147,7 @@ class StoreActor:
 
     def run_alone(self, function: Callable[[Database], R]) -> Coroutine[object, object, R]:
         """Run a function on the writing connection, outside of any transaction."""
-        return ask(self._requests, _Alone(function=function))
+        return _Alone(function=function).wait(self._requests)
 
     def snapshot(self, work: Work[R]) -> Coroutine[object, object, R]:
         """Run work that only reads, in one read transaction."""
@@ -236,23 +237,17 @@ class StoreActor:
         self.close()
 
     @trio.lowlevel.enable_ki_protection
-    async def _handle(self, batch: list[Request[Any]]) -> None:
+    async def _handle(self, batch: list[Any]) -> None:
         """Commit a batch in order; work that must run alone splits it."""
         try:
-            writes: list[_Write[Any]] = []
-            for request in batch:
-                if isinstance(request, _Alone):
-                    await self._commit(writes)
-                    await self._run_alone(request)
-                    writes = []
-                elif isinstance(request, _Write) and not request.abandoned:
-                    writes.append(request)
-            await self._commit(writes)
+            for kind, requests in groupby(batch, type):
+                await (self._commit if kind is _Write else self._run_alone)(requests)
         except BaseException as error:
             self._fail(error)
             raise
 
-    async def _commit(self, writes: Sequence[_Write[Any]]) -> None:
+    async def _commit(self, requests: Iterable[_Write[Any]]) -> None:
+        writes = [request for request in requests if not request.abandoned]
         if not writes:
             return
         writer, check = self._connections.writer, self._connections.guard.check
@@ -289,15 +284,16 @@ class StoreActor:
         if tx.boundaries:
             self._hooks.notify()
 
-    async def _run_alone(self, request: _Alone[Any]) -> None:
-        if request.abandoned:
-            return
-        try:
-            value = await self._connections.writer.run(request.function)
-        except Exception as error:  # noqa: BLE001 - the answer to this request
-            request.fail(translate(error))
-        else:
-            request.answer(value)
+    async def _run_alone(self, requests: Iterable[_Alone[Any]]) -> None:
+        for request in requests:
+            if request.abandoned:
+                continue
+            try:
+                value = await self._connections.writer.run(request.function)
+            except Exception as error:  # noqa: BLE001 - the answer to this request
+                request.fail(translate(error))
+            else:
+                request.answer(value)
 
     async def _checkpoint(self) -> None:
         try:

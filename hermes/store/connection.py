@@ -98,7 +98,7 @@ class Database(apsw.Connection):
         try:
             self.execute("INSERT INTO search (search) VALUES ('flush')")
         finally:
-            self.abandon()
+            self.roll_back()
         self.search_stale = False
 
     def begin_reading(self) -> None:
@@ -109,7 +109,8 @@ class Database(apsw.Connection):
     def _require_usable(self) -> None:
         if self.fatal is not None:
             raise StoreFailed(f"the store has stopped: {self.fatal}") from self.fatal
-        self.abandon()
+        if self.in_transaction:  # left open by Ctrl-C
+            self.roll_back()
 
     def commit(self) -> None:
         """Commit the transaction.
@@ -126,10 +127,15 @@ class Database(apsw.Connection):
             self.fatal = StoreFailed(f"{unknown}; open the store again to see")
             raise self.fatal from error
 
-    def abandon(self) -> None:
-        """Roll back a transaction that Ctrl-C left open; Ctrl-C can also interrupt a rollback."""
-        if self.in_transaction:
+    def roll_back(self) -> None:
+        """Roll back the transaction, if there is one: Ctrl-C can also interrupt a rollback."""
+        if not self.in_transaction:
+            return
+        try:
             self.execute("ROLLBACK")
+        except apsw.Error as error:
+            self.fatal = StoreFailed(f"the database cannot be rolled back: {error}")
+            raise self.fatal from error
 
     def close(self, force: bool = False) -> None:
         """Close the file. Errors are logged: they cannot affect committed data."""

@@ -57,12 +57,11 @@ def commit_group(
         finally:
             tx.close()
         db.commit()
-    except Exception as error:  # noqa: BLE001 - the answer to one request, or to all
-        _roll_back(db)
+    except BaseException as error:
+        db.roll_back()
+        if not isinstance(error, Exception):
+            raise
         return _after_rollback(db, clock, check, batch, error)
-    except BaseException:
-        _roll_back(db)
-        raise
     return Group(outcomes, [tx])
 
 
@@ -116,16 +115,6 @@ def commit_one(db: Database, clock: Clock, check: Callable[[], None], work: Work
     return result.unwrap() if isinstance(result, Error) else result
 
 
-def _roll_back(db: Database) -> None:
-    if not db.in_transaction:
-        return
-    try:
-        db.execute("ROLLBACK")
-    except apsw.Error as error:
-        db.fatal = StoreFailed(f"the database cannot be rolled back: {error}")
-        raise db.fatal from error
-
-
 def read(db: Database, clock: Clock, work: Work[R]) -> R:
     """Run a request that only reads, in one read transaction."""
     try:
@@ -138,4 +127,4 @@ def read(db: Database, clock: Clock, work: Work[R]) -> R:
     except apsw.Error as error:
         raise translate(error, "nothing was read") from error
     finally:
-        _roll_back(db)
+        db.roll_back()

@@ -80,7 +80,7 @@ class SessionStore(StoreVerbs):
             try:
                 value = commit_one(self._db, self._clock, self._guard.check, work)
             except BaseException:
-                self._db.abandon()
+                self._db.roll_back()
                 raise
             if self._db.checkpoint_due:
                 self._checkpoint()
@@ -97,7 +97,7 @@ class SessionStore(StoreVerbs):
             try:
                 return read(self._db, self._clock, work)
             except BaseException:
-                self._db.abandon()
+                self._db.roll_back()
                 raise
 
     def browse(self, work: Work[R]) -> R:

@@ -88,9 +88,9 @@ class Thread:
 
 def _resume(task: trio.lowlevel.Task, result: Maybe[R], then: Then[R] | None) -> None:
     """Call `then` with the result, then resume the task; in Trio's thread, outside of any task."""
-    if then is not None and isinstance(result, Value):
+    if then is not None and type(result) is Value:
         after = outcome.capture(then, result.value)
-        result = after if isinstance(after, Error) else result
+        result = after if type(after) is Error else result
     trio.lowlevel.reschedule(task, result)
 
 

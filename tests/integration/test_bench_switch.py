@@ -29,7 +29,7 @@ def found(tmp_path_factory):
 
 
 def outcomes(found, label):
-    """Whether the goals about rebuilds, about foreign writes and about tokens are met."""
+    """Whether the goals about rebuilds, about writes by others and about tokens are met."""
     return [found.judge(goal).outcome for goal in switch.policy_goals(label)]
 
 

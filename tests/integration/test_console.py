@@ -26,6 +26,7 @@ from hermes.outbound import outbox_rows
 from hermes.testing import MemoryAdapter, ScriptedAgent, forever
 from tests.support.tty import ALT_ENTER, END, ENTER, INTERRUPT, TAB, UP, Tty
 
+pytestmark = pytest.mark.usefixtures("measure_programs")
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-W", "error", "-m", "tests.support.console_program"]
 HERMES = [sys.executable, "-W", "error", "-m", "hermes.run"]

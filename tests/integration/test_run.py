@@ -13,6 +13,7 @@ from hermes.agents.offline import FALLBACK
 from hermes.testing import open_model
 from tests.support.tty import Tty
 
+pytestmark = pytest.mark.usefixtures("measure_programs")
 HELLO = f"You said: hello\n{FALLBACK}\n"
 
 

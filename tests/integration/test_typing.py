@@ -37,14 +37,7 @@ def check(checker, *arguments):
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("checker", CHECKERS)
-def test_a_program_on_the_public_api_has_no_type_errors(checker, tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(f"# pyright: strict\n{SAMPLE.read_text()}")
-    code, said = check(checker, program)
-    assert code == 0, said
-
-
+IMPORTS = "import hermes\nimport hermes.agents\nimport hermes.embed\nimport hermes.store\n"
 MISTAKES = {
     "hermes.open_runtim": "open_runtim",
     "hermes.embed.start_runtim": "start_runtim",
@@ -56,16 +49,28 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("checker", CHECKERS)
-def test_mistakes_are_found(checker, tmp_path):
-    program = tmp_path / "program.py"
-    imports = "import hermes\nimport hermes.agents\nimport hermes.embed\nimport hermes.store\n"
-    program.write_text(imports + "".join(f"print({mistake})\n" for mistake in MISTAKES))
-    code, said = check(checker, program)
+@pytest.fixture(scope="module", params=CHECKERS)
+def output(request, tmp_path_factory):
+    """The output of one run of a checker on a correct program and on one with mistakes."""
+    folder = tmp_path_factory.mktemp("programs")
+    correct, wrong = folder / "correct.py", folder / "wrong.py"
+    correct.write_text(f"# pyright: strict\n{SAMPLE.read_text()}")
+    wrong.write_text(IMPORTS + "".join(f"print({mistake})\n" for mistake in MISTAKES))
+    code, said = check(request.param, correct, wrong)
     assert code == 1, said
-    first = imports.count("\n") + 1
+    return said
+
+
+def test_a_program_on_the_public_api_has_no_type_errors(output):
+    assert "correct.py" not in output
+    assert "wrong.py" in output
+
+
+def test_mistakes_are_found(output):
+    first = IMPORTS.count("\n") + 1
     for line, word in enumerate(MISTAKES.values(), first):
-        assert [s for s in said.splitlines() if f"program.py:{line}:" in s and word in s], said
+        found = [s for s in output.splitlines() if f"wrong.py:{line}:" in s and word in s]
+        assert found, output
 
 
 def test_every_exported_symbol_has_a_declared_type():

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+ENOUGH = 2**30
+"""The free bytes that a file system in memory must have."""
 
-def quick_directory() -> TemporaryDirectory[str]:
-    """A temporary directory in memory, if the machine has one: flushing costs nothing there."""
+
+def memory_folder() -> Path | None:
+    """Return a folder in memory, if the machine has a large one: flushing costs nothing there."""
     memory = Path("/dev/shm")
     usable = memory.is_dir() and os.access(memory, os.W_OK)
-    return TemporaryDirectory(prefix="hermes-", dir=memory if usable else None)
+    return memory if usable and shutil.disk_usage(memory).free >= ENOUGH else None
+
+
+def quick_directory() -> TemporaryDirectory[str]:
+    """Return a temporary directory, in memory if possible."""
+    return TemporaryDirectory(prefix="hermes-", dir=memory_folder())
 
 
 @contextmanager

@@ -9,7 +9,7 @@ the work, not to every request: `fail_after` costs more than a request.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 from outcome import Error
@@ -133,7 +133,7 @@ class _Receiver(Protocol[M_contra]):
 
 @attrs.define(eq=False, weakref_slot=False)
 class Request(Generic[R]):
-    """A message that asks for an answer; one task can wait for it, once.
+    """A message that asks for an answer; one task can wait for it.
 
     `work` is what the actor is asked to do, if it cannot be told from the type of the request.
     """
@@ -144,7 +144,7 @@ class Request(Generic[R]):
     abandoned: bool = attrs.field(default=False, init=False)
     """Whether the waiting task was cancelled, so that nobody is interested any more."""
     _task: Task | None = attrs.field(default=None, init=False)
-    _answer: R | Error | None = attrs.field(default=None, init=False)
+    _answer: Any = attrs.field(default=None, init=False)
 
     def answer(self, value: R | Error) -> None:
         """Answer the request, unless that was done before; an `Error` lets it fail."""
@@ -161,30 +161,29 @@ class Request(Generic[R]):
 
     # No Ctrl-C between checking for an answer and parking: only a parked task may be woken.
     @enable_ki_protection
-    async def wait(self) -> R:
-        """Wait for the answer and return it, or raise the error."""
+    async def wait(self, sent_to: _Receiver[Request[R]] | None = None) -> R:
+        """Wait for the answer and return it, or raise the error.
+
+        With `sent_to`, the request is first sent to that mailbox.
+        """
+        if sent_to is not None:
+            sent_to.send_nowait(self)
         if not self.answered:
             self._task = current_task()
             await wait_task_rescheduled(self._abort)
-        answer, self._answer = self._answer, None
-        if not isinstance(answer, Error):
-            return cast(R, answer)
+        answer: R | Error = self._answer
         try:
-            answer.unwrap()
-        finally:  # or the traceback of the error would keep it alive
-            del answer
+            if type(answer) is Error:  # `isinstance` would ask an abstract base class: slower
+                raise answer.error
+            return answer
+        finally:  # or the traceback of an error would keep it and the request alive
+            del self, answer
 
     @enable_ki_protection
     def _abort(self, _: object) -> Abort:
         self._task = None
         self.abandoned = True
         return Abort.SUCCEEDED
-
-
-async def ask(mailbox: _Receiver[Request[R]], request: Request[R]) -> R:
-    """Send a request and wait for the answer."""
-    mailbox.send_nowait(request)
-    return await request.wait()
 
 
 async def serve(

@@ -18,7 +18,7 @@ from hermes.messages import (
     Transcript,
 )
 from hermes.store.conversations import codec, inbox, search, sessions
-from hermes.store.transaction import Row, Transaction
+from hermes.store.transaction import Transaction, Value
 
 _INSERT = (
     "INSERT INTO arrivals (id, role, content, created_at, platform_message_id, extra) "
@@ -123,8 +123,8 @@ def append_message(  # noqa: PLR0913 - the fields of a message
         earlier = _find_platform_message(tx, session_id, platform_message_id)
         if earlier is not None:
             return Appended(earlier, _require_open(tx, session_id).head, duplicate=True)
-    counters, rows = _insert(tx, session_id, [message])
-    return Appended(rows[0][0], counters.head)
+    head, rows = append_rows(tx, session_id, [message])
+    return Appended(rows[0].id, head)
 
 
 def append_messages(tx: Transaction, session_id: str, messages: Sequence[Message]) -> Head:
@@ -136,18 +136,27 @@ def append_rows(
     tx: Transaction, session_id: str, messages: Sequence[Message]
 ) -> tuple[Head, list[StoredMessage]]:
     """Do the same as `append_messages`; return the appended rows as they are stored, too."""
-    new: list[Message] = []
+    values: list[tuple[Value, ...]] = []
     seen: set[str | None] = set()
+    calls = 0
     for message in messages:
         platform_id = message.platform_message_id
-        if platform_id is None or (
-            platform_id not in seen and not _find_platform_message(tx, session_id, platform_id)
+        if platform_id is not None and (
+            platform_id in seen or _find_platform_message(tx, session_id, platform_id)
         ):
-            new.append(message)
-            seen.add(platform_id)
-    if not new:
+            continue
+        seen.add(platform_id)
+        at = tx.now if message.timestamp is None else message.timestamp
+        extra = codec.encode_extra(message)  # may raise, so it comes before the first write
+        values.append((message.role, codec.text_of(message), at, platform_id, extra))
+        calls += len(message.tool_calls)
+    if not values:
         return _require_open(tx, session_id).head, []
-    counters, rows = _insert(tx, session_id, new)
+    counters = _update_counters(tx, session_id, len(values), len(values), calls)
+    first = counters.no * codec.SPAN + counters.seq - len(values) + 1
+    rows = [(message_id, *row) for message_id, row in enumerate(values, first)]
+    tx.run_each(_INSERT, rows)
+    tx.unindexed = True
     return counters.head, codec.to_messages(rows)
 
 
@@ -156,29 +165,6 @@ def _find_platform_message(
 ) -> int | None:
     row = tx.one(FIND_PLATFORM_MESSAGE, session_id, platform_message_id)
     return None if row is None else int(row[0])
-
-
-def _insert(
-    tx: Transaction, session_id: str, messages: Sequence[Message]
-) -> tuple[_Counters, list[Row]]:
-    """Insert messages as one block; return the new counters, and the rows as they are stored."""
-    values = [
-        (
-            message.role,
-            codec.text_of(message),
-            tx.now if message.timestamp is None else message.timestamp,
-            message.platform_message_id,
-            codec.encode_extra(message),  # validates, so it comes before the first write
-        )
-        for message in messages
-    ]
-    number = len(values)
-    counters = _update_counters(tx, session_id, number, number, codec.tool_calls_in(messages))
-    first = counters.no * codec.SPAN + counters.seq - number + 1
-    rows = [(message_id, *row) for message_id, row in enumerate(values, first)]
-    tx.run_each(_INSERT, rows)
-    tx.unindexed = True
-    return counters, rows
 
 
 def _live_messages(tx: Transaction, no: int, first: int = 0) -> list[StoredMessage]:
@@ -291,7 +277,7 @@ def edit_message(tx: Transaction, session_id: str, message_id: int, content: str
         tool_name=edited.tool_name,
         finish_reason=edited.finish_reason,
     )
-    return _insert(tx, session_id, [changed, *rest])[0].head
+    return append_messages(tx, session_id, [changed, *rest])
 
 
 def _require_live(tx: Transaction, counters: _Counters, message_id: int) -> None:

@@ -7,12 +7,13 @@ import tempfile
 from pathlib import Path
 
 import apsw
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, given, strategies as st
 
 from hermes.store import Clock, SessionStore
 from hermes.store.maintenance.cleanup import session_ids
 from tests.support.agent_homes import NOW, Home
 from tests.support.agent_imports import dump, run_import
+from tests.support.examples import examples
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # hundreds of files, quickly
 NAMES = st.sampled_from(["a", "b", "c", "d", "e", "", "x" * 201, "\x1b", "é"])
@@ -83,7 +84,7 @@ def write_all(home, sessions, messages, usage):
         home.insert("session_model_usage", **fields)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@examples(60, suppress_health_check=[HealthCheck.too_slow])
 @given(
     sessions=st.lists(SESSION, max_size=6),
     messages=st.lists(MESSAGE, max_size=12),

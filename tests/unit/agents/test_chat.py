@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from hermes.agents.chat import RETRYING, _DeltaRelay
 from hermes.events import (
@@ -15,6 +15,7 @@ from hermes.events import (
 )
 from hermes.messages import Message, ToolCall
 from hermes.transcript.rows import rows_from_events
+from tests.support.examples import examples
 from tests.support.turns import running_turn
 
 TOOL_EVENTS = [
@@ -34,7 +35,7 @@ def final_text(attempts):
     return final
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(attempts, st.booleans(), st.booleans())
 def test_what_is_kept_is_what_was_shown_last_in_one_piece(attempts, after_a_tool, reasoning):
     turn = running_turn()

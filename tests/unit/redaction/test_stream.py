@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from hermes.redaction import (
     REDACTED,
@@ -18,6 +18,7 @@ from hermes.redaction import (
 )
 from hermes.redaction.keys import key_stream
 from hermes.redaction.stream import RECHECK_LENGTH, IncrementalStream
+from tests.support.examples import examples
 from tests.support.secrets import ENCODINGS, KEYS, PEM, SECRET
 
 VALUES = [
@@ -71,7 +72,7 @@ values = st.lists(st.sampled_from(VALUES), min_size=1, max_size=4, unique=True)
 cases = values.flatmap(lambda some: st.tuples(st.just(some), fragments(*some), positions))
 
 
-@settings(max_examples=600)
+@examples(600)
 @given(cases)
 def test_chunks_are_redacted_like_the_whole_text(case):
     secrets, text, cuts = case
@@ -79,7 +80,7 @@ def test_chunks_are_redacted_like_the_whole_text(case):
     assert "".join(streamed(redact.stream(), split(text, cuts))) == redact(text)
 
 
-@settings(max_examples=600)
+@examples(600)
 @given(
     fragments(*KEYS, "Bearer \n", "key-", "AIza", "sk-learn", "12345:", "x" * 20, "-", " ", "9"),
     positions,
@@ -88,7 +89,7 @@ def test_chunks_of_key_like_text_are_redacted_like_the_whole_text(text, cuts):
     assert "".join(streamed(key_stream(), split(text, cuts))) == redact_keys(text)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     st.sampled_from(sorted(ENCODINGS)),
     st.sampled_from([SECRET, PEM.splitlines()[1], "x7/y+0-secret", "pässwörd"]),
@@ -106,7 +107,7 @@ def test_no_encoded_secret_passes_in_chunks(encoding, secret, before, after, cut
     assert REDACTED in output
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(values, fragments(*ESCAPES, "abc", "x7"), positions)
 def test_chunks_with_escapes_are_redacted_like_the_whole_text(secrets, text, cuts):
     plain = [secret for secret in secrets if not re.search(r"[%&\\]", secret)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 from hermes.testing.prefix_cache import BYTES_PER_TOKEN, CacheUsage, PrefixCache, count_tokens
+from tests.support.examples import examples
 
 BLOCK, MINIMUM, TTL = 2, 6, 10.0
 
@@ -38,7 +39,7 @@ class SimpleCache:
 PROMPTS = st.lists(st.sampled_from([b"aaaa", b"bbbb", b"cc"]), max_size=14).map(b"".join)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     seen=st.lists(
         st.tuples(st.sampled_from("kl"), PROMPTS, st.sampled_from([0.0, 3.0, 9.9])), max_size=12

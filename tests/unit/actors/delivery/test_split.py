@@ -213,7 +213,7 @@ def test_a_grapheme_cluster_above_the_limit_is_split():
 
 
 def test_splitting_a_long_text_takes_linear_time():
-    text = "\n".join(f"line {n} " + "word " * 10 for n in range(20_000)) + "👍" + "x" * 50_000
+    text = "\n".join(f"line {n} " + "word " * 10 for n in range(5_000)) + "👍" + "x" * 50_000
     assert "".join(split(text, 4096)).replace("\n", "").startswith("line 0 word")
 
 

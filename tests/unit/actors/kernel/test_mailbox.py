@@ -17,7 +17,7 @@ import trio
 from hypothesis import given, strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from hermes.actors.kernel.mailbox import Mailbox, Request, ask, refuse, serve
+from hermes.actors.kernel.mailbox import Mailbox, Request, refuse, serve
 from hermes.errors import ActorStopped, Overloaded, StoreFailed
 
 
@@ -265,6 +265,16 @@ async def test_none_is_an_answer():
     assert await request.wait() is None
 
 
+async def test_an_answer_can_be_asked_for_again():
+    answered, failed = Request(), Request()
+    answered.answer(1)
+    failed.fail(ValueError("no"))
+    for _ in range(2):
+        assert await answered.wait() == 1
+        with pytest.raises(ValueError, match="no"):
+            await failed.wait()
+
+
 async def test_an_answer_and_a_cancellation_at_once_return_the_answer():
     for first in ("answer", "cancel"):
         request, got = Request(), []
@@ -286,7 +296,7 @@ async def test_an_answer_and_a_cancellation_at_once_return_the_answer():
         assert request.answered
 
 
-@pytest.mark.parametrize("how", ["wait", "ask"])
+@pytest.mark.parametrize("how", ["early", "late"])
 async def test_a_raised_error_is_not_kept_alive_by_its_traceback(how):
     class Marked(ValueError):
         pass
@@ -304,7 +314,7 @@ async def test_a_raised_error_is_not_kept_alive_by_its_traceback(how):
         gc.disable()
         try:
             try:
-                await (failed() if how == "wait" else ask(box, Request()))
+                await (failed() if how == "early" else Request().wait(box))
             except Marked as error:
                 gone = weakref.ref(error)
             assert gone() is None
@@ -320,7 +330,7 @@ async def test_an_answer_is_not_kept_by_an_actor_that_waits():
         request.answer(Answer())
 
     async with serving(handle) as box:
-        answer = await ask(box, Request())
+        answer = await Request().wait(box)
         gone = weakref.ref(answer)
         del answer
         assert gone() is None
@@ -344,7 +354,7 @@ async def test_an_actor_answers_in_order_and_each_caller_gets_its_own_answer():
 
     async def one(box, n):
         asked.append(n)
-        got[n] = await ask(box, Request(functools.partial(number, n)))
+        got[n] = await Request(functools.partial(number, n)).wait(box)
 
     async with serving(handle) as box:
         async with trio.open_nursery() as nursery:
@@ -377,7 +387,7 @@ async def test_when_an_actor_raises_every_request_fails(place, limit, autojump_c
         await answer(request)
 
     async def one(box, n):
-        outcomes[n] = await outcome(ask, box, Request(nine))
+        outcomes[n] = await outcome(Request(nine).wait, box)
 
     box = Mailbox()
     with trio.fail_after(10):
@@ -391,7 +401,7 @@ async def test_when_an_actor_raises_every_request_fails(place, limit, autojump_c
     assert len(outcomes) == 100
     assert len(stopped) == 100 - place
     with pytest.raises(ActorStopped):
-        await ask(box, Request(nine))
+        await Request(nine).wait(box)
 
 
 @pytest.mark.parametrize("waiting", [0, 1, 100])
@@ -403,7 +413,7 @@ async def test_when_an_actor_is_cancelled_every_request_fails(waiting, autojump_
         await trio.sleep_forever()
 
     async def one(box):
-        outcomes.append(await outcome(ask, box, Request(nine)))
+        outcomes.append(await outcome(Request(nine).wait, box))
 
     box = Mailbox()
     with trio.fail_after(10):
@@ -439,10 +449,10 @@ async def test_a_cancelled_caller_blocks_nothing(autojump_clock):
     async with serving() as box:
         with trio.CancelScope() as scope:
             scope.cancel()
-            await ask(box, Request(work))
+            await Request(work).wait(box)
         assert scope.cancelled_caught
         with trio.fail_after(30):
-            assert await ask(box, Request(nine)) == 9
+            assert await Request(nine).wait(box) == 9
         assert done == [1]
 
 
@@ -454,7 +464,7 @@ async def test_a_refused_request_fails_and_the_mailbox_continues():
         await answer(request)
 
     async def one(box):
-        outcomes.append(await outcome(ask, box, Request(nine)))
+        outcomes.append(await outcome(Request(nine).wait, box))
 
     async with serving(handle, capacity=3) as box:
         async with trio.open_nursery() as nursery:
@@ -506,7 +516,7 @@ async def test_the_error_a_mailbox_is_closed_with_reaches_waiting_and_later_call
         raise RuntimeError("my own")
 
     async def one():
-        outcomes.append(await outcome(ask, box, Request(nine)))
+        outcomes.append(await outcome(Request(nine).wait, box))
 
     async with trio.open_nursery() as nursery:
         for _ in range(3):
@@ -545,7 +555,7 @@ import json, os, signal, sys
 import trio
 from trio.testing import wait_all_tasks_blocked
 from hermes.actors.kernel import mailbox
-from hermes.actors.kernel.mailbox import Mailbox, Request, ask, serve
+from hermes.actors.kernel.mailbox import Mailbox, Request, serve
 
 class Interrupt:
     def __init__(self, line):
@@ -576,11 +586,11 @@ async def converse():
             await wait_all_tasks_blocked()
             async with trio.open_nursery() as nursery:
                 for _ in range(3):
-                    nursery.start_soon(ask, box, Request(nine))
+                    nursery.start_soon(Request(nine).wait, box)
             await wait_all_tasks_blocked()
-            assert await ask(box, Request(nine)) == 9
+            assert await Request(nine).wait(box) == 9
             with trio.move_on_after(0):
-                await ask(box, Request(nine))
+                await Request(nine).wait(box)
             box.close()
 
 def kinds(error):

@@ -10,7 +10,7 @@ import httpx2
 import msgspec
 import pytest
 import trio
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 from hermes.agents.chat import ChatAgent
 from hermes.agents.providers.anthropic_messages import AnthropicMessages
@@ -29,6 +29,7 @@ from hermes.messages import Extra, Message, StoredMessage, ToolCall, TurnResult
 from hermes.store.conversations.codec import text_of
 from hermes.transcript.compaction import as_message, is_question
 from hermes.transcript.render import NO_ANSWER
+from tests.support.examples import examples
 from tests.support.turns import running_turn, steer
 
 BREAKPOINT = re.compile(rb',"cache_control":\{"type":"ephemeral"\}')
@@ -314,7 +315,7 @@ CONVERSATIONS = st.lists(st.tuples(st.sampled_from(["s", "t"]), EVENTS), max_siz
 CALLED = Answers("let me see", ("a", "b"), "hm", (THOUGHT,), ("no",), ("and this",))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(protocol=st.sampled_from(PROTOCOLS), events=CONVERSATIONS)
 @example(PROTOCOLS[0], [("s", Asked(("hi",), (CALLED, Stopped("we"))))] * 2)
 @example(PROTOCOLS[2], [("s", Asked(("hi",), (CALLED, Stopped("we"))))] * 2)
@@ -333,7 +334,7 @@ def test_bytes_that_were_sent_never_change(protocol, events):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@settings(max_examples=60)
+@examples(60)
 @given(events=CONVERSATIONS)
 def test_a_history_is_the_same_in_one_piece_and_as_it_grew(protocol, events):
     async def play():
