@@ -177,22 +177,19 @@ def measure(
     sessions: int, callers: int, history: int, seconds: float, count: int, real: bool
 ) -> Figures:
     """Fill this home and chat; with the stub, check what was stored."""
-    if not real:
-        run_agent.AIAgent = StubAgent
-    fill(sessions, callers, history)
     turns = [0] * callers
-    figures = asyncio.run(chat(turns, history, seconds, count, real=real))
-    if not real:
-        expected = [range(history + 2 * done) for done in turns]
-        check({session_id(n): [text(n, t) for t in e] for n, e in enumerate(expected)}, sessions)
+    fill(sessions, callers, history)
+    if real:
+        return asyncio.run(chat(turns, history, seconds, count, real))
+    run_agent.AIAgent = StubAgent
+    figures = asyncio.run(chat(turns, history, seconds, count, real))
+    check([history + 2 * done for done in turns], sessions)
     return figures
 
 
-async def chat(
-    turns: list[int], history: int, seconds: float, count: int, *, real: bool
-) -> Figures:
+async def chat(turns: list[int], history: int, seconds: float, count: int, real: bool) -> Figures:
     """Time turns, and count them for each chat."""
-    runner = start_gateway()
+    runner, callers = start_gateway(), len(turns)
     for db in (runner.session_store._db, runner._session_db._db):
         driver.check_durability(db._conn.execute)
 
@@ -203,14 +200,13 @@ async def chat(
             raise AssertionError(f"the reply in chat {caller} was {reply!r}")
         turns[caller] += 1
 
-    callers = len(turns)
     warm_up = WARM_UP if callers == 1 else 1
     run = await driver.time_calls(turn, callers, seconds, count, turns=warm_up, stalls=False)
     await runner.stop()
     return run.figures_with_cpu()
 
 
-def check(expected: dict[str, list[str]], sessions: int) -> None:
+def check(lengths: list[int], sessions: int) -> None:
     """Each chat must contain its history, then all messages and replies, and nothing else."""
     stored = defaultdict(list)
     with closing(sqlite3.connect(Path(os.environ["HERMES_HOME"]) / DATABASE)) as connection:
@@ -218,9 +214,11 @@ def check(expected: dict[str, list[str]], sessions: int) -> None:
         for name, content in rows:
             stored[name].append(content)
         routes = connection.execute("SELECT count(*) FROM gateway_routing").fetchone()[0]
-    if stored != expected or routes != sessions:
-        wrong = [name for name in {**stored, **expected} if stored[name] != expected.get(name)]
-        raise AssertionError(f"{routes} routes are stored, and other messages in {wrong}")
+    chats = enumerate(lengths)
+    if stored != {session_id(n): [text(n, turn) for turn in range(length)] for n, length in chats}:
+        raise AssertionError("the stored messages are not those of the chats")
+    if routes != sessions:
+        raise AssertionError(f"{routes} routes are stored instead of {sessions}")
 
 
 def turns(

@@ -72,22 +72,18 @@ class Scripts:
         peers = [THEIRS] if "hermes-agent" in self.drivers else []
         labels = [*(each.label for each in CONTENDERS), *peers]
         for repetition in range(self.plan.repetitions):
-            self._patterns(rotate(labels, repetition), repetition)
+            everything: dict[str, list[Performance]] = {label: [] for label in labels}
+            for pattern in self.plan.patterns:
+                text, order = f"repetition {repetition + 1}, {pattern}", rotate(labels, repetition)
+                runs = {each: self._perform(text, each, self.plan.work, pattern) for each in order}
+                self._add(pattern, {label: [run] for label, run in runs.items()})
+                for label, run in runs.items():
+                    everything[label].append(run)
+            self._add(ALL, everything)
         for cell, work in growing(self.plan).items():
             names = [each.label for each in GROWING]
             self._add(cell, {name: [self._perform(cell, name, work, "zipf")] for name in names})
         return self.measurements
-
-    def _patterns(self, labels: Sequence[str], repetition: int) -> None:
-        """Let every contender perform every pattern once."""
-        runs: dict[str, list[Performance]] = {label: [] for label in labels}
-        for pattern in self.plan.patterns:
-            for label in labels:
-                text = f"repetition {repetition + 1}, {pattern}"
-                runs[label].append(self._perform(text, label, self.plan.work, pattern))
-        for place, pattern in enumerate(self.plan.patterns):
-            self._add(pattern, {label: [done[place]] for label, done in runs.items()})
-        self._add(ALL, runs)
 
     def _perform(self, text: str, label: str, work: workload.Plan, pattern: str) -> Performance:
         """Let one contender perform a script; the model's cache is empty at the start."""
