@@ -16,7 +16,7 @@ from bench.switch import workload
 from bench.switch.workload import Compress, Restart, Step, Turn, Write, tags_in
 
 Message = Mapping[str, object]
-Place = tuple[int, int]
+Key = tuple[int, int]  # a user and one of its sessions
 BLOCK = 512  # bytes: 128 tokens of 4 bytes, the unit in which prompts are cached
 SHORTEST = 4096  # bytes: shorter prefixes are not cached
 TOKEN = 4
@@ -83,8 +83,8 @@ class Oracle:
     def __post_init__(self) -> None:
         self._provider = Provider()
         self._last: dict[int, int] = {}  # the session of each user's last turn in this process
-        self._unseen: defaultdict[Place, list[str]] = defaultdict(list)
-        self._sessions: defaultdict[Place, list[Message]] = defaultdict(list)
+        self._unseen: defaultdict[Key, list[str]] = defaultdict(list)
+        self._sessions: defaultdict[Key, list[Message]] = defaultdict(list)
         for step in self.steps:
             match step:
                 case Turn():
