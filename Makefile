@@ -12,7 +12,7 @@ run: $(VENV)/ready
 
 test: $(VENV)/ready
 	$(BIN)/coverage erase
-	$(MAKE) --no-print-directory --output-sync --jobs 3 \
+	$(MAKE) --no-print-directory --output-sync --keep-going --jobs 3 \
 	  lint processes runtime unit campaigns benchmarks
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=95

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         CompressorFailed as CompressorFailed,
         ContextOverflow as ContextOverflow,
         Draining as Draining,
+        EventConflict as EventConflict,
         HermesError as HermesError,
         MessageRefused as MessageRefused,
         NotAdmitted as NotAdmitted,
@@ -120,9 +121,9 @@ __version__ = "0.1.0.dev0"
 _NAMES = {
     "embed": "embed",
     "errors": "errors ActorStopped AlreadyAnswered CompressorFailed ContextOverflow Draining "
-    "HermesError MessageRefused NotAdmitted NotApproved OutcomeUnknown Overloaded RetryAfter "
-    "StoreBusy StoreError StoreFailed StoreFull StoreInUse StoreRefused TurnClosed UnknownSession "
-    "Unsendable",
+    "EventConflict HermesError MessageRefused NotAdmitted NotApproved OutcomeUnknown Overloaded "
+    "RetryAfter StoreBusy StoreError StoreFailed StoreFull StoreInUse StoreRefused TurnClosed "
+    "UnknownSession Unsendable",
     "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope Notice ReasoningDelta "
     "RuntimeEvent SessionMoved Steered TextDelta TitleChanged ToolFinished ToolStarted TurnEnded "
     "TurnStarted",

@@ -95,6 +95,10 @@ class CompressorFailed(HermesError):
         self.retry_after = retry_after
 
 
+class EventConflict(HermesError, ValueError):
+    """The event_id was used before, in this conversation, for another message."""
+
+
 class AlreadyAnswered(HermesError):
     """The event was answered before; the reply is in the transcript."""
 

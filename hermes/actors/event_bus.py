@@ -7,22 +7,26 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TypeAlias
 
+import attrs
 import trio
+from msgspec.structs import replace
 
 from hermes.actors.kernel.mailbox import Request
 from hermes.events import Envelope, ReasoningDelta, RuntimeEvent, TextDelta, TurnEnded
-from hermes.messages import InboxRow, Reply
+from hermes.messages import Inbound, InboxRow, Reply
 
+BEHIND = 100
+"""From so many unread events on, deltas of the same turn are joined."""
 MAX_BUFFERED = 1000
-Identity: TypeAlias = tuple[str, str, str]
+Identity: TypeAlias = tuple[str, str, str, str]
 EventCallback: TypeAlias = Callable[[Envelope], None]
 
 
 class Subscription:
     """Events for one subscriber, in order.
 
-    A subscriber that falls behind loses text deltas first, then the oldest events; `lost` counts
-    them.
+    For a subscriber that falls behind, adjacent deltas of a turn are joined, so that no text is
+    lost. If a thousand other events wait, the oldest are dropped; `lost` counts them.
     """
 
     def __init__(
@@ -37,7 +41,9 @@ class Subscription:
         self._key = session_key
         self._callback = callback
         self._deltas = deltas
-        self._events: deque[Envelope] = deque()
+        self._events: deque[_Unread] = deque()
+        self._latest: dict[tuple[str, int | None], _Unread] = {}
+        """The newest unread event of each turn."""
         self._arrived = trio.Event()
         self._closed = False
         self.lost: int = 0
@@ -51,24 +57,34 @@ class Subscription:
         if self._callback is not None:
             self._callback(envelope)
             return
+        turn = (envelope.session_key, envelope.turn_id)
+        if len(self._events) >= BEHIND:
+            latest = self._latest.get(turn)
+            if latest is not None and latest.join(envelope.event):
+                return
         if len(self._events) >= MAX_BUFFERED:
             self.lost += 1
-            if _is_delta(envelope):
-                return
             self._drop_one()
-        self._events.append(envelope)
+        self._latest[turn] = unread = _Unread(envelope)
+        self._events.append(unread)
         self._arrived.set()
 
     def _drop_one(self) -> None:
-        for index, envelope in enumerate(self._events):
-            if _is_delta(envelope):
-                del self._events[index]
+        for index, unread in enumerate(self._events):
+            if not isinstance(unread.envelope.event, TurnEnded | TextDelta):
+                self._take(index)
                 return
-        for index, envelope in enumerate(self._events):
-            if not isinstance(envelope.event, TurnEnded):  # without it, a stream would never end
-                del self._events[index]
-                return
-        self._events.popleft()
+        # Only ends and texts are left. Without its end, a stream would never end.
+        texts = [n for n, each in enumerate(self._events) if _is_delta(each.envelope)]
+        self._take(texts[0] if texts else 0)
+
+    def _take(self, index: int) -> Envelope:
+        unread = self._events[index]
+        del self._events[index]
+        turn = (unread.envelope.session_key, unread.envelope.turn_id)
+        if self._latest.get(turn) is unread:
+            del self._latest[turn]
+        return unread.whole()
 
     def __aiter__(self) -> Self:
         return self
@@ -79,7 +95,7 @@ class Subscription:
                 raise StopAsyncIteration
             self._arrived = trio.Event()
             await self._arrived.wait()
-        return self._events.popleft()
+        return self._take(0)
 
     def close(self) -> None:
         """Stop receiving. Events that have arrived can still be read."""
@@ -106,6 +122,34 @@ class Subscription:
 
 def _is_delta(envelope: Envelope) -> bool:
     return isinstance(envelope.event, TextDelta | ReasoningDelta)
+
+
+@attrs.define(eq=False)
+class _Unread:
+    """An event that waits for its subscriber, with the deltas that were joined to it."""
+
+    envelope: Envelope
+    _later: list[str] | None = None
+
+    def join(self, event: RuntimeEvent) -> bool:
+        """Add the next delta of the same turn; False if it must be a separate event."""
+        if type(event) is not type(self.envelope.event):
+            return False
+        if not isinstance(event, TextDelta | ReasoningDelta):
+            return False
+        if isinstance(event, TextDelta) and event.restart:
+            return False
+        self._later = self._later or []
+        self._later.append(f"{event.text}")
+        return True
+
+    def whole(self) -> Envelope:
+        """Return the event with the text of all its deltas."""
+        event = self.envelope.event
+        if self._later is None or not isinstance(event, TextDelta | ReasoningDelta):
+            return self.envelope
+        text = "".join([f"{event.text}", *self._later])
+        return replace(self.envelope, event=replace(event, text=text))
 
 
 class EventBus:
@@ -170,7 +214,7 @@ class EventBus:
         `dropped_by` is the command that cancelled the messages before their turn.
         """
         for row in rows:
-            for request in self._waiting.pop(row.inbound.identity, ()):
+            for request in self._callers(row.inbound):
                 request.answer(reply)
         self._on_reply(reply)
         first = rows[0].inbound
@@ -178,10 +222,21 @@ class EventBus:
         event = TurnEnded(reply, ids, first.source.platform, dropped_by)
         self.publish(first.session_key, reply.turn_id, event)
 
-    def fail(self, identity: Identity, error: Exception) -> None:
+    def fail(self, inbound: Inbound, error: Exception) -> None:
         """Tell the callers of a message that it gets no reply."""
-        for request in self._waiting.pop(identity, ()):
+        for request in self._callers(inbound):
             request.fail(error)
+
+    def _callers(self, inbound: Inbound) -> list[Request[Reply]]:
+        """Remove and return the callers of a message.
+
+        If it was submitted, or stored by an earlier version, a caller of `ask` who repeats it
+        waits for it in the scope of its conversation.
+        """
+        callers = self._waiting.pop(inbound.identity, [])
+        if not inbound.per_conversation:
+            callers += self._waiting.pop((*inbound.identity[:3], inbound.session_key), [])
+        return callers
 
     def close(self, error: Exception) -> None:
         """End all subscriptions, and fail all waiting callers with a copy of the error."""

@@ -61,7 +61,7 @@ class Intake:
                 self._context.bus.forget(inbound.identity, request)
 
     def stream(self, inbound: Inbound, *, interrupt_on_exit: bool) -> Stream:
-        """Return a stream that submits the message when it is iterated."""
+        """Return a stream that submits the message when it is entered."""
         refuse_own_turn(inbound.session_key)
         interrupt = self._interrupt_turn_of if interrupt_on_exit else None
         return Stream(inbound, self.submit, self._context.bus, interrupt)
@@ -117,7 +117,10 @@ def make_inbound(
     parts = None if parts is None else tuple(parts)
     event_id = event_id or uuid4().hex
     source = source or Source()
-    inbound = Inbound(session_key, event_id, text, source, parts=parts, when_busy=when_busy)
+    inbound = Inbound(
+        session_key, event_id, text, source,
+        parts=parts, when_busy=when_busy, per_conversation=True,
+    )  # fmt: skip
     require_strings(inbound)
     return inbound if parse(text) is None else replace(inbound, command=True)
 

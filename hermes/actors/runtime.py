@@ -102,10 +102,12 @@ class Runtime:
         - `source` says where the message comes from; by default the platform is "embedded".
         - `parts` is a structured form of the message, for agents that understand it.
         - `when_busy` says what to do if a turn is running; by default the configuration does.
-        - `event_id` identifies the message, so that a repeated call is not answered twice.
+        - `event_id` identifies the message within its conversation, so that a repeated call is not
+          answered twice.
 
-        Raises what `submit` raises, `AlreadyAnswered` if this event was answered before, and
-        `ActorStopped` if the runtime ends before the reply.
+        Raises what `submit` raises, `AlreadyAnswered` if this event was answered before,
+        `EventConflict` if its id was used for another text, and `ActorStopped` if the runtime ends
+        before the reply.
         """
         inbound = make_inbound(session_key, text, source, parts, when_busy, event_id)
         return await self._intake.ask(inbound)

@@ -8,19 +8,25 @@ from typing import Self
 
 import trio
 
-from hermes.actors.event_bus import EventBus
+from hermes.actors.event_bus import EventBus, Subscription
 from hermes.actors.kernel.mailbox import Request
 from hermes.errors import ActorStopped
 from hermes.events import Envelope, RuntimeEvent, Steered, TurnEnded, TurnStarted
 from hermes.messages import Accepted, Inbound, Reply
 
+NOT_ENTERED = (
+    "a stream must be entered before it is read: `async with runtime.stream(...) as stream`"
+)
+
 
 class Stream:
     """The events of one message, in order. The last one is `TurnEnded`, with the reply.
 
-    Use it with `async with` and `async for`. The message is sent when the iteration starts. Leaving
-    the block early detaches: the turn goes on without a listener, or is interrupted if the stream
-    was opened with `interrupt_on_exit`. After the last event, `reply` is the reply.
+    The message is sent when the `async with` block is entered; iterate over the stream inside of
+    it with `async for`. Leaving the block early detaches: the turn goes on without a listener, or
+    is interrupted if the stream was opened with `interrupt_on_exit`. After the last event, `reply`
+    is the reply. `lost` counts events that were dropped because the reader fell behind; text is
+    never dropped.
     """
 
     def __init__(
@@ -33,22 +39,40 @@ class Stream:
         self._inbound = inbound
         self._accept = accept
         self._bus = bus
-        self._events = bus.subscribe(inbound.session_key)
-        self._request = bus.expect(inbound.identity)
         self._interrupt = interrupt
+        self._events: Subscription | None = None
+        self._request: Request[Reply] = Request()
         self._inbox_id: int | None = None
         self._turn_id: int | None = None
         self._ended = False
         self.reply: Reply | None = None
 
+    @property
+    def lost(self) -> int:
+        """How many events were dropped because the reader fell behind."""
+        return 0 if self._events is None else self._events.lost
+
+    async def __aenter__(self) -> Self:
+        if self._events is not None:
+            raise RuntimeError("a stream can be entered only once")
+        self._events = self._bus.subscribe(self._inbound.session_key)
+        self._request = self._bus.expect(self._inbound.identity)
+        try:
+            accepted = await self._accept(self._inbound, self._request)
+        except BaseException:
+            self._detach()
+            raise
+        self._inbox_id = accepted.receipt.inbox_id
+        return self
+
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> RuntimeEvent:
+        if self._events is None:
+            raise RuntimeError(NOT_ENTERED)
         if self._ended:
             raise StopAsyncIteration
-        if self._inbox_id is None:
-            self._inbox_id = (await self._accept(self._inbound, self._request)).receipt.inbox_id
         async for envelope in self._events:
             event = envelope.event
             if isinstance(event, TurnEnded):
@@ -62,7 +86,7 @@ class Stream:
 
     async def _last(self) -> TurnEnded:
         self._ended = True
-        self._events.close()
+        self._detach()
         self.reply = await self._request.wait()
         return TurnEnded(self.reply)
 
@@ -72,18 +96,19 @@ class Stream:
             self._turn_id = envelope.turn_id
         return self._turn_id is not None and envelope.turn_id == self._turn_id
 
+    def _detach(self) -> None:
+        if self._events is not None:
+            self._events.close()
+        self._bus.forget(self._inbound.identity, self._request)
+
     async def aclose(self) -> None:
         """Stop receiving. The turn goes on, or is interrupted if that was asked for."""
-        self._events.close()
-        self._bus.forget(self._inbound.identity, self._request)
+        self._detach()
         if self._interrupt is not None and not self._ended and self._inbox_id is not None:
             await self._interrupt(self._inbound.session_key, self._inbox_id)
         else:
             await trio.lowlevel.checkpoint()
         self._ended = True
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(
         self,

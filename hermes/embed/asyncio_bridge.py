@@ -25,6 +25,7 @@ from hermes.protocols import (
     Compressor,
     HasAccount,
     HasLimit,
+    HasLocal,
     RunsOnTrio,
     SpentSoFar,
     Summary,
@@ -125,6 +126,12 @@ class HostAdapter:
         """The account of the adapter, if it serves only one."""
         adapter: object = self.adapter
         return adapter.account if isinstance(adapter, HasAccount) else None
+
+    @property
+    def local(self) -> bool:
+        """Whether all messages come from the user of this machine."""
+        adapter: object = self.adapter
+        return isinstance(adapter, HasLocal) and adapter.local
 
     async def send(self, row: OutboxRow, /) -> None:
         """Send a reply on the host's loop."""

@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
+import anyio
 from anyio.from_thread import BlockingPortal
 
 from hermes.actors.event_bus import Subscription
-from hermes.actors.stream import Stream
+from hermes.actors.stream import NOT_ENTERED, Stream
 from hermes.messages import Reply
 
 E = TypeVar("E")
@@ -58,30 +59,50 @@ class Events(Protocol[E_co]):
 S_co = TypeVar("S_co", bound=Events[object], covariant=True)
 
 
-class BlockingEvents(BlockingProxy[Callable[[], S_co]]):
-    """Events for a `for` loop. They are received from the start."""
+class _Opened(Proxy[Callable[[], S_co]]):
+    """Events that are received from the start of a block."""
 
     def __init__(self, portal: BlockingPortal, target: Callable[[], S_co]) -> None:
         super().__init__(portal, target)
-        self._events = self._call(self._open)
+        self._events: S_co | None = None
 
-    async def _open(self) -> S_co:
-        return self._target()
+    async def _open(self) -> None:
+        self._events = self._target()
+        if isinstance(self._events, Stream):
+            await self._events.__aenter__()
+
+    async def _next(self: _Opened[Events[E]]) -> E | None:
+        if self._events is None:
+            raise RuntimeError(NOT_ENTERED)
+        return await anext(self._events, None)
+
+    async def _close(self) -> None:
+        if self._events is not None:
+            await self._events.aclose()
+
+
+class BlockingEvents(_Opened[S_co], BlockingProxy[Callable[[], S_co]]):
+    """Events for a `for` loop inside a `with` block."""
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self: BlockingEvents[Events[E]]) -> E:
-        event = self._call(lambda: anext(self._events, None))
+        event = self._call(self._next)
         if event is None:
             raise StopIteration
         return event
 
     def close(self) -> None:
-        """Stop receiving, as leaving a `with` block does."""
-        self._call(self._events.aclose)
+        """Stop receiving, as leaving the `with` block does."""
+        self._call(self._close)
 
     def __enter__(self) -> Self:
+        try:
+            self._call(self._open)
+        except BaseException:
+            self.close()  # Ctrl-C may have come when it was open already
+            raise
         return self
 
     def __exit__(
@@ -93,20 +114,8 @@ class BlockingEvents(BlockingProxy[Callable[[], S_co]]):
         self.close()
 
 
-class AsyncioEvents(AsyncioProxy[Callable[[], S_co]]):
-    """Events for an `async for` on the host's loop.
-
-    They are received from the start of the `async with` block, or of the loop if there is no block.
-    """
-
-    def __init__(self, portal: BlockingPortal, target: Callable[[], S_co]) -> None:
-        super().__init__(portal, target)
-        self._events: S_co | None = None
-
-    async def _open(self) -> S_co:
-        if self._events is None:
-            self._events = self._target()
-        return self._events
+class AsyncioEvents(_Opened[S_co], AsyncioProxy[Callable[[], S_co]]):
+    """Events for an `async for` on the host's loop, inside an `async with` block."""
 
     def __aiter__(self) -> Self:
         return self
@@ -117,16 +126,18 @@ class AsyncioEvents(AsyncioProxy[Callable[[], S_co]]):
             raise StopAsyncIteration
         return event
 
-    async def _next(self: AsyncioEvents[Events[E]]) -> E | None:
-        return await anext(await self._open(), None)
-
     async def aclose(self) -> None:
         """Stop receiving, as leaving the `async with` block does."""
-        if self._events is not None:
-            await self._call(self._events.aclose)
+        # Frameworks such as Starlette cancel every await of a request whose client has gone.
+        with anyio.CancelScope(shield=True):
+            await self._call(self._close)
 
     async def __aenter__(self) -> Self:
-        await self._call(self._open)
+        try:
+            await self._call(self._open)
+        except BaseException:
+            await self.aclose()  # it may have been open already when it was cancelled
+            raise
         return self
 
     async def __aexit__(
@@ -144,7 +155,7 @@ class BlockingStream(BlockingEvents[Stream]):
     @property
     def reply(self) -> Reply | None:
         """The reply, after the last event."""
-        return self._events.reply
+        return None if self._events is None else self._events.reply
 
 
 class AsyncioStream(AsyncioEvents[Stream]):
@@ -162,7 +173,7 @@ class BlockingSubscription(BlockingEvents[Subscription]):
     @property
     def lost(self) -> int:
         """How many events were lost because the subscriber fell behind."""
-        return self._events.lost
+        return 0 if self._events is None else self._events.lost
 
 
 class AsyncioSubscription(AsyncioEvents[Subscription]):

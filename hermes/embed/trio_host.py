@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypedDict
 
@@ -13,7 +13,16 @@ from hermes.actors.session.agent_cache import close_agent
 from hermes.config import Config
 from hermes.embed.agent import ReplyFunction, builder_for, default_spec
 from hermes.messages import Hooks
-from hermes.protocols import Adapter, Agent, Build, Compressor, Describe, SupportsAclose, Titler
+from hermes.protocols import (
+    Adapter,
+    Agent,
+    Build,
+    Compressor,
+    Describe,
+    HasLocal,
+    SupportsAclose,
+    Titler,
+)
 from hermes.redaction import Redact
 from hermes.store import Clock, open_store
 from hermes.store.actor import SWEEP_INTERVAL
@@ -74,17 +83,22 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     - `compressor` summarizes long conversations; without one they are not compressed.
     - `titler` suggests titles for new conversations.
     - `adapters` deliver replies to platforms.
-    - `access` decides who may use the runtime; without it, the host does.
+    - `access` decides who may use the runtime. Without it the host decides, and all adapters must
+      be local.
     - `redact` removes secrets from a text, before anything an agent says is stored or published.
     - `clock` provides time and randomness, `open_worker` and `vfs` open the database connections;
       they are meant for tests.
     - `hook_timeout` limits each hook; `sweep_interval` is the time between maintenance runs.
 
     Raises `TypeError` if neither or both of `agent` and `build_agent` are given, or one is of the
-    wrong kind; `StoreInUse` if another runtime owns the file; `StoreRefused` if it cannot be opened
-    as a store; and `StoreFailed`, out of the block, if the store stops.
+    wrong kind; `ValueError` if an adapter that is not local comes without `access`; `StoreInUse` if
+    another runtime owns the file; `StoreRefused` if it cannot be opened as a store; and
+    `StoreFailed`, out of the block, if the store stops.
     """
     build = builder_for(agent, build_agent)
+    adapters = list(adapters)
+    if access is None:
+        _require_local(adapters)
     clock = clock or Clock()
     config = config or Config()
     async with (
@@ -112,6 +126,17 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
         ) as runtime,
     ):
         yield runtime
+
+
+def _require_local(adapters: Sequence[Adapter]) -> None:
+    """Refuse adapters that strangers could reach."""
+    for adapter in adapters:
+        given: object = adapter
+        if not (isinstance(given, HasLocal) and given.local):
+            raise ValueError(
+                f"the adapter of {adapter.platform!r} is not local: pass access=AccessPolicy(...) "
+                "with the users it may answer, or access=AccessPolicy.everyone() for a public bot"
+            )
 
 
 @asynccontextmanager

@@ -28,7 +28,11 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Inbound(msgspec.Struct, frozen=True):
-    """A message or command as it arrives. (platform, account, event_id) identifies it for good."""
+    """A message or command as it arrives.
+
+    (platform, account, event_id) identifies it for good. If `per_conversation` is set, the
+    session_key belongs to its identity, too.
+    """
 
     session_key: str
     event_id: str
@@ -45,10 +49,17 @@ class Inbound(msgspec.Struct, frozen=True):
     """When it was sent, by the platform's clock. Rate limits use it, so that messages which
     arrive together after a downtime do not count as a burst. A platform sets it always or never."""
 
+    per_conversation: bool = False
+    """Whether the event_id is unique only within its conversation. `ask` and `stream` set it: their
+    callers choose ids for one conversation, while the ids of a platform are unique everywhere."""
+
     @property
-    def identity(self) -> tuple[str, str, str]:
+    def identity(self) -> tuple[str, str, str, str]:
         """The unique name of the message, as the store keeps it."""
-        return scrub(self.source.platform), scrub(self.source.account), scrub(self.event_id)
+        scope = self.session_key if self.per_conversation else ""
+        return (
+            scrub(self.source.platform), scrub(self.source.account), scrub(self.event_id), scope,
+        )  # fmt: skip
 
 
 class Receipt(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from hermes.protocols.adapter import (
     Adapter as Adapter,
     HasAccount as HasAccount,
     HasLimit as HasLimit,
+    HasLocal as HasLocal,
     SupportsReady as SupportsReady,
 )
 from hermes.protocols.agent import (

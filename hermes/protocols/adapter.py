@@ -62,3 +62,17 @@ class HasAccount(Protocol):
     def account(self) -> str | None:
         """The account whose replies it sends; None for all accounts."""
         ...
+
+
+@runtime_checkable
+class HasLocal(Protocol):
+    """An adapter that says whether it is local.
+
+    An adapter that does not say so connects a network: anybody could write to it, so a runtime does
+    not start with it unless it has an access policy.
+    """
+
+    @property
+    def local(self) -> bool:
+        """Whether all messages come from the user of this machine."""
+        ...

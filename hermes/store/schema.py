@@ -292,6 +292,47 @@ UPDATE usage SET payer =
   (SELECT source || '/' || coalesce(user_id, '') FROM sessions WHERE no = session_no);
 """
 
+# `scope` is the session_key if the event id is unique within its conversation only, else ''. The
+# digest tells a repeated event from another one with the same id; NULL in older rows. Inbox ids are
+# turn ids, so the table keeps them and their sequence.
+IDENTITY = """
+CREATE TABLE new_inbox (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  platform TEXT NOT NULL,
+  account TEXT NOT NULL,
+  event_id TEXT NOT NULL,
+  scope TEXT NOT NULL,
+  digest TEXT,
+  session_key TEXT NOT NULL,
+  session_id TEXT NOT NULL,
+  epoch INTEGER NOT NULL,
+  body TEXT,
+  accepted_at REAL NOT NULL,
+  state TEXT NOT NULL DEFAULT 'open' CHECK (state IN ('open', 'done', 'parked')),
+  attempts INTEGER NOT NULL DEFAULT 0,
+  closed_at REAL,
+  note TEXT,
+  UNIQUE (platform, account, event_id, scope)
+) STRICT;
+INSERT INTO new_inbox (
+  id, platform, account, event_id, scope, session_key, session_id, epoch, body, accepted_at, state,
+  attempts, closed_at, note
+) SELECT
+  id, platform, account, event_id, '', session_key, session_id, epoch, body, accepted_at, state,
+  attempts, closed_at, note
+FROM inbox ORDER BY id;
+DELETE FROM sqlite_sequence WHERE name = 'new_inbox';
+INSERT INTO sqlite_sequence (name, seq)
+SELECT 'new_inbox', seq FROM sqlite_sequence WHERE name = 'inbox';
+DROP TABLE inbox;
+ALTER TABLE new_inbox RENAME TO inbox;
+CREATE INDEX inbox_open ON inbox (session_key, id) WHERE state = 'open';
+CREATE INDEX inbox_closed ON inbox (closed_at) WHERE closed_at IS NOT NULL;
+CREATE TRIGGER finished_turns_need_no_calls AFTER UPDATE OF state ON inbox
+WHEN NEW.state <> 'open'
+BEGIN DELETE FROM once_calls WHERE turn_id = NEW.id; END;
+"""
+
 MIGRATIONS: tuple[str, ...] = (
-    CONVERSATIONS, RUNTIME, SEARCH, TOOLS, LEDGER, DELIVERY, ADMISSION, PAYERS,
+    CONVERSATIONS, RUNTIME, SEARCH, TOOLS, LEDGER, DELIVERY, ADMISSION, PAYERS, IDENTITY,
 )  # fmt: skip

@@ -18,6 +18,7 @@ from hermes.protocols import (
     Compressor,
     HasAccount,
     HasLimit,
+    HasLocal,
     Summary,
     SummaryRequest,
     SupportsAclose,
@@ -148,7 +149,7 @@ class DeterministicCompressor(Compressor):
 
 
 @attrs.define
-class MemoryAdapter(Adapter, HasLimit, HasAccount):
+class MemoryAdapter(Adapter, HasLimit, HasAccount, HasLocal):
     """An adapter that keeps messages in memory."""
 
     platform: str = "memory"
@@ -160,6 +161,7 @@ class MemoryAdapter(Adapter, HasLimit, HasAccount):
     """Number of `send` calls for each outbox id."""
     limit: int | None = None
     account: str | None = None
+    local: bool = True
     late_errors: list[Exception] = attrs.Factory(list)
     """Raised by the next calls of `send`, one each, after they have taken the message."""
     _arrived: trio.Event = attrs.Factory(trio.Event)

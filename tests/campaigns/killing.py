@@ -56,6 +56,7 @@ class Wire:
 
     log: int
     platform: str = "wire"
+    local: bool = True
 
     async def send(self, row, /):
         os.write(self.log, f"{row.outbox_id} {row.recovered} {row.lane}\n".encode())

@@ -20,7 +20,7 @@ from collections import Counter
 import attrs
 import trio
 
-from hermes import Config, open_runtime
+from hermes import AccessPolicy, Config, PlatformRules, open_runtime
 from hermes.adapters.rate_limit import Rate, RateLimiter
 from hermes.adapters.telegram import GroupPolicy, Telegram
 from hermes.adapters.telegram.poller import Poller
@@ -139,7 +139,11 @@ async def run_bot(path, url, mutant):
     if kind is not None and issubclass(kind, Sender):
         telegram._sender = kind(telegram._api, fast_limiter())
     config = Config(max_queued=100_000, max_attempts=10_000, drain_timeout=30.0)
-    async with telegram, open_runtime(path, agent=answer, adapters=[telegram], config=config) as rt:
+    access = AccessPolicy(rules={"telegram": PlatformRules(users=range(100))})
+    async with (
+        telegram,
+        open_runtime(path, agent=answer, adapters=[telegram], config=config, access=access) as rt,
+    ):
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
             async with trio.open_nursery() as nursery:
                 if kind is not None and issubclass(kind, Poller):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from hermes import Inbound
 from hermes.errors import StoreRefused
 from hermes.store import SessionStore
 from hermes.store.schema import APPLICATION_ID, MIGRATIONS
@@ -135,6 +137,26 @@ def test_a_migration_makes_a_backup_first(fixture, version):
     with SessionStore(backup) as store:  # it can be used instead of the original
         assert store.integrity_check() == []
     check(backup, rows, SESSIONS)
+
+
+def test_inbox_ids_and_their_sequence_survive(fixture):
+    path = fixture(8)
+    db = apsw.Connection(str(path))
+    insert = (
+        "INSERT INTO inbox (id, platform, account, event_id, session_key, session_id, epoch, body, "
+        "accepted_at) VALUES (?, 'embedded', '', ?, 'k', 's2', 1, ?, 5)"
+    )
+    body = json.dumps({"session_key": "k", "event_id": "kept", "text": "hello"})
+    db.execute(insert, (41, "kept", body))
+    db.execute(insert, (99, "gone", body))
+    db.execute("DELETE FROM inbox WHERE id = 99")
+    db.close()
+    with SessionStore(path) as store:
+        again = store.accept(Inbound("k", "kept", "hello", per_conversation=True))
+        assert (again.receipt.inbox_id, again.duplicate) == (41, True)
+        [row] = store.open_inbox("k")
+        assert (row.inbox_id, row.inbound.text) == (41, "hello")
+        assert store.accept(Inbound("k", "new", "hello")).receipt.inbox_id == 100
 
 
 def test_a_file_stays_as_it_is_if_the_last_step_fails(fixture):

@@ -8,7 +8,7 @@ import traceback
 import pytest
 import trio
 
-from hermes import Config, open_runtime
+from hermes import AccessPolicy, Config, open_runtime
 from hermes.adapters.telegram import Telegram
 from hermes.adapters.telegram.api import BotApi
 from hermes.messages import Source
@@ -37,7 +37,9 @@ async def test_a_revoked_token_is_reported_in_one_sentence_and_the_runtime_conti
 ):
     async with (
         Telegram(Secret(TOKEN), base_url=server.url, group_policy=NO_BURSTS) as telegram,
-        open_runtime(path, agent=echo, adapters=[telegram]) as runtime,
+        open_runtime(
+            path, agent=echo, adapters=[telegram], access=AccessPolicy.everyone()
+        ) as runtime,
     ):
         server.revoke()
         with trio.fail_after(5):

@@ -188,7 +188,9 @@ async def test_the_bot_stops_when_its_runtime_drains(server, path):
     ended = trio.Event()
     async with (
         Telegram(Secret(TOKEN), base_url=server.url, group_policy=NO_BURSTS) as telegram,
-        open_runtime(path, agent=echo, adapters=[telegram]) as runtime,
+        open_runtime(
+            path, agent=echo, adapters=[telegram], access=AccessPolicy.everyone()
+        ) as runtime,
         trio.open_nursery() as nursery,
     ):
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from hermes import Config, open_runtime
+from hermes import AccessPolicy, Config, open_runtime
 from hermes.adapters.rate_limit import Rate, RateLimiter
 from hermes.adapters.telegram import Telegram
 from hermes.events import TextDelta
@@ -372,7 +372,9 @@ async def test_a_reply_with_an_invalid_chat_id_is_given_up(server, path):
     """A host may send messages for a platform with any ids."""
     async with (
         Telegram(Secret(TOKEN), base_url=server.url) as telegram,
-        open_runtime(path, agent=echo, adapters=[telegram]) as runtime,
+        open_runtime(
+            path, agent=echo, adapters=[telegram], access=AccessPolicy.everyone()
+        ) as runtime,
     ):
         for chat, thread in ((None, None), ("x", None), ("7", "y")):
             source = Source("telegram", telegram.account, chat, thread_id=thread)

@@ -9,7 +9,7 @@ import sys
 import pytest
 from msgspec.structs import replace
 
-from hermes.errors import NotInLineage, Overloaded
+from hermes.errors import EventConflict, NotInLineage, Overloaded
 from hermes.messages import (
     Accepted,
     Committed,
@@ -102,6 +102,37 @@ def test_the_same_event_always_gets_the_first_receipt(store, world):
     assert open_ids(store) == []
     other_account = inbound(source=Source("embedded", "second account"))
     assert store.accept(other_account).duplicate is False
+
+
+def test_an_event_of_one_conversation_is_unique_in_it(store, sql):
+    mine = inbound(per_conversation=True)
+    receipt = store.accept(mine).receipt
+    other = store.accept(replace(mine, session_key="other")).receipt
+    submitted = store.accept(inbound()).receipt
+    assert len({receipt.inbox_id, other.inbox_id, submitted.inbox_id}) == 3
+    for again in (mine, replace(mine, session_key="other"), inbound()):
+        assert store.accept(again).duplicate
+    assert sql("SELECT scope FROM inbox ORDER BY id") == [["k"], ["other"], [""]]
+
+
+def test_the_same_event_with_another_content_is_a_conflict(store):
+    mine = inbound(per_conversation=True)
+    accepted = store.accept(mine)
+    changes = [{"text": "other"}, {"parts": ({"type": "text"},)}]
+    for change in changes:
+        with pytest.raises(EventConflict, match="event 'e1' of k has another text"):
+            store.accept(replace(mine, **change))
+    store.commit_turn(turn(accepted))
+    for change in changes:
+        with pytest.raises(EventConflict):
+            store.accept(replace(mine, **change))
+    assert store.accept(mine).receipt == accepted.receipt
+
+
+def test_a_platform_may_send_an_event_again_in_another_form(store):
+    first = store.accept(inbound()).receipt
+    again = store.accept(replace(inbound(), text="edited"))
+    assert (again.receipt, again.duplicate) == (first, True)
 
 
 def test_too_many_open_rows_are_refused_before_anything_is_stored(store):
@@ -367,6 +398,15 @@ def test_accept_expires_an_overdue_route_and_starts_a_new_session(store, world):
     assert route.expires_at == world.now + 600
     assert store.take_notice("k") == "expired"
     assert store.take_notice("k") is None
+
+
+def test_a_committed_turn_clears_the_notice(store, world):
+    store.commit_turn(turn(store.accept(inbound(), policy=IDLE)))
+    world.pass_time(601)
+    later = store.accept(inbound("e2"), policy=IDLE)
+    assert store.get_route("k").notice == "expired"
+    store.commit_turn(turn(later))
+    assert store.get_route("k").notice is None
 
 
 def test_activity_moves_the_moment_of_expiry(store, world):

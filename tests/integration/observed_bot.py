@@ -62,6 +62,7 @@ class Platform:
     """A platform whose errors contain the URL that was called."""
 
     platform = "chat"
+    local = True
 
     async def send(self, row):
         raise Unsendable(f"https://api.example/bot{CANARIES[0]}/send: gone")
@@ -105,8 +106,9 @@ async def main() -> None:
         ) as runtime,
     ):
         while line := await trio.to_thread.run_sync(sys.stdin.readline):
-            stream = runtime.stream("k", line.strip(), source=Source("chat", chat_id="1"))
-            events = [event async for event in stream]
+            source = Source("chat", chat_id="1")
+            async with runtime.stream("k", line.strip(), source=source) as stream:
+                events = [event async for event in stream]
             pieces = [event.text for event in events if isinstance(event, TextDelta)]
             reply = stream.reply
             await telemetry.write_files(runtime)

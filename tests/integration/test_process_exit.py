@@ -291,7 +291,7 @@ while not through and len(problems) < 5:
 say(json.dumps([line // STEP, problems]))
 os._exit(0)
 """,
-        arguments=["1" if prove else "13"],
+        arguments=["1" if prove else "11"],
         seconds=600,
     )
     *acknowledged, last, _ = said.split("\n")

@@ -122,7 +122,7 @@ def test_the_other_hosts_have_the_same_access_control(path):
             with pytest.raises(NotAdmitted):
                 await runtime.ask("k", "hello", source=MALLORY)
             with pytest.raises(NotAdmitted):
-                async for _ in runtime.stream("k", "hello", source=MALLORY):
+                async with runtime.stream("k", "hello", source=MALLORY):
                     pass
 
     asyncio.run(main())

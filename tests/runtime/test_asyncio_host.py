@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 
+import anyio
 import pytest
 
 import hermes
@@ -54,6 +56,7 @@ def test_coroutines_of_the_host_run_on_its_loop(path):  # noqa: C901 - one of ea
 
     class Adapter:
         platform = "web"
+        local = True
 
         async def send(self, row: OutboxRow):
             await asyncio.sleep(0)
@@ -67,7 +70,8 @@ def test_coroutines_of_the_host_run_on_its_loop(path):  # noqa: C901 - one of ea
             compressor=Compressor(),
             adapters=[Adapter()],
         ) as runtime:
-            events = [event async for event in runtime.stream("k", "hello " * 400)]
+            async with runtime.stream("k", "hello " * 400) as stream:
+                events = [event async for event in stream]
             assert [e.text for e in events if isinstance(e, TextDelta)] == ["pi", "ece"]
             source = hermes.Source("web")
             await runtime.ask("k", "more", source=source)
@@ -88,7 +92,7 @@ def test_an_adapter_on_the_loop_has_all_features(path):
     sent, waited = [], []
 
     class Adapter:
-        platform, account, limit = "web", "one", 10
+        platform, account, limit, local = "web", "one", 10, True
         trouble = [RetryAfter("slow down", 0)]  # noqa: RUF012
 
         async def ready(self, row: OutboxRow):
@@ -273,3 +277,53 @@ def test_a_shared_agent_is_closed_once_if_the_block_fails(path):
         assert agent.closed == 1
 
     asyncio.run(main())
+
+
+# Leaving a stream
+
+
+@pytest.mark.parametrize("how", ["anyio", "asyncio", "break"])
+def test_a_client_that_goes_away_interrupts_its_turn(path, how):  # noqa: C901 - three ways
+    """Starlette cancels a request with an anyio scope, in which every later await fails, too."""
+    started = []
+
+    class Endless:
+        async def run(self, turn):
+            started.append(turn.turn_id)
+            for number in itertools.count():
+                turn.emit(TextDelta(f"{number} "))
+                await asyncio.sleep(0.001)
+
+    async def read(runtime, scope):
+        async with runtime.stream("k", "hello", interrupt_on_exit=True) as stream:
+            async for event in stream:
+                if isinstance(event, TextDelta):
+                    if how == "break":
+                        break
+                    scope.cancel()
+
+    async def main():
+        async with open_runtime_asyncio(path, agent=Endless()) as runtime:
+            for _ in range(20):
+                if how == "asyncio":
+                    task = asyncio.create_task(read(runtime, scope := Canceller()))
+                    scope.task = task
+                    with pytest.raises(asyncio.CancelledError):
+                        await task
+                else:
+                    with anyio.CancelScope() as scope:
+                        await read(runtime, scope)
+                # It waits for the running turn, which never ends by itself.
+                await asyncio.wait_for(runtime.conversation("k").new(), 10)
+
+    asyncio.run(main())
+    assert len(started) == 20
+
+
+class Canceller:
+    """Cancels a task of asyncio."""
+
+    task = None
+
+    def cancel(self):
+        self.task.cancel()

@@ -34,7 +34,8 @@ def test_a_script_asks_from_many_threads(path):
 
 def test_a_script_reads_a_stream_and_may_leave_it(path):
     with start_runtime(path, agent=echo) as runtime:
-        *_, last = runtime.stream("k", "one")
+        with runtime.stream("k", "one") as stream:
+            *_, last = stream
         assert last == TurnEnded(last.reply)
         assert last.reply.text == "echo: one"
         with runtime.stream("k", "two") as stream:

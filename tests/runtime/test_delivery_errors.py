@@ -204,6 +204,7 @@ class ScriptedPlatform:
 
     moods: dict
     platform: str = "memory"
+    local: bool = True
     limit: int = 15
     taken: list = attrs.Factory(list)
     begun: list = attrs.Factory(list)

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from hermes import Inbound, Source
-from hermes.errors import AlreadyAnswered
+from hermes.errors import AlreadyAnswered, EventConflict
 from hermes.events import (
     TurnEnded,
 )
@@ -23,16 +23,12 @@ async def test_a_duplicate_of_an_open_message_gets_the_same_reply(start):
         first = await here.send("one", event_id="e")
         await here.agent.wait_started()
         again = PendingReply()
-        here.nursery.start_soon(
-            again.run, lambda: here.runtime.ask("k", "other words", event_id="e")
-        )
-        receipt = await here.runtime.submit(Inbound("k", "e", "one"))
+        here.nursery.start_soon(again.run, lambda: here.runtime.ask("k", "one", event_id="e"))
         await here.settle()
         await here.settle()
         here.agent.release(0)
         reply = await first.wait()
         assert await again.wait() is reply
-        assert reply.turn_id == receipt.inbox_id
     assert here.agent.inputs() == [["one"]]
 
 
@@ -44,6 +40,50 @@ async def test_a_duplicate_of_an_answered_message_is_refused(start):
                 await runtime.ask("k", "one", event_id="e")
         assert (await runtime.ask("k", "two", event_id="f")).text == "echo: two"
         assert len(await runtime.conversation("k").history()) == 4
+
+
+@with_threads
+async def test_the_same_event_id_of_another_conversation_is_another_message(start):
+    async with held_runtime(start) as here:
+        first = await here.send("one", event_id="1", key="a")
+        await here.agent.wait_started()
+        second = await here.send("two", event_id="1", key="b")
+        await here.agent.wait_started(1)
+        here.agent.release(0)
+        here.agent.release(1)
+        assert (await first.wait()).turn_id != (await second.wait()).turn_id
+    assert here.agent.inputs() == [["one"], ["two"]]
+
+
+@with_threads
+async def test_the_same_event_id_with_another_text_is_a_conflict(start):
+    async with held_runtime(start) as here:
+        first = await here.send("one", event_id="1")
+        await here.agent.wait_started()
+        with pytest.raises(EventConflict, match="event '1' of k"):
+            await here.runtime.ask("k", "two", event_id="1")
+        here.agent.release(0)
+        await first.wait()
+        with pytest.raises(EventConflict):  # also after the turn
+            await here.runtime.ask("k", "two", event_id="1")
+        with pytest.raises(EventConflict):
+            await here.runtime.ask("k", "one", event_id="1", parts=[{"type": "text"}])
+        with pytest.raises(AlreadyAnswered):
+            await here.runtime.ask("k", "one", event_id="1")
+    assert here.agent.inputs() == [["one"]]
+
+
+@with_threads
+async def test_a_caller_may_ask_for_a_message_that_was_submitted(start):
+    async with held_runtime(start) as here:
+        receipt = await here.runtime.submit(Inbound("k", "e", "one"))
+        await here.agent.wait_started()
+        again = PendingReply()
+        here.nursery.start_soon(again.run, lambda: here.runtime.ask("k", "one", event_id="e"))
+        await here.settle()
+        here.agent.release(0)
+        assert (await again.wait()).turn_id == receipt.inbox_id
+    assert here.agent.inputs() == [["one"]]
 
 
 async def test_the_same_event_id_of_another_account_is_not_a_duplicate(start):

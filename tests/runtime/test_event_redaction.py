@@ -45,7 +45,8 @@ async def events_of(start, steps, redact=REDACT):
     """Return the events of a turn between its start and its end."""
     with trio.fail_after(SECONDS):
         async with start(agent=ScriptedAgent([steps]), redact=redact) as runtime:
-            events = [event async for event in runtime.stream("k", "one")]
+            async with runtime.stream("k", "one") as stream:
+                events = [event async for event in stream]
     assert isinstance(events[0], TurnStarted)
     assert isinstance(events[-1], TurnEnded)
     return events[1:-1]
@@ -128,7 +129,8 @@ async def test_a_failing_redactor_fails_the_turn_and_nothing_else(start, caplog)
 
     with trio.fail_after(SECONDS):
         async with start(agent=ScriptedAgent([[*HALVES, "done"]]), redact=redact) as runtime:
-            events = [event async for event in runtime.stream("k", "one")]
+            async with runtime.stream("k", "one") as stream:
+                events = [event async for event in stream]
             assert (await runtime.ask("k", "two")).text == "echo: two"
     assert joined(events[:-1], TextDelta) == ""
     assert "the end of a text was not published" in caplog.text
@@ -165,7 +167,8 @@ async def test_the_published_text_is_the_stored_text_however_it_is_split(start, 
     steps = [*(TextDelta(f"{piece}") for piece in pieces), RuntimeError("broken")]
     with trio.fail_after(SECONDS):
         async with start(agent=ScriptedAgent([steps]), redact=REDACT) as runtime:
-            events = [event async for event in runtime.stream("k", "one")]
+            async with runtime.stream("k", "one") as stream:
+                events = [event async for event in stream]
             kept = [
                 row.content
                 for row in await runtime.conversation("k").history()

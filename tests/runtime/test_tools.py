@@ -364,7 +364,8 @@ async def test_a_call_is_made_once_it_is_approved_and_only_once(start):
 
 async def test_subscribers_are_notified_of_a_call_that_needs_approval(start):
     async with start(build_agent=Post().build) as runtime:
-        events = [event async for event in runtime.stream("k", 'ask {"to": "a"}')]
+        async with runtime.stream("k", 'ask {"to": "a"}') as stream:
+            events = [event async for event in stream]
         [approval] = [event.approval for event in events if isinstance(event, ApprovalAsked)]
         assert (approval.tool, approval.arguments) == ("ask", '{"to":"a"}')
         assert approval.state == "pending"

@@ -32,6 +32,7 @@ async def echo(turn):
 
 class Stuck:
     platform = "memory"
+    local = True
     def __init__(self, good=0):
         self.left = good
     async def send(self, row):

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from hermes import open_runtime
+from hermes import AccessPolicy, open_runtime
 from hermes.adapters.rate_limit import Rate, RateLimiter
 from hermes.adapters.telegram import GroupPolicy, Telegram
 from hermes.redaction.keys import Secret
@@ -40,7 +40,11 @@ async def running_bot(
     async with (
         Telegram(Secret(TOKEN), base_url=server.url, **options) as telegram,
         open_runtime(
-            path, agent=agent, adapters=[telegram], config=config, access=access
+            path,
+            agent=agent,
+            adapters=[telegram],
+            config=config,
+            access=access or AccessPolicy.everyone(),
         ) as runtime,
         trio.open_nursery() as nursery,
     ):

@@ -88,9 +88,11 @@ class AccessPolicy:
     """The access rules of a runtime, for each platform or for one (platform, account)."""
 
     rules: Mapping[str | tuple[str, str], PlatformRules] = attrs.Factory(dict)
-    """Rules by platform, or by (platform, account). Platforms without rules are closed."""
+    """Rules by platform, or by (platform, account)."""
     rates: RateLimit = attrs.Factory(RateLimit)
     """How many messages each principal may send."""
+    default: PlatformRules | None = None
+    """Rules of platforms that are not in `rules`; by default they are closed."""
     local: frozenset[str] = frozenset({CONSOLE})
     """Platforms inside this process, on which the user id "operator" is the operator."""
 
@@ -100,9 +102,15 @@ class AccessPolicy:
             if platform in self.local:
                 raise ValueError(f"{platform} is local to the operator and takes no rules")
 
+    @classmethod
+    def everyone(cls) -> AccessPolicy:
+        """Return the policy of a public bot: everybody is a guest on every platform."""
+        return cls(default=PlatformRules(open=True))
+
     def rules_of(self, source: Source) -> PlatformRules | None:
         """Return the most specific rules for a source."""
-        return self.rules.get((source.platform, source.account)) or self.rules.get(source.platform)
+        own = self.rules.get((source.platform, source.account)) or self.rules.get(source.platform)
+        return own or self.default
 
     def is_local(self, source: Source) -> bool:
         """Whether the message comes from the operator's own terminal."""

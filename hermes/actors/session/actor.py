@@ -223,7 +223,7 @@ class SessionActor:
             if row.inbox_id not in still_open:
                 self.inbox.release([row])
                 gone = AlreadyAnswered(f"message {row.inbox_id} was answered elsewhere")
-                self.state.context.bus.fail(row.inbound.identity, gone)
+                self.state.context.bus.fail(row.inbound, gone)
 
     # Messages that are only in the store
 

@@ -51,6 +51,7 @@ class Console:
     """
 
     platform: str = SOURCE.platform
+    local: bool = True
 
     def __init__(
         self,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import msgspec
 
 from hermes.config import Config
-from hermes.errors import NotInLineage, Overloaded
+from hermes.errors import EventConflict, NotInLineage, Overloaded
 from hermes.messages import (
     Accepted,
     Committed,
@@ -36,6 +38,12 @@ NEVER = ExpiryPolicy()
 MAX_QUEUED = Config().max_queued
 MAX_BODY = 1_000_000
 """The longest inbound message, in characters of JSON."""
+# An event of one conversation may be stored without a scope: submitted, or by an earlier version.
+FIND_EVENT = (
+    "SELECT id, session_key, session_id, epoch, accepted_at, digest FROM inbox "
+    "WHERE platform = ?1 AND account = ?2 AND event_id = ?3 "
+    "AND (scope = ?4 OR (scope = '' AND session_key = ?5)) ORDER BY id LIMIT 1"
+)
 
 
 def accept(
@@ -45,18 +53,18 @@ def accept(
 
     A repeated event returns the receipt of the first one and stores nothing. `policy` says when the
     conversation expires after this message. Raises `Overloaded` if `max_queued` messages of the
-    same session_key are open already.
+    same session_key are open already, and `EventConflict` if the event_id of this conversation
+    was used for another message. (A platform may send an event again in another form; it gets the
+    first receipt.)
     """
     inbound, body = _validated(inbound)
     source, key = inbound.source, inbound.session_key
-    event = (source.platform, source.account, inbound.event_id)
-    row = tx.one(
-        "SELECT id, session_key, session_id, epoch, accepted_at FROM inbox "
-        "WHERE platform = ? AND account = ? AND event_id = ?",
-        *event,
-    )
+    event, digest = inbound.identity, _digest(inbound)
+    row = tx.one(FIND_EVENT, *event, key)
     if row is not None:
-        receipt = Receipt(*row)
+        if inbound.per_conversation and row[-1] not in {None, digest}:
+            raise EventConflict(f"event {inbound.event_id!r} of {key} has another text")
+        receipt = Receipt(*row[:-1])
         return Accepted(receipt, sessions.head(tx, receipt.session_id), inbound, duplicate=True)
     waiting = inbox.count_open(tx, key)
     if waiting >= max_queued:
@@ -71,14 +79,20 @@ def accept(
     attempts = int(waiting == 0)
     place = (key, route.session_id, route.epoch)
     insert = (
-        "INSERT INTO inbox (platform, account, event_id, session_key, session_id, epoch, body, "
-        "accepted_at, attempts) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+        "INSERT INTO inbox (platform, account, event_id, scope, digest, session_key, session_id, "
+        "epoch, body, accepted_at, attempts) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
     )
-    tx.run(insert, *event, *place, body, tx.now, attempts)
+    tx.run(insert, *event, digest, *place, body, tx.now, attempts)
     receipt = Receipt(tx.db.last_insert_rowid(), *place, tx.now)
     accepted = Accepted(receipt, head, inbound, expired=expired, waiting=waiting, route=route)
     tx.accepted.append(accepted)
     return accepted
+
+
+def _digest(inbound: Inbound) -> str:
+    """Return a fingerprint of what the message says."""
+    content = codec.encode_json([inbound.text, inbound.parts])
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
 def _validated(inbound: Inbound) -> tuple[Inbound, str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import trio
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
+from msgspec.structs import replace
 from trio.testing import wait_all_tasks_blocked
 
-from hermes.actors.event_bus import MAX_BUFFERED, EventBus
+from hermes.actors.event_bus import BEHIND, MAX_BUFFERED, EventBus
 from hermes.errors import ActorStopped, AlreadyAnswered
 from hermes.events import Notice, ReasoningDelta, TextDelta, TurnEnded
 from hermes.messages import Inbound, InboxRow, Reply, Source
@@ -31,7 +32,7 @@ async def test_events_arrive_in_order_numbered_without_gaps():
     everything, one = bus.subscribe(), bus.subscribe("k")
     bus.publish("k", 1, TextDelta("a"))
     bus.publish("other", 2, Notice("b"))
-    bus.publish("k", 1, TextDelta("c"))
+    bus.publish("k", 1, Notice("c"))
     found = await received(everything)
     assert [(each.seq, each.session_key, each.turn_id) for each in found] == [
         (2, "k", 1), (3, "other", 2), (4, "k", 1),
@@ -74,28 +75,80 @@ def test_a_callback_may_end_its_own_subscription():
     assert len(other._events) == 2
 
 
-KINDS = {"delta": TextDelta("x"), "notice": Notice("n"), "end": TurnEnded(REPLY)}
+TEXTS = st.text("ab", min_size=1, max_size=2)
+EVENTS = st.one_of(
+    st.builds(TextDelta, TEXTS, st.sampled_from([False, False, True])),
+    st.builds(ReasoningDelta, TEXTS),
+    st.builds(Notice, TEXTS),
+)
 
 
-@settings(deadline=None, max_examples=30)
-@given(st.lists(st.tuples(st.sampled_from(sorted(KINDS)), st.integers(1, 700)), max_size=5))
-def test_a_slow_subscriber_loses_deltas_first_and_the_ends_of_turns_last(runs):
+def flattened(events):
+    """Join adjacent deltas of the same kind, as a reader would."""
+    found = []
+    for event in events:
+        restart = isinstance(event, TextDelta) and event.restart
+        if isinstance(event, Notice) or restart or not found or type(found[-1]) is not type(event):
+            found.append(event)
+        else:
+            found[-1] = replace(found[-1], text=found[-1].text + event.text)
+    return found
+
+
+@given(st.lists(st.tuples(st.sampled_from("xy"), EVENTS, st.booleans()), max_size=30))
+async def test_a_slow_reader_gets_the_same_text_in_the_same_order(steps):
+    bus, got = EventBus([].append), []
+    subscription = bus.subscribe()
+    for _ in range(BEHIND - 5):  # some of the runs reach the bound
+        bus.publish("other", 1, Notice("unread"))
+    for key, event, read in steps:
+        bus.publish(key, 1, event)
+        if read and subscription._events:
+            got.append(await anext(subscription))
+    got += await received(subscription)
+    for key in "xy":
+        sent = [event for k, event, _ in steps if k == key]
+        assert flattened(each.event for each in got if each.session_key == key) == flattened(sent)
+    assert subscription.lost == 0
+
+
+async def test_unread_deltas_take_the_place_of_one_event():
     bus = EventBus([].append)
     subscription = bus.subscribe()
-    sent = [kind for kind, count in runs for _ in range(count)]
-    for kind in sent:
-        bus.publish("k", 1, KINDS[kind])
-    kept = list(subscription._events)
-    assert len(kept) == min(len(sent), MAX_BUFFERED)
-    assert subscription.lost == len(sent) - len(kept)
-    numbers = [each.seq for each in kept]
-    assert numbers == sorted(set(numbers))
-    seen = set(numbers)
-    lost = [KINDS[kind] for seq, kind in enumerate(sent, 1) if seq not in seen]
-    if sent.count("end") + sent.count("notice") <= MAX_BUFFERED:
-        assert set(lost) <= {KINDS["delta"]}
-    if sent.count("end") < MAX_BUFFERED:
-        assert KINDS["end"] not in lost
+    for _ in range(5 * MAX_BUFFERED):
+        for key in ("k", "other"):
+            bus.publish(key, 1, TextDelta("x"))
+    assert len(subscription._events) == BEHIND
+    found = await received(subscription)
+    for key in ("k", "other"):
+        text = "".join(each.event.text for each in found if each.session_key == key)
+        assert text == "x" * 5 * MAX_BUFFERED
+
+
+@pytest.mark.parametrize("more", [1, 50])
+async def test_if_too_many_events_wait_the_oldest_are_dropped_but_no_text_and_no_end(more):
+    bus = EventBus([].append)
+    subscription = bus.subscribe()
+    bus.publish("k", 1, TextDelta("text"))
+    bus.publish("k", 1, TurnEnded(REPLY))
+    for number in range(MAX_BUFFERED - 2 + more):
+        bus.publish("k", 2, Notice(f"{number}"))
+    found = [each.event for each in await received(subscription)]
+    assert subscription.lost == more
+    assert found[:3] == [TextDelta("text"), TurnEnded(REPLY), Notice(f"{more}")]
+    assert len(found) == MAX_BUFFERED
+
+
+async def test_if_only_texts_and_ends_wait_texts_are_dropped_first():
+    bus = EventBus([].append)
+    subscription = bus.subscribe()
+    for turn in range(MAX_BUFFERED):
+        bus.publish("k", turn, TextDelta("x") if turn % 2 else TurnEnded(REPLY))
+    for turn in range(MAX_BUFFERED // 2 + 3):
+        bus.publish("k", turn, TurnEnded(REPLY))
+    found = [each.event for each in await received(subscription)]
+    assert found == [TurnEnded(REPLY)] * MAX_BUFFERED
+    assert subscription.lost == MAX_BUFFERED // 2 + 3
 
 
 async def test_a_waiting_subscriber_is_woken_by_an_event_and_by_the_end():
@@ -132,11 +185,22 @@ async def test_a_reply_reaches_all_callers_of_its_messages_and_ends_the_turn():
 
 async def test_a_failed_message_fails_its_callers_only():
     bus = EventBus([].append)
-    caller, other = bus.expect(("p", "", "1")), bus.expect(("p", "", "2"))
-    bus.fail(("p", "", "1"), AlreadyAnswered("elsewhere"))
-    bus.fail(("p", "", "unknown"), AlreadyAnswered("elsewhere"))
+    caller, other = bus.expect(row(1).inbound.identity), bus.expect(row(2).inbound.identity)
+    bus.fail(row(1).inbound, AlreadyAnswered("elsewhere"))
+    bus.fail(row(3).inbound, AlreadyAnswered("elsewhere"))
     with pytest.raises(AlreadyAnswered):
         await caller.wait()
+    assert not other.answered
+
+
+async def test_a_submitted_message_is_also_known_in_the_scope_of_its_conversation():
+    bus = EventBus([].append)
+    submitted = row(1)
+    repeated = replace(submitted.inbound, per_conversation=True)
+    caller = bus.expect(repeated.identity)
+    other = bus.expect(replace(repeated, session_key="other").identity)
+    bus.reply([submitted], REPLY)
+    assert await caller.wait() == REPLY
     assert not other.answered
 
 
@@ -156,7 +220,7 @@ def test_a_caller_that_left_is_forgotten():
 
 async def test_closing_fails_every_caller_with_its_own_error_and_ends_subscriptions():
     bus = EventBus([].append)
-    callers = [bus.expect(("p", "", str(number))) for number in range(2)]
+    callers = [bus.expect(("p", "", str(number), "")) for number in range(2)]
     subscription = bus.subscribe()
     error = ActorStopped("the end")
     bus.close(error)
