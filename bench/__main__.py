@@ -11,29 +11,23 @@ from pathlib import Path
 from bench import command, scale
 from bench.agents.benchmark import AGENTS
 from bench.compare import compare
-from bench.errors import CommandError, DriverFailed
 from bench.harness.benchmark import Benchmark
-from bench.report.results import read
+from bench.harness.process import DriverFailed
+from bench.report.results import CommandError, read
 from bench.runtime.benchmark import RUNTIME
 from bench.store.benchmark import STORE
 from bench.switch.benchmark import SWITCH
 from bench.switch.figures import Prices
 
 BENCHMARKS = (SWITCH, RUNTIME, AGENTS, STORE)
-COMPARE = """\
-Compare two result files of the same benchmark, both quick or both full. A change is flagged if it
-is larger than the variation of the repetitions explains. Ratios are compared across machines,
-absolute figures only on the same machine. Exit code: 0 without regressions, 1 with regressions,
-2 if the files cannot be compared.
-"""
 
 
 def make_parser(benchmarks: Sequence[Benchmark]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks of Hermes.")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def add(name: str, about: str, description: str = "") -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=about, description=description or about)
+    def add(name: str, about: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=about, description=about)
 
     for benchmark in benchmarks:
         _add_run_options(add(benchmark.name, benchmark.about), "FILE.json", [benchmark])
@@ -45,7 +39,7 @@ def make_parser(benchmarks: Sequence[Benchmark]) -> argparse.ArgumentParser:
     show.add_argument("--write", action="store_true", help="update bench/README.md and the page")
     show.set_defaults(do=lambda o: command.show(o.files, o.page, write=o.write))
 
-    comparing = add("compare", "Show what changed between two result files.", COMPARE)
+    comparing = add("compare", "Show what changed between two result files.")
     comparing.add_argument("old", type=Path, help="the earlier result file")
     comparing.add_argument("new", type=Path, help="the later result file")
     comparing.add_argument("--all", action="store_true", help="also show what is within noise")

@@ -11,13 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from bench.errors import CommandError
 from bench.harness.benchmark import Benchmark, Run
-from bench.harness.driver import open_drivers
 from bench.harness.machine import describe_machine, load_average
+from bench.harness.process import open_drivers
 from bench.report import results, tables
 from bench.report.page import render_page
-from bench.report.results import Result
+from bench.report.results import CommandError, Result
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
@@ -52,19 +51,15 @@ def run(benchmarks: Sequence[Benchmark], options: argparse.Namespace) -> int:
         measured.append(result)
         print(f"{tables.render(result)}\n\nresults written to {files[benchmark.name]}\n")
     results.write_text(page, render_page(measured if options.out else results.read_folder(folder)))
-    print("\n".join([*_missed(measured), *failed, f"page written to {page}"]))
-    return 1 if failed else 0
-
-
-def _missed(measured: Sequence[Result]) -> list[str]:
-    """List the goals that failed."""
-    return [
+    missed = [
         f"FAIL {result.benchmark}: {goal.goal}: {goal.measured.text(2)} {goal.unit}, "
         f"target {goal.target}"
         for result in measured
         for goal in result.goals
         if goal.outcome == "FAIL" and goal.measured
     ]
+    print("\n".join([*missed, *failed, f"page written to {page}"]))
+    return 1 if failed else 0
 
 
 def show(files: Sequence[Path], page: Path | None, *, write: bool) -> int:
@@ -72,7 +67,8 @@ def show(files: Sequence[Path], page: Path | None, *, write: bool) -> int:
     shown = [results.read(file) for file in files] or results.read_folder(RESULTS)
     target = RESULTS / REPORT if write else page
     if write:
-        results.write_text(README, tables.fill(README.read_text(), shown))
+        made = {result.benchmark: tables.render(result) for result in shown}
+        results.write_text(README, tables.fill(README.read_text(), "results", made))
     if target:
         results.write_text(target, render_page(shown))
         print(f"page written to {target}")

@@ -2,17 +2,14 @@
 
 Our figures and the goals are compared by the mean logarithm of their repetitions, as in Student's
 t-test, with two changes. The variance of a few repetitions is uncertain, so it is combined with the
-typical variance of all figures (the floor), which counts like three repetitions. And figures that
-are compared together share the probability of a false alarm.
-
-Both sides of a ratio are measured in the same repetition, so the speed of the machine cancels out,
-and ratios are compared across machines. Absolute figures are judged only if machine and plan are
-the same, and with limits that are widened until they hold for every figure of the peers: the code
-of the peers did not change, so they show what the machine did.
+typical variance of all figures (the floor). And figures that are compared together share the
+probability of a false alarm. Absolute figures have limits that are widened until they hold for
+every figure of the peers: their code did not change, so they show what the machine did.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -20,8 +17,7 @@ from typing import Literal
 
 import attrs
 
-from bench.errors import CommandError
-from bench.report.results import Better, Result
+from bench.report.results import Better, CommandError, Result
 from bench.report.tables import align
 
 Verdict = Literal["regression", "improvement", "within noise", "not comparable"]
@@ -82,6 +78,11 @@ class Row:
         else:
             moved = (max(self.new) - max(self.old)) * math.inf if self.new != self.old else 0.0
         return -moved if self.better == "higher" else moved
+
+    @property
+    def varies(self) -> bool:
+        """Whether its repetitions show noise."""
+        return self.positive and not self.constant
 
     @property
     def freedom(self) -> int:
@@ -163,8 +164,8 @@ class Noise:
 
     def of_machine(self, peers: Iterable[Row]) -> Noise:
         """Return limits that hold for every figure of the peers."""
-        varying = [row for row in peers if not row.constant and row.positive]
-        drift = statistics.median(row.worse for row in varying) if varying else 0.0
+        varying = [row for row in peers if row.varies]
+        drift = statistics.median([row.worse for row in varying] or [0.0])
         beyond = [abs(row.worse - drift) / (self.limit(row) or math.inf) for row in varying]
         return attrs.evolve(self, drift=drift, wider=max([1.0, *beyond]))
 
@@ -202,12 +203,12 @@ def compare(old: Result, new: Result) -> Comparison:
         raise CommandError(f"The benchmarks differ: {old.benchmark} and {new.benchmark}.")
     if old.quick != new.quick:
         raise CommandError(f"Only the {'old' if old.quick else 'new'} result is of a quick run.")
-    ours, peers, unjudged = _figures(old, new)
-    rows = _goals(old, new) + ours
+    figures = _figures(old, new)
+    rows, peers = _goals(old, new) + figures["ours"], figures["peers"]
     ratios, absolute = ([row for row in rows if row.ratio is kind] for kind in (True, False))
-    varying = [r for r in (*ratios, *ours, *peers, *unjudged) if not r.constant and r.positive]
-    deviations = [math.sqrt(row.squares / row.freedom) for row in varying]
-    floor = statistics.median(deviations) if deviations else 0.0
+    every = [*ratios, *itertools.chain(*figures.values())]
+    deviations = [math.sqrt(row.squares / row.freedom) for row in every if row.varies]
+    floor = statistics.median(deviations or [0.0])
     judged = [Noise(floor, _probability(ratios)).judge(row) for row in ratios]
     apart, machine = _differences(old, new), Noise(floor, _probability(absolute)).of_machine(peers)
     judged += absolute if apart else map(machine.judge, absolute)
@@ -223,28 +224,19 @@ def _probability(rows: Sequence[Row]) -> float:
     return min(FALSE_ALARM, FALSE_ALARMS / max(1, len(rows)))
 
 
-def _figures(old: Result, new: Result) -> tuple[list[Row], list[Row], list[Row]]:
-    """Return our figures, those of the peers, and those that are neither or have no direction."""
-    columns = {(t.cell, each.figure): each for t in new.tables for each in t.columns}
+def _figures(old: Result, new: Result) -> dict[str, list[Row]]:
+    """Return our figures, those of the peers, and others, which are not ours or not judged."""
+    columns = {(t.cell, c.figure): (c.heading, c.better) for t in new.tables for c in t.columns}
     before = {(f.cell, f.who, f.figure): f.values for f in old.figures}
-    ours: list[Row] = []
-    peers: list[Row] = []
-    unjudged: list[Row] = []
+    rows: dict[str, list[Row]] = {"ours": [], "peers": [], "others": []}
     for each in new.figures:
-        values = before.get((each.cell, each.who, each.figure))
-        column = columns.get((each.cell, each.figure))
-        if values is None:
-            continue
-        heading, better = (column.heading, column.better) if column else (each.figure, "neither")
-        row = Row(f"{each.cell}: {each.who}, {heading}", values, each.values, better)
-        if better == "neither":
-            unjudged.append(row)
-        elif each.who.startswith("ours"):
-            ours.append(row)
-        else:
-            foreign = new.foreign is None or each.who in new.foreign
-            (peers if foreign else unjudged).append(row)
-    return ours, peers, unjudged
+        heading, better = columns.get((each.cell, each.figure), (each.figure, "neither"))
+        foreign = new.foreign is None or each.who in new.foreign
+        kind = "ours" if each.who.startswith("ours") else "peers" if foreign else "others"
+        if values := before.get((each.cell, each.who, each.figure)):
+            row = Row(f"{each.cell}: {each.who}, {heading}", values, each.values, better)
+            rows["others" if better == "neither" else kind].append(row)
+    return rows
 
 
 def _goals(old: Result, new: Result) -> list[Row]:

@@ -7,7 +7,6 @@ different openai packages.
 from __future__ import annotations
 
 import functools
-import os
 import shutil
 import subprocess
 import sys
@@ -42,8 +41,9 @@ def interpreter(peer: str, folder: Path = FOLDER) -> Path | None:
     print(f"installing {wanted} in {folder} (once)", file=sys.stderr)
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        _run(sys.executable, "-m", "venv", os.fspath(folder))
-        _run(os.fspath(python), "-m", "pip", "install", *PIP_OPTIONS, *PACKAGES[peer])
+        pip = [str(python), "-m", "pip", "install", *PIP_OPTIONS, *PACKAGES[peer]]
+        for command in ([sys.executable, "-m", "venv", str(folder)], pip):
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT)
     except (subprocess.SubprocessError, OSError) as error:
         print(f"{peer} is skipped: it could not be installed ({_reason(error)}).", file=sys.stderr)
         shutil.rmtree(folder, ignore_errors=True)
@@ -52,12 +52,7 @@ def interpreter(peer: str, folder: Path = FOLDER) -> Path | None:
     return python
 
 
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True, timeout=TIMEOUT)
-
-
 def _reason(error: Exception) -> str:
     if isinstance(error, subprocess.CalledProcessError):
-        lines = str(error.stderr).strip().splitlines()
-        return lines[-1] if lines else f"pip exited with {error.returncode}"
+        return (str(error.stderr).strip() or f"pip exited with {error.returncode}").splitlines()[-1]
     return str(error)

@@ -6,15 +6,14 @@ The formulas are explained in docs/scale.md, which shows the tables. Workloads a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 import attrs
 
-from bench.errors import CommandError
 from bench.report import results
-from bench.report.tables import align
+from bench.report.results import CommandError
+from bench.report.tables import align, fill
 
 PAGE = Path(__file__).parents[1] / "docs" / "scale.md"
 KIB, MIB = 1024.0, 1024.0**2
@@ -168,21 +167,10 @@ def run(folder: Path, *, write: bool) -> int:
         "node": _node_table(costs),
     }
     if write:
-        results.write_text(PAGE, fill(PAGE.read_text(), made))
+        results.write_text(PAGE, fill(PAGE.read_text(), "scale", made))
     else:
         print("\n\n".join(made.values()))
     return 0
-
-
-def fill(page: str, made: Mapping[str, str]) -> str:
-    """Put each table into its place in the page."""
-    for name, table in made.items():
-        before, begin, rest = page.partition(f"<!-- scale: {name} -->\n")
-        _, end, after = rest.partition("<!-- end -->\n")
-        if not end:
-            raise CommandError(f"{PAGE.name} has no place for the table {name}.")
-        page = f"{before}{begin}```\n{table}\n```\n{end}{after}"
-    return page
 
 
 def _costs_table(costs: UnitCosts) -> str:

@@ -1,15 +1,11 @@
-"""The agents benchmark: turns with a model over HTTP, streaming, and imports.
-
-The model is the loopback model of `hermes.testing` in a separate process; it replies at once.
-"""
+"""The agents benchmark: turns with a model over HTTP, streaming, and imports."""
 
 from __future__ import annotations
 
 import attrs
 
-from bench.harness.benchmark import Benchmark, Measured, Run
+from bench.harness.benchmark import Benchmark, Cell, Contender, Group, measure_cells
 from bench.harness.measurements import Goal, Ref, ratio
-from bench.harness.runner import Cell, Contender, Group
 from bench.report.results import Column
 from bench.runtime.benchmark import TURN
 
@@ -31,16 +27,16 @@ IMPORTED = (
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """The amount of work."""
+    """The amount of work; the defaults are a full run."""
 
-    repetitions: int
-    turns: int
-    peer_turns: int
-    many: int
-    streams: int
+    repetitions: int = 3
+    turns: int = 200
+    peer_turns: int = 6
+    many: int = 10_000
+    streams: int = 15
 
 
-FULL = Plan(repetitions=3, turns=200, peer_turns=6, many=10_000, streams=15)
+FULL = Plan()
 QUICK = Plan(repetitions=1, turns=20, peer_turns=2, many=200, streams=3)
 
 
@@ -49,15 +45,14 @@ def turn_cell(history: int) -> str:
     return f"a turn, {history:,} messages"
 
 
-def groups(plan: Plan, url: str = "") -> list[Group]:
-    """All cells; `url` is the address of the model."""
-    stream = {"url": url, "times": plan.streams}
+def groups(plan: Plan) -> list[Group]:
+    stream = {"times": plan.streams}
     streaming = Cell(
         STREAMING, "a streamed answer", STREAMED,
         "A reply of 2,000 pieces, read by our provider, and by httpx2 alone, which decodes the "
         "JSON of each event.",
         (Contender(OURS, "ours", "streaming", stream), Contender(BARE, "ours", "bare", stream)),
-        on_disk=False,
+        given=("url",),
     )  # fmt: skip
     # `import hermes` loads names on first use, so what a host really waits for is a row, too.
     importing = Cell(
@@ -67,20 +62,21 @@ def groups(plan: Plan, url: str = "") -> list[Group]:
             Contender(READY, "ours", "importing", {"code": "import hermes; hermes.open_runtime"}),
             Contender(THEIRS, "hermes-agent", "importing", {"code": "import gateway.run"}),
         ),
-        on_disk=False,
+        given=(),
     )  # fmt: skip
     few = "From a message to its stored reply in a short conversation. The model replies at once, "
     few += "so everything but the model is measured."
     long = "The same in a long conversation, all of which is sent to the model."
-    turns = _turns(plan, url, HISTORY, few), _turns(plan, url, plan.many, long)
+    turns = _turns(plan, HISTORY, few), _turns(plan, plan.many, long)
     return [Group(plan.repetitions, (*turns, streaming, importing))]
 
 
-def _turns(plan: Plan, url: str, history: int, explains: str) -> Cell:
-    name, work = turn_cell(history), {"url": url, "history": history}
+def _turns(plan: Plan, history: int, explains: str) -> Cell:
+    name, work = turn_cell(history), {"history": history}
     ours = Contender(OURS, "ours", "turns", {**work, "count": plan.turns})
-    theirs = Contender(THEIRS, "hermes-agent", "model_turns", {**work, "count": plan.peer_turns})
-    return Cell(name, f"{name} of history, over HTTP", TURN, explains, (ours, theirs))
+    theirs = Contender(THEIRS, "hermes-agent", "turns", {**work, "count": plan.peer_turns})
+    title, given = f"{name} of history, over HTTP", ("path", "url")
+    return Cell(name, title, TURN, explains, (ours, theirs), given)
 
 
 def goals(plan: Plan) -> list[Goal]:
@@ -105,12 +101,6 @@ def goals(plan: Plan) -> list[Goal]:
     ]  # fmt: skip
 
 
-def measure(run: Run) -> Measured:
-    plan = QUICK if run.options.quick else FULL
-    cells = groups(plan, run.drivers["model"].about["url"])
-    return run.measure_cells(plan, cells, goals(plan))
-
-
 AGENTS = Benchmark(
     name="agents",
     about="Agents with a model over HTTP: whole turns, streaming, and imports.",
@@ -119,5 +109,5 @@ AGENTS = Benchmark(
         "hermes-agent": "bench.peers.hermes_gateway",
         "model": "bench.agents.model",
     },
-    measure=measure,
+    measure=measure_cells(FULL, QUICK, groups, goals),
 )

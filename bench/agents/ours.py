@@ -2,87 +2,61 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
-from pathlib import Path
 from time import perf_counter
 
 import httpx2
 import trio
 
 from bench.agents.model import LONG_REPLY
-from bench.harness.protocol import Figures, serve
-from bench.harness.sample_text import text
-from bench.harness.timing import WARM_UP, importing
-from bench.harness.trio_timing import time_trio
-from bench.runtime.ours import check_rows, fill, key_of
-from hermes import open_runtime
-from hermes.agents import Endpoint, chat_agents
-from hermes.agents.providers.base import Delta
+from bench.harness.driver import Figures, importing, serve
+from bench.runtime.ours import turns
+from hermes.agents import Endpoint
 from hermes.agents.providers.openai_chat import OpenAIChat
 from hermes.messages import Message
 
 
-async def turns(path: str, url: str, history: int, count: int) -> Figures:
-    """Sequential turns of one chat."""
-    await fill(Path(path), history, 1)
-    async with (
-        chat_agents(Endpoint(base_url=url, model="m"), system="Be kind.") as agents,
-        open_runtime(Path(path), build_agent=agents.build, agent_spec=agents.agent_spec) as runtime,
-    ):
-
-        async def ask_once(caller: int, turn: int) -> None:
-            reply = await runtime.ask(key_of(caller), text(0, turn))
-            if reply.text != text(0, 0):
-                raise AssertionError(f"the reply was {reply.text!r}")
-
-        run = await time_trio(ask_once, 1, 0.0, count)
-        stored = await runtime.conversation(key_of(0)).history()
-        check_rows(len(stored), history + 2 * (WARM_UP + count))
-    return run.figures_with_cpu()
-
-
 async def streaming(url: str, times: int) -> Figures:
-    """A long reply through our provider: the time of the first piece, and of each other."""
+    """A long reply through our provider."""
     async with httpx2.AsyncClient() as client:
         provider = OpenAIChat(client, Endpoint(base_url=url, model="m"))
         body = provider.body(b"", provider.encode([Message("user", LONG_REPLY)]), ())
-        runs = []
-        for _ in range(times):
-            received: list[float] = []
 
-            def receive(_: Delta, received: list[float] = received) -> None:
-                received.append(perf_counter())
+        async def read(received: list[float]) -> None:
+            await provider.complete(body, lambda _: received.append(perf_counter()))
 
-            started = perf_counter()
-            await provider.complete(body, receive)
-            runs.append((started, received))
-    return _stream_figures(runs)
+        return await _time_streams(read, times)
 
 
 async def bare(url: str, times: int) -> Figures:
     """The same with httpx2 alone: its event parser, and the JSON of each event."""
     messages = [{"role": "user", "content": LONG_REPLY}]
     request = {"model": "m", "stream": True, "messages": messages}
-    runs = []
     async with httpx2.AsyncClient() as client:
-        for _ in range(times):
-            received: list[float] = []
-            started = perf_counter()
+
+        async def read(received: list[float]) -> None:
             async with client.sse(f"{url}/chat/completions", method="POST", json=request) as events:
                 async for event in events:
                     if event.data != "[DONE]":
                         event.json()
                         received.append(perf_counter())
-            runs.append((started, received))
-    return _stream_figures(runs)
+
+        return await _time_streams(read, times)
 
 
-def _stream_figures(runs: list[tuple[float, list[float]]]) -> Figures:
-    """The medians of several replies."""
-    firsts = sorted(received[0] - started for started, received in runs)
-    pieces = sorted((received[-1] - received[0]) / len(received) for _, received in runs)
-    middle = len(runs) // 2
-    return {"first_ms": firsts[middle] * 1e3, "piece_us": pieces[middle] * 1e6}
+async def _time_streams(read: Callable[[list[float]], Awaitable[None]], times: int) -> Figures:
+    """Return the median time until the first piece, and from each piece to the next."""
+    firsts, pieces = [], []
+    for _ in range(times):
+        received: list[float] = []
+        started = perf_counter()
+        await read(received)
+        firsts.append(received[0] - started)
+        pieces.append((received[-1] - received[0]) / len(received))
+    first, piece = statistics.median(firsts), statistics.median(pieces)
+    return {"first_ms": first * 1e3, "piece_us": piece * 1e6}
 
 
 if __name__ == "__main__":

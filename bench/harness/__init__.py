@@ -1,7 +1,3 @@
-"""What all benchmarks share: driver processes, repetitions, figures and goals.
-
-Drivers in the peers' environments import `protocol`, `timing` and `sample_text`, so these use the
-standard library only.
-"""
+"""What all benchmarks share: driver processes, repetitions, figures and goals."""
 
 from __future__ import annotations

@@ -39,6 +39,13 @@ class Goal:
     at_any_size: bool = False
     """Whether a quick run can fail it, too."""
 
+    def outcome(self, spread: Spread | None, *, quick: bool) -> Outcome:
+        if spread is None:
+            return "not measured"
+        if spread.median >= self.target if self.at_least else spread.median <= self.target:
+            return "pass"
+        return "not judged" if quick and not self.at_any_size else "FAIL"
+
 
 def ratio(
     cell: str, figure: str, who: str, beside: str, least: float, explains: str, text: str = ""
@@ -60,12 +67,6 @@ class Measurements:
         for name, value in figures.items():
             self.figures[Ref(cell, who, name)].append(value)
 
-    def who(self, cell: str) -> list[str]:
-        return list(dict.fromkeys(ref.who for ref in self.figures if ref.cell == cell))
-
-    def spread(self, ref: Ref) -> Spread | None:
-        return Spread.of(self.figures.get(ref, []))
-
     def judge(self, goal: Goal, *, quick: bool = False) -> GoalResult:
         """Judge a goal by the median; repetitions without a number are left out."""
         values = self.figures.get(goal.figure, [])
@@ -79,22 +80,13 @@ class Measurements:
             target=f"{'>=' if goal.at_least else '<='} {goal.target:g} {goal.unit}",
             better="higher" if goal.at_least else "lower",
             unit=goal.unit,
-            outcome=_outcome(goal, spread, quick=quick),
+            outcome=goal.outcome(spread, quick=quick),
             measured=spread,
         )
 
     def all_figures(self) -> tuple[Figure, ...]:
-        spreads = {ref: self.spread(ref) for ref in self.figures}
         return tuple(
             Figure(**structs.asdict(spread), **ref._asdict())
-            for ref, spread in spreads.items()
-            if spread is not None
+            for ref, values in self.figures.items()
+            if (spread := Spread.of(values))
         )
-
-
-def _outcome(goal: Goal, spread: Spread | None, *, quick: bool) -> Outcome:
-    if spread is None:
-        return "not measured"
-    if spread.median >= goal.target if goal.at_least else spread.median <= goal.target:
-        return "pass"
-    return "not judged" if quick and not goal.at_any_size else "FAIL"

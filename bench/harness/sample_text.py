@@ -15,30 +15,28 @@ VOWELS = ("a", "e", "i", "o", "u", "ea", "ou")
 CODAS = ("", "", "", "n", "r", "s", "t", "ll", "nd")
 
 
-def vocabulary(generator: random.Random, size: int = 5_000) -> list[str]:
-    """Return distinct, pronounceable words."""
+def vocabulary(generator: random.Random) -> list[str]:
+    """Return 5,000 distinct, pronounceable words."""
     words: dict[str, None] = {}
-    while len(words) < size:
-        syllables = generator.choice((1, 2, 2, 3))
-        word = "".join(
-            generator.choice(ONSETS) + generator.choice(VOWELS) for _ in range(syllables)
-        )
-        words[word + generator.choice(CODAS)] = None
+    while len(words) < 5_000:
+        count = generator.choice((1, 2, 2, 3))
+        syllables = [generator.choice(ONSETS) + generator.choice(VOWELS) for _ in range(count)]
+        words["".join(syllables) + generator.choice(CODAS)] = None
     return list(words)
 
 
-def make_texts(count: int = DISTINCT, length: int = LENGTH) -> tuple[str, ...]:
-    """Return texts of `length` ASCII characters; word frequencies follow Zipf's law."""
+def make_texts() -> tuple[str, ...]:
+    """Return texts of 400 ASCII characters; word frequencies follow Zipf's law."""
     generator = random.Random(SEED)
     words = vocabulary(generator)
     weights = list(itertools.accumulate(1 / rank for rank in range(2, len(words) + 2)))
     texts = []
-    for _ in range(count):
+    for _ in range(DISTINCT):
         text = ""
-        while len(text) < length:
+        while len(text) < LENGTH:
             sentence = generator.choices(words, cum_weights=weights, k=generator.randint(6, 14))
             text += " ".join(sentence).capitalize() + ". "
-        texts.append(text[: length - 1] + ".")
+        texts.append(text[: LENGTH - 1] + ".")
     return tuple(texts)
 
 

@@ -7,8 +7,7 @@ from importlib.metadata import version
 
 from autogen_core import AgentId, MessageContext, RoutedAgent, SingleThreadedAgentRuntime, rpc
 
-from bench.harness.protocol import Figures, serve
-from bench.harness.timing import ask_async
+from bench.harness.driver import Figures, ask_async, serve
 
 ADDER = AgentId("adder", "default")
 

@@ -16,8 +16,8 @@ from time import perf_counter
 
 from hermes_state import AsyncSessionDB, SessionDB
 
-from bench.harness import timing
-from bench.harness.protocol import Figures, serve
+from bench.harness import driver
+from bench.harness.driver import Figures, serve
 from bench.harness.sample_text import role, session_id, text
 
 CHUNK = 1000
@@ -27,27 +27,22 @@ ADD_SESSIONS = (
 ADD_MESSAGES = "INSERT INTO messages (session_id, role, content, timestamp) VALUES (?, ?, ?, ?)"
 
 
-def durability(path: str) -> Figures:
-    db = SessionDB(Path(path))
-    figures = timing.durability_figures(db._conn.execute)
-    db.close()
-    return figures
-
-
 def append_blocking(path: str, seconds: float) -> Figures:
     db = SessionDB(Path(path))
+    driver.check_durability(db._conn.execute)
     db.create_session(session_id(0), source="bench")
 
     def append(turn: int) -> None:
         db.append_message(session_id(0), role(turn), text(0, turn))
 
-    run = timing.time_blocking(append, seconds)
+    run = driver.time_blocking(append, seconds)
     db.close()
     return run.figures()
 
 
 def append_awaited(path: str, callers: int, seconds: float, count: int = 0) -> Figures:
     db = SessionDB(Path(path))
+    driver.check_durability(db._conn.execute)
     for number in range(callers):
         db.create_session(session_id(number), source="bench")
     async_db = AsyncSessionDB(db)
@@ -55,7 +50,7 @@ def append_awaited(path: str, callers: int, seconds: float, count: int = 0) -> F
     async def append(caller: int, turn: int) -> None:
         await async_db.append_message(session_id(caller), role(turn), text(caller, turn))
 
-    run = asyncio.run(timing.time_asyncio(append, callers, seconds, count))
+    run = asyncio.run(driver.time_calls(append, callers, seconds, count))
     marker = f"marker{time.time_ns()}"
     db.append_message(session_id(0), "user", marker)
     started = perf_counter()
@@ -65,7 +60,7 @@ def append_awaited(path: str, callers: int, seconds: float, count: int = 0) -> F
     return figures
 
 
-def fill(path: str, sessions: int, turns: int) -> Figures:
+def fill(path: str, sessions: int, turns: int) -> None:
     """Add rows in bulk, but through its write path, so that its search triggers run."""
     db = SessionDB(Path(path))
     now = time.time()
@@ -79,18 +74,16 @@ def fill(path: str, sessions: int, turns: int) -> Figures:
         while db._execute_write(add_chunk):
             pass
 
-    started = perf_counter()
     add(ADD_SESSIONS, ((session_id(number), now, turns) for number in range(sessions)))
     numbers = itertools.product(range(turns), range(sessions))  # rows of sessions interleave
     add(ADD_MESSAGES, ((session_id(n), role(turn), text(n, turn), now) for turn, n in numbers))
     db.optimize_fts()  # it does this after every 1,000 writes; a pending merge would be unfair
     db.close()
-    return {"seconds": perf_counter() - started}
 
 
 def size(path: str, sessions: int, turns: int) -> Figures:
     fill(path, sessions, turns)
-    return timing.size_figures(Path(path))
+    return driver.size_figures(Path(path))
 
 
 def load(path: str, session: int, turns: int, times: int) -> Figures:
@@ -112,9 +105,9 @@ def open_file(path: str, times: int) -> Figures:
     def query(db: SessionDB) -> object:
         return db.get_session(session_id(7))
 
-    return timing.time_opening(lambda: SessionDB(Path(path)), query, times)
+    return driver.time_opening(lambda: SessionDB(Path(path)), query, times)
 
 
 if __name__ == "__main__":
     about = {"hermes-agent": version("hermes-agent"), "sqlite": sqlite3.sqlite_version}
-    serve(about, durability, append_blocking, append_awaited, fill, size, load, open_file)
+    serve(about, append_blocking, append_awaited, fill, size, load, open_file)

@@ -1,34 +1,37 @@
 """hermes-agent 0.19.0 performs the script of the switching benchmark, in a new home.
 
-Each part between two restarts runs in a new process (`hermes_switching`).
-
-The configuration is the default except for this: The script's tool is the only toolset. SOUL.md is
-a part of the common system prompt, so that together with hermes-agent's own text the prompt is as
-long as ours; a longer prompt would have a larger cached share. /new needs no confirmation. Disabled
-are a download, the titles (a model request beside the turns), a long onboarding message, and
-requests that only a local server gets, five for each new agent.
+An agent counts as built for a turn if it was created while the turn ran and is in the gateway's
+cache afterwards. The agent that /compress creates for itself is in no turn and in no cache.
 """
+
+# ruff: noqa: SLF001 - the entry point of a turn is private, and so is the cache of agents
 
 from __future__ import annotations
 
-import json
-import shutil
+import asyncio
+import os
 import sqlite3
-from importlib.metadata import version
-from pathlib import Path
-from time import monotonic
+from contextlib import closing
+from dataclasses import asdict
+from time import perf_counter
+from typing import Any, ClassVar
 
-from bench.harness.protocol import serve
-from bench.peers.hermes_gateway import run_in_home
+import run_agent
+from gateway.run import GatewayRunner
+from hermes_state import SessionDB
+from tools.registry import registry
+
+from bench.harness.driver import call_in_new_process, serve
+from bench.peers import hermes_gateway
 from bench.switch import workload
-from bench.switch.workload import Restart, Step
+from bench.switch.performer import OtherWriter, Performer, Record, ms_since
+from bench.switch.workload import Compress, Step
 
-TIMEOUT = 840.0
 TOOLSET = "bench"
 SOUL = "\n".join(workload.SYSTEM.splitlines()[:9])
-"""hermes-agent adds 4,400 characters, which is as long as the other eleven lines."""
-RECORD = "record.json"
-"""The file in the home that one process passes to the next."""
+"""hermes-agent adds 4,400 characters, as many as the other eleven lines have: a longer prompt than
+ours would have a larger cached share."""
+# The default configuration except for this:
 CONFIG = f"""\
 model:
   default: stub
@@ -38,7 +41,7 @@ model:
   context_length: 200000
   ollama_num_ctx: 0  # otherwise each new agent sends requests to a local server
 platform_toolsets:
-  telegram: [{TOOLSET}, no_mcp]  # the tool of the script, as for ours
+  telegram: [{TOOLSET}, no_mcp]  # only the tool of the script, as for ours
 approvals:
   destructive_slash_confirm: false  # /new needs no confirmation
 security:
@@ -53,39 +56,87 @@ auxiliary:
 """
 
 
-def run(path: str, url: str, script: str, **_: object) -> dict[str, object]:
-    """Perform the script with a model at this URL; return the record."""
-    home = Path(path)
-    home.mkdir()
-    try:
-        (home / "config.yaml").write_text(CONFIG.replace("URL", url))
+class TimedAgent(run_agent.AIAgent):
+    """The real agent; it records which agents were created, and how long that took."""
+
+    created: ClassVar[list[tuple[TimedAgent, float]]] = []
+
+    def __init__(self, *arguments: object, **settings: object) -> None:
+        started = perf_counter()
+        super().__init__(*arguments, **settings)
+        self.created.append((self, ms_since(started)))
+
+
+class Theirs(Performer):
+    """Every user has one direct chat with the gateway, with all of its sessions."""
+
+    def __init__(self, record: Record, writer: OtherWriter, runner: GatewayRunner) -> None:
+        super().__init__(record, writer)
+        self.runner = runner
+        self.sent = 0
+
+    async def say(self, user: int, text: str) -> str:
+        TimedAgent.created.clear()
+        self.sent += 1
+        message = hermes_gateway.event(user, text, f"{os.getpid()}-{self.sent}")
+        return str(await self.runner._handle_message(message))
+
+    def session_of(self, user: int) -> str:
+        return str(self.runner.session_store.peek_session_id(self._key(user)))
+
+    def build_of_turn(self, user: int) -> tuple[str | None, float]:
+        cached = self.runner._agent_cache.get(self._key(user))
+        for agent, ms in TimedAgent.created:
+            if cached and agent is cached[0]:
+                return "built", ms
+        return None, 0.0
+
+    async def was_compressed(self, step: Compress, reply: str) -> bool:
+        return "Compressed:" in reply
+
+    def is_answer(self, reply: str, expected: str) -> bool:
+        """The first reply also contains a greeting."""
+        return expected in reply
+
+    def look_up(self, arguments: dict[str, str], **_: object) -> str:
+        """The tool; it runs in the thread of the agent."""
+        self.writer.write_during(arguments["word"])
+        return workload.finding(arguments["word"])
+
+    def _key(self, user: int) -> str:
+        return str(self.runner._session_key_for_source(hermes_gateway.source(user)))
+
+
+def perform(steps: list[Step], record: Record) -> Record:
+    """Perform the steps of one process, and continue the record of the process before it."""
+    run_agent.AIAgent = TimedAgent
+
+    async def perform_all() -> None:
+        runner, db = hermes_gateway.start_gateway(), SessionDB()
+        theirs = Theirs(record, OtherWriter(steps, record, db.append_message), runner)
+        registry.register(workload.TOOL, TOOLSET, dict(workload.TOOL_SCHEMA), theirs.look_up)
+        for step in steps:
+            await theirs.perform(step)
+        db.close()
+        await runner.stop()
+
+    asyncio.run(perform_all())
+    return record
+
+
+def run(path: str, url: str, plan: Any, pattern: str, **_: object) -> dict[str, object]:
+    """Perform the script with a model at this URL, each part in a new process."""
+    steps, record = workload.script(workload.Plan(**plan), pattern), Record()
+    with hermes_gateway.new_home(path, CONFIG, url) as home:
         (home / "SOUL.md").write_text(SOUL)
-        steps = workload.load(Path(script))
-        deadline = monotonic() + TIMEOUT
-        for start, end in parts(steps):
-            program = ["-m", "bench.peers.hermes_switching", script, str(start), str(end)]
-            run_in_home(home, program, deadline - monotonic())
-        record: dict[str, object] = json.loads((home / RECORD).read_text())
-        return {**record, "lost": lost(home / "state.db", steps)}
-    finally:
-        shutil.rmtree(home)
-
-
-def parts(steps: list[Step]) -> list[tuple[int, int]]:
-    """Return the ranges of steps between restarts."""
-    restarts = [number for number, step in enumerate(steps) if isinstance(step, Restart)]
-    starts = [0, *(number + 1 for number in restarts)]
-    return list(zip(starts, [*restarts, len(steps)], strict=True))
-
-
-def lost(file: Path, steps: list[Step]) -> list[str]:
-    """Return the messages that are in no row, not even in one that a compression archived."""
-    connection = sqlite3.connect(file)
-    stored = [content for (content,) in connection.execute("SELECT content FROM messages")]
-    connection.close()
-    return workload.missing(steps, stored)
+        for part in workload.parts(steps):
+            record = call_in_new_process(perform, part, record)
+        with closing(sqlite3.connect(home / hermes_gateway.DATABASE)) as connection:
+            # A compression archives rows, so a message that is in no row is lost.
+            stored = [row[0] for row in connection.execute("SELECT content FROM messages")]
+    record.lost = workload.missing(steps, stored)
+    return asdict(record)
 
 
 if __name__ == "__main__":
-    about = {"hermes-agent": version("hermes-agent"), "sqlite": sqlite3.sqlite_version}
-    serve(about, run)
+    serve(hermes_gateway.ABOUT, run)

@@ -7,26 +7,19 @@ from importlib.metadata import version
 
 from agents.memory.sqlite_session import SQLiteSession
 
-from bench.harness import timing
-from bench.harness.protocol import Figures, serve
+from bench.harness.driver import Figures, check_durability, serve, time_calls
 from bench.harness.sample_text import role, session_id, text
-
-
-def durability(path: str) -> Figures:
-    session = SQLiteSession(session_id(0), path)
-    with session._locked_connection() as connection:  # noqa: SLF001 - it has the settings
-        figures = timing.durability_figures(connection.execute)
-    session.close()
-    return figures
 
 
 async def append_awaited(path: str, callers: int, seconds: float) -> Figures:
     sessions = [SQLiteSession(session_id(caller), path) for caller in range(callers)]
+    with sessions[0]._locked_connection() as connection:  # noqa: SLF001 - it has the settings
+        check_durability(connection.execute)
 
     async def append(caller: int, turn: int) -> None:
         await sessions[caller].add_items([{"role": role(turn), "content": text(caller, turn)}])
 
-    run = await timing.time_asyncio(append, callers, seconds)
+    run = await time_calls(append, callers, seconds)
     for session in sessions:
         session.close()
     return run.figures()
@@ -34,4 +27,4 @@ async def append_awaited(path: str, callers: int, seconds: float) -> Figures:
 
 if __name__ == "__main__":
     about = {"openai-agents": version("openai-agents"), "sqlite": sqlite3.sqlite_version}
-    serve(about, durability, append_awaited)
+    serve(about, append_awaited)

@@ -7,8 +7,7 @@ from importlib.metadata import version
 
 import pykka
 
-from bench.harness.protocol import Figures, serve
-from bench.harness.timing import ask_blocking
+from bench.harness.driver import Figures, ask_blocking, serve
 
 
 class Adder(pykka.ThreadingActor):
@@ -17,10 +16,7 @@ class Adder(pykka.ThreadingActor):
 
 
 def ask(count: int) -> Figures:
-    """Run on one core: whether two threads share a core is chance, and one core is faster.
-
-    With two cores, waking the other thread makes a request three to four times slower.
-    """
+    """Run on one core: with two, waking the other thread is three to four times slower."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(allowed)[:1])
     adder = Adder.start()

@@ -1,8 +1,4 @@
-"""xoscar 0.12.2: an actor in the pool of the caller's own process.
-
-The reference that `xo.create_actor` returns passes messages. One from `xo.actor_ref` would call the
-method in the caller's task, without a message, and is not measured.
-"""
+"""xoscar 0.12.2: an actor in the pool of the caller's own process, asked by messages."""
 
 from __future__ import annotations
 
@@ -10,8 +6,7 @@ from importlib.metadata import version
 
 import xoscar as xo
 
-from bench.harness.protocol import Figures, serve
-from bench.harness.timing import ask_async
+from bench.harness.driver import Figures, ask_async, serve
 
 ADDRESS = "127.0.0.1"  # a pool needs an address; nothing connects to it
 

@@ -74,23 +74,17 @@ def _goals(result: Result) -> str:
 
 def _figures(result: Result, table: Table) -> str:
     """A cell as a table, with explanations of its columns."""
-    rows = [
-        [
-            _name(who),
-            *(_spread(result.spread(table.cell, who, c.figure), c.digits) for c in table.columns),
-        ]
-        for who in result.who(table.cell)
-    ]
+    rows = []
+    for who, spreads in result.rows(table).items():
+        name = f'<span class="ours">{escape(who)}</span>' if who.startswith("ours") else escape(who)
+        shown = zip(spreads, table.columns, strict=True)
+        rows.append([name, *(_spread(spread, column.digits) for spread, column in shown)])
     if not rows:
         return ""
     heading = ["", *(column.heading for column in table.columns)]
     explained = _facts({column.heading: column.explains for column in table.columns})
     title = f"<h4>{escape(table.title)}</h4><p>{_prose(table.explains)}</p>"
     return f"<figure>{title}{_table(heading, rows)}{explained}</figure>"
-
-
-def _name(who: str) -> str:
-    return f'<span class="ours">{escape(who)}</span>' if who.startswith("ours") else escape(who)
 
 
 def _spread(spread: Spread | None, digits: int) -> str:

@@ -17,12 +17,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from bench.errors import CommandError
-
 Better = Literal["lower", "higher", "neither"]
 Outcome = Literal["pass", "FAIL", "not judged", "not measured"]
 """Goals apply to full runs: a quick run that misses one is `not judged`."""
 ORDER = ("switch", "runtime", "agents", "store")
+
+
+class CommandError(Exception):
+    """A command cannot be carried out. The text is a sentence for the user; exit code 2."""
 
 
 class Spread(Struct, frozen=True):
@@ -112,9 +114,13 @@ class Result(Struct, frozen=True):
         wanted = (cell, who, figure)
         return next((f for f in self.figures if (f.cell, f.who, f.figure) == wanted), None)
 
-    def who(self, cell: str) -> list[str]:
-        """Return all contenders in the cell, in the order of the file."""
-        return list(dict.fromkeys(each.who for each in self.figures if each.cell == cell))
+    def rows(self, table: Table) -> dict[str, list[Spread | None]]:
+        """Return the figures of each contender in a table, in the order of the file."""
+        everyone = dict.fromkeys(each.who for each in self.figures if each.cell == table.cell)
+        return {
+            who: [self.spread(table.cell, who, column.figure) for column in table.columns]
+            for who in everyone
+        }
 
 
 def read(path: Path) -> Result:

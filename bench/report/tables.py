@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 
-from bench.errors import CommandError
-from bench.report.results import Result, Table
+from bench.report.results import CommandError, Result
 
 QUICK = "QUICK: fewer repetitions and less data than the goals are stated for."
-BLOCK = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def align(lines: Sequence[Sequence[str]]) -> str:
@@ -29,16 +26,13 @@ def render(result: Result) -> str:
         goals.append([goal.goal, goal.target, measured, goal.outcome])
     parts = [_circumstances(result), align(goals)]
     for table in result.tables:
-        rows = [[f"  {who}", *_figures(result, table, who)] for who in result.who(table.cell)]
-        if rows:
-            parts.append(align([[table.title, *(c.heading for c in table.columns)], *rows]))
+        rows = [[table.title, *(column.heading for column in table.columns)]]
+        for who, spreads in result.rows(table).items():
+            shown = zip(spreads, table.columns, strict=True)
+            rows.append([f"  {who}", *(s.text(c.digits) if s else "-" for s, c in shown)])
+        if rows[1:]:
+            parts.append(align(rows))
     return "\n\n".join(parts)
-
-
-def _figures(result: Result, table: Table, who: str) -> Iterator[str]:
-    for column in table.columns:
-        spread = result.spread(table.cell, who, column.figure)
-        yield "-" if spread is None else spread.text(column.digits)
 
 
 def _circumstances(result: Result) -> str:
@@ -60,13 +54,12 @@ def _circumstances(result: Result) -> str:
     return "\n".join(lines)
 
 
-def fill(page: str, shown: Iterable[Result]) -> str:
-    """Replace the result blocks of a Markdown page by the current tables."""
-    texts = {result.benchmark: f"```\n{render(result)}\n```\n" for result in shown}
-
-    def block(found: re.Match[str]) -> str:
-        if found[2] not in texts:
-            raise CommandError(f"There is no result of {found[2]} for the README.")
-        return found[1] + texts[found[2]] + found[3]
-
-    return BLOCK.sub(block, page)
+def fill(page: str, kind: str, made: Mapping[str, str]) -> str:
+    """Replace each named block of this kind in a Markdown page by a text."""
+    for name, text in made.items():
+        before, begin, rest = page.partition(f"<!-- {kind}: {name} -->\n")
+        _, end, after = rest.partition("<!-- end -->\n")
+        if not end:
+            raise CommandError(f"The page has no place for the {kind} of {name}.")
+        page = f"{before}{begin}```\n{text}\n```\n{end}{after}"
+    return page

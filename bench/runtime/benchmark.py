@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from bench.harness.benchmark import Benchmark, Measured, Run
+from bench.harness.benchmark import Benchmark, Cell, Contender, Group, measure_cells
 from bench.harness.measurements import Goal, Ref, ratio
-from bench.harness.runner import Cell, Contender, Group
 from bench.report.results import Column
 
 OURS = "ours"
@@ -40,28 +39,24 @@ KIB = Column("kib", "KiB", 2, explains="Resident memory of the process for each 
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """The amount of work."""
+    """The amount of work; the defaults are a full run."""
 
-    repetitions: int
-    asks: int
-    tells: int
-    peer_asks: int
-    idle: int
-    warm: int
-    turns: int
-    peer_turns: int
-    turn_repetitions: int
-    histories: tuple[int, ...]
-    known: tuple[int, ...]
-    callers: tuple[int, ...]
-    seconds: float
+    repetitions: int = 15
+    asks: int = 20_000
+    tells: int = 100_000
+    peer_asks: int = 3_000
+    idle: int = 10_000
+    warm: int = 1_000
+    turns: int = 300
+    peer_turns: int = 20
+    turn_repetitions: int = 3
+    histories: tuple[int, ...] = (100, 1_000, 10_000)
+    known: tuple[int, ...] = (100, 1_000, 10_000)
+    callers: tuple[int, ...] = (10, 100)
+    seconds: float = 3.0
 
 
-FULL = Plan(
-    repetitions=15, asks=20_000, tells=100_000, peer_asks=3_000, idle=10_000, warm=1_000,
-    turns=300, peer_turns=20, turn_repetitions=3, histories=(100, 1_000, 10_000),
-    known=(100, 1_000, 10_000), callers=(10, 100), seconds=3.0,
-)  # fmt: skip
+FULL = Plan()
 # Half a minute: hermes-agent takes three seconds to start, and 15 more for 100 turns at once.
 QUICK = Plan(
     repetitions=3, asks=3_000, tells=20_000, peer_asks=300, idle=3_000, warm=200,
@@ -70,25 +65,18 @@ QUICK = Plan(
 )  # fmt: skip
 
 
-def over_history(plan: Plan) -> dict[int, str]:
-    """The cells in which only the transcript grows."""
-    return {HISTORY: FEW, **{size: f"{size:,} messages of history" for size in plan.histories}}
-
-
-def over_known(plan: Plan) -> dict[int, str]:
-    """The cells in which only the number of stored sessions grows."""
-    return {1: FEW, **{size: f"{size:,} known sessions" for size in plan.known}}
-
-
-def over_callers(plan: Plan) -> dict[int, str]:
-    """The cells in which only the number of concurrent sessions grows."""
-    return {1: FEW, **{size: f"{size:,} sessions at once" for size in plan.callers}}
+def growing(plan: Plan) -> dict[str, dict[int, str]]:
+    """The cells in which only the transcript, the stored or the concurrent sessions grow."""
+    return {
+        "history": {HISTORY: FEW, **{n: f"{n:,} messages of history" for n in plan.histories}},
+        "sessions": {1: FEW, **{n: f"{n:,} known sessions" for n in plan.known}},
+        "callers": {1: FEW, **{n: f"{n:,} sessions at once" for n in plan.callers}},
+    }
 
 
 def largest(plan: Plan) -> list[str]:
     """The cells with the longest history, the most known and the most concurrent sessions."""
-    growing = (over_history(plan), over_known(plan), over_callers(plan))
-    return [list(cells.values())[-1] for cells in growing]
+    return [list(cells.values())[-1] for cells in growing(plan).values()]
 
 
 def groups(plan: Plan) -> list[Group]:
@@ -114,10 +102,10 @@ def _message_cells(plan: Plan) -> tuple[Cell, ...]:
     return (
         Cell(ASK, "ask: one caller, one actor", MESSAGES,
              "One caller sends a request to one actor, waits for the reply and repeats. The actor "
-             "adds one to a number, so only the message passing is measured.", ask, on_disk=False),
+             "adds one to a number, so only the message passing is measured.", ask, given=()),
         Cell(TELL, "tell: until all are processed", MESSAGES,
              "One caller sends messages without waiting, until the last one is processed.", tell,
-             on_disk=False),
+             given=()),
     )  # fmt: skip
 
 
@@ -139,32 +127,33 @@ def turn_cells(plan: Plan) -> list[Cell]:
         "A turn accepts a message, runs an agent that replies with a fixed text, and commits the "
         "reply; what remains is the cost of the runtime. One conversation of ten messages."
     )
-    long = "Sequential turns in one conversation of this length."
-    many = "Sequential turns in one conversation, with this many stored conversations."
-    crowd = "This many concurrent conversations, each waiting for its reply."
-    history, known, callers = over_history(plan), over_known(plan), over_callers(plan)
-    cells = [_turns(plan, FEW, short, HISTORY, 1)]
-    cells += [_turns(plan, history[size], long, size, 1) for size in plan.histories]
-    cells += [_turns(plan, known[size], many, HISTORY, size) for size in plan.known]
-    for size in plan.callers:
-        work = {"callers": size, "seconds": plan.seconds}
-        cells.append(_both(callers[size], crowd, "turns_at_once", work, work))
-    return cells
+    explained = {
+        "history": "Sequential turns in one conversation of this length.",
+        "sessions": "Sequential turns in one conversation, with this many stored conversations.",
+        "callers": "This many concurrent conversations, each waiting for its reply.",
+    }
+    return [
+        _turns(plan, FEW, short, {}),
+        *(
+            _turns(plan, name, explained[what], {what: size})
+            for what, cells in growing(plan).items()
+            for size, name in cells.items()
+            if name != FEW
+        ),
+    ]
 
 
-def _turns(plan: Plan, name: str, explains: str, history: int, sessions: int) -> Cell:
+def _turns(plan: Plan, name: str, explains: str, grown: Mapping[str, int]) -> Cell:
     # Points between the smallest and the largest only show the shape: half as many turns suffice.
     share = 1 if name in {FEW, *largest(plan)} else 2
-    size = {"history": history, "sessions": sessions}
-    ours, theirs = ({**size, "count": n // share} for n in (plan.turns, plan.peer_turns))
-    return _both(name, explains, "turns", ours, theirs)
-
-
-def _both(
-    name: str, explains: str, do: str, ours: Mapping[str, object], theirs: Mapping[str, object]
-) -> Cell:
-    both = Contender(OURS, "ours", do, ours), Contender(GATEWAY, "hermes-agent", do, theirs)
-    return Cell(name, f"a durable turn: {name}", (*TURN, DISK), explains, both)
+    amounts: list[dict[str, float]] = [{"count": n // share} for n in (plan.turns, plan.peer_turns)]
+    size = {"history": HISTORY, "sessions": 1, "callers": 1, **grown}
+    if size["callers"] > 1:
+        size["sessions"] = size["callers"]
+        amounts = [{"seconds": plan.seconds}] * 2
+    ours = Contender(OURS, "ours", "turns", {**size, **amounts[0]})
+    theirs = Contender(GATEWAY, "hermes-agent", "turns", {**size, **amounts[1]})
+    return Cell(name, f"a durable turn: {name}", (*TURN, DISK), explains, (ours, theirs))
 
 
 def goals(plan: Plan) -> list[Goal]:
@@ -203,11 +192,6 @@ def goals(plan: Plan) -> list[Goal]:
     ]  # fmt: skip
 
 
-def measure(run: Run) -> Measured:
-    plan = QUICK if run.options.quick else FULL
-    return run.measure_cells(plan, groups(plan), goals(plan))
-
-
 RUNTIME = Benchmark(
     name="runtime",
     about="Messages between actors, and whole durable turns, compared with peers in one run.",
@@ -219,5 +203,5 @@ RUNTIME = Benchmark(
         "autogen-core": "bench.peers.autogen_agents",
         "hermes-agent": "bench.peers.hermes_gateway",
     },
-    measure=measure,
+    measure=measure_cells(FULL, QUICK, groups, goals),
 )

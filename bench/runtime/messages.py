@@ -1,7 +1,4 @@
-"""Driver of message passing: the mailbox of our actors, Trio's channels, and the scheduler alone.
-
-Every actor adds one to a number.
-"""
+"""Driver of message passing: our mailbox, Trio's channels, and the scheduler alone."""
 
 from __future__ import annotations
 
@@ -15,8 +12,7 @@ import trio
 import trio.testing
 from trio import lowlevel
 
-from bench.harness.protocol import Figures, serve
-from bench.harness.timing import ask_async, message_figures
+from bench.harness.driver import Figures, ask_async, message_figures, serve
 
 # The kernel that session actors and the store actor run on.
 from hermes.actors.kernel.mailbox import Mailbox, Request, serve as serve_mailbox

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import apsw
 
-from bench.harness import timing
-from bench.harness.protocol import Figures, serve
+from bench.harness import driver
+from bench.harness.driver import Figures, serve
 from bench.harness.sample_text import role, session_id, text
 from hermes.store import SessionStore
 from hermes.store.conversations.sessions import SELECT
@@ -36,7 +36,7 @@ def fdatasync(path: str, seconds: float) -> Figures:
             os.pwrite(descriptor, block, turn % BLOCKS * BLOCK)
             os.fdatasync(descriptor)
 
-        return timing.time_blocking(write, seconds).figures()
+        return driver.time_blocking(write, seconds).figures()
     finally:
         os.close(descriptor)
 
@@ -98,8 +98,8 @@ def bare(path: str, seconds: float) -> Figures:
             connection.execute(sql, tuple([make(turn) for make in parameters])).fetchall()
 
     try:
-        run = timing.time_blocking(append, seconds)
-        expected = 3 + timing.WARM_UP + len(run.latencies)
+        run = driver.time_blocking(append, seconds)
+        expected = 3 + driver.WARM_UP + len(run.latencies)
         if connection.execute("SELECT count(*) FROM all_messages").get != expected:
             raise AssertionError("the bare loop did not store what it counted")
         return {**run.figures(), "statements": float(len(steps))}
@@ -118,7 +118,7 @@ def open_file(path: str, times: int) -> Figures:
     def query(connection: apsw.Connection) -> object:
         return connection.execute(SELECT + "WHERE s.id = ?", (session_id(7),)).fetchall()
 
-    return timing.time_opening(connect, query, times)
+    return driver.time_opening(connect, query, times)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import attrs
 
-from bench.errors import DriverFailed
-from bench.harness.benchmark import Benchmark, Measured, Run
+from bench.harness.benchmark import Benchmark, Cell, Contender, Database, Group, measure_cells
 from bench.harness.measurements import Goal, Ref, ratio
-from bench.harness.runner import Asked, Cell, Contender, Database, Group, remove
 from bench.report.results import Column
 
 ACTOR = "ours, actor"
@@ -31,42 +28,27 @@ STORED_ONE, STORED_MANY = f"stored, {ONE}", f"stored, {MANY}"
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """The amount of work."""
+    """The amount of work; the defaults are a full run."""
 
-    seconds: float
-    repetitions: int
-    stored: int
-    stored_repetitions: int
-    sustained: int
+    seconds: float = 1.0
+    repetitions: int = 5
+    stored: int = 100_000
+    stored_repetitions: int = 5
+    sustained: int = 2_100
     """Appends to the large file; 2,100 of them contain two index merges of hermes-agent."""
-    many: int
-    cost_appends: int
-    transcript: int
-    sessions: int
-    sized: int
+    many: int = 1_000_000
+    cost_appends: int = 1_000
+    transcript: int = 10_000
+    sessions: int = 10_000
+    sized: int = 20_000
 
 
-OPENINGS = 5
-DURABLE = {"wal": 1, "synchronous": 2}
-FULL = Plan(
-    seconds=1.0, repetitions=5, stored=100_000, stored_repetitions=5, sustained=2_100,
-    many=1_000_000, cost_appends=1_000, transcript=10_000, sessions=10_000, sized=20_000,
-)  # fmt: skip
+FULL = Plan()
 QUICK = Plan(
     seconds=0.2, repetitions=2, stored=1_000, stored_repetitions=1, sustained=200,
     many=10_000, cost_appends=100, transcript=100, sessions=500, sized=1_000,
 )  # fmt: skip
-
-
-def check_durability(drivers: Mapping[str, Asked], folder: Path) -> None:
-    """Every store must use WAL mode with synchronous=FULL, as read back from its connection."""
-    for name, driver in drivers.items():
-        if name != "baselines":
-            settings = driver.ask("durability", path=str(folder / "fresh"))
-            remove(folder / "fresh")
-            if settings != DURABLE:
-                raise DriverFailed(f"{name} does not have the same durability: {settings}")
-
+OPENINGS = 5
 
 RATE = Column("rate", "appends/s", 0, "higher", "Durable messages per second, all callers.")
 LATENCY = (
@@ -249,12 +231,6 @@ def goals(_: Plan) -> tuple[Goal, ...]:
     return GOALS
 
 
-def measure(run: Run) -> Measured:
-    plan = QUICK if run.options.quick else FULL
-    check_durability(run.drivers, run.folder)
-    return run.measure_cells(plan, groups(plan), GOALS)
-
-
 STORE = Benchmark(
     name="store",
     about="Storing and loading messages: same rows and durability for all, repetitions in turn.",
@@ -265,5 +241,5 @@ STORE = Benchmark(
         "openai-agents": "bench.peers.openai_agents_store",
         "langgraph": "bench.peers.langgraph_store",
     },
-    measure=measure,
+    measure=measure_cells(FULL, QUICK, groups, goals),
 )

@@ -12,8 +12,8 @@ from time import perf_counter
 import apsw
 import trio
 
-from bench.harness import timing
-from bench.harness.protocol import Figures, serve
+from bench.harness import driver
+from bench.harness.driver import Figures, serve
 from bench.harness.sample_text import role, session_id, text
 from bench.harness.trio_timing import time_trio
 from hermes.store import SessionStore, open_store
@@ -21,34 +21,27 @@ from hermes.store import SessionStore, open_store
 FILLERS = 200
 
 
-async def durability(path: str) -> Figures:
-    """Read the settings back from the connections; return the weaker of both stores."""
-    connections: list[apsw.Connection] = []
-    apsw.connection_hooks.append(connections.append)
-    with SessionStore(Path(path)):
-        blocking = settings(connections[-1])  # the ones before it only inspect the file
-    apsw.connection_hooks.remove(connections.append)
-    async with open_store(Path(path)) as store:
-        actor = await store.run_alone(settings)
-    return {name: min(blocking[name], actor[name]) for name in blocking}
-
-
-def settings(connection: apsw.Connection) -> Figures:
-    return timing.durability_figures(connection.execute)
+def check_connection(connection: apsw.Connection) -> None:
+    driver.check_durability(connection.execute)
 
 
 def append_blocking(path: str, seconds: float) -> Figures:
+    connections: list[apsw.Connection] = []
+    apsw.connection_hooks.append(connections.append)
     with SessionStore(Path(path)) as store:
+        apsw.connection_hooks.remove(connections.append)
+        driver.check_durability(connections[-1].execute)  # those before it only inspected the file
         store.create_session(session_id(0), source="bench")
 
         def append(turn: int) -> None:
             store.append_message(session_id(0), role(turn), text(0, turn))
 
-        return timing.time_blocking(append, seconds).figures()
+        return driver.time_blocking(append, seconds).figures()
 
 
 async def append_awaited(path: str, callers: int, seconds: float, count: int = 0) -> Figures:
     async with open_store(Path(path)) as store:
+        await store.run_alone(check_connection)
 
         async def append(caller: int, turn: int) -> None:
             await store.append_message(session_id(caller), role(turn), text(caller, turn))
@@ -63,9 +56,8 @@ async def append_awaited(path: str, callers: int, seconds: float, count: int = 0
         return run.figures_with_search(perf_counter() - started, hits)
 
 
-async def fill(path: str, sessions: int, turns: int) -> Figures:
+async def fill(path: str, sessions: int, turns: int) -> None:
     """Fill a file by concurrent callers, so that rows interleave; then complete the index."""
-    started = perf_counter()
     async with open_store(Path(path)) as store:
 
         async def add(first: int) -> None:
@@ -81,12 +73,11 @@ async def fill(path: str, sessions: int, turns: int) -> Figures:
                 nursery.start_soon(add, first)
     with SessionStore(Path(path)) as blocking:
         blocking.index_pending()
-    return {"seconds": perf_counter() - started}
 
 
 async def size(path: str, sessions: int, turns: int) -> Figures:
     await fill(path, sessions, turns)
-    return timing.size_figures(Path(path))
+    return driver.size_figures(Path(path))
 
 
 def load(path: str, session: int, turns: int, times: int) -> Figures:
@@ -119,7 +110,7 @@ def open_file(path: str, times: int) -> Figures:
     def query(store: SessionStore) -> object:
         return store.get_session(session_id(7))
 
-    return timing.time_opening(lambda: SessionStore(Path(path)), query, times)
+    return driver.time_opening(lambda: SessionStore(Path(path)), query, times)
 
 
 def cost(path: str, sessions: int, appends: int) -> Figures:
@@ -129,18 +120,18 @@ def cost(path: str, sessions: int, appends: int) -> Figures:
         def append(turn: int) -> None:
             store.append_message(session_id(turn * 7 % sessions), role(turn), text(0, turn))
 
-        run = timing.time_blocking(append, 0.0, appends)
+        run = driver.time_blocking(append, 0.0, appends)
         started = perf_counter()
         store.index_pending()
         indexing = perf_counter() - started
     return {
         "median_us": statistics.median(run.latencies) * 1e6,
         "cpu_us": run.cpu_ms * 1e3,
-        "index_us": indexing / (timing.WARM_UP + appends) * 1e6,
+        "index_us": indexing / (driver.WARM_UP + appends) * 1e6,
     }
 
 
 if __name__ == "__main__":
     about = {"apsw": apsw.apsw_version(), "sqlite": apsw.sqlite_lib_version()}
-    commands = (durability, append_blocking, append_awaited, fill, size, load, open_file, cost)
+    commands = (append_blocking, append_awaited, fill, size, load, open_file, cost)
     serve({"trio": version("trio"), **about}, *commands, run=trio.run)

@@ -1,8 +1,6 @@
 """The switching benchmark: how often agents are rebuilt when users switch sessions, and the cost.
 
-The runtime, the store, the agent and its model over HTTP are real. The contenders are our policy,
-hermes-agent through its gateway, other policies inside our runtime, broken ones, and the
-oracle, which knows the script.
+The runtime, the store, the agent and its model over HTTP are real; README.md describes the rows.
 """
 
 from __future__ import annotations
@@ -13,41 +11,35 @@ from pathlib import Path
 
 import attrs
 
-from bench.harness.benchmark import Benchmark, Measured, Run
-from bench.harness.driver import Driver
+from bench.harness.benchmark import Benchmark, Measured, Run, progress, remove, rotate
 from bench.harness.measurements import Goal, Measurements, Ref, ratio
-from bench.harness.runner import progress, remove, rotate
+from bench.harness.process import Driver
 from bench.report.results import Column, Table
 from bench.switch import figures, workload
 from bench.switch.figures import SHARE_OF_BEST, Performance, Prices
-from bench.switch.policies import BEFORE, CONTENDERS, EVERY_SWITCH, OURS, Contender
+from bench.switch.policies import BEFORE, CONTENDERS, EVERY_SWITCH, OURS
 
 ALL = "all patterns"
 ORACLE = "the oracle: computed, not run"
 THEIRS = "hermes-agent 0.19.0, its own gateway; prompt kept"
 GROWING = (OURS, BEFORE, EVERY_SWITCH)
+WORK = workload.Plan(users=3, sessions=4, turns=32, writes=0.3)
 
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """The amount of work."""
+    """The amount of work; the defaults are a full run."""
 
-    repetitions: int
-    work: workload.Plan
+    repetitions: int = 3
+    work: workload.Plan = WORK
     patterns: tuple[str, ...] = tuple(workload.PATTERNS)
-    contenders: tuple[Contender, ...] = CONTENDERS
-    sessions: tuple[int, ...]
+    sessions: tuple[int, ...] = (1, 2, 4, 8)
     """Sessions per user, to show how the cost grows with them."""
-    lengths: tuple[int, ...]
+    lengths: tuple[int, ...] = (10, 40, 160)
     """Turns of a user, to show how the cost grows with the length of a history."""
 
 
-FULL = Plan(
-    repetitions=3,
-    work=workload.Plan(users=3, sessions=4, turns=32, writes=0.3),
-    sessions=(1, 2, 4, 8),
-    lengths=(10, 40, 160),
-)
+FULL = Plan()
 QUICK = Plan(
     repetitions=1,
     work=workload.Plan(users=2, sessions=2, turns=8, writes=0.4, restarts=1),
@@ -78,37 +70,32 @@ class Scripts:
 
     def run(self) -> Measurements:
         peers = [THEIRS] if "hermes-agent" in self.drivers else []
-        labels = [*(each.label for each in self.plan.contenders), *peers]
+        labels = [*(each.label for each in CONTENDERS), *peers]
         for repetition in range(self.plan.repetitions):
-            self._patterns(rotate(labels, repetition), repetition)
+            everything: dict[str, list[Performance]] = {label: [] for label in labels}
+            for pattern in self.plan.patterns:
+                text, order = f"repetition {repetition + 1}, {pattern}", rotate(labels, repetition)
+                runs = {each: self._perform(text, each, self.plan.work, pattern) for each in order}
+                self._add(pattern, {label: [run] for label, run in runs.items()})
+                for label, run in runs.items():
+                    everything[label].append(run)
+            self._add(ALL, everything)
         for cell, work in growing(self.plan).items():
             names = [each.label for each in GROWING]
             self._add(cell, {name: [self._perform(cell, name, work, "zipf")] for name in names})
         return self.measurements
 
-    def _patterns(self, labels: Sequence[str], repetition: int) -> None:
-        """Let every contender perform every pattern once."""
-        runs: dict[str, list[Performance]] = {label: [] for label in labels}
-        for pattern in self.plan.patterns:
-            for label in labels:
-                text = f"repetition {repetition + 1}, {pattern}"
-                runs[label].append(self._perform(text, label, self.plan.work, pattern))
-        for place, pattern in enumerate(self.plan.patterns):
-            self._add(pattern, {label: [done[place]] for label, done in runs.items()})
-        self._add(ALL, runs)
-
     def _perform(self, text: str, label: str, work: workload.Plan, pattern: str) -> Performance:
         """Let one contender perform a script; the model's cache is empty at the start."""
         progress(f"{text}: {label}")
-        path, file = self.folder / "fresh", self.folder / "script.json"
-        script = workload.script(work, pattern)
-        workload.save(script, file)
+        path, model = self.folder / "fresh", self.drivers["model"]
         driver = self.drivers["hermes-agent" if label == THEIRS else "ours"]
-        url = self.drivers["model"].about["url"]
-        record = driver.ask("run", path=str(path), url=url, script=str(file), label=label)
-        requests = self.drivers["model"].ask("take")["requests"]
+        script = {"plan": asdict(work), "pattern": pattern, "label": label}
+        record = driver.ask("run", path=str(path), url=model.about["url"], **script)
+        requests = model.ask("take")["requests"]
         remove(path)
-        return Performance(script, record, requests, workload.opening_turns(work))
+        steps = workload.script(work, pattern)
+        return Performance(steps, record, requests, workload.opening_turns(work))
 
     def _add(self, cell: str, runs: Mapping[str, Sequence[Performance]]) -> None:
         """Add the figures of all contenders and of the oracle."""

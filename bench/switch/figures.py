@@ -8,12 +8,13 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 
 import attrs
 
-from bench.harness.timing import percentile
-from bench.switch import oracle
+from bench.harness.driver import percentile
+from bench.switch.oracle import Oracle
 from bench.switch.workload import Compress, Restart, Step, Turn
 
 Figures = dict[str, float]
@@ -68,40 +69,16 @@ class Performance:
         return [each for each in self.requests if each["turn"] is not None]
 
     @property
-    def built(self) -> dict[int, str]:
-        """The turns for which an agent was built, and the reason given."""
-        return {each["number"]: each["built"] for each in self.record["turns"] if each["built"]}
-
-    @property
     def compressed(self) -> set[int]:
         """The compressions that took place."""
         wanted = {step.number for step in self.steps if isinstance(step, Compress)}
         return wanted.difference(self.record["not_compressed"])
 
-    @property
-    def left(self) -> dict[int, Sequence[oracle.Message]]:
-        """What each compression left of its session, by its number."""
-        transcripts: Mapping[str, Sequence[oracle.Message]] = self.record["transcripts"]
-        return {int(number): rows for number, rows in transcripts.items()}
-
-    def hidden(self) -> int:
-        """Count messages of the other writer that the model did not see when it should have."""
-        shown: dict[int, set[str]] = {}
-        for each in self.turn_requests:
-            shown.setdefault(each["turn"], set()).update(each["tags"])
-        due = oracle.first_shown(self.steps)
-        return sum(tag not in shown.get(turn, ()) for tag, turn in due.items())
-
-    def forgotten(self) -> int:
-        """Count messages that compressions dropped without a summary."""
+    @cached_property
+    def oracle(self) -> Oracle:
+        left = {int(number): rows for number, rows in self.record["transcripts"].items()}
         summarized = {tag for r in self.requests if r["turn"] is None for tag in r["tags"]}
-        return oracle.forgotten(self.steps, self.left, summarized)
-
-    def off(self) -> int:
-        """Count requests that differ from those of the oracle in a token."""
-        best = [(b.turn, b.prompt, b.cached) for b in oracle.best(self.steps, self.left)]
-        seen = [(r["turn"], r["prompt"], r["cached"]) for r in self.turn_requests]
-        return sum(ours != other for ours, other in itertools.zip_longest(seen, best))
+        return Oracle(self.steps, self.compressed, left, summarized)
 
     def times(self) -> list[float]:
         """Return the times of the turns, without the first one of each process."""
@@ -113,25 +90,28 @@ class Performance:
         return [turn["ms"] for turn in self.turns if turn["number"] not in after]
 
     def judge(self) -> dict[str, float]:
-        """Compare the agents that were built with the oracle's, and check all messages."""
-        due, built = oracle.rebuilds(self.steps, self.compressed), self.built
-        skipped = [reason for turn, reason in due.must.items() if turn not in built]
+        """Compare the agents and the requests with the oracle's, and check all messages."""
+        must, may = self.oracle.must, self.oracle.may
+        built = {each["number"]: each["built"] for each in self.record["turns"] if each["built"]}
         counted = {turn: reason for turn, reason in built.items() if turn >= self.counts_from}
-        reasons = Counter(due.must[turn] for turn in counted if turn in due.must)
+        reasons = Counter(must[turn] for turn in counted if turn in must)
+        seen = [(r["turn"], r["prompt"], r["cached"]) for r in self.turn_requests]
+        best = [(r.turn, r.prompt, r.cached) for r in self.oracle.requests]
+        shown = {(r["turn"], tag) for r in self.turn_requests for tag in r["tags"]}
         return {
             "builds": len(counted),
             "cold": reasons["cold"],
             "foreign": reasons["foreign-write"],
-            "returned": len(counted.keys() & due.may),
-            "extra": len(counted.keys() - due.must.keys() - due.may),
-            "missed": skipped.count("foreign-write"),
-            "misjudged": len(built.keys() ^ due.must.keys()),
+            "returned": len(counted.keys() & may),
+            "extra": len(counted.keys() - must.keys() - may),
+            "missed": sum(must[turn] == "foreign-write" for turn in must.keys() - built.keys()),
+            "misjudged": len(built.keys() ^ must.keys()),
             **Counter(f"said {reason}" for reason in counted.values()),
-            "hidden": self.hidden(),
+            "hidden": sum((turn, tag) not in shown for tag, turn in self.oracle.shown.items()),
             "lost": len(self.record["lost"]),
             "wrong": len(self.record["wrong"]),
-            "forgotten": self.forgotten(),
-            "off": self.off(),
+            "forgotten": self.oracle.forgotten,
+            "off": sum(ours != other for ours, other in itertools.zip_longest(seen, best)),
             "spoilt": sum(bool(each["spoilt"]) for each in self.turn_requests),
         }
 
@@ -176,10 +156,9 @@ def best(runs: Sequence[Performance], prices: Prices) -> Figures:
     reasons: Counter[str] = Counter()
     requests = []
     for run in runs:
-        due = oracle.rebuilds(run.steps, run.compressed).must
-        reasons.update(reason for turn, reason in due.items() if turn >= run.counts_from)
-        every = oracle.best(run.steps, run.left)
-        requests += [asdict(each) for each in every if each.turn >= run.counts_from]
+        due = run.oracle.must.items()
+        reasons.update(reason for turn, reason in due if turn >= run.counts_from)
+        requests += [asdict(r) for r in run.oracle.requests if r.turn >= run.counts_from]
     turns = sum(len(run.turns) for run in runs)
     return {
         **_tokens(requests, turns, prices),

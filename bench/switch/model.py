@@ -20,22 +20,17 @@ from hermes.testing.prefix_cache import PrefixCache, count_tokens
 AT_ONCE = 10_000  # characters per streamed piece
 
 
-class ScriptCache(PrefixCache):
-    """Keeps everything: with a time limit, slow contenders would lose their cache."""
-
-    def __init__(self) -> None:
-        super().__init__(ttl=1e9, max_blocks=2_000_000)
-
-    def empty(self) -> None:
-        ScriptCache.__init__(self)
-
-
 class ScriptedModel:
     """Replies according to the script, and records its exchanges."""
 
     def __init__(self) -> None:
-        self.cache = ScriptCache()
+        self.cache = PrefixCache()
         self._exchanges: list[tuple[ModelRequest, ModelAnswer]] = []
+        self._empty_cache()
+
+    def _empty_cache(self) -> None:
+        """Keep everything from now on: with a time limit, slow contenders would lose it."""
+        PrefixCache.__init__(self.cache, ttl=1e9, max_blocks=2_000_000)
 
     def answer(self, request: ModelRequest) -> ModelAnswer:
         reply = self._reply(request)
@@ -57,7 +52,7 @@ class ScriptedModel:
         """Return the requests of a script and forget them."""
         taken = [summary(*exchange) for exchange in self._exchanges]
         self._exchanges.clear()
-        self.cache.empty()
+        self._empty_cache()
         return taken
 
 

@@ -13,9 +13,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.switch import workload
-from bench.switch.workload import Compress, Restart, Step, Turn, Write, tags_in, tags_of
+from bench.switch.workload import Compress, Restart, Step, Turn, Write, tags_in
 
 Message = Mapping[str, object]
+Key = tuple[int, int]  # a user and one of its sessions
 BLOCK = 512  # bytes: 128 tokens of 4 bytes, the unit in which prompts are cached
 SHORTEST = 4096  # bytes: shorter prefixes are not cached
 TOKEN = 4
@@ -30,91 +31,6 @@ class Request:
     prompt: int
     cached: int
     output: int
-
-
-@dataclass
-class Rebuilds:
-    """The turns for which an agent must be built, with the reason, and those where it may be."""
-
-    must: dict[int, str] = field(default_factory=dict)
-    may: set[int] = field(default_factory=set)
-    """Turns in a session that was written to while its user was in another one."""
-
-    def note(self, turn: Turn, last: int | None, *, stale: bool) -> None:
-        """Add a turn; `last` is the session of the user's last turn in this process."""
-        if last is None:
-            self.must[turn.number] = "cold"
-        elif stale and last == turn.session:
-            self.must[turn.number] = "foreign-write"
-        elif stale:
-            self.may.add(turn.number)
-
-
-def rebuilds(steps: Sequence[Step], compressed: Collection[int]) -> Rebuilds:
-    """Return when an agent must be built.
-
-    Once per user in each process, and if the user's last turn was in the same session and the other
-    writer has written to it since that turn began: the agent has not seen these messages. An agent
-    that comes to another session is shown all of it, and a compression creates another session.
-    `compressed` has the numbers of the compressions that took place.
-    """
-    due = Rebuilds()
-    last: dict[int, int] = {}
-    stale: set[tuple[int, int]] = set()
-    for step in steps:
-        if isinstance(step, Turn):
-            place = step.user, step.session
-            due.note(step, last.get(step.user), stale=place in stale)
-            last[step.user] = step.session
-            stale.discard(place)
-        if isinstance(step, Turn | Write) and step.mark is not None:
-            stale.add((step.user, step.session))
-        if isinstance(step, Compress) and step.number in compressed:
-            last[step.user] = ELSEWHERE
-        if isinstance(step, Restart):
-            last.clear()
-    return due
-
-
-def first_shown(steps: Sequence[Step]) -> dict[str, int]:
-    """Return the turn in which the model must see each message of the other writer at the latest.
-
-    A message that is written during a turn must be visible in the next one.
-    """
-    due: dict[str, int] = {}
-    waiting: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
-    for step in steps:
-        if isinstance(step, Turn):
-            due |= dict.fromkeys(waiting.pop((step.user, step.session), []), step.number)
-        if isinstance(step, Turn | Write) and step.mark is not None:
-            tags = tags_of(Write(step.user, step.session, step.mark))
-            waiting[step.user, step.session] += tags
-    return due
-
-
-def forgotten(
-    steps: Sequence[Step], left: Mapping[int, Sequence[Message]], summarized: Collection[str]
-) -> int:
-    """Count the mistakes of compressions.
-
-    `left` has what each compression left of its session, by its number. Kept messages must be
-    unchanged and in order, dropped ones must have been shown to the summarizer, and there must be a
-    summary.
-    """
-    wrong = 0
-    sessions: defaultdict[tuple[int, int], list[str]] = defaultdict(list)
-    for step in steps:
-        if isinstance(step, Turn | Write):
-            sessions[step.user, step.session] += tags_of(step)
-        if isinstance(step, Compress) and step.number in left:
-            before = sessions[step.user, step.session]
-            rows = [str(message.get("content") or "") for message in left[step.number]]
-            after = [tag for row in rows for tag in tags_in(row) if workload.SUMMARY not in row]
-            wrong += sum(tag not in after and tag not in summarized for tag in before)
-            wrong += [tag for tag in before if tag in after] != after
-            wrong += not any(workload.SUMMARY in row for row in rows)
-            sessions[step.user, step.session] = after
-    return wrong
 
 
 @dataclass
@@ -136,45 +52,104 @@ class Provider:
         return cached if cached >= SHORTEST else 0
 
 
-def best(steps: Sequence[Step], compressed: Mapping[int, Sequence[Message]]) -> list[Request]:
-    """Return the cheapest possible requests: every prompt extends the one before it.
+@dataclass
+class Oracle:
+    """Reads a script, and determines what must happen in it.
 
-    `compressed` has what each compression left of its session, by its number. A restart changes
-    nothing, because the cache is the provider's.
+    An agent must be built once per user in each process, and if the user's last turn was in the
+    same session and the other writer has written to it since that turn began: the agent has not
+    seen these messages. An agent that comes to another session is shown all of it, and a
+    compression creates another session.
     """
-    provider = Provider()
-    sessions: defaultdict[tuple[int, int], list[Message]] = defaultdict(list)
-    requests: list[Request] = []
-    for step in steps:
-        if isinstance(step, Compress) and step.number in compressed:
-            sessions[step.user, step.session] = list(compressed[step.number])
-        if not isinstance(step, Turn | Write):
-            continue
-        history = sessions[step.user, step.session]
-        said = _messages(step) if isinstance(step, Turn) else []
-        if isinstance(step, Turn):
-            requests += _requests(provider, step.number, history, said)
-        if step.mark is not None:  # stored first, because a turn is stored when it ends
-            question, reply = workload.written(step.mark)
-            history.append({"role": "user", "content": question})
-            history.append({"role": "assistant", "content": reply})
-        history += said
-    return requests
+
+    steps: Sequence[Step]
+    compressed: Collection[int] = ()
+    """The compressions that took place."""
+    left: Mapping[int, Sequence[Message]] = field(default_factory=dict)
+    """What each compression left of its session."""
+    summarized: Collection[str] = ()
+    """The tags of all messages that were shown to the summarizer."""
+    must: dict[int, str] = field(default_factory=dict)
+    """The turns for which an agent must be built, with the reason."""
+    may: set[int] = field(default_factory=set)
+    """Turns in a session that was written to while its user was in another one."""
+    shown: dict[str, int] = field(default_factory=dict)
+    """The turn in which the model must see each message of the other writer at the latest."""
+    requests: list[Request] = field(default_factory=list)
+    """The cheapest possible requests: every prompt extends the one before it."""
+    forgotten: int = 0
+    """Mistakes of compressions: what was dropped without a summary, changed or reordered."""
+
+    def __post_init__(self) -> None:
+        self._provider = Provider()
+        self._last: dict[int, int] = {}  # the session of each user's last turn in this process
+        self._unseen: defaultdict[Key, list[str]] = defaultdict(list)
+        self._sessions: defaultdict[Key, list[Message]] = defaultdict(list)
+        for step in self.steps:
+            match step:
+                case Turn():
+                    self._turn(step)
+                case Write():
+                    self._write(step)
+                case Compress():
+                    self._compress(step)
+                case Restart():  # the cache is the provider's, so it stays
+                    self._last.clear()
+
+    def _turn(self, turn: Turn) -> None:
+        place = turn.user, turn.session
+        last, unseen = self._last.get(turn.user), self._unseen.pop(place, [])
+        if last is None:
+            self.must[turn.number] = "cold"
+        elif unseen and last == turn.session:
+            self.must[turn.number] = "foreign-write"
+        elif unseen:
+            self.may.add(turn.number)
+        self.shown |= dict.fromkeys(unseen, turn.number)
+        self._last[turn.user] = turn.session
+        said = _messages(turn)
+        self.requests += self._ask(turn.number, self._sessions[place], said)
+        if turn.mark is not None:  # stored first, because a turn is stored when it ends
+            self._write(Write(*place, turn.mark))
+        self._sessions[place] += said
+
+    def _ask(self, number: int, history: list[Message], said: list[Message]) -> Iterator[Request]:
+        """One request for each message of the model."""
+        for place, message in enumerate(said):
+            if message["role"] == "assistant":
+                prompt = _prompt([*history, *said[:place]])
+                cached = self._provider.read(prompt)
+                yield Request(number, _tokens(prompt), cached // TOKEN, _output(message))
+
+    def _write(self, step: Write) -> None:
+        roles = zip(("user", "assistant"), workload.written(step.mark), strict=True)
+        written: list[Message] = [{"role": role, "content": text} for role, text in roles]
+        self._sessions[step.user, step.session] += written
+        self._unseen[step.user, step.session] += _tags(written)
+
+    def _compress(self, step: Compress) -> None:
+        if step.number in self.compressed:
+            self._last[step.user] = ELSEWHERE
+        if step.number in self.left:
+            left = self.left[step.number]
+            before, after = _tags(self._sessions[step.user, step.session]), _tags(left)
+            lost = [tag for tag in before if tag not in after and tag not in self.summarized]
+            changed = [tag for tag in before if tag in after] != after
+            self.forgotten += len(lost) + changed + (not any(map(_is_summary, left)))
+            self._sessions[step.user, step.session] = list(left)
 
 
-def _requests(
-    provider: Provider, number: int, history: list[Message], said: list[Message]
-) -> Iterator[Request]:
-    """One request for each message of the model."""
-    for place, message in enumerate(said):
-        if message["role"] == "assistant":
-            prompt = _prompt([*history, *said[:place]])
-            cached = provider.read(prompt)
-            yield Request(number, _tokens(prompt), cached // TOKEN, _output(message))
+def _is_summary(message: Message) -> bool:
+    return workload.SUMMARY in str(message.get("content"))
+
+
+def _tags(messages: Sequence[Message]) -> list[str]:
+    """The tags of messages, without those in summaries."""
+    kept = (str(each.get("content")) for each in messages if not _is_summary(each))
+    return [tag for text in kept for tag in tags_in(text)]
 
 
 def _messages(turn: Turn) -> list[Message]:
-    """All messages of a turn."""
     said: list[Message] = [{"role": "user", "content": turn.text}]
     if turn.word is not None:
         function = {"name": workload.TOOL, "arguments": json.dumps({"word": turn.word})}

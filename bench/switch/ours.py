@@ -15,11 +15,11 @@ import httpx2
 import msgspec
 import trio
 
-from bench.harness.protocol import serve
+from bench.harness.driver import serve
 from bench.switch import policies, workload
 from bench.switch.performer import OtherWriter, Performer, Record, ms_since, name
 from bench.switch.policies import Contender, Policy
-from bench.switch.workload import Compress, Restart, Step, Turn
+from bench.switch.workload import Compress, Step, Turn
 from hermes.actors.runtime import Runtime, open_actors
 from hermes.agents import ChatAgent, ChatAgents, Endpoint, chat_agents, tool
 from hermes.agents.providers.openai_chat import OpenAIChat
@@ -33,12 +33,19 @@ CONFIG = Config(compression=CompressionConfig(window=1_000_000, tail_share=0.000
 
 
 @attrs.define
-class Builder:
-    """Builds the agents of one contender, and counts them."""
+class Script:
+    """What outlives a restart. `store` is the connection of the other writer."""
 
     contender: Contender
+    path: Path
+    url: str
+    store: SessionStore
+    record: Record
+    writer: OtherWriter
+    ids: set[str] = attrs.Factory(set)
+    """All sessions of the script."""
     builds: int = 0
-    ms: float = 0.0
+    build_ms: float = 0.0
 
     def build(self, agents: ChatAgents, spec: AgentSpec) -> ChatAgent:
         """Build an agent, with changed content in the prompt if the contender renders it again."""
@@ -48,22 +55,8 @@ class Builder:
             system = f"{agents.system}\n\nThis prompt was made {self.builds} times."
             agents = attrs.evolve(agents, system=system)
         agent = agents.build(spec)
-        self.ms += ms_since(started)
+        self.build_ms += ms_since(started)
         return agent
-
-
-@attrs.frozen
-class Script:
-    """What outlives a restart. `store` is the connection of the other writer."""
-
-    path: Path
-    url: str
-    store: SessionStore
-    builder: Builder
-    record: Record
-    writer: OtherWriter
-    ids: set[str] = attrs.Factory(set)
-    """All sessions of the script."""
 
 
 class Ours(Performer):
@@ -72,14 +65,13 @@ class Ours(Performer):
     def __init__(self, script: Script, runtime: Runtime, policy: Policy) -> None:
         super().__init__(script.record, script.writer)
         self.script = script
-        self.builder = script.builder
         self.runtime = runtime
         self.policy = policy
         self.replies: dict[int, Reply] = {}
         self.builds_before = 0
 
     async def say(self, user: int, text: str) -> str:
-        self.builder.ms, self.builds_before = 0.0, self.builder.builds
+        self.script.build_ms, self.builds_before = 0.0, self.script.builds
         reply = self.replies[user] = await self.runtime.ask(key_of(user), text)
         self.script.ids.add(reply.session_id)
         return reply.text
@@ -89,9 +81,9 @@ class Ours(Performer):
 
     def build_of_turn(self, user: int) -> tuple[str | None, float]:
         """Builds are counted here; the reason is the runtime's."""
-        if self.builder.builds == self.builds_before:
+        if self.script.builds == self.builds_before:
             return None, 0.0
-        return self.replies[user].build_reason or "no reason", self.builder.ms
+        return self.replies[user].build_reason or "no reason", self.script.build_ms
 
     async def was_compressed(self, step: Compress, reply: str) -> bool:
         if self.session_of(step.user) == self.record.ids[name(step)]:
@@ -118,7 +110,7 @@ def key_of(user: int) -> str:
 @asynccontextmanager
 async def open_process(script: Script) -> AsyncIterator[Ours]:
     """Open a runtime with a new policy."""
-    policy, writer = script.builder.contender.policy(), script.writer
+    policy, writer = script.contender.policy(), script.writer
 
     @tool
     async def look_up(word: str) -> str:
@@ -127,7 +119,7 @@ async def open_process(script: Script) -> AsyncIterator[Ours]:
         Args:
             word: The word.
         """
-        if writer.writes_during(word):
+        if word in writer.during:
             await trio.to_thread.run_sync(writer.write_during, word)
         return workload.finding(word)
 
@@ -137,7 +129,7 @@ async def open_process(script: Script) -> AsyncIterator[Ours]:
         open_store(script.path) as store,
         open_actors(
             store,
-            build=lambda spec: script.builder.build(agents, spec),
+            build=lambda spec: script.build(agents, spec),
             agent_spec=agents.agent_spec,
             config=CONFIG,
             compressor=agents.compressor(),
@@ -147,19 +139,17 @@ async def open_process(script: Script) -> AsyncIterator[Ours]:
         yield Ours(script, runtime, policy)
 
 
-async def run(path: str, url: str, script: str, label: str) -> dict[str, Any]:
+async def run(path: str, url: str, plan: Any, pattern: str, label: str) -> dict[str, Any]:
     """Perform a script on a new file, with a new runtime after each restart; return the record."""
-    steps = workload.load(Path(script))
-    record, builder = Record(), Builder(policies.BY_LABEL[label])
+    steps = workload.script(workload.Plan(**plan), pattern)
+    record, contender = Record(), policies.BY_LABEL[label]
     with SessionStore(Path(path)) as store:
         writer = OtherWriter(steps, record, store.append_message)
-        shared = Script(Path(path), url, store, builder, record, writer)
-        left = list(steps)
-        while left:
+        shared = Script(contender, Path(path), url, store, record, writer)
+        for part in workload.parts(steps):
             async with open_process(shared) as ours:
-                while left and not isinstance(left[0], Restart):
-                    await ours.perform(left.pop(0))
-            del left[:1]
+                for step in part:
+                    await ours.perform(step)
         rows = [row.content for each in shared.ids for row in store.get_messages(each)]
         record.lost = workload.missing(steps, rows)
     return asdict(record)

@@ -59,15 +59,13 @@ class OtherWriter:
         self._record = record
         self._append = append
         marked = (step for step in steps if isinstance(step, Turn) and step.mark is not None)
-        self._during = {turn.word: turn for turn in marked}
-
-    def writes_during(self, word: str) -> bool:
-        """Whether to write while this word is looked up."""
-        return word in self._during
+        self.during = {turn.word: turn for turn in marked}
+        """The turns in which to write, by the word that is looked up."""
 
     def write_during(self, word: str) -> None:
-        turn = self._during.pop(word)
-        self.write(Write(turn.user, turn.session, turn.mark or 0))
+        """Write if this is to happen while the word is looked up."""
+        if turn := self.during.pop(word, None):
+            self.write(Write(turn.user, turn.session, turn.mark or 0))
 
     def write(self, step: Write) -> None:
         session_id = self._record.ids[name(step)]

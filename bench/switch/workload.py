@@ -1,19 +1,15 @@
 """The script of the switching benchmark: the same steps for every contender.
 
-Users have several sessions each, all under one session_key, and switch between them by a pattern.
-Some turns call a tool, some sessions are compressed, another writer adds messages to sessions, also
-while a turn runs, and in one pattern the process restarts.
+The drivers of peers import this and `performer`, so both use the standard library only.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 from bench.harness.sample_text import TEXTS, text
 
@@ -96,9 +92,6 @@ class Restart:
 
 
 Step = Turn | Write | Compress | Restart
-_STEPS: Mapping[str, Callable[..., Step]] = {
-    kind.__name__: kind for kind in (Turn, Write, Compress, Restart)
-}
 
 
 # Every message starts with a tag, by which it is recognized wherever it appears.
@@ -243,11 +236,12 @@ def _turn(
     return Turn(*place, word, next(marks) if looks_up and written_to else None)
 
 
-def save(steps: Sequence[Step], path: Path) -> None:
-    """Write a script to a file."""
-    path.write_text(json.dumps([[type(step).__name__, asdict(step)] for step in steps]))
-
-
-def load(path: Path) -> list[Step]:
-    """Read a script from a file."""
-    return [_STEPS[kind](**fields) for kind, fields in json.loads(path.read_text())]
+def parts(steps: Sequence[Step]) -> list[list[Step]]:
+    """Return the steps of each process: those between restarts."""
+    done: list[list[Step]] = [[]]
+    for step in steps:
+        if isinstance(step, Restart):
+            done.append([])
+        else:
+            done[-1].append(step)
+    return done

@@ -11,10 +11,9 @@ import sys
 from pathlib import Path
 
 from bench.__main__ import handle_signals, main
-from bench.harness.benchmark import Benchmark
+from bench.harness.benchmark import Benchmark, Cell, Contender, Group, measure_cells
+from bench.harness.driver import serve
 from bench.harness.measurements import Goal, Ref
-from bench.harness.protocol import serve
-from bench.harness.runner import Cell, Contender, Group
 from bench.report.results import Column
 from bench.runtime.benchmark import QUICK
 
@@ -27,11 +26,9 @@ GOALS = (
 
 
 def benchmark(name, do, fifo):
-    def measure(run):
-        contender = Contender("ours", "ours", do, {"fifo": fifo})
-        cell = Cell("cell", "a cell", (Column("ms", "ms"),), "", (contender,))
-        return run.measure_cells(QUICK, [Group(1, (cell,))], GOALS)
-
+    contender = Contender("ours", "ours", do, {"fifo": fifo})
+    cell = Cell("cell", "a cell", (Column("ms", "ms"),), "", (contender,))
+    measure = measure_cells(QUICK, QUICK, lambda _: [Group(1, (cell,))], lambda _: GOALS)
     return Benchmark(name, "What is done.", {"ours": __spec__.name}, measure)
 
 

@@ -7,11 +7,9 @@ import re
 import attrs
 import pytest
 
-from bench.errors import DriverFailed
-from bench.harness.driver import open_drivers
-from bench.harness.measurements import Ref
-from bench.harness.runner import run_cells
-from bench.harness.timing import Run
+from bench.harness.benchmark import run_cells
+from bench.harness.driver import Run
+from bench.harness.process import DriverFailed, open_drivers
 from bench.runtime import benchmark as runtime
 from bench.runtime.ours import check_rows
 from bench.store import benchmark as store
@@ -36,14 +34,12 @@ def test_without_peers_everything_of_ours_is_measured(tmp_path, module, benchmar
     ours = {name: each for name, each in benchmark.modules.items() if "peers" not in each}
     groups = module.groups(plan)
     with open_drivers(tmp_path, ours) as drivers:
-        if module is store:
-            store.check_durability(drivers, tmp_path)
         found = run_cells(groups, drivers, tmp_path)
     assert not [each for each in tmp_path.iterdir() if each.name.startswith(("fresh", "filled"))]
     for cell in (cell for group in groups for cell in group.cells):
         for column in cell.columns:
-            refs = [Ref(cell.name, who, column.figure) for who in found.who(cell.name)]
-            assert any(map(found.spread, refs)), (cell.name, column.figure)
+            named = cell.name, column.figure
+            assert any((ref.cell, ref.figure) == named for ref in found.figures), named
     for goal in module.goals(plan):
         missing = bool(re.search(PEERS, goal.text))
         assert (found.judge(goal).outcome == "not measured") == missing, goal.text
@@ -62,7 +58,7 @@ def test_a_driver_reports_its_errors(tmp_path):
         driver = drivers["ours"]
         with pytest.raises(DriverFailed, match=r"ours load: .*\n(.*\n)*Traceback"):
             driver.ask("load", path=str(tmp_path / "no" / "x"), session=0, turns=1, times=1)
-        assert driver.ask("durability", path=str(tmp_path / "x")) == store.DURABLE
+        assert driver.ask("append_blocking", path=str(tmp_path / "x"), seconds=0.01)["count"] > 0
 
 
 def test_missing_rows_and_searches_without_a_hit_are_errors():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bench.harness.driver import open_drivers
 from bench.harness.measurements import Ref
+from bench.harness.process import open_drivers
 from bench.switch import benchmark as switch, policies, workload
 from bench.switch.figures import Prices
 from bench.switch.policies import OURS
@@ -34,7 +34,8 @@ def outcomes(found, label):
 
 
 def figure(found, name, label=OURS.label, cell=switch.ALL):
-    return found.spread(Ref(cell, label, name)).median
+    [value] = found.figures[Ref(cell, label, name)]
+    return value
 
 
 def test_ours_meets_all_goals(found):
@@ -93,5 +94,6 @@ def test_goals_and_tables_show_what_is_measured(found):
     assert [goal.measured is None for goal in goals] == [False] * 4 + [True]  # hermes-agent's
     for table in switch.tables(PLAN):
         for column in table.columns:
-            refs = [Ref(table.cell, who, column.figure) for who in found.who(table.cell)]
-            assert any(map(found.spread, refs)) or column.figure == "said built"  # hermes-agent's
+            named = table.cell, column.figure
+            measured = any((ref.cell, ref.figure) == named for ref in found.figures)
+            assert measured or column.figure == "said built"  # hermes-agent's

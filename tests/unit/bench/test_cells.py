@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 from bench.agents import benchmark as agents
 from bench.command import RESULTS
-from bench.errors import DriverFailed
+from bench.harness.benchmark import Cell, Contender, Database, Group, run_cells
+from bench.harness.driver import check_durability
 from bench.harness.measurements import Measurements, Ref
-from bench.harness.runner import Cell, Contender, Database, Group, run_cells
 from bench.report import results
 from bench.runtime import benchmark as runtime
 from bench.store import benchmark as store
@@ -80,11 +82,8 @@ def test_the_goals_and_tables_are_those_of_the_committed_results(module):
 @pytest.mark.parametrize("plan", [runtime.FULL, runtime.QUICK], ids=["full", "quick"])
 def test_a_runtime_cell_is_as_large_as_its_name_says_for_both_sides(plan):
     asked = {cell.name: cell.contenders for cell in runtime.turn_cells(plan)}
-    for over, name in (
-        (runtime.over_history, "history"), (runtime.over_known, "sessions"),
-        (runtime.over_callers, "callers"),
-    ):  # fmt: skip
-        sizes = {size: asked[cell][0].arguments.get(name, 1) for size, cell in over(plan).items()}
+    for name, grown in runtime.growing(plan).items():
+        sizes = {size: asked[cell][0].arguments[name] for size, cell in grown.items()}
         assert sizes == {size: size for size in sizes}
     for contenders in asked.values():
         work = [
@@ -94,9 +93,10 @@ def test_a_runtime_cell_is_as_large_as_its_name_says_for_both_sides(plan):
 
 
 def test_the_full_runtime_plan_spans_three_orders_of_magnitude():
-    assert list(runtime.over_history(runtime.FULL)) == [10, 100, 1_000, 10_000]
-    assert list(runtime.over_known(runtime.FULL)) == [1, 100, 1_000, 10_000]
-    assert list(runtime.over_callers(runtime.FULL)) == [1, 10, 100]
+    history, known, callers = map(list, runtime.growing(runtime.FULL).values())
+    assert history == [10, 100, 1_000, 10_000]
+    assert known == [1, 100, 1_000, 10_000]
+    assert callers == [1, 10, 100]
 
 
 class FakeDriver:
@@ -133,17 +133,10 @@ def test_contenders_take_turns_on_databases_that_are_filled_and_removed(tmp_path
     assert [files for do, files in asked if do == "fill"][2:] == [both[2:]] * 2
     assert list(tmp_path.iterdir()) == []
     assert found.figures[Ref("cell", "b", "ms")] == [4, 7, 13]
-    assert found.who("cell") == ["a", "b", "c"]
+    assert [ref.who for ref in found.figures] == ["a", "b", "c"]
 
 
-def test_a_store_with_less_durability_stops_the_benchmark(tmp_path):
-    class Driver:
-        def __init__(self, synchronous):
-            self.synchronous = synchronous
-
-        def ask(self, do, path):
-            return {"wal": 1.0, "synchronous": self.synchronous}
-
-    store.check_durability({"ours": Driver(2.0), "baselines": Driver(0.0)}, tmp_path)
-    with pytest.raises(DriverFailed, match="peer does not have the same durability"):
-        store.check_durability({"ours": Driver(2.0), "peer": Driver(1.0)}, tmp_path)
+def test_a_store_with_less_durability_stops_the_benchmark():
+    with closing(apsw.Connection(":memory:")) as connection, pytest.raises(AssertionError) as told:
+        check_durability(connection.execute)
+    assert str(told.value) == "the store does not have the same durability: ['memory', 2]"

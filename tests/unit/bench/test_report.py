@@ -11,10 +11,9 @@ import pytest
 
 from bench.__main__ import BENCHMARKS, main
 from bench.command import README, REPORT, RESULTS
-from bench.errors import CommandError
 from bench.report import results, tables
 from bench.report.page import render_page
-from bench.report.results import Result
+from bench.report.results import CommandError, Result
 from tests.support.bench import result
 
 EVIL = "<script src=http://evil.example/x.js></script>&\"'"
@@ -48,13 +47,12 @@ def test_the_readme_and_the_page_are_made_from_the_committed_results():
     """`python -m bench show --write` updates both."""
     shown = results.read_folder(RESULTS)
     page = README.read_text()
-    assert tables.fill(page, shown) == page
-    assert sorted(found[1] for found in tables.BLOCK.findall(page)) == [
-        "agents", "runtime", "store", "switch",
-    ]  # fmt: skip
+    made = {each.benchmark: tables.render(each) for each in shown}
+    assert tables.fill(page, "results", made) == page
+    assert sorted(made) == ["agents", "runtime", "store", "switch"]
     assert (RESULTS / REPORT).read_text() == render_page(shown)
-    with pytest.raises(CommandError, match="There is no result of store"):
-        tables.fill(page, shown[:1])
+    with pytest.raises(CommandError, match="no place for the results of others"):
+        tables.fill(page, "results", {"others": ""})
 
 
 def test_the_readme_lists_the_commands():

@@ -9,10 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.errors import CommandError
 from bench.harness.measurements import Goal, Measurements, Ref
 from bench.report import results
-from bench.report.results import Spread
+from bench.report.results import CommandError, Spread
 from tests.support.bench import result
 
 RESULTS = Path(__file__).parents[3] / "bench" / "results"

@@ -10,8 +10,9 @@ import pytest
 
 from bench.__main__ import main
 from bench.command import RESULTS
-from bench.errors import CommandError
-from bench.scale import PAGE, Medians, fill, unit_costs
+from bench.report.results import CommandError
+from bench.report.tables import fill
+from bench.scale import PAGE, Medians, unit_costs
 
 COSTS = unit_costs(Medians(RESULTS))
 
@@ -66,5 +67,5 @@ def test_the_page_shows_the_tables_of_the_committed_results(capsys):
         r"<!-- scale: \w+ -->\n```\n(.*?)\n```\n<!-- end -->", PAGE.read_text(), re.DOTALL
     )
     assert "\n\n".join(shown) + "\n" == capsys.readouterr().out
-    with pytest.raises(CommandError, match="no place for the table costs"):
-        fill("nothing", {"costs": "x"})
+    with pytest.raises(CommandError, match="no place for the scale of costs"):
+        fill("nothing", "scale", {"costs": "x"})

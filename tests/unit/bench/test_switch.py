@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from bench.peers.hermes_switch import lost, parts
-from bench.switch import oracle, workload
+from bench.switch import workload
+from bench.switch.oracle import Oracle, Provider
 from bench.switch.workload import Compress, Plan, Restart, Turn, Write
 
 ROOT = Path(__file__).parents[3]
@@ -67,13 +65,11 @@ def test_messages_of_the_other_writer_are_shown_before_they_can_be_summarized(pl
             assert (step.user, step.session) not in unseen
 
 
-def test_one_pattern_has_restarts_and_scripts_are_read_back(tmp_path):
+def test_one_pattern_has_restarts():
     plan = Plan(users=2, sessions=2, turns=20, compressions=0.2)
     restarts = {}
     for pattern in workload.PATTERNS:
         steps = workload.script(plan, pattern)
-        workload.save(steps, tmp_path / "script.json")
-        assert workload.load(tmp_path / "script.json") == steps
         restarts[pattern] = sum(isinstance(step, Restart) for step in steps)
     assert restarts == {"round robin": 0, "zipf": 0, "bursts": 0, workload.RESUME: 3}
 
@@ -91,19 +87,16 @@ def test_messages_are_recognized_by_their_tags():
     assert workload.missing([turn, Write(0, 0, 7)], texts) == []
 
 
-def test_hermes_agent_performs_the_parts_between_restarts():
+def test_each_process_performs_the_steps_between_restarts():
     steps = [Turn(0, 0, 0), Restart(), Turn(0, 0, 1), Compress(0, 0, 1), Restart(), Turn(0, 0, 2)]
-    assert [steps[start:end] for start, end in parts(steps)] == [steps[:1], steps[2:4], steps[5:]]
+    assert workload.parts(steps) == [steps[:1], steps[2:4], steps[5:]]
 
 
-def test_messages_of_hermes_agent_that_are_in_no_row_are_lost(tmp_path):
+def test_messages_that_are_in_no_row_are_missing():
     steps = [Turn(0, 0, 0), Turn(0, 0, 1, "w1", mark=2), Write(0, 0, 7)]
     stored = [steps[0].text, workload.answer(0), steps[1].text, workload.written(7)[1], None]
-    with closing(sqlite3.connect(tmp_path / "state.db")) as connection, connection:
-        connection.execute("CREATE TABLE messages (content TEXT)")
-        connection.executemany("INSERT INTO messages VALUES (?)", [(text,) for text in stored])
     gone = ["elsewhere 2", "replied 2", "found 1", "answer 1", "elsewhere 7"]
-    assert lost(tmp_path / "state.db", steps) == gone
+    assert workload.missing(steps, stored) == gone
 
 
 # The oracle: when an agent must be rebuilt
@@ -112,7 +105,7 @@ def test_messages_of_hermes_agent_that_are_in_no_row_are_lost(tmp_path):
 def due(*steps):
     """The required builds if every compression took place."""
     numbers = {step.number for step in steps if isinstance(step, Compress)}
-    return oracle.rebuilds(steps, numbers).must
+    return Oracle(steps, numbers).must
 
 
 COLD, WRITTEN = "cold", "foreign-write"
@@ -151,12 +144,13 @@ def test_nothing_else_requires_a_build(between):
 
 def test_a_return_to_a_session_that_was_written_to_may_build():
     steps = Turn(0, 0, 0), Write(0, 0, 0), Turn(0, 1, 1), Turn(0, 0, 2), Turn(0, 0, 3)
-    assert oracle.rebuilds(steps, ()) == oracle.Rebuilds({0: COLD}, {2})
+    found = Oracle(steps)
+    assert (found.must, found.may) == ({0: COLD}, {2})
 
 
 def test_a_compression_that_did_not_take_place_changes_nothing():
     steps = Turn(0, 0, 0), Compress(0, 0, 0), Write(0, 0, 1), Turn(0, 0, 1)
-    assert oracle.rebuilds(steps, ()).must == {0: COLD, 1: WRITTEN}
+    assert Oracle(steps).must == {0: COLD, 1: WRITTEN}
 
 
 def test_a_written_message_must_be_shown_in_the_next_turn_of_its_session():
@@ -165,7 +159,7 @@ def test_a_written_message_must_be_shown_in_the_next_turn_of_its_session():
         Turn(0, 0, 4), Write(0, 1, 7),
     ]  # fmt: skip
     shown = {"elsewhere 5": 3, "replied 5": 3, "elsewhere 6": 4, "replied 6": 4}
-    assert oracle.first_shown(steps) == shown
+    assert Oracle(steps).shown == shown
 
 
 # The oracle: what a provider can have cached
@@ -189,20 +183,21 @@ def longest_prefixes(prompts):
 @given(st.lists(st.lists(st.sampled_from([b"a" * 700, b"b" * 700, b"c" * 700]), max_size=12)))
 def test_the_provider_caches_the_longest_prefix_in_whole_blocks(prompts):
     texts = [b"".join(pieces) for pieces in prompts]
-    provider = oracle.Provider()
+    provider = Provider()
     assert [provider.read(text) for text in texts] == list(longest_prefixes(texts))
 
 
 def test_the_best_prompts_extend_each_other():
     steps = [Turn(0, 0, 0), Turn(0, 0, 1, "w1"), Turn(0, 0, 2)]
-    first, asks, found, last = oracle.best(steps, {})
+    first, asks, found, last = Oracle(steps).requests
     assert (first.turn, asks.turn, found.turn, last.turn) == (0, 1, 1, 2)
     assert first.cached == 0
     assert first.prompt < asks.prompt < found.prompt < last.prompt
     for before, after in ((first, asks), (asks, found), (found, last)):
         assert before.prompt - 128 <= after.cached <= before.prompt
     compressed = [*steps[:2], Compress(0, 0, 1), steps[2]]
-    left = oracle.best(compressed, {1: [{"role": "user", "content": "a summary"}]})[-1]
+    summary = {1: [{"role": "user", "content": "a summary"}]}
+    left = Oracle(compressed, {1}, summary).requests[-1]
     assert left.prompt < last.prompt
     assert left.cached < last.cached
 
@@ -228,4 +223,4 @@ RECORD = f"[summary]\n{workload.SUMMARY}"
 )
 def test_mistakes_of_a_compression_are_counted(rows, summarized, wrong):
     left = {2: [{"role": "user", "content": row} for row in rows]}
-    assert oracle.forgotten(STEPS, left, summarized) == wrong
+    assert Oracle(STEPS, {2}, left, summarized).forgotten == wrong
