@@ -22,7 +22,7 @@ from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.background import open_background
 from hermes.config import Config
-from hermes.context import inside_hook
+from hermes.context import current_turn, inside_hook
 from hermes.errors import HermesError
 from hermes.messages import (
     Inbound,
@@ -163,8 +163,12 @@ class Runtime:
         """Accept nothing new, wait for accepted work, stop the rest, and run the hooks.
 
         Waits at most `seconds`; by default `Config.drain_timeout`. What is not finished then stays
-        in the store for the next start. Leaving `open_runtime` does the same.
+        in the store for the next start: calls that wait for its reply raise `ActorStopped`, and
+        subscriptions end. Leaving `open_runtime` does the same. Raises `HermesError` inside a turn
+        or a hook, which would wait for itself.
         """
+        if current_turn() is not None or inside_hook():
+            raise HermesError("a turn or a hook cannot drain the runtime: it would wait for itself")
         await self._supervisor.drain(seconds)
 
 

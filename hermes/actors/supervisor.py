@@ -50,6 +50,8 @@ class Supervisor:
         self._recovered = trio.Event()
         self._ended = trio.Event()
         self.draining: bool = False
+        self._drained = False
+        self._drain_lock = trio.Lock()
 
     @property
     def actors(self) -> Collection[SessionActor]:
@@ -203,9 +205,22 @@ class Supervisor:
     async def drain(self, seconds: float | None = None) -> None:
         """Accept nothing new, let accepted work finish, stop the rest; then run the hooks.
 
-        What is accepted but not finished stays in the store for the next start.
+        What is accepted but not finished stays in the store for the next start; who waits for its
+        reply gets an error, and subscriptions end. A second drain waits for the first one.
         """
         self.draining = True
+        try:
+            self._drain_lock.acquire_nowait()  # without a checkpoint: actors end in any case
+        except trio.WouldBlock:
+            await self._drain_lock.acquire()
+        try:
+            if not self._drained:
+                await self._drain(seconds)
+                self._drained = True
+        finally:
+            self._drain_lock.release()
+
+    async def _drain(self, seconds: float | None) -> None:
         wait = self._context.config.drain_timeout if seconds is None else seconds
         deadline = trio.current_time() + wait
         try:
@@ -221,6 +236,7 @@ class Supervisor:
             await self._context.store.wait_hooks()
         with trio.move_on_after(self._context.config.close_timeout, shield=True):
             await self._dispatcher.flush()
+        self._context.bus.close(self._context.stop_error())
 
     async def _end_actors(self) -> None:
         """End the actors, then have their sessions finalized; no session is ended by that."""

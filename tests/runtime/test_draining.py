@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from hermes import CompressionConfig, Config, Inbound, Source
 from hermes.actors.runtime import open_actors
 from hermes.embed.agent import default_spec
-from hermes.errors import Draining, HermesError, StoreBusy
+from hermes.errors import ActorStopped, Draining, HermesError, StoreBusy
 from hermes.store import SessionStore, open_store
 from hermes.testing import (
     CountingBuilder,
@@ -23,6 +23,7 @@ from hermes.testing import (
     inspect,
 )
 from tests.support.conversations import GatedAgent, history, reply_or_error, wait_ended
+from tests.support.held_turns import held_runtime
 from tests.support.killed_programs import IN_TURN, start_program, table_rows
 from tests.support.runtime import SECONDS, with_threads
 
@@ -404,3 +405,75 @@ def test_ctrl_c_in_mid_turn_ends_the_process_and_the_message_stays(path):
     assert "TrioInternalError" not in complaint
     assert child.returncode in {-signal.SIGINT, 1}
     assert table_rows(path, "state") == [("open",)]
+
+
+# Those who wait for a drain, and those who wait for a reply
+
+
+@with_threads
+async def test_all_who_wait_for_a_reply_get_one_or_an_error(start):
+    async with held_runtime(start) as here:
+        asked = await here.send("one")
+        await here.agent.wait_started()
+        streamed, failed = trio.Event(), []
+
+        async def stream():
+            with pytest.raises(ActorStopped):
+                async with here.runtime.stream("other", "two") as stream:
+                    streamed.set()
+                    async for _ in stream:
+                        pass
+            failed.append("stream")
+
+        here.nursery.start_soon(stream)
+        await streamed.wait()
+        with here.runtime.subscribe() as events:
+            await here.runtime.drain(0)
+            await here.settle()
+            with pytest.raises(ActorStopped):
+                await asked.wait()
+            assert failed == ["stream"]
+            async for _ in events:  # it has ended
+                pass
+        assert inspect(here.runtime).waiting_callers == 0
+
+
+@with_threads
+async def test_two_drains_at_once_are_one(start):
+    async with held_runtime(start) as here:
+        reply = await here.send("one")
+        await here.agent.wait_started()
+        ended = []
+
+        async def drain():
+            await here.runtime.drain()
+            ended.append(reply.done)
+
+        for _ in range(2):
+            here.nursery.start_soon(drain)
+        await here.settle()
+        assert ended == []
+        here.agent.release(0)
+        assert (await reply.wait()).status == "complete"
+        await here.runtime.drain()
+        assert ended == [True, True]
+
+
+async def test_a_drain_that_was_cancelled_can_be_repeated(start):
+    async with held_runtime(start) as here:
+        await here.send("one")
+        await here.agent.wait_started()
+        with trio.move_on_after(0):
+            await here.runtime.drain()
+        with trio.fail_after(SECONDS):
+            await here.runtime.drain()
+
+
+async def test_a_turn_cannot_drain_its_own_runtime(start):
+    async def agent(turn):
+        with pytest.raises(HermesError, match="a turn or a hook cannot drain"):
+            await runtime.drain()
+        return "refused"
+
+    async with start(agent=agent) as runtime:
+        assert (await runtime.ask("k", "hello")).text == "refused"
