@@ -59,7 +59,8 @@ async def test_a_message_has_one_committed_turn_wherever_the_process_was_killed(
                 if runs:
                     await wait_ended(events, 1)
             assert await history(runtime) == [("user", "one"), ("assistant", "echo: one")]
-            assert (await runtime.submit(Inbound("k", "e1", "one"))).inbox_id == 1
+            again = Inbound("k", "e1", "one", per_conversation=True)
+            assert (await runtime.submit(again)).inbox_id == 1
             with pytest.raises(AlreadyAnswered):
                 await runtime.ask("k", "one", event_id="e1")
             assert len(await runtime.conversation("k").history()) == 2

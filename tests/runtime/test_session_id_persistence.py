@@ -361,7 +361,8 @@ async def test_a_runtime_killed_during_a_turn_runs_it_again_in_the_child_without
 
     async with start(agent=reply, compressor=compressor, config=SMALL, clock=Clock()) as runtime:
         with suppress(AlreadyAnswered):
-            assert (await runtime.ask("k", "", event_id="fatal")).session_id == child
+            again = await runtime.ask("k", f"die {LONG}", event_id="fatal")
+            assert again.session_id == child
         assert seen == [(f"die {LONG}", [child] * 4)]
         assert compressor.requests == []
         assert (await runtime.conversation("k").history())[-1].content == "alive"

@@ -396,7 +396,7 @@ async def test_a_commit_with_an_unknown_outcome_ends_the_block_and_each_message_
             await wait_all_tasks_blocked()
             assert await history(runtime) == [("user", "one"), ("assistant", "well")]
             assert len(await runtime.conversation("other").history()) == 2
-            receipt = await runtime.submit(Inbound("k", "e", "one"))
+            receipt = await runtime.submit(Inbound("k", "e", "one", per_conversation=True))
             assert receipt.inbox_id == 2
             await wait_all_tasks_blocked()
             assert len(await runtime.conversation("k").history()) == 2
@@ -415,7 +415,7 @@ async def test_a_message_whose_acceptance_has_an_unknown_outcome_is_never_answer
                 faults.next = [fault]
                 await runtime.ask("k", "one", event_id="e")
         async with start() as runtime:
-            await runtime.submit(Inbound("k", "e", "one"))
+            await runtime.submit(Inbound("k", "e", "one", per_conversation=True))
             await runtime.ask("k", "two")
             said = [text for role, text in await history(runtime) if role == "user"]
             assert said == ["one", "two"]
