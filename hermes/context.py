@@ -66,6 +66,8 @@ def refuse_circle(session_key: str, turn_of: Callable[[str], TurnContext | None]
     caller = current_turn()
     if caller is None:
         return
+    if caller.session_key == session_key:
+        raise WaitCircle("a turn cannot wait for its own conversation: it would wait for itself")
     paths = [[caller.session_key, session_key]]
     seen = {session_key}
     while paths:

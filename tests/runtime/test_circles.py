@@ -43,7 +43,6 @@ def relay(request):
 @pytest.mark.parametrize(
     ("first", "text", "circle"),
     [
-        ("a", "a", "a -> a"),
         ("a", "b a", "b -> a -> b"),
         ("a", "b c a", "c -> a -> b -> c"),
         ("a", "b c b", "c -> b -> c"),
@@ -58,6 +57,13 @@ async def test_a_circle_is_refused_and_named(start, relay, first, text, circle):
             )
             for key in "abc":  # nobody is left waiting
                 assert (await relay.runtime.ask(key, "")).text == key
+
+
+async def test_a_conversation_cannot_ask_itself(start, relay):
+    with trio.fail_after(SECONDS):
+        async with start(build_agent=lambda _: relay) as relay.runtime:
+            reply = await relay.runtime.ask("a", "a")
+            assert "WaitCircle: a turn cannot wait for its own conversation" in reply.error
 
 
 async def test_a_chain_is_no_circle(start, relay):
