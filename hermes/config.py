@@ -118,17 +118,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return next((self.expiry_by[n] for n in names if n in self.expiry_by), self.expiry)
 
 
-def validated(config: Config) -> Config:
-    """Return the configuration. Raises `ValueError` with one sentence if a value is not allowed."""
-    try:
-        msgspec.convert(msgspec.to_builtins(config), Config)
-    except (msgspec.ValidationError, TypeError) as error:
-        expected, _, place = f"{error}".partition(" - at ")
-        name = place.strip("`").replace("$", "Config", 1) or "Config"
-        raise ValueError(f"{name} is not allowed: {expected[:1].lower()}{expected[1:]}") from None
-    return config
-
-
 class RateLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How many messages one user may send. Raises `ValueError` if that would be none."""
 

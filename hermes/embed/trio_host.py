@@ -10,7 +10,7 @@ from typing import TypedDict
 from hermes.actors.admission.access import AccessPolicy
 from hermes.actors.runtime import Runtime, open_actors
 from hermes.actors.session.agent_cache import close_agent
-from hermes.config import Config, validated
+from hermes.config import Config
 from hermes.embed.agent import ReplyFunction, builder_for, default_spec
 from hermes.messages import Hooks
 from hermes.protocols import (
@@ -91,16 +91,16 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     - `hook_timeout` limits each hook; `sweep_interval` is the time between maintenance runs.
 
     Raises `TypeError` if neither or both of `agent` and `build_agent` are given, or one is of the
-    wrong kind; `ValueError` if a value of `config` is not allowed, or if an adapter that is not
-    local comes without `access`; `StoreInUse` if another runtime owns the file; `StoreRefused` if
-    it cannot be opened as a store; and `StoreFailed`, out of the block, if the store stops.
+    wrong kind; `ValueError` if an adapter that is not local comes without `access`; `StoreInUse` if
+    another runtime owns the file; `StoreRefused` if it cannot be opened as a store; and
+    `StoreFailed`, out of the block, if the store stops.
     """
     build = builder_for(agent, build_agent)
     adapters = list(adapters)
     if access is None:
         _require_local(adapters)
     clock = clock or Clock()
-    config = validated(config or Config())
+    config = config or Config()
     async with (
         open_store(
             path,
