@@ -16,7 +16,7 @@ from hermes.events import Envelope, ReasoningDelta, RuntimeEvent, TextDelta, Tur
 from hermes.messages import Inbound, InboxRow, Reply
 
 BEHIND = 100
-"""From so many unread events on, deltas of the same turn are joined."""
+"""Once this many events are unread, deltas of the same turn are joined."""
 MAX_BUFFERED = 1000
 Identity: TypeAlias = tuple[str, str, str, str]
 EventCallback: TypeAlias = Callable[[Envelope], None]
