@@ -12,12 +12,23 @@ import trio
 from msgspec.structs import replace
 
 from hermes.actors.kernel.mailbox import Request
-from hermes.events import Envelope, ReasoningDelta, RuntimeEvent, TextDelta, TurnEnded
+from hermes.events import (
+    Envelope,
+    ReasoningDelta,
+    RuntimeEvent,
+    Steered,
+    TextDelta,
+    TurnEnded,
+    TurnStarted,
+)
 from hermes.messages import Inbound, InboxRow, Reply
 
 BEHIND = 100
 """Once this many events are unread, deltas of the same turn are joined."""
 MAX_BUFFERED = 1000
+KEPT = (TextDelta, TurnStarted, Steered, TurnEnded)
+"""Events that a reader needs to get the whole answer."""
+TurnKey: TypeAlias = tuple[str, int | None]
 Identity: TypeAlias = tuple[str, str, str, str]
 EventCallback: TypeAlias = Callable[[Envelope], None]
 
@@ -36,13 +47,15 @@ class Subscription:
         callback: EventCallback | None = None,
         *,
         deltas: bool = True,
+        until: Request[Reply] | None = None,
     ) -> None:
         self._bus = bus
+        self._until = until
         self._key = session_key
         self._callback = callback
         self._deltas = deltas
         self._events: deque[_Unread] = deque()
-        self._latest: dict[tuple[str, int | None], _Unread] = {}
+        self._latest: dict[TurnKey, _Unread] = {}
         """The newest unread event of each turn."""
         self._arrived = trio.Event()
         self._closed = False
@@ -57,33 +70,48 @@ class Subscription:
         if self._callback is not None:
             self._callback(envelope)
             return
-        turn = (envelope.session_key, envelope.turn_id)
         if len(self._events) >= BEHIND:
-            latest = self._latest.get(turn)
+            latest = self._latest.get((envelope.session_key, envelope.turn_id))
             if latest is not None and latest.join(envelope.event):
                 return
         if len(self._events) >= MAX_BUFFERED:
-            self.lost += 1
-            self._drop_one()
-        self._latest[turn] = unread = _Unread(envelope)
+            self._make_room()
+        unread = _Unread(envelope)
+        self._latest[unread.turn] = unread
         self._events.append(unread)
         self._arrived.set()
 
-    def _drop_one(self) -> None:
+    def _make_room(self) -> None:
+        """Drop the oldest event that is neither text nor the start or end of a turn.
+
+        If there is none, join two texts of a turn.
+        """
         for index, unread in enumerate(self._events):
-            if not isinstance(unread.envelope.event, TurnEnded | TextDelta):
-                self._take(index)
+            if not isinstance(unread.envelope.event, KEPT):
+                self._drop(index)
                 return
-        # Only ends and texts are left. Without its end, a stream would never end.
-        texts = [n for n, each in enumerate(self._events) if _is_delta(each.envelope)]
-        self._take(texts[0] if texts else 0)
+        before: dict[TurnKey, _Unread] = {}
+        for index, unread in enumerate(self._events):
+            previous = before.get(unread.turn)
+            if previous is not None and previous.absorb(unread):
+                del self._events[index]
+                if self._latest.get(unread.turn) is unread:
+                    self._latest[unread.turn] = previous
+                return
+            before[unread.turn] = unread
+        # A text or a start: without its end, a stream would never end.
+        kinds = [isinstance(unread.envelope.event, TurnEnded) for unread in self._events]
+        self._drop(0 if all(kinds) else kinds.index(False))
+
+    def _drop(self, index: int) -> None:
+        self._take(index)
+        self.lost += 1
 
     def _take(self, index: int) -> Envelope:
         unread = self._events[index]
         del self._events[index]
-        turn = (unread.envelope.session_key, unread.envelope.turn_id)
-        if self._latest.get(turn) is unread:
-            del self._latest[turn]
+        if self._latest.get(unread.turn) is unread:
+            del self._latest[unread.turn]
         return unread.whole()
 
     def __aiter__(self) -> Self:
@@ -91,11 +119,15 @@ class Subscription:
 
     async def __anext__(self) -> Envelope:
         while not self._events:
-            if self._closed:
+            if self._closed or (self._until is not None and self._until.answered):
                 raise StopAsyncIteration
             self._arrived = trio.Event()
             await self._arrived.wait()
         return self._take(0)
+
+    def wake(self) -> None:
+        """Let the reader look again whether there is anything to wait for."""
+        self._arrived.set()
 
     def close(self) -> None:
         """Stop receiving. Events that have arrived can still be read."""
@@ -130,6 +162,19 @@ class _Unread:
 
     envelope: Envelope
     _later: list[str] | None = None
+
+    @property
+    def turn(self) -> TurnKey:
+        """The turn that the event belongs to."""
+        return self.envelope.session_key, self.envelope.turn_id
+
+    def absorb(self, other: _Unread) -> bool:
+        """Add another unread delta and what was joined to it; False if that is not possible."""
+        if not self.join(other.envelope.event):
+            return False
+        assert self._later is not None
+        self._later += other._later or []
+        return True
 
     def join(self, event: RuntimeEvent) -> bool:
         """Add the next delta of the same turn; False if it must be a separate event."""
@@ -169,9 +214,10 @@ class EventBus:
         callback: EventCallback | None = None,
         *,
         deltas: bool = True,
+        until: Request[Reply] | None = None,
     ) -> Subscription:
         """Receive events from now on, of one conversation or of all."""
-        subscription = Subscription(self, session_key, callback, deltas=deltas)
+        subscription = Subscription(self, session_key, callback, deltas=deltas, until=until)
         self._subscriptions[subscription] = None
         return subscription
 
@@ -226,6 +272,8 @@ class EventBus:
         """Tell the callers of a message that it gets no reply."""
         for request in self._callers(inbound):
             request.fail(error)
+        for subscription in self._subscriptions:
+            subscription.wake()
 
     def _callers(self, inbound: Inbound) -> list[Request[Reply]]:
         """Remove and return the callers of a message.

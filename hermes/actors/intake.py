@@ -118,11 +118,11 @@ class Intake:
         """Run an operation between two turns of a conversation."""
         if self._supervisor.draining:
             raise Draining("the runtime is ending")
-        refuse_circle(session_key, self._turn_of)
         if session_key in self._supervisor.quarantined:
             raise Overloaded(f"{session_key} is paused after repeated failures; try again later")
-        actor = self._supervisor.actor(session_key)
-        return await actor.request(lambda: operation(actor))
+        with self._waiting_for(session_key):
+            actor = self._supervisor.actor(session_key)
+            return await actor.request(lambda: operation(actor))
 
 
 def make_inbound(

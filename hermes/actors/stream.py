@@ -60,8 +60,8 @@ class Stream:
         if self._events is not None:
             raise RuntimeError("a stream can be entered only once")
         self._open.enter_context(self._waiting)
-        self._events = self._bus.subscribe(self._inbound.session_key)
         self._request = self._bus.expect(self._inbound.identity)
+        self._events = self._bus.subscribe(self._inbound.session_key, until=self._request)
         self._open.callback(self._bus.forget, self._inbound.identity, self._request)
         self._open.callback(self._events.close)
         try:

@@ -23,7 +23,7 @@ log: logging.Logger = logging.getLogger(__name__)
 MAX_FAILURES = 3
 FAILURE_WINDOW = 60.0
 QUARANTINED = (
-    "This conversation failed repeatedly and is paused for a minute. "
+    "This conversation failed repeatedly and is paused for a while. "
     "Your messages are saved and will be answered."
 )
 FINALIZE_DELAY = 0.5

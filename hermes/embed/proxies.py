@@ -11,7 +11,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from hermes.actors.event_bus import Subscription
-from hermes.actors.stream import NOT_ENTERED, Stream
+from hermes.actors.stream import Stream
 from hermes.messages import Reply
 
 E = TypeVar("E")
@@ -66,6 +66,10 @@ class _Opened(Proxy[Callable[[], S_co]]):
         super().__init__(portal, target)
         self._events: S_co | None = None
 
+    def _require_new(self) -> None:
+        if self._events is not None:
+            raise RuntimeError("it can be entered only once")
+
     async def _open(self) -> None:
         self._events = self._target()
         if isinstance(self._events, Stream):
@@ -73,7 +77,9 @@ class _Opened(Proxy[Callable[[], S_co]]):
 
     async def _next(self: _Opened[Events[E]]) -> E | None:
         if self._events is None:
-            raise RuntimeError(NOT_ENTERED)
+            raise RuntimeError(
+                "enter it before you read it, with the `with` or `async with` statement"
+            )
         return await anext(self._events, None)
 
     async def _close(self) -> None:
@@ -98,6 +104,7 @@ class BlockingEvents(_Opened[S_co], BlockingProxy[Callable[[], S_co]]):
         self._call(self._close)
 
     def __enter__(self) -> Self:
+        self._require_new()
         try:
             self._call(self._open)
         except BaseException:
@@ -133,6 +140,7 @@ class AsyncioEvents(_Opened[S_co], AsyncioProxy[Callable[[], S_co]]):
             await self._call(self._close)
 
     async def __aenter__(self) -> Self:
+        self._require_new()
         try:
             await self._call(self._open)
         except BaseException:
@@ -157,6 +165,11 @@ class BlockingStream(BlockingEvents[Stream]):
         """The reply, after the last event."""
         return None if self._events is None else self._events.reply
 
+    @property
+    def lost(self) -> int:
+        """How many events were dropped because the reader fell behind."""
+        return 0 if self._events is None else self._events.lost
+
 
 class AsyncioStream(AsyncioEvents[Stream]):
     """The events of one message, for an `async for` on the host's loop. See `hermes.Stream`."""
@@ -165,6 +178,11 @@ class AsyncioStream(AsyncioEvents[Stream]):
     def reply(self) -> Reply | None:
         """The reply, after the last event."""
         return None if self._events is None else self._events.reply
+
+    @property
+    def lost(self) -> int:
+        """How many events were dropped because the reader fell behind."""
+        return 0 if self._events is None else self._events.lost
 
 
 class BlockingSubscription(BlockingEvents[Subscription]):

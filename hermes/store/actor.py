@@ -290,8 +290,10 @@ class StoreActor:
                 continue
             try:
                 value = await self._connections.writer.run(request.function)
-            except Exception as error:  # noqa: BLE001 - the answer to this request
-                request.fail(translate(error))
+            except Exception as error:
+                request.fail(failure := translate(error))
+                if isinstance(failure, StoreFailed):
+                    raise failure from error
             else:
                 request.answer(value)
 

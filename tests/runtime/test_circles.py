@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from hermes import WaitCircle
+from hermes.testing import inspect
 from tests.support.runtime import SECONDS, with_threads
 
 pytestmark = with_threads
@@ -85,3 +86,23 @@ async def test_a_verb_that_waits_for_a_turn_is_part_of_a_circle(start):
     with trio.fail_after(SECONDS):
         async with start(agent=agent) as runtime:
             assert (await runtime.ask("a", "hello")).text == "refused"
+
+
+async def test_a_verb_that_waits_closes_a_circle_too(start):
+    started = trio.Event()
+
+    async def agent(turn):
+        if turn.session_key == "b":
+            started.set()
+            while not inspect(runtime).actor("b").inbox.mailbox:  # the request of a has arrived
+                await trio.lowlevel.checkpoint()
+            with pytest.raises(WaitCircle, match="b -> a -> b"):
+                await runtime.ask("a", "hello")
+            return "refused"
+        return f"{(await runtime.conversation('b').new()).changed}"
+
+    with trio.fail_after(SECONDS):
+        async with start(agent=agent) as runtime, trio.open_nursery() as nursery:
+            nursery.start_soon(runtime.ask, "b", "hello")
+            await started.wait()
+            assert (await runtime.ask("a", "hello")).text == "True"

@@ -87,7 +87,7 @@ async def test_branch_to_another_key_leaves_this_one_unchanged(start):
         change = await runtime.conversation("k").branch("A copy", to="other")
         copy = change.session_id
         assert change == SessionChange(
-            session_key="other", reason="branch", old_session_id=original, session_id=copy
+            session_key="other", reason="branch", old_session_id=None, session_id=copy
         )
         assert (await other.ask("there")).session_id == copy
         assert (await runtime.ask("k", "here")).session_id == original
@@ -234,3 +234,34 @@ async def until(events, kind):
         yield each
         if isinstance(each.event, kind):
             return
+
+
+@pytest.mark.parametrize(
+    ("verb", "detail"),
+    [
+        ("undo", "there is nothing to take back"),
+        ("compress", "there is nothing to compress"),
+        ("branch", "there is nothing to branch from"),
+        ("close", "there is no session to end"),
+    ],
+)
+async def test_a_verb_on_a_conversation_without_a_session_changes_nothing(start, verb, detail):
+    async with start() as runtime:
+        changed = await getattr(runtime.conversation("fresh"), verb)()
+        assert (changed.changed, changed.detail) == (False, detail)
+        assert (changed.old_session_id, changed.session_id) == (None, None)
+
+
+async def test_branching_to_another_key_names_the_session_that_it_had(start):
+    async with start() as runtime:
+        await runtime.ask("k", "one")
+        before = (await runtime.ask("other", "two")).session_id
+        assert (await runtime.conversation("k").branch(to="new")).old_session_id is None
+        assert (await runtime.conversation("k").branch(to="other")).old_session_id == before
+
+
+async def test_a_switch_to_the_current_session_says_so(start):
+    async with start() as runtime:
+        session_id = (await runtime.ask("k", "one")).session_id
+        changed = await runtime.conversation("k").switch(session_id)
+        assert (changed.changed, changed.detail) == (False, "this is the current session already")

@@ -266,3 +266,22 @@ async def test_a_stream_that_is_cancelled_while_it_opens_leaves_nothing_behind(s
                 raise AssertionError
         bus = inspect(runtime).context.bus
         assert (bus.waiting, len(bus._subscriptions)) == (0, 0)
+
+
+@with_threads
+async def test_a_stream_ends_with_an_error_if_another_process_closes_its_message(start, path):
+    async with held_runtime(start) as here:
+        failed = trio.Event()
+
+        async def read():
+            with pytest.raises(AlreadyAnswered, match="answered elsewhere"):
+                async with here.runtime.stream("k", "one") as stream:
+                    async for _ in stream:
+                        pass
+            failed.set()
+
+        here.nursery.start_soon(read)
+        turn = await here.agent.wait_started()
+        await here.store.park_inbox([turn.turn_id], "by hand")
+        here.agent.release(0)
+        await failed.wait()

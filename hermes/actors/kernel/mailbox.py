@@ -8,7 +8,7 @@ work, not to every request: `fail_after` costs more than a request.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
@@ -47,6 +47,9 @@ class Mailbox(Generic[M]):
 
     def __len__(self) -> int:
         return 0 if self._messages is None else len(self._messages)
+
+    def __iter__(self) -> Iterator[M]:
+        return iter(self._messages or ())
 
     @property
     def closed(self) -> bool:

@@ -50,7 +50,7 @@ def used_tokens(state: SessionState, transcript: CachedTranscript) -> int:
 async def before_turn(state: SessionState, turn: RunningTurn) -> list[str]:
     """Compress before a turn. Returns what the user must know."""
     result = await _try_compress(
-        state, f"{turn.turn_id}:size", "size", waiting=turn.input, turn=turn
+        state, f"{turn.turn_id}:size", "size", waiting=turn.unstored, turn=turn
     )
     return [result.text] if isinstance(result, CompressionFailed) else []
 
@@ -61,7 +61,7 @@ async def after_overflow(state: SessionState, turn: RunningTurn) -> bool:
         return False
     session_id = state.session_id
     rotation_id = f"{turn.turn_id}:overflow"
-    result = await _try_compress(state, rotation_id, "overflow", waiting=turn.input, turn=turn)
+    result = await _try_compress(state, rotation_id, "overflow", waiting=turn.unstored, turn=turn)
     # Another process may have compressed the session meanwhile.
     return isinstance(result, Compressed) or (await state.locate()).session_id != session_id
 

@@ -130,7 +130,7 @@ class SessionInbox:
     @property
     def waiting(self) -> int:
         """How many messages wait for their turn."""
-        return sum(isinstance(item, InboxRow) for item in self.queue) + len(self.mailbox)
+        return sum(isinstance(item, InboxRow) for item in (*self.queue, *self.mailbox))
 
 
 def _is_before(item: Item, row: InboxRow) -> bool:

@@ -48,6 +48,8 @@ async def branch(
     state: SessionState, title: str | None = None, *, answer: InboxReply | None = None
 ) -> SessionChange:
     """Continue in a copy of the conversation."""
+    if await _current(state) is None:
+        return _unchanged(state, "branch", "there is nothing to branch from")
     head = await state.locate(refresh=True)
     child = await state.context.store.branch(
         head.session_id, title=title, session_key=state.key, answer=answer
@@ -62,10 +64,16 @@ async def branch(
 
 async def branch_to(state: SessionState, other_key: str, title: str | None) -> SessionChange:
     """Point another key at a copy of the conversation; this one stays as it is."""
-    head = await state.locate(refresh=True)
-    child = await state.context.store.branch(head.session_id, title=title, session_key=other_key)
+    if await _current(state) is None:
+        return _unchanged(state, "branch", "there is nothing to branch from")
+    store, head = state.context.store, await state.locate(refresh=True)
+    before = await store.get_route(other_key)
+    child = await store.branch(head.session_id, title=title, session_key=other_key)
     return SessionChange(
-        session_key=other_key, reason="branch", old_session_id=head.session_id, session_id=child
+        session_key=other_key,
+        reason="branch",
+        old_session_id=None if before is None else before.session_id,
+        session_id=child,
     )
 
 
@@ -79,11 +87,14 @@ async def close(state: SessionState, reason: str) -> SessionChange:
         old_session_id=ended,
         session_id=await _current(state),
         changed=ended is not None,
+        detail=None if ended is not None else "there is no session to end",
     )
 
 
 async def undo(state: SessionState, exchanges: int) -> SessionChange:
     """Take back the last user messages and their replies."""
+    if await _current(state) is None:
+        return _unchanged(state, "undo", "there is nothing to take back")
     head = await state.locate(refresh=True)
     transcript = await state.context.store.load(head.session_id)
     questions = [row.id for row in transcript.messages if is_question(row)]
@@ -119,6 +130,8 @@ async def compress(
 ) -> SessionChange:
     """Summarize the older part of the conversation and continue in a child session."""
     old = await _current(state)
+    if old is None:
+        return _unchanged(state, "compress", "there is nothing to compress")
     result = await compression.compress(
         state, uuid4().hex, focus=focus, keep_exchanges=keep_exchanges
     )
@@ -142,6 +155,18 @@ async def _current(state: SessionState) -> str | None:
     return state.session_id
 
 
+def _unchanged(state: SessionState, reason: ChangeReason, detail: str) -> SessionChange:
+    """Return that nothing was done for a key without a session."""
+    return SessionChange(
+        session_key=state.key,
+        reason=reason,
+        old_session_id=None,
+        session_id=None,
+        changed=False,
+        detail=detail,
+    )
+
+
 def _moved(
     state: SessionState, reason: ChangeReason, old: str | None, route: Route, head: Head
 ) -> SessionChange:
@@ -155,6 +180,7 @@ def _moved(
         old_session_id=old,
         session_id=route.session_id,
         changed=old != route.session_id,
+        detail=None if old != route.session_id else "this is the current session already",
     )
 
 

@@ -47,6 +47,10 @@ class RunningTurn:
     _in_flight: InFlightUsage | None = None
     _redact: Redactor | None = None
 
+    unstored: list[Message] = attrs.field(
+        init=False, default=attrs.Factory(lambda self: list(self.input), takes_self=True)
+    )
+    """The input that is not in the transcript yet; none for a retry."""
     history: Rows = attrs.field(init=False, default=())
     deadline: float = attrs.field(init=False, default=math.inf)
     records: ToolRecords | None = attrs.field(
@@ -167,6 +171,7 @@ class RunningTurn:
 
     def restart(self) -> None:
         """Run the agent again from the start; input it took is part of the input now."""
+        self.unstored += self._steered_messages()
         self.input = [*self.input, *self._steered_messages()]
         self.events = []
         self._calls = None

@@ -121,7 +121,7 @@ class TurnRunner:
         turn = self.turn = RunningTurn(
             TurnContext(state.key, state.session_id or "", rows[0].inbox_id),
             list(rows),
-            [row.message for row in rows],
+            [] if retry else [row.message for row in rows],
             functools.partial(context.bus.publish, state.key, rows[0].inbox_id),
             context.store,
             context.in_flight,
@@ -166,8 +166,9 @@ class TurnRunner:
         turn.context.session_id = transcript.head.session_id
         turn.history = transcript.rows
         turn.deadline = trio.current_time() + config.turn_timeout
-        if retry:
-            _ask_again(turn, attempt)
+        if retry and not _ask_again(turn, attempt):
+            attempt.fail(LookupError(), "there is no earlier message to answer again")
+            return attempt
         finished = self._stopped
         with contained() as caught, trio.CancelScope(deadline=turn.deadline) as self._scope:
             if not finished:
@@ -358,15 +359,19 @@ def _in_background(calls: Sequence[Usage]) -> Sequence[Usage]:
     ]
 
 
-def _ask_again(turn: RunningTurn, attempt: Attempt) -> None:
-    """Give the turn the last question as its input, and the rows before it as its history."""
+def _ask_again(turn: RunningTurn, attempt: Attempt) -> bool:
+    """Give the turn the last question as its input, and the rows before it as its history.
+
+    Returns False if there is no question.
+    """
     rows: Sequence[StoredMessage] = attempt.transcript.rows
     questions = [index for index, row in enumerate(rows) if is_question(row)]
     if not questions:
-        return
+        return False
     first = last = questions[-1]
     while first > 0 and is_question(rows[first - 1]):
         first -= 1
-    turn.input = [as_message(row) for row in rows[first : last + 1]]
+    turn.input = [*(as_message(row) for row in rows[first : last + 1]), *turn.unstored]
     turn.history = rows[:first]
     attempt.rewind_to = rows[first].id
+    return True

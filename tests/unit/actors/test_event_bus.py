@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from hermes.actors.event_bus import BEHIND, MAX_BUFFERED, EventBus
 from hermes.errors import ActorStopped, AlreadyAnswered
-from hermes.events import Notice, ReasoningDelta, TextDelta, TurnEnded
+from hermes.events import Notice, ReasoningDelta, TextDelta, TurnEnded, TurnStarted
 from hermes.messages import Inbound, InboxRow, Reply, Source
 
 REPLY = Reply(text="hi", session_id="s", turn_id=7)
@@ -139,16 +139,56 @@ async def test_if_too_many_events_wait_the_oldest_are_dropped_but_no_text_and_no
     assert len(found) == MAX_BUFFERED
 
 
-async def test_if_only_texts_and_ends_wait_texts_are_dropped_first():
+async def test_if_only_texts_and_ends_wait_an_end_is_dropped_last():
     bus = EventBus([].append)
     subscription = bus.subscribe()
     for turn in range(MAX_BUFFERED):
         bus.publish("k", turn, TextDelta("x") if turn % 2 else TurnEnded(REPLY))
     for turn in range(MAX_BUFFERED // 2 + 3):
-        bus.publish("k", turn, TurnEnded(REPLY))
+        bus.publish("other", turn, TurnEnded(REPLY))
     found = [each.event for each in await received(subscription)]
     assert found == [TurnEnded(REPLY)] * MAX_BUFFERED
     assert subscription.lost == MAX_BUFFERED // 2 + 3
+
+
+async def test_text_that_alternates_with_reasoning_is_not_lost():
+    bus = EventBus([].append)
+    subscription = bus.subscribe()
+    start = TurnStarted(1, "s", None, (1,))
+    bus.publish("k", 1, start)
+    for number in range(3 * MAX_BUFFERED):
+        bus.publish("k", 1, TextDelta(f"{number} "))
+        bus.publish("k", 1, ReasoningDelta("hm"))
+    found = [each.event for each in await received(subscription)]
+    assert found[0] == start
+    text = "".join(event.text for event in found if isinstance(event, TextDelta))
+    assert text == "".join(f"{number} " for number in range(3 * MAX_BUFFERED))
+    assert len(found) <= MAX_BUFFERED
+    assert subscription.lost > 0
+
+
+async def test_a_subscription_for_one_message_ends_when_that_fails():
+    bus = EventBus([].append)
+    request = bus.expect(row(1).inbound.identity)
+    subscription = bus.subscribe("k", until=request)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(received_until_end := Reading(subscription).run)
+        await wait_all_tasks_blocked()
+        bus.fail(row(1).inbound, AlreadyAnswered("elsewhere"))
+    assert received_until_end.__self__.ended
+
+
+class Reading:
+    """Reads a subscription to its end."""
+
+    def __init__(self, subscription):
+        self.subscription = subscription
+        self.ended = False
+
+    async def run(self):
+        async for _ in self.subscription:
+            pass
+        self.ended = True
 
 
 async def test_a_waiting_subscriber_is_woken_by_an_event_and_by_the_end():
