@@ -129,8 +129,9 @@ class Runtime:
         The arguments are those of `ask`. Use it with `async with`. Leaving the block early detaches
         from the turn, or interrupts it with `interrupt_on_exit`.
 
-        The message is sent when the block is entered, which raises what `ask` raises. Only
-        `ActorStopped` is raised later, while iterating.
+        The message is sent when the block is entered, which raises what `ask` raises. Iterating
+        raises `ActorStopped` if the runtime ends before the reply, and `AlreadyAnswered` if another
+        process closes the message.
         """
         inbound = make_inbound(session_key, text, source, parts, when_busy, event_id)
         return self._intake.stream(inbound, interrupt_on_exit=interrupt_on_exit)
