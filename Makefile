@@ -1,4 +1,4 @@
-# Every target makes the virtual environment first where it is missing; nothing is installed elsewhere.
+# Every target creates .venv first if there is none.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

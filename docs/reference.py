@@ -397,7 +397,7 @@ def text_of(package: str, name: str) -> str:
 
 def _alias(node: ast.stmt) -> str:
     """Return an assignment, formatted as ruff does it: it also formats code blocks in Markdown."""
-    code = ast.unparse(node)
+    code = ast.unparse(node).replace("'", '"')
     target, value = code.split(" = ", 1)
     return code if len(code) <= WIDTH else f"{target} = (\n    {value}\n)"
 

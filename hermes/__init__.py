@@ -43,17 +43,21 @@ if TYPE_CHECKING:
     from hermes.errors import (
         ActorStopped as ActorStopped,
         AlreadyAnswered as AlreadyAnswered,
+        BadImport as BadImport,
         CompressorFailed as CompressorFailed,
         ContextOverflow as ContextOverflow,
         Draining as Draining,
         EventConflict as EventConflict,
+        HasContinuation as HasContinuation,
         HermesError as HermesError,
         MessageRefused as MessageRefused,
         NotAdmitted as NotAdmitted,
         NotApproved as NotApproved,
+        NotInLineage as NotInLineage,
         OutcomeUnknown as OutcomeUnknown,
         Overloaded as Overloaded,
         RetryAfter as RetryAfter,
+        SessionEnded as SessionEnded,
         StoreBusy as StoreBusy,
         StoreError as StoreError,
         StoreFailed as StoreFailed,
@@ -84,12 +88,16 @@ if TYPE_CHECKING:
     )
     from hermes.messages import (
         AgentSpec as AgentSpec,
+        CostTotals as CostTotals,
         ExpiryPolicy as ExpiryPolicy,
+        Hooks as Hooks,
         Inbound as Inbound,
+        JsonObject as JsonObject,
         Message as Message,
         OutboxRow as OutboxRow,
         Receipt as Receipt,
         Reply as Reply,
+        RunningTurnInfo as RunningTurnInfo,
         SearchHit as SearchHit,
         Session as Session,
         SessionChange as SessionChange,
@@ -99,17 +107,28 @@ if TYPE_CHECKING:
         Source as Source,
         Status as Status,
         StoredMessage as StoredMessage,
+        StoreStats as StoreStats,
         Title as Title,
         ToolCall as ToolCall,
         TurnResult as TurnResult,
         Usage as Usage,
+        WhenBusy as WhenBusy,
     )
     from hermes.protocols import (
         Adapter as Adapter,
         Agent as Agent,
+        Build as Build,
         Compressor as Compressor,
+        Describe as Describe,
+        HasAccount as HasAccount,
+        HasLimit as HasLimit,
+        HasLocal as HasLocal,
+        RunsOnTrio as RunsOnTrio,
         Summary as Summary,
         SummaryRequest as SummaryRequest,
+        SupportsAbandon as SupportsAbandon,
+        SupportsAclose as SupportsAclose,
+        SupportsReady as SupportsReady,
         Titler as Titler,
         TitleRequest as TitleRequest,
         Turn as Turn,
@@ -121,10 +140,10 @@ __version__ = "0.1.0.dev0"
 # Type checkers read the imports above; at run time each name is imported on first use.
 _NAMES = {
     "embed": "embed",
-    "errors": "errors ActorStopped AlreadyAnswered CompressorFailed ContextOverflow Draining "
-    "EventConflict HermesError MessageRefused NotAdmitted NotApproved OutcomeUnknown Overloaded "
-    "RetryAfter StoreBusy StoreError StoreFailed StoreFull StoreInUse StoreRefused TurnClosed "
-    "UnknownSession Unsendable WaitCircle",
+    "errors": "errors ActorStopped AlreadyAnswered BadImport CompressorFailed ContextOverflow "
+    "Draining EventConflict HasContinuation HermesError MessageRefused NotAdmitted NotApproved "
+    "NotInLineage OutcomeUnknown Overloaded RetryAfter SessionEnded StoreBusy StoreError "
+    "StoreFailed StoreFull StoreInUse StoreRefused TurnClosed UnknownSession Unsendable WaitCircle",
     "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope Notice ReasoningDelta "
     "RuntimeEvent SessionMoved Steered TextDelta TitleChanged ToolFinished ToolStarted TurnEnded "
     "TurnStarted",
@@ -137,10 +156,11 @@ _NAMES = {
     "config": "CompressionConfig Config RateLimit",
     "context": "current_session_id current_session_key current_turn_id set_current_session_id",
     "embed.trio_host": "open_runtime",
-    "messages": "AgentSpec ExpiryPolicy Inbound Message OutboxRow Receipt Reply SearchHit Session "
-    "SessionChange SessionMatch SessionSummary Snapshot Source Status StoredMessage Title ToolCall "
-    "TurnResult Usage",
-    "protocols": "Adapter Agent Compressor Summary SummaryRequest Titler TitleRequest Turn",
+    "messages": "AgentSpec CostTotals ExpiryPolicy Hooks Inbound JsonObject Message OutboxRow "
+    "Receipt Reply RunningTurnInfo SearchHit Session SessionChange SessionMatch SessionSummary "
+    "Snapshot Source Status StoreStats StoredMessage Title ToolCall TurnResult Usage WhenBusy",
+    "protocols": "Adapter Agent Build Compressor Describe HasAccount HasLimit HasLocal RunsOnTrio "
+    "Summary SummaryRequest SupportsAbandon SupportsAclose SupportsReady TitleRequest Titler Turn",
     "session_keys": "session_key",
 }
 if not TYPE_CHECKING:  # else a misspelt name would be an `object`, and no error

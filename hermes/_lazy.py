@@ -12,8 +12,8 @@ def lazy_names(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return `__getattr__` and `__dir__` for a package.
 
-    `modules` maps each submodule to the names it provides, separated by spaces. A submodule itself
-    can be listed with the name ".".
+    `modules` maps each submodule to the names it provides, separated by spaces. A submodule that
+    lists its own name provides itself.
     """
     where = {name: module for module, names in modules.items() for name in names.split()}
 

@@ -41,7 +41,7 @@ class RuntimeStatistics(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     """Turns that are running now."""
     turns: Mapping[ReplyStatus, int]
-    """Finished messages since the start, by status."""
+    """Replies since the start, by status."""
     errors: Mapping[str, int]
     """Failed turns since the start, by class of the error."""
     last_error: tuple[str, float] | None
@@ -78,8 +78,8 @@ class Admin:
     async def delete(self, session_id: str) -> int:
         """Delete a conversation with all its compressed sessions. Returns how many messages.
 
-        A key that led there starts a new session; a turn that still runs on it is discarded. Raises
-        `UnknownSession` if there is no such session.
+        A key whose current session it was starts a new one; a turn that still runs on it is
+        discarded. Raises `UnknownSession` if there is no such session.
         """
         store = self._context.store
         found = await store.find(session_id)

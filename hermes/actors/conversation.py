@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from hermes.actors.context import RuntimeContext
 from hermes.actors.intake import Intake, make_inbound
 from hermes.actors.session import operations
+from hermes.actors.session.actor import SessionActor
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.messages import (
@@ -26,11 +27,15 @@ from hermes.messages import (
 
 
 class Conversation:
-    """A handle to the conversation of one session_key. It holds no state of its own.
+    """A handle to the conversation of one session_key. It holds no state.
 
     Get one from `Runtime.conversation`. Verbs that change the current session wait for a running
-    turn and return a `SessionChange`. They raise `Draining` while the runtime ends, and
-    `Overloaded` while the conversation is paused after repeated failures.
+    turn and return a `SessionChange`. They raise:
+
+    - `Draining` while the runtime ends;
+    - `Overloaded` while the conversation is paused after repeated failures;
+    - `WaitCircle` inside a turn of this conversation, or one for which it waits;
+    - `ActorStopped` if the runtime ends before the change is made.
     """
 
     def __init__(
@@ -96,7 +101,10 @@ class Conversation:
     # The current session
 
     async def new(self, title: str | None = None) -> SessionChange:
-        """End the current session and start a new one."""
+        """End the current session and start a new one.
+
+        Raises `ValueError` if the title is too long.
+        """
         return await self._intake.request(
             self.session_key, lambda actor: operations.new_session(actor.state, title)
         )
@@ -114,7 +122,7 @@ class Conversation:
         """Copy the conversation and continue in the copy.
 
         With `to`, another session_key, that key is pointed at the copy, and this conversation stays
-        where it is.
+        where it is. Raises `ValueError` if the title is too long.
         """
         if to is not None:
             return await self._intake.request(
@@ -138,7 +146,7 @@ class Conversation:
     ) -> SessionChange:
         """Summarize the older part of the conversation and continue in a child session.
 
-        `focus` tells the compressor what matters. With `keep_exchanges`, so many of the last
+        `focus` tells the compressor what matters. With `keep_exchanges`, that many of the last
         exchanges are kept as they are. If nothing was compressed, `changed` is False and `detail`
         says why.
         """
@@ -156,24 +164,30 @@ class Conversation:
     async def set_agent(self, snapshot: Snapshot) -> None:
         """Use an agent that the host has built."""
 
-        async def set_agent() -> None:
+        async def set_agent(actor: SessionActor) -> None:
             actor.state.cache.set_agent(snapshot)
 
-        actor = self._intake.actor(self.session_key)
-        await self._intake.request(self.session_key, lambda _: set_agent())
+        await self._intake.request(self.session_key, set_agent)
 
     # Information; nothing here waits for a running turn
 
     async def title(self) -> Title:
-        """Return the title; `pending` until the session has a row to store it in."""
+        """Return the title; `pending` until the session has a row to store it in.
+
+        Raises `Draining` while the runtime ends.
+        """
         return await operations.get_title(self._intake.actor(self.session_key).state)
 
     async def set_title(self, title: str) -> None:
-        """Set the title. Raises `ValueError` if it is not valid or already in use."""
+        """Set the title.
+
+        Raises `ValueError` if it is too long or already in use, and `Draining` while the runtime
+        ends.
+        """
         await operations.set_title(self._intake.actor(self.session_key).state, title)
 
     async def status(self) -> Status:
-        """Return the state of the conversation."""
+        """Return the state of the conversation. Raises `ActorStopped` if the runtime has ended."""
         return await self._supervisor.actor(self.session_key).status()
 
     def snapshot(self) -> Snapshot | None:

@@ -24,7 +24,7 @@ from hermes.events import (
 from hermes.messages import Inbound, InboxRow, Reply
 
 BEHIND = 100
-"""From so many unread events on, deltas of the same turn are joined."""
+"""Once this many events are unread, deltas of the same turn are joined."""
 MAX_BUFFERED = 1000
 KEPT = (TextDelta, TurnStarted, Steered, TurnEnded)
 """Events that a reader needs to get the whole answer."""

@@ -1,4 +1,4 @@
-"""The runtime: conversations, each with an actor of its own."""
+"""The runtime: conversations, each with a separate actor."""
 
 from __future__ import annotations
 
@@ -106,8 +106,9 @@ class Runtime:
           answered twice.
 
         Raises what `submit` raises, `AlreadyAnswered` if this event was answered before,
-        `EventConflict` if its id was used for another text, and `ActorStopped` if the runtime ends
-        before the reply.
+        `EventConflict` if its id was used for another text, `WaitCircle` inside a turn of that
+        conversation or one for which it waits, and `ActorStopped` if the runtime ends before the
+        reply.
         """
         inbound = make_inbound(session_key, text, source, parts, when_busy, event_id)
         return await self._intake.ask(inbound)
@@ -127,6 +128,10 @@ class Runtime:
 
         The arguments are those of `ask`. Use it with `async with`. Leaving the block early detaches
         from the turn, or interrupts it with `interrupt_on_exit`.
+
+        The message is sent when the block is entered, which raises what `ask` raises. Iterating
+        raises `ActorStopped` if the runtime ends before the reply, and `AlreadyAnswered` if another
+        process closes the message.
         """
         inbound = make_inbound(session_key, text, source, parts, when_busy, event_id)
         return self._intake.stream(inbound, interrupt_on_exit=interrupt_on_exit)

@@ -129,7 +129,7 @@ class Supervisor:
                 reply = InboxReply(session_key=session_key, inbox_ids=(), outbox=outbox)
                 await store.answer(reply)
         if caught.error is not None:
-            log.error("%s was not told of its pause", session_key, exc_info=caught.error)
+            log.error("%s was not notified of its pause", session_key, exc_info=caught.error)
 
     # Bounds
 

@@ -47,47 +47,20 @@ if TYPE_CHECKING:
         tool as tool,
     )
 
-__all__ = [
-    "BudgetSpent",
-    "Budgets",
-    "ChatAgent",
-    "ChatAgents",
-    "Endpoint",
-    "LoopTurn",
-    "ModelCompressor",
-    "ModelTitler",
-    "OfflineAgent",
-    "Price",
-    "Provider",
-    "ProviderError",
-    "Retries",
-    "Secret",
-    "Spending",
-    "ThreadTurn",
-    "Tool",
-    "ToolOutcome",
-    "Toolbox",
-    "asyncio_agent",
-    "blocking_agent",
-    "chat_agents",
-    "tool",
-]
-
-if not TYPE_CHECKING:  # type checkers would accept any name if they saw `__getattr__`
-    # Loaded on first use, so that `import hermes.agents` does not load an HTTP client.
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "bridges": "asyncio_agent blocking_agent",
-            "budgets": "BudgetSpent Budgets Price Spending",
-            "chat": "ChatAgent",
-            "compressor": "ModelCompressor",
-            "factory": "ChatAgents chat_agents",
-            "offline": "OfflineAgent",
-            "providers.base": "Endpoint Provider ProviderError Secret",
-            "providers.retries": "Retries",
-            "threads": "LoopTurn ThreadTurn",
-            "titler": "ModelTitler",
-            "tools.toolbox": "Tool ToolOutcome Toolbox tool",
-        },
-    )
+# `import hermes.agents` does not load an HTTP client.
+_NAMES = {
+    "bridges": "asyncio_agent blocking_agent",
+    "budgets": "BudgetSpent Budgets Price Spending",
+    "chat": "ChatAgent",
+    "compressor": "ModelCompressor",
+    "factory": "ChatAgents chat_agents",
+    "offline": "OfflineAgent",
+    "providers.base": "Endpoint Provider ProviderError Secret",
+    "providers.retries": "Retries",
+    "threads": "LoopTurn ThreadTurn",
+    "titler": "ModelTitler",
+    "tools.toolbox": "Tool ToolOutcome Toolbox tool",
+}
+if not TYPE_CHECKING:
+    __all__ = sorted(" ".join(_NAMES.values()).split())  # noqa: PLE0605 - the names above
+    __getattr__, __dir__ = lazy_names(__name__, _NAMES)

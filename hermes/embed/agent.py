@@ -58,7 +58,7 @@ class SharedAgent:
 def builder_for(agent: Agent | ReplyFunction | None, build_agent: Build | None) -> Build:
     """Return a builder for the two arguments. Raises `TypeError` unless exactly one is valid."""
     if (agent is None) == (build_agent is None):
-        raise TypeError("pass either agent= or build_agent=, not both and not neither")
+        raise TypeError("pass exactly one of agent= and build_agent=")
     if build_agent is not None:
         given: object = build_agent
         if not callable(given) or (_has_run(given) and not inspect.isclass(given)):

@@ -62,7 +62,10 @@ class BlockingRuntime(RuntimeVerbs, BlockingProxy[Runtime]):
         callback: EventCallback | None = None,
         deltas: bool = True,
     ) -> BlockingSubscription:
-        """Receive events from now on. A callback runs in the runtime's thread."""
+        """Receive events from the start of a `with` block.
+
+        A callback runs in the runtime's thread.
+        """
         return BlockingSubscription(
             self._portal,
             lambda: self._target.subscribe(session_key, callback=callback, deltas=deltas),

@@ -13,6 +13,7 @@ from hermes.messages.transcript import Head, JsonObject, Message
 SessionKind: TypeAlias = Literal["new", "compression", "branch", "fork", "import"]
 HookEvent: TypeAlias = Literal["on_session_finalize", "on_session_reset", "on_session_switch"]
 Hooks: TypeAlias = Mapping[HookEvent, Sequence[Any]]
+"""The functions to call at each kind of boundary, plain or async."""
 ChangeReason: TypeAlias = Literal["new", "switch", "branch", "undo", "compress", "close"]
 
 RUNTIME_HOLDER = "runtime:"

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 JsonObject: TypeAlias = dict[str, Any]
+"""A JSON object as Python values."""
 
 SUMMARY = "summary"
 """The value of `provider_data["hermes"]` in a message that replaces others after a compression."""

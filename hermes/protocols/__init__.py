@@ -1,6 +1,6 @@
 """The interfaces that users implement and that separate the layers: agents, adapters, the store.
 
-Optional capabilities are protocols of their own (`SupportsAclose`, `HasLimit`, ...): an object that
+Optional capabilities are separate protocols (`SupportsAclose`, `HasLimit`, ...): an object that
 has the attribute has the capability.
 """
 

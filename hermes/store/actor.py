@@ -3,7 +3,7 @@
 A request is queued, committed together with all others that wait, and answered after COMMIT.
 Cancelling a caller affects no other request; its own is committed entirely or not at all. Beside
 the writer, background tasks update the search index, expire sessions and deliver boundaries to the
-hooks. Reads use connections of their own and never wait for a write.
+hooks. Reads use separate connections and never wait for a write.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class StoreActor:
         return _Write(transaction=work).wait(self._requests)
 
     def transact_alone(self, work: Work[R]) -> Coroutine[object, object, R]:
-        """Run long work in a transaction of its own, so that it delays no group commit."""
+        """Run long work in a separate transaction, so that it delays no group commit."""
         check = self._connections.guard.check
         return self.run_alone(lambda db: commit_one(db, self._clock, check, work))
 
@@ -329,9 +329,9 @@ class StoreActor:
 
     async def _index_step(self) -> int:
         """Index some messages, then pause: indexing takes at most a tenth of the writer's time."""
-        begun = trio.current_time()
+        started = trio.current_time()
         count = await self.transact(search.index_step)
-        await trio.sleep(9 * (trio.current_time() - begun))
+        await trio.sleep(9 * (trio.current_time() - started))
         return count
 
     @trio.lowlevel.enable_ki_protection

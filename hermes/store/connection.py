@@ -116,14 +116,14 @@ class Database(apsw.Connection):
         """Commit the transaction.
 
         Raises an SQLite error if it was certainly not committed, and `StoreFailed` if that cannot
-        be told.
+        be determined.
         """
         try:
             self.execute("COMMIT")
         except (apsw.ConstraintError, apsw.FullError, apsw.BusyError):
             raise
         except apsw.Error as error:
-            unknown = f"cannot tell whether the last commit is on disk ({error})"
+            unknown = f"it cannot be determined whether the last commit is on disk ({error})"
             self.fatal = StoreFailed(f"{unknown}; open the store again to see")
             raise self.fatal from error
 

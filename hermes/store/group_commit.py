@@ -6,7 +6,7 @@ then the others are committed as if it had not been there. The meaning of any ot
 on where it occurs:
 
 - inside a request that has written, or from SQLite (a constraint, a full disk, an interrupt): the
-  transaction is rolled back, and each half of the batch is tried again in a transaction of its own,
+  transaction is rolled back, and each half of the batch is tried again in a separate transaction,
   until the request with the error is alone and gets it as its answer;
 - at COMMIT, because of a constraint, a full disk or a lock: the same;
 - at COMMIT, anything else: it is unknown whether the data is on disk. The store stops with

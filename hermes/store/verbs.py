@@ -224,7 +224,6 @@ class StoreVerbs:
     switch: Final = writes(routes.switch)
     set_pending_title: Final = writes(routes.set_pending_title)
     apply_pending_title: Final = writes(routes.apply_pending_title)
-    take_notice: Final = writes(routes.take_notice)
     sweep_expired: Final = writes(routes.sweep_expired)
 
     accept: Final = writes(turns.accept)

@@ -1,4 +1,4 @@
-"""Connections with a thread of their own, on which Trio tasks run whole functions.
+"""Connections, each with a separate thread, on which Trio tasks run whole functions.
 
 A caller waits until its function has returned, whatever happens: neither cancellation nor a
 deadline nor Ctrl-C interrupts a transaction. (APSW's own asynchronous connections pass all three
@@ -51,7 +51,7 @@ class OpenWorker(Protocol):
     async def __call__(self, path: Path, *, readonly: bool, vfs: str | None) -> Worker: ...
 
 
-class Thread:
+class StoreThread:
     """Runs functions one after the other; a task that waits for one cannot be cancelled."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ def _refuse_abort(_: object) -> trio.lowlevel.Abort:
 class ThreadWorker:
     """A connection with its own thread."""
 
-    def __init__(self, thread: Thread, db: Database) -> None:
+    def __init__(self, thread: StoreThread, db: Database) -> None:
         self._thread = thread
         self.db = db
 
@@ -125,7 +125,7 @@ class ThreadWorker:
 @trio.lowlevel.enable_ki_protection
 async def open_in_thread(path: Path, *, readonly: bool, vfs: str | None) -> ThreadWorker:
     """Open a connection in a new thread."""
-    thread = Thread()
+    thread = StoreThread()
     try:
         db = await thread.run(lambda: Database(path, readonly=readonly, vfs=vfs))
     except BaseException:

@@ -21,12 +21,9 @@ _BINARY_TYPES = (
 )  # fmt: skip
 
 
-def estimate_tokens(messages: Sequence[AnyMessage], *, ratio: float = 1.0) -> int:
-    """Estimate how many tokens a provider counts for the messages.
-
-    `ratio` corrects the estimate: how many tokens a provider counted per estimated one.
-    """
-    return math.ceil(sum(map(weight, messages)) * ratio / TOKEN)
+def estimate_tokens(messages: Sequence[AnyMessage]) -> int:
+    """Estimate how many tokens a provider counts for the messages."""
+    return math.ceil(sum(map(weight, messages)) / TOKEN)
 
 
 def weight(message: AnyMessage) -> int:

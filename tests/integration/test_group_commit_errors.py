@@ -456,13 +456,13 @@ async def test_an_unknown_outcome_of_commit_stops_the_store_and_fails_every_requ
 ):
     callers, raised = await together(path, world, fault, requests=three())
     assert callers.outcomes == dict.fromkeys("abc", StoreFailed)
-    assert "cannot tell" in str(raised)
+    assert "cannot be determined" in str(raised)
     assert names() == (["first"] if fault == "unknown-absent" else ["a", "b", "c", "first"])
 
 
 async def test_a_stopped_store_refuses_later_requests(path, world):
     next_fault, arm = faults_at("unknown-absent")
-    with pytest.raises(StoreFailed, match="cannot tell"):
+    with pytest.raises(StoreFailed, match="cannot be determined"):
         async with open_store(path, clock=world.clock, open_worker=inline(next_fault)) as store:
             arm()
             callers = Callers()
@@ -470,7 +470,7 @@ async def test_a_stopped_store_refuses_later_requests(path, world):
                 await callers.ask(store, "a", put("a"))
                 await callers.ask(store, "b", put("b"))
             assert callers.outcomes == {"a": StoreFailed, "b": StoreFailed}
-            assert "cannot tell" in str(store.failure)
+            assert "cannot be determined" in str(store.failure)
 
 
 async def test_exceptions_that_end_programs_stop_the_store_and_propagate(path, world, names):
@@ -522,7 +522,7 @@ async def test_a_failing_disk_under_the_actor(path, world, names, vfs, face):
     """The faulty VFS below real threads: a full disk passes, a failed sync stops the store."""
     options = {"open_worker": inline()} if face == "inline" else {}
     callers = Callers()
-    with pytest.raises(StoreFailed, match="cannot tell"):
+    with pytest.raises(StoreFailed, match="cannot be determined"):
         async with open_store(path, clock=world.clock, vfs=vfs.name, **options) as store:
             with trio.CancelScope(shield=True):
                 vfs.arm(Fault("xWrite", "full", 1, lasting=True))

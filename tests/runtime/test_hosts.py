@@ -206,8 +206,8 @@ REFUSED = {
     "a number": ({"agent": 3}, "agent must be an object with async run"),
     "an agent as builder": ({"build_agent": Agent()}, "pass an agent object as agent="),
     "a number as builder": ({"build_agent": 3}, "build_agent must be a function"),
-    "both": ({"agent": echo, "build_agent": Agent}, "pass either agent= or build_agent="),
-    "neither": ({}, "pass either agent= or build_agent="),
+    "both": ({"agent": echo, "build_agent": Agent}, "pass exactly one of agent= and build_agent="),
+    "neither": ({}, "pass exactly one of agent= and build_agent="),
 }
 
 

@@ -56,7 +56,7 @@ class Admission:
         if self._access.is_local(source):
             return "operator"
         command = parse(inbound.text) if inbound.command else None
-        # /stop has a bucket of its own: it must get through when messages do not.
+        # /stop has a separate bucket: it must get through when messages do not.
         is_stop = command is not None and command.name == "stop"
         sender = user_of(source) or ("chat", source.chat_id)
         name = (source.platform, source.account, sender, is_stop)

@@ -145,7 +145,7 @@ class Lane:
         """Handle a failed attempt. Returns whether the row is given up."""
         attempt.refusals += isinstance(error, MessageRefused)
         if isinstance(error, Unsendable):
-            await self._close(attempt, error)
+            await self._give_up_chat(attempt, error)
         elif attempt.refusals >= MAX_REFUSALS:
             await self._give_up(attempt, error)
         else:
@@ -187,7 +187,7 @@ class Lane:
         await trio.sleep_until(self.paused_until)
         self.paused_until = -math.inf
 
-    async def _close(self, attempt: _Attempt, gone: Unsendable) -> None:
+    async def _give_up_chat(self, attempt: _Attempt, gone: Unsendable) -> None:
         """The chat is gone: give up everything that waits; later replies are tried again."""
         first, note = attempt.row.outbox_id, attempt.note(self._redact(str(gone)))
         # From this row on: earlier rows were sent, even if that is not stored yet.

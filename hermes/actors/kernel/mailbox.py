@@ -2,8 +2,8 @@
 
 `Mailbox` is a bounded queue with one reader. `Request` is a message that is always answered, at the
 latest when its actor ends. Both sides of a request wait with `wait_task_rescheduled` and add no
-checkpoint of their own, so a request costs about two passes of the scheduler. Deadlines belong to
-the work, not to every request: `fail_after` costs more than a request.
+further checkpoint, so a request costs about two passes of the scheduler. Deadlines belong to the
+work, not to every request: `fail_after` costs more than a request.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class _Receiver(Protocol[M_contra]):
 class Request(Generic[R]):
     """A message that asks for an answer; one task can wait for it.
 
-    `work` is what the actor is asked to do, if it cannot be told from the type of the request.
+    `work` is what the actor is asked to do, if the type of the request does not say it.
     """
 
     work: Callable[[], Awaitable[R]] | None = None

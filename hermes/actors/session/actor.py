@@ -39,7 +39,7 @@ REJECTED = "I'm still answering; please send this again in a moment."
 
 
 class SessionActor:
-    """One conversation partner. `deliver` and `request` never wait; `run` is its task."""
+    """One conversation. `deliver` never waits; `request` waits for its turn; `run` is its task."""
 
     __slots__ = ("_calm", "_stopped_for", "inbox", "last_used", "runner", "state")
 

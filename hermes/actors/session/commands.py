@@ -364,7 +364,7 @@ assert _HANDLERS.keys() == COMMANDS.keys(), "every command has exactly one handl
 
 
 def background_message(row: InboxRow, text: str) -> Inbound:
-    """Return the message of `/background`: a conversation of its own that answers in this chat."""
+    """Return the message of `/background`: a separate conversation that answers in this chat."""
     inbound = row.inbound
     return replace(
         inbound,

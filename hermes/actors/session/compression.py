@@ -90,7 +90,7 @@ async def after_turn(state: SessionState, session_id: str, call: Usage, turn: Ru
     except StoreFailed:
         raise
     except HermesError as error:
-        log.warning("%s was not told about its compression: %s", state.key, loggable(error))
+        log.warning("%s was not notified of a failed compression: %s", state.key, loggable(error))
 
 
 async def _try_compress(

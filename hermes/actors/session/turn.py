@@ -50,7 +50,7 @@ log: logging.Logger = logging.getLogger(__name__)
 
 EXPIRED = "The last conversation has expired, so this is a new one. Use /resume to go back to it."
 ABANDONED = (
-    "The agent did not stop when it was told to, so it was replaced. Whatever it still does has no "
+    "The agent did not stop when asked to, so it was replaced. Whatever it still does has no "
     "effect on this conversation."
 )
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0

@@ -329,13 +329,6 @@ def record_turn(tx: Transaction, session_key: str, policy: ExpiryPolicy | None) 
     tx.run(update, tx.now, expires_at, session_key)
 
 
-def take_notice(tx: Transaction, session_key: str) -> str | None:
-    """Return and clear the notice for the user, such as 'expired'."""
-    row = tx.one("SELECT notice FROM routes WHERE session_key = ?", session_key)
-    tx.run("UPDATE routes SET notice = NULL WHERE session_key = ?", session_key)
-    return None if row is None else row[0]
-
-
 def set_pending_title(tx: Transaction, session_key: str, title: str | None) -> None:
     """Store a title to apply once the session has a row; None clears it."""
     pending = titles.sanitize_title(title)

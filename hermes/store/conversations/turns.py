@@ -77,13 +77,13 @@ def accept(
     routes.record_message(tx, key, source, policy)
     # Without other open rows, a turn starts at once: this is its first attempt.
     attempts = int(waiting == 0)
-    place = (key, route.session_id, route.epoch)
+    located = (key, route.session_id, route.epoch)
     insert = (
         "INSERT INTO inbox (platform, account, event_id, scope, digest, session_key, session_id, "
         "epoch, body, accepted_at, attempts) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
     )
-    tx.run(insert, *event, digest, *place, body, tx.now, attempts)
-    receipt = Receipt(tx.db.last_insert_rowid(), *place, tx.now)
+    tx.run(insert, *event, digest, *located, body, tx.now, attempts)
+    receipt = Receipt(tx.db.last_insert_rowid(), *located, tx.now)
     accepted = Accepted(receipt, head, inbound, expired=expired, waiting=waiting, route=route)
     tx.accepted.append(accepted)
     return accepted

@@ -21,10 +21,8 @@ def test_four_ascii_characters_are_a_token_and_so_is_a_cjk_one():
     assert estimate_tokens([user("\ud800" * 8)]) == 4 + 8
 
 
-def test_the_ratio_is_applied_to_the_sum_and_rounded_up():
+def test_the_sum_is_rounded_up():
     assert estimate_tokens([user("a"), user("b")]) == 9
-    assert estimate_tokens([user("a"), user("b")], ratio=2.0) == 17
-    assert estimate_tokens([user("word" * 100)], ratio=0.5) == 52
 
 
 def test_calls_count_with_their_names_and_arguments():
