@@ -150,8 +150,8 @@ class InboxMachine(RuleBasedStateMachine):
 
     @invariant()
     def messages_are_counted(self):
-        queued = [each for each in self.inbox.queue if isinstance(each, InboxRow)]
-        assert self.inbox.waiting == len(queued) + len(self.inbox.mailbox)
+        items = [*self.inbox.queue, *self.inbox.mailbox]
+        assert self.inbox.waiting == len([each for each in items if isinstance(each, InboxRow)])
 
     def teardown(self):
         self.finish(self.running)
