@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
@@ -18,6 +19,9 @@ E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
 R = TypeVar("R")
 T_co = TypeVar("T_co", covariant=True)
+
+SIGNAL_INTERVAL = 1.0
+"""Seconds after which a waiting thread looks for signals, such as Ctrl-C."""
 
 
 class Proxy(Generic[T_co]):
@@ -35,6 +39,10 @@ class BlockingProxy(Proxy[T_co]):
         """Run a function in the runtime's thread and wait; Ctrl-C here cancels it there."""
         future = self._portal.start_task_soon(function)
         try:
+            # Python handles a signal that arrives just before a wait only when the wait ends.
+            while not future.done():
+                with contextlib.suppress(TimeoutError):
+                    future.exception(SIGNAL_INTERVAL)
             return future.result()
         except BaseException:
             future.cancel()
