@@ -247,6 +247,7 @@ async def test_a_running_agent_is_not_closed_because_there_are_too_many(start):
                 assert agents["k"].closed == 0
                 gate.set()
             assert asked.reply.text == "echo: one"
+            await inspect(runtime).wait_idle("k")
             runtime.admin.passivate()
             assert (await runtime.admin.statistics()).agents == 0
     assert agents["k"].closed == 1
