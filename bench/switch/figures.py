@@ -44,7 +44,7 @@ class Prices:
         return cls(*prices)
 
     def cost(self, prompt: float, cached: float, output: float) -> float:
-        """The price of so many tokens, in dollars."""
+        """The price of this many tokens, in dollars."""
         fresh = prompt - cached
         return (fresh * self.input + cached * self.cached + output * self.output) / 1e6
 
