@@ -333,6 +333,53 @@ WHEN NEW.state <> 'open'
 BEGIN DELETE FROM once_calls WHERE turn_id = NEW.id; END;
 """
 
+# Titles are unique per session_key; sessions without a key share one namespace. A session belongs
+# to the key in its row and to the keys in `shared_sessions`: until now a key could be moved to any
+# session, so a session is shared with each key whose route names its lineage.
+# A platform id is no identity: platforms edit messages, and their ids may start again. A repeated
+# event is recognized in the inbox, where `reply` answers its sender again. A message with another
+# `turn_id` was answered by that turn, together with others.
+# `compacted` rows are hidden because hermes-agent summarized them; they are still searched.
+OWNERSHIP = """
+DROP INDEX one_title;
+CREATE UNIQUE INDEX one_title ON sessions (title, coalesce(session_key, ''))
+  WHERE title IS NOT NULL;
+ALTER TABLE sessions ADD COLUMN subagent INTEGER NOT NULL DEFAULT 0 CHECK (subagent IN (0, 1));
+ALTER TABLE sessions ADD COLUMN archived_at REAL;
+CREATE TABLE shared_sessions (
+  session_key TEXT NOT NULL,
+  session_no INTEGER NOT NULL REFERENCES sessions (no) ON DELETE CASCADE,
+  PRIMARY KEY (session_key, session_no)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX shared_by_session ON shared_sessions (session_no);
+INSERT INTO shared_sessions (session_key, session_no)
+WITH RECURSIVE up (session_key, no, parent_no, kind) AS (
+  SELECT r.session_key, s.no, s.parent_no, s.kind
+  FROM routes r JOIN sessions s ON s.id = r.session_id WHERE s.session_key IS NOT r.session_key
+  UNION
+  SELECT up.session_key, s.no, s.parent_no, s.kind
+  FROM up JOIN sessions s ON s.no = up.parent_no WHERE up.kind = 'compression'
+), line (session_key, no) AS (
+  SELECT session_key, no FROM up
+  UNION
+  SELECT line.session_key, s.no
+  FROM line JOIN sessions s ON s.parent_no = line.no AND s.kind = 'compression'
+)
+SELECT session_key, no FROM line;
+
+DROP INDEX one_platform_message;
+DROP INDEX one_platform_arrival;
+CREATE INDEX platform_messages ON messages (id >> 32, platform_message_id)
+  WHERE platform_message_id IS NOT NULL AND live = 1;
+CREATE INDEX platform_arrivals ON arrivals (id >> 32, platform_message_id)
+  WHERE platform_message_id IS NOT NULL;
+ALTER TABLE messages ADD COLUMN compacted INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE inbox ADD COLUMN turn_id INTEGER;
+ALTER TABLE inbox ADD COLUMN reply TEXT;
+ALTER TABLE routes ADD COLUMN settings TEXT;
+ALTER TABLE boundaries ADD COLUMN metadata TEXT;
+"""
+
 MIGRATIONS: tuple[str, ...] = (
-    CONVERSATIONS, RUNTIME, SEARCH, TOOLS, LEDGER, DELIVERY, ADMISSION, PAYERS, IDENTITY,
+    CONVERSATIONS, RUNTIME, SEARCH, TOOLS, LEDGER, DELIVERY, ADMISSION, PAYERS, IDENTITY, OWNERSHIP,
 )  # fmt: skip

@@ -348,12 +348,6 @@ REFUSED = {
     "a place that is a fraction": line(messages=[row(1.5)]),
     "the same place twice": line(messages=[row(1), row(1)]),
     "places out of order": line(messages=[row(2), row(1)]),
-    "a platform message twice": line(
-        messages=[row(1, platform_message_id="p"), row(2, platform_message_id="p")]
-    ),
-    "an empty platform message id twice": line(
-        messages=[row(1, platform_message_id=""), row(2, platform_message_id="")]
-    ),
     "live as a number": line(messages=[row(1, live=2)]),
     "a tool call without a name": line(messages=[row(1, tool_calls=[{"id": "c"}])]),
     "arguments that are an object": line(

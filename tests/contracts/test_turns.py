@@ -174,6 +174,24 @@ def test_a_turn_is_committed_atomically(store, world):
     )
 
 
+def test_every_accepted_text_is_stored_even_if_a_platform_id_comes_again(store):
+    """Ids start again with a new bot token, and an edited message keeps its id."""
+    revision = 0
+    for number, text in enumerate(("first", "edited", "after a new token")):
+        accepted = store.accept(inbound(f"e{number}", platform_message_id="1"))
+        said = [Message("user", text, platform_message_id="1"), Message("assistant", "ok")]
+        done = store.commit_turn(turn(accepted, rows=said, revision=revision))
+        revision = done.head.revision
+    session_id = done.head.session_id
+    everything = ["first", "ok", "edited", "ok", "after a new token", "ok"]
+    assert texts(store, session_id) == everything
+    assert texts(store, store.branch(session_id)) == everything
+    exported = store.export_session(session_id)
+    store.delete_session(session_id)
+    store.import_sessions([exported])
+    assert texts(store, session_id) == everything
+
+
 def test_a_turn_without_rotation_leaves_the_route_and_moves_its_activity(store, world):
     accepted = store.accept(inbound())
     before = store.get_route("k")

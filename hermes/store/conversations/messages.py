@@ -128,27 +128,33 @@ def append_message(  # noqa: PLR0913 - the fields of a message
 
 
 def append_messages(tx: Transaction, session_id: str, messages: Sequence[Message]) -> Head:
-    """Append the messages as one block, without those that the session already shows."""
-    return append_rows(tx, session_id, messages)[0]
+    """Append the messages as one block.
+
+    A message whose `platform_message_id` the session already shows is not appended again.
+    """
+    seen: set[str] = set()
+    fresh: list[Message] = []
+    for message in messages:
+        platform_id = message.platform_message_id
+        if platform_id is not None:
+            if platform_id in seen or _find_platform_message(tx, session_id, platform_id):
+                continue
+            seen.add(platform_id)
+        fresh.append(message)
+    return append_rows(tx, session_id, fresh)[0]
 
 
 def append_rows(
     tx: Transaction, session_id: str, messages: Sequence[Message]
 ) -> tuple[Head, list[StoredMessage]]:
-    """Do the same as `append_messages`; return the appended rows as they are stored, too."""
+    """Append all messages as one block; return the new head, and the rows as they are stored."""
     values: list[tuple[Value, ...]] = []
-    seen: set[str | None] = set()
     calls = 0
     for message in messages:
-        platform_id = message.platform_message_id
-        if platform_id is not None and (
-            platform_id in seen or _find_platform_message(tx, session_id, platform_id)
-        ):
-            continue
-        seen.add(platform_id)
         at = tx.now if message.timestamp is None else message.timestamp
         extra = codec.encode_extra(message)  # may raise, so it comes before the first write
-        values.append((message.role, codec.text_of(message), at, platform_id, extra))
+        text, platform_id = codec.text_of(message), message.platform_message_id
+        values.append((message.role, text, at, platform_id, extra))
         calls += len(message.tool_calls)
     if not values:
         return _require_open(tx, session_id).head, []
@@ -237,7 +243,7 @@ def replace_messages(tx: Transaction, session_id: str, messages: Sequence[Messag
     """Hide all messages of the session and append these instead; the old rows stay in the file."""
     counters = _require_open(tx, session_id)
     _hide(tx, counters, codec.bounds(counters.no)[0])
-    return append_messages(tx, session_id, messages)
+    return append_rows(tx, session_id, messages)[0]
 
 
 def rewind(
@@ -277,7 +283,7 @@ def edit_message(tx: Transaction, session_id: str, message_id: int, content: str
         tool_name=edited.tool_name,
         finish_reason=edited.finish_reason,
     )
-    return append_messages(tx, session_id, [changed, *rest])
+    return append_rows(tx, session_id, [changed, *rest])[0]
 
 
 def _require_live(tx: Transaction, counters: _Counters, message_id: int) -> None:
@@ -289,4 +295,4 @@ def _require_live(tx: Transaction, counters: _Counters, message_id: int) -> None
 def copy_messages(tx: Transaction, source_no: int, target_id: str) -> Head:
     """Append every live row of one session to another, with its timestamp and platform id."""
     rows = _live_messages(tx, source_no)
-    return append_messages(tx, target_id, [codec.as_message(row) for row in rows])
+    return append_rows(tx, target_id, [codec.as_message(row) for row in rows])[0]

@@ -41,7 +41,7 @@ def rotate(tx: Transaction, rotation: Rotation) -> Rotated | Skipped:
     tx.run("UPDATE sessions SET rotation_id = ? WHERE id = ?", rotation.rotation_id, child_id)
     if rotation.system_prompt is not None:
         sessions.set_system_prompt(tx, child_id, rotation.system_prompt)
-    head = messages.append_messages(tx, child_id, [*rotation.messages, *carried])
+    head, _ = messages.append_rows(tx, child_id, [*rotation.messages, *carried])
     key = rotation.session_key
     epoch = None if key is None else routes.assign_session(tx, key, child_id)
     leases.release(tx, rotation.session_id)

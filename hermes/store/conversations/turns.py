@@ -196,7 +196,7 @@ def _follow_agent(
     routes.assign_session(tx, turn.session_key, wanted)
     if foreign and turn.upto is not None:
         carried = messages.messages_after(tx, parent_no, turn.upto)
-        messages.append_messages(tx, wanted, [codec.as_message(row) for row in carried])
+        messages.append_rows(tx, wanted, [codec.as_message(row) for row in carried])
     moved = routes.current(tx, turn.session_key)
     assert moved is not None
     return moved[:2]

@@ -184,7 +184,6 @@ class SessionConverter:
     ) -> tuple[tuple[ExportedMessage, ...], int]:
         """Return the messages of a session, and how many are too big."""
         messages: list[ExportedMessage] = []
-        platform_ids: set[str] = set()
         too_big = self._tables.too_big("messages", _MESSAGE_TEXTS, _IN_SESSION, planned.rowid)
         if too_big:
             self._notes.add("too-big", planned.id, count=len(too_big))
@@ -195,22 +194,8 @@ class SessionConverter:
         for rowid, row in rows:
             if rowid not in too_big:
                 previous = messages[-1].timestamp if messages else started
-                message = self._message(planned.id, row, len(messages) + 1, previous)
-                messages.append(self._with_unique_id(planned.id, message, platform_ids))
+                messages.append(self._message(planned.id, row, len(messages) + 1, previous))
         return tuple(messages), len(too_big)
-
-    def _with_unique_id(
-        self, session_id: str, message: ExportedMessage, seen: set[str]
-    ) -> ExportedMessage:
-        """Remove the platform message id if an earlier live message has the same."""
-        platform_id = message.platform_message_id
-        if platform_id is None or not message.live:
-            return message
-        if platform_id in seen:
-            self._notes.add("platform-id-twice", session_id, platform_id)
-            return msgspec.structs.replace(message, platform_message_id=None)
-        seen.add(platform_id)
-        return message
 
     def _message(self, session_id: str, row: Values, seq: int, previous: float) -> ExportedMessage:
         texts = {n: self._text(row[n], session_id) for n in _MESSAGE_TEXTS if n in row}

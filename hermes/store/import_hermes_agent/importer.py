@@ -204,8 +204,7 @@ def _update(
     # Reopen it first: an ended session accepts no rows.
     tx.run("UPDATE sessions SET ended_at = NULL, end_reason = NULL, title = NULL WHERE no = ?", no)
     toggled = [m for m in stored if m.live != matches.get(m.seq, False)]
-    # Hide first: two live rows must not have the same platform message id.
-    for message in sorted(toggled, key=lambda m: not m.live):
+    for message in toggled:
         message_id = codec.bounds(no)[0] + message.seq
         tx.run("UPDATE messages SET live = ? WHERE id = ?", int(not message.live), message_id)
     last = stored[-1].seq if stored else 0

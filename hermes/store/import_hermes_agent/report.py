@@ -25,7 +25,6 @@ SENTENCES = {
     "no-session": "belong to no session; skipped",
     "not-utf8": "contains text that is not UTF-8; invalid bytes replaced by U+FFFD",
     "parent-missing": "has a parent that does not exist; imported without it",
-    "platform-id-twice": "has a platform message id twice; the second message has none now",
     "resume-pending": "was interrupted by a restart; it continues with the next message",
     "route-ended": "has a route to an ended session; the next message starts a new session",
     "route-in-use": "has another route in this database; left unchanged",

@@ -182,10 +182,6 @@ def _find_problem(session: ExportedSession) -> str | None:
         return "must have both ended_at and end_reason, or neither"
     if any(later.seq <= earlier.seq for earlier, later in pairwise(session.messages)):
         return "has messages out of order"
-    platform_ids = [m.platform_message_id for m in session.messages if m.live]
-    platform_ids = [platform_id for platform_id in platform_ids if platform_id is not None]
-    if len(platform_ids) != len(set(platform_ids)):
-        return "has the same platform_message_id twice"
     columns = zip(*map(token_counts, session.usage), strict=True)
     if any(sum(column) > _MAX_COUNT for column in columns):
         return "has token counts that are too large"

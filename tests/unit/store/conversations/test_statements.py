@@ -88,5 +88,5 @@ def test_a_platform_message_is_found_by_index(store):
     )
     steps = [step for *_, step in plan]
     assert [step for step in steps if step.startswith("SCAN")] == []
-    assert [step for step in steps if "one_platform_message (<expr>=?" in step]
-    assert [step for step in steps if "one_platform_arrival (<expr>=?" in step]
+    assert [step for step in steps if "platform_messages (<expr>=?" in step]
+    assert [step for step in steps if "platform_arrivals (<expr>=?" in step]
