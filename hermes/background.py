@@ -1,28 +1,59 @@
-"""Background tasks around a block, without exception groups for the caller."""
+"""Context managers: safe from Ctrl-C, and with background tasks around their block."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import functools
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
+from typing import ParamSpec, TypeVar
 
 import trio
 
 from hermes.errors import actionable
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
-async def hold_shielded(task_status: trio.TaskStatus[trio.Nursery]) -> None:
-    """Hold a nursery whose tasks outlive a cancellation from outside; for `Nursery.start`.
 
-    Ends when the scope of that nursery is cancelled.
+class _Protected(AbstractAsyncContextManager[T, bool | None]):
+    """A context manager that Ctrl-C cannot enter or leave halfway.
+
+    The methods of `contextlib` itself are not protected: an exception just after the `yield` of a
+    generator would lose the generator, and nothing would ever close it.
     """
-    async with trio.open_nursery() as nursery:
-        nursery.cancel_scope.shield = True
-        task_status.started(nursery)
-        await trio.sleep_forever()
+
+    def __init__(self, manager: AbstractAsyncContextManager[T, bool | None]) -> None:
+        self._manager = manager
+
+    @trio.lowlevel.enable_ki_protection
+    async def __aenter__(self) -> T:
+        return await self._manager.__aenter__()
+
+    @trio.lowlevel.enable_ki_protection
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        return await self._manager.__aexit__(kind, error, traceback)
 
 
-@asynccontextmanager
-@trio.lowlevel.enable_ki_protection
+def protected(
+    function: Callable[P, AsyncIterator[T]],
+) -> Callable[P, AbstractAsyncContextManager[T, bool | None]]:
+    """Like `asynccontextmanager`. Ctrl-C arrives at checkpoints only, as a cancellation does."""
+    make = asynccontextmanager(trio.lowlevel.enable_ki_protection(function))
+
+    @functools.wraps(function)
+    def opened(*args: P.args, **kwargs: P.kwargs) -> AbstractAsyncContextManager[T, bool | None]:
+        return _Protected(make(*args, **kwargs))
+
+    return opened
+
+
+@protected
 async def open_background() -> AsyncIterator[trio.Nursery]:
     """Open a nursery for tasks that run beside the caller's block.
 

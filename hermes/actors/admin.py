@@ -63,17 +63,18 @@ class Admin:
 
     async def sessions(self, *, limit: int = 20, offset: int = 0) -> list[SessionSummary]:
         """Return the sessions of all keys, latest activity first."""
-        return await self._context.store.list_sessions(limit=limit, offset=offset)
+        return await self._supervisor.store.list_sessions(limit=limit, offset=offset)
 
     async def find(self, target: str) -> SessionMatch | None:
         """Find a conversation by session id, unique id prefix or title."""
-        return await self._context.store.find(target)
+        return await self._supervisor.store.find(target)
 
     async def messages(
         self, session_id: str, *, include_rewound: bool = False
     ) -> list[StoredMessage]:
         """Return the transcript of any session. Raises `UnknownSession` if there is none."""
-        return await self._context.store.get_messages(session_id, include_rewound=include_rewound)
+        store = self._supervisor.store
+        return await store.get_messages(session_id, include_rewound=include_rewound)
 
     async def delete(self, session_id: str) -> int:
         """Delete a conversation with all its compressed sessions. Returns how many messages.
@@ -81,7 +82,7 @@ class Admin:
         A key whose current session it was starts a new one; a turn that still runs on it is
         discarded. Raises `UnknownSession` if there is no such session.
         """
-        store = self._context.store
+        store = self._supervisor.store
         found = await store.find(session_id)
         if found is None or found.session is None or session_id not in found.lineage:
             raise UnknownSession(f"there is no session {session_id!r}")
@@ -90,6 +91,7 @@ class Admin:
 
     def running_turns(self) -> dict[str, RunningTurnInfo]:
         """Return the turns that are running now, by session_key."""
+        self._supervisor.require_running()
         turns = {actor.key: actor.runner.turn for actor in self._supervisor.actors}
         return {
             key: RunningTurnInfo(turn.turn_id, turn.published_text)
@@ -99,6 +101,7 @@ class Admin:
 
     async def statistics(self) -> RuntimeStatistics:
         """Return counters and gauges of the runtime and its store."""
+        self._supervisor.require_running()
         stored: StoreStats | None = None
         with contextlib.suppress(HermesError):  # the store is busy, or about to end
             stored = await self._context.store.facts()
@@ -121,4 +124,5 @@ class Admin:
 
     def passivate(self) -> None:
         """End idle actors and enforce the bounds now; the runtime also does so by itself."""
+        self._supervisor.require_running()
         self._supervisor.passivate()

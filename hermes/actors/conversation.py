@@ -36,6 +36,8 @@ class Conversation:
     - `Overloaded` while the conversation is paused after repeated failures;
     - `WaitCircle` inside a turn of this conversation, or one for which it waits;
     - `ActorStopped` if the runtime ends before the change is made.
+
+    After the end all verbs raise `ActorStopped`, or `StoreFailed` if the store has failed.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Conversation:
 
     async def interrupt(self) -> bool:
         """Stop the running turn. What it said so far is kept. Returns False if none is running."""
+        self._supervisor.require_running()
         return await self._intake.interrupt(self.session_key)
 
     async def retry(self, *, source: Source | None = None) -> Reply:
@@ -187,11 +190,13 @@ class Conversation:
         await operations.set_title(self._intake.actor(self.session_key).state, title)
 
     async def status(self) -> Status:
-        """Return the state of the conversation. Raises `ActorStopped` if the runtime has ended."""
+        """Return the state of the conversation."""
+        self._supervisor.require_running()
         return await self._supervisor.actor(self.session_key).status()
 
     def snapshot(self) -> Snapshot | None:
         """Return the cached agent and the state it was last used on; None if there is none."""
+        self._supervisor.require_running()
         actor = self._supervisor.find(self.session_key)
         return None if actor is None else actor.state.cache.snapshot
 
@@ -200,7 +205,7 @@ class Conversation:
 
         `include_rewound` also returns rows that were taken back.
         """
-        store = self._context.store
+        store = self._supervisor.store
         route = await store.get_route(self.session_key)
         if route is None or await store.get_session(route.session_id) is None:
             return []
@@ -208,7 +213,7 @@ class Conversation:
 
     async def sessions(self, *, limit: int = 20, offset: int = 0) -> list[SessionSummary]:
         """Return the sessions of this key, latest activity first."""
-        return await self._context.store.list_sessions(
+        return await self._supervisor.store.list_sessions(
             session_key=self.session_key, limit=limit, offset=offset
         )
 
@@ -219,6 +224,6 @@ class Conversation:
 
         With `role`, only messages of that role are searched, such as "user".
         """
-        return await self._context.store.search_messages(
+        return await self._supervisor.store.search_messages(
             query, session_key=self.session_key, role=role, limit=limit
         )

@@ -17,7 +17,7 @@ from hermes.actors.session.actor import SessionActor
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.context import TurnContext, current_turn, refuse_circle
-from hermes.errors import AlreadyAnswered, Draining, Overloaded
+from hermes.errors import AlreadyAnswered, Overloaded
 from hermes.messages import Accepted, Inbound, JsonObject, Receipt, Reply, Source, WhenBusy
 
 R = TypeVar("R")
@@ -39,7 +39,7 @@ class Intake:
         if self._context.admission is not None:
             await self._context.admission.admit(inbound)
         if self._supervisor.draining:
-            raise Draining("the runtime is ending and accepts no new messages")
+            raise self._supervisor.refusal()
         policy = config.expiry_of(source.platform, source.chat_type)
         accepted = await store.accept(inbound, policy=policy, max_queued=config.max_queued)
         if accepted.duplicate and request is not None:
@@ -88,7 +88,7 @@ class Intake:
 
     async def is_answered(self, receipt: Receipt) -> bool:
         """Whether a message had its turn or was refused."""
-        rows = await self._context.store.open_inbox(
+        rows = await self._supervisor.store.open_inbox(
             receipt.session_key, after=receipt.inbox_id - 1, limit=1
         )
         return not rows or rows[0].inbox_id != receipt.inbox_id
@@ -109,7 +109,7 @@ class Intake:
     def actor(self, session_key: str) -> SessionActor:
         """Return the actor of a conversation, for what does not wait for a running turn."""
         if self._supervisor.draining:
-            raise Draining("the runtime is ending")
+            raise self._supervisor.refusal()
         return self._supervisor.actor(session_key)
 
     async def request(
@@ -117,7 +117,7 @@ class Intake:
     ) -> R:
         """Run an operation between two turns of a conversation."""
         if self._supervisor.draining:
-            raise Draining("the runtime is ending")
+            raise self._supervisor.refusal()
         if session_key in self._supervisor.quarantined:
             raise Overloaded(f"{session_key} is paused after repeated failures; try again later")
         with self._waiting_for(session_key):

@@ -22,7 +22,7 @@ from hermes.actors.metrics import RuntimeMetrics
 from hermes.actors.rebuild import RebuildPolicy, rebuild_reason
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
-from hermes.background import open_background
+from hermes.background import open_background, protected
 from hermes.config import Config
 from hermes.context import current_turn, inside_hook
 from hermes.errors import HermesError
@@ -41,16 +41,16 @@ from hermes.redaction import Redact, as_redactor
 class AdapterState:
     """Small values that adapters keep in the store, such as a position in an update stream."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
 
     async def get(self, name: str) -> str | None:
         """Return a value; None if there is none."""
-        return await self._store.get_meta(f"adapter:{name}")
+        return await self._supervisor.store.get_meta(f"adapter:{name}")
 
     async def set(self, name: str, value: str) -> None:
         """Store a value; it is on disk when this returns."""
-        await self._store.set_meta(f"adapter:{name}", value)
+        await self._supervisor.store.set_meta(f"adapter:{name}", value)
 
 
 class Runtime:
@@ -58,6 +58,9 @@ class Runtime:
 
     `ask`, `stream` and `submit` send messages. `conversation` gives a handle with all verbs of one
     conversation. `admin` has the verbs of an operator, who sees all conversations.
+
+    After the end all verbs raise `ActorStopped`, or `StoreFailed` if the store has failed. In a
+    forked process they raise `ActorStopped` at once.
     """
 
     def __init__(self, context: RuntimeContext, supervisor: Supervisor) -> None:
@@ -66,7 +69,7 @@ class Runtime:
         self._intake = Intake(context, supervisor)
         self.admin: Admin = Admin(context, supervisor)
         """Operator verbs."""
-        self.adapter_state: AdapterState = AdapterState(context.store)
+        self.adapter_state: AdapterState = AdapterState(supervisor)
         """Values that adapters keep in the store."""
 
     def conversation(self, session_key: str, *, source: Source | None = None) -> Conversation:
@@ -155,6 +158,7 @@ class Runtime:
         event as it happens, so that none is buffered or lost; it must be quick and must not raise.
         With `deltas=False`, pieces of answers are left out.
         """
+        self._supervisor.require_running()
         return self._context.bus.subscribe(session_key, callback, deltas=deltas)
 
     async def wait_hooks(self) -> None:
@@ -164,7 +168,7 @@ class Runtime:
         """
         if inside_hook():
             raise HermesError("a hook cannot wait for the hooks: it would wait for itself")
-        await self._context.store.wait_hooks()
+        await self._supervisor.store.wait_hooks()
 
     async def drain(self, seconds: float | None = None) -> None:
         """Accept nothing new, wait for accepted work, stop the rest, and run the hooks.
@@ -177,10 +181,18 @@ class Runtime:
         """
         if current_turn() is not None or inside_hook():
             raise HermesError("a turn or a hook cannot drain the runtime: it would wait for itself")
+        self._supervisor.require_running()
         await self._supervisor.drain(seconds)
 
+    async def wait_stopped(self) -> None:
+        """Wait until the runtime is drained or has ended; also if it has ended already.
 
-@asynccontextmanager
+        Raises the reason if it failed: `StoreFailed`, or `ActorStopped` for any other failure.
+        """
+        await self._supervisor.wait_stopped()
+
+
+@protected
 async def open_actors(  # noqa: PLR0913 - the parts of a runtime
     store: Store,
     *,
@@ -196,7 +208,7 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
     rebuild_policy: RebuildPolicy = rebuild_reason,
 ) -> AsyncIterator[Runtime]:
     """Run actors on an open store during a block. Leaving the block drains the runtime."""
-    async with open_background() as nursery:
+    async with _ending() as started, open_background() as nursery:
         metrics = RuntimeMetrics(wall)
         bus = EventBus(metrics.count_reply)
         dispatcher = Dispatcher(nursery, adapters, store, redact)
@@ -220,6 +232,7 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
             wall=wall,
         )
         supervisor = Supervisor(context, dispatcher)
+        started.append(supervisor)
         nursery.start_soon(dispatcher.run)
         nursery.start_soon(supervisor.run_maintenance)
         try:
@@ -232,12 +245,30 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
 
 
 @asynccontextmanager
+async def _ending() -> AsyncIterator[list[Supervisor]]:
+    """Yield a list; tell the supervisors in it, after the block, how the runtime ended."""
+    started: list[Supervisor] = []
+    left_by: BaseException | None = None
+    try:
+        yield started
+    except BaseException as error:
+        left_by = error
+        raise
+    finally:
+        for supervisor in started:
+            supervisor.end(left_by)
+
+
+@asynccontextmanager
 async def _drained(supervisor: Supervisor) -> AsyncIterator[None]:
     """Drain after the block; if it failed or was cancelled, wait for the hooks only."""
     seconds: float | None = 0
     try:
         yield
         seconds = None
+    except BaseException as error:
+        supervisor.block_error = error
+        raise
     finally:
         try:
             await supervisor.drain(seconds)

@@ -13,10 +13,12 @@ import trio
 from hermes.actors.context import RuntimeContext
 from hermes.actors.delivery.dispatcher import Dispatcher
 from hermes.actors.session.actor import SessionActor
-from hermes.errors import ActorStopped, HermesError, StoreFailed
+from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed
+from hermes.forks import FORKED, watch_forks
 from hermes.messages import Accepted, InboxReply
 from hermes.outbound import reply_rows
-from hermes.user_code import contained
+from hermes.protocols import Store
+from hermes.user_code import contained, leaf, loggable
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -39,8 +41,8 @@ class Supervisor:
         self._context = context
         self._dispatcher = dispatcher
         self._actors: dict[str, SessionActor] = {}
-        self._cancelled: dict[str, SessionActor] = {}
-        """Actors that were at work when everything was cancelled."""
+        self._cancelled: set[str] = set()
+        """Keys whose actors had a session when everything was cancelled."""
         self._failures: dict[str, deque[float]] = {}
         self.quarantined: set[str] = set()
         """Keys whose actor failed too often and is not started for a while."""
@@ -52,6 +54,12 @@ class Supervisor:
         self.draining: bool = False
         self._drained = False
         self._drain_lock = trio.Lock()
+        self.block_error: BaseException | None = None
+        """What the host's block raised."""
+        self._stopped = trio.Event()
+        self._failure: Exception | None = None
+        self._end_error: Exception | None = None
+        watch_forks(self)
 
     @property
     def actors(self) -> Collection[SessionActor]:
@@ -92,7 +100,8 @@ class Supervisor:
             if caught.error is not None:  # the one place where the failure of a session ends
                 await self._restart(actor, caught.error)
         except trio.Cancelled:
-            self._cancelled[actor.key] = actor
+            if actor.has_session:
+                self._cancelled.add(actor.key)
             raise
         finally:
             self._forget(actor)
@@ -248,20 +257,20 @@ class Supervisor:
             await self._dispatcher.flush()
         self._context.bus.close(self._context.stop_error())
         self._drained = True
+        self._stopped.set()
 
     async def _end_actors(self) -> None:
         """End the actors, then have their sessions finalized; no session is ended by that."""
         assert self._nursery is not None
-        actors = {**self._actors}
+        keys = {actor.key for actor in self._actors.values() if actor.has_session}
         self._nursery.cancel_scope.cancel()
         await self._ended.wait()
-        actors |= self._cancelled
-        self._cancelled = {}
+        keys |= self._cancelled
+        self._cancelled = set()
         with trio.move_on_after(self._context.config.close_timeout):
             async with trio.open_nursery() as nursery:
-                for actor in actors.values():
-                    if actor.state.head is not None:  # else it has not come to any turn yet
-                        nursery.start_soon(self._finalize, actor.key)
+                for key in keys:
+                    nursery.start_soon(self._finalize, key)
             await self._dispatcher.flush()
 
     async def _finalize(self, session_key: str) -> None:
@@ -275,3 +284,50 @@ class Supervisor:
                 await trio.sleep(FINALIZE_DELAY)
             else:
                 return
+
+    # After the end
+
+    def end(self, error: BaseException | None) -> None:
+        """Refuse everything from now on. `error` left the block, if one did."""
+        failure = self._context.store.failure
+        if failure is None and error is not None and error is not self.block_error:
+            failed = f"the runtime failed: {loggable(leaf(error))}"
+            self._failure = error if isinstance(error, HermesError) else ActorStopped(failed)
+        else:
+            self._failure = failure
+        self._end_error = self._failure or ActorStopped("the runtime has ended")
+        self._stopped.set()
+
+    def forked(self) -> None:
+        """Refuse everything in a forked process."""
+        self.draining = True
+        self._failure = self._end_error = ActorStopped(FORKED)
+
+    def require_running(self) -> None:
+        """Raise why the runtime has ended, if it has."""
+        if self._end_error is not None:
+            raise _copy(self._end_error)
+
+    def refusal(self) -> Exception:
+        """Return the error for requests that come while the runtime ends, or later."""
+        if self._end_error is not None:
+            return _copy(self._end_error)
+        return Draining("the runtime is ending and accepts no new work")
+
+    @property
+    def store(self) -> Store:
+        """The store, for verbs of the host. Raises why the runtime has ended, if it has."""
+        self.require_running()
+        return self._context.store
+
+    async def wait_stopped(self) -> None:
+        """Wait until the runtime is drained or has ended, and raise why it failed, if it did."""
+        if self._end_error is None:
+            await self._stopped.wait()
+        if self._failure is not None:
+            raise _copy(self._failure)
+
+
+def _copy(error: Exception) -> Exception:
+    """Each caller gets its own exception object: raising one extends its traceback."""
+    return type(error)(*error.args)

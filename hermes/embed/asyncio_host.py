@@ -6,12 +6,11 @@ The runtime runs in a separate Trio thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Unpack
-
-from anyio.from_thread import BlockingPortal, start_blocking_portal
+from typing import Unpack
 
 from hermes.actors.admin import Admin
 from hermes.actors.conversation import Conversation
@@ -28,8 +27,10 @@ from hermes.embed.asyncio_bridge import (
     host_titler,
 )
 from hermes.embed.proxies import AsyncioProxy, AsyncioSubscription
-from hermes.embed.trio_host import RuntimeOptions, open_runtime
+from hermes.embed.runtime_thread import RuntimeThread
+from hermes.embed.trio_host import RuntimeOptions
 from hermes.embed.verbs import AdapterStateVerbs, AdminVerbs, ConversationVerbs, RuntimeVerbs
+from hermes.errors import ActorStopped, StoreFailed
 from hermes.events import Envelope
 from hermes.messages import Source
 
@@ -55,7 +56,7 @@ class AsyncioRuntime(RuntimeVerbs, AsyncioProxy[Runtime]):
     `stream` is not awaited; it returns an `AsyncioStream`.
     """
 
-    def __init__(self, portal: BlockingPortal, target: Runtime) -> None:
+    def __init__(self, portal: RuntimeThread, target: Runtime) -> None:
         super().__init__(portal, target)
         self.admin: AsyncioAdmin = AsyncioAdmin(portal, target.admin)
         self.adapter_state: AsyncioAdapterState = AsyncioAdapterState(portal, target.adapter_state)
@@ -82,6 +83,14 @@ class AsyncioRuntime(RuntimeVerbs, AsyncioProxy[Runtime]):
             lambda: self._target.subscribe(session_key, callback=on_event, deltas=deltas),
         )
 
+    async def wait_stopped(self) -> None:
+        """Wait until the runtime is drained or has ended. See `Runtime.wait_stopped`."""
+        with contextlib.suppress(ActorStopped, StoreFailed):
+            return await self._call(self._target.wait_stopped)
+        if not self._portal.is_fork:
+            await asyncio.wrap_future(self._portal.ended)
+        return self._portal.raise_failure()
+
 
 def _on_loop(callback: EventCallback) -> EventCallback:
     """Return a function for the runtime's thread that calls `callback` on the host's loop."""
@@ -103,17 +112,20 @@ async def open_runtime_asyncio(
     are coroutines run on the loop of the caller.
     """
     host = HostLoop(asyncio.get_running_loop())
-    opened = _RuntimeThread(path, _on_host_loop(options, host))
-    # In another thread: the host's loop must run while the runtime starts and ends.
-    runtime = await asyncio.to_thread(opened.enter)
-    error: BaseException | None = None
+    thread = RuntimeThread(path, _on_host_loop(options, host))
     try:
-        yield runtime
-    except BaseException as raised:
-        error = raised
+        thread.start()
+        yield AsyncioRuntime(thread, await asyncio.wrap_future(thread.opened))
+        thread.leave()
+        await _wait_ended(thread)
+    except BaseException as error:
+        thread.abort()
+        await _wait_ended(thread)
+        if thread.failure is not None:
+            raise thread.failure from error
         raise
-    finally:
-        await _uncancelled(asyncio.to_thread(opened.leave, error))
+    if thread.failure is not None:
+        raise thread.failure
 
 
 def _on_host_loop(options: RuntimeOptions, host: HostLoop) -> RuntimeOptions:
@@ -130,45 +142,15 @@ def _on_host_loop(options: RuntimeOptions, host: HostLoop) -> RuntimeOptions:
     }
 
 
-async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:
-    """Wait for the end, however often the host is cancelled meanwhile."""
-    task = asyncio.ensure_future(work)
+async def _wait_ended(thread: RuntimeThread) -> None:
+    """Wait for the end; a cancellation aborts the runtime, and is raised after its end."""
     cancelled: asyncio.CancelledError | None = None
-    while not task.done():
+    while not (thread.is_fork or thread.ended.done()):
         try:
-            await asyncio.shield(task)
+            await asyncio.wrap_future(thread.ended)
         except asyncio.CancelledError as error:
             cancelled = error
+            thread.abort()
+    thread.join()
     if cancelled is not None:
         raise cancelled
-    task.result()
-
-
-class _RuntimeThread:
-    """The portal to the runtime's thread, and the runtime behind it."""
-
-    def __init__(self, path: str | os.PathLike[str], options: RuntimeOptions) -> None:
-        self._portals = start_blocking_portal("trio", name="hermes runtime")
-        self._path = path
-        self._options = options
-
-    def enter(self) -> AsyncioRuntime:
-        portal = self._portals.__enter__()
-        try:
-            opening = open_runtime(self._path, **self._options)
-            self._runtimes = portal.wrap_async_context_manager(opening)
-            runtime = self._runtimes.__enter__()
-        except BaseException as error:
-            self._portals.__exit__(type(error), error, error.__traceback__)
-            raise
-        return AsyncioRuntime(portal, runtime)
-
-    def leave(self, error: BaseException | None) -> None:
-        """Drain the runtime; if the host's block failed, without waiting for anything."""
-        try:
-            if error is None:
-                self._runtimes.__exit__(None, None, None)
-            else:
-                self._runtimes.__exit__(type(error), error, error.__traceback__)
-        finally:
-            self._portals.__exit__(None, None, None)

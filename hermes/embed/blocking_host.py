@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Unpack
-
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from hermes.actors.admin import Admin
 from hermes.actors.conversation import Conversation
 from hermes.actors.event_bus import EventCallback
 from hermes.actors.runtime import AdapterState, Runtime
 from hermes.embed.proxies import BlockingProxy, BlockingSubscription
-from hermes.embed.trio_host import RuntimeOptions, open_runtime
+from hermes.embed.runtime_thread import RuntimeThread, wait_for
+from hermes.embed.trio_host import RuntimeOptions
 from hermes.embed.verbs import AdapterStateVerbs, AdminVerbs, ConversationVerbs, RuntimeVerbs
+from hermes.errors import ActorStopped, StoreFailed
 from hermes.messages import Source
 
 
@@ -40,7 +41,7 @@ class BlockingRuntime(RuntimeVerbs, BlockingProxy[Runtime]):
     `stream` returns a `BlockingStream`.
     """
 
-    def __init__(self, portal: BlockingPortal, target: Runtime) -> None:
+    def __init__(self, portal: RuntimeThread, target: Runtime) -> None:
         super().__init__(portal, target)
         self.admin: BlockingAdmin = BlockingAdmin(portal, target.admin)
         self.adapter_state: BlockingAdapterState = BlockingAdapterState(
@@ -71,17 +72,62 @@ class BlockingRuntime(RuntimeVerbs, BlockingProxy[Runtime]):
             lambda: self._target.subscribe(session_key, callback=callback, deltas=deltas),
         )
 
+    def wait_stopped(self) -> None:
+        """Wait until the runtime is drained or has ended. See `Runtime.wait_stopped`."""
+        with contextlib.suppress(ActorStopped, StoreFailed):
+            return self._call(self._target.wait_stopped)
+        self._portal.join()
+        return self._portal.raise_failure()
 
-@contextmanager
+
+class _Running(AbstractContextManager[BlockingRuntime]):
+    """A runtime during a `with` block.
+
+    A class, not a generator: Ctrl-C just after the `yield` of a generator would lose it, and its
+    runtime would stay open.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], options: RuntimeOptions) -> None:
+        self._thread = RuntimeThread(path, options)
+        self._entered = False
+
+    def __enter__(self) -> BlockingRuntime:
+        if self._entered:
+            raise RuntimeError("start_runtime() can be entered only once")
+        self._entered = True
+        try:
+            self._thread.start()
+            return BlockingRuntime(self._thread, wait_for(self._thread.opened))
+        except BaseException:
+            self._thread.abort()
+            self._thread.join()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if error is None:
+                self._thread.leave()
+            else:
+                self._thread.abort()
+            self._thread.join()
+        except BaseException:
+            self._thread.abort()
+            self._thread.join()
+            raise
+        if self._thread.failure is not None:
+            raise self._thread.failure
+
+
 def start_runtime(
     path: str | os.PathLike[str], **options: Unpack[RuntimeOptions]
-) -> Iterator[BlockingRuntime]:
+) -> AbstractContextManager[BlockingRuntime]:
     """Open a runtime in a separate thread, for a synchronous program. Leaving drains it.
 
-    The options are those of `open_runtime`.
+    The options are those of `open_runtime`. Use it with `with`.
     """
-    with (
-        start_blocking_portal("trio", name="hermes runtime") as portal,
-        portal.wrap_async_context_manager(open_runtime(path, **options)) as runtime,
-    ):
-        yield BlockingRuntime(portal, runtime)
+    return _Running(path, options)

@@ -9,10 +9,11 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 import anyio
-from anyio.from_thread import BlockingPortal
 
 from hermes.actors.event_bus import Subscription
 from hermes.actors.stream import Stream
+from hermes.embed.runtime_thread import RuntimeThread, wait_for
+from hermes.errors import ActorStopped, StoreFailed
 from hermes.messages import Reply
 
 E = TypeVar("E")
@@ -20,14 +21,11 @@ E_co = TypeVar("E_co", covariant=True)
 R = TypeVar("R")
 T_co = TypeVar("T_co", covariant=True)
 
-SIGNAL_INTERVAL = 1.0
-"""Seconds after which a waiting thread looks for signals, such as Ctrl-C."""
-
 
 class Proxy(Generic[T_co]):
     """A Trio object in another thread."""
 
-    def __init__(self, portal: BlockingPortal, target: T_co) -> None:
+    def __init__(self, portal: RuntimeThread, target: T_co) -> None:
         self._portal = portal
         self._target = target
 
@@ -39,11 +37,7 @@ class BlockingProxy(Proxy[T_co]):
         """Run a function in the runtime's thread and wait; Ctrl-C here cancels it there."""
         future = self._portal.start_task_soon(function)
         try:
-            # Python handles a signal that arrives just before a wait only when the wait ends.
-            while not future.done():
-                with contextlib.suppress(TimeoutError):
-                    future.exception(SIGNAL_INTERVAL)
-            return future.result()
+            return wait_for(future)
         except BaseException:
             future.cancel()
             raise
@@ -70,7 +64,7 @@ S_co = TypeVar("S_co", bound=Events[object], covariant=True)
 class _Opened(Proxy[Callable[[], S_co]]):
     """Events that are received from the start of a block."""
 
-    def __init__(self, portal: BlockingPortal, target: Callable[[], S_co]) -> None:
+    def __init__(self, portal: RuntimeThread, target: Callable[[], S_co]) -> None:
         super().__init__(portal, target)
         self._events: S_co | None = None
 
@@ -109,7 +103,8 @@ class BlockingEvents(_Opened[S_co], BlockingProxy[Callable[[], S_co]]):
 
     def close(self) -> None:
         """Stop receiving, as leaving the `with` block does."""
-        self._call(self._close)
+        with contextlib.suppress(ActorStopped, StoreFailed):  # it has ended with the runtime
+            self._call(self._close)
 
     def __enter__(self) -> Self:
         self._require_new()
@@ -144,7 +139,10 @@ class AsyncioEvents(_Opened[S_co], AsyncioProxy[Callable[[], S_co]]):
     async def aclose(self) -> None:
         """Stop receiving, as leaving the `async with` block does."""
         # Frameworks such as Starlette cancel every await of a request whose client has gone.
-        with anyio.CancelScope(shield=True):
+        with (
+            contextlib.suppress(ActorStopped, StoreFailed),  # it has ended with the runtime
+            anyio.CancelScope(shield=True),
+        ):
             await self._call(self._close)
 
     async def __aenter__(self) -> Self:

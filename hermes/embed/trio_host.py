@@ -10,6 +10,7 @@ from typing import TypedDict
 from hermes.actors.admission.access import AccessPolicy
 from hermes.actors.runtime import Runtime, open_actors
 from hermes.actors.session.agent_cache import close_agent
+from hermes.background import protected
 from hermes.config import Config
 from hermes.embed.agent import ReplyFunction, builder_for, default_spec
 from hermes.messages import Hooks
@@ -50,7 +51,7 @@ class RuntimeOptions(TypedDict, total=False):
     vfs: str | None
 
 
-@asynccontextmanager
+@protected
 async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     path: str | os.PathLike[str],
     *,

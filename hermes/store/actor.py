@@ -22,6 +22,7 @@ import trio
 
 from hermes.actors.kernel.mailbox import Mailbox, Request, serve
 from hermes.errors import ActorStopped, Overloaded, StoreError, StoreFailed
+from hermes.forks import FORKED, watch_forks
 from hermes.messages import Accepted, Boundary, Hooks, OutboxRow, Transcript
 from hermes.store.connection import Database, translate
 from hermes.store.conversations import boundaries, messages, routes, search
@@ -100,8 +101,7 @@ _NOBODY = _Subscriber(_ignore, _ignore)
 class StoreActor:
     """The queue of requests, the writer that commits them, and the readers beside it.
 
-    `nursery` runs the hooks, each for at most `hook_timeout` seconds. It is shielded, so that a
-    runtime whose block is cancelled can wait for them. With `hook_threads`, hooks that are plain
+    Each hook may run for `hook_timeout` seconds. With `hook_threads`, hooks that are plain
     functions run in threads.
     """
 
@@ -109,7 +109,6 @@ class StoreActor:
         self,
         connections: Connections,
         clock: Clock,
-        nursery: trio.Nursery,
         hooks: Hooks,
         *,
         hook_timeout: float,
@@ -124,7 +123,6 @@ class StoreActor:
         self._unindexed.set()  # an earlier process may have left some
         self._commits = self._committed = self._largest = 0
         self._hooks = HookRunner(
-            nursery,
             hooks,
             pending=self._pending_boundaries,
             close=self._close_boundary,
@@ -132,6 +130,7 @@ class StoreActor:
             timeout=hook_timeout,
             threads=hook_threads,
         )
+        watch_forks(self)
 
     # Requests
 
@@ -225,9 +224,13 @@ class StoreActor:
         """Accept no more requests; those that wait are still committed."""
         self._requests.close(self._stop_error())
 
+    def forked(self) -> None:
+        """Refuse requests in a forked process: the store's threads are not in it."""
+        self._requests.abandon(ActorStopped(FORKED))
+
     def _stop_error(self) -> Exception:
         if self._failure is None:
-            return ActorStopped("the store is closed")
+            return ActorStopped("the runtime has ended, and its store is closed")
         return StoreFailed(f"the store has stopped: {self._failure}")
 
     def _fail(self, error: BaseException) -> None:
@@ -310,7 +313,11 @@ class StoreActor:
         """Start indexing, sweeping every `sweep_interval` seconds, and the delivery to hooks."""
         nursery.start_soon(self._index)
         nursery.start_soon(self._sweep, sweep_interval)
-        self._hooks.start()
+        nursery.start_soon(self._hooks.run)
+
+    def stop_hooks(self) -> None:
+        """Stop calling hooks. Those that are interrupted are called again after the next start."""
+        self._hooks.stop()
 
     @trio.lowlevel.enable_ki_protection
     async def _index(self) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Generator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
 import apsw
 import trio
 
-from hermes.background import hold_shielded, open_background
+from hermes.background import open_background, protected
 from hermes.errors import StoreBusy
 from hermes.messages import Hooks
 from hermes.store import connection, file_lock
@@ -59,8 +59,7 @@ class Store(StoreActor, StoreVerbs):
         return await self.run_beside(lambda db: connection.backup(db, Path(target)))
 
 
-@asynccontextmanager
-@trio.lowlevel.enable_ki_protection
+@protected
 async def open_store(  # noqa: PLR0913
     path: str | os.PathLike[str],
     *,
@@ -94,28 +93,25 @@ async def open_store(  # noqa: PLR0913
         async with opened as connections, open_background() as writing:
             with ExitStack() as at_end:
                 async with open_background() as background:
-                    calling = await background.start(hold_shielded)
                     store = Store(
                         connections,
                         clock,
-                        calling,
                         hooks,
                         hook_timeout=hook_timeout,
                         hook_threads=threads,
                     )
                     at_end.callback(store.close)  # after the background tasks, whose writes count
                     writing.start_soon(store.write)
-                    store.start_background(background, sweep_interval)
                     try:
+                        store.start_background(background, sweep_interval)
                         yield store
                     finally:
-                        calling.cancel_scope.cancel()
+                        store.stop_hooks()
     finally:
         lock.close()
 
 
-@asynccontextmanager
-@trio.lowlevel.enable_ki_protection
+@protected
 async def _open_connections(
     path: Path,
     clock: Clock,

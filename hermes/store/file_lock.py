@@ -26,6 +26,7 @@ from typing import IO
 import attrs
 
 from hermes.errors import StoreBusy, StoreFailed, StoreInUse, StoreRefused
+from hermes.forks import watch_forks
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -227,6 +228,7 @@ class RuntimeLock:
         self._file.truncate(0)
         self._file.write(f"pid {os.getpid()}")
         self._file.flush()
+        watch_forks(self)
 
     def _acquire(self) -> bool:
         """Try for a moment: another process may hold the lock briefly, inside of `owner`."""
@@ -236,6 +238,10 @@ class RuntimeLock:
                 return True
             time.sleep(LOCK_PAUSE)
         return False
+
+    def forked(self) -> None:
+        """Close the copy of a forked process, which would hold the lock after the parent's end."""
+        self._file.close()
 
     def close(self) -> None:
         """Release the lock."""
@@ -308,6 +314,7 @@ class FileGuard:
                 held = _guards[self._key] = _hold(path)
             held.users += 1
         self._held = held
+        self._pid = os.getpid()
 
     def check(self) -> None:
         """Raise `StoreFailed` if a file was removed or replaced since it was opened.
@@ -334,6 +341,8 @@ class FileGuard:
 
     def leave(self) -> None:
         """Release the locks, so that SQLite can remove the WAL file at the last close."""
+        if os.getpid() != self._pid:  # a forked process shares the locks with its parent
+            return
         with _guards_lock:
             self._held.users -= 1
             if self._held.users == 0:

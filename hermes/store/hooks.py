@@ -43,9 +43,8 @@ class HookRunner:
     With `threads`, hooks that are plain functions run in threads; without, in Trio's own.
     """
 
-    def __init__(  # noqa: PLR0913 - its dependencies
+    def __init__(
         self,
-        nursery: trio.Nursery,
         hooks: Hooks,
         *,
         pending: Pending,
@@ -54,7 +53,9 @@ class HookRunner:
         timeout: float = HOOK_TIMEOUT,
         threads: bool = True,
     ) -> None:
-        self._nursery = nursery
+        self._scope = trio.CancelScope(shield=True)
+        self._nursery: trio.Nursery | None = None
+        self._started = trio.Event()
         self._hooks = hooks
         self._pending = pending
         self._close = close
@@ -70,15 +71,25 @@ class HookRunner:
         self._newest = 0
 
     def notify(self) -> None:
-        """Say that boundaries were written."""
+        """Tell `run` that boundaries were written."""
         self._notified.set()
 
-    def start(self) -> None:
-        """Start delivering what an earlier process left, then each new boundary."""
-        self._nursery.start_soon(self._run)
-
     @trio.lowlevel.enable_ki_protection
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Background task: deliver what an earlier process left, then each new boundary.
+
+        Only `stop` ends it: a runtime whose block is cancelled still waits for the hooks.
+        """
+        with self._scope:
+            async with trio.open_nursery() as self._nursery:
+                self._started.set()
+                await self._fetch_always()
+
+    def stop(self) -> None:
+        """End `run` and the hooks that it calls."""
+        self._scope.cancel()
+
+    async def _fetch_always(self) -> None:
         while True:
             try:
                 await self.fetch()
@@ -91,6 +102,7 @@ class HookRunner:
 
     async def fetch(self) -> None:
         """Read new boundaries from the store and queue them."""
+        await self._started.wait()
         while found := await self._pending(self._newest):
             for boundary in found:
                 self._enqueue(boundary)
@@ -106,6 +118,7 @@ class HookRunner:
         self._queues[boundary.session_key] = deque([boundary])
         if self._idle.is_set():
             self._idle = trio.Event()
+        assert self._nursery is not None
         self._nursery.start_soon(self._deliver_all, boundary.session_key)
 
     async def wait_delivered(self) -> None:

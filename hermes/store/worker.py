@@ -19,6 +19,7 @@ import trio
 from outcome import Error, Maybe, Value
 
 from hermes.errors import ActorStopped
+from hermes.forks import watch_forks
 from hermes.store.connection import Database
 
 R = TypeVar("R")
@@ -58,6 +59,7 @@ class StoreThread:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._token = trio.lowlevel.current_trio_token()
         self._ended = False
+        watch_forks(self)
         # A daemon thread never keeps the process from exiting.
         threading.Thread(target=self._work, name="hermes store", daemon=True).start()
 
@@ -79,6 +81,10 @@ class StoreThread:
             except trio.RunFinishedError:
                 return
             del call, function, then, result  # they may hold a whole transcript
+
+    def forked(self) -> None:
+        """Refuse calls in a forked process, which does not have the thread."""
+        self._ended = True
 
     def end(self) -> None:
         """Let the thread end after the calls that are queued."""

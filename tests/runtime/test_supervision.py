@@ -498,7 +498,6 @@ async def test_requests_to_a_runtime_that_has_ended_are_refused(start):
     ):
         with trio.fail_after(SECONDS), pytest.raises(HermesError):
             await verb()
-    assert not await runtime.conversation("k").interrupt()
 
 
 async def test_a_store_error_of_a_verb_is_raised_to_its_caller_and_the_actor_continues(start_proxy):

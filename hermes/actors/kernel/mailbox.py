@@ -117,6 +117,10 @@ class Mailbox(Generic[M]):
             reschedule(self._reader)
             self._reader = None
 
+    def abandon(self, error: Exception) -> None:
+        """Refuse messages from now on, but wake nobody: the reader runs in another process."""
+        self._stopped = error
+
     def require_open(self) -> None:
         """Raise what `send_nowait` would raise if the mailbox is closed."""
         if self._stopped is not None:

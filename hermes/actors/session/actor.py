@@ -126,6 +126,11 @@ class SessionActor:
             self._calm.set()
             self._calm = None
 
+    @property
+    def has_session(self) -> bool:
+        """Whether the actor knows its session; otherwise it has not come to any turn."""
+        return self.state.head is not None
+
     # The task
 
     async def run(self) -> None:

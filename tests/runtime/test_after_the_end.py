@@ -1,0 +1,303 @@
+"""After the end of a runtime every verb says why, in every host; `wait_stopped` reports the end."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import trio
+
+from hermes import open_runtime
+from hermes.embed import open_runtime_asyncio, start_runtime
+from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed
+from hermes.messages import Inbound, Receipt, Snapshot
+from tests.support.runtime import SECONDS
+
+ARGUMENTS = {
+    "session_key": "k",
+    "text": "hello",
+    "inbound": Inbound("k", "e", "hello"),
+    "receipt": Receipt(1, "k", "s", 1, 0.0),
+    "target": "s",
+    "snapshot": Snapshot(object(), "signature", None, "s"),
+    "title": "a title",
+    "session_id": "s",
+    "query": "hello",
+    "name": "n",
+    "value": "v",
+}
+NO_VERBS = {"conversation", "wait_stopped", "admin", "adapter_state", "session_key"}
+
+
+async def echo(turn):
+    return f"echo: {turn.text}"
+
+
+def verbs_of(runtime):
+    """All verbs with arguments: a list of name and function."""
+    parts = [runtime, runtime.conversation("k"), runtime.admin, runtime.adapter_state]
+    calls = []
+    for part in parts:
+        names = sorted(name for name in set(dir(part)) - NO_VERBS if not name.startswith("_"))
+        kind = type(part).__name__
+        calls += [(f"{kind}.{name}", with_arguments(getattr(part, name))) for name in names]
+    assert len(calls) > 30
+    return calls
+
+
+def with_arguments(verb):
+    parameters = inspect.signature(verb).parameters.values()
+    needed = [each for each in parameters if each.default is each.empty]
+    return lambda: verb(**{each.name: ARGUMENTS[each.name] for each in needed})
+
+
+async def finished(result):
+    """Await what a verb returned, or enter it."""
+    if inspect.isawaitable(result):
+        return await result
+    if hasattr(result, "__aenter__"):
+        async with result:
+            return None
+    return result
+
+
+def entered(result):
+    """Enter what a verb returned, if it is a stream or a subscription."""
+    if hasattr(result, "__enter__"):
+        with result:
+            return None
+    return result
+
+
+def refused(outcomes, kind, words):
+    """All of these outcomes of verbs must be errors of this kind with these words."""
+    wrong = {
+        name: outcome
+        for name, outcome in outcomes.items()
+        if not isinstance(outcome, kind) or words not in str(outcome)
+    }
+    assert wrong == {}
+
+
+# How to call all verbs, per host
+
+
+async def call_on_trio(runtime):
+    outcomes = {}
+    for name, call in verbs_of(runtime):
+        try:
+            with trio.fail_after(SECONDS):
+                outcomes[name] = await finished(call())
+        except Exception as error:  # noqa: BLE001 - the test judges it
+            outcomes[name] = error
+    return outcomes
+
+
+def call_blocking(runtime):
+    outcomes = {}
+    with ThreadPoolExecutor(1) as threads:
+        for name, call in verbs_of(runtime):
+            called = threads.submit(lambda call=call: entered(call()))
+            outcomes[name] = called.exception(SECONDS) or called.result()
+    return outcomes
+
+
+async def call_on_asyncio(runtime):
+    outcomes = {}
+    for name, call in verbs_of(runtime):
+        try:
+            outcomes[name] = await asyncio.wait_for(finished(call()), SECONDS)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the test judges it
+            outcomes[name] = error
+    return outcomes
+
+
+def break_store(path):
+    """Let the next write of a store fail for good."""
+    path.with_name(f"{path.name}-wal").unlink()
+
+
+# The end of the block
+
+
+async def test_on_trio_every_verb_says_that_the_runtime_has_ended(path):
+    async with open_runtime(path, agent=echo) as runtime:
+        await runtime.ask("k", "hello")
+    refused(await call_on_trio(runtime), ActorStopped, "the runtime has ended")
+    await runtime.wait_stopped()
+
+
+def test_in_a_script_every_verb_says_that_the_runtime_has_ended(path):
+    with start_runtime(path, agent=echo) as runtime:
+        runtime.ask("k", "hello")
+    refused(call_blocking(runtime), ActorStopped, "the runtime has ended")
+    runtime.wait_stopped()
+
+
+def test_on_asyncio_every_verb_says_that_the_runtime_has_ended(path):
+    async def main():
+        async with open_runtime_asyncio(path, agent=echo) as runtime:
+            await runtime.ask("k", "hello")
+        outcomes = await call_on_asyncio(runtime)
+        await runtime.wait_stopped()
+        return outcomes
+
+    refused(asyncio.run(main()), ActorStopped, "the runtime has ended")
+
+
+# A store that has failed
+
+
+async def test_on_trio_every_verb_says_that_the_store_has_failed(path):
+    with pytest.raises(StoreFailed):
+        async with open_runtime(path, agent=echo) as runtime:
+            await runtime.ask("k", "hello")
+            break_store(path)
+            await runtime.ask("k", "hello")
+    refused(await call_on_trio(runtime), StoreFailed, "removed or replaced")
+    with pytest.raises(StoreFailed, match="removed or replaced"):
+        await runtime.wait_stopped()
+
+
+def test_in_a_script_every_verb_says_that_the_store_has_failed(path):
+    with pytest.raises(StoreFailed), start_runtime(path, agent=echo) as runtime:
+        runtime.ask("k", "hello")
+        break_store(path)
+        with pytest.raises(StoreFailed):
+            runtime.ask("k", "hello")
+        refused(call_blocking(runtime), StoreFailed, "removed or replaced")
+        with pytest.raises(StoreFailed, match="removed or replaced"):
+            runtime.wait_stopped()
+    refused(call_blocking(runtime), StoreFailed, "removed or replaced")
+
+
+def test_on_asyncio_every_verb_says_that_the_store_has_failed(path):
+    outcomes = []
+
+    async def main():
+        async with open_runtime_asyncio(path, agent=echo) as runtime:
+            await runtime.ask("k", "hello")
+            break_store(path)
+            with pytest.raises(StoreFailed):
+                await runtime.ask("k", "hello")
+            outcomes.append(await call_on_asyncio(runtime))
+            with pytest.raises(StoreFailed, match="removed or replaced"):
+                await runtime.wait_stopped()
+
+    with pytest.raises(StoreFailed):
+        asyncio.run(main())
+    refused(outcomes[0], StoreFailed, "removed or replaced")
+
+
+# A drain inside the block
+
+
+def answered_or_refused(outcomes):
+    """After a drain, verbs that read still work; those that need an actor are refused."""
+    wrong = {
+        name: outcome
+        for name, outcome in outcomes.items()
+        if isinstance(outcome, BaseException) and not isinstance(outcome, HermesError)
+    }
+    assert wrong == {}
+    for name in ("ask", "stream", "submit"):
+        [outcome] = [outcomes[each] for each in outcomes if each.endswith(f"Runtime.{name}")]
+        assert isinstance(outcome, Draining)
+
+
+async def test_on_trio_a_drain_stops_the_runtime(path):
+    async with open_runtime(path, agent=echo) as runtime:
+        await runtime.ask("k", "hello")
+        await runtime.drain()
+        await runtime.wait_stopped()
+        answered_or_refused(await call_on_trio(runtime))
+        assert len(await runtime.conversation("k").history()) == 2
+
+
+def test_in_a_script_a_drain_stops_the_runtime(path):
+    with start_runtime(path, agent=echo) as runtime:
+        runtime.ask("k", "hello")
+        waiting = threading.Thread(target=runtime.wait_stopped)
+        waiting.start()
+        runtime.drain()
+        waiting.join(SECONDS)
+        assert not waiting.is_alive()
+        answered_or_refused(call_blocking(runtime))
+
+
+def test_on_asyncio_a_drain_stops_the_runtime(path):
+    async def main():
+        async with open_runtime_asyncio(path, agent=echo) as runtime:
+            await runtime.ask("k", "hello")
+            waiting = asyncio.create_task(runtime.wait_stopped())
+            await runtime.drain()
+            await asyncio.wait_for(waiting, SECONDS)
+            return await call_on_asyncio(runtime)
+
+    answered_or_refused(asyncio.run(main()))
+
+
+# Waiting for the end
+
+
+async def test_on_trio_those_who_wait_for_the_end_are_told_why_it_came(path):
+    ended = []
+
+    async def watch(runtime):
+        try:
+            await runtime.wait_stopped()
+        except StoreFailed as error:
+            ended.append(error)
+
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(StoreFailed):
+            async with open_runtime(path, agent=echo) as runtime:
+                nursery.start_soon(watch, runtime)
+                await runtime.ask("k", "hello")
+                break_store(path)
+                await runtime.ask("k", "hello")
+    assert len(ended) == 1
+
+
+async def test_an_error_of_the_host_is_no_failure_of_the_runtime(path):
+    with pytest.raises(ZeroDivisionError):
+        async with open_runtime(path, agent=echo) as runtime:
+            raise ZeroDivisionError
+    await runtime.wait_stopped()
+
+
+def test_on_asyncio_a_host_is_told_that_its_store_failed_although_it_calls_nothing(path):
+    async def main():
+        async with open_runtime_asyncio(path, agent=echo, sweep_interval=0.05) as runtime:
+            break_store(path)
+            with pytest.raises(StoreFailed):
+                await asyncio.wait_for(runtime.wait_stopped(), SECONDS)
+
+    with pytest.raises(StoreFailed):
+        asyncio.run(main())
+
+
+def test_streams_and_subscriptions_of_a_runtime_that_has_ended_can_be_closed(path):
+    with start_runtime(path, agent=echo) as runtime:
+        stream = runtime.stream("k", "hello").__enter__()
+        events = runtime.subscribe().__enter__()
+    stream.__exit__(None, None, None)
+    events.close()
+
+
+def test_a_script_that_calls_a_verb_in_the_thread_of_the_runtime_is_refused(path):
+    errors = []
+
+    async def agent(turn):
+        try:
+            runtime.conversation("other").history()
+        except HermesError as error:
+            errors.append(error)
+        return "refused"
+
+    with start_runtime(path, agent=agent) as runtime:
+        assert runtime.ask("k", "hello").text == "refused"
+    assert len(errors) == 1
