@@ -32,7 +32,11 @@ class ExpiryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A session: one transcript, with its origin, its end and its totals."""
+    """A session: one transcript, with its origin, its end and its totals.
+
+    `model`, `api_call_count` and the token counts are those of its turns; `cost` includes summaries
+    and titles.
+    """
 
     id: str
     source: str
