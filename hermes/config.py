@@ -97,8 +97,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """
     idle_timeout: Seconds = 900.0
     """Seconds after which an idle conversation is removed from memory. Its data is kept."""
-    max_agents: PositiveInt = 128
-    """Agents to keep in the cache; the least recently used ones are closed first."""
+    max_agents: NonNegativeInt = 128
+    """Agents to keep in the cache; the least recently used ones are closed first.
+
+    Agents of running turns are kept in any case.
+    """
     transcript_bytes: NonNegativeInt = 64 * 1024 * 1024
     """Bytes of transcripts to keep in memory; the least recently used ones are dropped first."""
     max_attempts: PositiveInt = 3

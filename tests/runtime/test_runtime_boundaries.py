@@ -631,7 +631,6 @@ async def test_eviction_fires_nothing_and_the_conversation_continues(start, reco
     ) as runtime:
         first = await runtime.ask("k", "hello")
         await inspect(runtime).wait_idle("k")
-        runtime.admin.passivate()
         assert runtime.conversation("k").snapshot() is None
         again = await runtime.ask("k", "more")
         await runtime.wait_hooks()
