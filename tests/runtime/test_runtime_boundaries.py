@@ -472,7 +472,7 @@ def hang_plainly(session_id, platform, boundary_id):
 
 async def main():
     hook = hang if kind == "coroutine" else hang_plainly
-    policy = ExpiryPolicy(mode="idle" if how == "expiry" else "none", idle_minutes=0)
+    policy = ExpiryPolicy(mode="idle" if how == "expiry" else "none", idle_minutes=1e-9)
     async with open_runtime(
         path,
         build_agent=lambda _: ScriptedAgent(),
