@@ -120,5 +120,5 @@ class Admin:
         )
 
     def passivate(self) -> None:
-        """End idle actors and enforce the bounds now; the runtime also does so by itself."""
+        """End actors that were idle for too long; the runtime also does so by itself."""
         self._supervisor.passivate()

@@ -12,6 +12,7 @@ from hermes.actors.admin import Admin
 from hermes.actors.admission.access import AccessPolicy
 from hermes.actors.admission.gate import Admission
 from hermes.actors.auto_title import AutoTitler
+from hermes.actors.cache_limits import CacheLimits
 from hermes.actors.compression.compressor import SessionCompressor
 from hermes.actors.context import RuntimeContext
 from hermes.actors.conversation import Conversation
@@ -211,6 +212,7 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
             nursery=nursery,
             metrics=metrics,
             bus=bus,
+            caches=CacheLimits(config.max_agents, config.transcript_bytes),
             auto_titler=None
             if titler is None
             else AutoTitler(nursery, store, titler, bus.publish, redact or str),
