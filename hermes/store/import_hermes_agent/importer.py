@@ -259,8 +259,7 @@ def _update_session(
     tx.run(
         "UPDATE sessions SET seq = ?, message_count = ?, tool_call_count = ?, "
         "revision = revision + 1, rewrites = rewrites + ?, last_active = ?, ended_at = ?, "
-        "end_reason = ?, archived_at = ?, subagent = iif(kind = 'compression', subagent, ?), "
-        "title = ?, model = ? WHERE no = ?",
+        "end_reason = ?, archived_at = ?, title = ?, model = ? WHERE no = ?",
         seq,
         len(live),
         codec.tool_calls_in(live),
@@ -268,13 +267,15 @@ def _update_session(
         session.last_active,
         *ended,
         session.archived_at,
-        int(session.kind == "subagent"),
         transfer.unused_title(tx, session.title),
         session.model,
         no,
     )
     if session.system_prompt is not None:
         sessions.set_system_prompt(tx, session.id, session.system_prompt)
+    if session.kind == "subagent":  # an earlier version did not mark it
+        for each in lineage.get_compression_lineage(tx, session.id):
+            tx.run("UPDATE sessions SET subagent = 1 WHERE id = ?", each)
 
 
 class _RouteImport:

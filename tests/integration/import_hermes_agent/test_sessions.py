@@ -270,20 +270,36 @@ def test_subagents_are_hidden_with_their_continuations(home, store):
 
 def test_a_copy_that_an_earlier_version_imported_gets_the_marks(home, store):
     home.session("parent", "x", archived=1)
-    home.session("sub", "x", parent_session_id="parent")
+    home.session("sub", "x", parent_session_id="parent", ended_at=NOW, end_reason="compression")
+    home.session("sub-2", "x", parent_session_id="sub")
+    home.say("parent", "heron", active=0, compacted=1)
     run_import(store, home)
+    before = dump(store)
 
     def as_imported_before(tx):
         tx.run("UPDATE sessions SET subagent = 0, archived_at = NULL")
+        tx.run("UPDATE messages SET compacted = 0")
         for name in ("parent", "sub"):
             copy = importer._copy_digest(tx, name)
             tx.run("UPDATE meta SET value = ? WHERE key = ?", f"earlier {copy}", f"imported:{name}")
 
     store.transact(as_imported_before)
-    assert listed(store) == {"parent", "sub"}
+    assert listed(store) == {"parent", "sub-2"}
     assert run_import(store, home).updated == 2
     assert listed(store) == set()
     assert store.get_session("sub").kind == "subagent"
+    assert [hit.compacted for hit in store.search_messages("heron")] == [True]
+    assert dump(store)["all_messages"] == before["all_messages"]
+
+
+def test_a_subagent_s_continuation_that_has_changed_stays_hidden(home, store):
+    home.session("parent", "x")
+    home.session("sub", "x", parent_session_id="parent", ended_at=NOW, end_reason="compression")
+    home.session("sub-2", "x", parent_session_id="sub")
+    run_import(store, home)
+    home.say("sub-2", "more")
+    assert run_import(store, home).updated == 1
+    assert listed(store) == {"parent"}
 
 
 # The clean-up after an import
