@@ -113,6 +113,7 @@ if TYPE_CHECKING:
         ToolCall as ToolCall,
         TurnResult as TurnResult,
         Usage as Usage,
+        WaitingMessage as WaitingMessage,
         WhenBusy as WhenBusy,
     )
     from hermes.protocols import (
@@ -160,7 +161,7 @@ _NAMES = {
     "messages": "AgentSpec ConversationSettings CostTotals ExpiryPolicy Hooks Inbound JsonObject "
     "Message OutboxRow Receipt Reply RunningTurnInfo SearchHit Session SessionChange SessionMatch "
     "SessionSummary Snapshot Source Status StoreStats StoredMessage Title ToolCall TurnResult "
-    "Usage WhenBusy",
+    "Usage WaitingMessage WhenBusy",
     "protocols": "Adapter Agent Build Compressor Describe HasAccount HasLimit HasLocal RunsOnTrio "
     "Summary SummaryRequest SupportsAbandon SupportsAclose SupportsReady TitleRequest Titler Turn",
     "session_keys": "session_key",

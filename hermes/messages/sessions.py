@@ -12,7 +12,8 @@ from hermes.messages.outbox import InboxReply
 from hermes.messages.transcript import Head, JsonObject, Message
 from hermes.validation import Validated
 
-SessionKind: TypeAlias = Literal["new", "compression", "branch", "fork", "import"]
+SessionKind: TypeAlias = Literal["new", "compression", "branch", "fork", "import", "subagent"]
+"""How a session came about. Sessions of subagents are hidden from lists by default."""
 HookEvent: TypeAlias = Literal["on_session_finalize", "on_session_reset", "on_session_switch"]
 Hooks: TypeAlias = Mapping[HookEvent, Sequence[Any]]
 """The functions to call at each kind of boundary, plain or async."""
@@ -69,6 +70,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     cache_write_tokens: int
     reasoning_tokens: int
     cost: float
+    archived_at: float | None = None
+    """When the conversation was archived, which hides it from lists; None if it was not."""
     system_prompt: str | None = None
     model_config: JsonObject | None = None
 
@@ -267,6 +270,10 @@ class Imported(msgspec.Struct, frozen=True):
     """Sessions that were already present."""
     forks: tuple[str, ...] = ()
     """Second compression children, imported as forks."""
+    finalized_orphans: tuple[str, ...] = ()
+    """Compression children without a turn that were ended after the import."""
+    pruned_ghosts: tuple[str, ...] = ()
+    """Empty sessions that were deleted after the import."""
 
 
 class Pruned(msgspec.Struct, frozen=True):
