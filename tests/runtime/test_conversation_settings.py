@@ -42,6 +42,17 @@ async def test_a_change_reaches_the_next_agent_and_turn(start):
         assert builder.agents[1].turns[-1].settings == ConversationSettings()
 
 
+@pytest.mark.parametrize("change", [{"agent": "poet"}, {"model": "m"}, {"metadata": {"n": 1}}])
+async def test_each_change_rebuilds_the_agent_once(start, change):
+    async with start() as runtime:
+        await runtime.ask("k", "hello")
+        await runtime.conversation("k").configure(**change)
+        assert await reasons(runtime, "k", "k") == ["signature", None]
+        await runtime.conversation("k").configure(**dict.fromkeys(change))
+        assert await reasons(runtime, "k", "k") == ["signature", None]
+        assert runtime.conversation("k").snapshot().signature == DEFAULT_SIGNATURE
+
+
 async def test_what_is_not_passed_stays_and_none_restores_the_default(start):
     async with start() as runtime:
         conversation = runtime.conversation("k")
