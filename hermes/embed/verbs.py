@@ -124,6 +124,8 @@ class ConversationVerbs(Proxy[Conversation]):
     compress: Final = verb(Conversation.compress)
     close: Final = verb(Conversation.close)
     set_agent: Final = verb(Conversation.set_agent)
+    settings: Final = verb(Conversation.settings)
+    configure: Final = verb(Conversation.configure)
     title: Final = verb(Conversation.title)
     set_title: Final = verb(Conversation.set_title)
     status: Final = verb(Conversation.status)

@@ -10,6 +10,7 @@ import msgspec
 from hermes.events import AgentEvent
 from hermes.messages import (
     AgentSpec,
+    ConversationSettings,
     CostTotals,
     Message,
     SearchHit,
@@ -47,6 +48,11 @@ class Turn(Protocol):
     @property
     def source(self) -> Source:
         """Where the first message of the turn came from."""
+        ...
+
+    @property
+    def settings(self) -> ConversationSettings:
+        """The settings of the conversation when the turn began, see `Conversation.configure`."""
         ...
 
     @property
