@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from hermes.actors.conversation import Conversation as Conversation
     from hermes.actors.event_bus import Subscription as Subscription
+    from hermes.actors.intake import MessageOptions as MessageOptions
     from hermes.actors.runtime import AdapterState as AdapterState, Runtime as Runtime
     from hermes.actors.stream import Stream as Stream
     from hermes.config import (
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
         NotInLineage as NotInLineage,
         OutcomeUnknown as OutcomeUnknown,
         Overloaded as Overloaded,
+        ReplyTimeout as ReplyTimeout,
         RetryAfter as RetryAfter,
         SessionEnded as SessionEnded,
         StoreBusy as StoreBusy,
@@ -142,8 +144,9 @@ _NAMES = {
     "embed": "embed",
     "errors": "errors ActorStopped AlreadyAnswered BadImport CompressorFailed ContextOverflow "
     "Draining EventConflict HasContinuation HermesError MessageRefused NotAdmitted NotApproved "
-    "NotInLineage OutcomeUnknown Overloaded RetryAfter SessionEnded StoreBusy StoreError "
-    "StoreFailed StoreFull StoreInUse StoreRefused TurnClosed UnknownSession Unsendable WaitCircle",
+    "NotInLineage OutcomeUnknown Overloaded ReplyTimeout RetryAfter SessionEnded StoreBusy "
+    "StoreError StoreFailed StoreFull StoreInUse StoreRefused TurnClosed UnknownSession Unsendable "
+    "WaitCircle",
     "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope Notice ReasoningDelta "
     "RuntimeEvent SessionMoved Steered TextDelta TitleChanged ToolFinished ToolStarted TurnEnded "
     "TurnStarted",
@@ -151,6 +154,7 @@ _NAMES = {
     "actors.admission.access": "AccessPolicy PlatformRules",
     "actors.conversation": "Conversation",
     "actors.event_bus": "Subscription",
+    "actors.intake": "MessageOptions",
     "actors.runtime": "AdapterState Runtime",
     "actors.stream": "Stream",
     "config": "CompressionConfig Config RateLimit",

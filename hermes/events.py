@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from hermes.messages import Approval, BuildReason, Message, Reply, ToolCall
+from hermes.messages import Approval, BuildReason, JsonObject, Message, Reply, ToolCall
 
 
 def _snake_case(name: str) -> str:
@@ -65,7 +65,7 @@ class TurnStarted(Event, frozen=True):
     """The agent starts.
 
     `build_reason` says why it had to be built; None if the cached agent is reused. `waited` is the
-    time in seconds since the first message was accepted.
+    time in seconds since the first message was accepted. `metadata` is that of the messages.
     """
 
     turn_id: int
@@ -73,6 +73,7 @@ class TurnStarted(Event, frozen=True):
     build_reason: BuildReason | None
     inbox_ids: tuple[int, ...] = ()
     waited: float = 0.0
+    metadata: JsonObject = msgspec.field(default_factory=dict)
 
 
 class Steered(Event, frozen=True):
@@ -111,6 +112,11 @@ class TurnEnded(Event, frozen=True):
     platform: str = "embedded"
     dropped_by: int | None = None
     """The command that cancelled these messages before their turn."""
+
+    @property
+    def metadata(self) -> JsonObject:
+        """The metadata of the messages."""
+        return self.reply.metadata
 
 
 AgentEvent: TypeAlias = (

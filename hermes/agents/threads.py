@@ -17,7 +17,7 @@ from sniffio import current_async_library_cvar
 from hermes import user_code
 from hermes.errors import TurnClosed
 from hermes.events import AgentEvent
-from hermes.messages import CostTotals, Message, SearchHit, Source, StoredMessage, Usage
+from hermes.messages import CostTotals, JsonObject, Message, SearchHit, Source, StoredMessage, Usage
 from hermes.protocols import Turn
 
 R = TypeVar("R")
@@ -146,6 +146,11 @@ class RemoteTurn:
     def source(self) -> Source:
         """Where the first message of the turn comes from."""
         return self._turn.source
+
+    @property
+    def metadata(self) -> JsonObject:
+        """The metadata of the messages."""
+        return self._turn.metadata
 
     @property
     def input(self) -> Sequence[Message]:

@@ -90,6 +90,7 @@ def _bind(
     def bound(*args: P.args, **kwargs: P.kwargs) -> V:
         return run(lambda: original(*args, **kwargs))
 
+    vars(bound).pop("__signature__", None)  # a copy from the function, with `self`
     return bound
 
 

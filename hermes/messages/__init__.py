@@ -36,6 +36,12 @@ from hermes.messages.outbox import (
     OutboxStats as OutboxStats,
     StoreStats as StoreStats,
 )
+from hermes.messages.replies import (
+    BuildReason as BuildReason,
+    Reply as Reply,
+    ReplyStatus as ReplyStatus,
+    Usage as Usage,
+)
 from hermes.messages.sessions import (
     RUNTIME_HOLDER as RUNTIME_HOLDER,
     Boundary as Boundary,
@@ -73,17 +79,13 @@ from hermes.messages.turns import (
     AgentSpec as AgentSpec,
     Approval as Approval,
     ApprovalState as ApprovalState,
-    BuildReason as BuildReason,
     Committed as Committed,
     CostTotals as CostTotals,
     Discarded as Discarded,
-    Reply as Reply,
-    ReplyStatus as ReplyStatus,
     RunningTurnInfo as RunningTurnInfo,
     Snapshot as Snapshot,
     Status as Status,
     ToolCallRecord as ToolCallRecord,
     TurnCommit as TurnCommit,
     TurnResult as TurnResult,
-    Usage as Usage,
 )

@@ -27,7 +27,7 @@ class Source(msgspec.Struct, frozen=True):
     user_name: str | None = None
 
 
-class Inbound(msgspec.Struct, frozen=True):
+class Inbound(msgspec.Struct, frozen=True, omit_defaults=True):
     """A message or command as it arrives.
 
     (platform, account, event_id) identifies it for good. If `per_conversation` is set, the
@@ -52,6 +52,10 @@ class Inbound(msgspec.Struct, frozen=True):
     per_conversation: bool = False
     """Whether the event_id is unique only within its conversation. `ask` and `stream` set it: their
     callers choose ids for one conversation, while the ids of a platform are unique everywhere."""
+
+    metadata: JsonObject = msgspec.field(default_factory=dict)
+    """What the host attached: a small mapping of JSON values. It reaches the turn, its events, the
+    hooks, the log and the reply."""
 
     @property
     def identity(self) -> tuple[str, str, str, str]:

@@ -126,6 +126,7 @@ class TurnLog:
             status=reply.status,
             **({} if turn is None else _turn_values(turn, reply)),
             **({} if reply.error_kind is None else {"error": reply.error_kind}),
+            **({"metadata": reply.metadata} if reply.metadata else {}),
         )
 
 

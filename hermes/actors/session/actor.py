@@ -26,8 +26,8 @@ from hermes.actors.session.policy import decide
 from hermes.actors.session.state import SessionState
 from hermes.actors.session.turn import TurnRunner
 from hermes.errors import AlreadyAnswered, HermesError, StoreFailed
-from hermes.messages import Accepted, InboxRow, Reply, ReplyStatus, Status
-from hermes.outbound import inbox_reply
+from hermes.messages import Accepted, InboxRow, Receipt, Reply, ReplyStatus, Status
+from hermes.outbound import inbox_reply, metadata_of
 from hermes.user_code import contained
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -222,7 +222,9 @@ class SessionActor:
         for row in rows:
             if row.inbox_id not in still_open:
                 self.inbox.release([row])
-                gone = AlreadyAnswered(f"message {row.inbox_id} was answered elsewhere")
+                located = (self.key, self.state.session_id or "", self.state.epoch)
+                receipt = Receipt(row.inbox_id, *located, row.accepted_at)
+                gone = AlreadyAnswered(f"message {row.inbox_id} was answered elsewhere", receipt)
                 self.state.context.bus.fail(row.inbound, gone)
 
     # Messages that are only in the store
@@ -262,7 +264,9 @@ class SessionActor:
 
     async def _park(self, row: InboxRow) -> None:
         """Set a message aside that failed too often, and tell its sender."""
-        log.error("message %d of %s failed %d times", row.inbox_id, self.key, row.attempts)
+        extra = {"metadata": row.inbound.metadata}
+        about = (row.inbox_id, self.key, row.attempts)
+        log.error("message %d of %s failed %d times", *about, extra=extra)
         text = (
             f"I tried {row.attempts} times to answer this and never finished, so I gave up. "
             "Your message is kept; send it again for another try."
@@ -314,6 +318,7 @@ class SessionActor:
             session_id=self.state.session_id or "",
             turn_id=rows[0].inbox_id,
             status=status,
+            metadata=metadata_of(rows),
         )
         self.state.context.bus.reply(rows, reply, dropped_by=dropped_by)
 

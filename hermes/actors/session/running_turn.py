@@ -17,6 +17,7 @@ from hermes.events import AgentEvent, RuntimeEvent, Steered, TextDelta
 from hermes.messages import (
     CostTotals,
     InboxRow,
+    JsonObject,
     Message,
     SearchHit,
     Source,
@@ -24,6 +25,7 @@ from hermes.messages import (
     TurnResult,
     Usage,
 )
+from hermes.outbound import metadata_of
 from hermes.protocols import Store, ToolRecords
 from hermes.redaction import EventRedactor, Redactor, redact_message
 from hermes.session_keys import payer_of
@@ -87,6 +89,11 @@ class RunningTurn:
     @property
     def source(self) -> Source:
         return self.rows[0].inbound.source
+
+    @property
+    def metadata(self) -> JsonObject:
+        """The metadata of all messages of the turn; of equal names the last one counts."""
+        return metadata_of(self.rows)
 
     @property
     def text(self) -> str:

@@ -37,7 +37,7 @@ from hermes.messages import (
     TurnResult,
     Usage,
 )
-from hermes.outbound import reply_rows
+from hermes.outbound import metadata_of, reply_rows
 from hermes.redaction import redact_result
 from hermes.retry import Backoff
 from hermes.transcript.compaction import as_message, is_question
@@ -187,10 +187,10 @@ class TurnRunner:
         agent, attempt.build_reason = await state.cache.get(spec, head)
         state.cache.begin(head)
         attempt.result = TurnResult(interrupted=True)
-        ids = tuple([row.inbox_id for row in turn.rows])
+        ids, metadata = tuple([row.inbox_id for row in turn.rows]), metadata_of(turn.rows)
+        about = (turn.turn_id, head.session_id, attempt.build_reason, ids)
         waited = max(0.0, state.context.wall() - turn.rows[0].accepted_at)
-        started = TurnStarted(turn.turn_id, head.session_id, attempt.build_reason, ids, waited)
-        state.context.bus.publish(state.key, turn.turn_id, started)
+        state.context.bus.publish(state.key, turn.turn_id, TurnStarted(*about, waited, metadata))
         with within(turn.context):
             result = as_result(await agent.run(turn))
         turn.charged.extend(result.usage)  # paid for, even if the rest cannot be stored
@@ -209,10 +209,11 @@ class TurnRunner:
         return attempt
 
     async def _failed(self, turn: RunningTurn, attempt: Attempt, error: BaseException) -> None:
+        about, extra = (turn.turn_id, self._state.key), {"metadata": turn.metadata}
         if isinstance(leaf(error), ContextOverflow):  # expected, and handled
-            log.info("turn %d of %s is too long for its model", turn.turn_id, self._state.key)
+            log.info("turn %d of %s is too long for its model", *about, extra=extra)
         else:
-            log.error("turn %d of %s failed", turn.turn_id, self._state.key, exc_info=error)
+            log.error("turn %d of %s failed", *about, exc_info=error, extra=extra)
         # If the runtime is ending, the turn has not failed: it runs again after the restart.
         await trio.lowlevel.checkpoint_if_cancelled()
         if not self._stopped:
@@ -261,6 +262,7 @@ class TurnRunner:
             build_reason=attempt.build_reason,
             error_kind=attempt.error_kind,
             data=attempt.result.data,
+            metadata=metadata_of(turn.rows),
         )
         for notice in notices:
             bus.publish(key, turn.turn_id, Notice(notice))
@@ -270,7 +272,10 @@ class TurnRunner:
 
     def _refuse(self, turn: RunningTurn, attempt: Attempt, error: BaseException) -> list[Message]:
         """Fail an attempt whose result cannot be stored; returns the input, which is kept."""
-        log.error("the result of turn %d cannot be stored", turn.turn_id, exc_info=error)
+        extra = {"metadata": turn.metadata}
+        log.error(
+            "the result of turn %d cannot be stored", turn.turn_id, exc_info=error, extra=extra
+        )
         attempt.fail(error, self._redacted(describe(error)))
         attempt.rewind_to = None
         turn.context.session_id = attempt.transcript.head.session_id

@@ -71,7 +71,7 @@ def accept(
         raise Overloaded(f"{waiting} messages already wait for {key}; try again later")
     found, expired = routes.current(tx, key), None
     if found is not None and routes.is_overdue(found[0], tx.now):
-        expired = routes.expire(tx, key, found[0].epoch)
+        expired = routes.expire(tx, key, found[0].epoch, inbound.metadata)
         found = routes.current(tx, key)
     route, head = routes.ensure_open(tx, key, found)
     routes.record_message(tx, key, source, policy)
