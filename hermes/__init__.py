@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         NotInLineage as NotInLineage,
         OutcomeUnknown as OutcomeUnknown,
         Overloaded as Overloaded,
+        ReplyNotFound as ReplyNotFound,
         ReplyTimeout as ReplyTimeout,
         RetryAfter as RetryAfter,
         SessionEnded as SessionEnded,
@@ -144,9 +145,9 @@ _NAMES = {
     "embed": "embed",
     "errors": "errors ActorStopped AlreadyAnswered BadImport CompressorFailed ContextOverflow "
     "Draining EventConflict HasContinuation HermesError MessageRefused NotAdmitted NotApproved "
-    "NotInLineage OutcomeUnknown Overloaded ReplyTimeout RetryAfter SessionEnded StoreBusy "
-    "StoreError StoreFailed StoreFull StoreInUse StoreRefused TurnClosed UnknownSession Unsendable "
-    "WaitCircle",
+    "NotInLineage OutcomeUnknown Overloaded ReplyNotFound ReplyTimeout RetryAfter SessionEnded "
+    "StoreBusy StoreError StoreFailed StoreFull StoreInUse StoreRefused TurnClosed UnknownSession "
+    "Unsendable WaitCircle",
     "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope Notice ReasoningDelta "
     "RuntimeEvent SessionMoved Steered TextDelta TitleChanged ToolFinished ToolStarted TurnEnded "
     "TurnStarted",

@@ -116,6 +116,13 @@ class AlreadyAnswered(HermesError):
         return type(self), (str(self), self.receipt)
 
 
+class ReplyNotFound(HermesError, LookupError):
+    """The store has no reply for this message: it is unknown, or was answered long ago.
+
+    Replies are kept for 30 days, and only those of version 0.1 or later.
+    """
+
+
 class ReplyTimeout(HermesError, TimeoutError):
     """The reply took too long. Only the wait ended: the message is answered in any case.
 

@@ -74,6 +74,11 @@ class Conversation:
         options: MessageOptions = {"source": source or self._source, "when_busy": "steer"}
         return (await self._intake.submit(make_inbound(self.session_key, text, options))).receipt
 
+    async def reply_of(self, event_id: str, *, source: Source | None = None) -> Reply | None:
+        """Return the reply to the message with this event id. See `Runtime.reply_of`."""
+        source = source or self._source or Source()
+        return await self._intake.reply_of(self.session_key, event_id, source)
+
     async def interrupt(self) -> bool:
         """Stop the running turn. What it said so far is kept. Returns False if none is running."""
         return await self._intake.interrupt(self.session_key)

@@ -19,11 +19,12 @@ from hermes.actors.session.actor import SessionActor
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.context import TurnContext, current_turn, refuse_circle
-from hermes.errors import AlreadyAnswered, Draining, Overloaded, ReplyTimeout
+from hermes.errors import AlreadyAnswered, Draining, Overloaded, ReplyNotFound, ReplyTimeout
 from hermes.messages import (
     Accepted,
     Inbound,
     JsonObject,
+    MessageOutcome,
     Receipt,
     Reply,
     Source,
@@ -149,6 +150,35 @@ class Intake:
         waiting, timeout = self._waiting_for(session_key), options.get("timeout")
         return Stream(inbound, self.submit, self._context.bus, interrupt, waiting, timeout)
 
+    async def wait(self, receipt: Receipt, seconds: float) -> Reply:
+        """Return the reply to an accepted message, as soon as there is one."""
+        outcome = await self._outcome_of(receipt)
+        if outcome.state != "open":
+            return _reply_in(outcome)
+        if self._supervisor.draining:
+            raise Draining("the runtime is ending; the message is answered after the next start")
+        with self._waiting_for(receipt.session_key):
+            request = self._context.bus.expect(outcome.identity)
+            try:
+                outcome = await self._outcome_of(receipt)  # it may have been closed meanwhile
+                if outcome.state != "open":
+                    return _reply_in(outcome)
+                return await _wait_within(seconds, request, receipt)
+            finally:
+                self._context.bus.forget(outcome.identity, request)
+
+    async def _outcome_of(self, receipt: Receipt) -> MessageOutcome:
+        outcome = await self._context.store.get_outcome(receipt.inbox_id)
+        if outcome is None:
+            raise ReplyNotFound(f"message {receipt.inbox_id} is unknown, or was answered long ago")
+        return outcome
+
+    async def reply_of(self, session_key: str, event_id: str, source: Source) -> Reply | None:
+        """Return the reply to an event; None if there is none, or not yet."""
+        found = (session_key, event_id, source.platform, source.account)
+        outcome = await self._context.store.find_event(*found)
+        return None if outcome is None or outcome.state == "open" else _reply_in(outcome)
+
     async def is_answered(self, receipt: Receipt) -> bool:
         """Whether a message had its turn or was refused."""
         rows = await self._context.store.open_inbox(
@@ -235,6 +265,14 @@ def _check_metadata(metadata: object) -> None:
     raise ValueError(
         f"metadata must be a dict of JSON values, of at most {MAX_METADATA} bytes as JSON"
     )
+
+
+def _reply_in(outcome: MessageOutcome) -> Reply:
+    """Return the reply to a closed message."""
+    if outcome.reply is not None:
+        return outcome.reply
+    inbox_id, note = outcome.receipt.inbox_id, f" ({outcome.note})" if outcome.note else ""
+    raise ReplyNotFound(f"message {inbox_id} was closed without a stored reply{note}")
 
 
 async def _wait_within(seconds: float, request: Request[Reply], receipt: Receipt) -> Reply:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -124,6 +125,31 @@ class Runtime:
         runtime ends before it, and `AlreadyAnswered` if another process closes the message.
         """
         return self._intake.stream(session_key, text, options, interrupt_on_exit=interrupt_on_exit)
+
+    async def wait(
+        self,
+        receipt: Receipt,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - blocking hosts cannot cancel it
+    ) -> Reply:
+        """Return the reply to an accepted message, now or when there is one, also after a restart.
+
+        A message that was cancelled or set aside has a reply, too; its status is "refused".
+        Raises `ReplyNotFound` if the message is unknown or was answered more than 30 days ago,
+        `ReplyTimeout` if the reply takes longer than `timeout` seconds, `WaitCircle` inside a turn
+        of that conversation, and `Draining` or `ActorStopped` if the runtime ends before the reply.
+        """
+        return await self._intake.wait(receipt, math.inf if timeout is None else timeout)
+
+    async def reply_of(
+        self, session_key: str, event_id: str, *, source: Source | None = None
+    ) -> Reply | None:
+        """Return the reply to the message with this event id; None if there is none, or not yet.
+
+        `source` is that of the message: its platform and account belong to the event. Raises
+        `ReplyNotFound` if the message was answered, but its reply was not stored.
+        """
+        return await self._intake.reply_of(session_key, event_id, source or Source())
 
     async def is_answered(self, receipt: Receipt) -> bool:
         """Return whether a message had its turn or was refused."""

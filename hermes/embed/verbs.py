@@ -100,6 +100,8 @@ class RuntimeVerbs:
     ask: Final = verb(Runtime.ask)
     stream: Final = stream_verb(Runtime.stream)
     submit: Final = verb(Runtime.submit)
+    wait: Final = verb(Runtime.wait)
+    reply_of: Final = verb(Runtime.reply_of)
     is_answered: Final = verb(Runtime.is_answered)
     wait_hooks: Final = verb(Runtime.wait_hooks)
     drain: Final = verb(Runtime.drain)
@@ -115,6 +117,7 @@ class ConversationVerbs(Proxy[Conversation]):
 
     ask: Final = verb(Conversation.ask)
     stream: Final = stream_verb(Conversation.stream)
+    reply_of: Final = verb(Conversation.reply_of)
     steer: Final = verb(Conversation.steer)
     interrupt: Final = verb(Conversation.interrupt)
     retry: Final = verb(Conversation.retry)

@@ -24,6 +24,7 @@ from hermes.messages.inbox import (
     Inbound as Inbound,
     InboxRow as InboxRow,
     InboxState as InboxState,
+    MessageOutcome as MessageOutcome,
     Receipt as Receipt,
     Source as Source,
     WhenBusy as WhenBusy,

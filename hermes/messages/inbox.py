@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from hermes.messages.replies import Reply
 from hermes.messages.sessions import Route
 from hermes.messages.transcript import Head, JsonObject, Message
 from hermes.sanitize import scrub
@@ -92,6 +93,19 @@ class InboxRow(msgspec.Struct, frozen=True):
         return Message(
             "user", text, self.accepted_at, inbound.platform_message_id, parts=inbound.parts
         )
+
+
+class MessageOutcome(msgspec.Struct, frozen=True):
+    """What became of an accepted message."""
+
+    receipt: Receipt
+    identity: tuple[str, str, str, str]
+    """The identity of the message, as `Inbound.identity`."""
+    state: InboxState
+    note: str | None = None
+    """Why it was set aside or withdrawn."""
+    reply: Reply | None = None
+    """The reply; None while it is open, and if an earlier version closed it."""
 
 
 class Accepted(msgspec.Struct, frozen=True):

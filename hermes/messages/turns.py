@@ -11,7 +11,7 @@ import attrs
 import msgspec
 
 from hermes.messages.outbox import Outbound
-from hermes.messages.replies import BuildReason, Usage
+from hermes.messages.replies import BuildReason, Reply, Usage
 from hermes.messages.sessions import ExpiryPolicy
 from hermes.messages.transcript import Head, Message, StoredMessage
 
@@ -141,6 +141,8 @@ class TurnCommit(msgspec.Struct, frozen=True, kw_only=True):
     """Take back this message and all after it, up to `upto`, before the rows are added."""
     policy: ExpiryPolicy | None = None
     """When the conversation expires, counted from now."""
+    reply: Reply | None = None
+    """What callers of these messages get, now or later."""
 
 
 class Committed(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ from hermes.messages import (
     InboxReply,
     InboxRow,
     Lease,
+    MessageOutcome,
     OutboxRow,
     Rotated,
     Rotation,
@@ -71,6 +72,16 @@ class InboxStore(Protocol):
         self, inbox_ids: Sequence[int], note: str, *, answer: InboxReply | None = None
     ) -> Awaitable[int]:
         """Set rows aside that cannot be finished. Returns how many."""
+        ...
+
+    def get_outcome(self, inbox_id: int) -> Awaitable[MessageOutcome | None]:
+        """Return what became of a message; None if it is unknown."""
+        ...
+
+    def find_event(
+        self, session_key: str, event_id: str, platform: str, account: str = ""
+    ) -> Awaitable[MessageOutcome | None]:
+        """Return what became of the event of a conversation; None if it is unknown."""
         ...
 
 

@@ -251,19 +251,9 @@ class TurnRunner:
         if isinstance(done, Discarded):
             turn.discarded = True
             return
+        assert commit.reply is not None
+        reply = replace(commit.reply, session_id=done.head.session_id)
         bus, key = self._state.context.bus, self._state.key
-        reply = Reply(
-            text=attempt.text,
-            session_id=done.head.session_id,
-            turn_id=turn.turn_id,
-            status=attempt.status,
-            usage=tuple(commit.usage),
-            error=attempt.result.error,
-            build_reason=attempt.build_reason,
-            error_kind=attempt.error_kind,
-            data=attempt.result.data,
-            metadata=metadata_of(turn.rows),
-        )
         for notice in notices:
             bus.publish(key, turn.turn_id, Notice(notice))
         bus.reply(turn.rows, reply)  # before anything that could fail: the turn is on disk
@@ -288,21 +278,22 @@ class TurnRunner:
         target = attempt.result.session_id or turn.context.session_id
         first, last = turn.rows[0], turn.rows[-1]
         outbox = [each for text in notices for each in reply_rows(first, target, text, "notice")]
+        usage = _in_background(turn.charged) if state.in_background else turn.charged
+        result = attempt.result
+        reply = Reply(
+            text=attempt.text, session_id=target, turn_id=turn.turn_id, status=attempt.status,
+            usage=tuple(usage), error=result.error, build_reason=attempt.build_reason,
+            error_kind=attempt.error_kind, data=result.data, metadata=metadata_of(turn.rows),
+        )  # fmt: skip
         return TurnCommit(
-            session_key=state.key,
-            session_id=head.session_id,
-            epoch=attempt.epoch,
-            revision=head.revision,
-            inbox_ids=[row.inbox_id for row in turn.rows],
-            rows=rows,
-            outbox=[*outbox, *reply_rows(last, target, attempt.text)],
-            usage=_in_background(turn.charged) if state.in_background else turn.charged,
+            session_key=state.key, session_id=head.session_id, epoch=attempt.epoch,
+            revision=head.revision, inbox_ids=[row.inbox_id for row in turn.rows], rows=rows,
+            outbox=[*outbox, *reply_rows(last, target, attempt.text)], usage=usage, reply=reply,
             next_inbox_ids=[row.inbox_id for row in self._inbox.next_turn()],
             rotated_to=None if target == head.session_id else target,
-            upto=attempt.transcript.last_id,
-            rewind_to=attempt.rewind_to,
+            upto=attempt.transcript.last_id, rewind_to=attempt.rewind_to,
             policy=state.context.config.expiry_of(source.platform, source.chat_type),
-        )
+        )  # fmt: skip
 
     async def _commit(self, commit: TurnCommit) -> Committed | Discarded:
         """Commit, and retry while the disk is full or another process holds the file."""

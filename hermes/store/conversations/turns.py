@@ -38,11 +38,9 @@ NEVER = ExpiryPolicy()
 MAX_QUEUED = Config().max_queued
 MAX_BODY = 1_000_000
 """The longest inbound message, in characters of JSON."""
-# An event of one conversation may be stored without a scope: submitted, or by an earlier version.
 FIND_EVENT = (
     "SELECT id, session_key, session_id, epoch, accepted_at, digest FROM inbox "
-    "WHERE platform = ?1 AND account = ?2 AND event_id = ?3 "
-    "AND (scope = ?4 OR (scope = '' AND session_key = ?5)) ORDER BY id LIMIT 1"
+    f"WHERE {inbox.SAME_EVENT}"
 )
 
 
@@ -138,7 +136,7 @@ def commit_turn(tx: Transaction, turn: TurnCommit) -> Committed | Discarded:
     head, added = _store(tx, turn, route.session_id, head)
     replies = [inbox.addressed(reply, route.session_id) for reply in turn.outbox]
     outbox.enqueue(tx, key, min(turn.inbox_ids), replies)
-    inbox.finish(tx, turn.inbox_ids)
+    inbox.finish(tx, turn.inbox_ids, turn.reply, route.session_id)
     inbox.start_inbox(tx, turn.next_inbox_ids)
     routes.record_turn(tx, key, turn.policy)
     return Committed(head, route.epoch, foreign, route.session_id != turn.session_id, added)
