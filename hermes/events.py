@@ -7,7 +7,15 @@ from typing import TypeAlias
 
 import msgspec
 
-from hermes.messages import Approval, BuildReason, JsonObject, Message, Reply, ToolCall
+from hermes.messages import (
+    Approval,
+    BuildReason,
+    JsonObject,
+    Message,
+    Reply,
+    StoredMessage,
+    ToolCall,
+)
 
 
 def _snake_case(name: str) -> str:
@@ -104,6 +112,13 @@ class TitleChanged(Event, frozen=True):
     title: str
 
 
+class MessagePosted(Event, frozen=True):
+    """The agent sent a message unasked. It is on disk."""
+
+    session_id: str
+    message: StoredMessage
+
+
 class TurnEnded(Event, frozen=True):
     """The turn is on disk, or was refused."""
 
@@ -124,7 +139,14 @@ AgentEvent: TypeAlias = (
 )
 """What an agent can emit during a turn."""
 RuntimeEvent: TypeAlias = (
-    AgentEvent | TurnStarted | Steered | Notice | SessionMoved | TitleChanged | TurnEnded
+    AgentEvent
+    | TurnStarted
+    | Steered
+    | Notice
+    | SessionMoved
+    | TitleChanged
+    | MessagePosted
+    | TurnEnded
 )
 """What a stream or a subscription yields."""
 

@@ -79,6 +79,10 @@ class Conversation:
         source = source or self._source or Source()
         return await self._intake.reply_of(self.session_key, event_id, source)
 
+    async def post(self, text: str, *, source: Source | None = None) -> StoredMessage:
+        """Send a message of the agent that nobody asked for. See `Runtime.post`."""
+        return await self._intake.post(self.session_key, text, source or self._source)
+
     async def interrupt(self) -> bool:
         """Stop the running turn. What it said so far is kept. Returns False if none is running."""
         return await self._intake.interrupt(self.session_key)

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from hermes.actors.commands import parse
 from hermes.actors.context import RuntimeContext
 from hermes.actors.kernel.mailbox import Request
+from hermes.actors.session import operations
 from hermes.actors.session.actor import SessionActor
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
@@ -28,6 +29,7 @@ from hermes.messages import (
     Receipt,
     Reply,
     Source,
+    StoredMessage,
     WhenBusy,
 )
 from hermes.transcript.validate import check_depth
@@ -178,6 +180,19 @@ class Intake:
         found = (session_key, event_id, source.platform, source.account)
         outcome = await self._context.store.find_event(*found)
         return None if outcome is None or outcome.state == "open" else _reply_in(outcome)
+
+    async def withdraw(self, receipt: Receipt) -> bool:
+        """Take back a message whose turn has not begun."""
+        return await self.actor(receipt.session_key).withdraw(receipt.inbox_id)
+
+    async def post(self, session_key: str, text: str, source: Source | None) -> StoredMessage:
+        """Send a message of the agent, between two turns."""
+        given: object = text
+        if not (isinstance(given, str) and given):
+            raise ValueError("a post needs a text: a string that is not empty")
+        return await self.request(
+            session_key, lambda actor: operations.post(actor.state, text, source)
+        )
 
     async def is_answered(self, receipt: Receipt) -> bool:
         """Whether a message had its turn or was refused."""

@@ -26,7 +26,7 @@ from hermes.background import open_background
 from hermes.config import Config
 from hermes.context import current_turn, inside_hook
 from hermes.errors import HermesError
-from hermes.messages import Inbound, Receipt, Reply, Source
+from hermes.messages import Inbound, Receipt, Reply, Source, StoredMessage
 from hermes.protocols import Adapter, Build, Compressor, Describe, Store, Titler
 from hermes.redaction import Redact, as_redactor
 
@@ -150,6 +150,25 @@ class Runtime:
         `ReplyNotFound` if the message was answered, but its reply was not stored.
         """
         return await self._intake.reply_of(session_key, event_id, source or Source())
+
+    async def withdraw(self, receipt: Receipt) -> bool:
+        """Take back a message whose turn has not begun. Returns False if it has begun or ended.
+
+        It is not answered, and its text is not kept. Calls that wait for its reply get one with the
+        status "withdrawn". Raises `Draining` while the runtime ends.
+        """
+        return await self._intake.withdraw(receipt)
+
+    async def post(
+        self, session_key: str, text: str, *, source: Source | None = None
+    ) -> StoredMessage:
+        """Send a message of the agent that nobody asked for.
+
+        It is stored in the transcript and delivered like a reply, to `source`; by default to where
+        the last reply was sent. It waits for a running turn. Raises `ValueError` if the text is
+        empty, and what the verbs of a conversation raise.
+        """
+        return await self._intake.post(session_key, text, source)
 
     async def is_answered(self, receipt: Receipt) -> bool:
         """Return whether a message had its turn or was refused."""

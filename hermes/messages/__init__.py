@@ -28,6 +28,7 @@ from hermes.messages.inbox import (
     Receipt as Receipt,
     Source as Source,
     WhenBusy as WhenBusy,
+    Withdrawn as Withdrawn,
 )
 from hermes.messages.outbox import (
     InboxReply as InboxReply,
@@ -71,6 +72,7 @@ from hermes.messages.transcript import (
     Head as Head,
     JsonObject as JsonObject,
     Message as Message,
+    Posted as Posted,
     SearchHit as SearchHit,
     StoredMessage as StoredMessage,
     ToolCall as ToolCall,

@@ -61,10 +61,8 @@ class Inbound(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def identity(self) -> tuple[str, str, str, str]:
         """The unique name of the message, as the store keeps it."""
-        scope = self.session_key if self.per_conversation else ""
-        return (
-            scrub(self.source.platform), scrub(self.source.account), scrub(self.event_id), scope,
-        )  # fmt: skip
+        source, scope = self.source, self.session_key if self.per_conversation else ""
+        return scrub(source.platform), scrub(source.account), scrub(self.event_id), scope
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -106,6 +104,13 @@ class MessageOutcome(msgspec.Struct, frozen=True):
     """Why it was set aside or withdrawn."""
     reply: Reply | None = None
     """The reply; None while it is open, and if an earlier version closed it."""
+
+
+class Withdrawn(msgspec.Struct, frozen=True):
+    """A message that was taken back, and the reply that its callers get."""
+
+    row: InboxRow
+    reply: Reply
 
 
 class Accepted(msgspec.Struct, frozen=True):

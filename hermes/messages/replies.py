@@ -10,7 +10,10 @@ from hermes.messages.transcript import JsonObject
 
 BuildReason: TypeAlias = Literal["cold", "signature", "foreign-write", "evicted", "abandoned"]
 """Why an agent was built instead of reused."""
-ReplyStatus: TypeAlias = Literal["complete", "failed", "interrupted", "refused", "command"]
+ReplyStatus: TypeAlias = Literal[
+    "complete", "failed", "interrupted", "refused", "command", "withdrawn"
+]
+"""How a message was answered; `withdrawn` means that the host took it back before its turn."""
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -19,7 +19,9 @@ from hermes.messages import (
     InboxRow,
     Lease,
     MessageOutcome,
+    Outbound,
     OutboxRow,
+    Posted,
     Rotated,
     Rotation,
     Route,
@@ -28,11 +30,13 @@ from hermes.messages import (
     SessionMatch,
     SessionSummary,
     Skipped,
+    Source,
     StoredMessage,
     StoreStats,
     Transcript,
     TurnCommit,
     Usage,
+    Withdrawn,
 )
 from hermes.protocols.records import AccessStore, ToolRecords
 
@@ -72,6 +76,20 @@ class InboxStore(Protocol):
         self, inbox_ids: Sequence[int], note: str, *, answer: InboxReply | None = None
     ) -> Awaitable[int]:
         """Set rows aside that cannot be finished. Returns how many."""
+        ...
+
+    def withdraw(self, session_key: str, inbox_id: int) -> Awaitable[Withdrawn | None]:
+        """Close an open message without an answer; None if it is not open."""
+        ...
+
+    def post(
+        self, session_key: str, text: str, source: Source, replies: Sequence[Outbound] = ()
+    ) -> Awaitable[Posted]:
+        """Append a text of the assistant to the current session, and enqueue its delivery."""
+        ...
+
+    def last_source(self, session_key: str) -> Awaitable[Source | None]:
+        """Return where the last reply of a conversation was sent, if that is known."""
         ...
 
     def get_outcome(self, inbox_id: int) -> Awaitable[MessageOutcome | None]:

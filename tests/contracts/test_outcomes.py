@@ -9,6 +9,7 @@ from hermes.messages import (
     InboxReply,
     Message,
     MessageOutcome,
+    Outbound,
     Reply,
     Source,
     TurnCommit,
@@ -138,3 +139,78 @@ def test_a_reply_with_half_a_character_is_stored(store):
     accepted = accept(store, "a")
     commit(store, reply_to(accepted, data="\ud800"), accepted)
     assert replies(store, accepted)[0].data == "?"
+
+
+# Messages that are taken back
+
+
+def test_a_withdrawn_message_is_closed_with_a_reply_and_without_its_text(store, sql):
+    accepted = accept(store, "a", metadata={"t": 1})
+    inbox_id = accepted.receipt.inbox_id
+    withdrawn = store.withdraw("k", inbox_id)
+    assert withdrawn.row.inbound == accepted.inbound
+    found = store.get_outcome(inbox_id)
+    assert (found.state, found.note, found.reply) == ("done", "withdrawn", withdrawn.reply)
+    assert (found.reply.status, found.reply.metadata) == ("withdrawn", {"t": 1})
+    assert sql("SELECT body FROM inbox") == [[None]]
+    assert store.open_inbox() == []
+    assert store.accept(accepted.inbound).duplicate
+
+
+def test_only_an_open_message_of_the_key_is_withdrawn(store):
+    accepted = accept(store, "a")
+    inbox_id = accepted.receipt.inbox_id
+    assert store.withdraw("other", inbox_id) is None
+    assert store.withdraw("k", inbox_id + 1) is None
+    commit(store, reply_to(accepted), accepted)
+    assert store.withdraw("k", inbox_id) is None
+    assert replies(store, accepted)[0].status == "complete"
+
+
+# Messages that nobody asked for
+
+
+def said(text, chat="c"):
+    return [Outbound(f"web/{chat}", {"text": text, "session_id": "", "chat_id": chat})]
+
+
+def test_a_post_creates_a_session_and_appends_to_it(store):
+    source = Source("web", "bot", "c", "group", user_id="u")
+    first = store.post("k", "hello", source, said("hello"))
+    session_id = store.get_route("k").session_id
+    session = store.get_session(session_id)
+    assert (session.source, session.chat_id, session.user_id) == ("web", "c", "u")
+    assert (session.session_key, session.message_count) == ("k", 1)
+    assert (first.before.revision, first.head) == (0, session.head)
+    second = store.post("k", "again", Source())
+    assert second.before == first.head
+    assert store.load(session_id).messages == [first.message, second.message]
+    [row] = store.pending_outbox()
+    assert (row.turn_id, row.body["session_id"], row.lane) == (0, session_id, "web/c")
+
+
+def test_a_post_is_stored_completely_or_not_at_all(store, sql):
+    with pytest.raises(TypeError):
+        store.post("k", "hello", Source("web"), [Outbound("lane", {"text": object()})])
+    for table in ("routes", "sessions", "all_messages", "outbox"):
+        assert sql(f"SELECT count(*) FROM {table}") == [[0]]
+
+
+def test_a_post_follows_a_session_that_was_ended(store):
+    accepted = accept(store, "a")
+    commit(store, reply_to(accepted), accepted)
+    store.end_session(accepted.receipt.session_id, "session_reset")
+    posted = store.post("k", "hello", Source())
+    assert posted.head.session_id != accepted.receipt.session_id
+    assert posted.epoch == accepted.receipt.epoch + 1
+
+
+def test_the_last_source_is_that_of_the_last_reply_else_that_of_the_session(store, world):
+    assert store.last_source("k") is None
+    source = Source("web", "bot", "c", "group", "7", "u")
+    store.post("k", "hello", source)
+    assert store.last_source("k") == Source("web", "", "c", "group", "7", "u")
+    body = {"platform": "web", "account": "bot", "chat_id": "d", "user_id": "u", "text": "yo"}
+    store.post("k", "yo", source, [Outbound("lane", body)])
+    store.post("other", "yo", source, said("yo"))
+    assert store.last_source("k") == Source("web", "bot", "d", user_id="u")

@@ -7,7 +7,6 @@ decided at once, in `deliver`, without a checkpoint.
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -45,7 +44,7 @@ class SessionActor:
 
     def __init__(self, key: str, context: RuntimeContext) -> None:
         self.state: SessionState = SessionState(key, context)
-        self.inbox: SessionInbox = SessionInbox()
+        self.inbox: SessionInbox = SessionInbox(merge=context.config.merge_messages)
         self.runner: TurnRunner = TurnRunner(self.state, self.inbox)
         self.last_used: float = 0.0
         self._stopped_for: int | None = None
@@ -99,6 +98,27 @@ class SessionActor:
             inbox.put(row)
         if action == "interrupt" and self.runner.interrupt() and mode == "stops":
             self._stopped_for = row.inbox_id
+
+    async def withdraw(self, inbox_id: int) -> bool:
+        """Close a message whose turn has not begun. Returns False if it has begun or ended."""
+        turn = self.runner.turn
+        row = self.inbox.remove(inbox_id) or (turn and turn.remove(inbox_id))
+        if row is None and self.inbox.knows(inbox_id):
+            return False
+        self.inbox.add([inbox_id])  # until it is closed, it is not fetched from the store either
+        withdrawn = None
+        try:
+            with trio.CancelScope(shield=True):
+                withdrawn = await self.state.context.store.withdraw(self.key, inbox_id)
+        finally:
+            self.inbox.forget(inbox_id)
+            if withdrawn is None:
+                self.wake()  # it may still be open
+        if withdrawn is None:
+            return False
+        self._notify_idle()
+        self.state.context.bus.reply([withdrawn.row], withdrawn.reply)
+        return True
 
     def wake(self) -> None:
         """Tell the actor that the store has messages for it."""
@@ -183,7 +203,7 @@ class SessionActor:
             with trio.move_on_at(until):
                 fresh = await self.inbox.mailbox.take()
                 if not fresh:
-                    return True  # closed: nothing more will arrive
+                    break  # closed: nothing more will arrive
             self.inbox.queue.extend(fresh)
             if self.inbox.urgent is not None or self.inbox.behind:
                 return False
@@ -192,7 +212,7 @@ class SessionActor:
                 break
             if fresh:
                 until = min(started + MAX_LINGER, trio.current_time() + last.inbound.linger)
-        return True
+        return self.inbox.queue[:1] == [row]  # unless it was withdrawn
 
     async def _run_request(self, request: Request[Any]) -> None:
         assert request.work is not None
@@ -240,7 +260,8 @@ class SessionActor:
                 await self._park(row)
         rows = [row for row in unknown if row.attempts < limit]
         if rows:
-            await store.start_inbox(_first_turn(rows))
+            first = inbox.first_turn(rows) or rows[:1]
+            await store.start_inbox([row.inbox_id for row in first])
         inbox.collect()
         fetched = [row for row in rows if not inbox.knows(row.inbox_id)]  # delivered meanwhile
         inbox.add([row.inbox_id for row in fetched])
@@ -346,13 +367,3 @@ class SessionActor:
             context_tokens=used_tokens(state, transcript),
             compression_note=compressor.suspended(history),
         )
-
-
-def _first_turn(rows: Sequence[InboxRow]) -> list[int]:
-    """Return the ids of the rows that are worked on next."""
-    ids = [row.inbox_id for row in itertools.takewhile(_is_message, rows)]
-    return ids or [rows[0].inbox_id]
-
-
-def _is_message(row: InboxRow) -> bool:
-    return not row.inbound.command

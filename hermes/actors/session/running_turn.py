@@ -157,6 +157,12 @@ class RunningTurn:
         self._steering.append(row)
         return True
 
+    def remove(self, inbox_id: int) -> InboxRow | None:
+        """Remove input that the agent has not taken yet; None if there is none with this id."""
+        found = [row for row in self._steering if row.inbox_id == inbox_id]
+        self._steering = [row for row in self._steering if row.inbox_id != inbox_id]
+        return found[0] if found else None
+
     def steered(self) -> list[Message]:
         """Take input that arrived during the turn; from now on this turn answers it."""
         self._require_open()

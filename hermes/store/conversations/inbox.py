@@ -20,6 +20,7 @@ from hermes.messages import (
     Receipt,
     Reply,
     Source,
+    Withdrawn,
 )
 from hermes.sanitize import scrub
 from hermes.store.conversations import codec, outbox
@@ -27,6 +28,10 @@ from hermes.store.transaction import Transaction
 
 decode: Final = msgspec.json.Decoder(Inbound).decode
 """Decode the body of an inbox row."""
+_FINISH = (
+    "UPDATE inbox SET state = 'done', closed_at = ?1, body = NULL, turn_id = ?2, "
+    "reply = iif(id = ?2, ?3, NULL) WHERE id = ?4 AND state = 'open'"
+)
 _decode_reply = msgspec.json.Decoder(Reply).decode
 # An event of one conversation may be stored without a scope: submitted, or by an earlier version.
 SAME_EVENT = (
@@ -127,11 +132,7 @@ def finish(
     that the reply names.
     """
     answered = _stored(reply, session_id)
-    sql = (
-        "UPDATE inbox SET state = 'done', closed_at = ?1, body = NULL, turn_id = ?2, "
-        "reply = iif(id = ?2, ?3, NULL) WHERE id = ?4 AND state = 'open'"
-    )
-    return sum(tx.run(sql, tx.now, *answered, inbox_id) for inbox_id in inbox_ids)
+    return sum(tx.run(_FINISH, tx.now, *answered, inbox_id) for inbox_id in inbox_ids)
 
 
 def _stored(reply: Reply | None, session_id: str | None) -> tuple[int | None, str | None]:
@@ -141,6 +142,26 @@ def _stored(reply: Reply | None, session_id: str | None) -> tuple[int | None, st
     if session_id is not None:
         reply = replace(reply, session_id=session_id)
     return reply.turn_id, codec.encode_json(reply)
+
+
+def withdraw(tx: Transaction, session_key: str, inbox_id: int) -> Withdrawn | None:
+    """Close an open message without an answer, and drop its text; None if it is not open."""
+    row = tx.one(
+        "SELECT id, body, attempts, accepted_at, session_id FROM inbox "
+        "WHERE session_key = ? AND id = ? AND state = 'open'",
+        session_key,
+        inbox_id,
+    )
+    if row is None:
+        return None
+    found = InboxRow(row[0], decode(row[1]), row[2], row[3])
+    metadata = found.inbound.metadata
+    reply = Reply(
+        text="", session_id=row[4], turn_id=inbox_id, status="withdrawn", metadata=metadata
+    )
+    finish(tx, [inbox_id], reply, None)
+    tx.run("UPDATE inbox SET note = 'withdrawn' WHERE id = ?", inbox_id)
+    return Withdrawn(found, reply)
 
 
 def park_inbox(

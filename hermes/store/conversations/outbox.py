@@ -11,17 +11,15 @@ from hermes.store.conversations import codec
 from hermes.store.transaction import Transaction
 
 _COLUMNS = "id, session_key, turn_id, lane, body, state, attempts, recovered, parts_sent"
+_INSERT = "INSERT INTO outbox (session_key, turn_id, lane, body, created_at) VALUES (?, ?, ?, ?, ?)"
 DAY = 86400.0
 
 
 def enqueue(tx: Transaction, session_key: str, turn_id: int, replies: Sequence[Outbound]) -> None:
     """Write the replies of a turn, and add them to `tx.outbox` for sending after the commit."""
-    insert = (
-        "INSERT INTO outbox (session_key, turn_id, lane, body, created_at) VALUES (?, ?, ?, ?, ?)"
-    )
     for reply in replies:
         body = codec.encode_json(reply.body)
-        tx.run(insert, session_key, turn_id, reply.lane, body, tx.now)
+        tx.run(_INSERT, session_key, turn_id, reply.lane, body, tx.now)
         decoded = msgspec.json.decode(body)  # the same value that a later process would read
         fields = (tx.db.last_insert_rowid(), session_key, turn_id, reply.lane, decoded)
         tx.outbox.append(OutboxRow(*fields, "pending", 0, recovered=False))

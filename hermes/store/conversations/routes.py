@@ -9,15 +9,7 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from hermes.errors import UnknownSession
-from hermes.messages import (
-    ExpiryPolicy,
-    Head,
-    InboxReply,
-    JsonObject,
-    Route,
-    SessionMatch,
-    Source,
-)
+from hermes.messages import ExpiryPolicy, Head, InboxReply, JsonObject, Route, SessionMatch, Source
 from hermes.store.conversations import boundaries, inbox, lineage, sessions, titles
 from hermes.store.transaction import Transaction
 
