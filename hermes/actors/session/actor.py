@@ -146,16 +146,11 @@ class SessionActor:
             self._calm.set()
             self._calm = None
 
-    @property
-    def has_session(self) -> bool:
-        """Whether there is a session that hooks could finalize."""
-        return self.state.head is not None and self.state.head.message_count > 0
-
     # The task
 
     async def run(self) -> None:
         """Work until the mailbox is closed."""
-        inbox = self.inbox
+        inbox, caches = self.inbox, self.state.context.caches
         try:
             while True:
                 inbox.collect()
@@ -166,9 +161,11 @@ class SessionActor:
                 elif inbox.queue:
                     await self._step(inbox.queue[0])
                 else:
+                    caches.offer(self.state.cache)
                     self._notify_idle()
                     if not (items := await inbox.mailbox.take()):
                         return
+                    caches.withdraw(self.state.cache)
                     inbox.queue.extend(items)
         finally:
             self._end()
@@ -355,7 +352,7 @@ class SessionActor:
         if await state.context.store.get_route(self.key) is None:
             return status
         head = await state.locate(refresh=True)
-        transcript = await state.cache.transcript(head)
+        transcript = await state.cache.transcript(head, keep=False)  # the actor may have ended
         history = await compressor.state_of(head.session_id)
         return replace(
             status,

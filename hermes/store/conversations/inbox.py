@@ -98,6 +98,12 @@ def start_inbox(tx: Transaction, inbox_ids: Sequence[int]) -> None:
         tx.run("UPDATE inbox SET attempts = attempts + 1 WHERE id = ?", inbox_id)
 
 
+def has_started(tx: Transaction, session_key: str) -> bool:
+    """Return whether a turn was started for an open message of this key."""
+    rows = open_inbox(tx, session_key)
+    return any(row.attempts > 0 and not row.inbound.command for row in rows)
+
+
 def get_outcome(tx: Transaction, inbox_id: int) -> MessageOutcome | None:
     """Return what became of a message; None if there is no row for it (any more)."""
     row = tx.one(
