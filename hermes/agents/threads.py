@@ -20,6 +20,7 @@ from hermes.events import AgentEvent
 from hermes.messages import (
     ConversationSettings,
     CostTotals,
+    JsonObject,
     Message,
     SearchHit,
     Source,
@@ -159,6 +160,11 @@ class RemoteTurn:
     def settings(self) -> ConversationSettings:
         """The settings of the conversation when the turn began."""
         return self._turn.settings
+
+    @property
+    def metadata(self) -> JsonObject:
+        """The metadata of the messages."""
+        return self._turn.metadata
 
     @property
     def input(self) -> Sequence[Message]:

@@ -13,7 +13,7 @@ from anyio.from_thread import BlockingPortal
 
 from hermes.actors.event_bus import Subscription
 from hermes.actors.stream import Stream
-from hermes.messages import Reply
+from hermes.messages import Receipt, Reply
 
 E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
@@ -169,6 +169,11 @@ class BlockingStream(BlockingEvents[Stream]):
     """The events of one message, for a `for` loop. See `hermes.Stream`."""
 
     @property
+    def receipt(self) -> Receipt | None:
+        """The receipt of the message, inside the block."""
+        return None if self._events is None else self._events.receipt
+
+    @property
     def reply(self) -> Reply | None:
         """The reply, after the last event."""
         return None if self._events is None else self._events.reply
@@ -181,6 +186,11 @@ class BlockingStream(BlockingEvents[Stream]):
 
 class AsyncioStream(AsyncioEvents[Stream]):
     """The events of one message, for an `async for` on the host's loop. See `hermes.Stream`."""
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """The receipt of the message, inside the block."""
+        return None if self._events is None else self._events.receipt
 
     @property
     def reply(self) -> Reply | None:

@@ -197,6 +197,8 @@ class Boundary(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     old_session_id: str | None
     new_session_id: str | None
+    metadata: JsonObject = msgspec.field(default_factory=dict)
+    """The metadata of the message that caused it: a command, or the first one after an expiry."""
 
 
 class Lease(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from hermes.messages import (
     AgentSpec,
     ConversationSettings,
     CostTotals,
+    JsonObject,
     Message,
     SearchHit,
     Source,
@@ -23,7 +24,8 @@ from hermes.protocols.records import ToolRecords
 
 Hook: TypeAlias = Callable[..., Any]
 """Called by keyword with `session_id` and `platform`, and with `reason`, `boundary_id`,
-`old_session_id`, `new_session_id` or `transcript` if it has parameters of these names."""
+`old_session_id`, `new_session_id`, `metadata` or `transcript` if it has parameters of these
+names."""
 
 
 class Turn(Protocol):
@@ -53,6 +55,11 @@ class Turn(Protocol):
     @property
     def settings(self) -> ConversationSettings:
         """The settings of the conversation when the turn began, see `Conversation.configure`."""
+        ...
+
+    @property
+    def metadata(self) -> JsonObject:
+        """The metadata of the messages; if several have the same name, that of the last counts."""
         ...
 
     @property

@@ -237,6 +237,11 @@ class StoreVerbs:
     waiting_keys: Final = reads(inbox.waiting_keys)
     start_inbox: Final = writes(inbox.start_inbox)
     park_inbox: Final = writes(inbox.park_inbox)
+    withdraw: Final = writes(inbox.withdraw)
+    post: Final = writes(turns.post)
+    last_source: Final = browses(turns.last_source)
+    get_outcome: Final = reads(inbox.get_outcome)
+    find_event: Final = reads(inbox.find_event)
     answer: Final = writes(inbox.close)
 
     begin_once: Final = writes(tool_records.begin_once)

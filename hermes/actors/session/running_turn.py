@@ -19,6 +19,7 @@ from hermes.messages import (
     ConversationSettings,
     CostTotals,
     InboxRow,
+    JsonObject,
     Message,
     SearchHit,
     Source,
@@ -26,6 +27,7 @@ from hermes.messages import (
     TurnResult,
     Usage,
 )
+from hermes.outbound import metadata_of
 from hermes.protocols import Store, ToolRecords
 from hermes.redaction import EventRedactor, Redactor, redact_message
 from hermes.session_keys import payer_of
@@ -98,6 +100,11 @@ class RunningTurn:
         return ConversationSettings.from_json(self.stored_settings)
 
     @property
+    def metadata(self) -> JsonObject:
+        """The metadata of all messages of the turn; of equal names the last one counts."""
+        return metadata_of(self.rows)
+
+    @property
     def text(self) -> str:
         """The input as one text."""
         return "\n\n".join([message.content or "" for message in self.input])
@@ -158,6 +165,12 @@ class RunningTurn:
             return False
         self._steering.append(row)
         return True
+
+    def remove(self, inbox_id: int) -> InboxRow | None:
+        """Remove input that the agent has not taken yet; None if there is none with this id."""
+        found = [row for row in self._steering if row.inbox_id == inbox_id]
+        self._steering = [row for row in self._steering if row.inbox_id != inbox_id]
+        return found[0] if found else None
 
     def steered(self) -> list[Message]:
         """Take input that arrived during the turn; from now on this turn answers it."""
