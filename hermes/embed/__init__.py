@@ -1,7 +1,7 @@
 """Open a runtime inside a Trio, a synchronous or an asyncio program.
 
 None of these imports trio_asyncio. To read the code: trio_host, proxies, verbs, blocking_host,
-asyncio_host.
+asyncio_host, asyncio_bridge.
 """
 
 from __future__ import annotations

@@ -95,6 +95,8 @@ class _Opened(Proxy[Callable[[], S_co]]):
         self._events: S_co | None = None
         self._unread: deque[object] = deque()
         self._lost = 0
+        self._ended = False
+        """Whether the last event of a stream was taken, so that nothing is left to do."""
 
     @property
     def lost(self) -> int:
@@ -125,7 +127,11 @@ class _Opened(Proxy[Callable[[], S_co]]):
         finally:
             self._lost = self._events.lost
         self._unread += (first, *self._events.take_ready())
+        self._ended = isinstance(self._events, Stream) and self._events.reply is not None
         return True
+
+    def _at_end(self) -> bool:
+        return self._ended and not self._unread  # in this order: `_ended` is set last
 
     def _next(self: _Opened[Events[E]]) -> E:
         return cast("E", self._unread.popleft())
@@ -147,13 +153,16 @@ class BlockingEvents(_Opened[S_co], BlockingProxy[Callable[[], S_co]]):
 
     def __next__(self: BlockingEvents[Events[E]]) -> E:
         while not self._unread:
-            if not self._call(self._fetch):
+            if self._at_end() or not self._call(self._fetch):
                 raise StopIteration
         return self._next()
 
     def close(self) -> None:
         """Stop receiving, as leaving the `with` block does."""
-        self._call(self._close)
+        if self._ended:
+            self._unread.clear()
+        else:
+            self._call(self._close)
 
     def __enter__(self) -> Self:
         self._require_new()
@@ -181,12 +190,15 @@ class AsyncioEvents(_Opened[S_co], AsyncioProxy[Callable[[], S_co]]):
 
     async def __anext__(self: AsyncioEvents[Events[E]]) -> E:
         while not self._unread:
-            if not await self._call(self._fetch):
+            if self._at_end() or not await self._call(self._fetch):
                 raise StopAsyncIteration
         return self._next()
 
     async def aclose(self) -> None:
         """Stop receiving, as leaving the `async with` block does."""
+        if self._ended:
+            self._unread.clear()
+            return
         # Frameworks such as Starlette cancel every await of a request whose client has gone.
         with anyio.CancelScope(shield=True):
             await self._call(self._close)
