@@ -105,8 +105,8 @@ async def open_runtime_asyncio(
       closed when its turn has ended.
     - Parts with `on_trio = True` (see `RunsOnTrio`) run on the runtime's own loop, which is Trio's.
       All agents, compressors, titlers and adapters that come with Hermes have it.
-    - Plain functions (`agent_spec`, `redact` and plain builders) are called in the runtime's thread,
-      plain hooks in a worker thread.
+    - Plain functions (`agent_spec`, `redact` and plain builders) are called in the runtime's
+      thread, plain hooks in a worker thread.
     - `setup` is for parts that must be opened on Trio, such as `chat_agents`. It is a function that
       returns an async context manager; that is entered on the runtime's own loop before the runtime
       opens, and left after it has closed. It yields a dictionary of further options, whose parts
