@@ -163,7 +163,10 @@ class SupportsAbandon(Protocol):
 
 @runtime_checkable
 class RunsOnTrio(Protocol):
-    """An agent, compressor or titler that runs on Trio even if the host is on asyncio."""
+    """A part that runs on Trio, the runtime's own loop, even if the host is on asyncio.
+
+    Agents, compressors, titlers and adapters may set it.
+    """
 
     @property
     def on_trio(self) -> bool:
