@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+from msgspec import UNSET, UnsetType
 
 from hermes.actors.context import RuntimeContext
-from hermes.actors.intake import Intake, make_inbound
+from hermes.actors.intake import Intake, MessageOptions, make_inbound, takes_options
 from hermes.actors.session import operations
 from hermes.actors.session.actor import SessionActor
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.messages import (
-    JsonObject,
+    ConversationSettings,
     Receipt,
     Reply,
     SearchHit,
@@ -22,7 +25,6 @@ from hermes.messages import (
     Status,
     StoredMessage,
     Title,
-    WhenBusy,
 )
 
 
@@ -56,41 +58,36 @@ class Conversation:
 
     # Messages
 
-    async def ask(
-        self,
-        text: str,
-        *,
-        source: Source | None = None,
-        parts: Sequence[JsonObject] | None = None,
-        when_busy: WhenBusy | None = None,
-        event_id: str | None = None,
-    ) -> Reply:
+    @takes_options
+    async def ask(self, text: str = "", **options: Unpack[MessageOptions]) -> Reply:
         """Send a message and wait for the reply. See `Runtime.ask`."""
-        inbound = make_inbound(
-            self.session_key, text, source or self._source, parts, when_busy, event_id
-        )
-        return await self._intake.ask(inbound)
+        return await self._intake.ask(self.session_key, text, self._with_source(options))
 
+    @takes_options
     def stream(
-        self,
-        text: str,
-        *,
-        source: Source | None = None,
-        parts: Sequence[JsonObject] | None = None,
-        when_busy: WhenBusy | None = None,
-        event_id: str | None = None,
-        interrupt_on_exit: bool = False,
+        self, text: str = "", *, interrupt_on_exit: bool = False, **options: Unpack[MessageOptions]
     ) -> Stream:
         """Send a message and iterate over the events until the reply. See `Runtime.stream`."""
-        inbound = make_inbound(
-            self.session_key, text, source or self._source, parts, when_busy, event_id
+        return self._intake.stream(
+            self.session_key, text, self._with_source(options), interrupt_on_exit=interrupt_on_exit
         )
-        return self._intake.stream(inbound, interrupt_on_exit=interrupt_on_exit)
+
+    def _with_source(self, options: MessageOptions) -> MessageOptions:
+        return {**options, "source": options.get("source") or self._source}
 
     async def steer(self, text: str, *, source: Source | None = None) -> Receipt:
         """Send a message into the running answer; if none is running, it is a normal message."""
-        inbound = make_inbound(self.session_key, text, source or self._source, None, "steer", None)
-        return (await self._intake.submit(inbound)).receipt
+        options: MessageOptions = {"source": source or self._source, "when_busy": "steer"}
+        return (await self._intake.submit(make_inbound(self.session_key, text, options))).receipt
+
+    async def reply_of(self, event_id: str, *, source: Source | None = None) -> Reply | None:
+        """Return the reply to the message with this event id. See `Runtime.reply_of`."""
+        source = source or self._source or Source()
+        return await self._intake.reply_of(self.session_key, event_id, source)
+
+    async def post(self, text: str, *, source: Source | None = None) -> StoredMessage:
+        """Send a message of the agent that nobody asked for. See `Runtime.post`."""
+        return await self._intake.post(self.session_key, text, source or self._source)
 
     async def interrupt(self) -> bool:
         """Stop the running turn. What it said so far is kept. Returns False if none is running."""
@@ -151,11 +148,12 @@ class Conversation:
 
         `focus` tells the compressor what matters. With `keep_exchanges`, that many of the last
         exchanges are kept as they are. If nothing was compressed, `changed` is False and `detail`
-        says why.
+        says why; for example if another call or a turn compressed it while this call waited.
         """
+        asked_at = self._context.wall()
         return await self._intake.request(
             self.session_key,
-            lambda actor: operations.compress(actor.state, focus, keep_exchanges),
+            lambda actor: operations.compress(actor.state, focus, keep_exchanges, asked_at),
         )
 
     async def close(self, *, reason: str = "closed") -> SessionChange:
@@ -172,7 +170,34 @@ class Conversation:
 
         await self._intake.request(self.session_key, set_agent)
 
-    # Information; nothing here waits for a running turn
+    # Information and settings; nothing here waits for a running turn
+
+    async def settings(self) -> ConversationSettings:
+        """Return the settings of the conversation."""
+        route = await self._supervisor.store.get_route(self.session_key)
+        return ConversationSettings.from_json(None if route is None else route.settings)
+
+    async def configure(
+        self,
+        *,
+        agent: str | UnsetType | None = UNSET,
+        model: str | UnsetType | None = UNSET,
+        metadata: Mapping[str, Any] | UnsetType | None = UNSET,
+    ) -> ConversationSettings:
+        """Change the settings of the conversation, and return all of them.
+
+        What is not passed stays as it is; None restores the default. The settings are kept in the
+        store and apply from the next turn on, in every session of this key. They reach
+        `build_agent` in `AgentSpec.conversation`, with `model` in `AgentSpec.model`, and agents in
+        `Turn.settings`. Raises `ValueError` if a value cannot be stored, and `Draining` while the
+        runtime ends.
+        """
+        state = self._intake.actor(self.session_key).state
+        settings = await self._supervisor.store.configure(
+            self.session_key, agent=agent, model=model, metadata=metadata
+        )
+        state.settings = None if settings == ConversationSettings() else settings.to_json()
+        return settings
 
     async def title(self) -> Title:
         """Return the title; `pending` until the session has a row to store it in.
@@ -200,22 +225,60 @@ class Conversation:
         actor = self._supervisor.find(self.session_key)
         return None if actor is None else actor.state.cache.snapshot
 
-    async def history(self, *, include_rewound: bool = False) -> list[StoredMessage]:
-        """Return the transcript of the current session.
+    async def history(
+        self,
+        *,
+        limit: int | None = None,
+        before: int | None = None,
+        after: int | None = None,
+        lineage: bool = False,
+        include_rewound: bool = False,
+        include_waiting: bool = False,
+    ) -> list[StoredMessage]:
+        """Return the transcript of the current session, or a page of it, oldest message first.
 
-        `include_rewound` also returns rows that were taken back.
+        With `limit`, the latest messages are returned; those before the id `before` for the page
+        before that, or those after the id `after`. Pages stay the same while messages are added.
+        With `lineage`, the sessions before a compression come first; a session after one begins
+        with a summary and copies of the messages that were kept.
+
+        `include_rewound` also returns rows that were taken back. `include_waiting` adds a
+        `WaitingMessage` for each message that is accepted but not answered. Raises `ValueError`
+        for a `limit` below 1 or if both `before` and `after` are given.
         """
-        store = self._supervisor.store
-        route = await store.get_route(self.session_key)
-        if route is None or await store.get_session(route.session_id) is None:
-            return []
-        return await store.get_messages(route.session_id, include_rewound=include_rewound)
+        return await self._supervisor.store.get_history(
+            self.session_key, limit=limit, before=before, after=after, lineage=lineage,
+            include_rewound=include_rewound, include_waiting=include_waiting,
+        )  # fmt: skip
 
-    async def sessions(self, *, limit: int = 20, offset: int = 0) -> list[SessionSummary]:
-        """Return the sessions of this key, latest activity first."""
+    async def sessions(
+        self,
+        *,
+        include_subagents: bool = False,
+        include_archived: bool = False,
+        limit: int = 20,
+        offset: int = 0,
+    ) -> list[SessionSummary]:
+        """Return the sessions of this key, latest activity first.
+
+        Sessions of subagents and archived ones are left out unless they are asked for.
+        """
         return await self._supervisor.store.list_sessions(
-            session_key=self.session_key, limit=limit, offset=offset
-        )
+            session_key=self.session_key, include_subagents=include_subagents,
+            include_archived=include_archived, limit=limit, offset=offset,
+        )  # fmt: skip
+
+    async def archive(self, session_id: str) -> None:
+        """Hide a conversation of this key from lists, with all its compressed sessions.
+
+        It is not ended, and can be continued as before. Raises `UnknownSession` if this key has no
+        such session.
+        """
+        await self._supervisor.store.archive_session(session_id, session_key=self.session_key)
+
+    async def unarchive(self, session_id: str) -> None:
+        """List an archived conversation again. Raises `UnknownSession`, as `archive` does."""
+        await self._supervisor.store.unarchive_session(session_id, session_key=self.session_key)
 
     async def search(
         self, query: str, *, role: str | None = None, limit: int = 20

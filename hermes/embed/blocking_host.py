@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Unpack
+from typing import TypeVar, Unpack
 
 from hermes.actors.admin import Admin
 from hermes.actors.conversation import Conversation
 from hermes.actors.event_bus import EventCallback
 from hermes.actors.runtime import AdapterState, Runtime
-from hermes.embed.proxies import BlockingProxy, BlockingSubscription
+from hermes.embed.proxies import BlockingProxy, BlockingSubscription, run_for_host
 from hermes.embed.runtime_thread import RuntimeThread, wait_for
-from hermes.embed.trio_host import RuntimeOptions
+from hermes.embed.trio_host import RuntimeOptions, Setup, open_with_setup
 from hermes.embed.verbs import AdapterStateVerbs, AdminVerbs, ConversationVerbs, RuntimeVerbs
 from hermes.errors import ActorStopped, StoreFailed
 from hermes.messages import Source
+
+R = TypeVar("R")
 
 
 class BlockingConversation(ConversationVerbs, BlockingProxy[Conversation]):
@@ -72,6 +75,10 @@ class BlockingRuntime(RuntimeVerbs, BlockingProxy[Runtime]):
             lambda: self._target.subscribe(session_key, callback=callback, deltas=deltas),
         )
 
+    def run_on_trio(self, function: Callable[[Runtime], Awaitable[R]]) -> R:
+        """Await `function(runtime)` on the runtime's own loop. See `Runtime.run_on_trio`."""
+        return self._call(lambda: run_for_host(self._target, function))
+
     def wait_stopped(self) -> None:
         """Wait until the runtime is drained or has ended. See `Runtime.wait_stopped`."""
         with contextlib.suppress(ActorStopped, StoreFailed):
@@ -87,8 +94,8 @@ class _Running(AbstractContextManager[BlockingRuntime]):
     runtime would stay open.
     """
 
-    def __init__(self, path: str | os.PathLike[str], options: RuntimeOptions) -> None:
-        self._thread = RuntimeThread(path, options)
+    def __init__(self, thread: RuntimeThread) -> None:
+        self._thread = thread
         self._entered = False
 
     def __enter__(self) -> BlockingRuntime:
@@ -124,10 +131,21 @@ class _Running(AbstractContextManager[BlockingRuntime]):
 
 
 def start_runtime(
-    path: str | os.PathLike[str], **options: Unpack[RuntimeOptions]
+    path: str | os.PathLike[str],
+    *,
+    setup: Setup | None = None,
+    **options: Unpack[RuntimeOptions],
 ) -> AbstractContextManager[BlockingRuntime]:
     """Open a runtime in a separate thread, for a synchronous program. Leaving drains it.
 
-    The options are those of `open_runtime`. Use it with `with`.
+    The options are those of `open_runtime`; everything runs in the runtime's thread, on Trio.
+    `setup` is for parts that must be opened there, such as `chat_agents`. It is a function that
+    returns an async context manager; that is entered on the runtime's own loop before the runtime
+    opens, and left after it has closed. It yields a dictionary of further options.
+
+    To run code for Trio later, such as the `run` of an adapter, use `BlockingRuntime.run_on_trio`.
+
+    Raises what `open_runtime` raises, and `TypeError` if an option is passed and comes from `setup`
+    as well.
     """
-    return _Running(path, options)
+    return _Running(RuntimeThread(lambda: open_with_setup(path, setup, options)))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 import anyio
@@ -15,7 +15,6 @@ import trio
 from anyio.from_thread import BlockingPortal
 
 from hermes.actors.runtime import Runtime
-from hermes.embed.trio_host import RuntimeOptions, open_runtime
 from hermes.errors import ActorStopped, HermesError
 from hermes.forks import FORKED, watch_forks
 from hermes.user_code import leaf, loggable
@@ -29,13 +28,13 @@ SIGNAL_INTERVAL = 1.0
 class RuntimeThread:
     """The thread, from the opening of its runtime to the end.
 
+    `opening` returns the context manager that opens the runtime; it is entered in the thread.
     `start` it once, then wait for `opened`. End it with `leave` or `abort`, then wait for `ended`.
     It also ends by itself if the runtime fails. All methods can be called from any thread.
     """
 
-    def __init__(self, path: str | os.PathLike[str], options: RuntimeOptions) -> None:
-        self._path = path
-        self._options = options
+    def __init__(self, opening: Callable[[], AbstractAsyncContextManager[Runtime]]) -> None:
+        self._opening = opening
         self.opened: Future[Runtime] = Future()
         """The runtime, or why it could not be opened."""
         self.opened.set_running_or_notify_cancel()  # a host that is cancelled cannot cancel it
@@ -127,6 +126,7 @@ class RuntimeThread:
             result = await outcome.acapture(self._hold)
             if self.opened.done() and isinstance(result, outcome.Error):
                 self.failure = result.error  # before the portal is closed: callers are told
+            await self._portal.stop(cancel_remaining=True)  # cancels `run_on_trio`
         result.unwrap()
 
     async def _hold(self) -> None:
@@ -135,7 +135,7 @@ class RuntimeThread:
         _on_trio(self._left, leaving.set)
         _on_trio(self._aborted, scope.cancel)
         with scope:
-            async with open_runtime(self._path, **self._options) as runtime:
+            async with self._opening() as runtime:
                 self.opened.set_result(runtime)
                 await leaving.wait()
         if not self.opened.done():

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from hermes.messages.outbox import InboxReply
 from hermes.messages.transcript import Head, JsonObject, Message
+from hermes.validation import Validated
 
-SessionKind: TypeAlias = Literal["new", "compression", "branch", "fork", "import"]
+SessionKind: TypeAlias = Literal["new", "compression", "branch", "fork", "import", "subagent"]
+"""How a session came about. Sessions of subagents are hidden from lists by default."""
 HookEvent: TypeAlias = Literal["on_session_finalize", "on_session_reset", "on_session_switch"]
 Hooks: TypeAlias = Mapping[HookEvent, Sequence[Any]]
 """The functions to call at each kind of boundary, plain or async."""
@@ -20,19 +23,23 @@ RUNTIME_HOLDER = "runtime:"
 """Prefix of the holder names of runtimes in leases. A file has one runtime at a time."""
 
 
-class ExpiryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """When a conversation ends by itself."""
+class ExpiryPolicy(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a conversation ends by itself. Raises `ValueError` for values that are not allowed."""
 
     mode: Literal["none", "idle", "daily", "both"] = "none"
     """`idle`: after `idle_minutes` without a message. `daily`: at `at_hour`."""
-    idle_minutes: float = 1440
+    idle_minutes: Annotated[float, Meta(gt=0)] = 1440
     """Minutes without a message after which the conversation ends."""
-    at_hour: int = 4
+    at_hour: Annotated[int, Meta(ge=0, le=23)] = 4
     """Hour of the day, in local time, at which the conversation ends."""
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A session: one transcript, with its origin, its end and its totals."""
+    """A session: one transcript, with its origin, its end and its totals.
+
+    `model`, `api_call_count` and the token counts are those of its turns; `cost` includes summaries
+    and titles.
+    """
 
     id: str
     source: str
@@ -63,6 +70,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     cache_write_tokens: int
     reasoning_tokens: int
     cost: float
+    archived_at: float | None = None
+    """When the conversation was archived, which hides it from lists; None if it was not."""
     system_prompt: str | None = None
     model_config: JsonObject | None = None
 
@@ -117,6 +126,31 @@ class Route(msgspec.Struct, frozen=True):
     notice: str | None
     expires_at: float | None
     last_active: float
+    settings: str | None = None
+    """The `ConversationSettings` as JSON; None if there are none."""
+
+
+class ConversationSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a host has set for one conversation. It is kept in the store.
+
+    An agent is built for its settings: if they change, the next turn gets a new one.
+    """
+
+    agent: str | None = None
+    """The name of the agent that answers, for hosts that have several."""
+    model: str | None = None
+    """The model, instead of the one in the `AgentSpec` of the host."""
+    metadata: Mapping[str, Any] = {}
+    """Other values, which must be JSON."""
+
+    @classmethod
+    def from_json(cls, text: str | None) -> Self:
+        """Return settings as they are stored; None stands for the defaults."""
+        return cls() if text is None else msgspec.json.decode(text, type=cls)
+
+    def to_json(self) -> str:
+        """Return the settings as JSON; equal settings have equal texts."""
+        return msgspec.json.encode(self, order="deterministic").decode()
 
 
 class SessionChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +197,8 @@ class Boundary(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     old_session_id: str | None
     new_session_id: str | None
+    metadata: JsonObject = msgspec.field(default_factory=dict)
+    """The metadata of the message that caused it: a command, or the first one after an expiry."""
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -211,12 +247,20 @@ class Rotated(msgspec.Struct, frozen=True):
 class Skipped(msgspec.Struct, frozen=True):
     """Nothing was rotated, for this `reason`.
 
-    `winner` is the child of a rotation that came first, `holder` the holder of the lease.
+    `winner` is the child of a rotation that came first, `holder` the holder of the lease. `paid`
+    means that a summary was written in vain.
     """
 
     reason: str
     winner: str | None = None
     holder: str | None = None
+    paid: bool = False
+
+    @property
+    def text(self) -> str:
+        """The reason, and what came first."""
+        first = self.holder or self.winner
+        return self.reason if first is None else f"{self.reason} ({first})"
 
 
 class Imported(msgspec.Struct, frozen=True):
@@ -228,6 +272,10 @@ class Imported(msgspec.Struct, frozen=True):
     """Sessions that were already present."""
     forks: tuple[str, ...] = ()
     """Second compression children, imported as forks."""
+    finalized_orphans: tuple[str, ...] = ()
+    """Compression children without a turn that were ended after the import."""
+    pruned_ghosts: tuple[str, ...] = ()
+    """Empty sessions that were deleted after the import."""
 
 
 class Pruned(msgspec.Struct, frozen=True):

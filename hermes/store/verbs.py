@@ -33,7 +33,7 @@ from hermes.store.conversations import (
     usage,
 )
 from hermes.store.maintenance import cleanup, stats, transfer
-from hermes.store.records import access, key_value, tool_records
+from hermes.store.records import access, key_value, settings, tool_records
 from hermes.store.transaction import Transaction, Work
 
 P = ParamSpec("P")
@@ -193,6 +193,8 @@ class StoreVerbs:
     end_session: Final = writes(sessions.end_session)
     promote_to_session_reset: Final = writes(sessions.promote_to_session_reset)
     reopen_session: Final = writes(sessions.reopen_session)
+    archive_session: Final = writes(sessions.archive_session)
+    unarchive_session: Final = writes(sessions.unarchive_session)
     set_system_prompt: Final = writes(sessions.set_system_prompt)
     get_session: Final = reads(sessions.get_session)
     head: Final = reads(sessions.head)
@@ -204,6 +206,8 @@ class StoreVerbs:
     edit_message: Final = writes(messages.edit_message)
     get_messages: Final = reads(messages.get_messages)
     load: Final = reads(messages.load)
+    get_page: Final = reads(listing.get_page)
+    get_history: Final = reads(listing.get_history)
 
     set_session_title: Final = writes(titles.set_session_title)
     set_auto_title_if_empty: Final = writes(titles.set_auto_title_if_empty)
@@ -220,6 +224,7 @@ class StoreVerbs:
     find: Final = reads(routes.find)
     new_session: Final = writes(routes.new_session)
     close_session: Final = writes(routes.close)
+    configure: Final = writes(settings.configure)
     finalize: Final = writes(routes.finalize)
     switch: Final = writes(routes.switch)
     set_pending_title: Final = writes(routes.set_pending_title)
@@ -232,6 +237,11 @@ class StoreVerbs:
     waiting_keys: Final = reads(inbox.waiting_keys)
     start_inbox: Final = writes(inbox.start_inbox)
     park_inbox: Final = writes(inbox.park_inbox)
+    withdraw: Final = writes(inbox.withdraw)
+    post: Final = writes(turns.post)
+    last_source: Final = browses(turns.last_source)
+    get_outcome: Final = reads(inbox.get_outcome)
+    find_event: Final = reads(inbox.find_event)
     answer: Final = writes(inbox.close)
 
     begin_once: Final = writes(tool_records.begin_once)

@@ -26,6 +26,8 @@ ARGUMENTS = {
     "title": "a title",
     "session_id": "s",
     "query": "hello",
+    "event_id": "e",
+    "function": lambda runtime: runtime.wait_hooks(),
     "name": "n",
     "value": "v",
 }
@@ -50,7 +52,7 @@ def verbs_of(runtime):
 
 def with_arguments(verb):
     parameters = inspect.signature(verb).parameters.values()
-    needed = [each for each in parameters if each.default is each.empty]
+    needed = [each for each in parameters if each.default is each.empty or each.name == "text"]
     return lambda: verb(**{each.name: ARGUMENTS[each.name] for each in needed})
 
 

@@ -12,10 +12,20 @@ from hermes.actors.compression.types import Compressed, CompressionFailed
 from hermes.actors.session import compression
 from hermes.actors.session.state import SessionState
 from hermes.errors import HermesError
-from hermes.events import SessionMoved, TitleChanged
-from hermes.messages import ChangeReason, Head, InboxReply, Route, SessionChange, Skipped, Title
+from hermes.events import MessagePosted, SessionMoved, TitleChanged
+from hermes.messages import (
+    ChangeReason,
+    Head,
+    InboxReply,
+    Route,
+    SessionChange,
+    Source,
+    StoredMessage,
+    Title,
+)
+from hermes.outbound import outbox_rows
 from hermes.transcript.compaction import is_question
-from hermes.user_code import loggable
+from hermes.user_code import contained, loggable
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -125,15 +135,42 @@ async def rewind(
     return len(rows)
 
 
+async def post(state: SessionState, text: str, source: Source | None) -> StoredMessage:
+    """Append a text of the assistant to the conversation and deliver it."""
+    store = state.context.store
+    text = _redacted(state, text)
+    source = source or await store.last_source(state.key) or Source()
+    replies = outbox_rows(source, state.key, "", text, "post")
+    posted = await store.post(state.key, text, source, replies)
+    state.cache.appended(posted.before, posted.message, posted.head)
+    state.moved(posted.epoch, posted.head)
+    event = MessagePosted(posted.head.session_id, posted.message)
+    state.context.bus.publish(state.key, None, event)
+    if state.pending_title:
+        await try_pending_title(state)
+    return posted.message
+
+
+def _redacted(state: SessionState, text: str) -> str:
+    redact = state.context.redact
+    if redact is None:
+        return text
+    with contained() as caught:
+        text = redact(text)
+    if caught.error is not None:
+        raise HermesError("nothing was posted, because the redaction failed") from caught.error
+    return text
+
+
 async def compress(
-    state: SessionState, focus: str | None, keep_exchanges: int | None
+    state: SessionState, focus: str | None, keep_exchanges: int | None, asked_at: float
 ) -> SessionChange:
     """Summarize the older part of the conversation and continue in a child session."""
     old = await _current(state)
     if old is None:
         return _unchanged(state, "compress", "there is nothing to compress")
-    result = await compression.compress(
-        state, uuid4().hex, focus=focus, keep_exchanges=keep_exchanges
+    result = await compression.on_request(
+        state, uuid4().hex, asked_at, focus=focus, keep_exchanges=keep_exchanges
     )
     return SessionChange(
         session_key=state.key,
@@ -144,7 +181,7 @@ async def compress(
         failed=isinstance(result, CompressionFailed),
         tokens_before=result.before if isinstance(result, Compressed) else None,
         tokens_after=result.after if isinstance(result, Compressed) else None,
-        detail=result.reason if isinstance(result, Skipped) else result.text,
+        detail=result.text,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hermes.actors.compression.types import PastAttempt
 from hermes.actors.context import RuntimeContext
 from hermes.actors.session.agent_cache import AgentCache, CachedTranscript
 from hermes.errors import StoreError
@@ -13,8 +14,8 @@ class SessionState:
     """Cached route and head of one session_key, and its agent. The higher epoch wins."""
 
     __slots__ = (
-        "cache", "context", "epoch", "head", "in_background", "key", "notice", "pending_title",
-        "titled",
+        "cache", "context", "epoch", "head", "in_background", "key", "last_attempt", "notice",
+        "pending_title", "settings", "titled",
     )  # fmt: skip
 
     def __init__(self, key: str, context: RuntimeContext) -> None:
@@ -27,8 +28,12 @@ class SessionState:
         self.epoch: int = 0
         self.pending_title: bool = False
         self.notice: str | None = None
+        self.settings: str | None = None
+        """The `ConversationSettings` as JSON; None if there are none."""
         self.titled: str | None = None
         """The session that needs no automatic title any more."""
+        self.last_attempt: PastAttempt | None = None
+        """The last compression that was paid for."""
 
     @property
     def session_id(self) -> str | None:
@@ -74,3 +79,4 @@ class SessionState:
         if route is not None and route.epoch == self.epoch:
             self.pending_title = route.pending_title is not None
             self.notice = route.notice
+            self.settings = route.settings
