@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
 
 _VISIBLE = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n\r"} | {
     0x7F: 0x2421
@@ -17,6 +22,7 @@ _REMOVED = dict.fromkeys(
     ]
 )  # fmt: skip
 _TABLE = {**_VISIBLE, **_INVALID, **_REMOVED, 0x2028: "\n", 0x2029: "\n"}
+_ENCODER = msgspec.json.Encoder()
 UNSAFE = re.compile(  # ranges compile four times faster than single characters
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
     "\ufff9-\ufffb\U000e0000-\U000e007f]"
@@ -47,3 +53,31 @@ def shorten(text: str, length: int) -> str:
 def scrub(text: str) -> str:
     """Return the text with lone surrogates replaced, which UTF-8 cannot encode."""
     return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def encodable(value: T) -> T:
+    """Return a struct or JSON value that can be encoded: with lone surrogates replaced, if any."""
+    try:
+        _ENCODER.encode(value)
+    except (UnicodeEncodeError, TypeError, RecursionError):
+        return _scrubbed(value)
+    return value
+
+
+def _scrubbed(value: T) -> T:
+    """Return a copy without lone surrogates; the value itself if it is not JSON at all."""
+    try:
+        plain = _scrub_all(msgspec.to_builtins(value))
+        return msgspec.convert(plain, type(value))
+    except (TypeError, RecursionError, msgspec.ValidationError):
+        return value
+
+
+def _scrub_all(value: Any) -> Any:
+    if isinstance(value, str):
+        return scrub(value)
+    if isinstance(value, dict):
+        return {_scrub_all(name): _scrub_all(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_scrub_all(inner) for inner in value]
+    return value

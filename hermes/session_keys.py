@@ -7,6 +7,7 @@ import re
 from urllib.parse import quote
 
 from hermes.messages import Source
+from hermes.sanitize import scrub
 
 MAX_LENGTH = 1000
 """The maximum length of a key in the store."""
@@ -92,3 +93,9 @@ def _bounded(key: str) -> str:
 def payer_of(platform: str, user_id: str | None) -> str:
     """Return the name of the account whose budget is charged."""
     return f"{platform}/{user_id or ''}"
+
+
+def require_encodable(session_key: str) -> None:
+    """Raise `ValueError` for a key with lone surrogates: it would be another key in the store."""
+    if session_key != scrub(session_key):
+        raise ValueError(f"a session_key cannot have lone surrogates: {session_key[:50]!r}")

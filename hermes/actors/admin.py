@@ -21,6 +21,7 @@ from hermes.messages import (
     StoredMessage,
     StoreStats,
 )
+from hermes.sanitize import scrub
 
 
 class RuntimeStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +81,7 @@ class Admin:
 
     async def find(self, target: str) -> SessionMatch | None:
         """Find a conversation by session id, unique id prefix or title."""
-        return await self._supervisor.store.find(target)
+        return await self._supervisor.store.find(scrub(target))
 
     async def messages(
         self,
@@ -97,7 +98,7 @@ class Admin:
         Raises `UnknownSession` if there is no such session.
         """
         return await self._supervisor.store.get_page(
-            session_id, limit=limit, before=before, after=after, lineage=lineage,
+            scrub(session_id), limit=limit, before=before, after=after, lineage=lineage,
             include_rewound=include_rewound,
         )  # fmt: skip
 
@@ -106,11 +107,11 @@ class Admin:
 
         It is not ended, and can be continued as before. Raises `UnknownSession`.
         """
-        await self._supervisor.store.archive_session(session_id)
+        await self._supervisor.store.archive_session(scrub(session_id))
 
     async def unarchive(self, session_id: str) -> None:
         """List an archived conversation again. Raises `UnknownSession`."""
-        await self._supervisor.store.unarchive_session(session_id)
+        await self._supervisor.store.unarchive_session(scrub(session_id))
 
     async def delete(self, session_id: str) -> int:
         """Delete a conversation with all its compressed sessions and those of its subagents.
@@ -121,7 +122,7 @@ class Admin:
         discarded. Raises `UnknownSession` if there is no such session.
         """
         store = self._supervisor.store
-        found = await store.find(session_id)
+        found = await store.find(scrub(session_id))
         if found is None or found.session is None or session_id not in found.lineage:
             raise UnknownSession(f"there is no session {session_id!r}")
         # The newest session last: if this is cut short, the rest can still be found and deleted.

@@ -26,6 +26,8 @@ from hermes.messages import (
     StoredMessage,
     Title,
 )
+from hermes.sanitize import scrub
+from hermes.session_keys import require_encodable
 
 
 class Conversation:
@@ -115,7 +117,7 @@ class Conversation:
         Raises `UnknownSession` if there is none.
         """
         return await self._intake.request(
-            self.session_key, lambda actor: operations.switch(actor.state, target)
+            self.session_key, lambda actor: operations.switch(actor.state, scrub(target))
         )
 
     async def branch(self, title: str | None = None, *, to: str | None = None) -> SessionChange:
@@ -125,6 +127,7 @@ class Conversation:
         where it is. Raises `ValueError` if the title is too long.
         """
         if to is not None:
+            require_encodable(to)
             return await self._intake.request(
                 self.session_key, lambda actor: operations.branch_to(actor.state, to, title)
             )
@@ -159,7 +162,7 @@ class Conversation:
     async def close(self, *, reason: str = "closed") -> SessionChange:
         """End the current session and run its finalize hooks. The next message starts a new one."""
         return await self._intake.request(
-            self.session_key, lambda actor: operations.close(actor.state, reason)
+            self.session_key, lambda actor: operations.close(actor.state, scrub(reason))
         )
 
     async def set_agent(self, snapshot: Snapshot) -> None:
@@ -274,11 +277,13 @@ class Conversation:
         It is not ended, and can be continued as before. Raises `UnknownSession` if this key has no
         such session.
         """
-        await self._supervisor.store.archive_session(session_id, session_key=self.session_key)
+        store = self._supervisor.store
+        await store.archive_session(scrub(session_id), session_key=self.session_key)
 
     async def unarchive(self, session_id: str) -> None:
         """List an archived conversation again. Raises `UnknownSession`, as `archive` does."""
-        await self._supervisor.store.unarchive_session(session_id, session_key=self.session_key)
+        store = self._supervisor.store
+        await store.unarchive_session(scrub(session_id), session_key=self.session_key)
 
     async def search(
         self, query: str, *, role: str | None = None, limit: int = 20
@@ -288,5 +293,8 @@ class Conversation:
         With `role`, only messages of that role are searched, such as "user".
         """
         return await self._supervisor.store.search_messages(
-            query, session_key=self.session_key, role=role, limit=limit
+            query,
+            session_key=self.session_key,
+            role=None if role is None else scrub(role),
+            limit=limit,
         )

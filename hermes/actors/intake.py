@@ -32,6 +32,8 @@ from hermes.messages import (
     StoredMessage,
     WhenBusy,
 )
+from hermes.sanitize import encodable
+from hermes.session_keys import require_encodable
 from hermes.transcript.validate import check_depth
 
 R = TypeVar("R")
@@ -177,6 +179,7 @@ class Intake:
 
     async def reply_of(self, session_key: str, event_id: str, source: Source) -> Reply | None:
         """Return the reply to an event; None if there is none, or not yet."""
+        require_encodable(session_key)
         found = (session_key, event_id, source.platform, source.account)
         outcome = await self._supervisor.store.find_event(*found)
         return None if outcome is None or outcome.state == "open" else _reply_in(outcome)
@@ -273,6 +276,7 @@ def _check_metadata(metadata: object) -> None:
     """Raise `ValueError` if metadata could not be stored, or is too large."""
     with suppress(TypeError, ValueError):
         check_depth(metadata)
+        metadata = encodable(metadata)
         encoded = msgspec.json.encode(metadata)
         same = isinstance(metadata, dict) and msgspec.json.decode(encoded) == metadata
         if same and len(encoded) <= MAX_METADATA:

@@ -32,6 +32,8 @@ from hermes.errors import HermesError
 from hermes.messages import Inbound, Receipt, Reply, Source, StoredMessage
 from hermes.protocols import Adapter, Build, Compressor, Describe, Store, Titler
 from hermes.redaction import Redact, as_redactor
+from hermes.sanitize import scrub
+from hermes.session_keys import require_encodable
 
 R = TypeVar("R")
 
@@ -44,11 +46,11 @@ class AdapterState:
 
     async def get(self, name: str) -> str | None:
         """Return a value; None if there is none."""
-        return await self._supervisor.store.get_meta(f"adapter:{name}")
+        return await self._supervisor.store.get_meta(f"adapter:{scrub(name)}")
 
     async def set(self, name: str, value: str) -> None:
         """Store a value; it is on disk when this returns."""
-        await self._supervisor.store.set_meta(f"adapter:{name}", value)
+        await self._supervisor.store.set_meta(f"adapter:{scrub(name)}", scrub(value))
 
 
 class Runtime:
@@ -75,6 +77,7 @@ class Runtime:
 
         `source` is the default source of messages sent through this handle.
         """
+        require_encodable(session_key)
         return Conversation(session_key, source, self._context, self._intake, self._supervisor)
 
     async def submit(self, inbound: Inbound) -> Receipt:

@@ -18,6 +18,7 @@ from hermes.forks import FORKED, watch_forks
 from hermes.messages import Accepted, InboxReply
 from hermes.outbound import reply_rows
 from hermes.protocols import Store
+from hermes.session_keys import require_encodable
 from hermes.user_code import contained, leaf, loggable
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -86,6 +87,7 @@ class Supervisor:
     def _start(self, session_key: str) -> SessionActor:
         if self._ended.is_set():
             raise self._context.stop_error()
+        require_encodable(session_key)
         actor = SessionActor(session_key, self._context)
         assert self._nursery is not None
         start = functools.partial(self._nursery.start_soon, name=TASK_NAME)
@@ -290,15 +292,15 @@ class Supervisor:
         self._failure = self._end_error = ActorStopped(FORKED)
 
     def require_running(self) -> None:
-        """Raise why the runtime has ended, if it has."""
-        if self._end_error is not None:
-            raise _copy(self._end_error)
+        """Raise why the runtime has ended, if it has or if its store has failed."""
+        error = self._end_error or self._context.store.failure
+        if error is not None:
+            raise _copy(error)
 
     def refusal(self) -> Exception:
         """Return the error for requests that come while the runtime ends, or later."""
-        if self._end_error is not None:
-            return _copy(self._end_error)
-        return Draining("the runtime is ending and accepts no new work")
+        error = self._end_error or self._context.store.failure
+        return _copy(error or Draining("the runtime is ending and accepts no new work"))
 
     @property
     def store(self) -> Store:
@@ -310,8 +312,9 @@ class Supervisor:
         """Wait until the runtime is drained or has ended, and raise why it failed, if it did."""
         if self._end_error is None:
             await self._stopped.wait()
-        if self._failure is not None:
-            raise _copy(self._failure)
+        failure = self._failure or self._context.store.failure
+        if failure is not None:
+            raise _copy(failure)
 
 
 def _copy(error: Exception) -> Exception:

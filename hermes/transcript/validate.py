@@ -6,8 +6,10 @@ import operator
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from hermes.messages import Extra, Message, TurnResult, Usage
+from hermes.sanitize import encodable
 
 MAX_DEPTH = 100
 """The deepest nesting of JSON that is stored; more might exhaust the stack of a reader."""
@@ -47,6 +49,14 @@ def check_result(result: TurnResult) -> None:
         _check_session_id(result.session_id)
     if result.rows is not None:
         check_rows(result.rows)
+
+
+def scrub_result(result: TurnResult) -> TurnResult:
+    """Return a result whose text, error and data can be encoded, with lone surrogates replaced."""
+    shown = [result.text, result.error, result.data]
+    if (scrubbed := encodable(shown)) is shown:
+        return result
+    return replace(result, text=scrubbed[0], error=scrubbed[1], data=scrubbed[2])
 
 
 def check_rows(rows: Sequence[Message]) -> None:
@@ -114,7 +124,8 @@ def _check_extra(row: Message) -> None:
 def _check_data(data: object) -> None:
     check_depth(data)
     try:
-        if msgspec.json.decode(msgspec.json.encode(data)) == data:
+        scrubbed = encodable(data)
+        if msgspec.json.decode(msgspec.json.encode(scrubbed)) == scrubbed:
             return
     except (TypeError, ValueError):
         pass

@@ -30,6 +30,7 @@ from hermes.messages import (
 from hermes.outbound import metadata_of
 from hermes.protocols import Store, ToolRecords
 from hermes.redaction import EventRedactor, Redactor, redact_message
+from hermes.sanitize import encodable
 from hermes.session_keys import payer_of
 from hermes.transcript.render import render
 from hermes.transcript.rows import rows_from_events
@@ -157,7 +158,7 @@ class RunningTurn:
         """Publish an event. Raises `TurnClosed` if the turn is over."""
         self._require_open()
         self.events.append(event)
-        self._publish(event)
+        self._publish(encodable(event))
 
     def steer(self, row: InboxRow) -> bool:
         """Offer input that arrived during the turn; False if the turn is already over."""

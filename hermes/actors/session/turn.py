@@ -40,10 +40,11 @@ from hermes.messages import (
 from hermes.outbound import metadata_of, reply_rows
 from hermes.redaction import redact_result
 from hermes.retry import Backoff
+from hermes.sanitize import scrub
 from hermes.transcript.compaction import as_message, is_question
 from hermes.transcript.notices import OVERFLOW, visible_text
 from hermes.transcript.overflow import is_overflow
-from hermes.transcript.validate import as_result, check_result
+from hermes.transcript.validate import as_result, check_result, scrub_result
 from hermes.user_code import contained, describe, kind, leaf
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class Attempt:
 
     def fail(self, error: BaseException, text: str) -> None:
         """Record that the agent raised, or that its result cannot be stored."""
-        self.result = TurnResult(failed=True, error=text)
+        self.result = TurnResult(failed=True, error=scrub(text))
         self.error_kind = kind(error)
         self.overflow = isinstance(leaf(error), ContextOverflow)
 
@@ -198,6 +199,7 @@ class TurnRunner:
             result = as_result(await agent.run(turn))
         turn.charged.extend(result.usage)  # paid for, even if the rest cannot be stored
         check_result(result)
+        result = scrub_result(result)
         redact = state.context.redact
         attempt.result = result if redact is None else redact_result(result, redact)
         attempt.error_kind = "agent" if result.failed else None
