@@ -104,6 +104,11 @@ class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds to retry the commit of a turn while the disk is full or the database is locked."""
     close_timeout: Delay = 10.0
     """Seconds to wait for an agent to close, and for the last writes of a shutdown."""
+    grace_period: Delay = 10.0
+    """Seconds that a cancelled coroutine on the loop of an asyncio host gets to end.
+
+    An agent that still runs then is abandoned: its conversation gets another one.
+    """
     drain_timeout: Delay = 30.0
     """Seconds that running turns get to finish at shutdown.
 

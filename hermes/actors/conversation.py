@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+from msgspec import UNSET, UnsetType
 
 from hermes.actors.context import RuntimeContext
 from hermes.actors.intake import Intake, MessageOptions, make_inbound, takes_options
@@ -11,6 +14,7 @@ from hermes.actors.session.actor import SessionActor
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.messages import (
+    ConversationSettings,
     Receipt,
     Reply,
     SearchHit,
@@ -163,7 +167,34 @@ class Conversation:
 
         await self._intake.request(self.session_key, set_agent)
 
-    # Information; nothing here waits for a running turn
+    # Information and settings; nothing here waits for a running turn
+
+    async def settings(self) -> ConversationSettings:
+        """Return the settings of the conversation."""
+        route = await self._context.store.get_route(self.session_key)
+        return ConversationSettings.from_json(None if route is None else route.settings)
+
+    async def configure(
+        self,
+        *,
+        agent: str | UnsetType | None = UNSET,
+        model: str | UnsetType | None = UNSET,
+        metadata: Mapping[str, Any] | UnsetType | None = UNSET,
+    ) -> ConversationSettings:
+        """Change the settings of the conversation, and return all of them.
+
+        What is not passed stays as it is; None restores the default. The settings are kept in the
+        store and apply from the next turn on, in every session of this key. They reach
+        `build_agent` in `AgentSpec.conversation`, with `model` in `AgentSpec.model`, and agents in
+        `Turn.settings`. Raises `ValueError` if a value cannot be stored, and `Draining` while the
+        runtime ends.
+        """
+        state = self._intake.actor(self.session_key).state
+        settings = await self._context.store.configure(
+            self.session_key, agent=agent, model=model, metadata=metadata
+        )
+        state.settings = None if settings == ConversationSettings() else settings.to_json()
+        return settings
 
     async def title(self) -> Title:
         """Return the title; `pending` until the session has a row to store it in.

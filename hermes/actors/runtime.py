@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Unpack
+from typing import TypeVar, Unpack
 
 import trio
 
@@ -32,6 +32,8 @@ from hermes.errors import HermesError
 from hermes.messages import Inbound, Receipt, Reply, Source, StoredMessage
 from hermes.protocols import Adapter, Build, Compressor, Describe, Store, Titler
 from hermes.redaction import Redact, as_redactor
+
+R = TypeVar("R")
 
 
 class AdapterState:
@@ -191,6 +193,15 @@ class Runtime:
         With `deltas=False`, pieces of answers are left out.
         """
         return self._context.bus.subscribe(session_key, callback, deltas=deltas)
+
+    async def run_on_trio(self, function: Callable[[Runtime], Awaitable[R]]) -> R:
+        """Await `function(runtime)` on the runtime's own loop, and return its result.
+
+        This is how hosts on asyncio or without an event loop run what is written for Trio, such as
+        `telegram.run`. There it is cancelled when the call is cancelled, and after the runtime has
+        ended.
+        """
+        return await function(self)
 
     async def wait_hooks(self) -> None:
         """Wait until the hooks have run for every boundary so far.

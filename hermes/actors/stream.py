@@ -109,6 +109,13 @@ class Stream:
             return await self._last()
         raise ActorStopped("the runtime ended before the reply")
 
+    def take_ready(self) -> list[RuntimeEvent]:
+        """Return the events that have arrived before the last one, without waiting."""
+        if self._events is None or self._ended:
+            return []
+        ready = self._events.take_ready(before=(TurnEnded,))
+        return [envelope.event for envelope in ready if self._is_ours(envelope)]
+
     async def _last(self) -> TurnEnded:
         self._ended = True
         self._open.close()

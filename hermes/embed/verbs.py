@@ -15,6 +15,7 @@ from hermes.actors.admin import Admin
 from hermes.actors.conversation import Conversation
 from hermes.actors.runtime import AdapterState, Runtime
 from hermes.actors.stream import Stream
+from hermes.embed.asyncio_bridge import set_host_agent
 from hermes.embed.proxies import (
     AsyncioProxy,
     AsyncioStream,
@@ -130,7 +131,9 @@ class ConversationVerbs(Proxy[Conversation]):
     undo: Final = verb(Conversation.undo)
     compress: Final = verb(Conversation.compress)
     close: Final = verb(Conversation.close)
-    set_agent: Final = verb(Conversation.set_agent)
+    set_agent: Final = verb(set_host_agent)
+    settings: Final = verb(Conversation.settings)
+    configure: Final = verb(Conversation.configure)
     title: Final = verb(Conversation.title)
     set_title: Final = verb(Conversation.set_title)
     status: Final = verb(Conversation.status)

@@ -48,6 +48,7 @@ from hermes.messages.sessions import (
     RUNTIME_HOLDER as RUNTIME_HOLDER,
     Boundary as Boundary,
     ChangeReason as ChangeReason,
+    ConversationSettings as ConversationSettings,
     ExpiryPolicy as ExpiryPolicy,
     HookEvent as HookEvent,
     Hooks as Hooks,

@@ -12,7 +12,7 @@ import msgspec
 
 from hermes.messages.outbox import Outbound
 from hermes.messages.replies import BuildReason, Reply, Usage
-from hermes.messages.sessions import ExpiryPolicy
+from hermes.messages.sessions import ConversationSettings, ExpiryPolicy
 from hermes.messages.transcript import Head, Message, StoredMessage
 
 ApprovalState: TypeAlias = Literal["pending", "approved", "denied", "used", "expired"]
@@ -32,6 +32,8 @@ class AgentSpec:
     system_prompt: str | None = None
     settings: tuple[tuple[str, str], ...] = ()
     """Other properties that are fixed when an agent is built, such as compression settings."""
+    conversation: ConversationSettings = attrs.field(factory=ConversationSettings, hash=False)
+    """What `Conversation.configure` has set. Hermes adds it to what `agent_spec` returns."""
 
     @functools.cached_property
     def signature(self) -> str:
@@ -42,6 +44,15 @@ class AgentSpec:
             sorted(self.settings), self.user_id,
         )  # fmt: skip
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+    def configured(self, settings: ConversationSettings) -> AgentSpec:
+        """Return the specification for a conversation with these settings."""
+        return attrs.evolve(
+            self,
+            model=settings.model or self.model,
+            settings=(*self.settings, ("conversation", settings.to_json())),
+            conversation=settings,
+        )
 
 
 class CostTotals(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ import msgspec
 from hermes.events import AgentEvent
 from hermes.messages import (
     AgentSpec,
+    ConversationSettings,
     CostTotals,
     JsonObject,
     Message,
@@ -49,6 +50,11 @@ class Turn(Protocol):
     @property
     def source(self) -> Source:
         """Where the first message of the turn came from."""
+        ...
+
+    @property
+    def settings(self) -> ConversationSettings:
+        """The settings of the conversation when the turn began, see `Conversation.configure`."""
         ...
 
     @property
@@ -157,7 +163,10 @@ class SupportsAbandon(Protocol):
 
 @runtime_checkable
 class RunsOnTrio(Protocol):
-    """An agent, compressor or titler that runs on Trio even if the host is on asyncio."""
+    """A part that runs on Trio, the runtime's own loop, even if the host is on asyncio.
+
+    Agents, compressors, titlers and adapters may set it.
+    """
 
     @property
     def on_trio(self) -> bool:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
+
+from msgspec import UNSET, UnsetType
 
 from hermes.errors import StoreFailed
 from hermes.messages import (
     Accepted,
+    ConversationSettings,
     CostTotals,
     Head,
     InboxReply,
@@ -235,6 +238,17 @@ class SessionStoreVerbs(Protocol):
 
     def apply_pending_title(self, session_key: str) -> Awaitable[str | None]:
         """Give the pending title to the session. Returns it, or None if there was none."""
+        ...
+
+    def configure(
+        self,
+        session_key: str,
+        *,
+        agent: str | UnsetType | None = UNSET,
+        model: str | UnsetType | None = UNSET,
+        metadata: Mapping[str, Any] | UnsetType | None = UNSET,
+    ) -> Awaitable[ConversationSettings]:
+        """Change the settings of a conversation. Returns all of them."""
         ...
 
 

@@ -33,7 +33,7 @@ from hermes.store.conversations import (
     usage,
 )
 from hermes.store.maintenance import cleanup, stats, transfer
-from hermes.store.records import access, key_value, tool_records
+from hermes.store.records import access, key_value, settings, tool_records
 from hermes.store.transaction import Transaction, Work
 
 P = ParamSpec("P")
@@ -224,6 +224,7 @@ class StoreVerbs:
     find: Final = reads(routes.find)
     new_session: Final = writes(routes.new_session)
     close_session: Final = writes(routes.close)
+    configure: Final = writes(settings.configure)
     finalize: Final = writes(routes.finalize)
     switch: Final = writes(routes.switch)
     set_pending_title: Final = writes(routes.set_pending_title)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from typing import assert_type
 
 import attrs
@@ -12,6 +13,7 @@ from hermes.agents import Endpoint, Secret, chat_agents, tool
 from hermes.embed import (
     AsyncioStream,
     BlockingStream,
+    RuntimeOptions,
     open_runtime_asyncio,
     start_runtime,
 )
@@ -135,7 +137,18 @@ async def on_trio() -> None:
         pass
 
 
+@asynccontextmanager
+async def setup() -> AsyncGenerator[RuntimeOptions]:
+    yield {"agent": ScriptedAgent("one"), "config": hermes.Config(grace_period=1.0)}
+
+
+async def count_actors(runtime: hermes.Runtime) -> int:
+    return (await runtime.admin.statistics()).actors
+
+
 async def on_asyncio() -> None:
+    async with open_runtime_asyncio("state.db", setup=setup) as runtime:
+        assert_type(await runtime.run_on_trio(count_actors), int)
     async with open_runtime_asyncio("state.db", agent=reply) as runtime:
         answer = await runtime.ask("me", "Hi!")
         assert_type(answer, hermes.Reply)
@@ -156,6 +169,8 @@ async def on_asyncio() -> None:
 
 
 def blocking() -> None:
+    with start_runtime("state.db", setup=setup) as runtime:
+        assert_type(runtime.run_on_trio(count_actors), int)
     with start_runtime("state.db", agent=CountingAgent("Hi!")) as runtime:
         assert_type(runtime.ask("me", "Hi!"), hermes.Reply)
         conversation = runtime.conversation("me")

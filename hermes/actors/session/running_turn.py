@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from hermes.context import TurnContext
 from hermes.errors import TurnClosed
 from hermes.events import AgentEvent, RuntimeEvent, Steered, TextDelta
 from hermes.messages import (
+    ConversationSettings,
     CostTotals,
     InboxRow,
     JsonObject,
@@ -55,6 +57,8 @@ class RunningTurn:
     """The input that is not in the transcript yet; none for a retry."""
     history: Rows = attrs.field(init=False, default=())
     deadline: float = attrs.field(init=False, default=math.inf)
+    stored_settings: str | None = attrs.field(init=False, default=None)
+    """The settings of the conversation as JSON; None if there are none."""
     records: ToolRecords | None = attrs.field(
         init=False, default=attrs.Factory(lambda self: self._store, takes_self=True)
     )
@@ -89,6 +93,11 @@ class RunningTurn:
     @property
     def source(self) -> Source:
         return self.rows[0].inbound.source
+
+    @functools.cached_property
+    def settings(self) -> ConversationSettings:
+        """The settings of the conversation when the turn began."""
+        return ConversationSettings.from_json(self.stored_settings)
 
     @property
     def metadata(self) -> JsonObject:

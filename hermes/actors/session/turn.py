@@ -142,6 +142,7 @@ class TurnRunner:
         state = self._state
         try:
             transcript = await state.load()
+            turn.stored_settings = state.settings
             notices = [EXPIRED] if state.notice == "expired" else []
             if compression.is_due(state, transcript, turn):
                 notices += await compression.before_turn(state, turn)
@@ -184,6 +185,8 @@ class TurnRunner:
     async def _run_agent(self, turn: RunningTurn, attempt: Attempt) -> None:
         state, head = self._state, attempt.transcript.head
         spec = state.context.agent_spec(state.key, turn.source)
+        if turn.stored_settings is not None:
+            spec = spec.configured(turn.settings)
         agent, attempt.build_reason = await state.cache.get(spec, head)
         state.cache.begin(head)
         attempt.result = TurnResult(interrupted=True)

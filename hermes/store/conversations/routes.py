@@ -16,7 +16,7 @@ from hermes.store.transaction import Transaction
 MAX_KEY = 1000
 _COLUMNS = (
     "r.session_key, r.session_id, r.epoch, r.platform, r.chat_type, r.user_id, r.pending_title, "
-    "r.notice, r.expires_at, r.last_active"
+    "r.notice, r.expires_at, r.last_active, r.settings"
 )
 # The session may have no row yet.
 _CURRENT = (
