@@ -9,6 +9,8 @@ from hermes.store import SessionStore
 
 VIOLATIONS = {
     "a message without an answer": "SELECT event_id, state FROM inbox WHERE state <> 'done'",
+    "a message without a stored reply": "SELECT m.event_id FROM inbox m "
+    "LEFT JOIN inbox t ON t.id = m.turn_id WHERE t.reply IS NULL",
     "a reply that was not sent": "SELECT id, state FROM outbox WHERE state <> 'sent'",
     "two replies of one turn": "SELECT turn_id FROM outbox WHERE body ->> 'kind' = 'reply' "
     "GROUP BY 1 HAVING count(*) > 1",
