@@ -84,6 +84,11 @@ class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Mapping[str, WhenBusy], Meta(examples=[{"telegram": "steer"}])
     ] = msgspec.field(default_factory=dict)
     """Replaces `when_busy` for messages of a platform."""
+    merge_messages: bool = True
+    """Whether all messages that wait become one turn; else each gets its own, in order.
+
+    Parts of one message, which an adapter marks with `linger`, are always one turn.
+    """
     expiry: ExpiryPolicy = msgspec.field(default_factory=ExpiryPolicy)
     """When a conversation ends by itself, so that the next message starts a new session."""
     expiry_by: Mapping[str, ExpiryPolicy] = msgspec.field(default_factory=dict)

@@ -19,7 +19,16 @@ from sniffio import current_async_library_cvar
 from hermes import user_code
 from hermes.errors import TurnClosed
 from hermes.events import AgentEvent
-from hermes.messages import CostTotals, Message, SearchHit, Source, StoredMessage, Usage
+from hermes.messages import (
+    ConversationSettings,
+    CostTotals,
+    JsonObject,
+    Message,
+    SearchHit,
+    Source,
+    StoredMessage,
+    Usage,
+)
 from hermes.protocols import Turn
 
 R = TypeVar("R")
@@ -215,6 +224,16 @@ class RemoteTurn:
     def source(self) -> Source:
         """Where the first message of the turn comes from."""
         return self._turn.source
+
+    @property
+    def settings(self) -> ConversationSettings:
+        """The settings of the conversation when the turn began."""
+        return self._turn.settings
+
+    @property
+    def metadata(self) -> JsonObject:
+        """The metadata of the messages."""
+        return self._turn.metadata
 
     @property
     def input(self) -> Sequence[Message]:

@@ -15,7 +15,7 @@ from anyio.from_thread import BlockingPortal
 from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import Runtime
 from hermes.actors.stream import Stream
-from hermes.messages import Reply
+from hermes.messages import Receipt, Reply
 from hermes.user_code import contained, describe
 
 E = TypeVar("E")
@@ -225,6 +225,11 @@ class BlockingStream(BlockingEvents[Stream]):
     """The events of one message, for a `for` loop. See `hermes.Stream`."""
 
     @property
+    def receipt(self) -> Receipt | None:
+        """The receipt of the message, inside the block."""
+        return None if self._events is None else self._events.receipt
+
+    @property
     def reply(self) -> Reply | None:
         """The reply, after the last event."""
         return None if self._events is None else self._events.reply
@@ -232,6 +237,11 @@ class BlockingStream(BlockingEvents[Stream]):
 
 class AsyncioStream(AsyncioEvents[Stream]):
     """The events of one message, for an `async for` on the host's loop. See `hermes.Stream`."""
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """The receipt of the message, inside the block."""
+        return None if self._events is None else self._events.receipt
 
     @property
     def reply(self) -> Reply | None:
