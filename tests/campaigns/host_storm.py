@@ -52,11 +52,13 @@ HOSTS = ("trio", "asyncio", "blocking")
 CLIENTS = 12
 PATIENCE = 60.0
 """Seconds without a report after which a life counts as hanging."""
+GRACE, STUBBORN = 0.05, 0.15
 CONFIG = Config(
     max_queued=1_000_000,
     drain_timeout=600,
     max_attempts=10_000,
     max_agents=8,
+    grace_period=GRACE,
     transcript_bytes=20_000,
     compression=CompressionConfig(window=400, max_output=0, share=0.5, tail_share=0.2),
 )
@@ -193,10 +195,18 @@ class StormAgent:
         elif fault == "slow":
             await anyio.sleep(0.2)
         elif fault == "stubborn":
-            with contextlib.suppress(trio.Cancelled, asyncio.CancelledError):
-                await anyio.sleep(0.1)
+            await ignore_cancellation()
         raise_fault(fault)
         return TurnResult(text=said)
+
+
+async def ignore_cancellation():
+    """Wait longer than the grace period, whatever happens."""
+    until = time.monotonic() + STUBBORN
+    with anyio.CancelScope(shield=True):
+        while (left := until - time.monotonic()) > 0:
+            with contextlib.suppress(asyncio.CancelledError):
+                await anyio.sleep(left)
 
 
 def answer_in_thread(turn):
@@ -211,7 +221,7 @@ def answer_in_thread(turn):
     elif fault == "slow":
         turn.wait_cancelled(0.2)
     elif fault == "stubborn":
-        threading.Event().wait(0.1)
+        threading.Event().wait(STUBBORN)
     raise_fault(fault)
     return said
 
@@ -486,7 +496,7 @@ class ThreadClients:
 
 
 def storm_blocking(path, steps):
-    in_thread = blocking_agent(answer_in_thread)
+    in_thread = blocking_agent(answer_in_thread, grace_period=GRACE, max_abandoned=1000)
 
     def build(spec):
         even = int(spec.session_key[1:]) % 2 == 0
