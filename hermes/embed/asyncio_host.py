@@ -32,6 +32,7 @@ from hermes.embed.trio_host import RuntimeOptions, open_runtime
 from hermes.embed.verbs import AdapterStateVerbs, AdminVerbs, ConversationVerbs, RuntimeVerbs
 from hermes.events import Envelope
 from hermes.messages import Source
+from hermes.texts import Texts
 
 
 class AsyncioConversation(ConversationVerbs, AsyncioProxy[Conversation]):
@@ -59,6 +60,7 @@ class AsyncioRuntime(RuntimeVerbs, AsyncioProxy[Runtime]):
         super().__init__(portal, target)
         self.admin: AsyncioAdmin = AsyncioAdmin(portal, target.admin)
         self.adapter_state: AsyncioAdapterState = AsyncioAdapterState(portal, target.adapter_state)
+        self.texts: Texts = target.texts
 
     def conversation(
         self, session_key: str, *, source: Source | None = None

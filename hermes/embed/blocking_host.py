@@ -17,6 +17,7 @@ from hermes.embed.proxies import BlockingProxy, BlockingSubscription
 from hermes.embed.trio_host import RuntimeOptions, open_runtime
 from hermes.embed.verbs import AdapterStateVerbs, AdminVerbs, ConversationVerbs, RuntimeVerbs
 from hermes.messages import Source
+from hermes.texts import Texts
 
 
 class BlockingConversation(ConversationVerbs, BlockingProxy[Conversation]):
@@ -46,6 +47,7 @@ class BlockingRuntime(RuntimeVerbs, BlockingProxy[Runtime]):
         self.adapter_state: BlockingAdapterState = BlockingAdapterState(
             portal, target.adapter_state
         )
+        self.texts: Texts = target.texts
 
     def conversation(
         self, session_key: str, *, source: Source | None = None

@@ -20,11 +20,6 @@ class Compressed(msgspec.Struct, frozen=True):
     before: int
     after: int
 
-    @property
-    def text(self) -> str:
-        """A sentence for the user."""
-        return compressed_text(self.before, self.after)
-
 
 class CompressionFailed(msgspec.Struct, frozen=True):
     """There is no summary, and nothing was changed. `text` is a sentence for the user."""
@@ -63,8 +58,3 @@ class CompressionState(msgspec.Struct, omit_defaults=True):
     fresh: bool = False
     """Whether the session is the child of a compression that has not been evaluated yet."""
     error: str | None = None
-
-
-def compressed_text(before: int, after: int) -> str:
-    """Return the sentence for the user after a compression."""
-    return f"Compressed from about {before} to {after} tokens."

@@ -13,7 +13,7 @@ from hermes.actors.session import compression
 from hermes.actors.session.state import SessionState
 from hermes.errors import HermesError
 from hermes.events import SessionMoved, TitleChanged
-from hermes.messages import ChangeReason, Head, InboxReply, Route, SessionChange, Skipped, Title
+from hermes.messages import ChangeReason, Head, InboxReply, Route, SessionChange, Title
 from hermes.transcript.compaction import is_question
 from hermes.user_code import loggable
 
@@ -135,6 +135,13 @@ async def compress(
     result = await compression.compress(
         state, uuid4().hex, focus=focus, keep_exchanges=keep_exchanges
     )
+    match result:
+        case Compressed(_, before, after):
+            detail = state.context.texts.compressed.format(before=before, after=after)
+        case CompressionFailed(text):
+            detail = text
+        case skipped:
+            detail = skipped.reason
     return SessionChange(
         session_key=state.key,
         reason="compress",
@@ -144,7 +151,7 @@ async def compress(
         failed=isinstance(result, CompressionFailed),
         tokens_before=result.before if isinstance(result, Compressed) else None,
         tokens_after=result.after if isinstance(result, Compressed) else None,
-        detail=result.reason if isinstance(result, Skipped) else result.text,
+        detail=detail,
     )
 
 

@@ -40,19 +40,15 @@ from hermes.messages import (
 from hermes.outbound import reply_rows
 from hermes.redaction import redact_result
 from hermes.retry import Backoff
+from hermes.texts import Texts
 from hermes.transcript.compaction import as_message, is_question
-from hermes.transcript.notices import OVERFLOW, visible_text
+from hermes.transcript.notices import visible_text
 from hermes.transcript.overflow import is_overflow
 from hermes.transcript.validate import as_result, check_result
-from hermes.user_code import contained, describe, kind, leaf
+from hermes.user_code import contained, describe, kind, leaf, new_reference
 
 log: logging.Logger = logging.getLogger(__name__)
 
-EXPIRED = "The last conversation has expired, so this is a new one. Use /resume to go back to it."
-ABANDONED = (
-    "The agent did not stop when asked to, so it was replaced. Whatever it still does has no "
-    "effect on this conversation."
-)
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0
 _NOT_STARTED = TurnResult(interrupted=True, api_calls=0)
 
@@ -64,18 +60,31 @@ class Attempt:
     transcript: CachedTranscript
     epoch: int
     """The epoch of the route at the start. The commit is discarded if it has changed."""
+    texts: Texts
     rewind_to: int | None = None
     """The message that a retry takes back."""
     result: TurnResult = _NOT_STARTED
     build_reason: BuildReason | None = None
     error_kind: str | None = None
+    reference: str | None = None
+    """Finds an exception in the log; its message is not shown."""
     overflow: bool = False
+    notice: str | None = None
+    """What the user is shown after an exception."""
 
-    def fail(self, error: BaseException, text: str) -> None:
+    def fail(self, error: str, error_kind: str) -> None:
+        """Record why the turn failed, in words for the user."""
+        self.result = TurnResult(failed=True, error=error)
+        self.error_kind = error_kind
+
+    def fail_with(self, error: BaseException, reference: str) -> None:
         """Record that the agent raised, or that its result cannot be stored."""
-        self.result = TurnResult(failed=True, error=text)
-        self.error_kind = kind(error)
-        self.overflow = isinstance(leaf(error), ContextOverflow)
+        self.fail(f"{kind(error)} (reference {reference})", kind(error))
+        self.reference = reference
+        length, cause = len(self.transcript.rows), leaf(error)
+        self.overflow = isinstance(cause, ContextOverflow) or is_overflow(describe(error), length)
+        text = self.texts.overflow if self.overflow else self.texts.unexpected
+        self.notice = text.format(reference=reference)
 
     @property
     def status(self) -> ReplyStatus:
@@ -87,7 +96,7 @@ class Attempt:
     @property
     def text(self) -> str:
         """The text that the user is shown."""
-        return OVERFLOW if self.overflow else visible_text(self.result, len(self.transcript.rows))
+        return self.notice or visible_text(self.result, len(self.transcript.rows), self.texts)
 
 
 class TurnRunner:
@@ -126,6 +135,7 @@ class TurnRunner:
             context.store,
             context.in_flight,
             context.redact,
+            context.turn_runtime,
         )
         context.in_flight.begin(turn.turn_id, turn.source, turn.charged)
         try:
@@ -142,7 +152,7 @@ class TurnRunner:
         state = self._state
         try:
             transcript = await state.load()
-            notices = [EXPIRED] if state.notice == "expired" else []
+            notices = [state.context.texts.expired] if state.notice == "expired" else []
             if compression.is_due(state, transcript, turn):
                 notices += await compression.before_turn(state, turn)
                 transcript = await state.load()
@@ -154,20 +164,20 @@ class TurnRunner:
             self.turn = self._scope = None
             self._stopped = False
         if state.cache.drop_abandoned():
-            notices.append(ABANDONED)
+            notices.append(state.context.texts.agent_replaced)
         return attempt, notices
 
     async def _attempt(
         self, turn: RunningTurn, transcript: CachedTranscript, *, retry: bool
     ) -> Attempt:
         """Run the agent once. Whatever it raises becomes a failed attempt."""
-        config = self._state.context.config
-        attempt = Attempt(transcript, self._state.epoch)
+        config, texts = self._state.context.config, self._state.context.texts
+        attempt = Attempt(transcript, self._state.epoch, texts)
         turn.context.session_id = transcript.head.session_id
         turn.history = transcript.rows
         turn.deadline = trio.current_time() + config.turn_timeout
         if retry and not _ask_again(turn, attempt):
-            attempt.fail(LookupError(), "there is no earlier message to answer again")
+            attempt.fail(texts.nothing_to_answer, "LookupError")
             return attempt
         finished = self._stopped
         with contained() as caught, trio.CancelScope(deadline=turn.deadline) as self._scope:
@@ -177,8 +187,8 @@ class TurnRunner:
         if caught.error is not None:
             await self._failed(turn, attempt, caught.error)
         elif not finished and not self._stopped:
-            error = f"it took longer than {config.turn_timeout:g} seconds"
-            attempt.fail(TimeoutError(), error)
+            error = texts.timeout.format(seconds=f"{config.turn_timeout:g}")
+            attempt.fail(error, "TimeoutError")
         return attempt
 
     async def _run_agent(self, turn: RunningTurn, attempt: Attempt) -> None:
@@ -209,28 +219,21 @@ class TurnRunner:
         return attempt
 
     async def _failed(self, turn: RunningTurn, attempt: Attempt, error: BaseException) -> None:
+        reference, where = new_reference(), (turn.turn_id, self._state.key)
         if isinstance(leaf(error), ContextOverflow):  # expected, and handled
-            log.info("turn %d of %s is too long for its model", turn.turn_id, self._state.key)
+            log.info("turn %d of %s is too long for its model", *where)
         else:
-            log.error("turn %d of %s failed", turn.turn_id, self._state.key, exc_info=error)
+            log.error("turn %d of %s failed (reference %s)", *where, reference, exc_info=error)
         # If the runtime is ending, the turn has not failed: it runs again after the restart.
         await trio.lowlevel.checkpoint_if_cancelled()
         if not self._stopped:
-            attempt.fail(error, self._redacted(describe(error)))
+            attempt.fail_with(error, reference)
 
     def _has_overflowed(self, attempt: Attempt) -> bool:
         result = attempt.result
         if not result.failed or result.text or self._stopped:
             return False
         return attempt.overflow or is_overflow(result.error, len(attempt.transcript.rows))
-
-    def _redacted(self, text: str) -> str:
-        redact = self._state.context.redact
-        if redact is None:
-            return text
-        with contained() as caught:
-            text = redact(text)
-        return text if caught.error is None else f"the redaction failed: {kind(caught.error)}"
 
     # 2. Commit the turn
 
@@ -260,6 +263,7 @@ class TurnRunner:
             error=attempt.result.error,
             build_reason=attempt.build_reason,
             error_kind=attempt.error_kind,
+            reference=attempt.reference,
             data=attempt.result.data,
         )
         for notice in notices:
@@ -270,8 +274,9 @@ class TurnRunner:
 
     def _refuse(self, turn: RunningTurn, attempt: Attempt, error: BaseException) -> list[Message]:
         """Fail an attempt whose result cannot be stored; returns the input, which is kept."""
-        log.error("the result of turn %d cannot be stored", turn.turn_id, exc_info=error)
-        attempt.fail(error, self._redacted(describe(error)))
+        reference, text = new_reference(), "the result of turn %d cannot be stored (reference %s)"
+        log.error(text, turn.turn_id, reference, exc_info=error)
+        attempt.fail_with(error, reference)
         attempt.rewind_to = None
         turn.context.session_id = attempt.transcript.head.session_id
         return turn.transcript_rows(TurnResult(rows=()))
