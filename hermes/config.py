@@ -89,11 +89,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     commit_timeout: Seconds = 30.0
     """Seconds to retry the commit of a turn while the disk is full or the database is locked."""
     close_timeout: Seconds = 10.0
-    """Seconds to wait for an agent to close, and for the hooks of a shutdown."""
+    """Seconds to wait for an agent to close, and for the last writes of a shutdown."""
     drain_timeout: Seconds = 30.0
     """Seconds that running turns get to finish at shutdown.
 
     Accepted messages without an answer are answered after the next start.
+    """
+    hook_drain_timeout: Seconds = 10.0
+    """Seconds that hooks get to finish at shutdown, after the turns have ended.
+
+    Hooks that are not finished are called again after the next start.
     """
     idle_timeout: Seconds = 900.0
     """Seconds after which an idle conversation is removed from memory. Its data is kept."""

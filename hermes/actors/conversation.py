@@ -148,11 +148,12 @@ class Conversation:
 
         `focus` tells the compressor what matters. With `keep_exchanges`, that many of the last
         exchanges are kept as they are. If nothing was compressed, `changed` is False and `detail`
-        says why.
+        says why; for example if another call or a turn compressed it while this call waited.
         """
+        asked_at = self._context.wall()
         return await self._intake.request(
             self.session_key,
-            lambda actor: operations.compress(actor.state, focus, keep_exchanges),
+            lambda actor: operations.compress(actor.state, focus, keep_exchanges, asked_at),
         )
 
     async def close(self, *, reason: str = "closed") -> SessionChange:

@@ -212,7 +212,6 @@ class Supervisor:
         try:
             if not self._drained:
                 await self._drain(seconds)
-                self._drained = True
         finally:
             self._drain_lock.release()
 
@@ -229,10 +228,22 @@ class Supervisor:
                 await self._end_actors()
         with trio.move_on_at(deadline):
             await self._dispatcher.wait_sent(deadline)
+        await self.finish()
+
+    async def finish(self) -> None:
+        """Wait for the hooks, whose time starts now, then end subscriptions; once.
+
+        `drain` does the same. This is for a drain that was cancelled.
+        """
+        if self._drained:
+            return
+        config = self._context.config
+        with trio.move_on_after(config.hook_drain_timeout):
             await self._context.store.wait_hooks()
-        with trio.move_on_after(self._context.config.close_timeout, shield=True):
+        with trio.move_on_after(config.close_timeout, shield=True):
             await self._dispatcher.flush()
         self._context.bus.close(self._context.stop_error())
+        self._drained = True
 
     async def _end_actors(self) -> None:
         """End the actors, then have their sessions finalized; no session is ended by that."""
@@ -245,7 +256,7 @@ class Supervisor:
         with trio.move_on_after(self._context.config.close_timeout):
             async with trio.open_nursery() as nursery:
                 for actor in actors.values():
-                    if actor.has_session:
+                    if actor.state.head is not None:  # else it has not come to any turn yet
                         nursery.start_soon(self._finalize, actor.key)
             await self._dispatcher.flush()
 

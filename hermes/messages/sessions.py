@@ -32,7 +32,11 @@ class ExpiryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A session: one transcript, with its origin, its end and its totals."""
+    """A session: one transcript, with its origin, its end and its totals.
+
+    `model`, `api_call_count` and the token counts are those of its turns; `cost` includes summaries
+    and titles.
+    """
 
     id: str
     source: str
@@ -211,12 +215,20 @@ class Rotated(msgspec.Struct, frozen=True):
 class Skipped(msgspec.Struct, frozen=True):
     """Nothing was rotated, for this `reason`.
 
-    `winner` is the child of a rotation that came first, `holder` the holder of the lease.
+    `winner` is the child of a rotation that came first, `holder` the holder of the lease. `paid`
+    means that a summary was written in vain.
     """
 
     reason: str
     winner: str | None = None
     holder: str | None = None
+    paid: bool = False
+
+    @property
+    def text(self) -> str:
+        """The reason, and what came first."""
+        first = self.holder or self.winner
+        return self.reason if first is None else f"{self.reason} ({first})"
 
 
 class Imported(msgspec.Struct, frozen=True):

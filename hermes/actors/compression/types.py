@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from hermes.messages import InboxReply, Message, Rotated, Skipped
+from hermes.texts import Texts
 
 Trigger: TypeAlias = Literal["size", "overflow", "asked"]
 """Why a session is compressed: its size, a refusal of the model, or a request."""
@@ -28,6 +29,32 @@ class CompressionFailed(msgspec.Struct, frozen=True):
 
 
 CompressionResult: TypeAlias = Compressed | Skipped | CompressionFailed
+
+
+def result_text(result: CompressionResult, texts: Texts) -> str:
+    """Return what came of a compression: a sentence, or the reason why it was skipped."""
+    if isinstance(result, Compressed):
+        return texts.compressed.format(before=result.before, after=result.after)
+    return result.text
+
+
+class PastAttempt(msgspec.Struct, frozen=True):
+    """A compression of a conversation for which a summary was written or requested."""
+
+    by_turn: bool
+    """Whether a turn caused it, and not a request."""
+    ended_at: float
+    result: CompressionResult
+
+    def skipped(self, texts: Texts) -> Skipped:
+        """Return the answer to a request that was made before this attempt ended."""
+        match self.result:
+            case Compressed(rotated):
+                reason = texts.compressed_by_turn if self.by_turn else texts.compressed_by_request
+                return Skipped(reason, winner=rotated.session_id)
+            case other:
+                reason = texts.tried_by_turn if self.by_turn else texts.tried_by_request
+                return Skipped(reason.format(outcome=other.text.rstrip(".")))
 
 
 class CompressionJob(msgspec.Struct, frozen=True, kw_only=True):

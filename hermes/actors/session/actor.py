@@ -125,11 +125,6 @@ class SessionActor:
             self._calm.set()
             self._calm = None
 
-    @property
-    def has_session(self) -> bool:
-        """Whether there is a session that hooks could finalize."""
-        return self.state.head is not None and self.state.head.message_count > 0
-
     # The task
 
     async def run(self) -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from hermes.actors.admission import pairing
 from hermes.actors.commands import COMMANDS, parse
-from hermes.actors.compression.types import Compressed, CompressionFailed
+from hermes.actors.compression.types import result_text
 from hermes.actors.session import approvals, compression, operations
 from hermes.actors.session.failures import command_failure
 from hermes.actors.session.listing import (
@@ -34,6 +34,7 @@ from hermes.messages import (
     InboxRow,
     Role,
     SessionSummary,
+    Skipped,
     Status,
     StoredMessage,
     Transcript,
@@ -220,22 +221,17 @@ async def _compress(state: SessionState, call: CommandCall, argument: str) -> st
     keep = None
     if here is not None:
         keep = min(int(here.group(1) or here.group(2) or 2), MAX_KEPT)
-    result = await compression.compress(
+    result = await compression.on_request(
         state,
         f"{call.row.inbox_id}:command",
+        call.row.accepted_at,
         focus=None if here is not None else argument or None,
         keep_exchanges=keep,
         answer=functools.partial(_reply_to, state, call),
     )
-    texts = _texts(state)
-    match result:
-        case Compressed(_, before, after):
-            text = texts.compressed.format(before=before, after=after)
-        case CompressionFailed():
-            text = result.text
-        case skipped:
-            text = texts.not_compressed_held if skipped.holder else texts.not_compressed
-            text = text.format(reason=skipped.reason, holder=skipped.holder)
+    text = result_text(result, _texts(state))
+    if isinstance(result, Skipped):
+        text = _texts(state).not_compressed.format(reason=text)
     return await _reply(state, call, text)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from uuid import uuid4
 
-from hermes.actors.compression.types import Compressed, CompressionFailed
+from hermes.actors.compression.types import Compressed, CompressionFailed, result_text
 from hermes.actors.session import compression
 from hermes.actors.session.state import SessionState
 from hermes.errors import HermesError
@@ -126,22 +126,15 @@ async def rewind(
 
 
 async def compress(
-    state: SessionState, focus: str | None, keep_exchanges: int | None
+    state: SessionState, focus: str | None, keep_exchanges: int | None, asked_at: float
 ) -> SessionChange:
     """Summarize the older part of the conversation and continue in a child session."""
     old = await _current(state)
     if old is None:
         return _unchanged(state, "compress", "there is nothing to compress")
-    result = await compression.compress(
-        state, uuid4().hex, focus=focus, keep_exchanges=keep_exchanges
+    result = await compression.on_request(
+        state, uuid4().hex, asked_at, focus=focus, keep_exchanges=keep_exchanges
     )
-    match result:
-        case Compressed(_, before, after):
-            detail = state.context.texts.compressed.format(before=before, after=after)
-        case CompressionFailed(text):
-            detail = text
-        case skipped:
-            detail = skipped.reason
     return SessionChange(
         session_key=state.key,
         reason="compress",
@@ -151,7 +144,7 @@ async def compress(
         failed=isinstance(result, CompressionFailed),
         tokens_before=result.before if isinstance(result, Compressed) else None,
         tokens_after=result.after if isinstance(result, Compressed) else None,
-        detail=detail,
+        detail=result_text(result, state.context.texts),
     )
 
 
