@@ -12,6 +12,7 @@ from hermes.actors.admin import Admin
 from hermes.actors.admission.access import AccessPolicy
 from hermes.actors.admission.gate import Admission
 from hermes.actors.auto_title import AutoTitler
+from hermes.actors.cache_limits import CacheLimits
 from hermes.actors.compression.compressor import SessionCompressor
 from hermes.actors.context import RuntimeContext
 from hermes.actors.conversation import Conversation
@@ -202,10 +203,9 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
 ) -> AsyncIterator[Runtime]:
     """Run actors on an open store during a block. Leaving the block drains the runtime."""
     async with open_background() as nursery:
-        metrics = RuntimeMetrics(wall)
+        metrics, clean = RuntimeMetrics(wall), redact or str
         bus = EventBus(metrics.count_reply)
         dispatcher = Dispatcher(nursery, adapters, store, redact)
-        clean = redact or str
         context = RuntimeContext(
             store=store,
             config=config,
@@ -215,6 +215,7 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
             nursery=nursery,
             metrics=metrics,
             bus=bus,
+            caches=CacheLimits(config.max_agents, config.transcript_bytes),
             auto_titler=None
             if titler is None
             else AutoTitler(nursery, store, titler, bus.publish, clean),

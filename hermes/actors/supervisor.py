@@ -127,10 +127,10 @@ class Supervisor:
         if caught.error is not None:
             log.error("%s was not notified of its pause", session_key, exc_info=caught.error)
 
-    # Bounds
+    # Idle actors
 
     async def run_maintenance(self) -> None:
-        """Background loop: end idle actors and enforce the bounds."""
+        """Background loop: end actors that are idle for too long."""
         quarter = self._context.config.idle_timeout / 4
         interval = min(MAINTENANCE_INTERVAL, max(quarter, 0.05))
         while True:
@@ -138,29 +138,15 @@ class Supervisor:
             self.passivate()
 
     def passivate(self) -> None:
-        """End actors that were idle for too long, then free what exceeds a bound, oldest first."""
-        config, now = self._context.config, trio.current_time()
-        agents = sum(actor.state.cache.has_agent for actor in self._actors.values())
-        size = sum(actor.state.cache.size for actor in self._actors.values())
+        """End actors that were idle for too long."""
+        now = trio.current_time()
         self._failures = {
             key: times for key, times in self._failures.items() if times[-1] > now - FAILURE_WINDOW
         }
         for actor in list(self._actors.values()):
-            if not actor.idle:
-                continue
-            cache = actor.state.cache
-            if actor.last_used <= now - config.idle_timeout:
-                agents -= cache.has_agent
-                size -= cache.size
+            if actor.idle and actor.last_used <= now - self._context.config.idle_timeout:
                 self._forget(actor)  # no checkpoint since it was seen to be idle
                 actor.inbox.mailbox.close()
-                continue
-            if agents > config.max_agents and cache.has_agent:
-                cache.drop("evicted")
-                agents -= 1
-            if size > config.transcript_bytes:
-                size -= cache.size
-                cache.release()
 
     # Start and end
 

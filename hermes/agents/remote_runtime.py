@@ -59,9 +59,18 @@ class LoopConversation:
         """Return the state of the conversation."""
         return await self._call(self._own.status)
 
-    async def history(self, *, include_rewound: bool = False) -> list[StoredMessage]:
+    async def history(
+        self,
+        *,
+        limit: int | None = None,
+        before: int | None = None,
+        include_rewound: bool = False,
+    ) -> list[StoredMessage]:
         """Return the stored transcript of the current session, without the running turn."""
-        return await self._call(lambda: self._own.history(include_rewound=include_rewound))
+        page = functools.partial(
+            self._own.history, limit=limit, before=before, include_rewound=include_rewound
+        )
+        return await self._call(page)
 
     async def sessions(self, *, limit: int = 20, offset: int = 0) -> list[SessionSummary]:
         """Return the sessions of this key, latest activity first."""
@@ -130,9 +139,18 @@ class ThreadConversation:
         """Return the state of the conversation."""
         return self._call(self._own.status)
 
-    def history(self, *, include_rewound: bool = False) -> list[StoredMessage]:
+    def history(
+        self,
+        *,
+        limit: int | None = None,
+        before: int | None = None,
+        include_rewound: bool = False,
+    ) -> list[StoredMessage]:
         """Return the stored transcript of the current session, without the running turn."""
-        return self._call(lambda: self._own.history(include_rewound=include_rewound))
+        page = functools.partial(
+            self._own.history, limit=limit, before=before, include_rewound=include_rewound
+        )
+        return self._call(page)
 
     def sessions(self, *, limit: int = 20, offset: int = 0) -> list[SessionSummary]:
         """Return the sessions of this key, latest activity first."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from hermes.messages.outbox import InboxReply
 from hermes.messages.transcript import Head, JsonObject, Message
+from hermes.validation import Validated
 
-SessionKind: TypeAlias = Literal["new", "compression", "branch", "fork", "import"]
+SessionKind: TypeAlias = Literal["new", "compression", "branch", "fork", "import", "subagent"]
+"""How a session came about. Sessions of subagents are hidden from lists by default."""
 HookEvent: TypeAlias = Literal["on_session_finalize", "on_session_reset", "on_session_switch"]
 Hooks: TypeAlias = Mapping[HookEvent, Sequence[Any]]
 """The functions to call at each kind of boundary, plain or async."""
@@ -20,14 +23,14 @@ RUNTIME_HOLDER = "runtime:"
 """Prefix of the holder names of runtimes in leases. A file has one runtime at a time."""
 
 
-class ExpiryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """When a conversation ends by itself."""
+class ExpiryPolicy(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a conversation ends by itself. Raises `ValueError` for values that are not allowed."""
 
     mode: Literal["none", "idle", "daily", "both"] = "none"
     """`idle`: after `idle_minutes` without a message. `daily`: at `at_hour`."""
-    idle_minutes: float = 1440
+    idle_minutes: Annotated[float, Meta(gt=0)] = 1440
     """Minutes without a message after which the conversation ends."""
-    at_hour: int = 4
+    at_hour: Annotated[int, Meta(ge=0, le=23)] = 4
     """Hour of the day, in local time, at which the conversation ends."""
 
 
@@ -67,6 +70,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     cache_write_tokens: int
     reasoning_tokens: int
     cost: float
+    archived_at: float | None = None
+    """When the conversation was archived, which hides it from lists; None if it was not."""
     system_prompt: str | None = None
     model_config: JsonObject | None = None
 
@@ -240,6 +245,10 @@ class Imported(msgspec.Struct, frozen=True):
     """Sessions that were already present."""
     forks: tuple[str, ...] = ()
     """Second compression children, imported as forks."""
+    finalized_orphans: tuple[str, ...] = ()
+    """Compression children without a turn that were ended after the import."""
+    pruned_ghosts: tuple[str, ...] = ()
+    """Empty sessions that were deleted after the import."""
 
 
 class Pruned(msgspec.Struct, frozen=True):

@@ -50,8 +50,17 @@ class OwnConversation(Protocol):
         """Return the state of the conversation."""
         ...
 
-    async def history(self, *, include_rewound: bool = False) -> list[StoredMessage]:
-        """Return the stored transcript of the current session, without the running turn."""
+    async def history(
+        self,
+        *,
+        limit: int | None = None,
+        before: int | None = None,
+        include_rewound: bool = False,
+    ) -> list[StoredMessage]:
+        """Return the stored transcript of the current session, without the running turn.
+
+        With `limit`, the latest messages are returned, or those before the id `before`.
+        """
         ...
 
     async def sessions(self, *, limit: int = 20, offset: int = 0) -> list[SessionSummary]:

@@ -27,7 +27,7 @@ async def look(turn):
     return {
         "key": own.session_key,
         "title": (await own.title()).text,
-        "rows": len(await own.history()),
+        "rows": [len(await own.history()), len(await own.history(limit=1))],
         "found": found == {turn.session_id},
         "sessions": sessions == [turn.session_id],
         "busy": status.busy,
@@ -44,7 +44,7 @@ def look_in_thread(turn):
     return {
         "key": own.session_key,
         "title": own.title().text,
-        "rows": len(own.history()),
+        "rows": [len(own.history()), len(own.history(limit=1))],
         "found": found == {turn.session_id},
         "sessions": sessions == [turn.session_id],
         "busy": status.busy,
@@ -55,7 +55,7 @@ def look_in_thread(turn):
 SEEN = {
     "key": "k",
     "title": "Herons",
-    "rows": 2,
+    "rows": [2, 1],
     "found": True,
     "sessions": True,
     "busy": True,

@@ -129,7 +129,7 @@ class SessionActor:
 
     async def run(self) -> None:
         """Work until the mailbox is closed."""
-        inbox = self.inbox
+        inbox, caches = self.inbox, self.state.context.caches
         try:
             while True:
                 inbox.collect()
@@ -140,9 +140,11 @@ class SessionActor:
                 elif inbox.queue:
                     await self._step(inbox.queue[0])
                 else:
+                    caches.offer(self.state.cache)
                     self._notify_idle()
                     if not (items := await inbox.mailbox.take()):
                         return
+                    caches.withdraw(self.state.cache)
                     inbox.queue.extend(items)
         finally:
             self._end()
@@ -321,7 +323,7 @@ class SessionActor:
         if await state.context.store.get_route(self.key) is None:
             return status
         head = await state.locate(refresh=True)
-        transcript = await state.cache.transcript(head)
+        transcript = await state.cache.transcript(head, keep=False)  # the actor may have ended
         history = await compressor.state_of(head.session_id)
         return replace(
             status,

@@ -30,10 +30,8 @@ log: logging.Logger = logging.getLogger(__name__)
 def is_due(state: SessionState, transcript: CachedTranscript, turn: RunningTurn) -> bool:
     """Whether transcript and input are too long for the model's context window."""
     compressor = state.context.compressor
-    if not compressor.automatic:
-        return False
     tokens = used_tokens(state, transcript) + estimate_tokens(turn.input)
-    return tokens >= compressor.limits.compress_at
+    return compressor.automatic and tokens >= compressor.limits.compress_at
 
 
 def used_tokens(state: SessionState, transcript: CachedTranscript) -> int:

@@ -243,13 +243,11 @@ class TurnRunner:
             rows = turn.transcript_rows(attempt.result)
         if caught.error is not None:
             rows = self._refuse(turn, attempt, caught.error)
+        commit = self._commit_for(turn, attempt, rows, notices)
         try:
-            commit = self._commit_for(turn, attempt, rows, notices)
             done = await self._commit(commit)
         except NotInLineage as error:  # the agent named a session of another conversation
-            rows = self._refuse(turn, attempt, error)
-            commit = self._commit_for(turn, attempt, rows, notices)
-            done = await self._commit(commit)
+            commit, done = await self._commit_input(turn, attempt, error, notices)
         if isinstance(done, Discarded):
             turn.discarded = True
             return
@@ -280,6 +278,14 @@ class TurnRunner:
         attempt.rewind_to = None
         turn.context.session_id = attempt.transcript.head.session_id
         return turn.transcript_rows(TurnResult(rows=()))
+
+    async def _commit_input(
+        self, turn: RunningTurn, attempt: Attempt, error: BaseException, notices: Sequence[str]
+    ) -> tuple[TurnCommit, Committed | Discarded]:
+        """Commit a turn without its result, which was refused."""
+        rows = self._refuse(turn, attempt, error)
+        commit = self._commit_for(turn, attempt, rows, notices)
+        return commit, await self._commit(commit)
 
     def _commit_for(
         self, turn: RunningTurn, attempt: Attempt, rows: Sequence[Message], notices: Sequence[str]

@@ -165,7 +165,10 @@ class Handlers:
 
     async def list(self, params: t.ListParams) -> t.ListResult:
         """List the stored conversations of all platforms, most recently active first."""
-        found = await self._runtime.admin.sessions(limit=params.limit, offset=params.offset)
+        found = await self._runtime.admin.sessions(
+            include_subagents=params.include_subagents, include_archived=params.include_archived,
+            limit=params.limit, offset=params.offset,
+        )  # fmt: skip
         live = {handle.stored_id: handle.id for handle in self._handles}
         return t.ListResult(
             [
@@ -178,6 +181,8 @@ class Handlers:
                     message_count=each.session.message_count,
                     source=each.session.source,
                     live=live.get(each.session.id),
+                    archived=each.session.archived_at is not None,
+                    subagent=each.session.kind == "subagent",
                 )
                 for each in found
             ]
@@ -271,7 +276,7 @@ class Handlers:
         return t.TitleResult(new.text, new.pending, handle.stored_id)
 
     async def history(self, params: t.HistoryParams) -> t.HistoryResult:
-        """Return the last messages of a session as they are stored."""
+        """Return the last messages of a session, or those before a given one, as stored."""
         if params.stored_session_id is not None:
             found = await self._runtime.admin.find(params.stored_session_id)
             if found is None or params.stored_session_id not in found.lineage:
@@ -279,7 +284,7 @@ class Handlers:
             rows = await self._runtime.admin.messages(params.stored_session_id)
             index = found.lineage.index(params.stored_session_id)
             parent = found.lineage[index - 1] if index else None
-            messages = _rows(rows, params.limit)
+            messages = _rows(rows, params.limit, params.before)
             return t.HistoryResult(params.stored_session_id, parent, len(rows), messages)
         handle = self._handles.require(params.session_id)
         rows = await self._conversation(handle).history()
@@ -288,7 +293,8 @@ class Handlers:
         )
         lineage = () if found is None else found.lineage
         parent = lineage[-2] if len(lineage) > 1 else None
-        return t.HistoryResult(handle.stored_id, parent, len(rows), _rows(rows, params.limit))
+        messages = _rows(rows, params.limit, params.before)
+        return t.HistoryResult(handle.stored_id, parent, len(rows), messages)
 
     async def branch(self, params: t.BranchParams) -> t.BranchResult:
         """Copy the conversation; the copy has its own handle."""
@@ -366,7 +372,9 @@ def _submitting(handle: Handle) -> Iterator[None]:
             handle.answered.clear()
 
 
-def _rows(rows: Sequence[StoredMessage], limit: int) -> list[t.Row]:
+def _rows(rows: Sequence[StoredMessage], limit: int, before: int | None = None) -> list[t.Row]:
+    if before is not None:
+        rows = [row for row in rows if row.id < before]
     return [
         t.Row(
             id=row.id,
