@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import trio
@@ -247,13 +248,24 @@ async def test_the_events_of_a_turn(start):
 
 
 async def test_a_failed_answer_has_the_text_of_its_error(start):
+    failed = TurnResult(failed=True, error="the model is gone")
+    async with start(build_agent=scripted(failed)) as runtime, connected(runtime) as client:
+        await new_session(client)
+        complete = client.events()[-1][1]
+        assert complete["status"] == "error"
+        assert "the model is gone" in complete["text"]
+        assert complete["error"] == "the model is gone"
+
+
+async def test_a_client_gets_only_a_reference_to_an_exception(start):
     async with start(build_agent=scripted(ValueError("the model is gone"))) as runtime:
         async with connected(runtime) as client:
             await new_session(client)
             complete = client.events()[-1][1]
             assert complete["status"] == "error"
-            assert "the model is gone" in complete["text"]
-            assert "the model is gone" in complete["error"]
+            assert "the model is gone" not in complete["text"] + complete["error"]
+            reference = re.search(r"reference (\w{6})", complete["text"])[1]
+            assert complete["error"] == f"ValueError (reference {reference})"
 
 
 WITHOUT_TEXT = {
