@@ -78,6 +78,7 @@ if TYPE_CHECKING:
         AssistantMessage as AssistantMessage,
         Envelope as Envelope,
         MessagePosted as MessagePosted,
+        MessageWaiting as MessageWaiting,
         Notice as Notice,
         ReasoningDelta as ReasoningDelta,
         RuntimeEvent as RuntimeEvent,
@@ -129,6 +130,7 @@ if TYPE_CHECKING:
         HasAccount as HasAccount,
         HasLimit as HasLimit,
         HasLocal as HasLocal,
+        OwnConversation as OwnConversation,
         RunsOnTrio as RunsOnTrio,
         Summary as Summary,
         SummaryRequest as SummaryRequest,
@@ -138,8 +140,10 @@ if TYPE_CHECKING:
         Titler as Titler,
         TitleRequest as TitleRequest,
         Turn as Turn,
+        TurnRuntime as TurnRuntime,
     )
     from hermes.session_keys import session_key as session_key
+    from hermes.texts import Texts as Texts
 
 __version__ = "0.1.0.dev0"
 
@@ -151,9 +155,9 @@ _NAMES = {
     "NotInLineage OutcomeUnknown Overloaded ReplyNotFound ReplyTimeout RetryAfter SessionEnded "
     "StoreBusy StoreError StoreFailed StoreFull StoreInUse StoreRefused TurnClosed UnknownSession "
     "Unsendable WaitCircle",
-    "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope MessagePosted Notice "
-    "ReasoningDelta RuntimeEvent SessionMoved Steered TextDelta TitleChanged ToolFinished "
-    "ToolStarted TurnEnded TurnStarted",
+    "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope MessagePosted "
+    "MessageWaiting Notice ReasoningDelta RuntimeEvent SessionMoved Steered TextDelta TitleChanged "
+    "ToolFinished ToolStarted TurnEnded TurnStarted",
     "actors.admin": "Admin RuntimeStatistics",
     "actors.admission.access": "AccessPolicy PlatformRules",
     "actors.conversation": "Conversation",
@@ -168,9 +172,11 @@ _NAMES = {
     "Message OutboxRow Receipt Reply RunningTurnInfo SearchHit Session SessionChange SessionMatch "
     "SessionSummary Snapshot Source Status StoreStats StoredMessage Title ToolCall TurnResult "
     "Usage WaitingMessage WhenBusy",
-    "protocols": "Adapter Agent Build Compressor Describe HasAccount HasLimit HasLocal RunsOnTrio "
-    "Summary SummaryRequest SupportsAbandon SupportsAclose SupportsReady TitleRequest Titler Turn",
+    "protocols": "Adapter Agent Build Compressor Describe HasAccount HasLimit HasLocal "
+    "OwnConversation RunsOnTrio Summary SummaryRequest SupportsAbandon SupportsAclose "
+    "SupportsReady TitleRequest Titler Turn TurnRuntime",
     "session_keys": "session_key",
+    "texts": "Texts",
 }
 if not TYPE_CHECKING:  # else a misspelt name would be an `object`, and no error
     __all__ = sorted(" ".join(_NAMES.values()).split())  # noqa: PLE0605 - the names above

@@ -133,7 +133,7 @@ class Admin:
         self._supervisor.require_running()
         turns = {actor.key: actor.runner.turn for actor in self._supervisor.actors}
         return {
-            key: RunningTurnInfo(turn.turn_id, turn.published_text)
+            key: RunningTurnInfo(turn.turn_id, scrub(turn.published_text))
             for key, turn in turns.items()
             if turn is not None
         }

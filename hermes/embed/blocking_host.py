@@ -19,6 +19,7 @@ from hermes.embed.trio_host import RuntimeOptions, Setup, open_with_setup
 from hermes.embed.verbs import AdapterStateVerbs, AdminVerbs, ConversationVerbs, RuntimeVerbs
 from hermes.errors import ActorStopped, StoreFailed
 from hermes.messages import Source
+from hermes.texts import Texts
 
 R = TypeVar("R")
 
@@ -50,6 +51,7 @@ class BlockingRuntime(RuntimeVerbs, BlockingProxy[Runtime]):
         self.adapter_state: BlockingAdapterState = BlockingAdapterState(
             portal, target.adapter_state
         )
+        self.texts: Texts = target.texts
 
     def conversation(
         self, session_key: str, *, source: Source | None = None

@@ -47,6 +47,8 @@ class RuntimeThread:
         self._left: Future[None] = Future()
         self._aborted: Future[None] = Future()
         self._portal: BlockingPortal | None = None
+        """Accepts calls, while the runtime is open."""
+        self._calling = threading.Lock()
         # A daemon thread never keeps the process from exiting.
         self._thread = threading.Thread(target=self._run, name="hermes runtime", daemon=True)
         watch_forks(self)
@@ -82,11 +84,10 @@ class RuntimeThread:
         self.require_running()
         if threading.get_ident() == self._thread.ident:
             raise HermesError("a verb that blocks was called in the thread of the runtime itself")
-        assert self._portal is not None
-        try:
+        with self._calling:
+            if self._portal is None:
+                raise self._end_error()
             return self._portal.start_task_soon(function)
-        except RuntimeError:  # of anyio or Trio: the thread is about to end
-            raise self._end_error() from None
 
     def require_running(self) -> None:
         """Raise why the runtime has ended, if it has."""
@@ -122,12 +123,19 @@ class RuntimeThread:
         self.ended.set_result(None)
 
     async def _main(self) -> None:
-        async with BlockingPortal() as self._portal:
+        async with BlockingPortal() as portal:
+            self._portal = portal
             result = await outcome.acapture(self._hold)
             if self.opened.done() and isinstance(result, outcome.Error):
                 self.failure = result.error  # before the portal is closed: callers are told
-            await self._portal.stop(cancel_remaining=True)  # cancels `run_on_trio`
+            await trio.to_thread.run_sync(self._accept_no_calls)
+            await portal.stop(cancel_remaining=True)  # cancels `run_on_trio`
         result.unwrap()
+
+    def _accept_no_calls(self) -> None:
+        """Wait until no call is on its way: a portal that is closed meanwhile would lose it."""
+        with self._calling:
+            self._portal = None
 
     async def _hold(self) -> None:
         """Hold the runtime open until it is left or aborted, or fails."""

@@ -35,7 +35,7 @@ def as_result(returned: object) -> TurnResult:
         kind = type(returned).__name__
         raise TypeError(f"an agent must return a TurnResult or a string, not {kind}")
     check_usage(returned.usage)
-    return returned
+    return returned if returned.error is None and returned.data is None else _scrubbed(returned)
 
 
 def check_result(result: TurnResult) -> None:
@@ -51,12 +51,11 @@ def check_result(result: TurnResult) -> None:
         check_rows(result.rows)
 
 
-def scrub_result(result: TurnResult) -> TurnResult:
-    """Return a result whose text, error and data can be encoded, with lone surrogates replaced."""
-    shown = [result.text, result.error, result.data]
-    if (scrubbed := encodable(shown)) is shown:
-        return result
-    return replace(result, text=scrubbed[0], error=scrubbed[1], data=scrubbed[2])
+def _scrubbed(result: TurnResult) -> TurnResult:
+    """Replace lone surrogates in the error and the data, which hosts may want to encode."""
+    shown = [result.error, result.data]
+    scrubbed = encodable(shown)
+    return result if scrubbed is shown else replace(result, error=scrubbed[0], data=scrubbed[1])
 
 
 def check_rows(rows: Sequence[Message]) -> None:

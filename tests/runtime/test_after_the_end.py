@@ -31,7 +31,7 @@ ARGUMENTS = {
     "name": "n",
     "value": "v",
 }
-NO_VERBS = {"conversation", "wait_stopped", "admin", "adapter_state", "session_key"}
+NO_VERBS = {"conversation", "wait_stopped", "admin", "adapter_state", "session_key", "texts"}
 
 
 async def echo(turn):

@@ -20,6 +20,7 @@ from hermes.actors.kernel.mailbox import Request, refuse
 from hermes.actors.session import operations
 from hermes.actors.session.commands import CommandCall, run_command
 from hermes.actors.session.compression import used_tokens
+from hermes.actors.session.following import announcement
 from hermes.actors.session.inbox import Item, SessionInbox
 from hermes.actors.session.policy import decide
 from hermes.actors.session.state import SessionState
@@ -34,7 +35,6 @@ log: logging.Logger = logging.getLogger(__name__)
 R = TypeVar("R")
 PAGE = 1000
 MAX_LINGER = 3.0
-REJECTED = "I'm still answering; please send this again in a moment."
 
 
 class SessionActor:
@@ -70,10 +70,20 @@ class SessionActor:
         if self.inbox.knows(row.inbox_id):
             return
         self.inbox.add([row.inbox_id])
-        if self.runner.turn is None and not row.inbound.command:
-            self.inbox.put(row)
+        if self.runner.turn or row.inbound.command or self.state.context.bus.followers:
+            self._take_slowly(row)
         else:
-            self._decide(row)
+            self.inbox.put(row)
+
+    def _take_slowly(self, row: InboxRow) -> None:
+        """Take a message that is more than the next one in a queue that nobody watches."""
+        self._decide(row)
+        self._announce(row)
+
+    def _announce(self, row: InboxRow) -> None:
+        """Tell followers of a message; of one that is fetched later, they are told then."""
+        if self.inbox.knows(row.inbox_id) and not row.inbound.command:
+            self.state.context.bus.announce(self.key, announcement(row))
 
     def _decide(self, row: InboxRow) -> None:
         """Take a command, or a message that arrives while a turn runs."""
@@ -273,6 +283,7 @@ class SessionActor:
                 inbox.put_urgent(row)
             else:
                 inbox.put_back([replace(row, inbound=inbound)])
+                self._announce(row)
 
     async def _open_rows(self) -> list[InboxRow]:
         """Return all open messages of this key; `accept` bounds their number."""
@@ -290,10 +301,7 @@ class SessionActor:
         extra = {"metadata": row.inbound.metadata}
         about = (row.inbox_id, self.key, row.attempts)
         log.error("message %d of %s failed %d times", *about, extra=extra)
-        text = (
-            f"I tried {row.attempts} times to answer this and never finished, so I gave up. "
-            "Your message is kept; send it again for another try."
-        )
+        text = self.state.context.texts.gave_up.format(attempts=row.attempts)
         answer = inbox_reply([row], self.state.session_id or "", text, "notice")
         await self.state.context.store.park_inbox([row.inbox_id], "begun too often", answer=answer)
         self._reply([row], text, "refused")
@@ -311,9 +319,10 @@ class SessionActor:
             self._reply(cancelled, text, "refused", dropped_by=row.inbox_id)
 
     async def _reject(self, row: InboxRow) -> None:
-        answer = inbox_reply([row], self.state.session_id or "", REJECTED, "notice")
+        text = self.state.context.texts.busy
+        answer = inbox_reply([row], self.state.session_id or "", text, "notice")
         await self.state.context.store.answer(answer)
-        self._reply([row], REJECTED, "refused")
+        self._reply([row], text, "refused")
 
     async def _run_concurrently(
         self, work: Callable[[InboxRow], Awaitable[None]], row: InboxRow

@@ -1,13 +1,16 @@
-"""Lists of conversations, as users see them and refer to them. Pure functions."""
+"""Answers of commands: lists of conversations, their state and costs. Pure functions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hermes.messages import SessionSummary
+from hermes.messages import SessionSummary, Status, Usage
+from hermes.texts import Texts
 
 
-def find_session(sessions: Sequence[SessionSummary], wanted: str) -> SessionSummary | str:
+def find_session(
+    sessions: Sequence[SessionSummary], wanted: str, texts: Texts
+) -> SessionSummary | str:
     """Return the session meant by a number, id, title or unique id prefix; or why there is none."""
     if is_number(wanted) and 0 < int(wanted) <= len(sessions):
         return sessions[int(wanted) - 1]
@@ -20,14 +23,47 @@ def find_session(sessions: Sequence[SessionSummary], wanted: str) -> SessionSumm
     matching = [each for each in sessions if each.session.id.startswith(wanted)]
     if len(matching) == 1:
         return matching[0]
-    many = "more than one conversation" if matching else "no conversation"
-    return f"You have {many} called {wanted!r}. Use /sessions to list them."
+    text = texts.ambiguous_session if matching else texts.no_such_session
+    return text.format(wanted=repr(wanted))
 
 
-def session_line(number: int, summary: SessionSummary) -> str:
+def session_line(number: int, summary: SessionSummary, texts: Texts) -> str:
     """Return the line of a conversation in a numbered list."""
     name = summary.session.title or summary.preview or summary.session.id
-    return f"{number}. {name} ({summary.session.message_count} messages)"
+    messages = summary.session.message_count
+    return texts.session_line.format(number=number, name=name, messages=messages)
+
+
+def status_text(status: Status, texts: Texts) -> str:
+    """Return the answer to /status."""
+    note, builds = status.compression_note, status.builds
+    session = texts.status_titled_session if status.title else texts.status_session
+    activity = texts.status_running if status.busy else texts.status_idle
+    context = texts.status_context_note if note else texts.status_context
+    lines = [
+        session.format(session_id=status.session_id, title=status.title),
+        activity.format(messages=status.message_count, waiting=status.waiting),
+        context.format(
+            tokens=status.context_tokens, window=status.window, compress_at=status.compress_at,
+            note=note,
+        ),
+        (texts.status_builds if builds else texts.status_no_builds).format(
+            builds=", ".join(f"{reason} {number}" for reason, number in builds.items())
+        ),
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def usage_text(calls: Sequence[Usage], texts: Texts) -> str:
+    """Return the answer to /usage."""
+    cost = sum(each.cost or 0.0 for each in calls)
+    return (texts.usage_cost if cost else texts.usage_tokens).format(
+        calls=len(calls),
+        input=sum(each.input_tokens for each in calls),
+        cached=sum(each.cache_read_tokens for each in calls),
+        output=sum(each.output_tokens for each in calls),
+        cost=f"{cost:.4f}",
+    )
 
 
 def is_number(text: str) -> bool:
