@@ -111,8 +111,7 @@ class TurnRunner:
         self._stopped = False
         self.turn: RunningTurn | None = None
         """The running turn; None between turns, and while one is being committed."""
-        self.latest: RunningTurn | None = None
-        """The running turn, or the last one."""
+        self.latest: RunningTurn | None = None  # the same, and after its end
 
     def interrupt(self) -> bool:
         """Stop the running turn at its next checkpoint; False if none is running."""
@@ -202,10 +201,9 @@ class TurnRunner:
         agent, attempt.build_reason = await state.cache.get(spec, head)
         state.cache.begin(head)
         attempt.result = TurnResult(interrupted=True)
-        ids, metadata = tuple([row.inbox_id for row in turn.rows]), metadata_of(turn.rows)
-        about = (turn.turn_id, head.session_id, attempt.build_reason, ids)
         waited = max(0.0, state.context.wall() - turn.rows[0].accepted_at)
-        turn.started = TurnStarted(*about, waited, metadata)
+        about = (tuple([row.inbox_id for row in turn.rows]), waited, metadata_of(turn.rows))
+        turn.started = TurnStarted(turn.turn_id, head.session_id, attempt.build_reason, *about)
         state.context.bus.publish(state.key, turn.turn_id, turn.started)
         with within(turn.context):
             result = as_result(await agent.run(turn))
