@@ -10,7 +10,9 @@ import msgspec
 from hermes.events import AgentEvent
 from hermes.messages import (
     AgentSpec,
+    ConversationSettings,
     CostTotals,
+    JsonObject,
     Message,
     Reply,
     SearchHit,
@@ -27,7 +29,8 @@ from hermes.texts import Texts
 
 Hook: TypeAlias = Callable[..., Any]
 """Called by keyword with `session_id` and `platform`, and with `reason`, `boundary_id`,
-`old_session_id`, `new_session_id` or `transcript` if it has parameters of these names."""
+`old_session_id`, `new_session_id`, `metadata` or `transcript` if it has parameters of these
+names."""
 
 
 class OwnConversation(Protocol):
@@ -94,11 +97,13 @@ class TurnRuntime(Protocol):
         *,
         source: Source | None = None,
         event_id: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - threads cannot cancel it
     ) -> Reply:
-        """Send a message to another conversation and wait for the reply. See `Runtime.ask`.
+        """Send a text to another conversation and wait for the reply. See `Runtime.ask`.
 
-        Raises `HermesError` unless the host has set `Config.agents_may_ask`, and `WaitCircle` if
-        that conversation is this one, or waits for it.
+        A text that starts with a command is no command. Raises `HermesError` unless the host has
+        set `Config.agents_may_ask`, and `WaitCircle` if that conversation is this one, or waits for
+        it.
         """
         ...
 
@@ -125,6 +130,16 @@ class Turn(Protocol):
     @property
     def source(self) -> Source:
         """Where the first message of the turn came from."""
+        ...
+
+    @property
+    def settings(self) -> ConversationSettings:
+        """The settings of the conversation when the turn began, see `Conversation.configure`."""
+        ...
+
+    @property
+    def metadata(self) -> JsonObject:
+        """The metadata of the messages; if several have the same name, that of the last counts."""
         ...
 
     @property
@@ -233,7 +248,10 @@ class SupportsAbandon(Protocol):
 
 @runtime_checkable
 class RunsOnTrio(Protocol):
-    """An agent, compressor or titler that runs on Trio even if the host is on asyncio."""
+    """A part that runs on Trio, the runtime's own loop, even if the host is on asyncio.
+
+    Agents, compressors, titlers and adapters may set it.
+    """
 
     @property
     def on_trio(self) -> bool:

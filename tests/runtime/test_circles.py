@@ -15,7 +15,7 @@ pytestmark = with_threads
 class Relay:
     """An agent that asks other conversations, in the way that `how` says.
 
-    The text "b c" asks b to ask c. The reply names everybody who was asked.
+    The text "b c" asks b to ask c; "." asks nobody. The reply names everybody who was asked.
     """
 
     def __init__(self, how="ask"):
@@ -24,7 +24,7 @@ class Relay:
 
     async def run(self, turn):
         target, _, rest = turn.text.partition(" ")
-        if not target:
+        if target == ".":
             return turn.session_key
         try:
             return f"{turn.session_key} {await self._ask(target, rest)}"
@@ -33,8 +33,8 @@ class Relay:
 
     async def _ask(self, target, text):
         if self.how == "ask":
-            return (await self.runtime.ask(target, text)).text
-        async with self.runtime.stream(target, text) as stream:
+            return (await self.runtime.ask(target, text or ".")).text
+        async with self.runtime.stream(target, text or ".") as stream:
             async for _ in stream:
                 pass
         return stream.reply.text
@@ -59,7 +59,7 @@ async def test_a_circle_is_refused_and_named(start, relay, first, text, circle):
             reply = await relay.runtime.ask(first, text)
             assert f"conversations would wait for each other: {circle}" in reply.text
             for key in "abc":  # nobody is left waiting
-                assert (await relay.runtime.ask(key, "")).text == key
+                assert (await relay.runtime.ask(key, ".")).text == key
 
 
 async def test_a_conversation_cannot_ask_itself(start, relay):

@@ -148,7 +148,7 @@ async def test_an_answer_that_comes_before_its_receipt_leaves_nothing_pending(st
 async def test_an_answer_that_ends_during_resume_is_not_missing(start_proxy):
     gate = Gate()
 
-    async def get_messages(real, *args, **options):
+    async def get_history(real, *args, **options):
         rows = await real(*args, **options)
         if gate.reached.is_set() and not gate.open.is_set():
             gate.open.set()
@@ -159,7 +159,7 @@ async def test_an_answer_that_ends_during_resume_is_not_missing(start_proxy):
         return rows
 
     agent = scripted("one", [gate, "two"])
-    async with start_proxy(build_agent=agent, get_messages=get_messages) as runtime:
+    async with start_proxy(build_agent=agent, get_history=get_history) as runtime:
         async with connected(runtime) as client:
             handle = await new_session(client)
             await client.call("prompt.submit", session_id=handle, text="more")

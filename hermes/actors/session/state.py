@@ -15,7 +15,7 @@ class SessionState:
 
     __slots__ = (
         "cache", "context", "epoch", "head", "in_background", "key", "last_attempt", "notice",
-        "pending_title", "titled",
+        "pending_title", "settings", "titled",
     )  # fmt: skip
 
     def __init__(self, key: str, context: RuntimeContext) -> None:
@@ -28,6 +28,8 @@ class SessionState:
         self.epoch: int = 0
         self.pending_title: bool = False
         self.notice: str | None = None
+        self.settings: str | None = None
+        """The `ConversationSettings` as JSON; None if there are none."""
         self.titled: str | None = None
         """The session that needs no automatic title any more."""
         self.last_attempt: PastAttempt | None = None
@@ -77,3 +79,4 @@ class SessionState:
         if route is not None and route.epoch == self.epoch:
             self.pending_title = route.pending_title is not None
             self.notice = route.notice
+            self.settings = route.settings
