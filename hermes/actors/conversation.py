@@ -103,16 +103,17 @@ class Conversation:
     async def new(self, title: str | None = None) -> SessionChange:
         """End the current session and start a new one.
 
-        Raises `ValueError` if the title is too long.
+        Raises `ValueError` if the title is too long or another conversation of this key has it.
         """
         return await self._intake.request(
             self.session_key, lambda actor: operations.new_session(actor.state, title)
         )
 
     async def switch(self, target: str) -> SessionChange:
-        """Continue with another session, given by id, unique id prefix or title.
+        """Continue with another session of this key, given by id, unique id prefix or title.
 
-        Raises `UnknownSession` if there is none.
+        Raises `UnknownSession` if this key has no such session. `Admin.switch` reaches the sessions
+        of all keys.
         """
         return await self._intake.request(
             self.session_key, lambda actor: operations.switch(actor.state, target)
@@ -122,7 +123,8 @@ class Conversation:
         """Copy the conversation and continue in the copy.
 
         With `to`, another session_key, that key is pointed at the copy, and this conversation stays
-        where it is. Raises `ValueError` if the title is too long.
+        where it is. Without a title, the copy gets the title of the original with a number. Raises
+        `ValueError` if the title is too long or a conversation of the key already has it.
         """
         if to is not None:
             return await self._intake.request(
@@ -176,13 +178,14 @@ class Conversation:
 
         Raises `Draining` while the runtime ends.
         """
-        return await operations.get_title(self._intake.actor(self.session_key).state)
+        self._intake.require_running()
+        return await self._context.store.get_title(self.session_key)
 
     async def set_title(self, title: str) -> None:
-        """Set the title.
+        """Set the title, also while a turn runs.
 
-        Raises `ValueError` if it is too long or already in use, and `Draining` while the runtime
-        ends.
+        Raises `ValueError` if it is too long or another conversation of this key has it, and
+        `Draining` while the runtime ends.
         """
         await operations.set_title(self._intake.actor(self.session_key).state, title)
 
@@ -201,13 +204,13 @@ class Conversation:
         `include_rewound` also returns rows that were taken back.
         """
         store = self._context.store
-        route = await store.get_route(self.session_key)
-        if route is None or await store.get_session(route.session_id) is None:
+        found = await store.route_head(self.session_key)
+        if found is None or not found[1].revision:
             return []
-        return await store.get_messages(route.session_id, include_rewound=include_rewound)
+        return await store.get_messages(found[1].session_id, include_rewound=include_rewound)
 
     async def sessions(self, *, limit: int = 20, offset: int = 0) -> list[SessionSummary]:
-        """Return the sessions of this key, latest activity first."""
+        """Return the sessions that belong to this key, latest activity first."""
         return await self._context.store.list_sessions(
             session_key=self.session_key, limit=limit, offset=offset
         )

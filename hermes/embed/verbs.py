@@ -138,6 +138,7 @@ class AdminVerbs:
 
     sessions: Final = verb(Admin.sessions)
     find: Final = verb(Admin.find)
+    switch: Final = verb(Admin.switch)
     messages: Final = verb(Admin.messages)
     delete: Final = verb(Admin.delete)
     running_turns: Final = plain(Admin.running_turns)

@@ -18,7 +18,7 @@ from hermes.actors.admission import pairing
 from hermes.actors.commands import COMMANDS, parse
 from hermes.actors.compression.types import Compressed, CompressionFailed
 from hermes.actors.session import approvals, compression, operations
-from hermes.actors.session.listing import find_session, is_number, session_line
+from hermes.actors.session.listing import find_session, is_number, own_sessions, session_line
 from hermes.actors.session.state import SessionState
 from hermes.errors import HermesError
 from hermes.messages import (
@@ -26,7 +26,6 @@ from hermes.messages import (
     InboxReply,
     InboxRow,
     Role,
-    SessionSummary,
     Status,
     StoredMessage,
     Transcript,
@@ -37,7 +36,6 @@ from hermes.session_keys import background_key
 from hermes.transcript.compaction import is_question
 
 MAX_LISTED = 10
-MAX_SEARCHED = 200
 MAX_KEPT = 100
 MAX_LINE = 80
 _HERE = re.compile(r"(?:up to )?here(?:\s+(\d+))?|(?:--keep[= ]|-k )(\d+)", re.IGNORECASE)
@@ -120,7 +118,7 @@ async def _stop(state: SessionState, call: CommandCall, _: str) -> str:
 
 @_handles("sessions")
 async def _sessions(state: SessionState, call: CommandCall, _: str) -> str:
-    own = await _own_sessions(state)
+    own = await own_sessions(state)
     if not own:
         return await _reply(state, call, "There are no conversations yet.")
     lines = [session_line(number, each) for number, each in enumerate(own[:MAX_LISTED], 1)]
@@ -130,19 +128,16 @@ async def _sessions(state: SessionState, call: CommandCall, _: str) -> str:
     )
 
 
-async def _own_sessions(state: SessionState) -> list[SessionSummary]:
-    return await state.context.store.list_sessions(session_key=state.key, limit=MAX_SEARCHED)
-
-
 @_handles("resume")
 async def _resume(state: SessionState, call: CommandCall, wanted: str) -> str:
     if not wanted:
         return await _sessions(state, call, "")
-    found = find_session(await _own_sessions(state), wanted)
-    if isinstance(found, str):
-        return await _reply(state, call, found)
-    text = f"Back in {found.session.title or found.session.id}."
-    await operations.switch(state, found.session.id, answer=_reply_to(state, call, text))
+    found = await find_session(state, wanted)
+    if found is None:
+        text = f"You have no conversation called {wanted!r}. Use /sessions to list them."
+        return await _reply(state, call, text)
+    text = f"Back in {found.title or found.id}."
+    await operations.switch(state, found.id, answer=_reply_to(state, call, text))
     return text
 
 
@@ -159,13 +154,13 @@ async def _branch(state: SessionState, call: CommandCall, title: str) -> str:
 @_handles("title")
 async def _title(state: SessionState, call: CommandCall, title: str) -> str:
     if not title:
-        current = (await operations.get_title(state)).text
+        current = (await state.context.store.get_title(state.key)).text
         text = (
             f"The title is: {current}" if current else "There is no title. Use /title to set one."
         )
         return await _reply(state, call, text)
-    await operations.set_title(state, title)
-    return await _reply(state, call, f"The title is now: {title}")
+    stored = await operations.set_title(state, title)
+    return await _reply(state, call, f"The title is now: {stored.text}")
 
 
 # The transcript

@@ -1,27 +1,30 @@
-"""Lists of conversations, as users see them and refer to them. Pure functions."""
+"""Lists of conversations, as users see them and refer to them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from hermes.actors.session.state import SessionState
+from hermes.messages import Session, SessionSummary
 
-from hermes.messages import SessionSummary
+MAX_SEARCHED = 200
 
 
-def find_session(sessions: Sequence[SessionSummary], wanted: str) -> SessionSummary | str:
-    """Return the session meant by a number, id, title or unique id prefix; or why there is none."""
-    if is_number(wanted) and 0 < int(wanted) <= len(sessions):
-        return sessions[int(wanted) - 1]
-    for each in sessions:
-        if wanted in {each.session.id, each.root_session_id}:
-            return each
-    for each in sessions:
-        if (each.session.title or "").lower() == wanted.lower():
-            return each
-    matching = [each for each in sessions if each.session.id.startswith(wanted)]
-    if len(matching) == 1:
-        return matching[0]
-    many = "more than one conversation" if matching else "no conversation"
-    return f"You have {many} called {wanted!r}. Use /sessions to list them."
+async def own_sessions(state: SessionState) -> list[SessionSummary]:
+    """Return the latest sessions of the key."""
+    return await state.context.store.list_sessions(session_key=state.key, limit=MAX_SEARCHED)
+
+
+async def find_session(state: SessionState, wanted: str) -> Session | None:
+    """Return the session of the key with this number in its list, id, title or unique id prefix.
+
+    If there is none, a title may match without regard to case.
+    """
+    own = await own_sessions(state)
+    if is_number(wanted) and 0 < int(wanted) <= len(own):
+        return own[int(wanted) - 1].session
+    if (match := await state.context.store.find(wanted, session_key=state.key)) is not None:
+        return match.session
+    title = wanted.lower()
+    return next((s.session for s in own if (s.session.title or "").lower() == title), None)
 
 
 def session_line(number: int, summary: SessionSummary) -> str:

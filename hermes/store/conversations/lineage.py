@@ -52,18 +52,3 @@ def get_conversation_root(tx: Transaction, session_id: str) -> str:
     """Return the first session of the lineage."""
     row = tx.one(_UP, session_id)
     return session_id if row is None else str(row[0])
-
-
-def resolve_session_id(tx: Transaction, prefix: str) -> str | None:
-    """Return the session with this id, or the only one whose id begins with `prefix`."""
-    if (row := tx.one("SELECT id FROM sessions WHERE id = ?", prefix)) is not None:
-        return str(row[0])
-    if not prefix:
-        return None
-    # Ids are sorted by code point, so the ids with this prefix form one range.
-    rows = tx.all(
-        "SELECT id FROM sessions WHERE id > ? AND id < ? ORDER BY id LIMIT 2",
-        prefix,
-        prefix + chr(0x10FFFF),
-    )
-    return str(rows[0][0]) if len(rows) == 1 else None

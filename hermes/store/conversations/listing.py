@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hermes.messages import Session, SessionSummary
-from hermes.store.conversations import codec, lineage, sessions
+from hermes.store.conversations import codec, lineage, ownership, sessions
 from hermes.store.transaction import Transaction, Value
 
 PREVIEW = 60
@@ -34,13 +34,14 @@ def list_sessions(  # noqa: PLR0913 - the filters of a list
     """Return conversations, sorted by last activity or by start, the latest first.
 
     A compressed conversation is listed once, with its latest session. All filters must match;
-    `title_contains` ignores case. Raises `ValueError` for an unknown `order`.
+    `session_key` finds all sessions that belong to the key, and `title_contains` ignores case.
+    Raises `ValueError` for an unknown `order`.
     """
     if order not in _ORDERS:
         raise ValueError(f"order is 'last_active' or 'started_at', not {order!r}")
     filters: dict[str, Value] = {
         "s.source = ?": source,
-        "s.session_key = ?": session_key,
+        ownership.BELONGS: session_key,
         "s.user_id = ?": user_id,
         "instr(lower(s.title), lower(?)) > 0": title_contains,
         "(s.ended_at IS NOT NULL) = ?": None if ended is None else int(ended),

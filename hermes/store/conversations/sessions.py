@@ -6,7 +6,7 @@ import msgspec
 
 from hermes.errors import HasContinuation, StoreError, UnknownSession
 from hermes.messages import Head, JsonObject, Session, SessionKind
-from hermes.store.conversations import lineage
+from hermes.store.conversations import lineage, ownership, titles
 from hermes.store.transaction import Row, Transaction
 from hermes.transcript.validate import check_depth
 
@@ -106,6 +106,8 @@ def create_session(  # noqa: PLR0913 - the columns of a session
         kind = kind or _kind_of_child(tx, parent_no)
         _check_continuation(tx, parent_session_id, parent_no, kind)
         no = _insert(tx, session_id, source, kind, parent_no, started_at, fields)
+        if kind == "compression" and parent_no is not None:
+            _inherit_keys(tx, parent_no, no)
     else:
         _fill_missing(tx, no, session_id, parent_session_id, parent_no, fields)
     _set_missing_texts(tx, no, system_prompt, model_config)
@@ -172,6 +174,17 @@ def _insert(  # noqa: PLR0913, PLR0917
     return tx.db.last_insert_rowid()
 
 
+def _inherit_keys(tx: Transaction, parent_no: int, no: int) -> None:
+    """Make a compression child belong to the keys of its parent."""
+    tx.run(
+        "UPDATE sessions SET session_key = coalesce("
+        "session_key, (SELECT session_key FROM sessions WHERE no = ?)) WHERE no = ?",
+        parent_no,
+        no,
+    )
+    ownership.inherit(tx, parent_no, no)
+
+
 def _fill_missing(
     tx: Transaction,
     no: int,
@@ -181,6 +194,8 @@ def _fill_missing(
     fields: dict[str, str | None],
 ) -> None:
     given = {name: value for name, value in fields.items() if value is not None}
+    if fields["session_key"] is not None:
+        titles.move_title(tx, no, fields["session_key"])
     if given:
         sets = ", ".join(f"{name} = coalesce({name}, ?)" for name in given)
         tx.run(f"UPDATE sessions SET {sets} WHERE no = ?", *given.values(), no)
