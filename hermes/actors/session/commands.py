@@ -79,7 +79,8 @@ async def run_command(state: SessionState, call: CommandCall) -> str | None:
     try:
         return await _HANDLERS[parsed.name](state, call, parsed.argument)
     except (HermesError, ValueError) as error:
-        return await _reply(state, call, f"That did not work: {error}")
+        cancelled = f".{_cancelled(call)}" if call.cancelled else ""
+        return await _reply(state, call, f"That did not work: {error}{cancelled}")
 
 
 async def _reply(state: SessionState, call: CommandCall, text: str) -> str:
