@@ -25,11 +25,9 @@ from hermes.store.conversations import (
     messages,
     outbox,
     rotation,
-    route_titles,
     routes,
     search,
     sessions,
-    targets,
     titles,
     turns,
     usage,
@@ -212,7 +210,7 @@ class StoreVerbs:
     get_next_title_in_lineage: Final = reads(titles.get_next_title_in_lineage)
     resolve_session_by_title: Final = reads(titles.resolve_session_by_title)
 
-    resolve_session_id: Final = reads(targets.resolve_session_id)
+    resolve_session_id: Final = reads(lineage.resolve_session_id)
     get_compression_tip: Final = reads(lineage.get_compression_tip)
     get_compression_lineage: Final = reads(lineage.get_compression_lineage)
     get_conversation_root: Final = reads(lineage.get_conversation_root)
@@ -220,15 +218,15 @@ class StoreVerbs:
     get_route: Final = reads(routes.get_route)
     route_head: Final = reads(routes.route_head)
     follow_route: Final = writes(routes.follow_route)
-    find: Final = reads(targets.find)
+    find: Final = reads(listing.find)
     new_session: Final = writes(routes.new_session)
     close_session: Final = writes(routes.close)
     finalize: Final = writes(routes.finalize)
     switch: Final = writes(routes.switch)
-    get_title: Final = reads(route_titles.get_title)
-    set_title: Final = writes(route_titles.set_title)
-    set_pending_title: Final = writes(route_titles.set_pending_title)
-    apply_pending_title: Final = writes(route_titles.apply_pending_title)
+    get_title: Final = reads(titles.get_title)
+    set_title: Final = writes(routes.set_title)
+    set_pending_title: Final = writes(routes.set_pending_title)
+    apply_pending_title: Final = writes(titles.apply_pending_title)
     sweep_expired: Final = writes(routes.sweep_expired)
 
     accept: Final = writes(turns.accept)

@@ -13,7 +13,7 @@ from hermes.messages import Session, StoredMessage
 from hermes.sanitize import one_line, sanitize
 from hermes.store.cli.opening import existing_path, open_current
 from hermes.store.cli.output import Printer, format_time, print_json
-from hermes.store.conversations import targets
+from hermes.store.conversations import titles
 from hermes.store.sync_store import SessionStore
 
 
@@ -81,7 +81,7 @@ def show(options: Namespace) -> int:
 
 def resolve(store: SessionStore, name: str, session_key: str | None) -> str | None:
     """Return the session with this id, title or unique prefix of an id, of one key or of all."""
-    return store.snapshot(lambda tx: targets.resolve_session(tx, name, session_key=session_key))
+    return store.snapshot(lambda tx: titles.resolve_session(tx, name, session_key=session_key))
 
 
 def report_unknown_session(name: str) -> int:

@@ -1,9 +1,9 @@
-"""The list of conversations: one entry each, however often it was compressed."""
+"""Find and list conversations; each is one entry, however often it was compressed."""
 
 from __future__ import annotations
 
-from hermes.messages import Session, SessionSummary
-from hermes.store.conversations import codec, lineage, ownership, sessions
+from hermes.messages import Session, SessionMatch, SessionSummary
+from hermes.store.conversations import codec, lineage, sessions, titles
 from hermes.store.transaction import Transaction, Value
 
 PREVIEW = 60
@@ -41,7 +41,7 @@ def list_sessions(  # noqa: PLR0913 - the filters of a list
         raise ValueError(f"order is 'last_active' or 'started_at', not {order!r}")
     filters: dict[str, Value] = {
         "s.source = ?": source,
-        ownership.BELONGS: session_key,
+        lineage.BELONGS: session_key,
         "s.user_id = ?": user_id,
         "instr(lower(s.title), lower(?)) > 0": title_contains,
         "(s.ended_at IS NOT NULL) = ?": None if ended is None else int(ended),
@@ -58,6 +58,24 @@ def list_sessions(  # noqa: PLR0913 - the filters of a list
         offset,
     )
     return [_summary(tx, sessions.from_row(row)) for row in found]
+
+
+def find(tx: Transaction, target: str, *, session_key: str | None = None) -> SessionMatch | None:
+    """Return the conversation with this session id, title or unique prefix of an id.
+
+    With `session_key`, only conversations that belong to the key are found. A session that has no
+    row yet is found by its full id only. Raises `AmbiguousTitle` if several sessions have the
+    title.
+    """
+    session_id = titles.resolve_session(tx, target, session_key=session_key)
+    ids = [target] if session_id is None else lineage.get_compression_lineage(tx, session_id)
+    keys = [row[0] for row in tx.all(
+        "SELECT session_key FROM routes WHERE session_id IN (SELECT value FROM json_each(?)) "
+        "ORDER BY 1", codec.encode_json(ids),
+    )]  # fmt: skip
+    if session_id is None and not (keys if session_key is None else session_key in keys):
+        return None
+    return SessionMatch(sessions.get_session(tx, ids[-1]), tuple(ids), tuple(keys))
 
 
 def _summary(tx: Transaction, session: Session) -> SessionSummary:

@@ -9,14 +9,12 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from hermes.errors import UnknownSession
-from hermes.messages import ExpiryPolicy, Head, InboxReply, Route, Source
+from hermes.messages import ExpiryPolicy, Head, InboxReply, Route, Source, Title
 from hermes.store.conversations import (
     boundaries,
     inbox,
     lineage,
-    ownership,
     sessions,
-    targets,
     titles,
 )
 from hermes.store.transaction import Transaction
@@ -153,9 +151,7 @@ def new_session(
     the pending title of the route. Raises `ValueError` if the title is too long, or if a session of
     the key has it.
     """
-    pending = titles.sanitize_title(title)
-    if pending is not None:
-        titles.require_unused(tx, pending, session_key)
+    pending = titles.sanitize_unused(tx, title, session_key)
     route = _current_route(tx, session_key)
     old = None if route is None else route.session_id
     name = platform or ("embedded" if route is None else route.platform)
@@ -235,14 +231,14 @@ def switch(
     Raises `UnknownSession`. With `any_key`, raises `AmbiguousTitle` if several sessions of other
     keys have the title.
     """
-    session_id = targets.resolve_session(tx, target, session_key=session_key)
+    session_id = titles.resolve_session(tx, target, session_key=session_key)
     if session_id is None and any_key:
-        session_id = targets.resolve_session(tx, target)
+        session_id = titles.resolve_session(tx, target)
     if session_id is None:
         raise UnknownSession(f"there is no session {target!r}")
     tip = lineage.get_compression_tip(tx, session_id)
     if any_key:
-        ownership.share(tx, session_key, tip)
+        lineage.share(tx, session_key, tip)
     route = _current_route(tx, session_key)
     sessions.reopen_session(tx, tip)
     if route is None or route.session_id != tip:
@@ -329,6 +325,28 @@ def record_turn(tx: Transaction, session_key: str, policy: ExpiryPolicy | None) 
     )
     expires_at = None if policy is None else next_expiry(policy, tx.now)
     tx.run(update, tx.now, expires_at, session_key)
+
+
+def set_title(tx: Transaction, session_key: str, title: str | None) -> tuple[str, Title]:
+    """Set or clear the title of a conversation. Return its session, and the title as stored.
+
+    The title is pending until the session has a row. Raises `ValueError` if it is too long, or if
+    another conversation of the key has it.
+    """
+    tip = lineage.get_compression_tip(tx, ensure_route(tx, session_key).session_id)
+    stored = titles.set_session_title(tx, tip, title)
+    set_pending_title(tx, session_key, None if stored else title)
+    return tip, titles.get_title(tx, session_key)
+
+
+def set_pending_title(tx: Transaction, session_key: str, title: str | None) -> None:
+    """Store a title to apply once the session has a row; None clears it.
+
+    Raises `ValueError` if it is too long, or if a session of the key has it.
+    """
+    pending = titles.sanitize_unused(tx, title, session_key)
+    ensure_route(tx, session_key)
+    tx.run("UPDATE routes SET pending_title = ? WHERE session_key = ?", pending, session_key)
 
 
 def route_head(tx: Transaction, session_key: str) -> tuple[Route, Head] | None:

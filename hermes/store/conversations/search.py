@@ -10,7 +10,7 @@ import apsw
 import msgspec
 
 from hermes.messages import SUMMARY, SearchHit
-from hermes.store.conversations import codec, ownership
+from hermes.store.conversations import codec, lineage
 from hermes.store.transaction import Row, Transaction, Work
 
 STEP = 1000
@@ -231,7 +231,7 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
     filters = {
         "s.source = ?": source,
         "m.role = ?": role,
-        ownership.BELONGS: session_key,
+        lineage.BELONGS: session_key,
         "m.created_at >= ?": after,
         "m.created_at < ?": before,
     }

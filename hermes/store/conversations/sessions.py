@@ -6,7 +6,7 @@ import msgspec
 
 from hermes.errors import HasContinuation, StoreError, UnknownSession
 from hermes.messages import Head, JsonObject, Session, SessionKind
-from hermes.store.conversations import lineage, ownership, titles
+from hermes.store.conversations import lineage, titles
 from hermes.store.transaction import Row, Transaction
 from hermes.transcript.validate import check_depth
 
@@ -182,7 +182,7 @@ def _inherit_keys(tx: Transaction, parent_no: int, no: int) -> None:
         parent_no,
         no,
     )
-    ownership.inherit(tx, parent_no, no)
+    lineage.inherit(tx, parent_no, no)
 
 
 def _fill_missing(

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from hermes.errors import AmbiguousTitle
-from hermes.store.conversations import lineage, ownership
+from hermes.messages import Title
+from hermes.store.conversations import lineage
 from hermes.store.transaction import Transaction
 
 MAX_LENGTH = 100
@@ -22,7 +23,7 @@ _INVISIBLE = re.compile(
 )
 _NUMBERED = re.compile(r"^(.*?) #(\d{1,9})$", re.DOTALL)
 _NAMESPACE = "coalesce(session_key, '')"
-Titled: TypeAlias = tuple[str, str | None]
+Match: TypeAlias = tuple[str, str | None]
 """The id and the session_key of a session with a title."""
 
 
@@ -65,10 +66,53 @@ def set_auto_title_if_empty(tx: Transaction, session_id: str, title: str) -> boo
     return set_session_title(tx, tip, unused_title(tx, clean, row[1]))
 
 
-def require_unused(tx: Transaction, title: str, session_key: str | None) -> None:
-    """Raise `ValueError` if a session of this key has the title."""
-    if (holder := _holder(tx, title, [session_key])) is not None:
-        raise _in_use(title, holder)
+def get_title(tx: Transaction, session_key: str) -> Title:
+    """Return the title of a conversation; `pending` if it is not stored in the session yet."""
+    route = tx.one(
+        "SELECT session_id, pending_title FROM routes WHERE session_key = ?", session_key
+    )
+    if route is None:
+        return Title(None)
+    if route[1] is not None:
+        return Title(route[1], pending=True)
+    tip = lineage.get_compression_tip(tx, route[0])
+    row = tx.one("SELECT title FROM sessions WHERE id = ?", tip)
+    return Title(None if row is None else row[0])
+
+
+def apply_pending_title(tx: Transaction, session_key: str) -> str | None:
+    """Apply the pending title to the current session, and return it as stored.
+
+    A title that is taken by now gets a number. Returns None if there is no pending title, or if
+    the session has no row yet.
+    """
+    route = tx.one(
+        "SELECT session_id, pending_title FROM routes WHERE session_key = ?", session_key
+    )
+    if route is None or route[1] is None:
+        return None
+    tip, title = lineage.get_compression_tip(tx, route[0]), str(route[1])
+    row = tx.one("SELECT session_key FROM sessions WHERE id = ?", tip)
+    if row is None:
+        return None
+    try:
+        set_session_title(tx, tip, title)
+    except ValueError:
+        title = unused_title(tx, title, row[0])
+        set_session_title(tx, tip, title)
+    tx.run("UPDATE routes SET pending_title = NULL WHERE session_key = ?", session_key)
+    return title
+
+
+def sanitize_unused(tx: Transaction, title: str | None, session_key: str) -> str | None:
+    """Return the clean title of a new session. Raises `ValueError` if a session of the key has it.
+
+    Also raises `ValueError` if it is too long.
+    """
+    clean = sanitize_title(title)
+    if clean is not None and (holder := _holder(tx, clean, [session_key])) is not None:
+        raise _in_use(clean, holder)
+    return clean
 
 
 def _release_title(tx: Transaction, session_id: str, title: str, session_key: str | None) -> None:
@@ -112,15 +156,28 @@ def resolve_session_by_title(
     return lineage.get_compression_tip(tx, found[0][0]) if found else None
 
 
-def _exact(tx: Transaction, title: str, session_key: str | None) -> list[Titled]:
-    belongs, values = ownership.only(session_key)
+def resolve_session(tx: Transaction, target: str, *, session_key: str | None = None) -> str | None:
+    """Return the session with this id, else the tip of a title, else by a unique prefix of its id.
+
+    With `session_key`, only sessions that belong to the key are found. Raises `AmbiguousTitle` if
+    several sessions have the title.
+    """
+    return (
+        lineage.with_id(tx, target, session_key)
+        or resolve_session_by_title(tx, target, session_key=session_key)
+        or lineage.with_prefix(tx, target, session_key)
+    )
+
+
+def _exact(tx: Transaction, title: str, session_key: str | None) -> list[Match]:
+    belongs, values = lineage.only(session_key)
     sql = f"SELECT s.id, s.session_key FROM sessions s WHERE s.title = ?{belongs} ORDER BY s.no"
     return [(row[0], row[1]) for row in tx.all(sql, title, *values)]
 
 
-def _highest(tx: Transaction, title: str, session_key: str | None) -> list[Titled]:
+def _highest(tx: Transaction, title: str, session_key: str | None) -> list[Match]:
     """Return the session with the highest number of a title, for each key."""
-    belongs, values = ownership.only(session_key)
+    belongs, values = lineage.only(session_key)
     rows = tx.all(
         "SELECT s.id, s.session_key, substr(s.title, ?) FROM sessions s "
         f"WHERE s.title > ? AND s.title < ?{belongs}",
@@ -132,7 +189,7 @@ def _highest(tx: Transaction, title: str, session_key: str | None) -> list[Title
     return [(row[0], row[1]) for row in highest.values()]
 
 
-def _ambiguous(title: str, found: Sequence[Titled]) -> str:
+def _ambiguous(title: str, found: Sequence[Match]) -> str:
     listed = [f"{id_} (key {key})" if key else f"{id_} (no key)" for id_, key in found]
     more = [f"{len(found) - MAX_LISTED} more"] if len(found) > MAX_LISTED else []
     matches = ", ".join(listed[:MAX_LISTED] + more)

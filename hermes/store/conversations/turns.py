@@ -27,9 +27,9 @@ from hermes.store.conversations import (
     messages,
     outbox,
     rotation,
-    route_titles,
     routes,
     sessions,
+    titles,
     usage,
 )
 from hermes.store.transaction import Transaction
@@ -137,7 +137,7 @@ def commit_turn(tx: Transaction, turn: TurnCommit) -> Committed | Discarded:
     if turn.rotated_to:
         route, head = _follow_agent(tx, turn, route, head, foreign=foreign)
     head, added = _store(tx, turn, route.session_id, head)
-    title = route_titles.apply_pending_title(tx, key) if route.pending_title is not None else None
+    title = titles.apply_pending_title(tx, key) if route.pending_title is not None else None
     replies = [inbox.addressed(reply, route.session_id) for reply in turn.outbox]
     outbox.enqueue(tx, key, min(turn.inbox_ids), replies)
     inbox.finish(tx, turn.inbox_ids)

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import attrs
 import msgspec
 
-from hermes.store.conversations import codec, lineage, ownership, routes, search, sessions
+from hermes.store.conversations import codec, lineage, routes, search, sessions
 from hermes.store.import_hermes_agent.report import ImportNotes, Note
 from hermes.store.import_hermes_agent.routes import SourceRoute
 from hermes.store.import_hermes_agent.source import AgentHome
@@ -287,7 +287,7 @@ class _RouteImport:
 
     def _assign(self, tx: Transaction, tip: str) -> None:
         route = self._route
-        ownership.share(tx, route.session_key, tip)
+        lineage.share(tx, route.session_key, tip)
         epoch = routes.assign_session(tx, route.session_key, tip)
         tx.run(
             "UPDATE routes SET platform = ?, chat_type = ?, user_id = ?, "
