@@ -1,26 +1,34 @@
-"""A FastAPI app with a runtime inside. Run it with: uvicorn fastapi_app:app
+"""A chat service with FastAPI, on asyncio. Run it with: uvicorn fastapi_app:app
 
-POST /chats/{name} with {"text": "..."} returns the reply; GET /chats/{name} returns the transcript.
+POST /chats/{name} with {"text": "..."} returns the reply. POST /chats/{name}/stream sends it as
+server-sent events while it is written; a client that disconnects stops the answer. With the header
+Idempotency-Key a request can be repeated: the same key gets the same answer. GET /chats/{name}
+returns the transcript. On SIGTERM, uvicorn finishes the requests that are running, and leaving the
+lifespan drains the runtime.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Annotated
 
-from fastapi import FastAPI, HTTPException
-from pydantic import BaseModel
+from fastapi import Depends, FastAPI, Header, Request
+from fastapi.responses import JSONResponse
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from pydantic import BaseModel, Field
 
 import hermes
 
 
-class Text(BaseModel):
-    text: str
-
-
 async def reply(turn: hermes.Turn) -> str:
-    return f"You said: {turn.text}"
+    answer = f"You said: {turn.text}"
+    for word in answer.split():
+        turn.emit(hermes.TextDelta(f"{word} "))
+        await asyncio.sleep(0.02)
+    return answer
 
 
 @asynccontextmanager
@@ -34,18 +42,83 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 app = FastAPI(lifespan=lifespan)
 
 
+class Text(BaseModel):
+    text: Annotated[str, Field(max_length=10_000)]
+
+
+class Answer(BaseModel):
+    text: str
+    status: str
+
+
+EventId = Annotated[str | None, Header(alias="Idempotency-Key")]
+
+
+def get_chat(name: str) -> hermes.embed.AsyncioConversation:
+    return app.state.runtime.conversation(f"web:{name}")
+
+
+Chat = Annotated[hermes.embed.AsyncioConversation, Depends(get_chat)]
+
+
 @app.post("/chats/{name}")
-async def ask(name: str, message: Text) -> dict[str, str]:
+async def ask(chat: Chat, message: Text, event_id: EventId = None) -> Answer:
     try:
-        answer = await app.state.runtime.ask(f"web:{name}", message.text)
-    except ValueError as error:  # for example, the message is too long
-        raise HTTPException(422, str(error)) from error
-    except hermes.HermesError as error:  # overloaded, disk full, shutting down
-        raise HTTPException(503, str(error)) from error
-    return {"text": answer.text, "session_id": answer.session_id}
+        answer = await chat.ask(message.text, event_id=event_id)
+    except hermes.AlreadyAnswered:
+        return await earlier_answer(chat, message.text)
+    return Answer(text=answer.text, status=answer.status)
+
+
+async def send(
+    chat: Chat, message: Text, event_id: EventId = None
+) -> AsyncIterator[hermes.embed.AsyncioStream | Answer]:
+    """Send a message. FastAPI leaves the stream after the response, however that ends."""
+    events: hermes.embed.AsyncioStream | Answer
+    async with AsyncExitStack() as stack:
+        stream = chat.stream(message.text, event_id=event_id, interrupt_on_exit=True)
+        try:
+            events = await stack.enter_async_context(stream)
+        except hermes.AlreadyAnswered:
+            events = await earlier_answer(chat, message.text)
+        yield events
+
+
+@app.post("/chats/{name}/stream", response_class=EventSourceResponse)
+async def stream(
+    events: Annotated[hermes.embed.AsyncioStream | Answer, Depends(send)],
+) -> AsyncIterator[ServerSentEvent]:
+    if isinstance(events, Answer):
+        yield ServerSentEvent(event="reply", data=events)
+        return
+    async for event in events:
+        match event:
+            case hermes.TextDelta(text):
+                yield ServerSentEvent(event="delta", data=text)
+            case hermes.TurnEnded(answer):
+                data = Answer(text=answer.text, status=answer.status)
+                yield ServerSentEvent(event="reply", data=data)
+
+
+async def earlier_answer(chat: Chat, text: str) -> Answer:
+    rows = await chat.history()
+    [*_, said] = [index for index, row in enumerate(rows) if row.content == text]
+    return Answer(text=rows[said + 1].content or "", status="complete")
 
 
 @app.get("/chats/{name}")
-async def history(name: str) -> list[dict[str, str | None]]:
-    rows = await app.state.runtime.conversation(f"web:{name}").history()
-    return [{"role": row.role, "text": row.content} for row in rows]
+async def history(chat: Chat) -> list[dict[str, str | None]]:
+    return [{"role": row.role, "text": row.content} for row in await chat.history()]
+
+
+@app.get("/health")
+async def health() -> dict[str, int]:
+    return {"running": (await app.state.runtime.admin.statistics()).running}
+
+
+@app.exception_handler(hermes.HermesError)
+async def on_error(_: Request, error: hermes.HermesError) -> JSONResponse:
+    status = 503  # overloaded, disk full, shutting down
+    if isinstance(error, hermes.EventConflict):  # the key was used for another text
+        status = 409
+    return JSONResponse({"detail": str(error)}, status)

@@ -112,6 +112,7 @@ if TYPE_CHECKING:
         ToolCall as ToolCall,
         TurnResult as TurnResult,
         Usage as Usage,
+        WaitingMessage as WaitingMessage,
         WhenBusy as WhenBusy,
     )
     from hermes.protocols import (
@@ -158,7 +159,8 @@ _NAMES = {
     "embed.trio_host": "open_runtime",
     "messages": "AgentSpec CostTotals ExpiryPolicy Hooks Inbound JsonObject Message OutboxRow "
     "Receipt Reply RunningTurnInfo SearchHit Session SessionChange SessionMatch SessionSummary "
-    "Snapshot Source Status StoreStats StoredMessage Title ToolCall TurnResult Usage WhenBusy",
+    "Snapshot Source Status StoreStats StoredMessage Title ToolCall TurnResult Usage "
+    "WaitingMessage WhenBusy",
     "protocols": "Adapter Agent Build Compressor Describe HasAccount HasLimit HasLocal RunsOnTrio "
     "Summary SummaryRequest SupportsAbandon SupportsAclose SupportsReady TitleRequest Titler Turn",
     "session_keys": "session_key",

@@ -10,6 +10,17 @@ import trio
 from hermes.errors import actionable
 
 
+async def hold_shielded(task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    """Hold a nursery whose tasks outlive a cancellation from outside; for `Nursery.start`.
+
+    Ends when the scope of that nursery is cancelled.
+    """
+    async with trio.open_nursery() as nursery:
+        nursery.cancel_scope.shield = True
+        task_status.started(nursery)
+        await trio.sleep_forever()
+
+
 @asynccontextmanager
 @trio.lowlevel.enable_ki_protection
 async def open_background() -> AsyncIterator[trio.Nursery]:

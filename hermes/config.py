@@ -16,12 +16,15 @@ import msgspec
 from msgspec import Meta
 
 from hermes.messages import ExpiryPolicy, Usage, WhenBusy
+from hermes.validation import Validated
 
 PositiveInt: TypeAlias = Annotated[int, Meta(ge=1)]
 NonNegativeInt: TypeAlias = Annotated[int, Meta(ge=0)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 Share: TypeAlias = Annotated[float, Meta(gt=0, lt=1)]
 NonNegativeFloat: TypeAlias = Annotated[float, Meta(ge=0)]
+Delay: TypeAlias = NonNegativeFloat
+"""A time in seconds; 0 means at once."""
 
 TOKENS_PER_PRICE = 1_000_000
 
@@ -32,18 +35,21 @@ def data_path() -> Path:
     return Path(base).expanduser() / "hermes" / "state.db"
 
 
-class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When a conversation is compressed, and how far."""
+class CompressionConfig(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a conversation is compressed, and how far.
+
+    Raises `ValueError` for values that are not allowed.
+    """
 
     enabled: bool = True
     """Whether conversations are compressed at all."""
-    window: PositiveInt = 128_000
+    window: Annotated[int, Meta(ge=2)] = 128_000
     """Context window of the model, in tokens."""
     max_output: NonNegativeInt = 8_000
     """Tokens of the window that are reserved for the model's answer."""
     share: Share = 0.75
     """Compress when this share of the window, without the reserved output, is in use."""
-    tail_share: Share = 0.2
+    tail_share: Annotated[float, Meta(ge=0, lt=1)] = 0.2
     """Share of the compression threshold that is kept verbatim: the most recent messages."""
     protect_first: NonNegativeInt = 3
     """Number of messages at the beginning that are kept verbatim."""
@@ -62,8 +68,11 @@ class CompressionConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Stop compressing a session automatically after this many attempts that did not help."""
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a runtime behaves. Times are in seconds."""
+class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a runtime behaves. Times are in seconds.
+
+    Raises `ValueError` for values that are not allowed.
+    """
 
     when_busy: WhenBusy = "queue"
     """What to do with a message that arrives while a turn is running.
@@ -86,24 +95,32 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Unanswered messages that a conversation may have; further ones are refused."""
     turn_timeout: Seconds = 1800.0
     """Seconds after which a turn is stopped and counts as failed."""
-    commit_timeout: Seconds = 30.0
+    commit_timeout: Delay = 30.0
     """Seconds to retry the commit of a turn while the disk is full or the database is locked."""
-    close_timeout: Seconds = 10.0
-    """Seconds to wait for an agent to close, and for the hooks of a shutdown."""
-    drain_timeout: Seconds = 30.0
+    close_timeout: Delay = 10.0
+    """Seconds to wait for an agent to close, and for the last writes of a shutdown."""
+    drain_timeout: Delay = 30.0
     """Seconds that running turns get to finish at shutdown.
 
     Accepted messages without an answer are answered after the next start.
     """
-    idle_timeout: Seconds = 900.0
+    hook_drain_timeout: Delay = 10.0
+    """Seconds that hooks get to finish at shutdown, after the turns have ended.
+
+    Hooks that are not finished are called again after the next start.
+    """
+    idle_timeout: Delay = 900.0
     """Seconds after which an idle conversation is removed from memory. Its data is kept."""
-    max_agents: PositiveInt = 128
-    """Agents to keep in the cache; the least recently used ones are closed first."""
+    max_agents: NonNegativeInt = 128
+    """Agents to keep in the cache; the least recently used ones are closed first.
+
+    Agents of running turns are kept in any case.
+    """
     transcript_bytes: NonNegativeInt = 64 * 1024 * 1024
     """Bytes of transcripts to keep in memory; the least recently used ones are dropped first."""
     max_attempts: PositiveInt = 3
     """Starts of a turn, interrupted by crashes, after which its message is set aside."""
-    quarantine_time: Seconds = 60.0
+    quarantine_time: Delay = 60.0
     """Seconds to pause a conversation that has failed three times within a minute."""
     compression: CompressionConfig = msgspec.field(default_factory=CompressionConfig)
     """When and how conversations are compressed."""
@@ -118,7 +135,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return next((self.expiry_by[n] for n in names if n in self.expiry_by), self.expiry)
 
 
-class RateLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RateLimit(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How many messages one user may send. Raises `ValueError` if that would be none."""
 
     per_minute: Annotated[float, Meta(gt=0)] = 30.0
@@ -126,12 +143,8 @@ class RateLimit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     burst: PositiveInt = 30
     """Messages that may be sent at once."""
 
-    def __post_init__(self) -> None:
-        if not (self.per_minute > 0 and self.burst >= 1):
-            raise ValueError("per_minute must be above zero, and burst at least 1")
 
-
-class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Price(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Prices of a model for a million tokens, in any currency."""
 
     input: NonNegativeFloat = 0.0
@@ -155,7 +168,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         ) / TOKENS_PER_PRICE
 
 
-class Budgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Budgets(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How much may be spent, in the currency of the prices. Without a value there is no limit."""
 
     session: Annotated[NonNegativeFloat | None, Meta(examples=[2.0])] = None

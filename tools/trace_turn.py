@@ -54,7 +54,8 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     ),
     "session loop": ("actors/session/actor.py", "actors/session/inbox.py"),
     "turn": (
-        "actors/session/", "actors/compression/", "actors/rebuild.py", "actors/auto_title.py",
+        "actors/session/", "actors/cache_limits.py", "actors/compression/", "actors/rebuild.py",
+        "actors/auto_title.py",
     ),
     "transcript": ("transcript/",),
     "accept": (
@@ -82,8 +83,6 @@ NOT_ON_PATH = (
 )  # fmt: skip
 """Prefixes of functions that do not count: the fakes, and what runs now and then."""
 
-PLAIN_TYPES = ("RunningTurn",)
-"""Value types that are neither msgspec nor attrs classes."""
 NOT_COUNTED: Mapping[str, tuple[str, ...]] = {
     "part of another value": (
         "Receipt", "Head", "Route", "Source", "TurnContext", "Message", "Outbound",
@@ -298,7 +297,7 @@ def _resolved(node: ast.expr, names: Mapping[str, Any]) -> object:
 def is_value(kind: type) -> bool:
     """Whether a class of `hermes/` is a value type."""
     made_with = issubclass(kind, msgspec.Struct) or attrs.has(kind)
-    return kind.__module__.startswith("hermes.") and (made_with or kind.__name__ in PLAIN_TYPES)
+    return kind.__module__.startswith("hermes.") and made_with
 
 
 # The report

@@ -65,9 +65,22 @@ class Admin:
         self._supervisor = supervisor
         self._intake = intake
 
-    async def sessions(self, *, limit: int = 20, offset: int = 0) -> list[SessionSummary]:
-        """Return the sessions of all keys, latest activity first."""
-        return await self._context.store.list_sessions(limit=limit, offset=offset)
+    async def sessions(
+        self,
+        *,
+        include_subagents: bool = False,
+        include_archived: bool = False,
+        limit: int = 20,
+        offset: int = 0,
+    ) -> list[SessionSummary]:
+        """Return the sessions of all keys, latest activity first.
+
+        Sessions of subagents and archived ones are left out unless they are asked for.
+        """
+        return await self._context.store.list_sessions(
+            include_subagents=include_subagents, include_archived=include_archived,
+            limit=limit, offset=offset,
+        )  # fmt: skip
 
     async def find(self, target: str, *, session_key: str | None = None) -> SessionMatch | None:
         """Find a conversation by session id, unique id prefix or title, of one key or of all.
@@ -88,13 +101,39 @@ class Admin:
         )
 
     async def messages(
-        self, session_id: str, *, include_rewound: bool = False
+        self,
+        session_id: str,
+        *,
+        limit: int | None = None,
+        before: int | None = None,
+        after: int | None = None,
+        lineage: bool = False,
+        include_rewound: bool = False,
     ) -> list[StoredMessage]:
-        """Return the transcript of any session. Raises `UnknownSession` if there is none."""
-        return await self._context.store.get_messages(session_id, include_rewound=include_rewound)
+        """Return the transcript of any session, or a page of it. See `Conversation.history`.
+
+        Raises `UnknownSession` if there is no such session.
+        """
+        return await self._context.store.get_page(
+            session_id, limit=limit, before=before, after=after, lineage=lineage,
+            include_rewound=include_rewound,
+        )  # fmt: skip
+
+    async def archive(self, session_id: str) -> None:
+        """Hide a conversation from lists, with all its compressed sessions.
+
+        It is not ended, and can be continued as before. Raises `UnknownSession`.
+        """
+        await self._context.store.archive_session(session_id)
+
+    async def unarchive(self, session_id: str) -> None:
+        """List an archived conversation again. Raises `UnknownSession`."""
+        await self._context.store.unarchive_session(session_id)
 
     async def delete(self, session_id: str) -> int:
-        """Delete a conversation with all its compressed sessions. Returns how many messages.
+        """Delete a conversation with all its compressed sessions and those of its subagents.
+
+        Returns how many messages were deleted.
 
         A key whose current session it was starts a new one; a turn that still runs on it is
         discarded. Raises `UnknownSession` if there is no such session.
@@ -138,5 +177,5 @@ class Admin:
         )
 
     def passivate(self) -> None:
-        """End idle actors and enforce the bounds now; the runtime also does so by itself."""
+        """End actors that were idle for too long; the runtime also does so by itself."""
         self._supervisor.passivate()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import trio
+from msgspec.structs import replace
 
 from hermes.actors.budget import session_costs
 from hermes.errors import HermesError, StoreFailed
@@ -91,7 +92,8 @@ class AutoTitler:
         )
         if not isinstance(written, Summary) or not isinstance(written.text, str):
             raise TypeError(f"a titler must return a Summary, not {written!r:.100}")
-        await self._store.book(session_id, list(written.usage))
+        calls = [replace(call, purpose="title") for call in written.usage]
+        await self._store.book(session_id, calls)
         title = shorten(self._redact(written.text))  # redact first: a cut secret is not recognized
         if not title:
             raise HermesError("the title is empty")

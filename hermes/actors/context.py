@@ -11,6 +11,7 @@ import trio
 from hermes.actors.admission.gate import Admission
 from hermes.actors.auto_title import AutoTitler
 from hermes.actors.budget import InFlightUsage
+from hermes.actors.cache_limits import CacheLimits
 from hermes.actors.compression.compressor import SessionCompressor
 from hermes.actors.event_bus import EventBus
 from hermes.actors.metrics import RuntimeMetrics
@@ -34,6 +35,8 @@ class RuntimeContext:
     """For work that outlives a step of an actor: concurrent commands, closing agents."""
     metrics: RuntimeMetrics
     bus: EventBus
+    caches: CacheLimits
+    """What all conversations together keep in memory."""
     in_flight: InFlightUsage = attrs.Factory(InFlightUsage)
     auto_titler: AutoTitler | None = None
     admission: Admission | None = None

@@ -150,11 +150,12 @@ class Conversation:
 
         `focus` tells the compressor what matters. With `keep_exchanges`, that many of the last
         exchanges are kept as they are. If nothing was compressed, `changed` is False and `detail`
-        says why.
+        says why; for example if another call or a turn compressed it while this call waited.
         """
+        asked_at = self._context.wall()
         return await self._intake.request(
             self.session_key,
-            lambda actor: operations.compress(actor.state, focus, keep_exchanges),
+            lambda actor: operations.compress(actor.state, focus, keep_exchanges, asked_at),
         )
 
     async def close(self, *, reason: str = "closed") -> SessionChange:
@@ -198,22 +199,60 @@ class Conversation:
         actor = self._supervisor.find(self.session_key)
         return None if actor is None else actor.state.cache.snapshot
 
-    async def history(self, *, include_rewound: bool = False) -> list[StoredMessage]:
-        """Return the transcript of the current session.
+    async def history(
+        self,
+        *,
+        limit: int | None = None,
+        before: int | None = None,
+        after: int | None = None,
+        lineage: bool = False,
+        include_rewound: bool = False,
+        include_waiting: bool = False,
+    ) -> list[StoredMessage]:
+        """Return the transcript of the current session, or a page of it, oldest message first.
 
-        `include_rewound` also returns rows that were taken back.
+        With `limit`, the latest messages are returned; those before the id `before` for the page
+        before that, or those after the id `after`. Pages stay the same while messages are added.
+        With `lineage`, the sessions before a compression come first; a session after one begins
+        with a summary and copies of the messages that were kept.
+
+        `include_rewound` also returns rows that were taken back. `include_waiting` adds a
+        `WaitingMessage` for each message that is accepted but not answered. Raises `ValueError`
+        for a `limit` below 1 or if both `before` and `after` are given.
         """
-        store = self._context.store
-        found = await store.route_head(self.session_key)
-        if found is None or not found[1].revision:
-            return []
-        return await store.get_messages(found[1].session_id, include_rewound=include_rewound)
+        return await self._context.store.get_history(
+            self.session_key, limit=limit, before=before, after=after, lineage=lineage,
+            include_rewound=include_rewound, include_waiting=include_waiting,
+        )  # fmt: skip
 
-    async def sessions(self, *, limit: int = 20, offset: int = 0) -> list[SessionSummary]:
-        """Return the sessions that belong to this key, latest activity first."""
+    async def sessions(
+        self,
+        *,
+        include_subagents: bool = False,
+        include_archived: bool = False,
+        limit: int = 20,
+        offset: int = 0,
+    ) -> list[SessionSummary]:
+        """Return the sessions that belong to this key, latest activity first.
+
+        Sessions of subagents and archived ones are left out unless they are asked for.
+        """
         return await self._context.store.list_sessions(
-            session_key=self.session_key, limit=limit, offset=offset
-        )
+            session_key=self.session_key, include_subagents=include_subagents,
+            include_archived=include_archived, limit=limit, offset=offset,
+        )  # fmt: skip
+
+    async def archive(self, session_id: str) -> None:
+        """Hide a conversation of this key from lists, with all its compressed sessions.
+
+        It is not ended, and can be continued as before. Raises `UnknownSession` if this key has no
+        such session.
+        """
+        await self._context.store.archive_session(session_id, session_key=self.session_key)
+
+    async def unarchive(self, session_id: str) -> None:
+        """List an archived conversation again. Raises `UnknownSession`, as `archive` does."""
+        await self._context.store.unarchive_session(session_id, session_key=self.session_key)
 
     async def search(
         self, query: str, *, role: str | None = None, limit: int = 20

@@ -6,10 +6,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
+import trio
+
 from hermes.actors.admin import Admin
 from hermes.actors.admission.access import AccessPolicy
 from hermes.actors.admission.gate import Admission
 from hermes.actors.auto_title import AutoTitler
+from hermes.actors.cache_limits import CacheLimits
 from hermes.actors.compression.compressor import SessionCompressor
 from hermes.actors.context import RuntimeContext
 from hermes.actors.conversation import Conversation
@@ -167,10 +170,11 @@ class Runtime:
     async def drain(self, seconds: float | None = None) -> None:
         """Accept nothing new, wait for accepted work, stop the rest, and run the hooks.
 
-        Waits at most `seconds`; by default `Config.drain_timeout`. What is not finished then stays
-        in the store for the next start: calls that wait for its reply raise `ActorStopped`, and
-        subscriptions end. Leaving `open_runtime` does the same. Raises `HermesError` inside a turn
-        or a hook, which would wait for itself.
+        Waits at most `seconds` for turns and replies; by default `Config.drain_timeout`. What is
+        not finished then stays in the store for the next start: calls that wait for its reply raise
+        `ActorStopped`, and subscriptions end. Active sessions are finalized; hooks then get
+        `Config.hook_drain_timeout`. Leaving `open_runtime` does the same. Raises `HermesError`
+        inside a turn or a hook, which would wait for itself.
         """
         if current_turn() is not None or inside_hook():
             raise HermesError("a turn or a hook cannot drain the runtime: it would wait for itself")
@@ -208,6 +212,7 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
             nursery=nursery,
             metrics=metrics,
             bus=bus,
+            caches=CacheLimits(config.max_agents, config.transcript_bytes),
             auto_titler=None
             if titler is None
             else AutoTitler(nursery, store, titler, bus.publish, redact or str),
@@ -230,10 +235,14 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
 
 @asynccontextmanager
 async def _drained(supervisor: Supervisor) -> AsyncIterator[None]:
-    """Drain after the block; if it failed or was cancelled, without waiting for anything."""
+    """Drain after the block; if it failed or was cancelled, wait for the hooks only."""
     seconds: float | None = 0
     try:
         yield
         seconds = None
     finally:
-        await supervisor.drain(seconds)
+        try:
+            await supervisor.drain(seconds)
+        finally:
+            with trio.CancelScope(shield=True):
+                await supervisor.finish()

@@ -131,10 +131,10 @@ class Supervisor:
         if caught.error is not None:
             log.error("%s was not notified of its pause", session_key, exc_info=caught.error)
 
-    # Bounds
+    # Idle actors
 
     async def run_maintenance(self) -> None:
-        """Background loop: end idle actors and enforce the bounds."""
+        """Background loop: end actors that are idle for too long."""
         quarter = self._context.config.idle_timeout / 4
         interval = min(MAINTENANCE_INTERVAL, max(quarter, 0.05))
         while True:
@@ -142,29 +142,15 @@ class Supervisor:
             self.passivate()
 
     def passivate(self) -> None:
-        """End actors that were idle for too long, then free what exceeds a bound, oldest first."""
-        config, now = self._context.config, trio.current_time()
-        agents = sum(actor.state.cache.has_agent for actor in self._actors.values())
-        size = sum(actor.state.cache.size for actor in self._actors.values())
+        """End actors that were idle for too long."""
+        now = trio.current_time()
         self._failures = {
             key: times for key, times in self._failures.items() if times[-1] > now - FAILURE_WINDOW
         }
         for actor in list(self._actors.values()):
-            if not actor.idle:
-                continue
-            cache = actor.state.cache
-            if actor.last_used <= now - config.idle_timeout:
-                agents -= cache.has_agent
-                size -= cache.size
+            if actor.idle and actor.last_used <= now - self._context.config.idle_timeout:
                 self._forget(actor)  # no checkpoint since it was seen to be idle
                 actor.inbox.mailbox.close()
-                continue
-            if agents > config.max_agents and cache.has_agent:
-                cache.drop("evicted")
-                agents -= 1
-            if size > config.transcript_bytes:
-                size -= cache.size
-                cache.release()
 
     # Start and end
 
@@ -216,7 +202,6 @@ class Supervisor:
         try:
             if not self._drained:
                 await self._drain(seconds)
-                self._drained = True
         finally:
             self._drain_lock.release()
 
@@ -233,10 +218,22 @@ class Supervisor:
                 await self._end_actors()
         with trio.move_on_at(deadline):
             await self._dispatcher.wait_sent(deadline)
+        await self.finish()
+
+    async def finish(self) -> None:
+        """Wait for the hooks, whose time starts now, then end subscriptions; once.
+
+        `drain` does the same. This is for a drain that was cancelled.
+        """
+        if self._drained:
+            return
+        config = self._context.config
+        with trio.move_on_after(config.hook_drain_timeout):
             await self._context.store.wait_hooks()
-        with trio.move_on_after(self._context.config.close_timeout, shield=True):
+        with trio.move_on_after(config.close_timeout, shield=True):
             await self._dispatcher.flush()
         self._context.bus.close(self._context.stop_error())
+        self._drained = True
 
     async def _end_actors(self) -> None:
         """End the actors, then have their sessions finalized; no session is ended by that."""
@@ -249,7 +246,7 @@ class Supervisor:
         with trio.move_on_after(self._context.config.close_timeout):
             async with trio.open_nursery() as nursery:
                 for actor in actors.values():
-                    if actor.has_session:
+                    if actor.state.head is not None:  # else it has not come to any turn yet
                         nursery.start_soon(self._finalize, actor.key)
             await self._dispatcher.flush()
 

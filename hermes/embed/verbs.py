@@ -130,6 +130,8 @@ class ConversationVerbs(Proxy[Conversation]):
     snapshot: Final = plain(Conversation.snapshot)
     history: Final = verb(Conversation.history)
     sessions: Final = verb(Conversation.sessions)
+    archive: Final = verb(Conversation.archive)
+    unarchive: Final = verb(Conversation.unarchive)
     search: Final = verb(Conversation.search)
 
 
@@ -140,6 +142,8 @@ class AdminVerbs:
     find: Final = verb(Admin.find)
     switch: Final = verb(Admin.switch)
     messages: Final = verb(Admin.messages)
+    archive: Final = verb(Admin.archive)
+    unarchive: Final = verb(Admin.unarchive)
     delete: Final = verb(Admin.delete)
     running_turns: Final = plain(Admin.running_turns)
     statistics: Final = verb(Admin.statistics)

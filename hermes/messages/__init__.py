@@ -68,6 +68,7 @@ from hermes.messages.transcript import (
     StoredMessage as StoredMessage,
     ToolCall as ToolCall,
     Transcript as Transcript,
+    WaitingMessage as WaitingMessage,
 )
 from hermes.messages.turns import (
     AgentSpec as AgentSpec,

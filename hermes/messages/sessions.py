@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from hermes.messages.outbox import InboxReply
 from hermes.messages.transcript import Head, JsonObject, Message
+from hermes.validation import Validated
 
-SessionKind: TypeAlias = Literal["new", "compression", "branch", "fork", "import"]
+SessionKind: TypeAlias = Literal["new", "compression", "branch", "fork", "import", "subagent"]
+"""How a session came about. Sessions of subagents are hidden from lists by default."""
 HookEvent: TypeAlias = Literal["on_session_finalize", "on_session_reset", "on_session_switch"]
 Hooks: TypeAlias = Mapping[HookEvent, Sequence[Any]]
 """The functions to call at each kind of boundary, plain or async."""
@@ -20,19 +23,23 @@ RUNTIME_HOLDER = "runtime:"
 """Prefix of the holder names of runtimes in leases. A file has one runtime at a time."""
 
 
-class ExpiryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """When a conversation ends by itself."""
+class ExpiryPolicy(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a conversation ends by itself. Raises `ValueError` for values that are not allowed."""
 
     mode: Literal["none", "idle", "daily", "both"] = "none"
     """`idle`: after `idle_minutes` without a message. `daily`: at `at_hour`."""
-    idle_minutes: float = 1440
+    idle_minutes: Annotated[float, Meta(gt=0)] = 1440
     """Minutes without a message after which the conversation ends."""
-    at_hour: int = 4
+    at_hour: Annotated[int, Meta(ge=0, le=23)] = 4
     """Hour of the day, in local time, at which the conversation ends."""
 
 
 class Session(msgspec.Struct, frozen=True, kw_only=True):
-    """A session: one transcript, with its origin, its end and its totals."""
+    """A session: one transcript, with its origin, its end and its totals.
+
+    `model`, `api_call_count` and the token counts are those of its turns; `cost` includes summaries
+    and titles.
+    """
 
     id: str
     source: str
@@ -63,6 +70,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
     cache_write_tokens: int
     reasoning_tokens: int
     cost: float
+    archived_at: float | None = None
+    """When the conversation was archived, which hides it from lists; None if it was not."""
     system_prompt: str | None = None
     model_config: JsonObject | None = None
 
@@ -211,12 +220,20 @@ class Rotated(msgspec.Struct, frozen=True):
 class Skipped(msgspec.Struct, frozen=True):
     """Nothing was rotated, for this `reason`.
 
-    `winner` is the child of a rotation that came first, `holder` the holder of the lease.
+    `winner` is the child of a rotation that came first, `holder` the holder of the lease. `paid`
+    means that a summary was written in vain.
     """
 
     reason: str
     winner: str | None = None
     holder: str | None = None
+    paid: bool = False
+
+    @property
+    def text(self) -> str:
+        """The reason, and what came first."""
+        first = self.holder or self.winner
+        return self.reason if first is None else f"{self.reason} ({first})"
 
 
 class Imported(msgspec.Struct, frozen=True):
@@ -228,6 +245,10 @@ class Imported(msgspec.Struct, frozen=True):
     """Sessions that were already present."""
     forks: tuple[str, ...] = ()
     """Second compression children, imported as forks."""
+    finalized_orphans: tuple[str, ...] = ()
+    """Compression children without a turn that were ended after the import."""
+    pruned_ghosts: tuple[str, ...] = ()
+    """Empty sessions that were deleted after the import."""
 
 
 class Pruned(msgspec.Struct, frozen=True):

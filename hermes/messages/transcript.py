@@ -54,6 +54,12 @@ class StoredMessage(Extra, frozen=True, gc=False):
     platform_message_id: str | None = None
 
 
+class WaitingMessage(StoredMessage, frozen=True, gc=False, kw_only=True):
+    """A message that is accepted but not answered. It has no row yet, so its `id` is 0."""
+
+    inbox_id: int
+
+
 class Head(msgspec.Struct, frozen=True, gc=False):
     """The state of a transcript: `revision` grows with every change to its rows.
 
@@ -94,3 +100,7 @@ class SearchHit(msgspec.Struct, frozen=True):
     title: str | None
     before: str | None
     after: str | None
+    compacted: bool = False
+    """Whether hermes-agent had replaced the message by a summary; transcripts do not show it."""
+    subagent: bool = False
+    """Whether the session belongs to a subagent."""

@@ -136,10 +136,31 @@ class TranscriptStore(Protocol):
         """Return the state of a session's transcript."""
         ...
 
-    def get_messages(
-        self, session_id: str, *, include_rewound: bool = False, limit: int = -1, offset: int = 0
+    def get_page(
+        self,
+        session_id: str,
+        *,
+        limit: int | None = None,
+        before: int | None = None,
+        after: int | None = None,
+        lineage: bool = False,
+        include_rewound: bool = False,
     ) -> Awaitable[list[StoredMessage]]:
-        """Return the rows of a session, including rewound ones if asked for."""
+        """Return a page of a session's messages."""
+        ...
+
+    def get_history(  # noqa: PLR0913 - the filters of a list
+        self,
+        session_key: str,
+        *,
+        limit: int | None = None,
+        before: int | None = None,
+        after: int | None = None,
+        lineage: bool = False,
+        include_rewound: bool = False,
+        include_waiting: bool = False,
+    ) -> Awaitable[list[StoredMessage]]:
+        """Return a page of the messages of a key's current session."""
         ...
 
     def rewind(
@@ -231,9 +252,27 @@ class SessionStoreVerbs(Protocol):
         ...
 
     def list_sessions(
-        self, *, session_key: str | None = None, limit: int = 20, offset: int = 0
+        self,
+        *,
+        session_key: str | None = None,
+        include_subagents: bool = False,
+        include_archived: bool = False,
+        limit: int = 20,
+        offset: int = 0,
     ) -> Awaitable[list[SessionSummary]]:
         """Return conversations, latest activity first."""
+        ...
+
+    def archive_session(
+        self, session_id: str, *, session_key: str | None = None
+    ) -> Awaitable[None]:
+        """Hide a conversation from lists."""
+        ...
+
+    def unarchive_session(
+        self, session_id: str, *, session_key: str | None = None
+    ) -> Awaitable[None]:
+        """List a conversation again."""
         ...
 
     def set_auto_title_if_empty(self, session_id: str, title: str) -> Awaitable[bool]:

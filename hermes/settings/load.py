@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
+from typing import Annotated, Any, TypeAlias, get_args, get_origin
 
 import attrs
 import msgspec
@@ -13,22 +13,12 @@ import msgspec
 from hermes.settings.environment import with_environment
 from hermes.settings.schema import Reference, Settings, keys_of, table_type
 from hermes.settings.toml_lines import KeyPath, key_lines
-from hermes.settings.validate import did_you_mean, validate
+from hermes.settings.validate import validate
+from hermes.validation import did_you_mean, expectation
 
 Values: TypeAlias = Mapping[str, Any]
 
 _SYNTAX_LINE = re.compile(r"\(at line (\d+), column \d+\)")
-_JSON_PATH = re.compile(r" - at `\$[^`]*`$")
-_TYPE_NAMES = {
-    "`str` of length >= 1": "a string that is not empty",
-    "`int`": "an integer",
-    "`float`": "a number",
-    "`str`": "a string",
-    "`bool`": "true or false",
-    "`array`": "an array",
-    "`object`": "a table",
-}
-_TYPE_NAME = re.compile("|".join(map(re.escape, _TYPE_NAMES)))
 
 
 @attrs.frozen(order=True)
@@ -144,29 +134,8 @@ def _check_table(
 
 
 def _check_value(value: Any, kind: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
-    try:
-        msgspec.convert(value, kind, dec_hook=_convert)
-    except msgspec.ValidationError as error:
-        choices = _choices(kind)
-        if choices and isinstance(value, str):
-            listed = ", ".join(f"'{choice}'" for choice in choices)
-            yield path, f"expected one of {listed}{did_you_mean(value, choices)}"
-        else:
-            yield path, _message(error)
-
-
-def _choices(kind: Any) -> list[str]:
-    """Return the strings that a type allows, if it lists them."""
-    if get_origin(kind) is Literal:
-        return list(get_args(kind))
-    return [choice for part in get_args(kind) for choice in _choices(part)]
-
-
-def _message(error: msgspec.ValidationError) -> str:
-    """Return a message of msgspec in terms of TOML."""
-    message = _JSON_PATH.sub("", str(error)).replace(" | null", "")
-    message = _TYPE_NAME.sub(lambda found: _TYPE_NAMES[found[0]], message)
-    return message[:1].lower() + message[1:]
+    if (expected := expectation(value, kind, _convert)) is not None:
+        yield path, expected
 
 
 def _convert(kind: type, value: object) -> object:

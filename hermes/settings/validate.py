@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,6 +11,7 @@ from hermes.config import Budgets
 from hermes.messages import ExpiryPolicy
 from hermes.settings.schema import AgentTable, Settings
 from hermes.settings.toml_lines import KeyPath
+from hermes.validation import did_you_mean
 
 _MODEL_KINDS = ("openai", "anthropic")
 _MODEL_KEYS = (
@@ -21,7 +21,6 @@ _MODEL_KEYS = (
 _MODEL_TABLES = ("compression", "titles", "mcp")
 _PLATFORMS = ("console", "rpc", "telegram")
 _CHAT_TYPES = ("dm", "group", "channel")
-_LAST_HOUR = 23
 
 
 def validate(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
@@ -34,12 +33,6 @@ def validate(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[Ke
     yield from _platforms(settings)
     yield from _urls(settings)
     yield from _files(settings)
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question that suggests the most similar name, or nothing."""
-    similar = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 def _agent(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
@@ -90,13 +83,9 @@ def _expiry(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[Key
           for name, policy in settings.expiry_by.items()),
     ]  # fmt: skip
     for path, policy, keys in tables:
-        if policy.idle_minutes <= 0:
-            yield (*path, "idle_minutes"), "expected a number > 0"
-        elif "idle_minutes" in keys and policy.mode not in {"idle", "both"}:
+        if "idle_minutes" in keys and policy.mode not in {"idle", "both"}:
             yield (*path, "idle_minutes"), f"has no effect with mode = {policy.mode!r}"
-        if not 0 <= policy.at_hour <= _LAST_HOUR:
-            yield (*path, "at_hour"), f"expected an integer between 0 and {_LAST_HOUR}"
-        elif "at_hour" in keys and policy.mode not in {"daily", "both"}:
+        if "at_hour" in keys and policy.mode not in {"daily", "both"}:
             yield (*path, "at_hour"), f"has no effect with mode = {policy.mode!r}"
 
 

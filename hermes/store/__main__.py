@@ -112,6 +112,8 @@ def _add_show_commands(command: Add) -> None:
     _add_key(parser, "only conversations of this session_key")
     parser.add_argument("--platform", help="only conversations of this platform")
     parser.add_argument("--limit", type=_number, default=20, help=_LIMIT_HELP)
+    parser.add_argument("--archived", action="store_true", help="include archived conversations")
+    parser.add_argument("--subagents", action="store_true", help="include sessions of subagents")
     state = parser.add_mutually_exclusive_group()
     state.add_argument("--ended", action="store_true", help="only conversations that have ended")
     state.add_argument("--open", action="store_true", help="only conversations that have not ended")
@@ -158,6 +160,11 @@ def _add_maintenance_commands(command: Add) -> None:
     )
     parser.add_argument("--platform", help="only conversations of this platform")
     parser.add_argument("--dry-run", action="store_true", help="only report what would be deleted")
+
+    parser = command("archive", commands.archive, "hide a conversation from lists")
+    parser.add_argument("session", help="a session id, a unique prefix of one, or a title")
+    _add_key(parser, "only sessions of this session_key")
+    parser.add_argument("--undo", action="store_true", help="list it again")
 
     command("check", commands.check, "check the database for damage")
     command("vacuum", commands.vacuum, "shrink the file; it must not be in use")

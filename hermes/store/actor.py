@@ -100,8 +100,9 @@ _NOBODY = _Subscriber(_ignore, _ignore)
 class StoreActor:
     """The queue of requests, the writer that commits them, and the readers beside it.
 
-    `nursery` runs the hooks, each for at most `hook_timeout` seconds. With `hook_threads`, hooks
-    that are plain functions run in threads.
+    `nursery` runs the hooks, each for at most `hook_timeout` seconds. It is shielded, so that a
+    runtime whose block is cancelled can wait for them. With `hook_threads`, hooks that are plain
+    functions run in threads.
     """
 
     def __init__(
@@ -309,7 +310,7 @@ class StoreActor:
         """Start indexing, sweeping every `sweep_interval` seconds, and the delivery to hooks."""
         nursery.start_soon(self._index)
         nursery.start_soon(self._sweep, sweep_interval)
-        nursery.start_soon(self._hooks.run)
+        self._hooks.start()
 
     @trio.lowlevel.enable_ki_protection
     async def _index(self) -> None:

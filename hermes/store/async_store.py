@@ -11,7 +11,7 @@ from typing import TypeVar
 import apsw
 import trio
 
-from hermes.background import open_background
+from hermes.background import hold_shielded, open_background
 from hermes.errors import StoreBusy
 from hermes.messages import Hooks
 from hermes.store import connection, file_lock
@@ -94,10 +94,11 @@ async def open_store(  # noqa: PLR0913
         async with opened as connections, open_background() as writing:
             with ExitStack() as at_end:
                 async with open_background() as background:
+                    calling = await background.start(hold_shielded)
                     store = Store(
                         connections,
                         clock,
-                        background,
+                        calling,
                         hooks,
                         hook_timeout=hook_timeout,
                         hook_threads=threads,
@@ -105,7 +106,10 @@ async def open_store(  # noqa: PLR0913
                     at_end.callback(store.close)  # after the background tasks, whose writes count
                     writing.start_soon(store.write)
                     store.start_background(background, sweep_interval)
-                    yield store
+                    try:
+                        yield store
+                    finally:
+                        calling.cancel_scope.cancel()
     finally:
         lock.close()
 

@@ -70,12 +70,15 @@ class HookRunner:
         self._newest = 0
 
     def notify(self) -> None:
-        """Tell `run` that boundaries were written."""
+        """Say that boundaries were written."""
         self._notified.set()
 
+    def start(self) -> None:
+        """Start delivering what an earlier process left, then each new boundary."""
+        self._nursery.start_soon(self._run)
+
     @trio.lowlevel.enable_ki_protection
-    async def run(self) -> None:
-        """Background loop: deliver what an earlier process left, then each new boundary."""
+    async def _run(self) -> None:
         while True:
             try:
                 await self.fetch()

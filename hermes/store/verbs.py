@@ -193,6 +193,8 @@ class StoreVerbs:
     end_session: Final = writes(sessions.end_session)
     promote_to_session_reset: Final = writes(sessions.promote_to_session_reset)
     reopen_session: Final = writes(sessions.reopen_session)
+    archive_session: Final = writes(sessions.archive_session)
+    unarchive_session: Final = writes(sessions.unarchive_session)
     set_system_prompt: Final = writes(sessions.set_system_prompt)
     get_session: Final = reads(sessions.get_session)
     head: Final = reads(sessions.head)
@@ -204,6 +206,8 @@ class StoreVerbs:
     edit_message: Final = writes(messages.edit_message)
     get_messages: Final = reads(messages.get_messages)
     load: Final = reads(messages.load)
+    get_page: Final = reads(listing.get_page)
+    get_history: Final = reads(listing.get_history)
 
     set_session_title: Final = writes(titles.set_session_title)
     set_auto_title_if_empty: Final = writes(titles.set_auto_title_if_empty)

@@ -249,7 +249,8 @@ class Player:
     async def give_up(self, runtime, nursery, session_key, steps):
         """Ask, and cancel the call after a number of steps."""
         number = len(self.story.said)
-        inbound = self.story.inbound(session_key, f"{number:04} cancelled")
+        text = f"{number:04} cancelled"
+        inbound = self.story.inbound(session_key, text, per_conversation=True)
 
         async def ask():
             with contextlib.suppress(HermesError):

@@ -59,6 +59,13 @@ def test_an_old_continuation_that_no_model_answered_is_ended(store, world):
     )
 
 
+def test_the_cost_of_its_summary_does_not_keep_a_continuation(store, world):
+    compressed(store)
+    orphan(store, world)
+    store.book("orphan", [Usage("summary", "cheap", input_tokens=400, cost=0.5)])
+    assert store.finalize_orphaned_compression_sessions() == 1
+
+
 def test_a_second_run_finds_nothing_to_end(store, world):
     compressed(store)
     orphan(store, world)

@@ -293,7 +293,8 @@ def test_leftovers_of_an_older_version_are_cleaned_up(store, world):
         line(id="ghost", source="tui", started_at=old, ended_at=old, end_reason="tui_close"),
         line(id="kept", source="tui", started_at=old),
     ]
-    store.import_sessions(lines)
+    done = store.import_sessions(lines)
+    assert (done.finalized_orphans, done.pruned_ghosts) == (("orphan",), ("ghost",))
     orphan = store.get_session("orphan")
     assert (orphan.ended_at, orphan.end_reason) == (world.now, "orphaned_compression")
     assert store.get_session("ghost") is None
@@ -596,3 +597,29 @@ def test_a_continuation_of_a_live_parent_is_imported_as_a_fork(store):
     done = store.import_sessions([line(id="c", kind="compression", parent_session_id="p")])
     assert done == Imported(1, 0, forks=("c",))
     assert store.get_compression_tip("p") == "p"
+
+
+def test_compacted_rows_are_hidden_and_searched_and_stay_so_in_an_export(store, other):
+    rows = [
+        row(1, "an old heron", live=False, compacted=True),
+        row(2, "its neighbour", live=False, compacted=True),
+        row(3, "a rewound heron", live=False),
+        row(4, "summary"),
+    ]
+    store.import_sessions([line(id="a", messages=rows)])
+    assert again(other, [store.export_session("a")]) == [store.export_session("a")]
+    for each in (store, other):
+        assert [message.content for message in each.get_messages("a")] == ["summary"]
+        [hit] = each.search_messages("heron")
+        assert (hit.snippet, hit.compacted) == ("an old >>>heron<<<", True)
+        assert (hit.before, hit.after) == (None, "its neighbour")
+        [hit] = each.search_messages("summary")
+        assert (hit.compacted, hit.before) == (False, "its neighbour")
+        assert each.rebuild_search() == 4
+        assert len(each.search_messages("heron")) == 1
+
+
+def test_a_row_that_is_live_is_not_compacted(store):
+    store.import_sessions([line(messages=[row(1, "heron", compacted=True)])])
+    [hit] = store.search_messages("heron")
+    assert not hit.compacted

@@ -78,9 +78,22 @@ def test_the_session_has_the_totals(store):
     store.create_session("a", "tui")
     assert totals(store.get_session("a")) == (0, 0, 0, 0, 0, 0, 0.0)
     store.update_token_counts("a", FULL)
-    store.update_token_counts("a", Usage("title", "small", None, 1, 2, 3, 4, 5, 0.5))
+    store.update_token_counts("a", Usage("background", "small", None, 1, 2, 3, 4, 5, 0.5))
     store.update_token_counts("a", Usage())
     assert totals(store.get_session("a")) == (3, 101, 22, 33, 8, 10, 0.75)
+
+
+@pytest.mark.parametrize("purpose", ["summary", "title"])
+def test_summaries_and_titles_add_their_cost_only(store, purpose):
+    store.create_session("a", "tui", user_id="u")
+    store.book("a", [Usage(purpose, "small", None, 1, 2, 3, 4, 5, 0.5)])
+    session = store.get_session("a")
+    assert (session.model, totals(session)) == (None, (0, 0, 0, 0, 0, 0, 0.5))
+    spent = store.spent("a", "tui", "u")
+    assert (spent.session, spent.principal, spent.day) == (0.5, 0.5, 0.5)
+    store.update_token_counts("a", FULL)
+    session = store.get_session("a")
+    assert (session.model, totals(session)) == ("big", (1, 100, 20, 30, 4, 5, 0.75))
 
 
 def test_a_call_of_unknown_cost_adds_nothing_and_stays_unknown(store):
@@ -137,7 +150,7 @@ def test_the_usage_of_a_turn_is_committed_with_it(store, sql, world):
     turn_id = take_turn(store, "e1", usage=[FULL, Usage("title", input_tokens=1)])
     session_id = store.get_route("key").session_id
     assert store.get_usage(session_id) == [FULL, Usage("title", input_tokens=1)]
-    assert totals(store.get_session(session_id)) == (2, 101, 20, 30, 4, 5, 0.25)
+    assert totals(store.get_session(session_id)) == (1, 100, 20, 30, 4, 5, 0.25)
     assert sql("SELECT turn_id, created_at FROM usage") == [[turn_id, world.now]] * 2
 
 

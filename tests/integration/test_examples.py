@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+from tests.support.services import EXAMPLES, SERVERS
+
 SCRIPTS = {
     "trio_host.py": "Message 1: and again",
     "asyncio_host.py": "['ONE', 'TWO']",
@@ -21,9 +20,12 @@ SCRIPTS = {
 
 
 def test_every_example_is_tested():
-    below = {"fastapi_app.py", "telegram_bot.py"}
+    below = {"telegram_bot.py"}
     sessions = {"bot.py", "bot_with_tools.py"}  # run by docs/sessions.py
-    assert {page.name for page in EXAMPLES.glob("*.py")} == {*SCRIPTS, *below, *sessions}
+    services = {*SERVERS}  # run by test_services.py
+    assert {page.name for page in EXAMPLES.glob("*.py")} == {
+        *SCRIPTS, *below, *sessions, *services,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -39,24 +41,6 @@ def test_an_example_runs_twice_on_the_same_file(name, tmp_path):
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert SCRIPTS[name] in done.stdout
-
-
-def test_the_fastapi_example_answers_and_remembers(tmp_path, monkeypatch):
-    from fastapi.testclient import TestClient
-
-    monkeypatch.setenv("CHATS", str(tmp_path / "chats.db"))
-    spec = importlib.util.spec_from_file_location("fastapi_app", EXAMPLES / "fastapi_app.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["fastapi_app"] = module
-    spec.loader.exec_module(module)
-    for _ in range(2):  # a second start of the app on the same file
-        with TestClient(module.app) as client:
-            said = client.post("/chats/anna", json={"text": "hello"})
-            assert said.json()["text"] == "You said: hello"
-    with TestClient(module.app) as client:
-        shown = client.get("/chats/anna").json()
-        assert [row["text"] for row in shown] == ["hello", "You said: hello"] * 2
-        assert client.post("/chats/anna", json={"text": "x" * 3_000_000}).status_code == 422
 
 
 async def test_the_telegram_example_answers_and_ends_when_its_token_is_revoked(tmp_path):

@@ -17,12 +17,15 @@ from hermes.messages import (
     Source,
 )
 from hermes.testing import (
+    CountingBuilder,
     DeterministicCompressor,
+    ScriptedAgent,
     inspect,
     texts_of,
 )
 
 # Reuse
+from tests.support.conversations import release_transcripts
 from tests.support.other_process import every_other_change
 from tests.support.recording import DEFAULT_SIGNATURE, LONG, SMALL_WINDOW, builds, recording_builder
 from tests.support.runtime import with_threads
@@ -191,12 +194,12 @@ async def test_the_history_is_the_same_from_memory_and_from_the_file(start, odd)
         shown.append([(m.role, m.content, m.timestamp, m.parts) for m in turn.history])
         return "fine"
 
-    async with start(agent=reply, config=Config(transcript_bytes=0)) as runtime:
+    async with start(agent=reply, config=Config(transcript_bytes=50_000)) as runtime:
         await runtime.ask("k", **ODD[odd])
         await runtime.ask("k", "from memory")
-        runtime.admin.passivate()
+        await release_transcripts(runtime)
         await runtime.ask("k", "from the file")
-    assert shown[1] == shown[2][:2]
+    assert shown[1] == shown[3][:2]
 
 
 async def test_titles_undo_and_retry_keep_the_agent(start):
@@ -262,7 +265,7 @@ async def test_an_evicted_agent_is_closed_once_and_rebuilt(start):
     async with start(build_agent=builder, config=Config(max_agents=1)) as runtime:
         await runtime.ask("k1", "one")
         await runtime.ask("k2", "two")
-        runtime.admin.passivate()
+        await inspect(runtime).wait_idle("k1")
         assert runtime.conversation("k1").snapshot() is None, "the least recently used"
         assert (await runtime.ask("k2", "stays")).build_reason is None
         reply = await runtime.ask("k1", "comes back")
@@ -276,14 +279,17 @@ async def test_an_evicted_agent_is_closed_once_and_rebuilt(start):
 
 async def test_an_agent_is_not_evicted_during_its_turn(start):
     async def evict(turn):
-        runtime.admin.passivate()
-        closed.append(builder.agents[0].closed)
+        await runtime.ask("other", "2")
+        await inspect(runtime).wait_idle("other")
+        closed.extend(agent.closed for agent in builder.agents)
 
     closed = []
-    builder = recording_builder([evict, "one"])
-    async with start(build_agent=builder, config=Config(max_agents=0)) as runtime:
+    script = {"k": [[evict, "one"]], "other": ["two"]}
+    builder = CountingBuilder(lambda spec: ScriptedAgent(script[spec.session_key]))
+    async with start(build_agent=builder, config=Config(max_agents=1)) as runtime:
         await runtime.ask("k", "1")
-        assert closed == [0]
+        assert closed == [0, 1]
+        await inspect(runtime).wait_idle("k")
         assert runtime.conversation("k").snapshot().agent is builder.agents[0]
 
 

@@ -17,6 +17,7 @@ from hermes.testing import (
     CountingBuilder,
     DeterministicCompressor,
     inline,
+    inspect,
     texts_of,
 )
 from tests.support.recording import LONG, RecordingAgent
@@ -231,7 +232,9 @@ class Walk:
         self.store.set_session_title(self.here, self.text()[:20])
 
     async def evict(self):
-        self.runtime.admin.passivate()
+        """Another conversation needs the only place in the cache."""
+        await inspect(self.runtime).wait_idle("k")
+        await self.runtime.ask("other", "hello")
         self.lost = self.lost or "evicted"
 
     async def sign(self):
@@ -258,7 +261,7 @@ async def walk(path, steps):
         agent_spec=lambda key, _: AgentSpec(
             session_key=key, system_prompt=f"{instructions.prompt}"
         ),
-        config=Config(max_agents=0),
+        config=Config(max_agents=1),
         compressor=DeterministicCompressor(),
         clock=World().clock,
         open_worker=inline(),

@@ -194,9 +194,11 @@ async def test_the_cost_of_a_summary_is_recorded(small, path):
         assert "409" not in (await runtime.ask("k", "/usage")).text
     with SessionStore(path) as store:
         calls = store.get_usage(child)
+        session = store.get_session(child)
     assert [(call.purpose, call.model, call.input_tokens) for call in calls] == [
         ("summary", "cheap", 400)
     ]
+    assert (session.model, session.api_call_count, session.input_tokens) == (None, 0, 0)
 
 
 def rich(number):

@@ -35,7 +35,7 @@ async def test_a_lease_held_elsewhere_stops_a_request_before_the_summary(small, 
         assert elsewhere(path, world, HOLD, session_id=parent, seconds=30)
         change = await runtime.conversation("k").compress()
         assert (change.changed, change.session_id) == (False, parent)
-        assert change.detail == "another compression is running"
+        assert change.detail == "another compression is running (elsewhere)"
         said = await runtime.ask("k", "/compress")
         assert said.text.startswith("Not compressed")
         assert "elsewhere" in said.text
@@ -85,7 +85,9 @@ async def test_a_lease_lost_during_the_summary_cannot_rotate(small, path, world)
             world.pass_time(31)
             assert elsewhere(path, world, HOLD, session_id=parent, seconds=30)
         assert (await runtime.ask("k", "hello")).session_id == parent
-    assert [(each.changed, each.detail) for each in changes] == [(False, "the lease was lost")]
+    assert [(each.changed, each.detail) for each in changes] == [
+        (False, "the lease was lost (elsewhere)")
+    ]
     assert lineage(path) == [parent]
     with SessionStore(path, clock=world.clock) as store:
         assert store.get_compression_lock_holder(parent) == "elsewhere"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
 from hermes.messages import (
     Inbound,
+    Reply,
+    SessionChange,
 )
 from hermes.store import Clock
 from hermes.testing import CountingBuilder
@@ -17,10 +21,12 @@ from tests.support.compression import (
     Gate,
     RecordingAgent,
     ScriptedCompressor,
+    at_length,
     collect,
     contents,
     during_compression,
     elsewhere,
+    failing,
     lineage,
     numbers,
     problems,
@@ -90,6 +96,80 @@ async def test_two_requests_at_once_rotate_once_and_pay_for_one_summary(small, p
     assert len(compressor) == 1
     assert len(lineage(path)) == 2
     assert problems(path) == []
+
+
+async def test_a_second_request_says_what_came_first(small, path, world):
+    """It would find something to summarize, since it keeps less."""
+    gate = Gate()
+    compressor = ScriptedCompressor(gate)
+    seconds = []
+    async with small(compressor=compressor) as runtime:
+        await talk(runtime)
+        conversation = runtime.conversation("k")
+        first = functools.partial(conversation.compress, keep_exchanges=4)
+        second = functools.partial(conversation.compress, keep_exchanges=1)
+        async with trio.open_nursery() as nursery:
+            async with during_compression(gate, first) as firsts:
+                nursery.start_soon(collect, seconds, second)
+                nursery.start_soon(collect, seconds, runtime.ask, "k", "/compress here 1")
+                await wait_all_tasks_blocked()
+                world.pass_time(1)
+        child = lineage(path)[-1]
+        (change,) = [each for each in seconds if isinstance(each, SessionChange)]
+        (reply,) = [each for each in seconds if isinstance(each, Reply)]
+        assert [each.changed for each in firsts] == [True]
+        assert (change.changed, change.session_id) == (False, child)
+        assert change.detail == f"already compressed by another request ({child})"
+        assert reply.text == f"Not compressed: {change.detail}."
+        assert len(compressor) == 1
+        world.pass_time(1)
+        assert (await second()).changed
+    assert len(lineage(path)) == 3
+    assert problems(path) == []
+
+
+@pytest.mark.parametrize(("then", "reason"), [
+    (at_length, "smaller"), (failing(RuntimeError("the model is out")), "the model is out"),
+])  # fmt: skip
+async def test_a_second_request_does_not_pay_for_what_the_first_tried_in_vain(
+    small, world, then, reason
+):
+    gate = Gate()
+
+    async def wait_and_fail(request):
+        await gate(request)
+        return await then(request)
+
+    compressor = ScriptedCompressor(wait_and_fail)
+    changes = []
+    async with small(compressor=compressor) as runtime:
+        await talk(runtime)
+        compress = runtime.conversation("k").compress
+        async with trio.open_nursery() as nursery:
+            async with during_compression(gate, compress):
+                nursery.start_soon(collect, changes, compress)
+                await wait_all_tasks_blocked()
+                world.pass_time(1)
+    assert len(compressor) == 1
+    assert [each.changed for each in changes] == [False]
+    assert changes[0].detail.startswith("another request has just tried it: ")
+    assert reason in changes[0].detail
+
+
+async def test_a_request_during_a_turn_that_compresses_says_so(small, path, world):
+    gate = Gate()
+    compressor = ScriptedCompressor(gate)
+    changes = []
+    async with small(compressor=compressor) as runtime:
+        await talk(runtime)
+        compress = functools.partial(runtime.conversation("k").compress, keep_exchanges=1)
+        async with trio.open_nursery() as nursery:
+            async with during_compression(gate, runtime.ask, "k", question(10)):
+                nursery.start_soon(collect, changes, compress)
+                await wait_all_tasks_blocked()
+                world.pass_time(1)
+    assert len(compressor) == 1
+    assert changes[0].detail == f"already compressed by a turn ({lineage(path)[-1]})"
 
 
 async def test_late_requests_do_not_end_automatic_compression(small, path):
@@ -172,7 +252,7 @@ async def test_another_process_that_rotates_during_our_summary_wins(small, path,
             winner = elsewhere(path, world, ROTATE, session_id=parent, key=key)
         reply = await runtime.ask("k", question(10))
     (change,) = changes
-    assert (change.changed, change.detail) == (False, "already compressed")
+    assert (change.changed, change.detail) == (False, f"already compressed ({winner})")
     assert (change.old_session_id, change.session_id) == (parent, winner)
     assert reply.session_id == winner
     assert reply.build_reason is None

@@ -638,3 +638,37 @@ async def test_undo_returns_the_number_of_rows(start):
         await client.call("prompt.submit", session_id=handle, text="again")
         await client.event("message.complete")
         assert await transcript(client, handle) == ["again", "echo: again"]
+
+
+async def test_archived_conversations_and_subagents_are_listed_if_asked_for(start_with_store):
+    async with start_with_store() as (store, runtime), connected(runtime) as client:
+        for name in ("archived", "plain"):
+            await store.create_session(name, "cli")
+            await store.append_message(name, "user", name)
+        await store.create_session("sub", "cli", parent_session_id="plain", kind="subagent")
+        await store.archive_session("archived")
+
+        async def listed(**params):
+            rows = (await client.call("session.list", **params))["sessions"]
+            return {row["session_id"]: (row["archived"], row["subagent"]) for row in rows}
+
+        assert await listed() == {"plain": (False, False)}
+        assert await listed(include_archived=True, include_subagents=True) == {
+            "plain": (False, False), "archived": (True, False), "sub": (False, True),
+        }  # fmt: skip
+
+
+async def test_a_history_is_read_page_by_page(start):
+    async with start() as runtime, connected(runtime) as client:
+        handle = await long_session(client, 3)
+        whole = (await client.call("session.history", session_id=handle))["messages"]
+        page = await client.call("session.history", session_id=handle, limit=2)
+        assert (page["count"], page["messages"]) == (len(whole), whole[-2:])
+        before = page["messages"][0]["id"]
+        page = await client.call("session.history", session_id=handle, limit=2, before=before)
+        assert (page["count"], page["messages"]) == (len(whole), whole[-4:-2])
+        stored = page["stored_session_id"]
+        page = await client.call(
+            "session.history", stored_session_id=stored, limit=2, before=before
+        )
+        assert page["messages"] == whole[-4:-2]

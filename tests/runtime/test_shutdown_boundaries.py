@@ -208,7 +208,7 @@ async def test_leaving_waits_for_a_hanging_hook_no_longer_than_for_anything_else
         begun.append(boundary_id)
         await trio.sleep_forever()
 
-    config = Config(drain_timeout=5)
+    config = Config(hook_drain_timeout=5)
     async with start(hooks={FINALIZE: [hang]}, hook_timeout=1000, config=config) as runtime:
         reply = await runtime.ask("k", "hello")
         left = trio.current_time()
@@ -239,7 +239,9 @@ async def test_leaving_does_not_wait_for_the_thread_of_a_plain_hook(start, recor
 
     try:
         with trio.fail_after(PATIENCE / 2):
-            async with start(hooks={FINALIZE: [hang]}, config=Config(drain_timeout=0.2)) as runtime:
+            async with start(
+                hooks={FINALIZE: [hang]}, config=Config(hook_drain_timeout=0.2)
+            ) as runtime:
                 reply = await runtime.ask("k", "hello")
     finally:
         release.set()

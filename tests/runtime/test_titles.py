@@ -34,7 +34,7 @@ class Titler:
             await self.gate.wait()
         if self.error is not None:
             raise self.error
-        return Summary(self.said, [Usage("title", "small", input_tokens=7, cost=0.5)])
+        return Summary(self.said, [Usage("turn", "small", input_tokens=7, cost=0.5)])
 
 
 async def echo(turn):
@@ -107,6 +107,17 @@ async def test_the_title_is_stored_when_the_reply_is_given(start, how):
             reply = await conversation.ask("hello")
             assert await conversation.title() == Title(title)
             assert (await runtime.admin.find(reply.session_id)).session.title == title
+
+
+async def test_a_title_does_not_count_as_a_call_of_the_session(start, path):
+    async with start(agent=echo, titler=Titler("The sea")) as runtime:
+        with runtime.subscribe("k") as events, trio.fail_after(SECONDS):
+            await runtime.ask("k", "tell me of the sea")
+            await titled(events)
+        [listed] = await runtime.conversation("k").sessions()
+    session = listed.session
+    assert (session.model, session.api_call_count, session.input_tokens) == (None, 0, 0)
+    assert session.cost == 0.5
 
 
 async def test_titles_are_redacted(start):

@@ -16,6 +16,7 @@ from hermes.testing import (
     inspect,
     texts_of,
 )
+from tests.support.conversations import release_transcripts
 from tests.support.other_process import every_change
 from tests.support.recording import RecordingAgent, builds, recording_builder
 from tests.support.runtime import reply_to, with_threads
@@ -46,7 +47,7 @@ async def counted(path, world, workers):
             counting,
             build=builder,
             agent_spec=lambda key, source: AgentSpec(session_key=key),
-            config=Config(transcript_bytes=0),
+            config=Config(transcript_bytes=50_000),
         ) as runtime:
             await inspect(runtime).wait_recovered()
             yield runtime, builder, counting
@@ -95,7 +96,7 @@ async def test_a_released_transcript_is_loaded_once_and_the_agent_is_kept(counte
     runtime, builder, store = counted
     loads = store.loads
     a = (await runtime.ask("k", "one")).session_id
-    runtime.admin.passivate()
+    await release_transcripts(runtime)
     assert (await runtime.admin.statistics()).transcript_bytes == 0
     assert (await runtime.ask("k", "two")).build_reason is None
     assert builder.agents[0].shown[-1] == [("user", "one"), ("assistant", "echo: one")]
@@ -110,10 +111,10 @@ async def test_a_change_between_a_message_and_its_turn_is_seen_by_the_turn(
     runtime, builder, store = counted
     await runtime.ask("k", "one")
     await runtime.ask("k", "two")
-    runtime.admin.passivate()
+    await release_transcripts(runtime)
     store.before_load.append(lambda session_id: in_other_process(session_id, change))
     assert (await runtime.ask("k", "three")).build_reason == "foreign-write"
-    assert builder.agents[1].shown == [texts_of((await runtime.conversation("k").history())[:-2])]
+    assert builder.agents[2].shown == [texts_of((await runtime.conversation("k").history())[:-2])]
     assert (await runtime.ask("k", "four")).build_reason is None
 
 

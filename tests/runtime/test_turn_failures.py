@@ -440,7 +440,6 @@ async def test_an_agent_that_raises_system_exit_when_closed_affects_nothing_else
     ):
         await runtime.ask("k", "hello")
         await inspect(runtime).wait_idle("k")
-        runtime.admin.passivate()
         assert (await runtime.ask("k", "more")).text == "echo: more"
 
 

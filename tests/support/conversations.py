@@ -7,7 +7,7 @@ import trio
 from hermes.errors import HermesError
 from hermes.events import TextDelta, TurnEnded
 from hermes.messages import TurnResult
-from hermes.testing import ScriptedAgent, texts_of
+from hermes.testing import ScriptedAgent, inspect, texts_of
 
 VIRTUAL_SECONDS = 2_000.0
 """How long a test with a virtual clock waits before it fails."""
@@ -49,6 +49,12 @@ async def reply_or_error(ask):
         return await ask()
     except HermesError as error:
         return error
+
+
+async def release_transcripts(runtime):
+    """Have all transcripts released, by one that takes more than 50,000 bytes."""
+    await runtime.ask("large", "x" * 50_000)
+    await inspect(runtime).wait_idle("large")
 
 
 class GatedAgent(ScriptedAgent):

@@ -50,7 +50,7 @@ _TURN_PURPOSES = frozenset({"turn", "background"})
 
 
 class SessionCompressor:
-    """Compresses sessions. It keeps no state between calls."""
+    """Compresses sessions. What it remembers of them is in the store."""
 
     def __init__(
         self,
@@ -67,6 +67,8 @@ class SessionCompressor:
         self._redact = redact
         holder = f"{RUNTIME_HOLDER}{secrets.token_hex(8)}"
         self._leases = LeaseKeeper(store, holder, config.lease_timeout)
+        self._unsaved: dict[str, CompressionState] = {}
+        """States that could not be stored."""
         self.limits: compaction.Limits = compaction.limits(
             config.window,
             max_output=config.max_output,
@@ -85,6 +87,8 @@ class SessionCompressor:
 
     async def state_of(self, session_id: str) -> CompressionState:
         """Return the outcome of earlier compressions of a session."""
+        if session_id in self._unsaved:
+            return self._unsaved[session_id]
         stored = await self._store.get_meta(_meta_name(session_id))
         if stored is None:
             return CompressionState()
@@ -161,11 +165,11 @@ class SessionCompressor:
         rotation = self._rotation(job, lease, transcript, messages)
         if job.answer is not None:
             rotation = replace(rotation, answer=job.answer(compressed_text(before, after)))
-        rotated = await self._store.rotate(rotation)
+        rotated = await self._rotate(rotation, charged)
         if isinstance(rotated, Skipped):
-            await self._book(job.session_id, charged)
-            return rotated
-        await self._book(rotated.session_id, charged)
+            return await self._refused(job, state, rotated)
+        if isinstance(rotated, BaseException):
+            return await self._failed(job, state, rotated)
         await self._record_success(job, state, rotated.session_id)
         return Compressed(rotated, before, after)
 
@@ -268,6 +272,22 @@ class SessionCompressor:
             lease=lease,
         )
 
+    async def _rotate(
+        self, rotation: Rotation, charged: Sequence[Usage]
+    ) -> Rotated | Skipped | BaseException:
+        """Return the result of the rotation, or its error; the summary is paid for in any case."""
+        payer = rotation.session_id
+        try:
+            with contained(StoreFailed) as caught:
+                rotated = await self._store.rotate(rotation)
+                payer = rotated.session_id if isinstance(rotated, Rotated) else payer
+                return rotated
+        finally:
+            await self._book(payer, charged)
+        assert caught.error is not None
+        log.error("%s was not compressed", rotation.session_id, exc_info=caught.error)
+        return leaf(caught.error)
+
     # What is recorded
 
     async def _book(self, session_id: str, calls: Sequence[Usage]) -> None:
@@ -281,32 +301,42 @@ class SessionCompressor:
         self, job: CompressionJob, state: CompressionState, child: str
     ) -> None:
         """Move the state to the child. The rotation stands, whether this succeeds or not."""
-        with contained(StoreFailed) as caught:
-            await self._save(job.session_id, None)
-            if job.trigger == "size":
-                await self._save(child, CompressionState(useless=state.useless, fresh=True))
-        if caught.error is not None:
-            log.error("the state of %s was not recorded", child, exc_info=caught.error)
+        await self._save(job.session_id, None)
+        if job.trigger == "size":
+            await self._save(child, CompressionState(useless=state.useless, fresh=True))
 
     async def _useless(self, job: CompressionJob, state: CompressionState, reason: str) -> Skipped:
         if job.trigger == "size":
             state.useless += 1
             await self._save(job.session_id, state)
-        return Skipped(reason)
+        return Skipped(reason, paid=True)
+
+    async def _refused(
+        self, job: CompressionJob, state: CompressionState, skipped: Skipped
+    ) -> Skipped:
+        """Count a summary that came too late as a failure: the next one may come too late, too."""
+        await self._suspend(job, state, self._cooldown(state.failures + 1), skipped.text)
+        return replace(skipped, paid=True)
 
     async def _failed(
         self, job: CompressionJob, state: CompressionState, error: BaseException
     ) -> CompressionFailed:
-        state.failures += 1
-        state.not_before = self._wall() + self._cooldown(state.failures, error)
-        state.error = self._redact(_reason(error))
-        await self._save(job.session_id, state)
+        cooldown = self._cooldown(state.failures + 1, error)
+        await self._suspend(job, state, cooldown, self._redact(_reason(error)))
         return CompressionFailed(
             f"The conversation could not be compressed: {state.error}. Nothing was changed. "
             "Use /compress to try again."
         )
 
-    def _cooldown(self, failures: int, error: BaseException) -> float:
+    async def _suspend(
+        self, job: CompressionJob, state: CompressionState, seconds: float, reason: str
+    ) -> None:
+        state.failures += 1
+        state.not_before = self._wall() + seconds
+        state.error = reason
+        await self._save(job.session_id, state)
+
+    def _cooldown(self, failures: int, error: BaseException | None = None) -> float:
         """Return how long automatic attempts are suspended."""
         cooldowns = self._config.cooldowns or (0.0,)
         cooldown = cooldowns[min(failures, len(cooldowns)) - 1]
@@ -315,8 +345,14 @@ class SessionCompressor:
         return cooldown
 
     async def _save(self, session_id: str, state: CompressionState | None) -> None:
+        """Store the state; if that fails, it is kept in memory."""
         value = None if state is None else msgspec.json.encode(state).decode()
-        await self._store.set_meta(_meta_name(session_id), value)
+        with contained(StoreFailed) as caught:
+            await self._store.set_meta(_meta_name(session_id), value)
+            self._unsaved.pop(session_id, None)
+        if caught.error is not None:
+            log.error("the state of %s was not recorded", session_id, exc_info=caught.error)
+            self._unsaved[session_id] = state or CompressionState()
 
 
 def prompt_tokens(call: Usage) -> int:

@@ -35,6 +35,25 @@ class CompressionFailed(msgspec.Struct, frozen=True):
 CompressionResult: TypeAlias = Compressed | Skipped | CompressionFailed
 
 
+class PastAttempt(msgspec.Struct, frozen=True):
+    """A compression of a conversation for which a summary was written or requested."""
+
+    by: str
+    """What caused it: "a turn" or "another request"."""
+    ended_at: float
+    result: CompressionResult
+
+    @property
+    def skipped(self) -> Skipped:
+        """The answer to a request that was made before this attempt ended."""
+        match self.result:
+            case Compressed(rotated):
+                reason = f"already compressed by {self.by}"
+                return Skipped(reason, winner=rotated.session_id)
+            case other:
+                return Skipped(f"{self.by} has just tried it: {other.text}")
+
+
 class CompressionJob(msgspec.Struct, frozen=True, kw_only=True):
     """The session to compress, as its actor knows it, and the options."""
 

@@ -125,16 +125,11 @@ class SessionActor:
             self._calm.set()
             self._calm = None
 
-    @property
-    def has_session(self) -> bool:
-        """Whether there is a session that hooks could finalize."""
-        return self.state.head is not None and self.state.head.message_count > 0
-
     # The task
 
     async def run(self) -> None:
         """Work until the mailbox is closed."""
-        inbox = self.inbox
+        inbox, caches = self.inbox, self.state.context.caches
         try:
             while True:
                 inbox.collect()
@@ -145,9 +140,11 @@ class SessionActor:
                 elif inbox.queue:
                     await self._step(inbox.queue[0])
                 else:
+                    caches.offer(self.state.cache)
                     self._notify_idle()
                     if not (items := await inbox.mailbox.take()):
                         return
+                    caches.withdraw(self.state.cache)
                     inbox.queue.extend(items)
         finally:
             self._end()
@@ -329,7 +326,7 @@ class SessionActor:
         if found is None:
             return status
         _, head = found
-        transcript = await state.cache.transcript(head)
+        transcript = await state.cache.transcript(head, keep=False)  # the actor may have ended
         history = await compressor.state_of(head.session_id)
         return replace(
             status,

@@ -58,7 +58,7 @@ class AgentCache:
 
     __slots__ = (
         "_agent", "_baselines", "_context", "_lost", "_may_abandon", "_snapshot", "_transcripts",
-        "builds", "counted",
+        "builds", "counted", "measured",
     )  # fmt: skip
 
     def __init__(self, context: RuntimeContext) -> None:
@@ -75,6 +75,8 @@ class AgentCache:
         estimate of the transcript missed."""
         self.builds: Mapping[BuildReason, int] = _NO_BUILDS
         """Agent builds by reason."""
+        self.measured: int = 0
+        """The size when it was last measured, see `CacheLimits`."""
 
     # The agent
 
@@ -124,8 +126,10 @@ class AgentCache:
 
     def _use(self, snapshot: Snapshot) -> None:
         agent: object = snapshot.agent
+        self._context.caches.agents += self._agent is None
         self._agent, self._snapshot = snapshot.agent, snapshot
         self._may_abandon = agent if isinstance(agent, SupportsAbandon) else None
+        self._context.caches.measure(self)
 
     def begin(self, head: Head) -> None:
         """Set the baseline at the start of a turn: later rows of others will be foreign writes."""
@@ -157,12 +161,17 @@ class AgentCache:
 
     def drop(self, reason: BuildReason) -> None:
         """Discard the agent; it is closed in the background."""
-        agent: object = self._agent
-        self._agent = self._snapshot = self._may_abandon = None
+        agent: object = self._take_agent()
         self._lost = reason
         if isinstance(agent, SupportsAclose):
             seconds = self._context.config.close_timeout
             self._context.nursery.start_soon(close_agent, agent, seconds)
+
+    def _take_agent(self) -> Agent | None:
+        agent = self._agent
+        self._context.caches.agents -= agent is not None
+        self._agent = self._snapshot = self._may_abandon = None
+        return agent
 
     def drop_abandoned(self) -> bool:
         """Discard the agent if work of it is still running. Returns whether it was."""
@@ -172,31 +181,34 @@ class AgentCache:
         return abandoned
 
     async def aclose(self) -> None:
-        """Close the agent now."""
-        agent: object = self._agent
-        self._agent = self._snapshot = None
+        """Forget everything and close the agent now."""
+        agent: object = self._take_agent()
+        self.release()
+        self._context.caches.forget(self)
         if isinstance(agent, SupportsAclose):
             await close_agent(agent, self._context.config.close_timeout)
 
     # The transcripts
 
-    async def transcript(self, head: Head) -> CachedTranscript:
-        """Return the transcript at `head`, from memory or from the store."""
+    async def transcript(self, head: Head, *, keep: bool = True) -> CachedTranscript:
+        """Return the transcript at `head`, from memory or from the store; `keep` it in memory."""
         cached = None if self._transcripts is None else self._transcripts.get(head.session_id)
         if cached is not None and cached.head.revision == head.revision:
             return cached
-        if head.revision == 0:
-            return self._keep(head, [])
-        loaded = await self._context.store.load(head.session_id)
-        return self._keep(loaded.head, list(loaded.messages))
+        return await self._load(head, keep=keep)
 
-    def _keep(self, head: Head, rows: list[StoredMessage]) -> CachedTranscript:
-        transcripts = self._transcripts = self._transcripts or OrderedDict()
-        cached = transcripts[head.session_id] = CachedTranscript(head, [])
-        cached.extend(rows, head)
-        transcripts.move_to_end(head.session_id)
-        while len(transcripts) > MAX_SESSIONS:
-            transcripts.popitem(last=False)
+    async def _load(self, head: Head, *, keep: bool) -> CachedTranscript:
+        cached = CachedTranscript(head, [])
+        if head.revision:
+            loaded = await self._context.store.load(head.session_id)
+            cached.extend(loaded.messages, loaded.head)
+        if keep:
+            transcripts = self._transcripts = self._transcripts or OrderedDict()
+            transcripts[cached.head.session_id] = cached
+            transcripts.move_to_end(cached.head.session_id)
+            while len(transcripts) > MAX_SESSIONS:
+                transcripts.popitem(last=False)
+            self._context.caches.measure(self)
         return cached
 
     def estimate(self, session_id: str) -> int:
@@ -214,9 +226,7 @@ class AgentCache:
     @property
     def size(self) -> int:
         """The approximate size of the transcripts in bytes."""
-        if self._transcripts is None:
-            return 0
-        return sum([cached.size for cached in self._transcripts.values()])
+        return sum([cached.size for cached in (self._transcripts or {}).values()])
 
 
 async def close_agent(agent: SupportsAclose, seconds: float) -> None:

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from hermes.actors.admission import pairing
 from hermes.actors.commands import COMMANDS, parse
-from hermes.actors.compression.types import Compressed, CompressionFailed
 from hermes.actors.session import approvals, compression, operations
 from hermes.actors.session.listing import find_session, is_number, own_sessions, session_line
 from hermes.actors.session.state import SessionState
@@ -26,6 +25,7 @@ from hermes.messages import (
     InboxReply,
     InboxRow,
     Role,
+    Skipped,
     Status,
     StoredMessage,
     Transcript,
@@ -202,19 +202,16 @@ async def _compress(state: SessionState, call: CommandCall, argument: str) -> st
     keep = None
     if here is not None:
         keep = min(int(here.group(1) or here.group(2) or 2), MAX_KEPT)
-    result = await compression.compress(
+    result = await compression.on_request(
         state,
         f"{call.row.inbox_id}:command",
+        call.row.accepted_at,
         focus=None if here is not None else argument or None,
         keep_exchanges=keep,
         answer=functools.partial(_reply_to, state, call),
     )
-    match result:
-        case Compressed() | CompressionFailed():
-            text = result.text
-        case skipped:
-            holder = f" ({skipped.holder})" if skipped.holder else ""
-            text = f"Not compressed: {skipped.reason}{holder}."
+    skipped = isinstance(result, Skipped)
+    text = f"Not compressed: {result.text}." if skipped else result.text
     return await _reply(state, call, text)
 
 

@@ -11,6 +11,7 @@ from hermes.actors.compression.types import (
     CompressionFailed,
     CompressionJob,
     CompressionResult,
+    PastAttempt,
     Trigger,
 )
 from hermes.actors.session.agent_cache import CachedTranscript
@@ -29,10 +30,8 @@ log: logging.Logger = logging.getLogger(__name__)
 def is_due(state: SessionState, transcript: CachedTranscript, turn: RunningTurn) -> bool:
     """Whether transcript and input are too long for the model's context window."""
     compressor = state.context.compressor
-    if not compressor.automatic:
-        return False
     tokens = used_tokens(state, transcript) + estimate_tokens(turn.input)
-    return tokens >= compressor.limits.compress_at
+    return compressor.automatic and tokens >= compressor.limits.compress_at
 
 
 def used_tokens(state: SessionState, transcript: CachedTranscript) -> int:
@@ -111,6 +110,24 @@ async def _try_compress(
         return None
 
 
+async def on_request(
+    state: SessionState,
+    rotation_id: str,
+    asked_at: float,
+    *,
+    focus: str | None = None,
+    keep_exchanges: int | None = None,
+    answer: Callable[[str], InboxReply] | None = None,
+) -> CompressionResult:
+    """Compress the current session, unless that was tried since it was asked for."""
+    past = state.last_attempt
+    if past is not None and asked_at < past.ended_at:
+        return past.skipped
+    return await compress(
+        state, rotation_id, focus=focus, keep_exchanges=keep_exchanges, answer=answer
+    )
+
+
 async def compress(  # noqa: PLR0913 - the options of a compression
     state: SessionState,
     rotation_id: str,
@@ -137,6 +154,9 @@ async def compress(  # noqa: PLR0913 - the options of a compression
             answer=answer,
         )
     )
+    if not isinstance(result, Skipped) or result.paid:
+        by = "another request" if trigger == "asked" else "a turn"
+        state.last_attempt = PastAttempt(by, state.context.wall(), result)
     if isinstance(result, Compressed):
         rotated = result.rotated
         state.moved(rotated.epoch or state.epoch, rotated.head)

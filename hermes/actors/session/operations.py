@@ -11,7 +11,7 @@ from hermes.actors.compression.types import Compressed, CompressionFailed
 from hermes.actors.session import compression
 from hermes.actors.session.state import SessionState
 from hermes.events import SessionMoved, TitleChanged
-from hermes.messages import ChangeReason, Head, InboxReply, Route, SessionChange, Skipped, Title
+from hermes.messages import ChangeReason, Head, InboxReply, Route, SessionChange, Title
 from hermes.transcript.compaction import is_question
 
 
@@ -130,14 +130,14 @@ async def rewind(
 
 
 async def compress(
-    state: SessionState, focus: str | None, keep_exchanges: int | None
+    state: SessionState, focus: str | None, keep_exchanges: int | None, asked_at: float
 ) -> SessionChange:
     """Summarize the older part of the conversation and continue in a child session."""
     old = await _current(state)
     if old is None:
         return _unchanged(state, "compress", "there is nothing to compress")
-    result = await compression.compress(
-        state, uuid4().hex, focus=focus, keep_exchanges=keep_exchanges
+    result = await compression.on_request(
+        state, uuid4().hex, asked_at, focus=focus, keep_exchanges=keep_exchanges
     )
     return SessionChange(
         session_key=state.key,
@@ -148,7 +148,7 @@ async def compress(
         failed=isinstance(result, CompressionFailed),
         tokens_before=result.before if isinstance(result, Compressed) else None,
         tokens_after=result.after if isinstance(result, Compressed) else None,
-        detail=result.reason if isinstance(result, Skipped) else result.text,
+        detail=result.text,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hermes.actors.compression.types import PastAttempt
 from hermes.actors.context import RuntimeContext
 from hermes.actors.session.agent_cache import AgentCache, CachedTranscript
 from hermes.errors import StoreError
@@ -14,7 +15,8 @@ class SessionState:
     """Cached route and head of one session_key, and its agent. The higher epoch wins."""
 
     __slots__ = (
-        "cache", "context", "epoch", "head", "in_background", "key", "notice", "titled",
+        "cache", "context", "epoch", "head", "in_background", "key", "last_attempt", "notice",
+        "titled",
     )  # fmt: skip
 
     def __init__(self, key: str, context: RuntimeContext) -> None:
@@ -28,6 +30,8 @@ class SessionState:
         self.notice: str | None = None
         self.titled: str | None = None
         """The session that needs no automatic title any more."""
+        self.last_attempt: PastAttempt | None = None
+        """The last compression that was paid for."""
 
     @property
     def session_id(self) -> str | None:

@@ -29,7 +29,7 @@ from hermes.adapters.jsonrpc.frames import (
     TITLE_REFUSED,
     Refused,
 )
-from hermes.adapters.jsonrpc.handles import PLATFORM, Handle, Handles, is_own_key
+from hermes.adapters.jsonrpc.handles import PLATFORM, Handle, Handles, is_own_key, submitting
 from hermes.adapters.jsonrpc.notifications import Notifier
 from hermes.adapters.jsonrpc.send_buffer import SendBuffer
 from hermes.errors import AmbiguousTitle
@@ -181,7 +181,10 @@ class Handlers:
 
     async def list(self, params: t.ListParams) -> t.ListResult:
         """List the stored conversations of all platforms, most recently active first."""
-        found = await self._runtime.admin.sessions(limit=params.limit, offset=params.offset)
+        found = await self._runtime.admin.sessions(
+            include_subagents=params.include_subagents, include_archived=params.include_archived,
+            limit=params.limit, offset=params.offset,
+        )  # fmt: skip
         live = {handle.stored_id: handle.id for handle in self._handles}
         return t.ListResult(
             [
@@ -194,6 +197,8 @@ class Handlers:
                     message_count=each.session.message_count,
                     source=each.session.source,
                     live=live.get(each.session.id),
+                    archived=each.session.archived_at is not None,
+                    subagent=each.session.kind == "subagent",
                 )
                 for each in found
             ]
@@ -236,7 +241,7 @@ class Handlers:
             handle.session_key, unique_id, text, handle.source,
             command=parse(text) is not None, when_busy=busy,
         )  # fmt: skip
-        with _submitting(handle):
+        with submitting(handle):
             try:
                 receipt = await self._runtime.submit(inbound)
             except ValueError as error:
@@ -290,20 +295,21 @@ class Handlers:
         return t.TitleResult(title.text, title.pending, handle.stored_id)
 
     async def history(self, params: t.HistoryParams) -> t.HistoryResult:
-        """Return the last messages of a session as they are stored."""
+        """Return the last messages of a session, or those before a given one, as stored."""
         if params.stored_session_id is not None:
             stored = await self._find(params.stored_session_id, by_id=True)
             rows = await self._runtime.admin.messages(params.stored_session_id)
             index = stored.lineage.index(params.stored_session_id)
             parent = stored.lineage[index - 1] if index else None
-            messages = _rows(rows, params.limit)
+            messages = _rows(rows, params.limit, params.before)
             return t.HistoryResult(params.stored_session_id, parent, len(rows), messages)
         handle = self._handles.require(params.session_id)
         rows = await self._conversation(handle).history()
         found = await self._match(handle)
         lineage = () if found is None else found.lineage
         parent = lineage[-2] if len(lineage) > 1 else None
-        return t.HistoryResult(handle.stored_id, parent, len(rows), _rows(rows, params.limit))
+        messages = _rows(rows, params.limit, params.before)
+        return t.HistoryResult(handle.stored_id, parent, len(rows), messages)
 
     async def branch(self, params: t.BranchParams) -> t.BranchResult:
         """Copy the conversation; the copy has its own handle."""
@@ -369,19 +375,9 @@ class Handlers:
             await self.notifier.wait_answer()
 
 
-@contextmanager
-def _submitting(handle: Handle) -> Iterator[None]:
-    """Record what is answered in the meantime: an answer may come before its receipt."""
-    handle.submitting += 1
-    try:
-        yield
-    finally:
-        handle.submitting -= 1
-        if not handle.submitting:
-            handle.answered.clear()
-
-
-def _rows(rows: Sequence[StoredMessage], limit: int) -> list[t.Row]:
+def _rows(rows: Sequence[StoredMessage], limit: int, before: int | None = None) -> list[t.Row]:
+    if before is not None:
+        rows = [row for row in rows if row.id < before]
     return [
         t.Row(
             id=row.id,

@@ -11,6 +11,7 @@ from hermes.messages import WhenBusy
 
 HandleId: TypeAlias = Annotated[str, Meta(max_length=200)]
 Name: TypeAlias = Annotated[str, Meta(max_length=1000)]
+MessageId: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=1000)]
 SubmitStatus: TypeAlias = Literal["streaming", "queued", "steered", "answered"]
 
@@ -34,10 +35,12 @@ class ResumeParams(Params):
 
 
 class ListParams(Params):
-    """The page of the list to return."""
+    """The page of the list to return, and whether it has archived and subagents' sessions."""
 
     limit: Count = 20
     offset: Annotated[int, Meta(ge=0, le=10**9)] = 0
+    include_archived: bool = False
+    include_subagents: bool = False
 
 
 class SessionParams(Params):
@@ -53,10 +56,14 @@ class TitleParams(SessionParams):
 
 
 class HistoryParams(SessionParams):
-    """An open session, or any stored one, such as the parent that a compression left behind."""
+    """An open session, or any stored one, such as the parent that a compression left behind.
+
+    The page has the last messages, or the last ones before the message with the id `before`.
+    """
 
     stored_session_id: Name | None = None
     limit: Count = 500
+    before: MessageId | None = None
 
 
 class BranchParams(SessionParams):
@@ -148,7 +155,10 @@ class ResumeResult(msgspec.Struct):
 
 
 class ListedSession(msgspec.Struct):
-    """A stored conversation; `live` is its handle on this connection."""
+    """A stored conversation; `live` is its handle on this connection.
+
+    `archived` and `subagent` can only be true if the list was asked for such sessions.
+    """
 
     session_id: str
     title: str | None
@@ -158,6 +168,8 @@ class ListedSession(msgspec.Struct):
     message_count: int
     source: str
     live: str | None
+    archived: bool = False
+    subagent: bool = False
 
 
 class ListResult(msgspec.Struct):
@@ -175,7 +187,7 @@ class TitleResult(msgspec.Struct):
 
 
 class HistoryResult(msgspec.Struct):
-    """The last of `count` messages; `parent_session_id` has the messages before a compression."""
+    """A page of `count` messages; `parent_session_id` has the messages before a compression."""
 
     stored_session_id: str | None
     parent_session_id: str | None

@@ -193,6 +193,19 @@ def _print_imported(imported: Imported) -> None:
     if imported.forks:
         ids = ", ".join(imported.forks[:MAX_EXAMPLES])
         printer.line(f"Imported as forks: {one_line(ids)}.")
+    _print_sweeps(printer, imported.finalized_orphans, imported.pruned_ghosts)
+
+
+def _print_sweeps(printer: Printer, orphans: Sequence[str], ghosts: Sequence[str]) -> None:
+    """Print what the clean-up after an import changed."""
+    for ids, done in (
+        (orphans, "Ended, because nothing was said since their compression"),
+        (ghosts, "Deleted, because they were empty, untitled and ended"),
+    ):
+        if ids:
+            examples = ", ".join(ids[:MAX_EXAMPLES]) + (" …" if len(ids) > MAX_EXAMPLES else "")
+            sessions = format_count(len(ids), "session")
+            printer.line(f"{done}: {sessions} ({one_line(examples)}).")
 
 
 def _import_home(options: Namespace, source: Path) -> int:
@@ -219,6 +232,7 @@ def _print_report(report: Report) -> None:
             for name, n in counts.items()
         ],
     )
+    _print_sweeps(printer, report.finalized_orphans, report.pruned_ghosts)
     if report.notes:
         printer.line()
         printer.table(("#count", "note", "examples"), _note_rows(report.notes))
@@ -249,6 +263,21 @@ def prune(options: Namespace) -> int:
         sessions = format_count(len(pruned.session_ids), "session")
         messages = format_count(pruned.messages, "message")
         Printer(sys.stdout).line(f"{verb} {sessions} with {messages}.")
+    return 0
+
+
+def archive(options: Namespace) -> int:
+    """Hide a conversation from lists, or list it again."""
+    with open_current(existing_path(options)) as store:
+        session_id = resolve(store, options.session, options.key)
+        if session_id is None:
+            return report_unknown_session(options.session)
+        (store.unarchive_session if options.undo else store.archive_session)(session_id)
+    if options.json:
+        print_json({"session_id": session_id, "archived": not options.undo})
+    else:
+        verb = "Listed again" if options.undo else "Archived"
+        Printer(sys.stdout).line(f"{verb}: {one_line(session_id)}.")
     return 0
 
 

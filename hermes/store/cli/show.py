@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from msgspec.structs import asdict
 
-from hermes.messages import Session, StoredMessage
+from hermes.messages import SearchHit, Session, StoredMessage
 from hermes.sanitize import one_line, sanitize
 from hermes.store.cli.opening import existing_path, open_current
 from hermes.store.cli.output import Printer, format_time, print_json
@@ -22,8 +22,9 @@ def list_(options: Namespace) -> int:
     ended = True if options.ended else False if options.open else None
     with open_current(existing_path(options)) as store:
         summaries = store.list_sessions(
-            session_key=options.key, source=options.platform, ended=ended, limit=options.limit
-        )
+            session_key=options.key, source=options.platform, ended=ended, limit=options.limit,
+            include_subagents=options.subagents, include_archived=options.archived,
+        )  # fmt: skip
     if options.json:
         for summary in summaries:
             print_json(
@@ -42,15 +43,22 @@ def list_(options: Namespace) -> int:
                 summary.session.source,
                 f"{summary.session.message_count:,}",
                 format_time(summary.session.last_active),
-                summary.session.end_reason or "",
+                _state(summary.session),
             )
             for summary in summaries
         ]
-        columns = ("id", "title or preview", "platform", "#messages", "last active", "ended")
+        columns = ("id", "title or preview", "platform", "#messages", "last active", "state")
         Printer(sys.stdout).table(columns, rows)
     else:
         Printer(sys.stdout).line("No conversations found.")
     return 0 if summaries else 1
+
+
+def _state(session: Session) -> str:
+    """Return why a session has ended, and whether it is archived or belongs to a subagent."""
+    archived = "archived" if session.archived_at is not None else None
+    subagent = "subagent" if session.kind == "subagent" else None
+    return ", ".join(filter(None, (session.end_reason, archived, subagent)))
 
 
 def _session_fields(session: Session) -> dict[str, object]:
@@ -109,6 +117,8 @@ def _show(session: Session, rows: Iterable[StoredMessage], live: set[int]) -> No
     printer.line(one_line(" · ".join(fact for fact in facts if fact)))
     if session.end_reason is not None:
         printer.line(f"ended {format_time(session.ended_at)} ({one_line(session.end_reason)})")
+    if session.archived_at is not None:
+        printer.line(f"archived {format_time(session.archived_at)}")
     for row in rows:
         printer.line()
         rewound = "" if row.id in live else " (rewound)"
@@ -143,10 +153,20 @@ def search(options: Namespace) -> int:
             print_json(asdict(hit))
     elif hits:
         rows = [
-            (hit.session_id, format_time(hit.timestamp), hit.role, hit.snippet, hit.title or "")
+            (
+                hit.session_id,
+                format_time(hit.timestamp),
+                _hit_role(hit),
+                hit.snippet,
+                hit.title or "",
+            )
             for hit in hits
         ]
         Printer(sys.stdout).table(("id", "time", "role", "match", "title"), rows)
     else:
         Printer(sys.stdout).line("No messages found.")
     return 0 if hits else 1
+
+
+def _hit_role(hit: SearchHit) -> str:
+    return f"{hit.role} (compacted)" if hit.compacted else hit.role

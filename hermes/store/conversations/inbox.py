@@ -76,6 +76,12 @@ def start_inbox(tx: Transaction, inbox_ids: Sequence[int]) -> None:
         tx.run("UPDATE inbox SET attempts = attempts + 1 WHERE id = ?", inbox_id)
 
 
+def has_started(tx: Transaction, session_key: str) -> bool:
+    """Return whether a turn was started for an open message of this key."""
+    rows = open_inbox(tx, session_key)
+    return any(row.attempts > 0 and not row.inbound.command for row in rows)
+
+
 def finish(tx: Transaction, inbox_ids: Sequence[int]) -> int:
     """Close rows whose turn is committed; return how many of them were open.
 

@@ -8,12 +8,17 @@ is void at once, or after one ttl at the latest.
 
 from __future__ import annotations
 
+import apsw
+
 from hermes.messages import RUNTIME_HOLDER, Lease
 from hermes.store.transaction import Row, Transaction
 
 DEFAULT_TTL = 30.0
 # One second of slack, because (now + ttl) - now may be slightly more than ttl.
 _LIVE = "holder IS NOT NULL AND expires - ? > 0 AND expires - ? <= ttl + 1"
+
+_WRONG_SHAPE = (apsw.SQLError, apsw.ConstraintError, apsw.MismatchError)
+"""Errors of a statement that leave its transaction as it was: a missing column, a trigger, ..."""
 
 
 def acquire_lease(
@@ -83,28 +88,34 @@ def _row(tx: Transaction, session_id: str) -> Row | None:
 def new_holder(tx: Transaction, lease: Lease) -> str | None:
     """Return who has acquired the lease since it was granted, or None if nobody has.
 
-    Returns None if the table is missing: leases are optional, `rotate` is still safe.
+    Returns None if the table is missing or has another shape: leases are optional, `rotate` is
+    still safe.
     """
-    if _table_is_missing(tx):
+    sql = "SELECT token, holder FROM leases WHERE session_id = ?"
+    try:
+        row = tx.one(sql, lease.session_id)
+    except _WRONG_SHAPE:
         return None
-    row = tx.one("SELECT token, holder FROM leases WHERE session_id = ?", lease.session_id)
-    if row is None or row[0] == lease.token:
+    if row is None or not isinstance(row[0], int) or row[0] <= lease.token:
         return None
-    return row[1] or "a later holder"
+    return str(row[1] or "a later holder")
 
 
 def release(tx: Transaction, session_id: str) -> None:
-    """Release the lease of a session that has been rotated, whoever holds it."""
-    if not _table_is_missing(tx):
+    """Release the lease of a session that has been rotated, whoever holds it.
+
+    A table that is missing or has another shape is left alone, unless a trigger of it has ended the
+    transaction.
+    """
+    try:
         tx.run(_RELEASE, session_id)
+    except _WRONG_SHAPE:
+        if not tx.db.in_transaction:
+            raise
 
 
 def forget_runtimes(tx: Transaction) -> int:
     """Release the leases of earlier runtimes, at the start of one. Return how many there were."""
-    if _table_is_missing(tx):
+    if not tx.db.table_exists("main", "leases"):
         return 0
     return tx.run("UPDATE leases SET holder = NULL WHERE holder LIKE ? || '%'", RUNTIME_HOLDER)
-
-
-def _table_is_missing(tx: Transaction) -> bool:
-    return not tx.db.table_exists("main", "leases")

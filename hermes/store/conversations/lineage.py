@@ -115,11 +115,16 @@ def share(tx: Transaction, session_key: str, session_id: str) -> None:
         )
 
 
-def inherit(tx: Transaction, parent_no: int, child_no: int) -> None:
-    """Share a compression child with the keys of its parent."""
+def inherit_keys(tx: Transaction, child_no: int) -> None:
+    """Make a new compression child belong to the keys of its parent."""
+    tx.run(
+        "UPDATE sessions AS s SET session_key = coalesce(s.session_key, p.session_key) "
+        "FROM sessions p WHERE s.no = ? AND p.no = s.parent_no",
+        child_no,
+    )
     tx.run(
         "INSERT OR IGNORE INTO shared_sessions (session_key, session_no) "
-        "SELECT session_key, ? FROM shared_sessions WHERE session_no = ?",
+        "SELECT x.session_key, s.no FROM sessions s JOIN shared_sessions x "
+        "ON x.session_no = s.parent_no WHERE s.no = ?",
         child_no,
-        parent_no,
     )

@@ -1,9 +1,16 @@
-"""Find and list conversations; each is one entry, however often it was compressed."""
+"""Find and list conversations, one entry each however often it was compressed; and their pages."""
 
 from __future__ import annotations
 
-from hermes.messages import Session, SessionMatch, SessionSummary
-from hermes.store.conversations import codec, lineage, sessions, titles
+from hermes.messages import (
+    InboxRow,
+    Session,
+    SessionMatch,
+    SessionSummary,
+    StoredMessage,
+    WaitingMessage,
+)
+from hermes.store.conversations import codec, inbox, lineage as lineages, routes, sessions, titles
 from hermes.store.transaction import Transaction, Value
 
 PREVIEW = 60
@@ -27,6 +34,8 @@ def list_sessions(  # noqa: PLR0913 - the filters of a list
     title_contains: str | None = None,
     ended: bool | None = None,
     min_messages: int = 0,
+    include_subagents: bool = False,
+    include_archived: bool = False,
     order: str = "last_active",
     limit: int = 20,
     offset: int = 0,
@@ -35,13 +44,14 @@ def list_sessions(  # noqa: PLR0913 - the filters of a list
 
     A compressed conversation is listed once, with its latest session. All filters must match;
     `session_key` finds all sessions that belong to the key, and `title_contains` ignores case.
-    Raises `ValueError` for an unknown `order`.
+    Sessions of subagents and archived conversations are left out unless they are asked for. Raises
+    `ValueError` for an unknown `order`.
     """
     if order not in _ORDERS:
         raise ValueError(f"order is 'last_active' or 'started_at', not {order!r}")
     filters: dict[str, Value] = {
         "s.source = ?": source,
-        lineage.BELONGS: session_key,
+        lineages.BELONGS: session_key,
         "s.user_id = ?": user_id,
         "instr(lower(s.title), lower(?)) > 0": title_contains,
         "(s.ended_at IS NOT NULL) = ?": None if ended is None else int(ended),
@@ -49,10 +59,13 @@ def list_sessions(  # noqa: PLR0913 - the filters of a list
     given = {sql: value for sql, value in filters.items() if value is not None}
     found = tx.all(
         sessions.SELECT + "WHERE NOT EXISTS (SELECT 1 FROM sessions c WHERE c.parent_no = s.no "
-        "AND c.kind = 'compression') AND s.message_count >= ?"
+        "AND c.kind = 'compression') AND s.message_count >= ? "
+        "AND (?2 OR s.subagent = 0) AND (?3 OR s.archived_at IS NULL)"
         + "".join(f" AND {sql}" for sql in given)
         + f" ORDER BY {_ORDERS[order]} DESC, s.no DESC LIMIT ? OFFSET ?",
         min_messages,
+        int(include_subagents),
+        int(include_archived),
         *given.values(),
         limit,
         offset,
@@ -68,7 +81,7 @@ def find(tx: Transaction, target: str, *, session_key: str | None = None) -> Ses
     title.
     """
     session_id = titles.resolve_session(tx, target, session_key=session_key)
-    ids = [target] if session_id is None else lineage.get_compression_lineage(tx, session_id)
+    ids = [target] if session_id is None else lineages.get_compression_lineage(tx, session_id)
     keys = [row[0] for row in tx.all(
         "SELECT session_key FROM routes WHERE session_id IN (SELECT value FROM json_each(?)) "
         "ORDER BY 1", codec.encode_json(ids),
@@ -79,7 +92,7 @@ def find(tx: Transaction, target: str, *, session_key: str | None = None) -> Ses
 
 
 def _summary(tx: Transaction, session: Session) -> SessionSummary:
-    root = lineage.get_conversation_root(tx, session.id)
+    root = lineages.get_conversation_root(tx, session.id)
     row = tx.one("SELECT no, started_at FROM sessions WHERE id = ?", root)
     assert row is not None
     return SessionSummary(session, root, row[1], _preview(tx, row[0]))
@@ -101,3 +114,107 @@ def _first_user_text(tx: Transaction, table: str, no: int) -> str | None:
         *codec.bounds(no),
     )
     return None if row is None else row[0]
+
+
+# Pages of messages
+
+
+def get_history(  # noqa: PLR0913 - the filters of a list
+    tx: Transaction,
+    session_key: str,
+    *,
+    limit: int | None = None,
+    before: int | None = None,
+    after: int | None = None,
+    lineage: bool = False,
+    include_rewound: bool = False,
+    include_waiting: bool = False,
+) -> list[StoredMessage]:
+    """Return the messages of a key's current session; see `get_page` for the arguments.
+
+    With `include_waiting`, the messages that are accepted but not answered follow on the last page.
+    They are read in the same transaction, so each message is in the result exactly once.
+    """
+    rows: list[StoredMessage] = []
+    route = routes.get_route(tx, session_key)
+    tip = "" if route is None else lineages.get_compression_tip(tx, route.session_id)
+    if sessions.number(tx, tip) is not None:
+        rows = get_page(
+            tx, tip, limit=limit, before=before, after=after, lineage=lineage,
+            include_rewound=include_rewound,
+        )  # fmt: skip
+    is_last = before is None and (after is None or limit is None or len(rows) < limit)
+    if include_waiting and is_last:
+        waiting = inbox.open_inbox(tx, session_key, limit=-1)
+        rows += [_waiting(row) for row in waiting if not row.inbound.command]
+    return rows
+
+
+def get_page(  # noqa: PLR0913 - the filters of a list
+    tx: Transaction,
+    session_id: str,
+    *,
+    limit: int | None = None,
+    before: int | None = None,
+    after: int | None = None,
+    lineage: bool = False,
+    include_rewound: bool = False,
+) -> list[StoredMessage]:
+    """Return messages of a session in order, at most `limit` of them.
+
+    The page ends right before the message `before`, or begins right after the message `after`;
+    with neither, it has the latest messages. Ids never change, so pages stay the same while
+    messages are appended. With `lineage`, the sessions that this one continues come first; a
+    session after a compression begins with a summary and copies of the messages that were kept.
+
+    Raises `UnknownSession`, and `ValueError` for a `limit` below 1 or if both `before` and `after`
+    are given.
+    """
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
+    if before is not None and after is not None:
+        raise ValueError("pass only one of before= and after=")
+    numbers = [sessions.require(tx, session_id)]
+    if lineage:
+        ids = lineages.get_compression_lineage(tx, session_id)
+        numbers = [sessions.require(tx, each) for each in ids[: ids.index(session_id) + 1]]
+    forward = after is not None
+    rows: list[StoredMessage] = []
+    # A child is younger than its parent, so the ids increase along the lineage.
+    for no in numbers if forward else reversed(numbers):
+        low, high = codec.bounds(no)
+        low, high = max(low, (after or 0) + 1), high if before is None else min(high, before - 1)
+        left = -1 if limit is None else limit - len(rows)
+        found = _rows(tx, low, high, left, forward=forward, include_rewound=include_rewound)
+        rows = rows + found if forward else found + rows
+        if len(rows) == limit:
+            break
+    return rows
+
+
+def _rows(
+    tx: Transaction, low: int, high: int, limit: int, *, forward: bool, include_rewound: bool
+) -> list[StoredMessage]:
+    """Return the first or the last messages of a range of ids, in order."""
+    found = tx.all(
+        f"SELECT {codec.COLUMNS} FROM all_messages WHERE id BETWEEN ? AND ? "
+        f"AND (live = 1 OR ?) ORDER BY id {'ASC' if forward else 'DESC'} LIMIT ?",
+        low,
+        high,
+        int(include_rewound),
+        limit,
+    )
+    return codec.to_messages(found if forward else reversed(found))
+
+
+def _waiting(row: InboxRow) -> WaitingMessage:
+    message = row.message
+    return WaitingMessage(
+        id=0,
+        role=message.role,
+        content=message.content,
+        timestamp=row.accepted_at,
+        platform_message_id=message.platform_message_id,
+        parts=message.parts,
+        inbox_id=row.inbox_id,
+    )

@@ -202,10 +202,13 @@ def close(tx: Transaction, session_key: str, *, reason: str = "closed") -> str |
 def finalize(tx: Transaction, session_key: str, *, reason: str = "shutdown") -> str | None:
     """Run the finalize hooks for the current session without ending it, as at a shutdown.
 
-    Returns the session id, or None if there is nothing to finalize because it has no messages.
+    Returns the session id, or None if there is nothing to finalize because it has no messages, and
+    no turn for its first message was started.
     """
     route = _current_route(tx, session_key)
-    if route is None or sessions.number(tx, route.session_id) is None:
+    if route is None:
+        return None
+    if sessions.number(tx, route.session_id) is None and not inbox.has_started(tx, session_key):
         return None
     boundaries.record(
         tx, "on_session_finalize", session_key, route.session_id,

@@ -29,6 +29,7 @@ _TERM = re.compile(r'"([^"]*)"|([^\s"()]+)')
 _IS_NO_SUMMARY = (
     "(m.extra IS NULL OR NOT json_valid(m.extra) OR m.extra ->> '$.provider_data.hermes' IS NOT ?)"
 )
+_SEARCHED = "(m.live = 1 OR m.compacted = 1)"
 _OPERATORS = {"AND", "OR", "NOT"}
 
 
@@ -220,8 +221,9 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
     limit: int = 20,
     offset: int = 0,
 ) -> list[SearchHit]:
-    """Return live messages that match, best first, each with a snippet and its neighbours.
+    """Return messages that match, best first, each with a snippet and its neighbours.
 
+    Live messages are searched, and those that hermes-agent had compacted before they were imported.
     With `session_key`, the messages of all sessions that belong to the key are searched.
     Summaries of a compression are stored with the role "user", but `role="user"` excludes them.
     """
@@ -241,9 +243,9 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
     if session_ids is not None:
         given["s.id IN (SELECT value FROM json_each(?))"] = codec.encode_json(list(session_ids))
     rows = tx.all(
-        "SELECT m.id, s.id, m.role, m.created_at, s.source, s.title FROM search "
-        "JOIN messages m ON m.id = search.rowid JOIN sessions s ON s.no = m.id >> 32 "
-        "WHERE search MATCH ? AND m.live = 1"
+        "SELECT m.id, s.id, m.role, m.created_at, s.source, s.title, m.compacted, s.subagent "
+        "FROM search JOIN messages m ON m.id = search.rowid JOIN sessions s ON s.no = m.id >> 32 "
+        f"WHERE search MATCH ? AND {_SEARCHED}"
         + "".join(f" AND {sql}" for sql in given)
         + f" ORDER BY {'m.created_at DESC, m.id DESC' if newest_first else 'rank, m.id DESC'}"
         " LIMIT ? OFFSET ?",
@@ -256,7 +258,7 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
 
 
 def _hit(tx: Transaction, expression: str, row: Row) -> SearchHit:
-    message_id, session_id, role, at, source, title = row
+    message_id, session_id, role, at, source, title, compacted, subagent = row
     # Only for the rows returned: snippets of all matches would cost ten times the search.
     sql = "SELECT snippet(search, -1, char(2), char(3), '…', 40) FROM search "
     snippet = tx.one(sql + "WHERE search MATCH ? AND rowid = ?", expression, message_id)
@@ -271,13 +273,15 @@ def _hit(tx: Transaction, expression: str, row: Row) -> SearchHit:
         title=title,
         before=_neighbour(tx, "DESC", low, message_id - 1),
         after=_neighbour(tx, "ASC", message_id + 1, high),
+        compacted=bool(compacted),
+        subagent=bool(subagent),
     )
 
 
 def _neighbour(tx: Transaction, order: str, low: int, high: int) -> str | None:
     row = tx.one(
-        f"SELECT substr(coalesce(content, ''), 1, {_NEIGHBOUR_LENGTH}) FROM messages "
-        f"WHERE id BETWEEN ? AND ? AND live = 1 ORDER BY id {order} LIMIT 1",
+        f"SELECT substr(coalesce(content, ''), 1, {_NEIGHBOUR_LENGTH}) FROM messages m "
+        f"WHERE id BETWEEN ? AND ? AND {_SEARCHED} ORDER BY id {order} LIMIT 1",
         low,
         high,
     )

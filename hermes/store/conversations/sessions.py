@@ -14,13 +14,21 @@ MAX_ID = 200
 ACCIDENTAL_ENDS = ("agent_close", "ws_orphan_reap")
 """End reasons that no user asked for: such a session may be reopened, or reset."""
 
+# A compression child of a subagent's session keeps its kind: it continues a lineage.
+_KIND = "iif(s.subagent AND s.kind <> 'compression', 'subagent', s.kind)"
 _COLUMNS = (
-    "s.id, s.source, s.kind, p.id, s.title, s.model, s.user_id, s.session_key, s.chat_id, "
+    f"s.id, s.source, {_KIND}, p.id, s.title, s.model, s.user_id, s.session_key, s.chat_id, "
     "s.chat_type, s.thread_id, s.cwd, s.profile, s.started_at, s.ended_at, s.end_reason, "
     "s.last_active, s.message_count, s.tool_call_count, s.revision, s.rewrites, "
     "s.api_call_count, s.input_tokens, s.output_tokens, s.cache_read_tokens, "
-    "s.cache_write_tokens, s.reasoning_tokens, s.cost, x.system_prompt, x.model_config"
+    "s.cache_write_tokens, s.reasoning_tokens, s.cost, s.archived_at, x.system_prompt, "
+    "x.model_config"
 )
+INHERIT_MARKS = (
+    "UPDATE sessions AS s SET subagent = p.subagent, archived_at = p.archived_at "
+    "FROM sessions p WHERE s.no = ? AND p.no = s.parent_no"
+)
+"""SQL: a compression child belongs to a subagent, or is archived, if its parent is."""
 SELECT = (
     f"SELECT {_COLUMNS} FROM sessions s LEFT JOIN sessions p ON p.no = s.parent_no "
     "LEFT JOIN session_texts x ON x.session_no = s.no "
@@ -86,8 +94,11 @@ def create_session(  # noqa: PLR0913 - the columns of a session
     """Create a session, or fill in the missing fields of an existing one. Return its id.
 
     Without `kind`, the first child of a session that ended by compression becomes its compression
-    child; any other child is a branch. Raises `UnknownSession` if there is no such parent, and
-    `HasContinuation` for a second compression child.
+    child; any other child is a branch. A session of the kind "subagent" is hidden from lists by
+    default and deleted together with its parent.
+
+    Raises `UnknownSession` if there is no such parent, and `HasContinuation` for a second
+    compression child.
     """
     session_id = tx.new_session_id() if session_id is None else require_id(session_id)
     fields: dict[str, str | None] = {
@@ -106,8 +117,6 @@ def create_session(  # noqa: PLR0913 - the columns of a session
         kind = kind or _kind_of_child(tx, parent_no)
         _check_continuation(tx, parent_session_id, parent_no, kind)
         no = _insert(tx, session_id, source, kind, parent_no, started_at, fields)
-        if kind == "compression" and parent_no is not None:
-            _inherit_keys(tx, parent_no, no)
     else:
         _fill_missing(tx, no, session_id, parent_session_id, parent_no, fields)
     _set_missing_texts(tx, no, system_prompt, model_config)
@@ -161,28 +170,27 @@ def _insert(  # noqa: PLR0913, PLR0917
 ) -> int:
     start = tx.now if started_at is None else started_at
     tx.run(
-        "INSERT INTO sessions (id, source, kind, parent_no, started_at, last_active, "
-        f"{', '.join(fields)}) VALUES (?, ?, ?, ?, ?, ?{', ?' * len(fields)})",
+        "INSERT INTO sessions (id, source, kind, parent_no, started_at, last_active, subagent, "
+        f"{', '.join(fields)}) VALUES (?, ?, ?, ?, ?, ?, ?{', ?' * len(fields)})",
         session_id,
         source,
-        kind,
+        stored_kind(kind),
         parent_no,
         start,
         start,
+        int(kind == "subagent"),
         *fields.values(),
     )
-    return tx.db.last_insert_rowid()
+    no = tx.db.last_insert_rowid()
+    if kind == "compression":
+        tx.run(INHERIT_MARKS, no)
+        lineage.inherit_keys(tx, no)
+    return no
 
 
-def _inherit_keys(tx: Transaction, parent_no: int, no: int) -> None:
-    """Make a compression child belong to the keys of its parent."""
-    tx.run(
-        "UPDATE sessions SET session_key = coalesce("
-        "session_key, (SELECT session_key FROM sessions WHERE no = ?)) WHERE no = ?",
-        parent_no,
-        no,
-    )
-    lineage.inherit(tx, parent_no, no)
+def stored_kind(kind: SessionKind) -> str:
+    """Return the value of the column `kind`; sessions of subagents have a column of their own."""
+    return "import" if kind == "subagent" else kind
 
 
 def _fill_missing(
@@ -272,3 +280,26 @@ def reopen_session(tx: Transaction, session_id: str) -> None:
         tip = lineage.get_compression_tip(tx, session_id)
         raise HasContinuation(f"{session_id} continues in {tip}; reopen or resume that session")
     tx.run("UPDATE sessions SET ended_at = NULL, end_reason = NULL WHERE no = ?", no)
+
+
+def archive_session(tx: Transaction, session_id: str, *, session_key: str | None = None) -> None:
+    """Hide a conversation from lists: the session and all others of its lineage.
+
+    Nothing is ended or deleted, and messages are answered as before. Raises `UnknownSession`, also
+    if the session does not belong to `session_key`.
+    """
+    _set_archived(tx, session_id, session_key, tx.now)
+
+
+def unarchive_session(tx: Transaction, session_id: str, *, session_key: str | None = None) -> None:
+    """List a conversation again. Raises `UnknownSession`, as `archive_session` does."""
+    _set_archived(tx, session_id, session_key, None)
+
+
+def _set_archived(
+    tx: Transaction, session_id: str, session_key: str | None, at: float | None
+) -> None:
+    if lineage.with_id(tx, session_id, session_key) is None:
+        raise UnknownSession(f"there is no session {session_id!r}")
+    for each in lineage.get_compression_lineage(tx, session_id):
+        tx.run("UPDATE sessions SET archived_at = ? WHERE id = ?", at, each)

@@ -10,6 +10,22 @@ from hermes.session_keys import payer_of
 from hermes.store.conversations import inbox, lineage, sessions
 from hermes.store.transaction import Transaction, Value
 
+AUXILIARY = frozenset({"summary", "title"})
+"""Purposes of calls that are made about a session, and not in it: only their cost is added."""
+
+_INSERT = (
+    "INSERT INTO usage (session_no, turn_id, purpose, model, provider, input_tokens, "
+    "output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens, cost, created_at, "
+    "payer) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, coalesce(?, "
+    "(SELECT source || '/' || coalesce(user_id, '') FROM sessions WHERE no = ?)))"
+)
+_COUNT = (
+    "UPDATE sessions SET api_call_count = api_call_count + 1, input_tokens = input_tokens + ?, "
+    "output_tokens = output_tokens + ?, cache_read_tokens = cache_read_tokens + ?, "
+    "cache_write_tokens = cache_write_tokens + ?, reasoning_tokens = reasoning_tokens + ?, "
+    "cost = cost + ?, model = coalesce(model, ?) WHERE no = ?"
+)
+
 
 def update_token_counts(
     tx: Transaction,
@@ -22,6 +38,7 @@ def update_token_counts(
 ) -> None:
     """Record one provider call; a session that has no row yet gets one.
 
+    The tokens of summaries and titles are not added to the totals of the session, only their cost.
     `payer` defaults to the user of the session, `at` to the current time.
     """
     sessions.ensure_session(tx, session_id)
@@ -33,32 +50,13 @@ def update_token_counts(
         usage.cache_write_tokens,
         usage.reasoning_tokens,
     )
-    tx.run(
-        "INSERT INTO usage (session_no, turn_id, purpose, model, provider, input_tokens, "
-        "output_tokens, cache_read_tokens, cache_write_tokens, reasoning_tokens, cost, created_at, "
-        "payer) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, coalesce(?, "
-        "(SELECT source || '/' || coalesce(user_id, '') FROM sessions WHERE no = ?)))",
-        no,
-        turn_id,
-        usage.purpose,
-        usage.model,
-        usage.provider,
-        *tokens,
-        usage.cost,
-        tx.now if at is None else at,
-        payer,
-        no,
-    )
-    tx.run(
-        "UPDATE sessions SET api_call_count = api_call_count + 1, input_tokens = input_tokens + ?, "
-        "output_tokens = output_tokens + ?, cache_read_tokens = cache_read_tokens + ?, "
-        "cache_write_tokens = cache_write_tokens + ?, reasoning_tokens = reasoning_tokens + ?, "
-        "cost = cost + ?, model = coalesce(model, ?) WHERE no = ?",
-        *tokens,
-        usage.cost or 0.0,
-        usage.model,
-        no,
-    )
+    at = tx.now if at is None else at
+    call = (turn_id, usage.purpose, usage.model, usage.provider, *tokens, usage.cost, at, payer)
+    tx.run(_INSERT, no, *call, no)
+    if usage.purpose in AUXILIARY:
+        tx.run("UPDATE sessions SET cost = cost + ? WHERE no = ?", usage.cost or 0.0, no)
+    else:
+        tx.run(_COUNT, *tokens, usage.cost or 0.0, usage.model, no)
 
 
 def book(tx: Transaction, session_id: str, calls: Sequence[Usage]) -> None:

@@ -109,10 +109,11 @@ class SessionConverter:
             profile=texts.get("profile_name"),
             ended_at=ended_at,
             end_reason=end_reason,
+            archived_at=self._archived_at(planned.id, row, active),
             revision=len(messages),
             rewrites=int(any(not message.live for message in messages)),
             system_prompt=texts.get("system_prompt"),
-            model_config=self._config(planned.id, row, texts),
+            model_config=self._config(planned.id, texts),
             messages=messages,
             usage=self._usage(planned, row, texts, messages),
         )
@@ -147,6 +148,13 @@ class SessionConverter:
             return active, "session_reset"
         return None, None
 
+    def _archived_at(self, session_id: str, row: Values, active: float) -> float | None:
+        """Return the time of the last activity; hermes-agent does not store that of archiving."""
+        if not row.get("archived"):
+            return None
+        self._notes.add("archived", session_id)
+        return active
+
     def _title(self, session_id: str, title: str | None) -> str | None:
         try:
             return titles.sanitize_title(title)
@@ -154,16 +162,13 @@ class SessionConverter:
             self._notes.add("title-cut", session_id)
             return titles.sanitize_title((title or "")[: titles.MAX_LENGTH])
 
-    def _config(self, session_id: str, row: Values, texts: Values) -> JsonObject | None:
+    def _config(self, session_id: str, texts: Values) -> JsonObject | None:
         config: JsonObject = {}
         text = texts.get("model_config")
         if text:
             decoded = self._json(text, session_id)
             config = decoded if isinstance(decoded, dict) else {"hermes_agent_text": text}
         other = {name: texts[name] for name in _OTHER_TEXTS if texts.get(name)}
-        if row.get("archived"):
-            other["archived"] = True
-            self._notes.add("archived", session_id)
         return {**config, "hermes_agent": other} if other else config or None
 
     def _json(self, text: str, session_id: str) -> Any:
@@ -209,14 +214,15 @@ class SessionConverter:
         reasoning = texts.get("reasoning") or texts.get("reasoning_content")
         if texts.get("reasoning_content") not in {None, "", reasoning}:
             other["reasoning_content"] = texts["reasoning_content"]
-        active = row.get("active")
+        live = row.get("active") is None or bool(row.get("active"))
         return ExportedMessage(
             seq=seq,
             role=texts["role"] or "unknown",
             timestamp=self._timestamp(row.get("timestamp"), session_id, previous),
             content=content,
             platform_message_id=texts.get("platform_message_id") or None,
-            live=active is None or bool(active),
+            live=live,
+            compacted=bool(row.get("compacted")) and not live,
             parts=parts,
             tool_calls=self._tool_calls(texts.get("tool_calls"), other, session_id),
             tool_call_id=texts.get("tool_call_id"),

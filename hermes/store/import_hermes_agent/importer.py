@@ -25,7 +25,11 @@ from hermes.store.records import key_value
 from hermes.store.transaction import Transaction, Work
 
 _compared_fields = operator.attrgetter(
-    *(name for name in ExportedMessage.__struct_fields__ if name not in {"seq", "live"})
+    *(
+        name
+        for name in ExportedMessage.__struct_fields__
+        if name not in {"seq", "live", "compacted"}
+    )
 )
 
 
@@ -54,6 +58,10 @@ class Report:
     routes: Counts = attrs.Factory(Counts)
     updated: int = 0
     """Sessions that were present and got new messages; `sessions.imported` includes them."""
+    finalized_orphans: Sequence[str] = ()
+    """Compression children without a turn, of any import, that were ended after this one."""
+    pruned_ghosts: Sequence[str] = ()
+    """Empty sessions, of any import, that were deleted after this one."""
     notes: Sequence[Note] = ()
 
 
@@ -94,14 +102,22 @@ def import_home(home: AgentHome) -> Generator[Work[Result], Result, Report]:
     report.routes.skipped += sum(
         note.code in {"bad-route", "route-twice"} for note in home.notes.all()
     )
-    yield _clean_up
+    yield _CleanUp(report)
     report.notes = home.notes.all()
     return report
 
 
-def _clean_up(tx: Transaction) -> Result:
-    transfer.clean_up(tx)
-    return Result("already_present")
+@attrs.frozen
+class _CleanUp:
+    """Cleans up after the import, and reports what that changed."""
+
+    report: Report
+
+    def __call__(self, tx: Transaction) -> Result:
+        swept = transfer.clean_up(tx)
+        self.report.finalized_orphans = swept.finalized_orphans
+        self.report.pruned_ghosts = swept.pruned_ghosts
+        return Result("already_present")
 
 
 class _SessionImport:
@@ -173,13 +189,13 @@ def _copy_digest(tx: Transaction, session_id: str) -> str:
 
 def _match(
     stored: Sequence[ExportedMessage], source: Sequence[ExportedMessage]
-) -> tuple[dict[int, bool], Sequence[ExportedMessage]]:
+) -> tuple[dict[int, ExportedMessage], Sequence[ExportedMessage]]:
     """Match stored rows with messages of the source, in order.
 
-    Returns whether each matched row (by `seq`) is live in the source, and the messages from the
+    Returns the message of the source for each matched row (by `seq`), and the messages from the
     first one on that is not stored.
     """
-    matches: dict[int, bool] = {}
+    matches: dict[int, ExportedMessage] = {}
     index = 0
     for number, message in enumerate(source):
         fields = _compared_fields(message)
@@ -187,7 +203,7 @@ def _match(
             index += 1
         if index == len(stored):
             return matches, source[number:]
-        matches[stored[index].seq] = message.live
+        matches[stored[index].seq] = message
         index += 1
     return matches, ()
 
@@ -197,16 +213,20 @@ def _update(
     no: int,
     session: ExportedSession,
     stored: Sequence[ExportedMessage],
-    matches: dict[int, bool],
+    matches: dict[int, ExportedMessage],
 ) -> None:
     """Bring an unchanged copy to the state of the source. Rows are hidden, never deleted."""
     search.index_session(tx, no)
     # Reopen it first: an ended session accepts no rows.
     tx.run("UPDATE sessions SET ended_at = NULL, end_reason = NULL, title = NULL WHERE no = ?", no)
-    toggled = [m for m in stored if m.live != matches.get(m.seq, False)]
-    for message in toggled:
-        message_id = codec.bounds(no)[0] + message.seq
-        tx.run("UPDATE messages SET live = ? WHERE id = ?", int(not message.live), message_id)
+    rewritten = False
+    for message in stored:
+        before, after = _state(message), _state(matches.get(message.seq))
+        if before != after:
+            message_id = codec.bounds(no)[0] + message.seq
+            sql = "UPDATE messages SET live = ?, compacted = ? WHERE id = ?"
+            tx.run(sql, *after, message_id)
+            rewritten = rewritten or before[0] != after[0]
     last = stored[-1].seq if stored else 0
     new = [
         msgspec.structs.replace(message, seq=last + number)
@@ -214,7 +234,12 @@ def _update(
     ]
     transfer.insert_messages(tx, no, new)
     _replace_usage(tx, no, session)
-    _update_session(tx, no, session, last + len(new), rewritten=bool(toggled))
+    _update_session(tx, no, session, last + len(new), rewritten=rewritten)
+
+
+def _state(message: ExportedMessage | None) -> tuple[int, int]:
+    """Return whether a row is live and whether it is compacted; a missing one is neither."""
+    return (0, 0) if message is None else (int(message.live), int(message.compacted))
 
 
 def _replace_usage(tx: Transaction, no: int, session: ExportedSession) -> None:
@@ -234,19 +259,23 @@ def _update_session(
     tx.run(
         "UPDATE sessions SET seq = ?, message_count = ?, tool_call_count = ?, "
         "revision = revision + 1, rewrites = rewrites + ?, last_active = ?, ended_at = ?, "
-        "end_reason = ?, title = ?, model = ? WHERE no = ?",
+        "end_reason = ?, archived_at = ?, title = ?, model = ? WHERE no = ?",
         seq,
         len(live),
         codec.tool_calls_in(live),
         int(rewritten),
         session.last_active,
         *ended,
+        session.archived_at,
         transfer.unused_title(tx, no, session.title),
         session.model,
         no,
     )
     if session.system_prompt is not None:
         sessions.set_system_prompt(tx, session.id, session.system_prompt)
+    if session.kind == "subagent":  # an earlier version did not mark it
+        for each in lineage.get_compression_lineage(tx, session.id):
+            tx.run("UPDATE sessions SET subagent = 1 WHERE id = ?", each)
 
 
 class _RouteImport:

@@ -60,8 +60,8 @@ class ImportPlan:
             self._choose_continuation(siblings)
         ordered = self._parents_first(nodes)
         for node in ordered:
-            if node.kind == "import" and node.parent is not None:
-                self._notes.add("delegate", node.id, node.parent)
+            if node.kind == "subagent":
+                self._notes.add("delegate", node.id, node.parent or "")
         return [PlannedSession(node.rowid, node.id, node.kind, node.parent) for node in ordered]
 
     def _nodes(self) -> dict[str, _Node]:
@@ -99,17 +99,18 @@ class ImportPlan:
     def _set_kind(self, node: _Node, nodes: Mapping[str, _Node]) -> None:
         """Set the kind of a session from its parent and from the marks that hermes-agent sets."""
         if node.parent is None:
+            node.kind = "subagent" if node.delegated else "new"
             return
         parent = nodes.get(node.parent)
         if parent is None:
             self._notes.add("parent-missing", node.id, node.parent)
-            node.parent, node.kind = None, "import"
+            node.parent, node.kind = None, "subagent" if node.delegated else "import"
         elif node.branched or _is_old_branch(node, parent):
             node.kind = "branch"
         elif parent.end_reason == "compression" and not node.delegated and node.source != "tool":
             node.kind = "compression"
         else:
-            node.kind = "import"
+            node.kind = "subagent"
 
     def _choose_continuation(self, siblings: list[_Node]) -> None:
         """Of several children of a parent, keep the one that hermes-agent would continue with."""
@@ -135,7 +136,7 @@ class ImportPlan:
                 if step.id in chain:  # a cycle: cut it here
                     last = next(reversed(chain.values()))
                     self._notes.add("cycle", last.id, step.id)
-                    last.parent, last.kind = None, "import"
+                    last.parent, last.kind = None, "subagent" if last.delegated else "import"
                     break
                 chain[step.id] = step
                 step = None if step.parent is None else nodes[step.parent]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 SENTENCES = {
-    "archived": "is archived in hermes-agent; imported, and marked in its model_config",
+    "archived": "is archived in hermes-agent; imported as archived, so that lists leave it out",
     "bad-file": "is not valid JSON; ignored",
     "bad-id": "has an id that is not valid in Hermes; skipped",
     "bad-json": "contains invalid JSON; kept as text",
@@ -14,7 +14,7 @@ SENTENCES = {
     "bad-time": "has an invalid timestamp; replaced by the previous one",
     "changed-here": "was changed in hermes-agent and in this database; left unchanged",
     "cycle": "is its own ancestor; imported without its parent",
-    "delegate": "belongs to a subagent; imported with the kind import",
+    "delegate": "belongs to a subagent; imported with the kind subagent, which lists leave out",
     "finalized": "was finalized in hermes-agent; imported as ended, and no hook runs for it",
     "fork": "is a second continuation of its parent; imported as a fork",
     "ghost": "is empty, ended and untitled; skipped",

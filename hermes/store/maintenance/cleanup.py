@@ -14,6 +14,16 @@ PRUNE_STEP = 20
 _UNROUTED = "NOT EXISTS (SELECT 1 FROM routes r WHERE r.session_id = s.id)"
 _SESSION_ROWS = "all_messages m WHERE m.id BETWEEN s.no << 32 AND (s.no << 32) + 4294967295"
 _NO_ROWS = f"NOT EXISTS (SELECT 1 FROM {_SESSION_ROWS})"
+# The subagents of a session that is deleted go with it, with theirs and with their continuations.
+# A session that merely continues a deleted one stays.
+_WITH_SUBAGENTS = """
+doomed (no, below) AS (
+  SELECT no, 0 FROM chosen
+  UNION
+  SELECT s.no, 1 FROM doomed d JOIN sessions s ON s.parent_no = d.no
+  WHERE s.subagent = 1 AND (d.below OR s.kind <> 'compression')
+)
+"""
 
 
 def session_ids(tx: Transaction) -> list[str]:
@@ -22,14 +32,22 @@ def session_ids(tx: Transaction) -> list[str]:
 
 
 def delete_session(tx: Transaction, session_id: str) -> int:
-    """Delete a session with its messages. Return the number of deleted messages.
+    """Delete a session with its messages, and the sessions of its subagents.
 
     A key whose current session it was gets a new session; a turn that is running in it will be
-    discarded at its commit.
+    discarded at its commit. Returns the number of deleted messages.
     """
-    no = sessions.number(tx, session_id)
-    if no is None:
-        return 0
+    doomed = tx.all(
+        "WITH RECURSIVE chosen (no) AS (SELECT no FROM sessions WHERE id = ?), "
+        f"{_WITH_SUBAGENTS} SELECT DISTINCT s.id FROM doomed JOIN sessions s USING (no)",
+        session_id,
+    )
+    return sum(_delete(tx, each) for (each,) in doomed)
+
+
+def _delete(tx: Transaction, session_id: str) -> int:
+    """Delete one session. Return the number of deleted messages."""
+    no = sessions.require(tx, session_id)
     first, last = codec.bounds(no)
     search.remove_session(tx, no)
     deleted = tx.run("DELETE FROM messages WHERE id BETWEEN ? AND ?", first, last)
@@ -48,10 +66,15 @@ def delete_session(tx: Transaction, session_id: str) -> int:
 def prunable(
     tx: Transaction, older_than_days: float = 90, source: str | None = None, limit: int = -1
 ) -> list[tuple[str, int]]:
-    """Return (id, number of messages) of sessions that ended long ago and have no route."""
+    """Return (id, number of messages) of sessions that ended long ago and have no route.
+
+    Their subagents follow them, which do not count for the `limit`.
+    """
     rows = tx.all(
-        f"SELECT s.id, (SELECT count(*) FROM {_SESSION_ROWS}) FROM sessions s WHERE s.ended_at < ? "
-        f"AND (?2 IS NULL OR s.source = ?2) AND {_UNROUTED} ORDER BY s.no LIMIT ?3",
+        "WITH RECURSIVE chosen (no) AS (SELECT s.no FROM sessions s WHERE s.ended_at < ?1 "
+        f"AND (?2 IS NULL OR s.source = ?2) AND {_UNROUTED} ORDER BY s.no LIMIT ?3), "
+        f"{_WITH_SUBAGENTS} SELECT s.id, (SELECT count(*) FROM {_SESSION_ROWS}) FROM sessions s "
+        "WHERE s.no IN (SELECT no FROM doomed) ORDER BY s.no",
         tx.now - older_than_days * DAY,
         source,
         limit,
@@ -64,7 +87,8 @@ def prune_sessions(
 ) -> Generator[Work[Pruned], Pruned, Pruned]:
     """Delete sessions that ended more than `older_than_days` ago and have no route.
 
-    With `dry_run`, only report what would be deleted.
+    The sessions of their subagents are deleted with them. Archived sessions are treated like all
+    others. With `dry_run`, only report what would be deleted.
     """
 
     def preview(tx: Transaction) -> Pruned:
@@ -73,7 +97,7 @@ def prune_sessions(
 
     def step(tx: Transaction) -> Pruned:
         ids = tuple(i for i, _ in prunable(tx, older_than_days, source, PRUNE_STEP))
-        return Pruned(ids, sum(delete_session(tx, i) for i in ids), dry_run=False)
+        return Pruned(ids, sum(_delete(tx, i) for i in ids), dry_run=False)
 
     if dry_run:
         return (yield preview)
@@ -90,14 +114,21 @@ def prune_empty_ghost_sessions(tx: Transaction) -> int:
 
     Returns how many were deleted.
     """
+    return len(prune_ghosts(tx))
+
+
+def prune_ghosts(tx: Transaction) -> tuple[str, ...]:
+    """Same as `prune_empty_ghost_sessions`, but returns the ids of the deleted sessions."""
     rows = tx.all(
         "SELECT s.id FROM sessions s WHERE s.source = 'tui' AND s.title IS NULL "
-        f"AND s.ended_at IS NOT NULL AND s.started_at < ? AND {_NO_ROWS} AND {_UNROUTED}",
+        f"AND s.ended_at IS NOT NULL AND s.started_at < ? AND {_NO_ROWS} AND {_UNROUTED} "
+        "AND NOT EXISTS (SELECT 1 FROM sessions c WHERE c.parent_no = s.no AND c.subagent = 1)",
         tx.now - DAY,
     )
-    for (session_id,) in rows:
-        delete_session(tx, session_id)
-    return len(rows)
+    ids = tuple(row[0] for row in rows)
+    for session_id in ids:
+        _delete(tx, session_id)
+    return ids
 
 
 def finalize_orphaned_compression_sessions(tx: Transaction) -> int:
@@ -105,14 +136,21 @@ def finalize_orphaned_compression_sessions(tx: Transaction) -> int:
 
     They are over a week old, have messages, no route, and no call of a model was made in them.
     """
-    return tx.run(
+    return len(finalize_orphans(tx))
+
+
+def finalize_orphans(tx: Transaction) -> tuple[str, ...]:
+    """Same as `finalize_orphaned_compression_sessions`, but returns the ids of the sessions."""
+    rows = tx.all(
         "UPDATE sessions AS s SET ended_at = ?, end_reason = 'orphaned_compression' "
         "WHERE s.api_call_count = 0 AND s.ended_at IS NULL AND s.started_at < ? "
-        "AND s.kind <> 'branch' AND EXISTS (SELECT 1 FROM sessions p WHERE p.no = s.parent_no "
-        f"AND p.end_reason = 'compression') AND NOT ({_NO_ROWS}) AND {_UNROUTED}",
+        "AND s.kind <> 'branch' AND (s.subagent = 0 OR s.kind = 'compression') "
+        "AND EXISTS (SELECT 1 FROM sessions p WHERE p.no = s.parent_no "
+        f"AND p.end_reason = 'compression') AND NOT ({_NO_ROWS}) AND {_UNROUTED} RETURNING id",
         tx.now,
         tx.now - 7 * DAY,
     )
+    return tuple(row[0] for row in rows)
 
 
 def forget_closed(tx: Transaction, older_than_days: float = 30, limit: int = 500) -> int:

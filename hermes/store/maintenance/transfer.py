@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import asdict, astuple
+from msgspec.structs import asdict, astuple, replace
 
 from hermes.errors import BadImport, UnknownSession
 from hermes.messages import Extra, Imported, JsonObject, SessionKind, Usage
@@ -31,7 +31,10 @@ _Id = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class ExportedMessage(Extra, frozen=True):
-    """A row of a transcript: `seq` is its position; a hidden row is not `live`."""
+    """A row of a transcript: `seq` is its position; a hidden row is not `live`.
+
+    A `compacted` row is hidden because hermes-agent replaced it by a summary; it is still searched.
+    """
 
     seq: _Seq
     role: str
@@ -39,6 +42,7 @@ class ExportedMessage(Extra, frozen=True):
     content: str | None = None
     platform_message_id: str | None = None
     live: bool = True
+    compacted: bool = False
 
 
 class ExportedUsage(msgspec.Struct, frozen=True):
@@ -76,6 +80,7 @@ class ExportedSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     profile: str | None = None
     ended_at: float | None = None
     end_reason: str | None = None
+    archived_at: float | None = None
     revision: _Count = 0
     rewrites: _Count = 0
     system_prompt: str | None = None
@@ -108,8 +113,8 @@ def export_session(tx: Transaction, session_id: str) -> str:
 def exported_messages(tx: Transaction, no: int) -> Iterable[ExportedMessage]:
     """Yield every row of the session, in order."""
     low, high = codec.bounds(no)
-    sql = "SELECT id FROM messages WHERE id BETWEEN ? AND ? AND live = 0"
-    hidden = {row[0] for row in tx.all(sql, low, high)}
+    sql = "SELECT id, compacted FROM messages WHERE id BETWEEN ? AND ? AND live = 0"
+    hidden: dict[int, int] = {row[0]: row[1] for row in tx.all(sql, low, high)}
     rows = tx.all(
         f"SELECT {codec.COLUMNS} FROM all_messages WHERE id BETWEEN ? AND ? ORDER BY id", low, high
     )
@@ -121,6 +126,7 @@ def exported_messages(tx: Transaction, no: int) -> Iterable[ExportedMessage]:
             content=stored.content,
             platform_message_id=stored.platform_message_id,
             live=stored.id not in hidden,
+            compacted=bool(hidden.get(stored.id)),
             **codec.extra_fields(stored),
         )
 
@@ -141,8 +147,10 @@ def import_sessions(lines: Iterable[str]) -> Generator[Work[Imported], Imported,
             total.skipped + done.skipped,
             total.forks + done.forks,
         )
-    yield clean_up
-    return total
+    swept = yield clean_up
+    return replace(
+        total, finalized_orphans=swept.finalized_orphans, pruned_ghosts=swept.pruned_ghosts
+    )
 
 
 def _parse(lines: Iterable[str]) -> list[ExportedSession]:
@@ -243,7 +251,10 @@ class ImportSession:
             started_at=session.started_at,
         )
         no = sessions.require(tx, session.id)
-        tx.run("UPDATE sessions SET kind = ?, parent_no = ? WHERE no = ?", kind, parent_no, no)
+        sql = "UPDATE sessions SET kind = ?, parent_no = ? WHERE no = ?"
+        tx.run(sql, sessions.stored_kind(kind), parent_no, no)
+        if kind == "compression":
+            tx.run(sessions.INHERIT_MARKS, no)
         return no
 
     def _finish(self, tx: Transaction, no: int) -> None:
@@ -251,8 +262,8 @@ class ImportSession:
         live = [message for message in session.messages if message.live]
         tx.run(
             "UPDATE sessions SET seq = ?, message_count = ?, tool_call_count = ?, revision = ?, "
-            "rewrites = ?, last_active = ?, ended_at = ?, end_reason = ?, title = ?, model = ? "
-            "WHERE no = ?",
+            "rewrites = ?, last_active = ?, ended_at = ?, end_reason = ?, archived_at = ?, "
+            "title = ?, model = ? WHERE no = ?",
             session.messages[-1].seq if session.messages else 0,
             len(live),
             codec.tool_calls_in(live),
@@ -261,6 +272,7 @@ class ImportSession:
             session.last_active,
             session.ended_at,
             session.end_reason,
+            session.archived_at,
             unused_title(tx, no, session.title),
             session.model,
             no,
@@ -275,13 +287,14 @@ def insert_messages(tx: Transaction, no: int, messages: Sequence[ExportedMessage
     for message in messages:
         tx.run(
             "INSERT INTO messages (id, role, content, created_at, platform_message_id, live, "
-            "extra) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "compacted, extra) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             low + message.seq,
             message.role,
             message.content,
             message.timestamp,
             message.platform_message_id,
             int(message.live),
+            int(message.compacted and not message.live),
             codec.encode_extra(message),
         )
     search.index_imported(tx, low + messages[0].seq, low + messages[-1].seq)
@@ -313,6 +326,5 @@ def unused_title(tx: Transaction, no: int, title: str | None) -> str | None:
 
 def clean_up(tx: Transaction) -> Imported:
     """End orphaned compression children and delete empty sessions after an import."""
-    cleanup.finalize_orphaned_compression_sessions(tx)
-    cleanup.prune_empty_ghost_sessions(tx)
-    return Imported(0, 0)
+    orphans, ghosts = cleanup.finalize_orphans(tx), cleanup.prune_ghosts(tx)
+    return Imported(0, 0, finalized_orphans=orphans, pruned_ghosts=ghosts)

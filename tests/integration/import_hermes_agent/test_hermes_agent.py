@@ -60,7 +60,7 @@ def test_a_home_that_hermes_agent_wrote_is_imported(peer_writes, tmp_path, store
     assert store.get_compression_lineage("root") == ["root", wrote["child"], wrote["tip"]]
     assert store.get_compression_tip("forked") == "child that goes on"
     kinds = {name: store.get_session(name).kind for name in ("lost child", "branch", "delegate")}
-    assert kinds == {"lost child": "fork", "branch": "branch", "delegate": "import"}
+    assert kinds == {"lost child": "fork", "branch": "branch", "delegate": "subagent"}
     assert texts(store, wrote["dm"]) == [
         "hello from a dm", "hello to you", "instead of that", "fine",
     ]  # fmt: skip

@@ -49,6 +49,9 @@ def test_every_field_of_a_message_is_imported(home, store):
     assert texts(store, "a", include_rewound=True)[3:] == ["rewound", "summed up"]
     hidden = store.get_messages("a", include_rewound=True)[-1]
     assert hidden.provider_data == {"hermes_agent": {"compacted": True}}
+    assert store.search_messages("rewound") == []
+    [hit] = store.search_messages("summed")
+    assert (hit.message_id, hit.compacted) == (hidden.id, True)
     assert store.get_session("a").message_count == 3
     assert store.get_session("a").tool_call_count == 2
     assert report.notes == []

@@ -51,6 +51,8 @@ def test_a_compaction_in_the_source_is_followed(home, store):
     report = run_import(store, home)
     assert (report.updated, report.messages) == (1, Counts(imported=4))
     assert texts(store, "a") == ["three", "summary"]
+    hits = {hit.snippet: hit.compacted for hit in store.search_messages("one OR three OR summary")}
+    assert hits == {">>>one<<<": True, ">>>three<<<": False, ">>>summary<<<": False}
     assert store.get_session("a").rewrites > 0
     assert store.integrity_check() == []
     assert store.check_search() is None

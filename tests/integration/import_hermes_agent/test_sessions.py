@@ -7,10 +7,12 @@ import pytest
 
 from hermes.errors import StoreRefused
 from hermes.store import Clock, SessionStore
+from hermes.store.import_hermes_agent import importer
 from hermes.store.import_hermes_agent.importer import Counts
 from tests.support.agent_homes import NOW, Home
 from tests.support.agent_imports import codes, dump, run_import, texts
 
+DAY = 86400
 VERSIONS = [1, 4, 6, 11, 16, 17, 18, 19, 21, 22]
 
 
@@ -89,7 +91,7 @@ def test_a_second_continuation_of_one_parent_is_a_fork(home, store):
     home.session("tool", "z", parent_session_id="parent", source="tool")
     report = run_import(store, home)
     kinds = {name: store.get_session(name).kind for name in ("stale", "live", "branch", "tool")}
-    assert kinds == {"stale": "fork", "live": "compression", "branch": "branch", "tool": "import"}
+    assert kinds == {"stale": "fork", "live": "compression", "branch": "branch", "tool": "subagent"}
     assert {store.get_session(name).parent_session_id for name in kinds} == {"parent"}
     assert store.get_compression_tip("parent") == "live"
     assert [(n.code, n.subject) for n in report.notes] == [("fork", "stale"), ("delegate", "tool")]
@@ -114,7 +116,7 @@ def test_unmarked_branches_and_subagents(home, store):
                  model_config={"_delegate_from": "parent"})  # fmt: skip
     report = run_import(store, home)
     assert store.get_session("branch").kind == "branch"
-    assert (store.get_session("sub").kind, codes(report)) == ("import", ["delegate"])
+    assert (store.get_session("sub").kind, codes(report)) == ("subagent", ["delegate"])
     assert store.get_session("sub").model_config == {"_delegate_from": "parent"}
 
 
@@ -197,13 +199,13 @@ def test_empty_terminal_sessions_are_skipped(home, store):
 
 
 def test_columns_that_hermes_lacks_are_kept_in_model_config(home, store):
-    home.session("a", "x", git_branch="main", display_name="Ann", archived=1, model_config="[1")
+    home.session("a", "x", git_branch="main", display_name="Ann", model_config="[1")
     report = run_import(store, home)
     assert store.get_session("a").model_config == {
         "hermes_agent_text": "[1",
-        "hermes_agent": {"git_branch": "main", "display_name": "Ann", "archived": True},
+        "hermes_agent": {"git_branch": "main", "display_name": "Ann"},
     }
-    assert codes(report) == ["archived", "bad-json"]
+    assert codes(report) == ["bad-json"]
 
 
 def test_a_missing_end_time_or_reason_is_filled_in(home, store):
@@ -222,3 +224,96 @@ def test_only_unused_continuations_are_ended(home, store, calls):
     run_import(store, home)
     ended = store.get_session("tip").end_reason
     assert ended == ("orphaned_compression" if calls == 0 else None)
+
+
+# Sessions that lists leave out
+
+
+def listed(store, **filters):
+    return {each.session.id for each in store.list_sessions(**filters)}
+
+
+def test_archived_sessions_are_imported_as_archived(home, store):
+    home.session("a", "x", archived=1, ended_at=NOW - 5, end_reason="compression")
+    home.session("b", "x", archived=1, parent_session_id="a")
+    home.session("c", "x", archived=0)
+    report = run_import(store, home)
+    assert [(note.code, note.subject) for note in report.notes] == [
+        ("archived", "a"), ("archived", "b"),
+    ]  # fmt: skip
+    assert store.get_session("a").archived_at == store.get_session("a").last_active
+    assert listed(store) == {"c"}
+    assert listed(store, include_archived=True) == {"b", "c"}
+    home.run("UPDATE sessions SET archived = 0")
+    assert run_import(store, home).updated == 2
+    assert listed(store) == {"b", "c"}
+
+
+def test_subagents_are_hidden_with_their_continuations(home, store):
+    home.session("parent", "x")
+    home.session("sub", "x", parent_session_id="parent", ended_at=NOW - 5,
+                 end_reason="compression", model_config={"_delegate_from": "parent"})  # fmt: skip
+    home.session("sub-2", "x", parent_session_id="sub")
+    home.session("lost", "x", model_config={"_delegate_from": "nobody"})
+    home.session("lost child", "x", parent_session_id="nobody",
+                 model_config={"_delegate_from": "nobody"})  # fmt: skip
+    report = run_import(store, home)
+    names = ("sub", "sub-2", "lost", "lost child")
+    assert [store.get_session(name).kind for name in names] == [
+        "subagent", "compression", "subagent", "subagent",
+    ]  # fmt: skip
+    assert codes(report) == ["delegate", "parent-missing"]
+    assert listed(store) == {"parent"}
+    assert store.delete_session("parent") == 3
+    assert [store.get_session(name) for name in ("sub", "sub-2")] == [None, None]
+
+
+def test_a_copy_that_an_earlier_version_imported_gets_the_marks(home, store):
+    home.session("parent", "x", archived=1)
+    home.session("sub", "x", parent_session_id="parent", ended_at=NOW, end_reason="compression")
+    home.session("sub-2", "x", parent_session_id="sub")
+    home.say("parent", "heron", active=0, compacted=1)
+    run_import(store, home)
+    before = dump(store)
+
+    def as_imported_before(tx):
+        tx.run("UPDATE sessions SET subagent = 0, archived_at = NULL")
+        tx.run("UPDATE messages SET compacted = 0")
+        for name in ("parent", "sub"):
+            copy = importer._copy_digest(tx, name)
+            tx.run("UPDATE meta SET value = ? WHERE key = ?", f"earlier {copy}", f"imported:{name}")
+
+    store.transact(as_imported_before)
+    assert listed(store) == {"parent", "sub-2"}
+    assert run_import(store, home).updated == 2
+    assert listed(store) == set()
+    assert store.get_session("sub").kind == "subagent"
+    assert [hit.compacted for hit in store.search_messages("heron")] == [True]
+    assert dump(store)["all_messages"] == before["all_messages"]
+
+
+def test_a_subagent_s_continuation_that_has_changed_stays_hidden(home, store):
+    home.session("parent", "x")
+    home.session("sub", "x", parent_session_id="parent", ended_at=NOW, end_reason="compression")
+    home.session("sub-2", "x", parent_session_id="sub")
+    run_import(store, home)
+    home.say("sub-2", "more")
+    assert run_import(store, home).updated == 1
+    assert listed(store) == {"parent"}
+
+
+# The clean-up after an import
+
+
+def test_the_report_names_what_was_cleaned_up(home, store):
+    home.session("parent", "x", ended_at=NOW - 9 * DAY, end_reason="compression")
+    home.session("child", "x", parent_session_id="parent", started_at=NOW - 9 * DAY,
+                 api_call_count=0)  # fmt: skip
+    store.create_session("ghost", "tui", started_at=NOW - 9 * DAY)
+    store.end_session("ghost", "tui_close")
+    report = run_import(store, home)
+    assert (report.finalized_orphans, report.pruned_ghosts) == (("child",), ("ghost",))
+    assert store.get_session("child").end_reason == "orphaned_compression"
+    assert store.get_session("ghost") is None
+    again = run_import(store, home)
+    assert (again.finalized_orphans, again.pruned_ghosts) == ((), ())

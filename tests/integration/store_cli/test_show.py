@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from hermes.store import SessionStore
@@ -137,3 +139,35 @@ def test_search_finds_words(filled):
     done = run("search", "nowhere", "--db", filled)
     assert (done.returncode, done.stdout) == (1, "No messages found.\n")
     assert run("search", "noon", "--key", "nobody", "--db", filled).returncode == 1
+
+
+def test_archived_conversations_and_subagents_are_listed_if_asked_for(filled):
+    def ids(*options):
+        return {line["id"] for line in json_lines(run("list", "--json", *options, "--db", filled))}
+
+    with SessionStore(filled) as store:
+        store.create_session("sub", "cli", parent_session_id="evil", kind="subagent")
+    done = run("archive", "The time", "--db", filled, check=0)
+    assert done.stdout == "Archived: talk-2.\n"
+    assert ids() == {"evil", "old"}
+    assert ids("--archived") == {"talk-2", "evil", "old"}
+    assert ids("--subagents") == {"evil", "old", "sub"}
+    table = run("list", "--archived", "--subagents", "--db", filled, check=0).stdout
+    assert "archived" in table
+    assert "subagent" in table
+    assert "\narchived 20" in run("show", "talk-2", "--db", filled, check=0).stdout
+    [shown] = json_lines(run("archive", "talk", "--undo", "--json", "--db", filled, check=0))
+    assert shown["archived"] is False
+    assert ids() == {"talk-2", "evil", "old"}
+    assert run("archive", "nobody", "--db", filled).returncode == 1
+
+
+def test_search_marks_what_hermes_agent_had_compacted(path):
+    message = {"seq": 1, "role": "user", "timestamp": NOW, "content": "a heron"}
+    line = {
+        "format": "hermes-session-1", "id": "a", "source": "cli", "kind": "new",
+        "started_at": NOW, "last_active": NOW,
+        "messages": [{**message, "live": False, "compacted": True}],
+    }  # fmt: skip
+    run("import", "-", "--db", path, text=json.dumps(line), check=0)
+    assert "user (compacted)" in run("search", "heron", "--db", path, check=0).stdout

@@ -111,6 +111,23 @@ def test_a_home_is_imported_with_a_report(tmp_path, path):
     assert {note["code"] for note in result["notes"]} == {"fork", "bad-id", "suspended"}
 
 
+def test_the_report_names_what_was_cleaned_up_after_an_import(tmp_path, path):
+    home = Home(tmp_path / "home")
+    home.session("root", "one", ended_at=1, end_reason="compression")
+    for number in range(4):
+        parent = home.session(f"p{number}", "x", ended_at=1, end_reason="compression")
+        home.session(f"c{number}", "x", parent_session_id=parent, started_at=1, api_call_count=0)
+    home.close()
+    with SessionStore(path) as store:
+        store.create_session("ghost", "tui", started_at=1)
+        store.end_session("ghost", "tui_close")
+    done = run("import", home.path, "--db", path, check=0)
+    assert "compression: 4 sessions (c0, c1, c2 …).\n" in done.stdout
+    assert "ended: 1 session (ghost).\n" in done.stdout
+    [result] = json_lines(run("import", home.path, "--json", "--db", path, check=0))
+    assert (result["finalized_orphans"], result["pruned_ghosts"]) == ([], [])
+
+
 def test_an_import_creates_the_default_file(tmp_path, filled):
     exported = run("export", "old", "--db", filled, check=0).stdout
     env = {"XDG_DATA_HOME": str(tmp_path / "data")}

@@ -161,7 +161,7 @@ def test_a_literal_key_is_refused_and_not_repeated(key):
         ("[telegram]\ntoken = 3",
          "line 2: telegram.token: expected a string: env:NAME or file:PATH"),
         ("[agnt]", "line 1: agnt: unknown key; did you mean agent?"),
-        ("[expiry]\nat_hour = 24", "line 2: expiry.at_hour: expected an integer between 0 and 23"),
+        ("[expiry]\nat_hour = 24", "line 2: expiry.at_hour: expected an integer <= 23"),
     ],
 )  # fmt: skip
 def test_a_problem_is_one_clear_sentence(text, message):

@@ -1,0 +1,73 @@
+"""What must hold in the file after a storm (see `host_storm`)."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+
+from hermes.store import SessionStore
+
+VIOLATIONS = {
+    "a message without an answer": "SELECT event_id, state FROM inbox WHERE state <> 'done'",
+    "a reply that was not sent": "SELECT id, state FROM outbox WHERE state <> 'sent'",
+    "two replies of one turn": "SELECT turn_id FROM outbox WHERE body ->> 'kind' = 'reply' "
+    "GROUP BY 1 HAVING count(*) > 1",
+    "two rows of one event": "SELECT event_id FROM inbox GROUP BY 1 HAVING count(*) > 1",
+    "a fork": "SELECT parent_no FROM sessions WHERE kind = 'compression' "
+    "GROUP BY 1 HAVING count(*) > 1",
+    "an end without a child": "SELECT id FROM sessions p WHERE end_reason = 'compression' AND "
+    "NOT EXISTS (SELECT 1 FROM sessions c WHERE c.parent_no = p.no AND c.kind = 'compression')",
+    "two keys in one session": "SELECT session_id FROM routes GROUP BY 1 HAVING count(*) > 1",
+    "a route to a compressed session": "SELECT r.session_key FROM routes r "
+    "JOIN sessions s ON s.id = r.session_id WHERE s.end_reason = 'compression'",
+    "a key in a session of another": "SELECT r.session_key FROM routes r "
+    "JOIN sessions s ON s.id = r.session_id WHERE s.session_key <> r.session_key",
+    "a boundary without its hook": "SELECT id FROM boundaries WHERE closed_at IS NULL",
+}
+ROWS = (
+    "SELECT s.no, s.parent_no, s.session_key, m.role, m.content "
+    "FROM all_messages m JOIN sessions s ON s.no = m.id >> 32 WHERE m.role IN ('user', 'assistant')"
+)
+
+
+def violations(path, plan):
+    """Yield what must not be in the file, or is missing, after all messages were accepted."""
+    with SessionStore(path) as store:
+        rows = store.snapshot(lambda tx: tx.all(ROWS))
+        events = store.snapshot(lambda tx: tx.all("SELECT event_id, session_key FROM inbox"))
+        for what, sql in VIOLATIONS.items():
+            found = store.snapshot(lambda tx, sql=sql: tx.all(sql))
+            yield from (f"{what}: {row}" for row in found)
+        yield from store.integrity_check()
+    planned = {(f"e{step.number}", step.key) for step in plan}
+    yield from (f"the event {event} was lost" for event in planned - {*events})
+    yield from (f"the event {event} is unknown" for event in {*events} - planned)
+    yield from _transcript_violations(plan, rows)
+
+
+def _transcript_violations(plan, rows):
+    """Each text is in one transcript, once, and no turn has left its answer twice.
+
+    Branches and compressions copy rows from a parent session. So the sessions that have a row must
+    be one tree, and none of them may have the row twice.
+    """
+    copies = defaultdict(Counter)
+    parents = {no: parent for no, parent, *_ in rows}
+    for no, _, key, role, content in rows:
+        if (name := _name(role, content or "")) is not None:
+            copies[name][no] += 1
+            if role == "user" and plan[int(name)].key != key:
+                yield f"the message {name} is in a transcript of {key}"
+    for name, sessions in copies.items():
+        originals = [no for no in sessions if parents[no] not in sessions]
+        if len(originals) != 1 or max(sessions.values()) > 1:
+            yield f"{name} was stored more than once: {dict(sessions)}"
+    for step in plan:
+        if f"{step.number:05}" not in copies:
+            yield f"the message {step.number:05} is in no transcript"
+
+
+def _name(role, content):
+    """Return what identifies a row: the number of a message, or the turn and part of an answer."""
+    found = re.match(r"\d{5} " if role == "user" else r"\[\d+\.\d\]", content)
+    return None if found is None else found[0].strip()
