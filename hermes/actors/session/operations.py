@@ -194,6 +194,10 @@ async def set_title(state: SessionState, title: str) -> Title:
     """Set the title; it is pending until the session has a row. Returns it as it is stored."""
     session_id, stored = await state.context.store.set_title(state.key, title)
     if stored.text is not None and not stored.pending:
-        changed = TitleChanged(session_id, stored.text)
-        state.context.bus.publish(state.key, None, changed)
+        publish_title(state, session_id, stored.text)
     return stored
+
+
+def publish_title(state: SessionState, session_id: str, title: str) -> None:
+    """Tell subscribers that a session has a new title."""
+    state.context.bus.publish(state.key, None, TitleChanged(session_id, title))

@@ -10,7 +10,7 @@ import attrs
 import trio
 from msgspec.structs import replace
 
-from hermes.actors.session import compression
+from hermes.actors.session import compression, operations
 from hermes.actors.session.agent_cache import CachedTranscript
 from hermes.actors.session.inbox import SessionInbox
 from hermes.actors.session.running_turn import RunningTurn
@@ -23,7 +23,7 @@ from hermes.errors import (
     StoreBusy,
     StoreFull,
 )
-from hermes.events import Notice, TitleChanged, TurnStarted
+from hermes.events import Notice, TurnStarted
 from hermes.messages import (
     BuildReason,
     Committed,
@@ -344,8 +344,7 @@ class TurnRunner:
         """Publish a new title, compress, generate a title. None of it can undo the turn."""
         state = self._state
         if done.title is not None:
-            titled = TitleChanged(done.head.session_id, done.title)
-            state.context.bus.publish(state.key, None, titled)
+            operations.publish_title(state, done.head.session_id, done.title)
         if commit.usage:
             await compression.after_turn(state, done.head.session_id, commit.usage[-1], turn)
         titler = state.context.auto_titler
