@@ -232,6 +232,28 @@ async def test_a_title_in_use_is_refused_before_the_first_message(start_with_sto
         assert await session_titles(store) == {holder: "Plans", fresh: None}
 
 
+async def test_a_refused_new_reports_the_messages_that_it_cancelled(start_with_store):
+    begun = trio.Event()
+
+    async def wait(_):
+        begun.set()
+        await trio.sleep_forever()
+
+    _, build = scripted("hello", [wait])
+    async with start_with_store(build=build) as (_, runtime):
+        holder = (await runtime.ask("k", "hello")).session_id
+        await runtime.conversation("k").set_title("Plans")
+        await runtime.submit(Inbound("k", "running", "wait"))
+        await begun.wait()
+        await runtime.submit(Inbound("k", "queued", "and then?"))
+        reply = await runtime.ask("k", "/new Plans")
+        assert reply.text == (
+            f"That did not work: Title 'Plans' is already in use by session {holder}. "
+            "1 queued message was cancelled."
+        )
+        assert (await runtime.conversation("k").status()).session_id == holder
+
+
 async def test_another_key_may_have_the_same_title(start_with_store):
     async with start_with_store() as (store, runtime):
         for key in ("k1", "k2"):
