@@ -13,13 +13,14 @@ from bench.agents.benchmark import AGENTS
 from bench.compare import compare
 from bench.harness.benchmark import Benchmark
 from bench.harness.process import DriverFailed
+from bench.hosts.benchmark import HOSTS
 from bench.report.results import CommandError, read
 from bench.runtime.benchmark import RUNTIME
 from bench.store.benchmark import STORE
 from bench.switch.benchmark import SWITCH
 from bench.switch.figures import Prices
 
-BENCHMARKS = (SWITCH, RUNTIME, AGENTS, STORE)
+BENCHMARKS = (SWITCH, RUNTIME, AGENTS, STORE, HOSTS)
 
 
 def make_parser(benchmarks: Sequence[Benchmark]) -> argparse.ArgumentParser:

@@ -65,8 +65,8 @@ Chat = Annotated[hermes.embed.AsyncioConversation, Depends(get_chat)]
 async def ask(chat: Chat, message: Text, event_id: EventId = None) -> Answer:
     try:
         answer = await chat.ask(message.text, event_id=event_id)
-    except hermes.AlreadyAnswered:
-        return await earlier_answer(chat, message.text)
+    except hermes.AlreadyAnswered as error:
+        answer = await app.state.runtime.wait(error.receipt)
     return Answer(text=answer.text, status=answer.status)
 
 
@@ -79,8 +79,9 @@ async def send(
         stream = chat.stream(message.text, event_id=event_id, interrupt_on_exit=True)
         try:
             events = await stack.enter_async_context(stream)
-        except hermes.AlreadyAnswered:
-            events = await earlier_answer(chat, message.text)
+        except hermes.AlreadyAnswered as error:
+            answer = await app.state.runtime.wait(error.receipt)
+            events = Answer(text=answer.text, status=answer.status)
         yield events
 
 
@@ -98,12 +99,6 @@ async def stream(
             case hermes.TurnEnded(answer):
                 data = Answer(text=answer.text, status=answer.status)
                 yield ServerSentEvent(event="reply", data=data)
-
-
-async def earlier_answer(chat: Chat, text: str) -> Answer:
-    rows = await chat.history()
-    [*_, said] = [index for index, row in enumerate(rows) if row.content == text]
-    return Answer(text=rows[said + 1].content or "", status="complete")
 
 
 @app.get("/chats/{name}")

@@ -69,8 +69,8 @@ def ask(name: str):
     chat, text = get_chat(name), get_text()
     try:
         answer = chat.ask(text, event_id=request.headers.get("Idempotency-Key"))
-    except hermes.AlreadyAnswered:
-        return earlier_answer(chat, text)
+    except hermes.AlreadyAnswered as error:
+        answer = get_runtime().wait(error.receipt)
     return {"text": answer.text, "status": answer.status}
 
 
@@ -81,8 +81,8 @@ def stream(name: str):
         stream = chat.stream(text, event_id=key, interrupt_on_exit=True)
         try:
             events = server_sent_events(stack.enter_context(stream))
-        except hermes.AlreadyAnswered:
-            events = iter([server_sent_event("reply", earlier_answer(chat, text))])
+        except hermes.AlreadyAnswered as error:
+            events = iter([reply_event(get_runtime().wait(error.receipt))])
         response = Response(events, mimetype="text/event-stream")
         response.call_on_close(stack.pop_all().close)  # leaves the stream, however this ends
         return response
@@ -94,17 +94,15 @@ def server_sent_events(stream: BlockingStream) -> Iterator[str]:
             case hermes.TextDelta(text):
                 yield server_sent_event("delta", text)
             case hermes.TurnEnded(answer):
-                yield server_sent_event("reply", {"text": answer.text, "status": answer.status})
+                yield reply_event(answer)
+
+
+def reply_event(answer: hermes.Reply) -> str:
+    return server_sent_event("reply", {"text": answer.text, "status": answer.status})
 
 
 def server_sent_event(name: str, data: object) -> str:
     return f"event: {name}\ndata: {json.dumps(data)}\n\n"
-
-
-def earlier_answer(chat: BlockingConversation, text: str) -> dict[str, str | None]:
-    rows = chat.history()
-    [*_, said] = [index for index, row in enumerate(rows) if row.content == text]
-    return {"text": rows[said + 1].content, "status": "complete"}
 
 
 @chats.get("/chats/<name>")

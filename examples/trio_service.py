@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Mapping
 
 import trio
 from hypercorn.config import Config
@@ -53,8 +52,8 @@ async def ask(request: Request) -> Response:
     chat, text = get_chat(request), await get_text(request)
     try:
         answer = await chat.ask(text, event_id=request.headers.get("Idempotency-Key"))
-    except hermes.AlreadyAnswered:
-        return JSONResponse(await earlier_answer(chat, text))
+    except hermes.AlreadyAnswered as error:
+        answer = await request.app.state.runtime.wait(error.receipt)
     return JSONResponse({"text": answer.text, "status": answer.status})
 
 
@@ -68,8 +67,9 @@ class StreamEndpoint:
         try:
             async with chat.stream(text, event_id=key, interrupt_on_exit=True) as events:
                 await send_events(events, receive, send)
-        except hermes.AlreadyAnswered:
-            body = server_sent_event("reply", await earlier_answer(chat, text))
+        except hermes.AlreadyAnswered as error:
+            answer = await request.app.state.runtime.wait(error.receipt)
+            body = server_sent_event("reply", {"text": answer.text, "status": answer.status})
             await Response(body, media_type="text/event-stream")(scope, receive, send)
 
 
@@ -101,12 +101,6 @@ async def cancel_on_disconnect(receive: Receive, scope: trio.CancelScope) -> Non
 
 def server_sent_event(name: str, data: object) -> bytes:
     return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
-
-
-async def earlier_answer(chat: hermes.Conversation, text: str) -> Mapping[str, str | None]:
-    rows = await chat.history()
-    [*_, said] = [index for index, row in enumerate(rows) if row.content == text]
-    return {"text": rows[said + 1].content, "status": "complete"}
 
 
 async def history(request: Request) -> Response:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from hermes.actors.conversation import Conversation as Conversation
     from hermes.actors.event_bus import Subscription as Subscription
+    from hermes.actors.intake import MessageOptions as MessageOptions
     from hermes.actors.runtime import AdapterState as AdapterState, Runtime as Runtime
     from hermes.actors.stream import Stream as Stream
     from hermes.config import (
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
         NotInLineage as NotInLineage,
         OutcomeUnknown as OutcomeUnknown,
         Overloaded as Overloaded,
+        ReplyNotFound as ReplyNotFound,
+        ReplyTimeout as ReplyTimeout,
         RetryAfter as RetryAfter,
         SessionEnded as SessionEnded,
         StoreBusy as StoreBusy,
@@ -75,6 +78,7 @@ if TYPE_CHECKING:
         ApprovalAsked as ApprovalAsked,
         AssistantMessage as AssistantMessage,
         Envelope as Envelope,
+        MessagePosted as MessagePosted,
         Notice as Notice,
         ReasoningDelta as ReasoningDelta,
         RuntimeEvent as RuntimeEvent,
@@ -89,6 +93,7 @@ if TYPE_CHECKING:
     )
     from hermes.messages import (
         AgentSpec as AgentSpec,
+        ConversationSettings as ConversationSettings,
         CostTotals as CostTotals,
         ExpiryPolicy as ExpiryPolicy,
         Hooks as Hooks,
@@ -144,25 +149,26 @@ _NAMES = {
     "embed": "embed",
     "errors": "errors ActorStopped AlreadyAnswered AmbiguousTitle BadImport CompressorFailed "
     "ContextOverflow Draining EventConflict HasContinuation HermesError MessageRefused "
-    "NotAdmitted NotApproved NotInLineage OutcomeUnknown Overloaded RetryAfter SessionEnded "
-    "StoreBusy StoreError StoreFailed StoreFull StoreInUse StoreRefused TurnClosed UnknownSession "
-    "Unsendable WaitCircle",
-    "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope Notice ReasoningDelta "
-    "RuntimeEvent SessionMoved Steered TextDelta TitleChanged ToolFinished ToolStarted TurnEnded "
-    "TurnStarted",
+    "NotAdmitted NotApproved NotInLineage OutcomeUnknown Overloaded ReplyNotFound ReplyTimeout "
+    "RetryAfter SessionEnded StoreBusy StoreError StoreFailed StoreFull StoreInUse StoreRefused "
+    "TurnClosed UnknownSession Unsendable WaitCircle",
+    "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope MessagePosted Notice "
+    "ReasoningDelta RuntimeEvent SessionMoved Steered TextDelta TitleChanged ToolFinished "
+    "ToolStarted TurnEnded TurnStarted",
     "actors.admin": "Admin RuntimeStatistics",
     "actors.admission.access": "AccessPolicy PlatformRules",
     "actors.conversation": "Conversation",
     "actors.event_bus": "Subscription",
+    "actors.intake": "MessageOptions",
     "actors.runtime": "AdapterState Runtime",
     "actors.stream": "Stream",
     "config": "CompressionConfig Config RateLimit",
     "context": "current_session_id current_session_key current_turn_id set_current_session_id",
     "embed.trio_host": "open_runtime",
-    "messages": "AgentSpec CostTotals ExpiryPolicy Hooks Inbound JsonObject Message OutboxRow "
-    "Receipt Reply RunningTurnInfo SearchHit Session SessionChange SessionMatch SessionSummary "
-    "Snapshot Source Status StoreStats StoredMessage Title ToolCall TurnResult Usage "
-    "WaitingMessage WhenBusy",
+    "messages": "AgentSpec ConversationSettings CostTotals ExpiryPolicy Hooks Inbound JsonObject "
+    "Message OutboxRow Receipt Reply RunningTurnInfo SearchHit Session SessionChange SessionMatch "
+    "SessionSummary Snapshot Source Status StoreStats StoredMessage Title ToolCall TurnResult "
+    "Usage WaitingMessage WhenBusy",
     "protocols": "Adapter Agent Build Compressor Describe HasAccount HasLimit HasLocal RunsOnTrio "
     "Summary SummaryRequest SupportsAbandon SupportsAclose SupportsReady TitleRequest Titler Turn",
     "session_keys": "session_key",

@@ -84,6 +84,11 @@ class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Mapping[str, WhenBusy], Meta(examples=[{"telegram": "steer"}])
     ] = msgspec.field(default_factory=dict)
     """Replaces `when_busy` for messages of a platform."""
+    merge_messages: bool = True
+    """Whether all messages that wait become one turn; else each gets its own, in order.
+
+    Parts of one message, which an adapter marks with `linger`, are always one turn.
+    """
     expiry: ExpiryPolicy = msgspec.field(default_factory=ExpiryPolicy)
     """When a conversation ends by itself, so that the next message starts a new session."""
     expiry_by: Mapping[str, ExpiryPolicy] = msgspec.field(default_factory=dict)
@@ -99,6 +104,11 @@ class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds to retry the commit of a turn while the disk is full or the database is locked."""
     close_timeout: Delay = 10.0
     """Seconds to wait for an agent to close, and for the last writes of a shutdown."""
+    grace_period: Delay = 10.0
+    """Seconds that a cancelled coroutine on the loop of an asyncio host gets to end.
+
+    An agent that still runs then is abandoned: its conversation gets another one.
+    """
     drain_timeout: Delay = 30.0
     """Seconds that running turns get to finish at shutdown.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Self
 
+from hermes.messages import Receipt
+
 
 class HermesError(Exception):
     """Base class of all errors that Hermes raises deliberately."""
@@ -108,7 +110,35 @@ class EventConflict(HermesError, ValueError):
 
 
 class AlreadyAnswered(HermesError):
-    """The event was answered before; the reply is in the transcript."""
+    """The event was answered before; `await runtime.wait(error.receipt)` returns that reply."""
+
+    def __init__(self, text: str, receipt: Receipt) -> None:
+        super().__init__(text)
+        self.receipt = receipt
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, Receipt]]:
+        return type(self), (str(self), self.receipt)
+
+
+class ReplyNotFound(HermesError, LookupError):
+    """The store has no reply for this message: it is unknown, or was answered long ago.
+
+    Replies are kept for 30 days, and only those of version 0.1 or later.
+    """
+
+
+class ReplyTimeout(HermesError, TimeoutError):
+    """The reply took too long. Only the wait ended: the message is answered in any case.
+
+    `await runtime.wait(error.receipt)` waits on.
+    """
+
+    def __init__(self, text: str, receipt: Receipt) -> None:
+        super().__init__(text)
+        self.receipt = receipt
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, Receipt]]:
+        return type(self), (str(self), self.receipt)
 
 
 class NotAdmitted(HermesError):

@@ -7,7 +7,15 @@ from typing import TypeAlias
 
 import msgspec
 
-from hermes.messages import Approval, BuildReason, Message, Reply, ToolCall
+from hermes.messages import (
+    Approval,
+    BuildReason,
+    JsonObject,
+    Message,
+    Reply,
+    StoredMessage,
+    ToolCall,
+)
 
 
 def _snake_case(name: str) -> str:
@@ -65,7 +73,7 @@ class TurnStarted(Event, frozen=True):
     """The agent starts.
 
     `build_reason` says why it had to be built; None if the cached agent is reused. `waited` is the
-    time in seconds since the first message was accepted.
+    time in seconds since the first message was accepted. `metadata` is that of the messages.
     """
 
     turn_id: int
@@ -73,6 +81,7 @@ class TurnStarted(Event, frozen=True):
     build_reason: BuildReason | None
     inbox_ids: tuple[int, ...] = ()
     waited: float = 0.0
+    metadata: JsonObject = msgspec.field(default_factory=dict)
 
 
 class Steered(Event, frozen=True):
@@ -103,6 +112,13 @@ class TitleChanged(Event, frozen=True):
     title: str
 
 
+class MessagePosted(Event, frozen=True):
+    """The agent sent a message unasked. It is on disk."""
+
+    session_id: str
+    message: StoredMessage
+
+
 class TurnEnded(Event, frozen=True):
     """The turn is on disk, or was refused."""
 
@@ -112,13 +128,25 @@ class TurnEnded(Event, frozen=True):
     dropped_by: int | None = None
     """The command that cancelled these messages before their turn."""
 
+    @property
+    def metadata(self) -> JsonObject:
+        """The metadata of the messages."""
+        return self.reply.metadata
+
 
 AgentEvent: TypeAlias = (
     TextDelta | ReasoningDelta | AssistantMessage | ToolStarted | ToolFinished | ApprovalAsked
 )
 """What an agent can emit during a turn."""
 RuntimeEvent: TypeAlias = (
-    AgentEvent | TurnStarted | Steered | Notice | SessionMoved | TitleChanged | TurnEnded
+    AgentEvent
+    | TurnStarted
+    | Steered
+    | Notice
+    | SessionMoved
+    | TitleChanged
+    | MessagePosted
+    | TurnEnded
 )
 """What a stream or a subscription yields."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hermes.messages import InboxReply, InboxRow, Outbound, Source
+from msgspec.structs import replace
+
+from hermes.messages import InboxReply, InboxRow, JsonObject, Outbound, Reply, Source
 
 
 def lane_of(source: Source, session_key: str) -> str:
@@ -48,11 +50,35 @@ def reply_rows(row: InboxRow, session_id: str, text: str, kind: str = "reply") -
 def inbox_reply(
     rows: Sequence[InboxRow], session_id: str, text: str, kind: str = "reply"
 ) -> InboxReply:
-    """Close messages that get no turn; in each chat, the last message is replied to."""
-    key = rows[-1].inbound.session_key
+    """Close messages that get no turn; in each chat, the last message is replied to.
+
+    The last one is a command, or refused by a notice; the others were cancelled by it.
+    """
+    *cancelled, last = rows
+    key = last.inbound.session_key
     last_of_chat = {lane_of(row.inbound.source, key): row for row in rows}.values()
+    reply = Reply(
+        text=text,
+        session_id=session_id,
+        turn_id=last.inbox_id,
+        status="refused" if kind == "notice" else "command",
+        metadata=last.inbound.metadata,
+    )
     return InboxReply(
         session_key=key,
         inbox_ids=[row.inbox_id for row in rows],
         outbox=[each for row in last_of_chat for each in reply_rows(row, session_id, text, kind)],
+        reply=reply,
+        dropped=dropped_reply(cancelled, reply) if cancelled else None,
     )
+
+
+def dropped_reply(cancelled: Sequence[InboxRow], reply: Reply) -> Reply:
+    """Return the reply to messages that a command cancelled, from the reply to the command."""
+    first, metadata = cancelled[0].inbox_id, metadata_of(cancelled)
+    return replace(reply, turn_id=first, status="refused", metadata=metadata)
+
+
+def metadata_of(rows: Sequence[InboxRow]) -> JsonObject:
+    """Return the metadata of messages that are answered together; the last of a name counts."""
+    return {name: value for row in rows for name, value in row.inbound.metadata.items()}

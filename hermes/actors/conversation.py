@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any, Unpack
+
+from msgspec import UNSET, UnsetType
 
 from hermes.actors.context import RuntimeContext
-from hermes.actors.intake import Intake, make_inbound
+from hermes.actors.intake import Intake, MessageOptions, make_inbound, takes_options
 from hermes.actors.session import operations
 from hermes.actors.session.actor import SessionActor
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.messages import (
-    JsonObject,
+    ConversationSettings,
     Receipt,
     Reply,
     SearchHit,
@@ -22,7 +25,6 @@ from hermes.messages import (
     Status,
     StoredMessage,
     Title,
-    WhenBusy,
 )
 
 
@@ -54,41 +56,36 @@ class Conversation:
 
     # Messages
 
-    async def ask(
-        self,
-        text: str,
-        *,
-        source: Source | None = None,
-        parts: Sequence[JsonObject] | None = None,
-        when_busy: WhenBusy | None = None,
-        event_id: str | None = None,
-    ) -> Reply:
+    @takes_options
+    async def ask(self, text: str = "", **options: Unpack[MessageOptions]) -> Reply:
         """Send a message and wait for the reply. See `Runtime.ask`."""
-        inbound = make_inbound(
-            self.session_key, text, source or self._source, parts, when_busy, event_id
-        )
-        return await self._intake.ask(inbound)
+        return await self._intake.ask(self.session_key, text, self._with_source(options))
 
+    @takes_options
     def stream(
-        self,
-        text: str,
-        *,
-        source: Source | None = None,
-        parts: Sequence[JsonObject] | None = None,
-        when_busy: WhenBusy | None = None,
-        event_id: str | None = None,
-        interrupt_on_exit: bool = False,
+        self, text: str = "", *, interrupt_on_exit: bool = False, **options: Unpack[MessageOptions]
     ) -> Stream:
         """Send a message and iterate over the events until the reply. See `Runtime.stream`."""
-        inbound = make_inbound(
-            self.session_key, text, source or self._source, parts, when_busy, event_id
+        return self._intake.stream(
+            self.session_key, text, self._with_source(options), interrupt_on_exit=interrupt_on_exit
         )
-        return self._intake.stream(inbound, interrupt_on_exit=interrupt_on_exit)
+
+    def _with_source(self, options: MessageOptions) -> MessageOptions:
+        return {**options, "source": options.get("source") or self._source}
 
     async def steer(self, text: str, *, source: Source | None = None) -> Receipt:
         """Send a message into the running answer; if none is running, it is a normal message."""
-        inbound = make_inbound(self.session_key, text, source or self._source, None, "steer", None)
-        return (await self._intake.submit(inbound)).receipt
+        options: MessageOptions = {"source": source or self._source, "when_busy": "steer"}
+        return (await self._intake.submit(make_inbound(self.session_key, text, options))).receipt
+
+    async def reply_of(self, event_id: str, *, source: Source | None = None) -> Reply | None:
+        """Return the reply to the message with this event id. See `Runtime.reply_of`."""
+        source = source or self._source or Source()
+        return await self._intake.reply_of(self.session_key, event_id, source)
+
+    async def post(self, text: str, *, source: Source | None = None) -> StoredMessage:
+        """Send a message of the agent that nobody asked for. See `Runtime.post`."""
+        return await self._intake.post(self.session_key, text, source or self._source)
 
     async def interrupt(self) -> bool:
         """Stop the running turn. What it said so far is kept. Returns False if none is running."""
@@ -172,7 +169,34 @@ class Conversation:
 
         await self._intake.request(self.session_key, set_agent)
 
-    # Information; nothing here waits for a running turn
+    # Information and settings; nothing here waits for a running turn
+
+    async def settings(self) -> ConversationSettings:
+        """Return the settings of the conversation."""
+        route = await self._context.store.get_route(self.session_key)
+        return ConversationSettings.from_json(None if route is None else route.settings)
+
+    async def configure(
+        self,
+        *,
+        agent: str | UnsetType | None = UNSET,
+        model: str | UnsetType | None = UNSET,
+        metadata: Mapping[str, Any] | UnsetType | None = UNSET,
+    ) -> ConversationSettings:
+        """Change the settings of the conversation, and return all of them.
+
+        What is not passed stays as it is; None restores the default. The settings are kept in the
+        store and apply from the next turn on, in every session of this key. They reach
+        `build_agent` in `AgentSpec.conversation`, with `model` in `AgentSpec.model`, and agents in
+        `Turn.settings`. Raises `ValueError` if a value cannot be stored, and `Draining` while the
+        runtime ends.
+        """
+        state = self._intake.actor(self.session_key).state
+        settings = await self._context.store.configure(
+            self.session_key, agent=agent, model=model, metadata=metadata
+        )
+        state.settings = None if settings == ConversationSettings() else settings.to_json()
+        return settings
 
     async def title(self) -> Title:
         """Return the title; `pending` until the session has a row to store it in.

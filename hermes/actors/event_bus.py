@@ -125,6 +125,13 @@ class Subscription:
             await self._arrived.wait()
         return self._take(0)
 
+    def take_ready(self, *, before: tuple[type[RuntimeEvent], ...] = ()) -> list[Envelope]:
+        """Return the events that have arrived, without waiting; only those before these types."""
+        ready = []
+        while self._events and not isinstance(self._events[0].envelope.event, before):
+            ready.append(self._take(0))
+        return ready
+
     def wake(self) -> None:
         """Let the reader look again whether there is anything to wait for."""
         self._arrived.set()

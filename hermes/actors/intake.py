@@ -2,25 +2,84 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TypeVar
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import NoReturn, TypedDict, TypeVar
 from uuid import uuid4
 
+import msgspec
 import trio
 from msgspec.structs import replace
 
 from hermes.actors.commands import parse
 from hermes.actors.context import RuntimeContext
 from hermes.actors.kernel.mailbox import Request
+from hermes.actors.session import operations
 from hermes.actors.session.actor import SessionActor
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.context import TurnContext, current_turn, refuse_circle
-from hermes.errors import AlreadyAnswered, Draining, Overloaded
-from hermes.messages import Accepted, Inbound, JsonObject, Receipt, Reply, Source, WhenBusy
+from hermes.errors import AlreadyAnswered, Draining, Overloaded, ReplyNotFound, ReplyTimeout
+from hermes.messages import (
+    Accepted,
+    Inbound,
+    JsonObject,
+    MessageOutcome,
+    Receipt,
+    Reply,
+    Source,
+    StoredMessage,
+    WhenBusy,
+)
+from hermes.transcript.validate import check_depth
 
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., object])
+
+MAX_METADATA = 4096
+"""The size of the metadata of a message, in bytes of JSON."""
+
+
+class MessageOptions(TypedDict, total=False):
+    """The keyword arguments of `ask` and `stream`. All of them are optional."""
+
+    parts: Sequence[JsonObject] | None
+    """A structured form of the message, for agents that understand it, with or without a text."""
+    source: Source | None
+    """Where the message comes from; by default the platform is "embedded"."""
+    event_id: str | None
+    """Identifies the message within its conversation, so that a repeated call is not answered
+    twice."""
+    when_busy: WhenBusy | None
+    """What to do if a turn is running; by default the configuration decides."""
+    commands: bool
+    """Whether a text that starts with a known command is a command (the default), or a text."""
+    metadata: JsonObject | None
+    """What the host wants to find again, such as a tenant or a trace id: a dict of JSON values, of
+    at most 4096 bytes. It reaches the turn, its events, the hooks, the log and the reply."""
+    timeout: float | None
+    """Seconds to wait for the reply once the message is accepted; by default there is no limit."""
+
+
+_OPTIONS = frozenset(MessageOptions.__annotations__)
+
+
+def takes_options(function: F) -> F:
+    """Show the fields of `MessageOptions` in the signature of a function, for `help()`."""
+    signature = inspect.signature(function)
+    *own, _ = signature.parameters.values()
+    named = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=True if name == "commands" else None,
+            annotation=hint.__forward_arg__,
+        )
+        for name, hint in MessageOptions.__annotations__.items()
+    ]
+    vars(function)["__signature__"] = signature.replace(parameters=[*own, *named])
+    return function
 
 
 class Intake:
@@ -48,15 +107,19 @@ class Intake:
 
     async def _refuse_answered(self, accepted: Accepted, request: Request[Reply]) -> None:
         if await self.is_answered(accepted.receipt) and not request.answered:
-            raise AlreadyAnswered(f"event {accepted.inbound.event_id!r} was already answered")
+            text = f"event {accepted.inbound.event_id!r} was already answered"
+            raise AlreadyAnswered(text, accepted.receipt)
 
-    async def ask(self, inbound: Inbound) -> Reply:
+    async def ask(self, session_key: str, text: str, options: MessageOptions) -> Reply:
         """Submit a message and wait for its reply."""
-        with self._waiting_for(inbound.session_key):
+        inbound, timeout = make_inbound(session_key, text, options), options.get("timeout")
+        with self._waiting_for(session_key):
             request = self._context.bus.expect(inbound.identity)
             try:
-                await self.submit(inbound, request)
-                return await request.wait()
+                accepted = await self.submit(inbound, request)
+                if timeout is None:
+                    return await request.wait()
+                return await _wait_within(timeout, request, accepted.receipt)
             finally:
                 if not request.answered:
                     self._context.bus.forget(inbound.identity, request)
@@ -80,11 +143,56 @@ class Intake:
         turn = None if actor is None else actor.runner.turn
         return None if turn is None else turn.context
 
-    def stream(self, inbound: Inbound, *, interrupt_on_exit: bool) -> Stream:
+    def stream(
+        self, session_key: str, text: str, options: MessageOptions, *, interrupt_on_exit: bool
+    ) -> Stream:
         """Return a stream that submits the message when it is entered."""
+        inbound = make_inbound(session_key, text, options)
         interrupt = self._interrupt_turn_of if interrupt_on_exit else None
-        waiting = self._waiting_for(inbound.session_key)
-        return Stream(inbound, self.submit, self._context.bus, interrupt, waiting)
+        waiting, timeout = self._waiting_for(session_key), options.get("timeout")
+        return Stream(inbound, self.submit, self._context.bus, interrupt, waiting, timeout)
+
+    async def wait(self, receipt: Receipt, seconds: float) -> Reply:
+        """Return the reply to an accepted message, as soon as there is one."""
+        outcome = await self._outcome_of(receipt)
+        if outcome.state != "open":
+            return _reply_in(outcome)
+        if self._supervisor.draining:
+            raise Draining("the runtime is ending; the message is answered after the next start")
+        with self._waiting_for(receipt.session_key):
+            request = self._context.bus.expect(outcome.identity)
+            try:
+                outcome = await self._outcome_of(receipt)  # it may have been closed meanwhile
+                if outcome.state != "open":
+                    return _reply_in(outcome)
+                return await _wait_within(seconds, request, receipt)
+            finally:
+                self._context.bus.forget(outcome.identity, request)
+
+    async def _outcome_of(self, receipt: Receipt) -> MessageOutcome:
+        outcome = await self._context.store.get_outcome(receipt.inbox_id)
+        if outcome is None:
+            raise ReplyNotFound(f"message {receipt.inbox_id} is unknown, or was answered long ago")
+        return outcome
+
+    async def reply_of(self, session_key: str, event_id: str, source: Source) -> Reply | None:
+        """Return the reply to an event; None if there is none, or not yet."""
+        found = (session_key, event_id, source.platform, source.account)
+        outcome = await self._context.store.find_event(*found)
+        return None if outcome is None or outcome.state == "open" else _reply_in(outcome)
+
+    async def withdraw(self, receipt: Receipt) -> bool:
+        """Take back a message whose turn has not begun."""
+        return await self.actor(receipt.session_key).withdraw(receipt.inbox_id)
+
+    async def post(self, session_key: str, text: str, source: Source | None) -> StoredMessage:
+        """Send a message of the agent, between two turns."""
+        given: object = text
+        if not (isinstance(given, str) and given):
+            raise ValueError("a post needs a text: a string that is not empty")
+        return await self.request(
+            session_key, lambda actor: operations.post(actor.state, text, source)
+        )
 
     async def is_answered(self, receipt: Receipt) -> bool:
         """Whether a message had its turn or was refused."""
@@ -128,30 +236,64 @@ class Intake:
             return await actor.request(lambda: operation(actor))
 
 
-def make_inbound(
-    session_key: str,
-    text: str,
-    source: Source | None,
-    parts: Sequence[JsonObject] | None,
-    when_busy: WhenBusy | None,
-    event_id: str | None,
-) -> Inbound:
-    """Return the message of a host; a text that starts like a known command is a command."""
-    parts = None if parts is None else tuple(parts)
-    event_id = event_id or uuid4().hex
-    source = source or Source()
+def make_inbound(session_key: str, text: str, options: MessageOptions) -> Inbound:
+    """Return the message of a host; a text that starts like a known command is a command.
+
+    Raises `ValueError` if it is empty or a field is not valid, `TypeError` for an unknown option.
+    """
+    parts = options.get("parts")
+    if not (text or parts) or not options.keys() <= _OPTIONS:
+        _refuse(options)
+    source = options.get("source") or Source()
     inbound = Inbound(
-        session_key, event_id, text, source,
-        parts=parts, when_busy=when_busy, per_conversation=True,
+        session_key, options.get("event_id") or uuid4().hex, text, source,
+        parts=None if parts is None else tuple(parts), when_busy=options.get("when_busy"),
+        per_conversation=True, metadata=options.get("metadata") or {},
     )  # fmt: skip
-    require_strings(inbound)
-    return inbound if parse(text) is None else replace(inbound, command=True)
+    require_valid(inbound)
+    is_command = options.get("commands", True) and parse(text) is not None
+    return replace(inbound, command=True) if is_command else inbound
 
 
-def require_strings(inbound: Inbound) -> None:
+def _refuse(options: MessageOptions) -> NoReturn:
+    for unknown in sorted(options.keys() - _OPTIONS):
+        raise TypeError(f"{unknown!r} is not an option of a message: {', '.join(sorted(_OPTIONS))}")
+    raise ValueError("the message is empty: pass a text or parts")
+
+
+def require_valid(inbound: Inbound) -> None:
     """Raise `ValueError` if a name or id is not a string: 42 and "42" would be two users."""
     source = inbound.source
     names = (inbound.session_key, inbound.event_id, inbound.text, source.platform, source.account)
     ids = (source.chat_id or "", source.user_id or "")
     if not all(isinstance(value, str) for value in names + ids):
         raise ValueError("session_key, event_id, text and the ids of a source must be strings")
+    if inbound.metadata:
+        _check_metadata(inbound.metadata)
+
+
+def _check_metadata(metadata: object) -> None:
+    """Raise `ValueError` if metadata could not be stored, or is too large."""
+    with suppress(TypeError, ValueError):
+        check_depth(metadata)
+        encoded = msgspec.json.encode(metadata)
+        same = isinstance(metadata, dict) and msgspec.json.decode(encoded) == metadata
+        if same and len(encoded) <= MAX_METADATA:
+            return
+    raise ValueError(
+        f"metadata must be a dict of JSON values, of at most {MAX_METADATA} bytes as JSON"
+    )
+
+
+def _reply_in(outcome: MessageOutcome) -> Reply:
+    """Return the reply to a closed message."""
+    if outcome.reply is not None:
+        return outcome.reply
+    inbox_id, note = outcome.receipt.inbox_id, f" ({outcome.note})" if outcome.note else ""
+    raise ReplyNotFound(f"message {inbox_id} was closed without a stored reply{note}")
+
+
+async def _wait_within(seconds: float, request: Request[Reply], receipt: Receipt) -> Reply:
+    with trio.move_on_after(max(0.0, seconds)):
+        return await request.wait()
+    raise ReplyTimeout(f"there was no reply within {seconds:g} seconds", receipt)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from typing import TypeVar, Unpack
 
 import trio
 
@@ -18,7 +20,7 @@ from hermes.actors.context import RuntimeContext
 from hermes.actors.conversation import Conversation
 from hermes.actors.delivery.dispatcher import Dispatcher
 from hermes.actors.event_bus import EventBus, EventCallback, Subscription
-from hermes.actors.intake import Intake, make_inbound, require_strings
+from hermes.actors.intake import Intake, MessageOptions, require_valid, takes_options
 from hermes.actors.metrics import RuntimeMetrics
 from hermes.actors.rebuild import RebuildPolicy, rebuild_reason
 from hermes.actors.stream import Stream
@@ -27,16 +29,11 @@ from hermes.background import open_background
 from hermes.config import Config
 from hermes.context import current_turn, inside_hook
 from hermes.errors import HermesError
-from hermes.messages import (
-    Inbound,
-    JsonObject,
-    Receipt,
-    Reply,
-    Source,
-    WhenBusy,
-)
+from hermes.messages import Inbound, Receipt, Reply, Source, StoredMessage
 from hermes.protocols import Adapter, Build, Compressor, Describe, Store, Titler
 from hermes.redaction import Redact, as_redactor
+
+R = TypeVar("R")
 
 
 class AdapterState:
@@ -85,47 +82,43 @@ class Runtime:
         this key are open, `Draining` while the runtime ends, `StoreBusy` or `StoreFull` if it could
         not be stored for now, and `ValueError` if a field is not valid.
         """
-        require_strings(inbound)
+        require_valid(inbound)
         return (await self._intake.submit(inbound)).receipt
 
+    @takes_options
     async def ask(
-        self,
-        session_key: str,
-        text: str,
-        *,
-        source: Source | None = None,
-        parts: Sequence[JsonObject] | None = None,
-        when_busy: WhenBusy | None = None,
-        event_id: str | None = None,
+        self, session_key: str, text: str = "", **options: Unpack[MessageOptions]
     ) -> Reply:
-        """Send a message and wait for the reply. A text that starts with a command is a command.
+        """Send a message and wait for the reply.
 
         Cancelling the call cancels the wait only: an accepted message is answered in any case.
 
-        - `source` says where the message comes from; by default the platform is "embedded".
         - `parts` is a structured form of the message, for agents that understand it.
-        - `when_busy` says what to do if a turn is running; by default the configuration does.
+        - `source` says where the message comes from; by default the platform is "embedded".
         - `event_id` identifies the message within its conversation, so that a repeated call is not
           answered twice.
+        - `when_busy` says what to do if a turn is running; by default the configuration does.
+        - `commands=False`: a text that starts with a command is an ordinary text.
+        - `metadata` is a small dict of JSON values, such as a tenant or a trace id. It reaches the
+          turn, its events, the hooks, the log and the reply.
+        - `timeout` limits the wait for the reply, in seconds.
 
-        Raises what `submit` raises, `AlreadyAnswered` if this event was answered before,
-        `EventConflict` if its id was used for another text, `WaitCircle` inside a turn of that
-        conversation or one for which it waits, and `ActorStopped` if the runtime ends before the
-        reply.
+        Raises what `submit` raises, `ValueError` if there is neither a text nor parts,
+        `AlreadyAnswered` if this event was answered before, `EventConflict` if its id was used for
+        another text, `ReplyTimeout` if the reply takes longer than `timeout`, `WaitCircle` inside a
+        turn of that conversation or one for which it waits, and `ActorStopped` if the runtime ends
+        before the reply.
         """
-        inbound = make_inbound(session_key, text, source, parts, when_busy, event_id)
-        return await self._intake.ask(inbound)
+        return await self._intake.ask(session_key, text, options)
 
-    def stream(  # noqa: PLR0913 - the options of a message
+    @takes_options
+    def stream(
         self,
         session_key: str,
-        text: str,
+        text: str = "",
         *,
-        source: Source | None = None,
-        parts: Sequence[JsonObject] | None = None,
-        when_busy: WhenBusy | None = None,
-        event_id: str | None = None,
         interrupt_on_exit: bool = False,
+        **options: Unpack[MessageOptions],
     ) -> Stream:
         """Send a message and iterate over the events until the reply, which is the last one.
 
@@ -133,11 +126,54 @@ class Runtime:
         from the turn, or interrupts it with `interrupt_on_exit`.
 
         The message is sent when the block is entered, which raises what `ask` raises. Iterating
-        raises `ActorStopped` if the runtime ends before the reply, and `AlreadyAnswered` if another
-        process closes the message.
+        raises `ReplyTimeout` if the reply takes longer than `timeout`, `ActorStopped` if the
+        runtime ends before it, and `AlreadyAnswered` if another process closes the message.
         """
-        inbound = make_inbound(session_key, text, source, parts, when_busy, event_id)
-        return self._intake.stream(inbound, interrupt_on_exit=interrupt_on_exit)
+        return self._intake.stream(session_key, text, options, interrupt_on_exit=interrupt_on_exit)
+
+    async def wait(
+        self,
+        receipt: Receipt,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - blocking hosts cannot cancel it
+    ) -> Reply:
+        """Return the reply to an accepted message, now or when there is one, also after a restart.
+
+        A message that was cancelled or set aside has a reply, too; its status is "refused".
+        Raises `ReplyNotFound` if the message is unknown or was answered more than 30 days ago,
+        `ReplyTimeout` if the reply takes longer than `timeout` seconds, `WaitCircle` inside a turn
+        of that conversation, and `Draining` or `ActorStopped` if the runtime ends before the reply.
+        """
+        return await self._intake.wait(receipt, math.inf if timeout is None else timeout)
+
+    async def reply_of(
+        self, session_key: str, event_id: str, *, source: Source | None = None
+    ) -> Reply | None:
+        """Return the reply to the message with this event id; None if there is none, or not yet.
+
+        `source` is that of the message: its platform and account belong to the event. Raises
+        `ReplyNotFound` if the message was answered, but its reply was not stored.
+        """
+        return await self._intake.reply_of(session_key, event_id, source or Source())
+
+    async def withdraw(self, receipt: Receipt) -> bool:
+        """Take back a message whose turn has not begun. Returns False if it has begun or ended.
+
+        It is not answered, and its text is not kept. Calls that wait for its reply get one with the
+        status "withdrawn". Raises `Draining` while the runtime ends.
+        """
+        return await self._intake.withdraw(receipt)
+
+    async def post(
+        self, session_key: str, text: str, *, source: Source | None = None
+    ) -> StoredMessage:
+        """Send a message of the agent that nobody asked for.
+
+        It is stored in the transcript and delivered like a reply, to `source`; by default to where
+        the last reply was sent. It waits for a running turn. Raises `ValueError` if the text is
+        empty, and what the verbs of a conversation raise.
+        """
+        return await self._intake.post(session_key, text, source)
 
     async def is_answered(self, receipt: Receipt) -> bool:
         """Return whether a message had its turn or was refused."""
@@ -157,6 +193,15 @@ class Runtime:
         With `deltas=False`, pieces of answers are left out.
         """
         return self._context.bus.subscribe(session_key, callback, deltas=deltas)
+
+    async def run_on_trio(self, function: Callable[[Runtime], Awaitable[R]]) -> R:
+        """Await `function(runtime)` on the runtime's own loop, and return its result.
+
+        This is how hosts on asyncio or without an event loop run what is written for Trio, such as
+        `telegram.run`. There it is cancelled when the call is cancelled, and after the runtime has
+        ended.
+        """
+        return await function(self)
 
     async def wait_hooks(self) -> None:
         """Wait until the hooks have run for every boundary so far.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
@@ -11,9 +12,9 @@ import trio
 
 from hermes.actors.event_bus import EventBus, Subscription
 from hermes.actors.kernel.mailbox import Request
-from hermes.errors import ActorStopped
+from hermes.errors import ActorStopped, ReplyTimeout
 from hermes.events import Envelope, RuntimeEvent, Steered, TurnEnded, TurnStarted
-from hermes.messages import Accepted, Inbound, Reply
+from hermes.messages import Accepted, Inbound, Receipt, Reply
 
 NOT_ENTERED = (
     "a stream must be entered before it is read: `async with runtime.stream(...) as stream`"
@@ -25,9 +26,9 @@ class Stream:
 
     The message is sent when the `async with` block is entered; iterate over the stream inside of
     it with `async for`. Leaving the block early detaches: the turn goes on without a listener, or
-    is interrupted if the stream was opened with `interrupt_on_exit`. After the last event, `reply`
-    is the reply. `lost` counts events that were dropped because the reader fell behind; text is
-    never dropped.
+    is interrupted if the stream was opened with `interrupt_on_exit`. Inside the block, `receipt` is
+    the receipt of the message; after the last event, `reply` is the reply. `lost` counts events
+    that were dropped because the reader fell behind; text is never dropped.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Stream:
         bus: EventBus,
         interrupt: Callable[[str, int], Awaitable[bool]] | None,
         waiting: AbstractContextManager[None],
+        timeout: float | None = None,
     ) -> None:
         self._inbound = inbound
         self._accept = accept
@@ -46,9 +48,11 @@ class Stream:
         self._waiting = waiting
         self._events: Subscription | None = None
         self._request: Request[Reply] = Request()
-        self._inbox_id: int | None = None
+        self._timeout = timeout
+        self._deadline = math.inf
         self._turn_id: int | None = None
         self._ended = False
+        self.receipt: Receipt | None = None
         self.reply: Reply | None = None
 
     @property
@@ -69,8 +73,14 @@ class Stream:
         except BaseException:
             self._open.close()
             raise
-        self._inbox_id = accepted.receipt.inbox_id
+        self.receipt = accepted.receipt
+        if self._timeout is not None:
+            self._deadline = trio.current_time() + self._timeout
         return self
+
+    @property
+    def _inbox_id(self) -> int | None:
+        return None if self.receipt is None else self.receipt.inbox_id
 
     def __aiter__(self) -> Self:
         return self
@@ -80,6 +90,14 @@ class Stream:
             raise RuntimeError(NOT_ENTERED)
         if self._ended:
             raise StopAsyncIteration
+        if self.receipt is None or self._timeout is None:
+            return await self._next()
+        with trio.move_on_at(self._deadline):
+            return await self._next()
+        raise ReplyTimeout(f"there was no reply within {self._timeout:g} seconds", self.receipt)
+
+    async def _next(self) -> RuntimeEvent:
+        assert self._events is not None
         async for envelope in self._events:
             event = envelope.event
             if isinstance(event, TurnEnded):
@@ -90,6 +108,13 @@ class Stream:
         if self._request.answered:
             return await self._last()
         raise ActorStopped("the runtime ended before the reply")
+
+    def take_ready(self) -> list[RuntimeEvent]:
+        """Return the events that have arrived before the last one, without waiting."""
+        if self._events is None or self._ended:
+            return []
+        ready = self._events.take_ready(before=(TurnEnded,))
+        return [envelope.event for envelope in ready if self._is_ours(envelope)]
 
     async def _last(self) -> TurnEnded:
         self._ended = True

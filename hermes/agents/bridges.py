@@ -72,9 +72,11 @@ class BridgeState:
 
     start_turn: StartTurn
     grace_period: float
-    max_abandoned: int
+    max_abandoned: float
     running: set[ThreadResult[Answer]] = attrs.Factory(set)
     abandoned: set[ThreadResult[Answer]] = attrs.Factory(set)
+    on_idle: Callable[[], None] | None = None
+    """Called when the last abandoned turn has ended, in its own thread."""
 
     def abandon(self, turn_id: int, result: ThreadResult[Answer]) -> None:
         """Count a turn that did not stop as abandoned until it ends."""
@@ -83,6 +85,8 @@ class BridgeState:
         def on_finish() -> None:
             self.abandoned.discard(result)
             log.info("the abandoned turn %d has ended; its result is ignored", turn_id)
+            if self.on_idle is not None and not self.abandoned:
+                self.on_idle()
 
         self.abandoned.add(result)
         result.on_finish = on_finish
@@ -110,6 +114,8 @@ class BridgeAgent(Agent, SupportsAbandon, RunsOnTrio):
         state.running.add(result)
         try:
             answer = await result.wait(stop, state.grace_period)
+            if remote.error is not None:
+                raise remote.error
         finally:
             remote.end()
             state.running.discard(result)
@@ -117,6 +123,10 @@ class BridgeAgent(Agent, SupportsAbandon, RunsOnTrio):
                 self.abandoned = True
                 state.abandon(turn.turn_id, result)
         return TurnResult(text=answer) if isinstance(answer, str) else answer
+
+    def for_conversation(self) -> BridgeAgent:
+        """Return the same agent for another conversation; it is abandoned separately."""
+        return attrs.evolve(self, abandoned=False)
 
 
 class Bridge:

@@ -68,9 +68,10 @@ class ChatAgents:
         )
 
     def build(self, spec: AgentSpec) -> ChatAgent:
-        """Return an agent for one conversation, with the tools of its platform."""
+        """Return an agent for one conversation, with its model and the tools of its platform."""
         toolbox = self._toolbox.on(spec.platform)
-        provider = self._provider(self.endpoint, self.system, toolbox.schemas)
+        endpoint = attrs.evolve(self.endpoint, model=spec.model or self.endpoint.model)
+        provider = self._provider(endpoint, self.system, toolbox.schemas)
         return ChatAgent(
             provider, toolbox, facts=self.facts, retries=self.retries, spending=self.spending
         )

@@ -7,9 +7,11 @@ import contextlib
 import contextvars
 import functools
 import threading
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Generic, TypeVar
 
+import attrs
 import outcome
 import trio
 from sniffio import current_async_library_cvar
@@ -17,10 +19,20 @@ from sniffio import current_async_library_cvar
 from hermes import user_code
 from hermes.errors import TurnClosed
 from hermes.events import AgentEvent
-from hermes.messages import CostTotals, Message, SearchHit, Source, StoredMessage, Usage
+from hermes.messages import (
+    ConversationSettings,
+    CostTotals,
+    JsonObject,
+    Message,
+    SearchHit,
+    Source,
+    StoredMessage,
+    Usage,
+)
 from hermes.protocols import Turn
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 def thread_context() -> contextvars.Context:
@@ -38,8 +50,6 @@ class ThreadResult(Generic[R]):
         self._token = trio.lowlevel.current_trio_token()
         self._finished = trio.Event()
         self._outcome: outcome.Outcome[R] | None = None
-        self.keep_alive: object = None
-        """Referenced as long as this object; asyncio keeps only weak references to tasks."""
         self.on_finish: Callable[[], None] | None = None
         """Called when the work ends, in its own thread."""
 
@@ -81,6 +91,17 @@ class ThreadResult(Generic[R]):
             raise RuntimeError(f"raised {user_code.describe(error)}") from error
 
 
+_tasks: set[asyncio.Task[None]] = set()
+
+
+def start_task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Start a task on the running loop, and keep it: asyncio has only weak references to tasks."""
+    task = asyncio.get_running_loop().create_task(work)
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+    return task
+
+
 class LoopTask(Generic[R]):
     """Work that runs as a task on the event loop of another thread."""
 
@@ -94,11 +115,10 @@ class LoopTask(Generic[R]):
         self._result = result
         self._work = work
         self._task: asyncio.Task[None] | None = None
-        result.keep_alive = self
         loop.call_soon_threadsafe(self._start, context=thread_context())
 
     def _start(self) -> None:
-        self._task = self._loop.create_task(self._run())
+        self._task = start_task(self._run())
         self._task.add_done_callback(self._on_done)
 
     async def _run(self) -> None:
@@ -119,6 +139,62 @@ class LoopTask(Generic[R]):
             self._task.cancel()
 
 
+@attrs.frozen
+class HostLoop:
+    """The event loop of an asyncio program that has opened a runtime."""
+
+    loop: asyncio.AbstractEventLoop
+    grace_period: float
+    """Seconds that a cancelled coroutine gets to end; then it is no longer waited for."""
+
+    async def run(self, work: Callable[[], Awaitable[R]]) -> R:
+        """Run a coroutine function on the loop; cancelled here, it is cancelled there."""
+        result: ThreadResult[R] = ThreadResult()
+        return await result.wait(LoopTask(self.loop, result, work).stop, self.grace_period)
+
+
+HOST_LOOP: trio.lowlevel.RunVar[HostLoop | None] = trio.lowlevel.RunVar("host loop", default=None)
+"""The loop of the host, in a runtime that an asyncio program has opened; otherwise None."""
+
+
+async def await_on_trio(token: trio.lowlevel.TrioToken, function: Callable[[], Awaitable[R]]) -> R:
+    """Await an async function of Trio from a coroutine on another loop."""
+    return await asyncio.to_thread(lambda: trio.from_thread.run(function, trio_token=token))
+
+
+class Handover(Generic[T]):
+    """Passes items to another thread, in order, and as many at once as have gathered.
+
+    `schedule` has a function called soon in the other thread; `receive` is called there with each
+    item. Waking a thread costs far more than handing over an item.
+    """
+
+    def __init__(
+        self, schedule: Callable[[Callable[[], None]], object], receive: Callable[[T], None]
+    ) -> None:
+        self._schedule = schedule
+        self._receive = receive
+        self._items: deque[T] = deque()
+        self._scheduled = False
+
+    def put(self, item: T) -> None:
+        """Pass an item on, from any thread."""
+        self._items.append(item)
+        if not self._scheduled:
+            self._scheduled = True
+            self._schedule(self._flush)
+
+    def _flush(self) -> None:
+        self._scheduled = False  # first: an item that is put from now on schedules another flush
+        try:
+            while self._items:
+                self._receive(self._items.popleft())
+        finally:
+            if self._items and not self._scheduled:  # the receiver has raised
+                self._scheduled = True
+                self._schedule(self._flush)
+
+
 class RemoteTurn:
     """A turn for code in another thread; its methods call the runtime's thread."""
 
@@ -126,6 +202,8 @@ class RemoteTurn:
         self._turn = turn
         self._token = trio.lowlevel.current_trio_token()
         self._closed = threading.Event()
+        self.error: BaseException | None = None
+        """Why an event could not be published, if the agent was not told."""
 
     @property
     def session_key(self) -> str:
@@ -146,6 +224,16 @@ class RemoteTurn:
     def source(self) -> Source:
         """Where the first message of the turn comes from."""
         return self._turn.source
+
+    @property
+    def settings(self) -> ConversationSettings:
+        """The settings of the conversation when the turn began."""
+        return self._turn.settings
+
+    @property
+    def metadata(self) -> JsonObject:
+        """The metadata of the messages."""
+        return self._turn.metadata
 
     @property
     def input(self) -> Sequence[Message]:
@@ -191,6 +279,9 @@ class RemoteTurn:
     def end(self) -> None:
         """Close the turn: from now on its methods raise `TurnClosed`."""
         self._closed.set()
+
+    def _fail(self, error: BaseException) -> None:
+        self.error = self.error or error
 
     def _call(self, function: Callable[[], R]) -> R:
         """Call a function in the runtime's thread, and return its result."""
@@ -250,29 +341,42 @@ class LoopTurn(RemoteTurn):
     Methods raise `TurnClosed` after the turn has ended or was cancelled.
     """
 
+    def __init__(self, turn: Turn) -> None:
+        super().__init__(turn)
+        self._events: Handover[AgentEvent] = Handover(self._token.run_sync_soon, self._emit)
+
     async def spent(self) -> CostTotals:
         """Return what the conversation, its user and the day have cost, running turns included."""
-        return await asyncio.to_thread(
-            lambda: trio.from_thread.run(self._turn.spent, trio_token=self._token)
-        )
+        return await self._await(self._turn.spent)
 
     async def search(
         self, words: str, *, role: str | None = None, limit: int = 20
     ) -> Sequence[SearchHit]:
         """Search the messages of this conversation, earlier sessions included; best match first."""
-        search = functools.partial(self._turn.search, words, role=role, limit=limit)
-        return await asyncio.to_thread(lambda: trio.from_thread.run(search, trio_token=self._token))
+        return await self._await(
+            functools.partial(self._turn.search, words, role=role, limit=limit)
+        )
+
+    async def _await(self, function: Callable[[], Awaitable[R]]) -> R:
+        self._check_open()
+        try:
+            return await await_on_trio(self._token, function)
+        except trio.RunFinishedError:
+            raise self._closed_error() from None
 
     def emit(self, event: AgentEvent) -> None:
         """Publish an event; does not wait, but keeps the order."""
         self._check_open()
         try:
-            self._token.run_sync_soon(self._emit, event)
+            self._events.put(event)
         except trio.RunFinishedError:
             raise self._closed_error() from None
 
     def _emit(self, event: AgentEvent) -> None:
-        try:
+        # Trio ends with an exception that leaves this function.
+        with user_code.contained() as caught:
             self._turn.emit(event)
-        except TurnClosed:
+        if isinstance(caught.error, TurnClosed):
             self.end()
+        elif caught.error is not None:
+            self._fail(caught.error)

@@ -1,7 +1,7 @@
 """Open a runtime inside a Trio, a synchronous or an asyncio program.
 
 None of these imports trio_asyncio. To read the code: trio_host, proxies, verbs, blocking_host,
-asyncio_host.
+asyncio_host, asyncio_bridge.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from hermes.embed.trio_host import (
         RuntimeOptions as RuntimeOptions,
+        Setup as Setup,
         open_runtime as open_runtime,
     )
 
@@ -39,7 +40,7 @@ _NAMES = {
     "asyncio_host": "AsyncioConversation AsyncioRuntime open_runtime_asyncio",
     "blocking_host": "BlockingConversation BlockingRuntime start_runtime",
     "proxies": "AsyncioStream AsyncioSubscription BlockingStream BlockingSubscription",
-    "trio_host": "RuntimeOptions open_runtime",
+    "trio_host": "RuntimeOptions Setup open_runtime",
 }
 if not TYPE_CHECKING:
     __all__ = sorted(" ".join(_NAMES.values()).split())  # noqa: PLE0605 - the names above

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import attrs
 
 from hermes.messages import AgentSpec, Source, TurnResult
-from hermes.protocols import Agent, Build, RunsOnTrio, SupportsAbandon, SupportsAclose, Turn
+from hermes.protocols import Agent, Build, SupportsAbandon, SupportsAclose, Turn
 
 ReplyFunction: TypeAlias = Callable[[Turn], Awaitable[str | TurnResult]]
 """The simplest agent: an async function from a turn to a text."""
@@ -25,6 +25,15 @@ class ReplyAgent:
         """Return what the function returns."""
         answer = await self.reply(turn)
         return TurnResult(text=answer) if isinstance(answer, str) else answer
+
+
+@runtime_checkable
+class SupportsSharing(Protocol):
+    """An agent with a separate form for each conversation, which may abandon it separately."""
+
+    def for_conversation(self) -> Agent:
+        """Return the agent as one conversation uses it; it is closed with the original."""
+        ...
 
 
 @attrs.frozen
@@ -48,12 +57,6 @@ class SharedAgent:
         """Whether work of an earlier turn is still running."""
         return self._may_abandon is not None and self._may_abandon.abandoned
 
-    @property
-    def on_trio(self) -> bool:
-        """Whether the agent runs on Trio even in a host on asyncio."""
-        agent: object = self.agent
-        return isinstance(agent, RunsOnTrio) and agent.on_trio
-
 
 def builder_for(agent: Agent | ReplyFunction | None, build_agent: Build | None) -> Build:
     """Return a builder for the two arguments. Raises `TypeError` unless exactly one is valid."""
@@ -68,6 +71,9 @@ def builder_for(agent: Agent | ReplyFunction | None, build_agent: Build | None) 
             )
         return build_agent
     shared = as_agent(agent)
+    if isinstance(shared, SupportsSharing):
+        sharing = shared
+        return lambda _: sharing.for_conversation()
     if isinstance(shared, SupportsAclose):
         shared = SharedAgent(shared)
     return lambda _: shared

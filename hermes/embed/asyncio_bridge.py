@@ -1,7 +1,7 @@
 """Parts of an asyncio host, as the runtime's Trio thread sees them.
 
-Agents, builders, hooks, compressors, titlers and adapters run on the host's loop if they are
-coroutines. Cancellation crosses in both directions.
+Agents, builders, hooks, compressors, titlers and adapters run on the host's loop, unless they say
+that they run on Trio (`RunsOnTrio`). Cancellation crosses in both directions.
 """
 
 from __future__ import annotations
@@ -9,15 +9,30 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable
+import logging
+import math
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import attrs
 import trio
 from msgspec.structs import replace
 
-from hermes.agents.threads import LoopTask, LoopTurn, ThreadResult
-from hermes.messages import AgentSpec, CostTotals, Hooks, OutboxRow, TurnResult
+from hermes.actors.conversation import Conversation
+from hermes.agents.bridges import Answer, BridgeAgent, BridgeState
+from hermes.agents.threads import (
+    HOST_LOOP,
+    HostLoop,
+    LoopTask,
+    LoopTurn,
+    RemoteTurn,
+    ThreadResult,
+    await_on_trio,
+    start_task,
+)
+from hermes.embed.agent import as_agent
+from hermes.embed.trio_host import RuntimeOptions
+from hermes.messages import AgentSpec, Hooks, OutboxRow, Snapshot
 from hermes.protocols import (
     Adapter,
     Agent,
@@ -36,45 +51,126 @@ from hermes.protocols import (
     TitleRequest,
     Turn,
 )
+from hermes.user_code import contained
 
-R = TypeVar("R")
+log: logging.Logger = logging.getLogger(__name__)
 
-GRACE_SECONDS = 10.0
-"""How long a cancelled coroutine on the host's loop is waited for."""
-
-
-@attrs.frozen
-class HostLoop:
-    """The event loop of the host."""
-
-    loop: asyncio.AbstractEventLoop
-
-    async def run(self, work: Callable[[], Awaitable[R]]) -> R:
-        """Run a coroutine function on the loop; cancelled here, it is cancelled there."""
-        result: ThreadResult[R] = ThreadResult()
-        return await result.wait(LoopTask(self.loop, result, work).stop, GRACE_SECONDS)
+P = TypeVar("P")
 
 
-@attrs.frozen
-class HostAgent:
+def on_host_loop(options: RuntimeOptions, host: HostLoop) -> RuntimeOptions:
+    """Return options whose parts run on the host's loop, except those that run on Trio.
+
+    Raises `TypeError` if `agent` is not an agent.
+    """
+    wrapped = options.copy()
+    if (agent := options.get("agent")) is not None:
+        wrapped["agent"] = _placed(as_agent(agent), host, shared_agent)
+    if (build := options.get("build_agent")) is not None:
+        wrapped["build_agent"] = host_builder(build, host)
+    if (hooks := options.get("hooks")) is not None:
+        wrapped["hooks"] = host_hooks(hooks, host)
+    if (compressor := options.get("compressor")) is not None:
+        wrapped["compressor"] = _placed(compressor, host, HostCompressor)
+    if (titler := options.get("titler")) is not None:
+        wrapped["titler"] = _placed(titler, host, HostTitler)
+    if "adapters" in options:
+        wrapped["adapters"] = [_placed(each, host, host_adapter) for each in options["adapters"]]
+    return wrapped
+
+
+def _placed(part: P, host: HostLoop, wrap: Callable[[P, HostLoop], P]) -> P:
+    """Return a part for the runtime's thread: itself if it runs on Trio, else wrapped."""
+    given: object = part
+    return part if isinstance(given, RunsOnTrio) and given.on_trio else wrap(part, host)
+
+
+# Agents
+
+
+@attrs.define(eq=False)
+class HostAgent(BridgeAgent):
     """An agent on the host's loop."""
 
-    agent: Agent
-    host: HostLoop
+    agent: Agent = attrs.field(kw_only=True)
+    host: HostLoop = attrs.field(kw_only=True)
+    _closed: bool = attrs.field(init=False, default=False)
 
-    async def run(self, turn: Turn, /) -> TurnResult:
-        """Answer a turn on the host's loop."""
-        loop_turn = LoopTurn(turn)
-        try:
-            return await self.host.run(lambda: self.agent.run(loop_turn))
-        finally:
-            loop_turn.end()
+    def for_conversation(self) -> BridgeAgent:
+        """Return the agent for one of the conversations that share it; it cannot be closed."""
+        return BridgeAgent(self.state)
 
     async def aclose(self) -> None:
-        """Close the agent on the host's loop, if it can be closed."""
+        """Close the agent on the host's loop, if it can be closed.
+
+        If an abandoned turn still runs, the agent is closed when it ends, which is not waited for.
+        """
         agent: object = self.agent
-        if isinstance(agent, SupportsAclose):
-            await self.host.run(agent.aclose)
+        if isinstance(agent, SupportsAclose) and not self._closed:
+            self._closed = True
+            await self.host.run(functools.partial(self._close, agent))
+
+    async def _close(self, agent: SupportsAclose) -> None:
+        # On the loop, where abandoned turns end, so that none of them ends in between.
+        if not self.state.abandoned:
+            await agent.aclose()
+            return
+        ended = asyncio.Event()
+        self.state.on_idle = ended.set
+        start_task(_close_after(ended, agent))
+
+
+async def _close_after(ended: asyncio.Event, agent: SupportsAclose) -> None:
+    await ended.wait()
+    with contained() as caught:
+        await agent.aclose()
+    if caught.error is not None:
+        log.error("an agent failed to close", exc_info=caught.error)
+
+
+def shared_agent(agent: Agent, host: HostLoop, max_abandoned: float = math.inf) -> HostAgent:
+    """Return an agent that all conversations share, for the runtime's thread."""
+
+    def start_turn(
+        turn: Turn, result: ThreadResult[Answer], /
+    ) -> tuple[RemoteTurn, Callable[[], None]]:
+        remote = LoopTurn(turn)
+        task = LoopTask(host.loop, result, functools.partial(agent.run, remote))
+        return remote, task.stop
+
+    state = BridgeState(start_turn, host.grace_period, max_abandoned)
+    return HostAgent(state, agent=agent, host=host)
+
+
+def own_agent(agent: Agent, host: HostLoop) -> HostAgent:
+    """Return the agent of one conversation, for the runtime's thread: one turn at a time."""
+    return shared_agent(agent, host, max_abandoned=1)
+
+
+def host_builder(build: Build, host: HostLoop) -> Build:
+    """Return a builder whose agents run on the host's loop, unless they run on Trio."""
+
+    async def build_for_host(spec: AgentSpec) -> Agent:
+        built = build(spec)
+        if inspect.isawaitable(built):
+            awaitable = built
+            built = await host.run(lambda: awaitable)
+        return _placed(built, host, own_agent)
+
+    return build_for_host
+
+
+async def set_host_agent(conversation: Conversation, snapshot: Snapshot) -> None:
+    """Use an agent that the host has built."""
+    host, current = HOST_LOOP.get(), conversation.snapshot()
+    if host is not None:
+        agent, cached = snapshot.agent, None if current is None else current.agent
+        known = isinstance(cached, HostAgent) and cached.agent is agent
+        snapshot = replace(snapshot, agent=cached if known else _placed(agent, host, own_agent))
+    await conversation.set_agent(snapshot)
+
+
+# Other parts
 
 
 @attrs.frozen
@@ -101,6 +197,10 @@ class HostTitler:
         """Suggest a title on the host's loop."""
         request = replace(request, spent=_callable_from_loop(request.spent))
         return await self.host.run(lambda: self.titler.title(request))
+
+
+def _callable_from_loop(spent: SpentSoFar) -> SpentSoFar:
+    return functools.partial(await_on_trio, trio.lowlevel.current_trio_token(), spent)
 
 
 @attrs.frozen
@@ -150,37 +250,10 @@ class ReadyHostAdapter(HostAdapter):
         await self.host.run(lambda: supports_ready.ready(row))
 
 
-def _callable_from_loop(spent: SpentSoFar) -> SpentSoFar:
-    """Return a version of a Trio function that a coroutine on another loop can await."""
-    token = trio.lowlevel.current_trio_token()
-
-    async def ask() -> CostTotals:
-        return await asyncio.to_thread(lambda: trio.from_thread.run(spent, trio_token=token))
-
-    return ask
-
-
-def runs_on_trio(part: object) -> bool:
-    """Whether a part runs on Trio even in a host on asyncio."""
-    return isinstance(part, RunsOnTrio) and bool(part.on_trio)
-
-
-def host_agent(agent: Agent, host: HostLoop) -> Agent:
-    """Return an agent that runs on the host's loop, unless it runs on Trio."""
-    return agent if runs_on_trio(agent) else HostAgent(agent, host)
-
-
-def host_builder(build: Build, host: HostLoop) -> Build:
-    """Return a builder whose agents run on the host's loop."""
-
-    async def build_for_host(spec: AgentSpec) -> Agent:
-        built = build(spec)
-        if inspect.isawaitable(built):
-            awaitable = built
-            built = await host.run(lambda: awaitable)
-        return host_agent(built, host)
-
-    return build_for_host
+def host_adapter(adapter: Adapter, host: HostLoop) -> Adapter:
+    """Return an adapter that runs on the host's loop."""
+    kind = ReadyHostAdapter if isinstance(adapter, SupportsReady) else HostAdapter
+    return kind(adapter, host)
 
 
 def host_hooks(hooks: Hooks, host: HostLoop) -> Hooks:
@@ -197,24 +270,3 @@ def _host_hook(hook: Callable[..., Any], host: HostLoop) -> Callable[..., Any]:
         await host.run(lambda: hook(**arguments))
 
     return run_on_loop
-
-
-def host_compressor(compressor: Compressor | None, host: HostLoop) -> Compressor | None:
-    """Return a compressor that runs on the host's loop, unless it runs on Trio."""
-    if compressor is None or runs_on_trio(compressor):
-        return compressor
-    return HostCompressor(compressor, host)
-
-
-def host_titler(titler: Titler | None, host: HostLoop) -> Titler | None:
-    """Return a titler that runs on the host's loop, unless it runs on Trio."""
-    if titler is None or runs_on_trio(titler):
-        return titler
-    return HostTitler(titler, host)
-
-
-def host_adapter(adapter: Adapter, host: HostLoop) -> Adapter:
-    """Return an adapter that runs on the host's loop."""
-    if isinstance(adapter, SupportsReady):
-        return ReadyHostAdapter(adapter, host)
-    return HostAdapter(adapter, host)

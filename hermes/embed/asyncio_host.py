@@ -1,15 +1,16 @@
 """A runtime inside an asyncio program: the same verbs, awaited on the host's loop.
 
-The runtime runs in a separate Trio thread.
+The runtime runs in a separate Trio thread. `open_runtime_asyncio` says what runs where.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
-from typing import Any, Unpack
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar, Unpack
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -17,21 +18,16 @@ from hermes.actors.admin import Admin
 from hermes.actors.conversation import Conversation
 from hermes.actors.event_bus import EventCallback
 from hermes.actors.runtime import AdapterState, Runtime
-from hermes.embed.agent import as_agent, builder_for
-from hermes.embed.asyncio_bridge import (
-    HostLoop,
-    host_adapter,
-    host_agent,
-    host_builder,
-    host_compressor,
-    host_hooks,
-    host_titler,
-)
-from hermes.embed.proxies import AsyncioProxy, AsyncioSubscription
-from hermes.embed.trio_host import RuntimeOptions, open_runtime
+from hermes.agents.threads import HOST_LOOP, Handover, HostLoop
+from hermes.config import Config
+from hermes.embed.agent import builder_for
+from hermes.embed.asyncio_bridge import on_host_loop
+from hermes.embed.proxies import AsyncioProxy, AsyncioSubscription, run_for_host
+from hermes.embed.trio_host import RuntimeOptions, Setup, open_with_setup
 from hermes.embed.verbs import AdapterStateVerbs, AdminVerbs, ConversationVerbs, RuntimeVerbs
-from hermes.events import Envelope
 from hermes.messages import Source
+
+R = TypeVar("R")
 
 
 class AsyncioConversation(ConversationVerbs, AsyncioProxy[Conversation]):
@@ -82,28 +78,51 @@ class AsyncioRuntime(RuntimeVerbs, AsyncioProxy[Runtime]):
             lambda: self._target.subscribe(session_key, callback=on_event, deltas=deltas),
         )
 
+    async def run_on_trio(self, function: Callable[[Runtime], Awaitable[R]]) -> R:
+        """Await `function(runtime)` on the runtime's own loop. See `Runtime.run_on_trio`."""
+        return await self._call(lambda: run_for_host(self._target, function))
+
 
 def _on_loop(callback: EventCallback) -> EventCallback:
     """Return a function for the runtime's thread that calls `callback` on the host's loop."""
-    loop = asyncio.get_running_loop()
-
-    def call_soon(envelope: Envelope) -> None:
-        loop.call_soon_threadsafe(callback, envelope)
-
-    return call_soon
+    return Handover(asyncio.get_running_loop().call_soon_threadsafe, callback).put
 
 
 @asynccontextmanager
 async def open_runtime_asyncio(
-    path: str | os.PathLike[str], **options: Unpack[RuntimeOptions]
+    path: str | os.PathLike[str],
+    *,
+    setup: Setup | None = None,
+    **options: Unpack[RuntimeOptions],
 ) -> AsyncIterator[AsyncioRuntime]:
     """Open a runtime in a separate thread, for an asyncio program. Leaving drains it.
 
-    The options are those of `open_runtime`. Agents, hooks, compressors, titlers and adapters that
-    are coroutines run on the loop of the caller.
+    The options are those of `open_runtime`. What you pass runs as follows:
+
+    - Agents, compressors, titlers and adapters, and builders and hooks that are coroutine
+      functions, run on the loop of the caller. One that is cancelled gets `Config.grace_period` to
+      end. An agent that still runs then is abandoned: the conversation gets another one, and it is
+      closed when its turn has ended.
+    - Parts with `on_trio = True` (see `RunsOnTrio`) run on the runtime's own loop, which is Trio's.
+      All agents, compressors, titlers and adapters that come with Hermes have it.
+    - Plain functions (`agent_spec`, `redact` and plain builders) are called in the runtime's
+      thread, plain hooks in a worker thread.
+    - `setup` is for parts that must be opened on Trio, such as `chat_agents`. It is a function that
+      returns an async context manager; that is entered on the runtime's own loop before the runtime
+      opens, and left after it has closed. It yields a dictionary of further options, whose parts
+      all run on Trio.
+
+    To run code for Trio later, such as the `run` of an adapter, use `AsyncioRuntime.run_on_trio`.
+    Async tools run on Trio unless they are made with `@tool(on_host_loop=True)`.
+
+    Raises what `open_runtime` raises, and `TypeError` if an option is passed and comes from `setup`
+    as well.
     """
-    host = HostLoop(asyncio.get_running_loop())
-    opened = _RuntimeThread(path, _on_host_loop(options, host))
+    config = options.get("config") or Config()
+    host = HostLoop(asyncio.get_running_loop(), config.grace_period)
+    if setup is None:  # refuse wrong arguments before anything is opened
+        builder_for(options.get("agent"), options.get("build_agent"))
+    opened = _RuntimeThread(_open_for_host(path, setup, on_host_loop(options, host), host))
     # In another thread: the host's loop must run while the runtime starts and ends.
     runtime = await asyncio.to_thread(opened.enter)
     error: BaseException | None = None
@@ -116,18 +135,14 @@ async def open_runtime_asyncio(
         await _uncancelled(asyncio.to_thread(opened.leave, error))
 
 
-def _on_host_loop(options: RuntimeOptions, host: HostLoop) -> RuntimeOptions:
-    agent, build_agent = options.get("agent"), options.get("build_agent")
-    build = builder_for(agent, build_agent)  # refuses wrong arguments before anything is opened
-    return {
-        **options,
-        "agent": None if agent is None else host_agent(as_agent(agent), host),
-        "build_agent": None if build_agent is None else host_builder(build, host),
-        "hooks": host_hooks(options.get("hooks") or {}, host),
-        "compressor": host_compressor(options.get("compressor"), host),
-        "titler": host_titler(options.get("titler"), host),
-        "adapters": [host_adapter(each, host) for each in options.get("adapters", ())],
-    }
+@asynccontextmanager
+async def _open_for_host(
+    path: str | os.PathLike[str], setup: Setup | None, options: RuntimeOptions, host: HostLoop
+) -> AsyncIterator[Runtime]:
+    """Open a runtime, in its own thread."""
+    HOST_LOOP.set(host)
+    async with open_with_setup(path, setup, options) as runtime:
+        yield runtime
 
 
 async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:
@@ -147,16 +162,14 @@ async def _uncancelled(work: Coroutine[Any, Any, None]) -> None:
 class _RuntimeThread:
     """The portal to the runtime's thread, and the runtime behind it."""
 
-    def __init__(self, path: str | os.PathLike[str], options: RuntimeOptions) -> None:
+    def __init__(self, opening: AbstractAsyncContextManager[Runtime]) -> None:
         self._portals = start_blocking_portal("trio", name="hermes runtime")
-        self._path = path
-        self._options = options
+        self._opening = opening
 
     def enter(self) -> AsyncioRuntime:
-        portal = self._portals.__enter__()
+        portal = self._portal = self._portals.__enter__()
         try:
-            opening = open_runtime(self._path, **self._options)
-            self._runtimes = portal.wrap_async_context_manager(opening)
+            self._runtimes = portal.wrap_async_context_manager(self._opening)
             runtime = self._runtimes.__enter__()
         except BaseException as error:
             self._portals.__exit__(type(error), error, error.__traceback__)
@@ -171,4 +184,6 @@ class _RuntimeThread:
             else:
                 self._runtimes.__exit__(type(error), error, error.__traceback__)
         finally:
+            with contextlib.suppress(RuntimeError):  # the thread has ended already
+                self._portal.call(self._portal.stop, True)  # cancels `run_on_trio`
             self._portals.__exit__(None, None, None)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Unpack
+from typing import TypeVar, Unpack
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -13,10 +13,12 @@ from hermes.actors.admin import Admin
 from hermes.actors.conversation import Conversation
 from hermes.actors.event_bus import EventCallback
 from hermes.actors.runtime import AdapterState, Runtime
-from hermes.embed.proxies import BlockingProxy, BlockingSubscription
-from hermes.embed.trio_host import RuntimeOptions, open_runtime
+from hermes.embed.proxies import BlockingProxy, BlockingSubscription, run_for_host
+from hermes.embed.trio_host import RuntimeOptions, Setup, open_with_setup
 from hermes.embed.verbs import AdapterStateVerbs, AdminVerbs, ConversationVerbs, RuntimeVerbs
 from hermes.messages import Source
+
+R = TypeVar("R")
 
 
 class BlockingConversation(ConversationVerbs, BlockingProxy[Conversation]):
@@ -71,17 +73,32 @@ class BlockingRuntime(RuntimeVerbs, BlockingProxy[Runtime]):
             lambda: self._target.subscribe(session_key, callback=callback, deltas=deltas),
         )
 
+    def run_on_trio(self, function: Callable[[Runtime], Awaitable[R]]) -> R:
+        """Await `function(runtime)` on the runtime's own loop. See `Runtime.run_on_trio`."""
+        return self._call(lambda: run_for_host(self._target, function))
+
 
 @contextmanager
 def start_runtime(
-    path: str | os.PathLike[str], **options: Unpack[RuntimeOptions]
+    path: str | os.PathLike[str],
+    *,
+    setup: Setup | None = None,
+    **options: Unpack[RuntimeOptions],
 ) -> Iterator[BlockingRuntime]:
     """Open a runtime in a separate thread, for a synchronous program. Leaving drains it.
 
-    The options are those of `open_runtime`.
+    The options are those of `open_runtime`; everything runs in the runtime's thread, on Trio.
+    `setup` is for parts that must be opened there, such as `chat_agents`. It is a function that
+    returns an async context manager; that is entered on the runtime's own loop before the runtime
+    opens, and left after it has closed. It yields a dictionary of further options.
+
+    To run code for Trio later, such as the `run` of an adapter, use `BlockingRuntime.run_on_trio`.
+
+    Raises what `open_runtime` raises, and `TypeError` if an option is passed and comes from `setup`
+    as well.
     """
-    with (
-        start_blocking_portal("trio", name="hermes runtime") as portal,
-        portal.wrap_async_context_manager(open_runtime(path, **options)) as runtime,
-    ):
-        yield BlockingRuntime(portal, runtime)
+    with start_blocking_portal("trio", name="hermes runtime") as portal:
+        opening = open_with_setup(path, setup, options)
+        with portal.wrap_async_context_manager(opening) as runtime:
+            yield BlockingRuntime(portal, runtime)
+        portal.call(portal.stop, True)  # cancels `run_on_trio`

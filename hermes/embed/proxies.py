@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar, cast
 
 import anyio
 from anyio.from_thread import BlockingPortal
 
 from hermes.actors.event_bus import Subscription
+from hermes.actors.runtime import Runtime
 from hermes.actors.stream import Stream
-from hermes.messages import Reply
+from hermes.messages import Receipt, Reply
+from hermes.user_code import contained, describe
 
 E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
@@ -57,10 +60,23 @@ class AsyncioProxy(Proxy[T_co]):
         return await asyncio.wrap_future(self._portal.start_task_soon(function))
 
 
+async def run_for_host(runtime: Runtime, function: Callable[[Runtime], Awaitable[R]]) -> R:
+    """Run a function of the host; what it raises is not the runtime's failure."""
+    with contained() as caught:
+        return await runtime.run_on_trio(function)
+    assert caught.error is not None
+    if isinstance(caught.error, Exception):
+        raise caught.error
+    raise RuntimeError(f"raised {describe(caught.error)}") from caught.error
+
+
 class Events(Protocol[E_co]):
     """What `Stream` and `Subscription` have in common."""
 
+    @property
+    def lost(self) -> int: ...
     async def __anext__(self) -> E_co: ...
+    def take_ready(self) -> Sequence[E_co]: ...
     async def aclose(self) -> None: ...
 
 
@@ -68,11 +84,24 @@ S_co = TypeVar("S_co", bound=Events[object], covariant=True)
 
 
 class _Opened(Proxy[Callable[[], S_co]]):
-    """Events that are received from the start of a block."""
+    """Events that are received from the start of a block.
+
+    All events that have arrived cross to the host's thread together. They are put into `_unread`
+    in the runtime's thread, so that a cancelled call takes none of them with it.
+    """
 
     def __init__(self, portal: BlockingPortal, target: Callable[[], S_co]) -> None:
         super().__init__(portal, target)
         self._events: S_co | None = None
+        self._unread: deque[object] = deque()
+        self._lost = 0
+        self._ended = False
+        """Whether the last event of a stream was taken, so that nothing is left to do."""
+
+    @property
+    def lost(self) -> int:
+        """How many events were dropped because the reader fell behind."""
+        return self._lost
 
     def _require_new(self) -> None:
         if self._events is not None:
@@ -83,16 +112,37 @@ class _Opened(Proxy[Callable[[], S_co]]):
         if isinstance(self._events, Stream):
             await self._events.__aenter__()
 
-    async def _next(self: _Opened[Events[E]]) -> E | None:
+    async def _fetch(self) -> bool:
+        """Wait for at least one event and take all that have arrived; False at the end."""
         if self._events is None:
             raise RuntimeError(
                 "enter it before you read it, with the `with` or `async with` statement"
             )
-        return await anext(self._events, None)
+        if self._unread:  # of a call that was cancelled when they had arrived
+            return True
+        try:
+            first = await anext(self._events)
+        except StopAsyncIteration:
+            return False
+        finally:
+            self._lost = self._events.lost
+        self._unread += (first, *self._events.take_ready())
+        self._ended = isinstance(self._events, Stream) and self._events.reply is not None
+        return True
+
+    def _at_end(self) -> bool:
+        return self._ended and not self._unread  # in this order: `_ended` is set last
+
+    def _next(self: _Opened[Events[E]]) -> E:
+        return cast("E", self._unread.popleft())
 
     async def _close(self) -> None:
-        if self._events is not None:
-            await self._events.aclose()
+        if self._events is None:
+            return
+        if isinstance(self._events, Stream):
+            self._unread.clear()
+        await self._events.aclose()
+        self._lost = self._events.lost
 
 
 class BlockingEvents(_Opened[S_co], BlockingProxy[Callable[[], S_co]]):
@@ -102,14 +152,17 @@ class BlockingEvents(_Opened[S_co], BlockingProxy[Callable[[], S_co]]):
         return self
 
     def __next__(self: BlockingEvents[Events[E]]) -> E:
-        event = self._call(self._next)
-        if event is None:
-            raise StopIteration
-        return event
+        while not self._unread:
+            if self._at_end() or not self._call(self._fetch):
+                raise StopIteration
+        return self._next()
 
     def close(self) -> None:
         """Stop receiving, as leaving the `with` block does."""
-        self._call(self._close)
+        if self._ended:
+            self._unread.clear()
+        else:
+            self._call(self._close)
 
     def __enter__(self) -> Self:
         self._require_new()
@@ -136,13 +189,16 @@ class AsyncioEvents(_Opened[S_co], AsyncioProxy[Callable[[], S_co]]):
         return self
 
     async def __anext__(self: AsyncioEvents[Events[E]]) -> E:
-        event = await self._call(self._next)
-        if event is None:
-            raise StopAsyncIteration
-        return event
+        while not self._unread:
+            if self._at_end() or not await self._call(self._fetch):
+                raise StopAsyncIteration
+        return self._next()
 
     async def aclose(self) -> None:
         """Stop receiving, as leaving the `async with` block does."""
+        if self._ended:
+            self._unread.clear()
+            return
         # Frameworks such as Starlette cancel every await of a request whose client has gone.
         with anyio.CancelScope(shield=True):
             await self._call(self._close)
@@ -169,37 +225,32 @@ class BlockingStream(BlockingEvents[Stream]):
     """The events of one message, for a `for` loop. See `hermes.Stream`."""
 
     @property
+    def receipt(self) -> Receipt | None:
+        """The receipt of the message, inside the block."""
+        return None if self._events is None else self._events.receipt
+
+    @property
     def reply(self) -> Reply | None:
         """The reply, after the last event."""
         return None if self._events is None else self._events.reply
-
-    @property
-    def lost(self) -> int:
-        """How many events were dropped because the reader fell behind."""
-        return 0 if self._events is None else self._events.lost
 
 
 class AsyncioStream(AsyncioEvents[Stream]):
     """The events of one message, for an `async for` on the host's loop. See `hermes.Stream`."""
 
     @property
+    def receipt(self) -> Receipt | None:
+        """The receipt of the message, inside the block."""
+        return None if self._events is None else self._events.receipt
+
+    @property
     def reply(self) -> Reply | None:
         """The reply, after the last event."""
         return None if self._events is None else self._events.reply
 
-    @property
-    def lost(self) -> int:
-        """How many events were dropped because the reader fell behind."""
-        return 0 if self._events is None else self._events.lost
-
 
 class BlockingSubscription(BlockingEvents[Subscription]):
     """Events for one subscriber, for a `for` loop. See `hermes.Subscription`."""
-
-    @property
-    def lost(self) -> int:
-        """How many events were lost because the subscriber fell behind."""
-        return 0 if self._events is None else self._events.lost
 
 
 class AsyncioSubscription(AsyncioEvents[Subscription]):
@@ -208,8 +259,3 @@ class AsyncioSubscription(AsyncioEvents[Subscription]):
     Use it with `async with`: it receives events from the start of the block. See
     `hermes.Subscription`.
     """
-
-    @property
-    def lost(self) -> int:
-        """How many events were lost because the subscriber fell behind."""
-        return 0 if self._events is None else self._events.lost

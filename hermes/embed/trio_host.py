@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
-from typing import TypedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TypeAlias, TypedDict
 
 from hermes.actors.admission.access import AccessPolicy
 from hermes.actors.runtime import Runtime, open_actors
@@ -48,6 +48,27 @@ class RuntimeOptions(TypedDict, total=False):
     sweep_interval: float
     open_worker: OpenWorker
     vfs: str | None
+
+
+Setup: TypeAlias = Callable[[], AbstractAsyncContextManager[RuntimeOptions]]
+"""Opens parts of a runtime on its own loop, for the time that it is open; yields options."""
+
+
+@asynccontextmanager
+async def open_with_setup(
+    path: str | os.PathLike[str], setup: Setup | None, options: RuntimeOptions
+) -> AsyncIterator[Runtime]:
+    """Open a runtime with these options and those of `setup`, which is closed after it.
+
+    Raises `TypeError` if both have an option, and what `open_runtime` raises.
+    """
+    async with AsyncExitStack() as stack:
+        if setup is not None:
+            more = await stack.enter_async_context(setup())
+            if twice := sorted(options.keys() & more.keys()):
+                raise TypeError(f"{twice[0]} is both an argument and an option of setup")
+            options = {**options, **more}
+        yield await stack.enter_async_context(open_runtime(path, **options))
 
 
 @asynccontextmanager

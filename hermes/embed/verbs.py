@@ -15,6 +15,7 @@ from hermes.actors.admin import Admin
 from hermes.actors.conversation import Conversation
 from hermes.actors.runtime import AdapterState, Runtime
 from hermes.actors.stream import Stream
+from hermes.embed.asyncio_bridge import set_host_agent
 from hermes.embed.proxies import (
     AsyncioProxy,
     AsyncioStream,
@@ -90,6 +91,7 @@ def _bind(
     def bound(*args: P.args, **kwargs: P.kwargs) -> V:
         return run(lambda: original(*args, **kwargs))
 
+    vars(bound).pop("__signature__", None)  # a copy from the function, with `self`
     return bound
 
 
@@ -99,6 +101,10 @@ class RuntimeVerbs:
     ask: Final = verb(Runtime.ask)
     stream: Final = stream_verb(Runtime.stream)
     submit: Final = verb(Runtime.submit)
+    wait: Final = verb(Runtime.wait)
+    reply_of: Final = verb(Runtime.reply_of)
+    withdraw: Final = verb(Runtime.withdraw)
+    post: Final = verb(Runtime.post)
     is_answered: Final = verb(Runtime.is_answered)
     wait_hooks: Final = verb(Runtime.wait_hooks)
     drain: Final = verb(Runtime.drain)
@@ -114,6 +120,8 @@ class ConversationVerbs(Proxy[Conversation]):
 
     ask: Final = verb(Conversation.ask)
     stream: Final = stream_verb(Conversation.stream)
+    reply_of: Final = verb(Conversation.reply_of)
+    post: Final = verb(Conversation.post)
     steer: Final = verb(Conversation.steer)
     interrupt: Final = verb(Conversation.interrupt)
     retry: Final = verb(Conversation.retry)
@@ -123,7 +131,9 @@ class ConversationVerbs(Proxy[Conversation]):
     undo: Final = verb(Conversation.undo)
     compress: Final = verb(Conversation.compress)
     close: Final = verb(Conversation.close)
-    set_agent: Final = verb(Conversation.set_agent)
+    set_agent: Final = verb(set_host_agent)
+    settings: Final = verb(Conversation.settings)
+    configure: Final = verb(Conversation.configure)
     title: Final = verb(Conversation.title)
     set_title: Final = verb(Conversation.set_title)
     status: Final = verb(Conversation.status)

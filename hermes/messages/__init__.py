@@ -24,9 +24,11 @@ from hermes.messages.inbox import (
     Inbound as Inbound,
     InboxRow as InboxRow,
     InboxState as InboxState,
+    MessageOutcome as MessageOutcome,
     Receipt as Receipt,
     Source as Source,
     WhenBusy as WhenBusy,
+    Withdrawn as Withdrawn,
 )
 from hermes.messages.outbox import (
     InboxReply as InboxReply,
@@ -36,10 +38,17 @@ from hermes.messages.outbox import (
     OutboxStats as OutboxStats,
     StoreStats as StoreStats,
 )
+from hermes.messages.replies import (
+    BuildReason as BuildReason,
+    Reply as Reply,
+    ReplyStatus as ReplyStatus,
+    Usage as Usage,
+)
 from hermes.messages.sessions import (
     RUNTIME_HOLDER as RUNTIME_HOLDER,
     Boundary as Boundary,
     ChangeReason as ChangeReason,
+    ConversationSettings as ConversationSettings,
     ExpiryPolicy as ExpiryPolicy,
     HookEvent as HookEvent,
     Hooks as Hooks,
@@ -64,6 +73,7 @@ from hermes.messages.transcript import (
     Head as Head,
     JsonObject as JsonObject,
     Message as Message,
+    Posted as Posted,
     SearchHit as SearchHit,
     StoredMessage as StoredMessage,
     ToolCall as ToolCall,
@@ -74,17 +84,13 @@ from hermes.messages.turns import (
     AgentSpec as AgentSpec,
     Approval as Approval,
     ApprovalState as ApprovalState,
-    BuildReason as BuildReason,
     Committed as Committed,
     CostTotals as CostTotals,
     Discarded as Discarded,
-    Reply as Reply,
-    ReplyStatus as ReplyStatus,
     RunningTurnInfo as RunningTurnInfo,
     Snapshot as Snapshot,
     Status as Status,
     ToolCallRecord as ToolCallRecord,
     TurnCommit as TurnCommit,
     TurnResult as TurnResult,
-    Usage as Usage,
 )

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from hermes.messages.replies import Reply
 from hermes.messages.sessions import Route
 from hermes.messages.transcript import Head, JsonObject, Message
 from hermes.sanitize import scrub
@@ -27,7 +28,7 @@ class Source(msgspec.Struct, frozen=True):
     user_name: str | None = None
 
 
-class Inbound(msgspec.Struct, frozen=True):
+class Inbound(msgspec.Struct, frozen=True, omit_defaults=True):
     """A message or command as it arrives.
 
     (platform, account, event_id) identifies it for good. If `per_conversation` is set, the
@@ -53,13 +54,15 @@ class Inbound(msgspec.Struct, frozen=True):
     """Whether the event_id is unique only within its conversation. `ask` and `stream` set it: their
     callers choose ids for one conversation, while the ids of a platform are unique everywhere."""
 
+    metadata: JsonObject = msgspec.field(default_factory=dict)
+    """What the host attached: a small mapping of JSON values. It reaches the turn, its events, the
+    hooks, the log and the reply."""
+
     @property
     def identity(self) -> tuple[str, str, str, str]:
         """The unique name of the message, as the store keeps it."""
-        scope = self.session_key if self.per_conversation else ""
-        return (
-            scrub(self.source.platform), scrub(self.source.account), scrub(self.event_id), scope,
-        )  # fmt: skip
+        source, scope = self.source, self.session_key if self.per_conversation else ""
+        return scrub(source.platform), scrub(source.account), scrub(self.event_id), scope
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -88,6 +91,26 @@ class InboxRow(msgspec.Struct, frozen=True):
         return Message(
             "user", text, self.accepted_at, inbound.platform_message_id, parts=inbound.parts
         )
+
+
+class MessageOutcome(msgspec.Struct, frozen=True):
+    """What became of an accepted message."""
+
+    receipt: Receipt
+    identity: tuple[str, str, str, str]
+    """The identity of the message, as `Inbound.identity`."""
+    state: InboxState
+    note: str | None = None
+    """Why it was set aside or withdrawn."""
+    reply: Reply | None = None
+    """The reply; None while it is open, and if an earlier version closed it."""
+
+
+class Withdrawn(msgspec.Struct, frozen=True):
+    """A message that was taken back, and the reply that its callers get."""
+
+    row: InboxRow
+    reply: Reply
 
 
 class Accepted(msgspec.Struct, frozen=True):

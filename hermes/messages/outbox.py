@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from hermes.messages.replies import Reply
 from hermes.messages.transcript import JsonObject
 
 OutboxState: TypeAlias = Literal["pending", "sending", "sent", "dead"]
@@ -48,6 +49,15 @@ class InboxReply(msgspec.Struct, frozen=True, kw_only=True):
     session_key: str
     inbox_ids: Sequence[int]
     outbox: Sequence[Outbound] = ()
+    reply: Reply | None = None
+    """What callers of the last message get, now or later."""
+    dropped: Reply | None = None
+    """What callers of the others get, which the last one cancelled."""
+
+    @property
+    def metadata(self) -> JsonObject:
+        """The metadata of the last message."""
+        return {} if self.reply is None else self.reply.metadata
 
 
 class OutboxStats(msgspec.Struct, frozen=True, kw_only=True):

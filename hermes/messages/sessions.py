@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -126,6 +126,31 @@ class Route(msgspec.Struct, frozen=True):
     notice: str | None
     expires_at: float | None
     last_active: float
+    settings: str | None = None
+    """The `ConversationSettings` as JSON; None if there are none."""
+
+
+class ConversationSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a host has set for one conversation. It is kept in the store.
+
+    An agent is built for its settings: if they change, the next turn gets a new one.
+    """
+
+    agent: str | None = None
+    """The name of the agent that answers, for hosts that have several."""
+    model: str | None = None
+    """The model, instead of the one in the `AgentSpec` of the host."""
+    metadata: Mapping[str, Any] = {}
+    """Other values, which must be JSON."""
+
+    @classmethod
+    def from_json(cls, text: str | None) -> Self:
+        """Return settings as they are stored; None stands for the defaults."""
+        return cls() if text is None else msgspec.json.decode(text, type=cls)
+
+    def to_json(self) -> str:
+        """Return the settings as JSON; equal settings have equal texts."""
+        return msgspec.json.encode(self, order="deterministic").decode()
 
 
 class SessionChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +197,8 @@ class Boundary(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     old_session_id: str | None
     new_session_id: str | None
+    metadata: JsonObject = msgspec.field(default_factory=dict)
+    """The metadata of the message that caused it: a command, or the first one after an expiry."""
 
 
 class Lease(msgspec.Struct, frozen=True):

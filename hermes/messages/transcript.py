@@ -80,6 +80,18 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     duplicate: bool = False
 
 
+class Posted(msgspec.Struct, frozen=True):
+    """A message that the agent sent unasked is on disk."""
+
+    message: StoredMessage
+    before: Head
+    """The state of the transcript before it."""
+    head: Head
+    epoch: int
+    title: str | None = None
+    """The pending title, if the session got it with this message."""
+
+
 class Transcript(msgspec.Struct, frozen=True):
     """The live rows of a session and their head, read in one transaction."""
 

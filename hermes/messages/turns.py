@@ -11,12 +11,10 @@ import attrs
 import msgspec
 
 from hermes.messages.outbox import Outbound
-from hermes.messages.sessions import ExpiryPolicy
+from hermes.messages.replies import BuildReason, Reply, Usage
+from hermes.messages.sessions import ConversationSettings, ExpiryPolicy
 from hermes.messages.transcript import Head, Message, StoredMessage
 
-BuildReason: TypeAlias = Literal["cold", "signature", "foreign-write", "evicted", "abandoned"]
-"""Why an agent was built instead of reused."""
-ReplyStatus: TypeAlias = Literal["complete", "failed", "interrupted", "refused", "command"]
 ApprovalState: TypeAlias = Literal["pending", "approved", "denied", "used", "expired"]
 
 
@@ -34,6 +32,8 @@ class AgentSpec:
     system_prompt: str | None = None
     settings: tuple[tuple[str, str], ...] = ()
     """Other properties that are fixed when an agent is built, such as compression settings."""
+    conversation: ConversationSettings = attrs.field(factory=ConversationSettings, hash=False)
+    """What `Conversation.configure` has set. Hermes adds it to what `agent_spec` returns."""
 
     @functools.cached_property
     def signature(self) -> str:
@@ -45,19 +45,14 @@ class AgentSpec:
         )  # fmt: skip
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
-
-class Usage(msgspec.Struct, frozen=True):
-    """Tokens and cost of one provider call."""
-
-    purpose: str = "turn"
-    model: str | None = None
-    provider: str | None = None
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-    reasoning_tokens: int = 0
-    cost: float | None = None
+    def configured(self, settings: ConversationSettings) -> AgentSpec:
+        """Return the specification for a conversation with these settings."""
+        return attrs.evolve(
+            self,
+            model=settings.model or self.model,
+            settings=(*self.settings, ("conversation", settings.to_json())),
+            conversation=settings,
+        )
 
 
 class CostTotals(msgspec.Struct, frozen=True):
@@ -92,23 +87,6 @@ class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     data: object = None
     """A structured result, as a JSON value. The host finds it in `Reply.data`."""
-
-
-class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reply"):
-    """The outcome of a message: the reply to its sender, and how the turn ended."""
-
-    text: str
-    session_id: str
-    turn_id: int
-    status: ReplyStatus = "complete"
-    usage: tuple[Usage, ...] = ()
-    error: str | None = None
-    build_reason: BuildReason | None = None
-    """Why the agent was built for this turn; None if the cached one was reused."""
-    error_kind: str | None = None
-    """The class name of the error, without its message."""
-    data: object = None
-    """The structured result of the agent, as a JSON value."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -174,6 +152,8 @@ class TurnCommit(msgspec.Struct, frozen=True, kw_only=True):
     """Take back this message and all after it, up to `upto`, before the rows are added."""
     policy: ExpiryPolicy | None = None
     """When the conversation expires, counted from now."""
+    reply: Reply | None = None
+    """What callers of these messages get, now or later."""
 
 
 class Committed(msgspec.Struct, frozen=True):

@@ -29,10 +29,10 @@ from hermes.protocols.agent import (
     TitleRequest as TitleRequest,
     Turn as Turn,
 )
+from hermes.protocols.inbox import InboxStore as InboxStore
 from hermes.protocols.records import AccessStore as AccessStore, ToolRecords as ToolRecords
 from hermes.protocols.store import (
     CompressionStore as CompressionStore,
-    InboxStore as InboxStore,
     OutboxStore as OutboxStore,
     SessionStoreVerbs as SessionStoreVerbs,
     Store as Store,

@@ -10,7 +10,9 @@ import msgspec
 from hermes.events import AgentEvent
 from hermes.messages import (
     AgentSpec,
+    ConversationSettings,
     CostTotals,
+    JsonObject,
     Message,
     SearchHit,
     Source,
@@ -22,7 +24,8 @@ from hermes.protocols.records import ToolRecords
 
 Hook: TypeAlias = Callable[..., Any]
 """Called by keyword with `session_id` and `platform`, and with `reason`, `boundary_id`,
-`old_session_id`, `new_session_id` or `transcript` if it has parameters of these names."""
+`old_session_id`, `new_session_id`, `metadata` or `transcript` if it has parameters of these
+names."""
 
 
 class Turn(Protocol):
@@ -47,6 +50,16 @@ class Turn(Protocol):
     @property
     def source(self) -> Source:
         """Where the first message of the turn came from."""
+        ...
+
+    @property
+    def settings(self) -> ConversationSettings:
+        """The settings of the conversation when the turn began, see `Conversation.configure`."""
+        ...
+
+    @property
+    def metadata(self) -> JsonObject:
+        """The metadata of the messages; if several have the same name, that of the last counts."""
         ...
 
     @property
@@ -150,7 +163,10 @@ class SupportsAbandon(Protocol):
 
 @runtime_checkable
 class RunsOnTrio(Protocol):
-    """An agent, compressor or titler that runs on Trio even if the host is on asyncio."""
+    """A part that runs on Trio, the runtime's own loop, even if the host is on asyncio.
+
+    Agents, compressors, titlers and adapters may set it.
+    """
 
     @property
     def on_trio(self) -> bool:

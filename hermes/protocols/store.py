@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
+
+from msgspec import UNSET, UnsetType
 
 from hermes.errors import StoreFailed
 from hermes.messages import (
     Accepted,
-    Committed,
+    ConversationSettings,
     CostTotals,
-    Discarded,
-    ExpiryPolicy,
     Head,
-    Inbound,
     InboxReply,
-    InboxRow,
     Lease,
     OutboxRow,
     Rotated,
@@ -31,48 +29,10 @@ from hermes.messages import (
     StoreStats,
     Title,
     Transcript,
-    TurnCommit,
     Usage,
 )
+from hermes.protocols.inbox import InboxStore
 from hermes.protocols.records import AccessStore, ToolRecords
-
-
-class InboxStore(Protocol):
-    """Accepted messages and the turns that finish them."""
-
-    def accept(
-        self, inbound: Inbound, *, policy: ExpiryPolicy = ..., max_queued: int = ...
-    ) -> Awaitable[Accepted]:
-        """Store an inbound message. Raises `Overloaded` if too many of its key are open."""
-        ...
-
-    def commit_turn(self, turn: TurnCommit) -> Awaitable[Committed | Discarded]:
-        """Store a finished turn, or discard it if its session changed underneath it."""
-        ...
-
-    def answer(self, answer: InboxReply | None) -> Awaitable[None]:
-        """Close inbox rows without a turn and store the replies to their senders."""
-        ...
-
-    def open_inbox(
-        self, session_key: str | None = None, *, after: int = 0, limit: int = 1000
-    ) -> Awaitable[list[InboxRow]]:
-        """Return accepted messages without a finished turn, in inbox order."""
-        ...
-
-    def waiting_keys(self, after: int = 0, limit: int = 1000) -> Awaitable[list[tuple[str, int]]]:
-        """Return the keys with open messages, each with the id of its first one."""
-        ...
-
-    def start_inbox(self, inbox_ids: Sequence[int]) -> Awaitable[None]:
-        """Count one more attempt for each of these rows."""
-        ...
-
-    def park_inbox(
-        self, inbox_ids: Sequence[int], note: str, *, answer: InboxReply | None = None
-    ) -> Awaitable[int]:
-        """Set rows aside that cannot be finished. Returns how many."""
-        ...
 
 
 class OutboxStore(Protocol):
@@ -184,6 +144,10 @@ class TranscriptStore(Protocol):
 class SessionStoreVerbs(Protocol):
     """Sessions, their titles, and the routes of session_keys."""
 
+    def get_route(self, session_key: str) -> Awaitable[Route | None]:
+        """Return the route of a key."""
+        ...
+
     def route_head(self, session_key: str) -> Awaitable[tuple[Route, Head] | None]:
         """Return the route of a key, and the head of the tip of its session."""
         ...
@@ -285,6 +249,17 @@ class SessionStoreVerbs(Protocol):
 
     def set_title(self, session_key: str, title: str | None) -> Awaitable[tuple[str, Title]]:
         """Set the title of a conversation. Returns its session, and the title as stored."""
+        ...
+
+    def configure(
+        self,
+        session_key: str,
+        *,
+        agent: str | UnsetType | None = UNSET,
+        model: str | UnsetType | None = UNSET,
+        metadata: Mapping[str, Any] | UnsetType | None = UNSET,
+    ) -> Awaitable[ConversationSettings]:
+        """Change the settings of a conversation. Returns all of them."""
         ...
 
 

@@ -131,6 +131,7 @@ def configure(*, form: LogForm, level: str, secrets: Sequence[str], stream: IO[s
     common: list[Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
+        structlog.stdlib.ExtraAdder(allow=("metadata",)),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     render: Processor = _render_text if form == "text" else structlog.processors.JSONRenderer()
@@ -202,7 +203,7 @@ class _SanitizeValues:
     def __call__(self, _logger: WrappedLogger, _name: str, values: EventDict) -> EventDict:
         exc_info = values.pop("exc_info", None)
         values.pop("stack_info", None)
-        clean: EventDict = {key: self._value(value) for key, value in values.items()}
+        clean: EventDict = {key: self._value(value) for key, value in values.items() if value != {}}
         if (error := _exception(exc_info)) is not None:
             text = self._redactor(format_exception(error))  # before half a secret is cut off
             lines = sanitize(_shorten(text, MAX_TRACEBACK)).expandtabs().splitlines()
@@ -214,6 +215,8 @@ class _SanitizeValues:
             return value
         if isinstance(value, list | tuple | set | frozenset):
             return [self._value(each) for each in value]
+        if isinstance(value, dict):
+            return {self._value(str(name)): self._value(each) for name, each in value.items()}
         return one_line(_shorten(self._redactor(str(value)), MAX_VALUE))
 
 
@@ -229,9 +232,18 @@ def _render_text(_logger: WrappedLogger, _name: str, values: EventDict) -> str:
     """Render a line as text: time, level, logger, event, and then `name=value` pairs."""
     exception = values.pop("exception", None)
     head = [str(values.pop(name, "")) for name in ("timestamp", "level", "logger", "event")]
-    pairs = [f"{name}={_quoted(value)}" for name, value in values.items()]
+    pairs = [f"{name}={_quoted(value)}" for name, value in _flat(values)]
     line = " ".join([*head, *pairs])
     return line if exception is None else f"{line}\n{exception}"
+
+
+def _flat(values: EventDict) -> Iterator[tuple[str, object]]:
+    """Yield names and values; those of a dict as `name.key`."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat({f"{name}.{key}": each for key, each in value.items()})
+        else:
+            yield name, value
 
 
 def _quoted(value: object) -> str:

@@ -17,6 +17,7 @@ from hermes.actors.runtime import Runtime
 from hermes.background import open_background
 from hermes.events import (
     Envelope,
+    MessagePosted,
     Notice,
     SessionMoved,
     Steered,
@@ -105,6 +106,8 @@ class TurnLog:
                 self._log_event("notice", **ids)
             case SessionMoved(old, new, reason):
                 self._log_event("session moved", **ids, old=old, new=new, reason=reason)
+            case MessagePosted(session_id, _):
+                self._log_event("message posted", **ids, session_id=session_id)
             case TitleChanged(session_id, _):
                 self._log_event("title changed", **ids, session_id=session_id)
 
@@ -126,6 +129,7 @@ class TurnLog:
             status=reply.status,
             **({} if turn is None else _turn_values(turn, reply)),
             **({} if reply.error_kind is None else {"error": reply.error_kind}),
+            **({"metadata": reply.metadata} if reply.metadata else {}),
         )
 
 

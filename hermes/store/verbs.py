@@ -33,7 +33,7 @@ from hermes.store.conversations import (
     usage,
 )
 from hermes.store.maintenance import cleanup, stats, transfer
-from hermes.store.records import access, key_value, tool_records
+from hermes.store.records import access, key_value, settings, tool_records
 from hermes.store.transaction import Transaction, Work
 
 P = ParamSpec("P")
@@ -225,6 +225,7 @@ class StoreVerbs:
     find: Final = reads(listing.find)
     new_session: Final = writes(routes.new_session)
     close_session: Final = writes(routes.close)
+    configure: Final = writes(settings.configure)
     finalize: Final = writes(routes.finalize)
     switch: Final = writes(routes.switch)
     get_title: Final = reads(titles.get_title)
@@ -239,6 +240,11 @@ class StoreVerbs:
     waiting_keys: Final = reads(inbox.waiting_keys)
     start_inbox: Final = writes(inbox.start_inbox)
     park_inbox: Final = writes(inbox.park_inbox)
+    withdraw: Final = writes(inbox.withdraw)
+    post: Final = writes(turns.post)
+    last_source: Final = browses(turns.last_source)
+    get_outcome: Final = reads(inbox.get_outcome)
+    find_event: Final = reads(inbox.find_event)
     answer: Final = writes(inbox.close)
 
     begin_once: Final = writes(tool_records.begin_once)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import ClassVar
 
 import attrs
 import trio
@@ -19,6 +20,7 @@ from hermes.protocols import (
     HasAccount,
     HasLimit,
     HasLocal,
+    RunsOnTrio,
     Summary,
     SummaryRequest,
     SupportsAclose,
@@ -30,13 +32,14 @@ Step = str | AgentEvent | TurnResult | BaseException | Callable[[Turn], Awaitabl
 
 
 @attrs.define
-class ScriptedAgent(Agent, SupportsAclose):
+class ScriptedAgent(Agent, SupportsAclose, RunsOnTrio):
     """An agent that answers from a script, one entry for each turn, and then echoes its input.
 
     An entry is a text, a `TurnResult`, an exception to raise, a coroutine function that is called
     with the turn, or a list of these and of events to emit.
     """
 
+    on_trio: ClassVar[bool] = True
     script: Sequence[Step | Sequence[Step]] = ()
     delay: float = 0.0
     """Seconds before each step."""
@@ -126,9 +129,10 @@ class RecordingHook:
 
 
 @attrs.define
-class DeterministicCompressor(Compressor):
+class DeterministicCompressor(Compressor, RunsOnTrio):
     """A compressor without a model; the same messages always get the same summary."""
 
+    on_trio: ClassVar[bool] = True
     delay: float = 0.0
     """Seconds that a summary takes."""
     error: Exception | None = None
@@ -149,9 +153,10 @@ class DeterministicCompressor(Compressor):
 
 
 @attrs.define
-class MemoryAdapter(Adapter, HasLimit, HasAccount, HasLocal):
+class MemoryAdapter(Adapter, HasLimit, HasAccount, HasLocal, RunsOnTrio):
     """An adapter that keeps messages in memory."""
 
+    on_trio: ClassVar[bool] = True
     platform: str = "memory"
     sent: list[OutboxRow] = attrs.Factory(list)
     """The messages that were sent, in order."""
@@ -183,7 +188,7 @@ class MemoryAdapter(Adapter, HasLimit, HasAccount, HasLocal):
         return [str(row.body["text"]) for row in self.sent]
 
     async def wait_sent(self, number: int) -> None:
-        """Wait until at least `number` messages were sent."""
+        """Wait on Trio until at least `number` messages were sent."""
         while len(self.sent) < number:
             self._arrived = trio.Event()
             await self._arrived.wait()

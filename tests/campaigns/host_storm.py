@@ -55,6 +55,8 @@ CONFIG = Config(
     max_queued=1_000_000,
     drain_timeout=600,
     max_attempts=10_000,
+    max_agents=8,
+    transcript_bytes=20_000,
     compression=CompressionConfig(window=400, max_output=0, share=0.5, tail_share=0.2),
 )
 FAULTS = ("raise", "group", "exit", "leak", "slow", "stubborn")

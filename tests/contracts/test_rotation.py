@@ -209,6 +209,23 @@ def test_without_a_lease_table_compression_still_works(store, talk, sql):
     assert lease == Lease("p", "me", 1)
 
 
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "session_id TEXT PRIMARY KEY, holder TEXT, token TEXT, expires TEXT, ttl TEXT",
+        "session_id TEXT PRIMARY KEY, expires REAL, ttl REAL",
+        "name TEXT",
+    ],
+)
+def test_with_a_lease_table_of_another_shape_compression_still_works(store, talk, sql, columns):
+    lease = store.acquire_lease("p", "me")
+    sql("DROP TABLE leases")
+    sql(f"CREATE TABLE leases ({columns})")
+    if "token TEXT" in columns:
+        lease = store.acquire_lease("p", "me")
+    assert isinstance(store.rotate(replace(talk, lease=lease)), Rotated)
+
+
 def test_a_branch_is_a_complete_copy(store, talk):
     call = ToolCall("1", "clock")
     store.append_message(

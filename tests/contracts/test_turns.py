@@ -24,6 +24,7 @@ from hermes.messages import (
     Usage,
 )
 from hermes.store import Rotation
+from hermes.store.conversations import routes
 
 PAIR = (Message("user", "hi"), Message("assistant", "yo"))
 IDLE = ExpiryPolicy(mode="idle", idle_minutes=10)
@@ -342,6 +343,44 @@ def test_an_agent_cannot_move_to_another_conversation(store):
         store.commit_turn(turn(accepted, rotated_to="foreign"))
     assert open_ids(store) == [accepted.receipt.inbox_id]
     assert store.get_session(accepted.receipt.session_id) is None
+
+
+def test_an_agent_cannot_move_to_a_session_that_another_key_has_reserved(store):
+    reserved = store.accept(inbound("e2", key="other")).receipt.session_id
+    accepted = store.accept(inbound())
+    with pytest.raises(NotInLineage, match="another conversation"):
+        store.commit_turn(turn(accepted, rotated_to=reserved))
+    assert store.get_session(reserved) is None
+
+
+def test_a_rotation_by_the_agent_takes_the_rows_of_other_writers_with_it(store):
+    first = store.accept(inbound())
+    store.commit_turn(turn(first))
+    accepted = store.accept(inbound("e2"))
+    session_id = accepted.receipt.session_id
+    seen = store.load(session_id).messages[-1].id
+    store.append_message(session_id, "user", "theirs")
+    done = store.commit_turn(turn(accepted, rotated_to="own-child", upto=seen))
+    assert done.foreign
+    assert texts(store, "own-child") == ["theirs", "hi", "yo"]
+
+
+def test_a_conversation_with_open_messages_does_not_expire(store, world):
+    first = store.accept(inbound("e1"), policy=IDLE)
+    store.commit_turn(turn(first, policy=IDLE))
+    waiting = store.accept(inbound("e2"), policy=IDLE)
+    world.pass_time(3600)
+    assert store.sweep_expired() == []
+    late = store.accept(inbound("e3"), policy=IDLE)
+    assert (late.expired, late.receipt.session_id) == (None, waiting.receipt.session_id)
+
+
+def test_a_route_that_has_moved_since_it_was_found_overdue_does_not_expire(store, world):
+    first = store.accept(inbound("e1"), policy=IDLE)
+    done = store.commit_turn(turn(first, policy=IDLE))
+    world.pass_time(3600)
+    assert store.transact(lambda tx: routes.expire(tx, "k", done.epoch - 1)) is None
+    assert store.transact(lambda tx: routes.expire(tx, "k", done.epoch)) == done.head.session_id
 
 
 def test_attempts_are_counted_without_a_separate_request(store):

@@ -10,6 +10,7 @@ import pytest
 from bench.harness.benchmark import run_cells
 from bench.harness.driver import Run
 from bench.harness.process import DriverFailed, open_drivers
+from bench.hosts import benchmark as hosts
 from bench.runtime import benchmark as runtime
 from bench.runtime.ours import check_rows
 from bench.store import benchmark as store
@@ -22,13 +23,18 @@ TINY_STORE = attrs.evolve(
     store.QUICK, seconds=0.02, repetitions=1, stored=200, transcript=20, sessions=20,
     sized=200,
 )  # fmt: skip
+TINY_HOSTS = attrs.evolve(hosts.QUICK, repetitions=1, streams=2, pieces=20)
 PEERS = "Pykka|xoscar|autogen|hermes|openai|langgraph"
 
 
 @pytest.mark.parametrize(
     ("module", "benchmark", "plan"),
-    [(runtime, runtime.RUNTIME, TINY_RUNTIME), (store, store.STORE, TINY_STORE)],
-    ids=["runtime", "store"],
+    [
+        (runtime, runtime.RUNTIME, TINY_RUNTIME),
+        (store, store.STORE, TINY_STORE),
+        (hosts, hosts.HOSTS, TINY_HOSTS),
+    ],
+    ids=["runtime", "store", "hosts"],
 )
 def test_without_peers_everything_of_ours_is_measured(tmp_path, module, benchmark, plan):
     ours = {name: each for name, each in benchmark.modules.items() if "peers" not in each}

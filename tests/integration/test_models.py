@@ -72,6 +72,20 @@ async def test_a_model_answers_with_the_help_of_tools(start, protocol):
     assert again.build_reason is None
 
 
+async def test_a_conversation_may_have_a_model_of_its_own(start, protocol):
+    async with (
+        open_model() as model,
+        chat_agents(endpoint(model, protocol), protocol=protocol) as agents,
+        start(build_agent=agents.build, agent_spec=agents.agent_spec) as runtime,
+    ):
+        await runtime.ask("k", "hello")
+        await runtime.conversation("k").configure(model="large")
+        reply = await runtime.ask("k", "hello")
+        await runtime.ask("other", "hello")
+    assert reply.build_reason == "signature"
+    assert [request.json["model"] for request in model.requests] == ["m", "large", "m"]
+
+
 async def test_earlier_prompts_are_read_from_the_cache(start, protocol):
     system = "You are kind. " * 500
     async with (

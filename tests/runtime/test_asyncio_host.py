@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 import hermes
-from hermes.embed import open_runtime_asyncio
+from hermes.actors.event_bus import MAX_BUFFERED
+from hermes.embed import AsyncioRuntime, open_runtime_asyncio
 from hermes.errors import RetryAfter, TurnClosed
-from hermes.events import TextDelta
+from hermes.events import Notice, TextDelta, ToolFinished, ToolStarted, TurnEnded, TurnStarted
 from hermes.messages import Inbound, OutboxRow
 from hermes.protocols import Summary
 
@@ -275,6 +278,305 @@ def test_a_shared_agent_is_closed_once_if_the_block_fails(path):
                 await runtime.ask("k", "hello")
                 raise ZeroDivisionError
         assert agent.closed == 1
+
+    asyncio.run(main())
+
+
+# Agents that ignore cancellation
+
+
+class Deaf:
+    """An agent that goes on when it is cancelled, until it is released."""
+
+    def __init__(self):
+        self.running = self.closed = 0
+        self.begun, self.release, self.was_closed = (asyncio.Event() for _ in range(3))
+        self.refused = []
+
+    async def run(self, turn):
+        self.running += 1
+        assert self.running == 1 or turn.text != "own", "used twice at once"
+        assert not self.closed
+        try:
+            if turn.text == "hang":
+                self.begun.set()
+                await self.hang()
+                for late in (lambda: turn.emit(TextDelta("late")), turn.steered):
+                    with pytest.raises(TurnClosed) as refused:
+                        late()
+                    self.refused.append(str(refused.value))
+            return hermes.TurnResult(text=f"echo: {turn.text}")
+        finally:
+            self.running -= 1
+
+    async def hang(self):
+        while not self.release.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.release.wait()
+
+    async def aclose(self):
+        assert not self.running, "closed under a turn"
+        self.closed += 1
+        self.was_closed.set()
+
+
+IMPATIENT = hermes.Config(grace_period=0)
+
+
+def run_with(make, main):
+    """Run a program with an agent, which is released at the end even if the program fails."""
+
+    async def run():
+        agent = make()
+        try:
+            await main(agent)
+        finally:
+            agent.release.set()
+
+    asyncio.run(run())
+
+
+def test_an_agent_that_does_not_stop_is_abandoned_and_closed_after_its_turn(path):
+    async def main(first):
+        second = Deaf()
+        agents = iter([first, second])
+
+        def build(spec):
+            return next(agents)
+
+        async with open_runtime_asyncio(path, build_agent=build, config=IMPATIENT) as runtime:
+            chat = runtime.conversation("k")
+            caller = asyncio.create_task(chat.ask("hang"))
+            await first.begun.wait()
+            assert await chat.interrupt()
+            assert (await caller).status == "interrupted"
+            reply = await chat.ask("own")
+            assert (reply.text, reply.build_reason) == ("echo: own", "abandoned")
+            assert (await chat.ask("own")).build_reason is None
+            assert (first.running, first.closed) == (1, 0)
+            first.release.set()
+            await first.was_closed.wait()
+            assert len(first.refused) == 2
+            texts = [row.content for row in await chat.history()]
+            assert texts == ["hang", *["own", "echo: own"] * 2]
+        assert (first.closed, second.closed) == (1, 1)
+
+    run_with(Deaf, main)
+
+
+def test_a_shared_agent_that_does_not_stop_is_abandoned_by_one_conversation(path):
+    async def main(agent):
+        async with open_runtime_asyncio(path, agent=agent, config=IMPATIENT) as runtime:
+            async with runtime.subscribe(deltas=False) as events:
+                caller = asyncio.create_task(runtime.ask("k", "hang"))
+                await agent.begun.wait()
+                assert await runtime.conversation("k").interrupt()
+                assert (await caller).status == "interrupted"
+                assert (await runtime.ask("other", "hello")).build_reason == "cold"
+                assert (await runtime.ask("k", "hello")).build_reason == "abandoned"
+                assert (await runtime.ask("k", "hello")).build_reason is None
+                await events.aclose()
+                notices = [e.session_key async for e in events if isinstance(e.event, Notice)]
+            assert notices == ["k"]
+        assert (agent.running, agent.closed) == (1, 0)
+        agent.release.set()
+        await agent.was_closed.wait()
+        assert agent.closed == 1
+
+    run_with(Deaf, main)
+
+
+def test_an_agent_that_fails_to_close_after_its_abandoned_turn_is_logged(path, caplog):
+    class FailsToClose(Deaf):
+        async def aclose(self):
+            await super().aclose()
+            raise OSError("not now")
+
+    async def main(agent):
+        with pytest.raises(ZeroDivisionError):
+            async with open_runtime_asyncio(path, agent=agent, config=IMPATIENT) as runtime:
+                await runtime.submit(Inbound("k", "e", "hang"))
+                await agent.begun.wait()
+                raise ZeroDivisionError
+        agent.release.set()
+        await agent.was_closed.wait()
+
+    run_with(FailsToClose, main)
+    assert "an agent failed to close" in caplog.text
+
+
+def test_an_abandoned_agent_is_refused_if_the_host_sets_it_again(path):
+    async def main(agent):
+        async with open_runtime_asyncio(path, agent=echo, config=IMPATIENT) as runtime:
+            chat = runtime.conversation("k")
+            await chat.ask("hello")
+            snapshot = await chat.snapshot()
+            await chat.set_agent(replace(snapshot, agent=agent))
+            assert (await chat.ask("own")).text == "echo: own"
+            again = await chat.snapshot()
+            await chat.set_agent(replace(again, agent=agent))  # the same one: it is not closed
+            assert (await chat.ask("own")).text == "echo: own"
+            caller = asyncio.create_task(chat.ask("hang"))
+            await agent.begun.wait()
+            await chat.interrupt()
+            assert (await caller).status == "interrupted"
+            await chat.set_agent(replace(again, message_count=None))
+            refused = await chat.ask("own")
+            assert (refused.status, agent.closed) == ("failed", 0)
+            assert "no new turn starts until one of them ends" in refused.error
+            agent.release.set()
+            await agent.was_closed.wait()
+        assert agent.closed == 1
+
+    run_with(Deaf, main)
+
+
+def test_an_event_that_cannot_be_redacted_fails_its_turn_only(path):
+    def redact(text):
+        if text == "secret":
+            raise ValueError("cannot redact this")
+        return text
+
+    async def reply(turn):
+        turn.emit(ToolFinished("c", turn.text))
+        return "done"
+
+    async def main():
+        async with open_runtime_asyncio(path, agent=reply, redact=redact) as runtime:
+            assert (await runtime.ask("k", "secret")).status == "failed"
+            assert (await runtime.ask("k", "hello")).text == "done"
+
+    asyncio.run(main())
+
+
+# Crossings between the threads
+
+
+class CountingPortal:
+    """Counts the calls into the runtime's thread."""
+
+    def __init__(self, portal):
+        self.portal = portal
+        self.calls = 0
+
+    def start_task_soon(self, function):
+        self.calls += 1
+        return self.portal.start_task_soon(function)
+
+
+PIECES = [f"{number} " for number in range(200)]
+
+
+async def pieces(turn):
+    for piece in PIECES:
+        turn.emit(TextDelta(piece))
+    return "".join(PIECES)
+
+
+def test_events_that_have_arrived_cross_together(path):
+    async def main():
+        async with open_runtime_asyncio(path, agent=pieces) as runtime:
+            portal = CountingPortal(runtime._portal)
+            counted = AsyncioRuntime(portal, runtime._target)
+            ended = asyncio.Event()
+
+            def on_event(envelope):
+                if isinstance(envelope.event, TurnEnded):
+                    ended.set()
+
+            async with (
+                counted.subscribe("k") as events,
+                runtime.subscribe(callback=on_event),
+                counted.stream("k", "hello") as stream,
+            ):
+                await ended.wait()
+                before = portal.calls
+                started, *middle, last = [event async for event in stream]
+                assert portal.calls - before == 2  # all but the last event, and the last
+                assert (type(started), type(last)) == (TurnStarted, TurnEnded)
+                assert "".join(event.text for event in middle) == "".join(PIECES)
+                await stream.aclose()
+                assert portal.calls - before == 2
+                await events.aclose()
+                before = portal.calls
+                received = [each.event async for each in events]
+                assert portal.calls - before == 2
+            texts = [event.text for event in received if isinstance(event, TextDelta)]
+            assert "".join(texts) == "".join(PIECES)
+            assert isinstance(received[-1], TurnEnded)
+
+    asyncio.run(main())
+
+
+def test_a_reader_that_is_cancelled_again_and_again_misses_nothing(path):
+    async def slowly(turn):
+        for piece in PIECES:
+            turn.emit(TextDelta(piece))
+            await asyncio.sleep(0.0005)
+        return "done"
+
+    async def main():
+        texts, timeouts = [], 0
+        async with (
+            open_runtime_asyncio(path, agent=slowly) as runtime,
+            runtime.stream("k", "hello") as stream,
+        ):
+            while stream.reply is None:
+                try:
+                    event = await asyncio.wait_for(anext(stream), 0.0005)
+                except TimeoutError:
+                    timeouts += 1
+                    continue
+                if isinstance(event, TextDelta):
+                    texts.append(event.text)
+        assert "".join(texts) == "".join(PIECES)
+        assert timeouts
+
+    asyncio.run(main())
+
+
+def test_events_that_were_not_read_when_a_stream_is_left_are_gone(path):
+    async def main():
+        ended = asyncio.Event()
+
+        def on_event(envelope):
+            if isinstance(envelope.event, TurnEnded):
+                ended.set()
+
+        async with open_runtime_asyncio(path, agent=pieces) as runtime:
+            async with runtime.subscribe(callback=on_event), runtime.stream("k", "hi") as stream:
+                await ended.wait()
+                await anext(stream)
+                assert stream.reply is None
+            with pytest.raises(StopAsyncIteration):
+                await anext(stream)
+            assert stream.reply is None
+
+    asyncio.run(main())
+
+
+def test_a_subscription_says_how_many_events_were_lost(path):
+    number = 1500
+
+    async def call_tools(turn):
+        for each in range(number):
+            turn.emit(ToolStarted(hermes.ToolCall(f"c{each}", "tool", "{}")))
+        return "done"
+
+    async def main():
+        async with (
+            open_runtime_asyncio(path, agent=call_tools) as runtime,
+            runtime.subscribe("k") as events,
+        ):
+            await runtime.ask("k", "hello")
+            assert events.lost == 0  # nothing was read yet
+            received = [await anext(events)]
+            assert events.lost == 2 + number - MAX_BUFFERED
+            async for each in events:
+                received.append(each)
+                if isinstance(each.event, TurnEnded):
+                    break
+            assert len(received) == MAX_BUFFERED
 
     asyncio.run(main())
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hermes.embed import start_runtime
+from hermes.embed import BlockingRuntime, start_runtime
 from hermes.errors import Draining, UnknownSession
-from hermes.events import TurnEnded
+from hermes.events import TextDelta, TurnEnded
 from hermes.store import SessionStore
 
 
@@ -41,6 +42,41 @@ def test_a_script_reads_a_stream_and_may_leave_it(path):
         with runtime.stream("k", "two") as stream:
             next(stream)
         assert runtime.ask("k", "three").text.endswith("three")
+
+
+class CountingPortal:
+    """Counts the calls into the runtime's thread."""
+
+    def __init__(self, portal):
+        self.portal = portal
+        self.calls = 0
+
+    def start_task_soon(self, function):
+        self.calls += 1
+        return self.portal.start_task_soon(function)
+
+
+def test_events_that_have_arrived_cross_together(path):
+    pieces, ended = [f"{number} " for number in range(200)], threading.Event()
+
+    async def speak(turn):
+        for piece in pieces:
+            turn.emit(TextDelta(piece))
+        return "done"
+
+    def on_event(envelope):
+        if isinstance(envelope.event, TurnEnded):
+            ended.set()
+
+    with start_runtime(path, agent=speak) as runtime:
+        portal = CountingPortal(runtime._portal)
+        counted = BlockingRuntime(portal, runtime._target)
+        with runtime.subscribe(callback=on_event), counted.stream("k", "hello") as stream:
+            ended.wait()
+            before = portal.calls
+            texts = [event.text for event in stream if isinstance(event, TextDelta)]
+        assert "".join(texts) == "".join(pieces)
+        assert portal.calls - before == 2
 
 
 def test_errors_are_raised_in_the_script_unchanged(path):

@@ -166,6 +166,4 @@ async def test_transcripts_of_conversations_that_ended_do_not_count(start):
         await ask(runtime, "ended", "x" * 20_000)
         runtime.admin.passivate()
         await ask(runtime, "a", "x" * 20_000)
-        before = await bytes_of(runtime)
-        await ask(runtime, "b", "hello")
-        assert await bytes_of(runtime) > before
+        assert await bytes_of(runtime) > 40_000

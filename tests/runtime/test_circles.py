@@ -15,7 +15,7 @@ pytestmark = with_threads
 class Relay:
     """An agent that asks other conversations, in the way that `how` says.
 
-    The text "b c" asks b to ask c. The reply names everybody who was asked.
+    The text "b c" asks b to ask c; "." asks nobody. The reply names everybody who was asked.
     """
 
     def __init__(self, how="ask"):
@@ -24,12 +24,12 @@ class Relay:
 
     async def run(self, turn):
         target, _, rest = turn.text.partition(" ")
-        if not target:
+        if target == ".":
             return turn.session_key
         if self.how == "ask":
-            reply = await self.runtime.ask(target, rest)
+            reply = await self.runtime.ask(target, rest or ".")
         else:
-            async with self.runtime.stream(target, rest) as stream:
+            async with self.runtime.stream(target, rest or ".") as stream:
                 async for _ in stream:
                     pass
             reply = stream.reply
@@ -57,7 +57,7 @@ async def test_a_circle_is_refused_and_named(start, relay, first, text, circle):
                 reply.error or reply.text
             )
             for key in "abc":  # nobody is left waiting
-                assert (await relay.runtime.ask(key, "")).text == key
+                assert (await relay.runtime.ask(key, ".")).text == key
 
 
 async def test_a_conversation_cannot_ask_itself(start, relay):

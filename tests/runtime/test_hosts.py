@@ -69,8 +69,9 @@ def test_the_options_are_the_keyword_arguments_of_open_runtime():
     assert typing.get_type_hints(RuntimeOptions) == hints
     assert RuntimeOptions.__required_keys__ == frozenset()
     for host in (start_runtime, open_runtime_asyncio):
-        path, options = parameters(host)
-        assert (path.name, options.kind) == ("path", inspect.Parameter.VAR_KEYWORD)
+        path, setup, options = parameters(host)
+        assert (path.name, setup.name) == ("path", "setup")
+        assert options.kind == inspect.Parameter.VAR_KEYWORD
 
 
 # The same agents

@@ -6,10 +6,8 @@ import pytest
 
 from hermes import Config, Inbound, Source
 from hermes.errors import Overloaded
-from hermes.testing import (
-    MemoryAdapter,
-    texts_of,
-)
+from hermes.messages import Accepted, Receipt
+from hermes.testing import MemoryAdapter, inspect, texts_of
 from tests.support.held_turns import held_runtime
 from tests.support.runtime import with_threads
 
@@ -40,6 +38,21 @@ async def test_queued_messages_become_one_turn_in_inbox_order(start):
         assert (await first.wait()).text == "answer 0"
     assert len(replies) == 40
     assert {(reply.text, reply.turn_id) for reply in replies} == {("answer 1", 2)}
+
+
+async def test_a_message_that_is_delivered_twice_is_answered_once(start):
+    """An actor may read a message from the store before the store hands it over."""
+    async with held_runtime(start) as here:
+        await here.send("one")
+        await here.agent.wait_started()
+        await here.send("two")
+        [row] = (await here.store.open_inbox("k"))[1:]
+        route, head = await here.store.route_head("k")
+        receipt = Receipt(row.inbox_id, "k", route.session_id, route.epoch, row.accepted_at)
+        inspect(here.runtime).deliver(Accepted(receipt, head, row.inbound, route=route))
+        here.agent.release(0, 1)
+        await here.agent.wait_started(1)
+        assert here.agent.inputs() == [["one"], ["two"]]
 
 
 async def test_the_next_turn_has_the_first_in_its_history(start):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 from typing import assert_type
 
 import attrs
@@ -12,6 +13,7 @@ from hermes.agents import Endpoint, Secret, chat_agents, tool
 from hermes.embed import (
     AsyncioStream,
     BlockingStream,
+    RuntimeOptions,
     open_runtime_asyncio,
     start_runtime,
 )
@@ -120,13 +122,33 @@ async def on_trio() -> None:
         key = hermes.session_key(hermes.Source("printer", user_id="7"))
         receipt = await runtime.submit(hermes.Inbound(key, "event-1", "later"))
         assert_type(await runtime.is_answered(receipt), bool)
+        assert_type(await runtime.wait(receipt, timeout=5), hermes.Reply)
+        assert_type(await runtime.reply_of(key, "event-1"), hermes.Reply | None)
+        assert_type(await runtime.withdraw(receipt), bool)
+        assert_type(await conversation.post("News!"), hermes.StoredMessage)
+        options: hermes.MessageOptions = {"metadata": {"tenant": "a"}, "commands": False}
+        try:
+            print((await runtime.ask("me", "/etc/hosts", **options)).metadata["tenant"])
+        except hermes.AlreadyAnswered as error:
+            assert_type(error.receipt, hermes.Receipt)
     async with hermes.open_runtime("state.db", build_agent=build_later):
         pass
     async with hermes.open_runtime("state.db", agent=ScriptedAgent("one")):
         pass
 
 
+@asynccontextmanager
+async def setup() -> AsyncGenerator[RuntimeOptions]:
+    yield {"agent": ScriptedAgent("one"), "config": hermes.Config(grace_period=1.0)}
+
+
+async def count_actors(runtime: hermes.Runtime) -> int:
+    return (await runtime.admin.statistics()).actors
+
+
 async def on_asyncio() -> None:
+    async with open_runtime_asyncio("state.db", setup=setup) as runtime:
+        assert_type(await runtime.run_on_trio(count_actors), int)
     async with open_runtime_asyncio("state.db", agent=reply) as runtime:
         answer = await runtime.ask("me", "Hi!")
         assert_type(answer, hermes.Reply)
@@ -141,9 +163,14 @@ async def on_asyncio() -> None:
         assert_type(subscription.lost, int)
         assert_type(runtime.stream("me", "Hi!", interrupt_on_exit=True), AsyncioStream)
         assert_type(await conversation.title(), hermes.Title)
+        assert_type(await runtime.ask("me", "Hi!", timeout=5), hermes.Reply)
+        assert_type(await conversation.reply_of("1"), hermes.Reply | None)
+        assert_type(stream.receipt, hermes.Receipt | None)
 
 
 def blocking() -> None:
+    with start_runtime("state.db", setup=setup) as runtime:
+        assert_type(runtime.run_on_trio(count_actors), int)
     with start_runtime("state.db", agent=CountingAgent("Hi!")) as runtime:
         assert_type(runtime.ask("me", "Hi!"), hermes.Reply)
         conversation = runtime.conversation("me")
@@ -156,6 +183,8 @@ def blocking() -> None:
             assert_type(list(subscription), list[hermes.Envelope])
         assert_type(runtime.stream("me", "Hi!"), BlockingStream)
         assert_type(conversation.history(), list[hermes.StoredMessage])
+        assert_type(conversation.ask(parts=[{"type": "text", "text": "Hi!"}]), hermes.Reply)
+        assert_type(runtime.post("me", "News!"), hermes.StoredMessage)
         try:
             conversation.undo(2)
         except hermes.HermesError as error:

@@ -8,15 +8,26 @@ import pickle
 import pytest
 
 from hermes import errors
-from hermes.errors import CompressorFailed, HermesError, RetryAfter
+from hermes.errors import (
+    AlreadyAnswered,
+    CompressorFailed,
+    HermesError,
+    ReplyTimeout,
+    RetryAfter,
+)
+from hermes.messages import Receipt
 
+RECEIPT = Receipt(1, "k", "s", 1, 0.0)
+WITH_VALUES = {AlreadyAnswered, ReplyTimeout, RetryAfter}
 PLAIN = [
     kind("why")
     for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, HermesError) and kind is not RetryAfter
+    if isinstance(kind, type) and issubclass(kind, HermesError) and kind not in WITH_VALUES
 ]
 ERRORS = [
     *PLAIN,
+    AlreadyAnswered("before", RECEIPT),
+    ReplyTimeout("too late", RECEIPT),
     RetryAfter("slower", 2.5),
     CompressorFailed("no", lasting=True, retry_after=3.0),
 ]

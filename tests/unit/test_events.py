@@ -13,6 +13,7 @@ from hermes.events import (
     ApprovalAsked,
     AssistantMessage,
     Envelope,
+    MessagePosted,
     Notice,
     ReasoningDelta,
     RuntimeEvent,
@@ -25,11 +26,16 @@ from hermes.events import (
     TurnEnded,
     TurnStarted,
 )
-from hermes.messages import Approval
+from hermes.messages import Approval, StoredMessage
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 REPLY = Reply(
-    text="yes", session_id="s", turn_id=7, usage=(Usage(model="m"),), data={"a": [1, None, "x"]}
+    text="yes",
+    session_id="s",
+    turn_id=7,
+    usage=(Usage(model="m"),),
+    data={"a": [1, None, "x"]},
+    metadata={"tenant": "acme"},
 )
 EVENTS = {
     "text_delta": TextDelta("a", restart=True),
@@ -38,11 +44,12 @@ EVENTS = {
     "tool_started": ToolStarted(ToolCall("1", "t", '{"a": 1}')),
     "tool_finished": ToolFinished("1", "done"),
     "approval_asked": ApprovalAsked(Approval(1, "k", "k", "t", "{}", "pending", 0.0, 1.0)),
-    "turn_started": TurnStarted(7, "s", "cold", (7, 8), 0.5),
+    "turn_started": TurnStarted(7, "s", "cold", (7, 8), 0.5, {"trace": 1}),
     "steered": Steered(Message("user", "d"), (9,)),
     "notice": Notice("e"),
     "session_moved": SessionMoved(None, "s", "session_reset"),
     "title_changed": TitleChanged("s", "f"),
+    "message_posted": MessagePosted("s", StoredMessage(1, "assistant", "g", 2.0)),
     "turn_ended": TurnEnded(REPLY, (7,)),
 }  # fmt: skip
 

@@ -92,6 +92,16 @@ class Mailbox(Generic[M]):
         self._messages = None
         return messages
 
+    def remove(self, message: M, placeholder: M) -> None:
+        """Remove a waiting message.
+
+        If it was the only one, the placeholder takes its place: the reader may already be on its
+        way, and would take an empty mailbox for a closed one.
+        """
+        assert self._messages is not None
+        self._messages.remove(message)
+        self._messages = self._messages or [placeholder]
+
     @enable_ki_protection
     async def take(self, limit: int | None = None) -> list[M]:
         """Wait for messages and return them; an empty list means that the mailbox is closed."""

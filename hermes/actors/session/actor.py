@@ -7,7 +7,6 @@ decided at once, in `deliver`, without a checkpoint.
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -25,8 +24,8 @@ from hermes.actors.session.policy import decide
 from hermes.actors.session.state import SessionState
 from hermes.actors.session.turn import TurnRunner
 from hermes.errors import AlreadyAnswered, HermesError, StoreFailed
-from hermes.messages import Accepted, InboxRow, Reply, ReplyStatus, Status
-from hermes.outbound import inbox_reply
+from hermes.messages import Accepted, InboxRow, Receipt, Reply, ReplyStatus, Status
+from hermes.outbound import inbox_reply, metadata_of
 from hermes.user_code import contained
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -44,7 +43,7 @@ class SessionActor:
 
     def __init__(self, key: str, context: RuntimeContext) -> None:
         self.state: SessionState = SessionState(key, context)
-        self.inbox: SessionInbox = SessionInbox()
+        self.inbox: SessionInbox = SessionInbox(merge=context.config.merge_messages)
         self.runner: TurnRunner = TurnRunner(self.state, self.inbox)
         self.last_used: float = 0.0
         self._stopped_for: int | None = None
@@ -98,6 +97,27 @@ class SessionActor:
             inbox.put(row)
         if action == "interrupt" and self.runner.interrupt() and mode == "stops":
             self._stopped_for = row.inbox_id
+
+    async def withdraw(self, inbox_id: int) -> bool:
+        """Close a message whose turn has not begun. Returns False if it has begun or ended."""
+        turn = self.runner.turn
+        row = self.inbox.remove(inbox_id) or (turn and turn.remove(inbox_id))
+        if row is None and self.inbox.knows(inbox_id):
+            return False
+        self.inbox.add([inbox_id])  # until it is closed, it is not fetched from the store either
+        withdrawn = None
+        try:
+            with trio.CancelScope(shield=True):
+                withdrawn = await self.state.context.store.withdraw(self.key, inbox_id)
+        finally:
+            self.inbox.forget(inbox_id)
+            if withdrawn is None:
+                self.wake()  # it may still be open
+        if withdrawn is None:
+            return False
+        self._notify_idle()
+        self.state.context.bus.reply([withdrawn.row], withdrawn.reply)
+        return True
 
     def wake(self) -> None:
         """Tell the actor that the store has messages for it."""
@@ -179,7 +199,7 @@ class SessionActor:
             with trio.move_on_at(until):
                 fresh = await self.inbox.mailbox.take()
                 if not fresh:
-                    return True  # closed: nothing more will arrive
+                    break  # closed: nothing more will arrive
             self.inbox.queue.extend(fresh)
             if self.inbox.urgent is not None or self.inbox.behind:
                 return False
@@ -188,7 +208,7 @@ class SessionActor:
                 break
             if fresh:
                 until = min(started + MAX_LINGER, trio.current_time() + last.inbound.linger)
-        return True
+        return self.inbox.queue[:1] == [row]  # unless it was withdrawn
 
     async def _run_request(self, request: Request[Any]) -> None:
         assert request.work is not None
@@ -218,7 +238,9 @@ class SessionActor:
         for row in rows:
             if row.inbox_id not in still_open:
                 self.inbox.release([row])
-                gone = AlreadyAnswered(f"message {row.inbox_id} was answered elsewhere")
+                located = (self.key, self.state.session_id or "", self.state.epoch)
+                receipt = Receipt(row.inbox_id, *located, row.accepted_at)
+                gone = AlreadyAnswered(f"message {row.inbox_id} was answered elsewhere", receipt)
                 self.state.context.bus.fail(row.inbound, gone)
 
     # Messages that are only in the store
@@ -234,7 +256,8 @@ class SessionActor:
                 await self._park(row)
         rows = [row for row in unknown if row.attempts < limit]
         if rows:
-            await store.start_inbox(_first_turn(rows))
+            first = inbox.first_turn(rows) or rows[:1]
+            await store.start_inbox([row.inbox_id for row in first])
         inbox.collect()
         fetched = [row for row in rows if not inbox.knows(row.inbox_id)]  # delivered meanwhile
         inbox.add([row.inbox_id for row in fetched])
@@ -258,7 +281,9 @@ class SessionActor:
 
     async def _park(self, row: InboxRow) -> None:
         """Set a message aside that failed too often, and tell its sender."""
-        log.error("message %d of %s failed %d times", row.inbox_id, self.key, row.attempts)
+        extra = {"metadata": row.inbound.metadata}
+        about = (row.inbox_id, self.key, row.attempts)
+        log.error("message %d of %s failed %d times", *about, extra=extra)
         text = (
             f"I tried {row.attempts} times to answer this and never finished, so I gave up. "
             "Your message is kept; send it again for another try."
@@ -310,6 +335,7 @@ class SessionActor:
             session_id=self.state.session_id or "",
             turn_id=rows[0].inbox_id,
             status=status,
+            metadata=metadata_of(rows),
         )
         self.state.context.bus.reply(rows, reply, dropped_by=dropped_by)
 
@@ -338,13 +364,3 @@ class SessionActor:
             context_tokens=used_tokens(state, transcript),
             compression_note=compressor.suspended(history),
         )
-
-
-def _first_turn(rows: Sequence[InboxRow]) -> list[int]:
-    """Return the ids of the rows that are worked on next."""
-    ids = [row.inbox_id for row in itertools.takewhile(_is_message, rows)]
-    return ids or [rows[0].inbox_id]
-
-
-def _is_message(row: InboxRow) -> bool:
-    return not row.inbound.command

@@ -152,6 +152,13 @@ class AgentCache:
         else:
             self._set_baseline(head)
 
+    def appended(self, before: Head, row: StoredMessage, head: Head) -> None:
+        """Take over a row that we appended outside of a turn, which is no foreign write."""
+        cached = None if self._transcripts is None else self._transcripts.get(head.session_id)
+        if cached is not None and cached.head == before:
+            cached.extend([row], head)
+        self.changed(before, head)
+
     def _set_baseline(self, head: Head) -> None:
         baselines = self._baselines = self._baselines or OrderedDict()
         baselines[head.session_id] = head

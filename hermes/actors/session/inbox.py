@@ -7,7 +7,7 @@ as `behind`, and the actor fetches it from the store later.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from hermes.actors.kernel.mailbox import Mailbox, Request
@@ -22,9 +22,10 @@ Item: TypeAlias = InboxRow | Request[Any] | None
 class SessionInbox:
     """The queue of one actor: messages in inbox order, requests in the order of their arrival."""
 
-    __slots__ = ("_known", "behind", "mailbox", "queue", "urgent")
+    __slots__ = ("_known", "_merge", "behind", "mailbox", "queue", "urgent")
 
-    def __init__(self) -> None:
+    def __init__(self, *, merge: bool = True) -> None:
+        self._merge = merge
         self.mailbox: Mailbox[Item] = Mailbox(CAPACITY)
         self.queue: list[Item] = []  # an empty deque takes ten times as much memory
         self._known: set[int] | None = None  # created on first use: most actors are idle
@@ -76,6 +77,12 @@ class SessionInbox:
             self._known.difference_update([row.inbox_id for row in rows])
             self._known = self._known or None
 
+    def forget(self, inbox_id: int) -> None:
+        """Forget one row, as `release` does."""
+        if self._known is not None:
+            self._known.discard(inbox_id)
+            self._known = self._known or None
+
     # Work
 
     def collect(self) -> None:
@@ -91,7 +98,7 @@ class SessionInbox:
         return command, [row for row in cancelled if isinstance(row, InboxRow)]
 
     def take_turn(self) -> list[InboxRow]:
-        """Take all messages up to the next command or request; together they are one turn."""
+        """Take the messages of the next turn."""
         rows = self.next_turn()
         del self.queue[: len(rows)]
         return rows
@@ -99,12 +106,31 @@ class SessionInbox:
     def next_turn(self) -> list[InboxRow]:
         """Return the messages that the next turn will take."""
         self.collect()
+        return self.first_turn(self.queue)
+
+    def first_turn(self, items: Iterable[Item]) -> list[InboxRow]:
+        """Return the messages of the first turn: those up to the next command or request.
+
+        If messages are not merged, it is the first one, with the parts that it waits for.
+        """
         rows: list[InboxRow] = []
-        for item in self.queue:
-            if not isinstance(item, InboxRow) or item.inbound.command:
+        for item in items:
+            separate = rows and not (self._merge or rows[-1].inbound.linger)
+            if separate or not isinstance(item, InboxRow) or item.inbound.command:
                 break
             rows.append(item)
         return rows
+
+    def remove(self, inbox_id: int) -> InboxRow | None:
+        """Remove a message that waits; None if it does not. Any task may call this."""
+        for item in (*self.queue, *self.mailbox):
+            if isinstance(item, InboxRow) and item.inbox_id == inbox_id:
+                if item in self.queue:
+                    self.queue.remove(item)
+                else:
+                    self.mailbox.remove(item, None)
+                return item
+        return None
 
     def put_back(self, rows: Sequence[InboxRow]) -> None:
         """Queue messages again, each right behind all that came before it."""

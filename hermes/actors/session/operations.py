@@ -10,9 +10,21 @@ from uuid import uuid4
 from hermes.actors.compression.types import Compressed, CompressionFailed
 from hermes.actors.session import compression
 from hermes.actors.session.state import SessionState
-from hermes.events import SessionMoved, TitleChanged
-from hermes.messages import ChangeReason, Head, InboxReply, Route, SessionChange, Title
+from hermes.errors import HermesError
+from hermes.events import MessagePosted, SessionMoved, TitleChanged
+from hermes.messages import (
+    ChangeReason,
+    Head,
+    InboxReply,
+    Route,
+    SessionChange,
+    Source,
+    StoredMessage,
+    Title,
+)
+from hermes.outbound import outbox_rows
 from hermes.transcript.compaction import is_question
+from hermes.user_code import contained
 
 
 async def new_session(
@@ -127,6 +139,33 @@ async def rewind(
         state.cache.changed(head, now)
     state.learn(state.epoch, now)
     return len(rows)
+
+
+async def post(state: SessionState, text: str, source: Source | None) -> StoredMessage:
+    """Append a text of the assistant to the conversation and deliver it."""
+    store = state.context.store
+    text = _redacted(state, text)
+    source = source or await store.last_source(state.key) or Source()
+    replies = outbox_rows(source, state.key, "", text, "post")
+    posted = await store.post(state.key, text, source, replies)
+    state.cache.appended(posted.before, posted.message, posted.head)
+    state.moved(posted.epoch, posted.head)
+    event = MessagePosted(posted.head.session_id, posted.message)
+    state.context.bus.publish(state.key, None, event)
+    if posted.title is not None:
+        publish_title(state, posted.head.session_id, posted.title)
+    return posted.message
+
+
+def _redacted(state: SessionState, text: str) -> str:
+    redact = state.context.redact
+    if redact is None:
+        return text
+    with contained() as caught:
+        text = redact(text)
+    if caught.error is not None:
+        raise HermesError("nothing was posted, because the redaction failed") from caught.error
+    return text
 
 
 async def compress(

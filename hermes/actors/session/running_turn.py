@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,8 +16,10 @@ from hermes.context import TurnContext
 from hermes.errors import TurnClosed
 from hermes.events import AgentEvent, RuntimeEvent, Steered, TextDelta
 from hermes.messages import (
+    ConversationSettings,
     CostTotals,
     InboxRow,
+    JsonObject,
     Message,
     SearchHit,
     Source,
@@ -24,6 +27,7 @@ from hermes.messages import (
     TurnResult,
     Usage,
 )
+from hermes.outbound import metadata_of
 from hermes.protocols import Store, ToolRecords
 from hermes.redaction import EventRedactor, Redactor, redact_message
 from hermes.session_keys import payer_of
@@ -53,6 +57,8 @@ class RunningTurn:
     """The input that is not in the transcript yet; none for a retry."""
     history: Rows = attrs.field(init=False, default=())
     deadline: float = attrs.field(init=False, default=math.inf)
+    stored_settings: str | None = attrs.field(init=False, default=None)
+    """The settings of the conversation as JSON; None if there are none."""
     records: ToolRecords | None = attrs.field(
         init=False, default=attrs.Factory(lambda self: self._store, takes_self=True)
     )
@@ -87,6 +93,16 @@ class RunningTurn:
     @property
     def source(self) -> Source:
         return self.rows[0].inbound.source
+
+    @functools.cached_property
+    def settings(self) -> ConversationSettings:
+        """The settings of the conversation when the turn began."""
+        return ConversationSettings.from_json(self.stored_settings)
+
+    @property
+    def metadata(self) -> JsonObject:
+        """The metadata of all messages of the turn; of equal names the last one counts."""
+        return metadata_of(self.rows)
 
     @property
     def text(self) -> str:
@@ -149,6 +165,12 @@ class RunningTurn:
             return False
         self._steering.append(row)
         return True
+
+    def remove(self, inbox_id: int) -> InboxRow | None:
+        """Remove input that the agent has not taken yet; None if there is none with this id."""
+        found = [row for row in self._steering if row.inbox_id == inbox_id]
+        self._steering = [row for row in self._steering if row.inbox_id != inbox_id]
+        return found[0] if found else None
 
     def steered(self) -> list[Message]:
         """Take input that arrived during the turn; from now on this turn answers it."""

@@ -16,7 +16,7 @@ class SessionState:
 
     __slots__ = (
         "cache", "context", "epoch", "head", "in_background", "key", "last_attempt", "notice",
-        "titled",
+        "settings", "titled",
     )  # fmt: skip
 
     def __init__(self, key: str, context: RuntimeContext) -> None:
@@ -28,6 +28,8 @@ class SessionState:
         self.head: Head | None = None
         self.epoch: int = 0
         self.notice: str | None = None
+        self.settings: str | None = None
+        """The `ConversationSettings` as JSON; None if there are none."""
         self.titled: str | None = None
         """The session that needs no automatic title any more."""
         self.last_attempt: PastAttempt | None = None
@@ -85,3 +87,4 @@ class SessionState:
             self.head = head if head.revision > self.head.revision else self.head
         if route is not None and route.epoch == self.epoch:
             self.notice = route.notice
+            self.settings = route.settings

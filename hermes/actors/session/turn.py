@@ -37,7 +37,7 @@ from hermes.messages import (
     TurnResult,
     Usage,
 )
-from hermes.outbound import reply_rows
+from hermes.outbound import metadata_of, reply_rows
 from hermes.redaction import redact_result
 from hermes.retry import Backoff
 from hermes.transcript.compaction import as_message, is_question
@@ -142,6 +142,7 @@ class TurnRunner:
         state = self._state
         try:
             transcript = await state.load()
+            turn.stored_settings = state.settings
             notices = [EXPIRED] if state.notice == "expired" else []
             if compression.is_due(state, transcript, turn):
                 notices += await compression.before_turn(state, turn)
@@ -184,13 +185,15 @@ class TurnRunner:
     async def _run_agent(self, turn: RunningTurn, attempt: Attempt) -> None:
         state, head = self._state, attempt.transcript.head
         spec = state.context.agent_spec(state.key, turn.source)
+        if turn.stored_settings is not None:
+            spec = spec.configured(turn.settings)
         agent, attempt.build_reason = await state.cache.get(spec, head)
         state.cache.begin(head)
         attempt.result = TurnResult(interrupted=True)
-        ids = tuple([row.inbox_id for row in turn.rows])
+        ids, metadata = tuple([row.inbox_id for row in turn.rows]), metadata_of(turn.rows)
+        about = (turn.turn_id, head.session_id, attempt.build_reason, ids)
         waited = max(0.0, state.context.wall() - turn.rows[0].accepted_at)
-        started = TurnStarted(turn.turn_id, head.session_id, attempt.build_reason, ids, waited)
-        state.context.bus.publish(state.key, turn.turn_id, started)
+        state.context.bus.publish(state.key, turn.turn_id, TurnStarted(*about, waited, metadata))
         with within(turn.context):
             result = as_result(await agent.run(turn))
         turn.charged.extend(result.usage)  # paid for, even if the rest cannot be stored
@@ -209,10 +212,11 @@ class TurnRunner:
         return attempt
 
     async def _failed(self, turn: RunningTurn, attempt: Attempt, error: BaseException) -> None:
+        about, extra = (turn.turn_id, self._state.key), {"metadata": turn.metadata}
         if isinstance(leaf(error), ContextOverflow):  # expected, and handled
-            log.info("turn %d of %s is too long for its model", turn.turn_id, self._state.key)
+            log.info("turn %d of %s is too long for its model", *about, extra=extra)
         else:
-            log.error("turn %d of %s failed", turn.turn_id, self._state.key, exc_info=error)
+            log.error("turn %d of %s failed", *about, exc_info=error, extra=extra)
         # If the runtime is ending, the turn has not failed: it runs again after the restart.
         await trio.lowlevel.checkpoint_if_cancelled()
         if not self._stopped:
@@ -250,18 +254,9 @@ class TurnRunner:
         if isinstance(done, Discarded):
             turn.discarded = True
             return
+        assert commit.reply is not None
+        reply = replace(commit.reply, session_id=done.head.session_id)
         bus, key = self._state.context.bus, self._state.key
-        reply = Reply(
-            text=attempt.text,
-            session_id=done.head.session_id,
-            turn_id=turn.turn_id,
-            status=attempt.status,
-            usage=tuple(commit.usage),
-            error=attempt.result.error,
-            build_reason=attempt.build_reason,
-            error_kind=attempt.error_kind,
-            data=attempt.result.data,
-        )
         for notice in notices:
             bus.publish(key, turn.turn_id, Notice(notice))
         bus.reply(turn.rows, reply)  # before anything that could fail: the turn is on disk
@@ -270,7 +265,10 @@ class TurnRunner:
 
     def _refuse(self, turn: RunningTurn, attempt: Attempt, error: BaseException) -> list[Message]:
         """Fail an attempt whose result cannot be stored; returns the input, which is kept."""
-        log.error("the result of turn %d cannot be stored", turn.turn_id, exc_info=error)
+        extra = {"metadata": turn.metadata}
+        log.error(
+            "the result of turn %d cannot be stored", turn.turn_id, exc_info=error, extra=extra
+        )
         attempt.fail(error, self._redacted(describe(error)))
         attempt.rewind_to = None
         turn.context.session_id = attempt.transcript.head.session_id
@@ -283,21 +281,22 @@ class TurnRunner:
         target = attempt.result.session_id or turn.context.session_id
         first, last = turn.rows[0], turn.rows[-1]
         outbox = [each for text in notices for each in reply_rows(first, target, text, "notice")]
+        usage = _in_background(turn.charged) if state.in_background else turn.charged
+        result = attempt.result
+        reply = Reply(
+            text=attempt.text, session_id=target, turn_id=turn.turn_id, status=attempt.status,
+            usage=tuple(usage), error=result.error, build_reason=attempt.build_reason,
+            error_kind=attempt.error_kind, data=result.data, metadata=metadata_of(turn.rows),
+        )  # fmt: skip
         return TurnCommit(
-            session_key=state.key,
-            session_id=head.session_id,
-            epoch=attempt.epoch,
-            revision=head.revision,
-            inbox_ids=[row.inbox_id for row in turn.rows],
-            rows=rows,
-            outbox=[*outbox, *reply_rows(last, target, attempt.text)],
-            usage=_in_background(turn.charged) if state.in_background else turn.charged,
+            session_key=state.key, session_id=head.session_id, epoch=attempt.epoch,
+            revision=head.revision, inbox_ids=[row.inbox_id for row in turn.rows], rows=rows,
+            outbox=[*outbox, *reply_rows(last, target, attempt.text)], usage=usage, reply=reply,
             next_inbox_ids=[row.inbox_id for row in self._inbox.next_turn()],
             rotated_to=None if target == head.session_id else target,
-            upto=attempt.transcript.last_id,
-            rewind_to=attempt.rewind_to,
+            upto=attempt.transcript.last_id, rewind_to=attempt.rewind_to,
             policy=state.context.config.expiry_of(source.platform, source.chat_type),
-        )
+        )  # fmt: skip
 
     async def _commit(self, commit: TurnCommit) -> Committed | Discarded:
         """Commit, and retry while the disk is full or another process holds the file."""

@@ -52,6 +52,7 @@ class Console:
 
     platform: str = SOURCE.platform
     local: bool = True
+    on_trio: bool = True
 
     def __init__(
         self,

@@ -150,7 +150,7 @@ class ConversationView:
         if row.recovered:
             await self.screen.note(RECOVERED)
         turn_id = row.turn_id if own and kind == "reply" else None
-        await self._show_answer(turn_id, text, markdown=kind == "reply")
+        await self._show_answer(turn_id, text, markdown=kind in {"reply", "post"})
         if own:
             self._shown.append((row.turn_id, text))
 

@@ -35,6 +35,7 @@ STATUS: dict[ReplyStatus, e.Status] = {
     "complete": "complete",
     "command": "complete",
     "interrupted": "interrupted",
+    "withdrawn": "interrupted",
     "failed": "error",
     "refused": "error",
 }

@@ -44,6 +44,7 @@ class Telegram:
     """
 
     platform = "telegram"
+    on_trio: bool = True
     limit: int = MAX_LENGTH - len(RECOVERED)
     """The longest text of one message, in UTF-16 code units."""
 

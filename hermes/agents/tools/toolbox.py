@@ -19,6 +19,7 @@ import trio
 from msgspec.structs import replace
 
 from hermes import user_code
+from hermes.agents.threads import HOST_LOOP, LoopTurn
 from hermes.agents.tools.schema import Arguments, BadArguments, Signature
 from hermes.errors import NotApproved, Overloaded, StoreError, TurnClosed
 from hermes.events import ApprovalAsked
@@ -85,6 +86,8 @@ class Tool:
     """Maximum duration of a call in seconds."""
     max_output: int = MAX_OUTPUT
     """Maximum length of the output in characters."""
+    on_host_loop: bool = False
+    """Whether the function runs on the loop of an asyncio host."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself."""
@@ -122,6 +125,7 @@ def tool(
     platforms: Iterable[str] | None = None,
     timeout: float = TIMEOUT,
     max_output: int = MAX_OUTPUT,
+    on_host_loop: bool = False,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None, /, **options: Any
@@ -141,6 +145,8 @@ def tool(
         platforms: Names of the platforms on which the tool is available; by default all.
         timeout: Maximum duration of a call in seconds.
         max_output: Maximum length of the output in characters.
+        on_host_loop: Run a coroutine function on the loop of the program that has opened the
+            runtime, if it is an asyncio program. Other coroutine functions run on Trio.
 
     Raises `TypeError` if a model cannot call the function, and `ValueError` for invalid options.
     """
@@ -158,6 +164,7 @@ def _make_tool(  # noqa: PLR0913 - the options of a tool
     platforms: Iterable[str] | None = None,
     timeout: float = TIMEOUT,
     max_output: int = MAX_OUTPUT,
+    on_host_loop: bool = False,
 ) -> Tool:  # fmt: skip
     name = str(name or getattr(function, "__name__", ""))  # a functools.partial has no name
     if not _NAME.fullmatch(name):
@@ -170,6 +177,8 @@ def _make_tool(  # noqa: PLR0913 - the options of a tool
         raise ValueError(f"tool {name}: timeout must be positive, not {timeout!r}")
     if max_output < MIN_MAX_OUTPUT:
         raise ValueError(f"tool {name}: max_output must be at least {MIN_MAX_OUTPUT}")
+    if on_host_loop and not inspect.iscoroutinefunction(function):
+        raise TypeError(f"tool {name}: only a coroutine function can run on the host's loop")
     return Tool(
         name=name,
         function=function,
@@ -179,6 +188,7 @@ def _make_tool(  # noqa: PLR0913 - the options of a tool
         platforms=None if platforms is None else frozenset(platforms),
         timeout=timeout,
         max_output=max_output,
+        on_host_loop=on_host_loop,
     )
 
 
@@ -312,13 +322,9 @@ class Toolbox:
 
     async def _call(self, tool: Tool, arguments: Arguments, turn: Turn) -> ToolOutcome:
         """Call the function, within its timeout and the deadline of the turn."""
-        values = dict(arguments.values)
-        if tool.signature.takes_turn is not None:
-            values[tool.signature.takes_turn] = turn
-        call = functools.partial(tool.function, **values)
         with trio.move_on_at(min(trio.current_time() + tool.timeout, turn.deadline)):
             with user_code.contained(TurnClosed) as caught:
-                return self._outcome(tool, result_text(await self._await(tool.function, call)))
+                return self._outcome(tool, result_text(await self._await(tool, arguments, turn)))
             assert caught.error is not None
             log.warning("tool %s failed in turn %d", tool.name, turn.turn_id, exc_info=caught.error)
             error = one_line(user_code.describe(caught.error))
@@ -331,8 +337,16 @@ class Toolbox:
             tool.truncate(text if self._redact is None else self._redact(text)), failed
         )
 
-    async def _await(self, function: Callable[..., Any], call: Callable[[], Any]) -> Any:
-        if inspect.iscoroutinefunction(function):
+    async def _await(self, tool: Tool, arguments: Arguments, turn: Turn) -> Any:
+        host = HOST_LOOP.get() if tool.on_host_loop else None
+        if host is not None:
+            remote = LoopTurn(turn)
+            try:
+                return await host.run(_bind(tool, arguments, remote))
+            finally:
+                remote.end()
+        call = _bind(tool, arguments, turn)
+        if inspect.iscoroutinefunction(tool.function):
             return await call()
         # A decorator may hide that the function is a coroutine function. The tuple is needed
         # because Trio refuses a coroutine as the result of a thread.
@@ -340,6 +354,14 @@ class Toolbox:
             lambda: (call(),), abandon_on_cancel=True, limiter=self._limiter
         )
         return await value if inspect.isawaitable(value) else value
+
+
+def _bind(tool: Tool, arguments: Arguments, turn: Turn) -> Callable[[], Any]:
+    """Return the function with its arguments, and the turn if it takes one."""
+    values = dict(arguments.values)
+    if tool.signature.takes_turn is not None:
+        values[tool.signature.takes_turn] = turn
+    return functools.partial(tool.function, **values)
 
 
 async def _save(records: ToolRecords, call: ToolCallRecord) -> None:

@@ -5,10 +5,16 @@ Each is written in the transaction of the change, and closed once the hooks have
 
 from __future__ import annotations
 
-from hermes.messages import Boundary, HookEvent
+import msgspec
+
+from hermes.messages import Boundary, HookEvent, JsonObject
+from hermes.store.conversations import codec
 from hermes.store.transaction import Transaction
 
-_COLUMNS = "id, event, session_key, session_id, platform, reason, old_session_id, new_session_id"
+_COLUMNS = (
+    "id, event, session_key, session_id, platform, reason, old_session_id, new_session_id, "
+    "coalesce(metadata, '{}')"
+)
 
 
 def record(  # noqa: PLR0913
@@ -21,11 +27,16 @@ def record(  # noqa: PLR0913
     reason: str,
     old: str | None = None,
     new: str | None = None,
+    metadata: JsonObject | None = None,
 ) -> None:
-    """Write a boundary row, so that the hooks for `event` run after the commit."""
+    """Write a boundary row, so that the hooks for `event` run after the commit.
+
+    `metadata` is that of the message that caused it.
+    """
     tx.run(
         "INSERT INTO boundaries (event, session_key, session_id, platform, reason, "
-        "old_session_id, new_session_id, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        "old_session_id, new_session_id, created_at, metadata) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         event,
         session_key,
         session_id,
@@ -34,6 +45,7 @@ def record(  # noqa: PLR0913
         old,
         new,
         tx.now,
+        codec.encode_json(metadata) if metadata else None,
     )
     tx.boundaries = True
 
@@ -55,6 +67,7 @@ def pending_boundaries(tx: Transaction, after: int = 0, limit: int = 1000) -> li
             reason=row[5],
             old_session_id=row[6],
             new_session_id=row[7],
+            metadata=msgspec.json.decode(row[8]),
         )
         for row in rows
     ]

@@ -9,13 +9,35 @@ from collections.abc import Sequence
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
-from hermes.messages import Inbound, InboxReply, InboxRow, Outbound, Source
-from hermes.store.conversations import outbox
+from hermes.messages import (
+    Inbound,
+    InboxReply,
+    InboxRow,
+    MessageOutcome,
+    Outbound,
+    Receipt,
+    Reply,
+    Source,
+    Withdrawn,
+)
+from hermes.sanitize import scrub
+from hermes.store.conversations import codec, outbox
 from hermes.store.transaction import Transaction
 
 decode: Final = msgspec.json.Decoder(Inbound).decode
 """Decode the body of an inbox row."""
+_FINISH = (
+    "UPDATE inbox SET state = 'done', closed_at = ?1, body = NULL, turn_id = ?2, "
+    "reply = iif(id = ?2, ?3, NULL) WHERE id = ?4 AND state = 'open'"
+)
+_decode_reply = msgspec.json.Decoder(Reply).decode
+# An event of one conversation may be stored without a scope: submitted, or by an earlier version.
+SAME_EVENT = (
+    "platform = ?1 AND account = ?2 AND event_id = ?3 "
+    "AND (scope = ?4 OR (scope = '' AND session_key = ?5)) ORDER BY id LIMIT 1"
+)
 
 
 def count_open(tx: Transaction, session_key: str) -> int:
@@ -82,17 +104,70 @@ def has_started(tx: Transaction, session_key: str) -> bool:
     return any(row.attempts > 0 and not row.inbound.command for row in rows)
 
 
-def finish(tx: Transaction, inbox_ids: Sequence[int]) -> int:
-    """Close rows whose turn is committed; return how many of them were open.
+def get_outcome(tx: Transaction, inbox_id: int) -> MessageOutcome | None:
+    """Return what became of a message; None if there is no row for it (any more)."""
+    row = tx.one(
+        "SELECT m.id, m.session_key, m.session_id, m.epoch, m.accepted_at, m.platform, m.account, "
+        "m.event_id, m.scope, m.state, m.note, t.reply "
+        "FROM inbox m LEFT JOIN inbox t ON t.id = m.turn_id WHERE m.id = ?",
+        inbox_id,
+    )
+    if row is None:
+        return None
+    *identity, state, note, reply = row[5:]
+    decoded = None if reply is None else _decode_reply(reply)
+    return MessageOutcome(Receipt(*row[:5]), tuple(identity), state, note, decoded)
+
+
+def find_event(
+    tx: Transaction, session_key: str, event_id: str, platform: str, account: str = ""
+) -> MessageOutcome | None:
+    """Return what became of the event of a conversation; None if it is unknown."""
+    event = (scrub(platform), scrub(account), scrub(event_id), session_key, session_key)
+    row = tx.one(f"SELECT id FROM inbox WHERE {SAME_EVENT}", *event)
+    return None if row is None else get_outcome(tx, row[0])
+
+
+def finish(
+    tx: Transaction, inbox_ids: Sequence[int], reply: Reply | None, session_id: str | None
+) -> int:
+    """Close rows that were answered; return how many of them were open.
 
     The text of a closed row is dropped: it is in the transcript. The row itself stays, so that a
-    repeated event is recognized.
+    repeated event is recognized, with the reply for its sender. `session_id` replaces the session
+    that the reply names.
     """
-    sql = (
-        "UPDATE inbox SET state = 'done', closed_at = ?, body = NULL WHERE id = ? "
-        "AND state = 'open'"
+    answered = _stored(reply, session_id)
+    return sum(tx.run(_FINISH, tx.now, *answered, inbox_id) for inbox_id in inbox_ids)
+
+
+def _stored(reply: Reply | None, session_id: str | None) -> tuple[int | None, str | None]:
+    """Return the columns `turn_id` and `reply`; a reply is stored once, with its first message."""
+    if reply is None:
+        return None, None
+    if session_id is not None:
+        reply = replace(reply, session_id=session_id)
+    return reply.turn_id, codec.encode_json(reply)
+
+
+def withdraw(tx: Transaction, session_key: str, inbox_id: int) -> Withdrawn | None:
+    """Close an open message without an answer, and drop its text; None if it is not open."""
+    row = tx.one(
+        "SELECT id, body, attempts, accepted_at, session_id FROM inbox "
+        "WHERE session_key = ? AND id = ? AND state = 'open'",
+        session_key,
+        inbox_id,
     )
-    return sum(tx.run(sql, tx.now, inbox_id) for inbox_id in inbox_ids)
+    if row is None:
+        return None
+    found = InboxRow(row[0], decode(row[1]), row[2], row[3])
+    metadata = found.inbound.metadata
+    reply = Reply(
+        text="", session_id=row[4], turn_id=inbox_id, status="withdrawn", metadata=metadata
+    )
+    finish(tx, [inbox_id], reply, None)
+    tx.run("UPDATE inbox SET note = 'withdrawn' WHERE id = ?", inbox_id)
+    return Withdrawn(found, reply)
 
 
 def park_inbox(
@@ -102,16 +177,12 @@ def park_inbox(
 
     Parked rows keep their text. `answer` is sent to the user if any row was open.
     """
-    parked = sum(
-        tx.run(
-            "UPDATE inbox SET state = 'parked', closed_at = ?, note = ? "
-            "WHERE id = ? AND state = 'open'",
-            tx.now,
-            note,
-            inbox_id,
-        )
-        for inbox_id in inbox_ids
+    answered = _stored(None if answer is None else answer.reply, None)
+    sql = (
+        "UPDATE inbox SET state = 'parked', closed_at = ?1, note = ?2, turn_id = ?3, "
+        "reply = iif(id = ?3, ?4, NULL) WHERE id = ?5 AND state = 'open'"
     )
+    parked = sum(tx.run(sql, tx.now, note, *answered, inbox_id) for inbox_id in inbox_ids)
     if answer is not None and parked:
         outbox.enqueue(tx, answer.session_key, min(inbox_ids), answer.outbox)
     return parked
@@ -125,9 +196,12 @@ def close(tx: Transaction, answer: InboxReply | None, session_id: str | None = N
     """
     if answer is None:
         return
-    if finish(tx, answer.inbox_ids) or not answer.inbox_ids:
-        # The last row is the one that is answered; it closes the others.
-        turn_id = max(answer.inbox_ids, default=0)
+    # The last row is the one that is answered; it closes the others.
+    turn_id = max(answer.inbox_ids, default=0)
+    others = [inbox_id for inbox_id in answer.inbox_ids if inbox_id != turn_id]
+    closed = finish(tx, others, answer.dropped, session_id)
+    closed += finish(tx, [turn_id], answer.reply, session_id)
+    if closed or not answer.inbox_ids:
         replies = answer.outbox
         if session_id is not None:
             replies = [addressed(reply, session_id) for reply in replies]

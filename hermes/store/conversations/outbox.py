@@ -11,17 +11,23 @@ from hermes.store.conversations import codec
 from hermes.store.transaction import Transaction
 
 _COLUMNS = "id, session_key, turn_id, lane, body, state, attempts, recovered, parts_sent"
+_INSERT = "INSERT INTO outbox (session_key, turn_id, lane, body, created_at) VALUES (?, ?, ?, ?, ?)"
+_MARK_SENDING = (
+    "UPDATE outbox SET state = 'sending', attempts = attempts + 1 "
+    "WHERE id = ? AND state = 'pending'"
+)
+_CLOSE = (
+    "UPDATE outbox SET state = ?, closed_at = ?, note = ? "
+    "WHERE id = ? AND state IN ('pending', 'sending')"
+)
 DAY = 86400.0
 
 
 def enqueue(tx: Transaction, session_key: str, turn_id: int, replies: Sequence[Outbound]) -> None:
     """Write the replies of a turn, and add them to `tx.outbox` for sending after the commit."""
-    insert = (
-        "INSERT INTO outbox (session_key, turn_id, lane, body, created_at) VALUES (?, ?, ?, ?, ?)"
-    )
     for reply in replies:
         body = codec.encode_json(reply.body)
-        tx.run(insert, session_key, turn_id, reply.lane, body, tx.now)
+        tx.run(_INSERT, session_key, turn_id, reply.lane, body, tx.now)
         decoded = msgspec.json.decode(body)  # the same value that a later process would read
         fields = (tx.db.last_insert_rowid(), session_key, turn_id, reply.lane, decoded)
         tx.outbox.append(OutboxRow(*fields, "pending", 0, recovered=False))
@@ -50,11 +56,7 @@ def pending_outbox(
 
 def mark_sending(tx: Transaction, outbox_ids: Sequence[int]) -> None:
     """Record that a send begins; its outcome is unknown until `mark_sent` or `mark_unsent`."""
-    tx.run_each(
-        "UPDATE outbox SET state = 'sending', attempts = attempts + 1 "
-        "WHERE id = ? AND state = 'pending'",
-        [(outbox_id,) for outbox_id in outbox_ids],
-    )
+    tx.run_each(_MARK_SENDING, [(outbox_id,) for outbox_id in outbox_ids])
 
 
 def mark_part(tx: Transaction, outbox_id: int, part: int) -> None:
@@ -141,8 +143,4 @@ def outbox_facts(tx: Transaction) -> list[OutboxStats]:
 
 
 def _close(tx: Transaction, outbox_ids: Sequence[int], state: str, note: str | None) -> None:
-    tx.run_each(
-        "UPDATE outbox SET state = ?, closed_at = ?, note = ? "
-        "WHERE id = ? AND state IN ('pending', 'sending')",
-        [(state, tx.now, note, outbox_id) for outbox_id in outbox_ids],
-    )
+    tx.run_each(_CLOSE, [(state, tx.now, note, outbox_id) for outbox_id in outbox_ids])

@@ -9,20 +9,14 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from hermes.errors import UnknownSession
-from hermes.messages import ExpiryPolicy, Head, InboxReply, Route, Source, Title
-from hermes.store.conversations import (
-    boundaries,
-    inbox,
-    lineage,
-    sessions,
-    titles,
-)
+from hermes.messages import ExpiryPolicy, Head, InboxReply, JsonObject, Route, Source, Title
+from hermes.store.conversations import boundaries, inbox, lineage, sessions, titles
 from hermes.store.transaction import Transaction
 
 MAX_KEY = 1000
 _COLUMNS = (
     "r.session_key, r.session_id, r.epoch, r.platform, r.chat_type, r.user_id, r.pending_title, "
-    "r.notice, r.expires_at, r.last_active"
+    "r.notice, r.expires_at, r.last_active, r.settings"
 )
 # The session may have no row yet.
 _CURRENT = (
@@ -136,7 +130,7 @@ def _end_reason(tx: Transaction, session_id: str) -> str | None:
     return None if row is None else row[0]
 
 
-def new_session(
+def new_session(  # noqa: PLR0913
     tx: Transaction,
     session_key: str,
     *,
@@ -144,13 +138,17 @@ def new_session(
     title: str | None = None,
     platform: str | None = None,
     answer: InboxReply | None = None,
+    metadata: JsonObject | None = None,
 ) -> Route:
     """End the current session of a key and start a new one.
 
     The row of the new session is created with its first message; until then `title` is stored as
-    the pending title of the route. Raises `ValueError` if the title is too long, or if a session of
+    the pending title of the route. `metadata` is passed to the hooks; by default it is that of the
+    command which `answer` answers. Raises `ValueError` if the title is too long, or if a session of
     the key has it.
     """
+    if answer is not None:
+        metadata = metadata or answer.metadata
     pending = titles.sanitize_unused(tx, title, session_key)
     route = _current_route(tx, session_key)
     old = None if route is None else route.session_id
@@ -160,12 +158,13 @@ def new_session(
         sessions.promote_to_session_reset(tx, old, reason)
         boundaries.record(
             tx, "on_session_finalize", session_key, old,
-            platform=name, reason=reason, old=old, new=new,
+            platform=name, reason=reason, old=old, new=new, metadata=metadata,
         )  # fmt: skip
     assign_session(tx, session_key, new)
     boundaries.record(
-        tx, "on_session_reset", session_key, new, platform=name, reason=reason, old=old, new=new
-    )
+        tx, "on_session_reset", session_key, new,
+        platform=name, reason=reason, old=old, new=new, metadata=metadata,
+    )  # fmt: skip
     tx.run(
         "UPDATE routes SET pending_title = ?, platform = ?, expires_at = NULL, last_active = ? "
         "WHERE session_key = ?",
@@ -255,6 +254,7 @@ def switch(
             reason="session_switch",
             old=None if route is None else route.session_id,
             new=tip,
+            metadata=None if answer is None else answer.metadata,
         )
         tx.run("UPDATE routes SET pending_title = NULL WHERE session_key = ?", session_key)
     # A resumed conversation must not expire at its next message.
@@ -284,9 +284,12 @@ def is_overdue(route: Route, now: float) -> bool:
     return route.expires_at is not None and route.expires_at <= now
 
 
-def expire(tx: Transaction, session_key: str, epoch: int) -> str | None:
+def expire(
+    tx: Transaction, session_key: str, epoch: int, metadata: JsonObject | None = None
+) -> str | None:
     """Start a new session for a key if its route has expired, and return the id of the ended one.
 
+    `metadata` is that of the message which finds it expired.
     Returns None if the route has another epoch, is no longer due, or has open inbox rows.
     """
     route = get_route(tx, session_key)
@@ -299,7 +302,7 @@ def expire(tx: Transaction, session_key: str, epoch: int) -> str | None:
     if sessions.number(tx, ended.session_id) is None:  # no messages, so nothing to end
         tx.run("UPDATE routes SET expires_at = NULL WHERE session_key = ?", session_key)
         return None
-    new_session(tx, session_key, reason="session_expired")
+    new_session(tx, session_key, reason="session_expired", metadata=metadata)
     tx.run("UPDATE routes SET notice = 'expired' WHERE session_key = ?", session_key)
     return ended.session_id
 

@@ -1,8 +1,13 @@
-"""The two transactions of a turn: `accept` stores a message, `commit_turn` stores its answer."""
+"""The two transactions of a turn: `accept` stores a message, `commit_turn` stores its answer.
+
+`post` stores a message that nobody asked for.
+"""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import msgspec
 
@@ -15,8 +20,13 @@ from hermes.messages import (
     ExpiryPolicy,
     Head,
     Inbound,
+    JsonObject,
+    Message,
+    Outbound,
+    Posted,
     Receipt,
     Route,
+    Source,
     StoredMessage,
     TurnCommit,
 )
@@ -35,16 +45,21 @@ from hermes.store.conversations import (
 from hermes.store.transaction import Transaction
 from hermes.transcript.validate import check_depth
 
+_decode_source = msgspec.json.Decoder(Source).decode
 NEVER = ExpiryPolicy()
 MAX_QUEUED = Config().max_queued
 MAX_BODY = 1_000_000
 """The longest inbound message, in characters of JSON."""
-# An event of one conversation may be stored without a scope: submitted, or by an earlier version.
 FIND_EVENT = (
     "SELECT id, session_key, session_id, epoch, accepted_at, digest FROM inbox "
-    "WHERE platform = ?1 AND account = ?2 AND event_id = ?3 "
-    "AND (scope = ?4 OR (scope = '' AND session_key = ?5)) ORDER BY id LIMIT 1"
+    f"WHERE {inbox.SAME_EVENT}"
 )
+INSERT_MESSAGE = (
+    "INSERT INTO inbox (platform, account, event_id, scope, digest, session_key, session_id, "
+    "epoch, body, accepted_at, attempts) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+Opened: TypeAlias = tuple[Route, Head, str | None]
+"""A route, the head of its session, and the session that has just expired."""
 
 
 def accept(
@@ -70,24 +85,25 @@ def accept(
     waiting = inbox.count_open(tx, key)
     if waiting >= max_queued:
         raise Overloaded(f"{waiting} messages already wait for {key}; try again later")
-    found, expired = routes.current(tx, key), None
-    if found is not None and routes.is_overdue(found[0], tx.now):
-        expired = routes.expire(tx, key, found[0].epoch)
-        found = routes.current(tx, key)
-    route, head = routes.ensure_open(tx, key, found)
+    route, head, expired = open_route(tx, key, inbound.metadata)
     routes.record_message(tx, key, source, policy)
     # Without other open rows, a turn starts at once: this is its first attempt.
     attempts = int(waiting == 0)
     located = (key, route.session_id, route.epoch)
-    insert = (
-        "INSERT INTO inbox (platform, account, event_id, scope, digest, session_key, session_id, "
-        "epoch, body, accepted_at, attempts) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-    )
-    tx.run(insert, *event, digest, *located, body, tx.now, attempts)
+    tx.run(INSERT_MESSAGE, *event, digest, *located, body, tx.now, attempts)
     receipt = Receipt(tx.db.last_insert_rowid(), *located, tx.now)
     accepted = Accepted(receipt, head, inbound, expired=expired, waiting=waiting, route=route)
     tx.accepted.append(accepted)
     return accepted
+
+
+def open_route(tx: Transaction, key: str, metadata: JsonObject | None = None) -> Opened:
+    """Return the route of a key, with a session that accepts messages."""
+    found, expired = routes.current(tx, key), None
+    if found is not None and routes.is_overdue(found[0], tx.now):
+        expired = routes.expire(tx, key, found[0].epoch, metadata)
+        found = routes.current(tx, key)
+    return *routes.ensure_open(tx, key, found), expired
 
 
 def _digest(inbound: Inbound) -> str:
@@ -140,7 +156,7 @@ def commit_turn(tx: Transaction, turn: TurnCommit) -> Committed | Discarded:
     title = titles.apply_pending_title(tx, key) if route.pending_title is not None else None
     replies = [inbox.addressed(reply, route.session_id) for reply in turn.outbox]
     outbox.enqueue(tx, key, min(turn.inbox_ids), replies)
-    inbox.finish(tx, turn.inbox_ids)
+    inbox.finish(tx, turn.inbox_ids, turn.reply, route.session_id)
     inbox.start_inbox(tx, turn.next_inbox_ids)
     routes.record_turn(tx, key, turn.policy)
     return Committed(head, route.epoch, foreign, route.session_id != turn.session_id, added, title)
@@ -214,16 +230,54 @@ def _rewind(tx: Transaction, turn: TurnCommit, session_id: str) -> Head:
 
 def _ensure_session(tx: Transaction, turn: TurnCommit, session_id: str) -> None:
     """Create the row of a session with its first message."""
-    if sessions.number(tx, session_id) is not None:
-        return
-    source = inbox.source_of(tx, min(turn.inbox_ids))
+    if sessions.number(tx, session_id) is None:
+        source = inbox.source_of(tx, min(turn.inbox_ids))
+        create_session(tx, session_id, turn.session_key, source)
+
+
+def create_session(tx: Transaction, session_id: str, session_key: str, source: Source) -> None:
+    """Create the row of a conversation's session."""
     sessions.create_session(
         tx,
         session_id,
         source.platform,
-        session_key=turn.session_key,
+        session_key=session_key,
         chat_id=source.chat_id,
         chat_type=source.chat_type,
         thread_id=source.thread_id,
         user_id=source.user_id,
     )
+
+
+def post(
+    tx: Transaction, session_key: str, text: str, source: Source, replies: Sequence[Outbound] = ()
+) -> Posted:
+    """Append a text of the assistant to the current session, and enqueue its delivery.
+
+    A session that has no row yet gets one, with this source.
+    """
+    route, before, _ = open_route(tx, routes.require_key(session_key))
+    if sessions.number(tx, route.session_id) is None:
+        create_session(tx, route.session_id, session_key, source)
+    head, [row] = messages.append_rows(tx, route.session_id, [Message("assistant", text)])
+    addressed = [inbox.addressed(reply, route.session_id) for reply in replies]
+    outbox.enqueue(tx, session_key, 0, addressed)
+    return Posted(row, before, head, route.epoch, titles.apply_pending_title(tx, session_key))
+
+
+def last_source(tx: Transaction, session_key: str) -> Source | None:
+    """Return where the last reply of a conversation was sent, or where its session began.
+
+    Returns None if the conversation has neither.
+    """
+    sent = tx.one(
+        "SELECT body FROM outbox WHERE session_key = ? ORDER BY id DESC LIMIT 1", session_key
+    )
+    if sent is not None:
+        return _decode_source(sent[0])
+    begun = tx.one(
+        "SELECT s.source, '', s.chat_id, coalesce(s.chat_type, 'dm'), s.thread_id, s.user_id "
+        "FROM routes r JOIN sessions s ON s.id = r.session_id WHERE r.session_key = ?",
+        session_key,
+    )
+    return None if begun is None else Source(*begun)

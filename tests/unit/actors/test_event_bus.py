@@ -11,9 +11,10 @@ from trio.testing import wait_all_tasks_blocked
 from hermes.actors.event_bus import BEHIND, MAX_BUFFERED, EventBus
 from hermes.errors import ActorStopped, AlreadyAnswered
 from hermes.events import Notice, ReasoningDelta, TextDelta, TurnEnded, TurnStarted
-from hermes.messages import Inbound, InboxRow, Reply, Source
+from hermes.messages import Inbound, InboxRow, Receipt, Reply, Source
 
 REPLY = Reply(text="hi", session_id="s", turn_id=7)
+RECEIPT = Receipt(1, "k", "s", 1, 0.0)
 
 
 def row(inbox_id, platform="embedded"):
@@ -174,7 +175,7 @@ async def test_a_subscription_for_one_message_ends_when_that_fails():
     async with trio.open_nursery() as nursery:
         nursery.start_soon(received_until_end := Reading(subscription).run)
         await wait_all_tasks_blocked()
-        bus.fail(row(1).inbound, AlreadyAnswered("elsewhere"))
+        bus.fail(row(1).inbound, AlreadyAnswered("elsewhere", RECEIPT))
     assert received_until_end.__self__.ended
 
 
@@ -226,8 +227,8 @@ async def test_a_reply_reaches_all_callers_of_its_messages_and_ends_the_turn():
 async def test_a_failed_message_fails_its_callers_only():
     bus = EventBus([].append)
     caller, other = bus.expect(row(1).inbound.identity), bus.expect(row(2).inbound.identity)
-    bus.fail(row(1).inbound, AlreadyAnswered("elsewhere"))
-    bus.fail(row(3).inbound, AlreadyAnswered("elsewhere"))
+    bus.fail(row(1).inbound, AlreadyAnswered("elsewhere", RECEIPT))
+    bus.fail(row(3).inbound, AlreadyAnswered("elsewhere", RECEIPT))
     with pytest.raises(AlreadyAnswered):
         await caller.wait()
     assert not other.answered

@@ -13,6 +13,7 @@ from bench.command import RESULTS
 from bench.harness.benchmark import Cell, Contender, Database, Group, run_cells
 from bench.harness.driver import check_durability
 from bench.harness.measurements import Measurements, Ref
+from bench.hosts import benchmark as hosts
 from bench.report import results
 from bench.runtime import benchmark as runtime
 from bench.store import benchmark as store
@@ -20,7 +21,7 @@ from bench.switch import benchmark as switch
 
 PLANS = [
     pytest.param(module, plan, id=f"{module.__name__.split('.')[1]}-{name}")
-    for module in (store, runtime, agents)
+    for module in (store, runtime, agents, hosts)
     for name, plan in (("full", module.FULL), ("quick", module.QUICK))
 ]
 SHOWN = [*PLANS, pytest.param(switch, switch.FULL, id="switch-full")]

@@ -162,6 +162,24 @@ async def test_a_reader_gets_everything_sent_in_the_step_that_woke_it():
     assert len(box) == 0
 
 
+async def test_a_reader_whose_only_message_is_removed_does_not_take_the_mailbox_for_closed():
+    box, taken = Mailbox(), []
+
+    async def read():
+        taken.append(await box.take())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await wait_all_tasks_blocked()
+        box.send_nowait("removed")
+        box.remove("removed", None)
+    assert taken == [[None]]
+    box.send_nowait("removed")
+    box.send_nowait("kept")
+    box.remove("removed", None)
+    assert await box.take() == ["kept"]
+
+
 async def test_another_reader_can_follow_a_cancelled_one():
     box = Mailbox()
     with trio.move_on_after(0):

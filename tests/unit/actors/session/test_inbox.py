@@ -69,6 +69,22 @@ class InboxMachine(RuleBasedStateMachine):
             self.inbox.put(request)
             self.requests.append(request)
 
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def withdraw(self, data):
+        """The host takes a message back; only those that wait can be removed."""
+        inbox_id = data.draw(st.sampled_from(sorted(self.open)))
+        waiting = ids(
+            each for each in (*self.inbox.queue, *self.inbox.mailbox) if isinstance(each, InboxRow)
+        )
+        had_messages = len(self.inbox.mailbox) > 0
+        removed = self.inbox.remove(inbox_id)
+        assert (removed is not None) == (inbox_id in waiting)
+        assert (len(self.inbox.mailbox) > 0) == had_messages  # a reader may be on its way
+        if removed is not None:
+            assert removed == self.open.pop(inbox_id)
+            self.inbox.forget(inbox_id)
+
     # What the actor does
 
     @precondition(lambda self: not self.running)

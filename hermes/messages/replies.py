@@ -1,0 +1,50 @@
+"""The reply to a message, and what it cost."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from hermes.messages.transcript import JsonObject
+
+BuildReason: TypeAlias = Literal["cold", "signature", "foreign-write", "evicted", "abandoned"]
+"""Why an agent was built instead of reused."""
+ReplyStatus: TypeAlias = Literal[
+    "complete", "failed", "interrupted", "refused", "command", "withdrawn"
+]
+"""How a message was answered; `withdrawn` means that the host took it back before its turn."""
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """Tokens and cost of one provider call."""
+
+    purpose: str = "turn"
+    model: str | None = None
+    provider: str | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    cost: float | None = None
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reply"):
+    """The outcome of a message: the reply to its sender, and how the turn ended."""
+
+    text: str
+    session_id: str
+    turn_id: int
+    status: ReplyStatus = "complete"
+    usage: tuple[Usage, ...] = ()
+    error: str | None = None
+    build_reason: BuildReason | None = None
+    """Why the agent was built for this turn; None if the cached one was reused."""
+    error_kind: str | None = None
+    """The class name of the error, without its message."""
+    data: object = None
+    """The structured result of the agent, as a JSON value."""
+    metadata: JsonObject = msgspec.field(default_factory=dict)
+    """The metadata of the messages that it answers. If several have the same name, the value of the
+    last one counts."""

@@ -1,0 +1,84 @@
+"""The inbox as its consumers see it: accepted messages, and what finishes them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
+
+from hermes.messages import (
+    Accepted,
+    Committed,
+    Discarded,
+    ExpiryPolicy,
+    Inbound,
+    InboxReply,
+    InboxRow,
+    MessageOutcome,
+    Outbound,
+    Posted,
+    Source,
+    TurnCommit,
+    Withdrawn,
+)
+
+
+class InboxStore(Protocol):
+    """Accepted messages and the turns that finish them."""
+
+    def accept(
+        self, inbound: Inbound, *, policy: ExpiryPolicy = ..., max_queued: int = ...
+    ) -> Awaitable[Accepted]:
+        """Store an inbound message. Raises `Overloaded` if too many of its key are open."""
+        ...
+
+    def commit_turn(self, turn: TurnCommit) -> Awaitable[Committed | Discarded]:
+        """Store a finished turn, or discard it if its session changed underneath it."""
+        ...
+
+    def answer(self, answer: InboxReply | None) -> Awaitable[None]:
+        """Close inbox rows without a turn and store the replies to their senders."""
+        ...
+
+    def open_inbox(
+        self, session_key: str | None = None, *, after: int = 0, limit: int = 1000
+    ) -> Awaitable[list[InboxRow]]:
+        """Return accepted messages without a finished turn, in inbox order."""
+        ...
+
+    def waiting_keys(self, after: int = 0, limit: int = 1000) -> Awaitable[list[tuple[str, int]]]:
+        """Return the keys with open messages, each with the id of its first one."""
+        ...
+
+    def start_inbox(self, inbox_ids: Sequence[int]) -> Awaitable[None]:
+        """Count one more attempt for each of these rows."""
+        ...
+
+    def park_inbox(
+        self, inbox_ids: Sequence[int], note: str, *, answer: InboxReply | None = None
+    ) -> Awaitable[int]:
+        """Set rows aside that cannot be finished. Returns how many."""
+        ...
+
+    def withdraw(self, session_key: str, inbox_id: int) -> Awaitable[Withdrawn | None]:
+        """Close an open message without an answer; None if it is not open."""
+        ...
+
+    def post(
+        self, session_key: str, text: str, source: Source, replies: Sequence[Outbound] = ()
+    ) -> Awaitable[Posted]:
+        """Append a text of the assistant to the current session, and enqueue its delivery."""
+        ...
+
+    def last_source(self, session_key: str) -> Awaitable[Source | None]:
+        """Return where the last reply of a conversation was sent, if that is known."""
+        ...
+
+    def get_outcome(self, inbox_id: int) -> Awaitable[MessageOutcome | None]:
+        """Return what became of a message; None if it is unknown."""
+        ...
+
+    def find_event(
+        self, session_key: str, event_id: str, platform: str, account: str = ""
+    ) -> Awaitable[MessageOutcome | None]:
+        """Return what became of the event of a conversation; None if it is unknown."""
+        ...

@@ -1,0 +1,286 @@
+"""The options of `ask` and `stream`."""
+
+from __future__ import annotations
+
+import inspect as python_inspect
+import json
+import logging
+
+import msgspec
+import pytest
+import trio
+
+from hermes import Config, Conversation, ExpiryPolicy, Inbound, Runtime, TextDelta, TurnResult
+from hermes.actors.intake import MAX_METADATA, MessageOptions
+from hermes.agents import blocking_agent
+from hermes.embed import AsyncioRuntime, BlockingRuntime
+from hermes.errors import HermesError, ReplyTimeout
+from hermes.events import Envelope, TurnStarted
+from hermes.testing import inspect
+from tests.support.held_turns import HeldAgent, held_runtime
+from tests.support.runtime import SECONDS
+
+TENANT = {"tenant": "acme", "trace": {"id": 7, "sampled": True}}
+
+
+# One signature
+
+
+def options_of(verb):
+    """The keyword-only parameters of a verb with their defaults."""
+    return {
+        name: parameter.default
+        for name, parameter in python_inspect.signature(verb).parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+
+
+def test_ask_and_stream_have_the_same_options():
+    expected = dict.fromkeys(MessageOptions.__annotations__) | {"commands": True}
+    for owner in (Runtime, Conversation):
+        assert options_of(owner.ask) == expected
+        assert options_of(owner.stream) == {"interrupt_on_exit": False, **expected}
+
+
+@pytest.mark.parametrize("host", [AsyncioRuntime, BlockingRuntime])
+async def test_help_shows_the_options_in_every_host(start, host):
+    async with start() as runtime:
+        shown = str(python_inspect.signature(host(None, runtime).ask))
+        assert "text: 'str' = ''" in shown
+        assert "metadata: 'JsonObject | None' = None" in shown
+
+
+async def test_a_message_needs_a_text_or_parts(start):
+    async with start() as runtime:
+        for options in ({}, {"parts": None}, {"parts": []}):
+            with pytest.raises(ValueError, match=r"^the message is empty: pass a text or parts$"):
+                await runtime.ask("k", **options)
+            with pytest.raises(ValueError, match="empty"):
+                runtime.conversation("k").stream("", **options)
+        assert await runtime.conversation("k").history() == []
+        parts = [{"type": "text", "text": "look"}]
+        await runtime.conversation("k").ask(parts=parts)
+        assert list((await runtime.conversation("k").history())[0].parts) == parts
+
+
+async def test_an_unknown_option_is_refused_by_name(start):
+    async with start() as runtime:
+        with pytest.raises(TypeError, match="'bsuy' is not an option"):
+            await runtime.ask("k", "hello", bsuy="steer")
+
+
+# Commands as texts
+
+
+async def test_with_commands_false_a_command_is_a_text(start):
+    async with start() as runtime:
+        reply = await runtime.ask("k", "/new start", commands=False)
+        assert (reply.status, reply.text) == ("complete", "echo: /new start")
+        async with runtime.conversation("k").stream("/stop", commands=False) as stream:
+            assert [event async for event in stream][-1].reply.text == "echo: /stop"
+        assert (await runtime.ask("k", "/status")).status == "command"
+
+
+# Timeouts
+
+
+async def test_a_caller_can_limit_its_wait_and_the_message_is_answered_anyway(
+    start, autojump_clock
+):
+    async with held_runtime(start) as here:
+        with pytest.raises(ReplyTimeout, match="within 5 seconds") as raised:
+            await here.runtime.ask("k", "one", timeout=5)
+        assert isinstance(raised.value, HermesError)
+        assert isinstance(raised.value, TimeoutError)
+        receipt = raised.value.receipt
+        assert not await here.runtime.is_answered(receipt)
+        assert inspect(here.runtime).waiting_callers == 0
+        here.agent.release(0)
+        await inspect(here.runtime).wait_idle("k")
+        assert await here.runtime.is_answered(receipt)
+        assert await here.history() == [("user", "one"), ("assistant", "answer 0")]
+
+
+async def test_a_stream_can_have_a_timeout(start, autojump_clock):
+    async def speak(turn):
+        turn.emit(TextDelta("a"))
+        await trio.sleep_forever()
+
+    async with held_runtime(start, HeldAgent(turn0=speak)) as here:
+        texts = []
+        async with here.runtime.stream("k", "one", timeout=5, interrupt_on_exit=True) as stream:
+            with pytest.raises(ReplyTimeout) as raised:
+                async for event in stream:
+                    texts += [event.text] if isinstance(event, TextDelta) else []
+            assert raised.value.receipt == stream.receipt
+        assert texts == ["a"]
+        await inspect(here.runtime).wait_idle("k")
+        assert await here.history() == [("user", "one"), ("assistant", "a")]
+
+
+async def test_a_reply_within_the_timeout_is_returned(start):
+    async with start() as runtime:
+        assert (await runtime.ask("k", "one", timeout=SECONDS)).text == "echo: one"
+        async with runtime.stream("k", "two", timeout=SECONDS) as stream:
+            assert [event async for event in stream][-1].reply.text == "echo: two"
+
+
+# Metadata
+
+
+async def test_metadata_reaches_the_turn_the_events_and_the_reply(start):
+    seen = []
+
+    async def reply(turn):
+        seen.append(turn.metadata)
+        return "done"
+
+    async with start(agent=reply) as runtime:
+        async with runtime.stream("k", "one", metadata=TENANT) as stream:
+            events = [event async for event in stream]
+        [started] = [event for event in events if isinstance(event, TurnStarted)]
+        ended = events[-1]
+        assert seen == [TENANT]
+        assert started.metadata == ended.metadata == ended.reply.metadata == TENANT
+        assert (await runtime.ask("k", "two")).metadata == {}
+        assert (await runtime.ask("k", "/status", metadata=TENANT)).metadata == TENANT
+        again = Envelope(1, "k", 1, ended)
+        assert read_back(again) == again
+
+
+def read_back(envelope):
+    return msgspec.json.decode(msgspec.json.encode(envelope), type=Envelope)
+
+
+async def test_metadata_is_stored_with_the_message_and_survives_a_restart(start):
+    async with held_runtime(start) as here:
+        await here.runtime.submit(Inbound("k", "e", "one", metadata=TENANT))
+        await here.agent.wait_started()
+        await here.runtime.drain(0)
+    seen = []
+
+    async def reply(turn):
+        seen.append(turn.metadata)
+        return "done"
+
+    async with start(agent=reply) as runtime:
+        await inspect(runtime).wait_idle("k")
+    assert seen == [TENANT]
+
+
+async def test_in_a_merged_turn_the_last_value_of_a_name_counts(start):
+    async with held_runtime(start) as here:
+        await here.send("one")
+        await here.agent.wait_started()
+        first = await here.send("two", metadata={"tenant": "a", "trace": 1})
+        second = await here.send("three", metadata={"trace": 2})
+        here.agent.release(0)
+        turn = await here.agent.wait_started(1)
+        merged = {"tenant": "a", "trace": 2}
+        assert turn.metadata == merged
+        here.agent.release(1)
+        assert (await first.wait()).metadata == (await second.wait()).metadata == merged
+
+
+async def test_messages_that_a_command_cancels_keep_their_metadata(start):
+    async with held_runtime(start) as here:
+        await here.send("one")
+        await here.agent.wait_started()
+        queued = await here.send("two", metadata={"trace": 2})
+        stop = await here.runtime.ask("k", "/stop", metadata={"trace": 3})
+        assert stop.metadata == {"trace": 3}
+        assert (await queued.wait()).metadata == {"trace": 2}
+
+
+async def test_metadata_reaches_the_hooks_of_a_command(start):
+    found = []
+
+    def recorded(name):
+        async def hook(session_id, platform, metadata):
+            found.append((name, metadata))
+
+        return [hook]
+
+    events = ("on_session_finalize", "on_session_reset", "on_session_switch")
+    hooks = {name: recorded(name) for name in events}
+    async with start(hooks=hooks) as runtime:
+        old = (await runtime.ask("k", "one")).session_id
+        await runtime.ask("k", "/new", metadata=TENANT)
+        await runtime.ask("k", f"/resume {old}", metadata={"trace": 2})
+        await runtime.conversation("k").new()
+        await runtime.wait_hooks()
+    assert found[:3] == [
+        ("on_session_finalize", TENANT),
+        ("on_session_reset", TENANT),
+        ("on_session_switch", {"trace": 2}),
+    ]
+    assert found[3:5] == [("on_session_finalize", {}), ("on_session_reset", {})]
+
+
+async def test_metadata_of_the_message_that_finds_a_session_expired_reaches_the_hooks(start, world):
+    found = []
+
+    async def finalized(session_id, platform, metadata):
+        found.append(metadata)
+
+    hooks = {"on_session_finalize": [finalized]}
+    config = Config(expiry=ExpiryPolicy(mode="idle", idle_minutes=1))
+    async with start(hooks=hooks, config=config) as runtime:
+        await runtime.ask("k", "one")
+        world.pass_time(120)
+        await runtime.ask("k", "two", metadata=TENANT)
+        await runtime.wait_hooks()
+        assert found == [TENANT]
+
+
+async def test_metadata_is_part_of_the_log_line_of_a_failed_turn(start, caplog):
+    async def fail(turn):
+        raise OSError("broken")
+
+    async with start(agent=fail) as runtime:
+        await runtime.ask("k", "one", metadata=TENANT)
+    [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert record.metadata == TENANT
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"large": "x" * MAX_METADATA},
+        {"a": object()},
+        {1: "a"},
+        {"a": float("nan")},
+        {"a": "\ud800"},
+        ["a"],
+        "text",
+        {"a": (1, 2)},
+        json.loads('{"a":' * 200 + "1" + "}" * 200),
+    ],
+)
+async def test_metadata_that_cannot_be_stored_is_refused(start, metadata):
+    async with start() as runtime:
+        with pytest.raises(ValueError, match="metadata must be a dict of JSON values, of at most"):
+            await runtime.ask("k", "one", metadata=metadata)
+        with pytest.raises(ValueError, match="metadata must be"):
+            await runtime.submit(Inbound("k", "e", "one", metadata=metadata))
+        assert await runtime.conversation("k").history() == []
+
+
+async def test_an_agent_in_a_thread_sees_the_metadata(start):
+    seen = []
+
+    def reply(turn):
+        seen.append(turn.metadata)
+        return TurnResult(text="done")
+
+    async with start(build_agent=blocking_agent(reply)) as runtime:
+        await runtime.ask("k", "one", metadata=TENANT)
+    assert seen == [TENANT]
+
+
+async def test_a_message_without_metadata_is_stored_as_before(start, sql):
+    async with held_runtime(start) as here:
+        await here.send("one", event_id="e")
+        await here.agent.wait_started()
+        assert "metadata" not in json.loads(sql("SELECT body FROM inbox")[0][0])
+        here.agent.release(0)
