@@ -399,7 +399,11 @@ def _alias(node: ast.stmt) -> str:
     """Return an assignment, formatted as ruff does it: it also formats code blocks in Markdown."""
     code = ast.unparse(node).replace("'", '"')
     target, value = code.split(" = ", 1)
-    return code if len(code) <= WIDTH else f"{target} = (\n    {value}\n)"
+    if len(code) <= WIDTH:
+        return code
+    if len(value) > WIDTH - 4:
+        value = value.replace(" | ", "\n    | ")
+    return f"{target} = (\n    {value}\n)"
 
 
 def generate() -> str:

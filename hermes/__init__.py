@@ -130,6 +130,7 @@ if TYPE_CHECKING:
         HasAccount as HasAccount,
         HasLimit as HasLimit,
         HasLocal as HasLocal,
+        OwnConversation as OwnConversation,
         RunsOnTrio as RunsOnTrio,
         Summary as Summary,
         SummaryRequest as SummaryRequest,
@@ -139,8 +140,10 @@ if TYPE_CHECKING:
         Titler as Titler,
         TitleRequest as TitleRequest,
         Turn as Turn,
+        TurnRuntime as TurnRuntime,
     )
     from hermes.session_keys import session_key as session_key
+    from hermes.texts import Texts as Texts
 
 __version__ = "0.1.0.dev0"
 
@@ -169,9 +172,11 @@ _NAMES = {
     "Message OutboxRow Receipt Reply RunningTurnInfo SearchHit Session SessionChange SessionMatch "
     "SessionSummary Snapshot Source Status StoreStats StoredMessage Title ToolCall TurnResult "
     "Usage WaitingMessage WhenBusy",
-    "protocols": "Adapter Agent Build Compressor Describe HasAccount HasLimit HasLocal RunsOnTrio "
-    "Summary SummaryRequest SupportsAbandon SupportsAclose SupportsReady TitleRequest Titler Turn",
+    "protocols": "Adapter Agent Build Compressor Describe HasAccount HasLimit HasLocal "
+    "OwnConversation RunsOnTrio Summary SummaryRequest SupportsAbandon SupportsAclose "
+    "SupportsReady TitleRequest Titler Turn TurnRuntime",
     "session_keys": "session_key",
+    "texts": "Texts",
 }
 if not TYPE_CHECKING:  # else a misspelt name would be an `object`, and no error
     __all__ = sorted(" ".join(_NAMES.values()).split())  # noqa: PLE0605 - the names above

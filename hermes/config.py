@@ -132,6 +132,8 @@ class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Starts of a turn, interrupted by crashes, after which its message is set aside."""
     quarantine_time: Delay = 60.0
     """Seconds to pause a conversation that has failed three times within a minute."""
+    agents_may_ask: bool = False
+    """Whether an agent may send messages to other conversations, with `turn.runtime.ask`."""
     compression: CompressionConfig = msgspec.field(default_factory=CompressionConfig)
     """When and how conversations are compressed."""
 

@@ -91,7 +91,7 @@ class ContextOverflow(HermesError):
 
 
 class CompressorFailed(HermesError):
-    """The compressor returned no summary.
+    """The compressor returned no summary. Users are shown the message, redacted and cut.
 
     `lasting` means that the next attempts would fail, too. `retry_after` is the delay in seconds
     that the provider asked for.

@@ -9,6 +9,7 @@ would end the whole runtime without a trace.
 from __future__ import annotations
 
 import math
+import secrets
 from typing import Self
 
 import trio
@@ -81,6 +82,11 @@ def kind(error: BaseException) -> str:
     return type(leaf(error)).__name__
 
 
+def new_reference() -> str:
+    """Return a short name for an error, for the log and for the user who is not shown the error."""
+    return secrets.token_hex(3)
+
+
 def loggable(error: BaseException) -> str:
     """Return an exception as it may be logged.
 
@@ -96,6 +102,8 @@ def loggable(error: BaseException) -> str:
 
 
 def describe(error: BaseException) -> str:
-    """Return the class name and the message of an exception, as one line for the user."""
+    """Return the class name and the message of an exception; never raises."""
     first = leaf(error)
-    return f"{type(first).__name__}: {first}"
+    with contained():
+        return f"{type(first).__name__}: {first}"
+    return type(first).__name__

@@ -22,40 +22,34 @@ _COMMAND = re.compile(r"\s*/([a-z]+)(?:@\S+)?(?:\s+(.*))?", re.DOTALL | re.IGNOR
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A command: its mode, its help text, and who may use it."""
+    """A command: its mode, and who may use it. `Texts` has its help."""
 
     mode: CommandMode
-    usage: str
-    summary: str
     role: Role = "user"
     """The role it needs, if there is an access policy."""
 
 
 COMMANDS: Mapping[str, Command] = {
-    "new": Command("stops", "/new [title]", "start a new conversation (also /reset)", "guest"),
-    "resume": Command("waits", "/resume [number, id or title]", "go back to a conversation"),
-    "sessions": Command("now", "/sessions", "list your conversations"),
-    "title": Command("now", "/title [title]", "show or set the title"),
-    "branch": Command("waits", "/branch [title]", "continue in a copy of this conversation"),
-    "compress": Command(
-        "waits", "/compress [here N | focus]", "summarize the older part (also /compact)"
-    ),
-    "retry": Command("waits", "/retry", "answer your last message again", "guest"),
-    "undo": Command("waits", "/undo [number]", "take back your last messages and replies", "guest"),
-    "stop": Command("stops", "/stop", "stop the answer and cancel queued messages", "guest"),
-    "queue": Command(
-        "message", "/queue <text>", "send a message after the current answer", "guest"
-    ),
-    "steer": Command("steers", "/steer <text>", "send a message into the current answer", "guest"),
-    "background": Command("now", "/background <text>", "run a task in the background"),
-    "approve": Command("waits", "/approve [number]", "allow a tool call, once"),
-    "deny": Command("waits", "/deny [number]", "refuse a tool call"),
-    "status": Command("now", "/status", "show the state of this conversation"),
-    "usage": Command("now", "/usage", "show tokens and cost so far"),
-    "help": Command("now", "/help", "show the commands", "guest"),
-    "whoami": Command("now", "/whoami", "show who you are here", "guest"),
-    "pair": Command("waits", "/pair [code [role]]", "let someone in, or list requests", "operator"),
-    "unpair": Command("waits", "/unpair <platform> <user id>", "remove a user", "operator"),
+    "new": Command("stops", "guest"),
+    "resume": Command("waits"),
+    "sessions": Command("now"),
+    "title": Command("now"),
+    "branch": Command("waits"),
+    "compress": Command("waits"),
+    "retry": Command("waits", "guest"),
+    "undo": Command("waits", "guest"),
+    "stop": Command("stops", "guest"),
+    "queue": Command("message", "guest"),
+    "steer": Command("steers", "guest"),
+    "background": Command("now"),
+    "approve": Command("waits"),
+    "deny": Command("waits"),
+    "status": Command("now"),
+    "usage": Command("now"),
+    "help": Command("now", "guest"),
+    "whoami": Command("now", "guest"),
+    "pair": Command("waits", "operator"),
+    "unpair": Command("waits", "operator"),
 }
 ALIASES = {"reset": "new", "compact": "compress"}
 

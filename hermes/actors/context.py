@@ -18,8 +18,9 @@ from hermes.actors.metrics import RuntimeMetrics
 from hermes.actors.rebuild import RebuildPolicy, rebuild_reason
 from hermes.config import Config
 from hermes.errors import ActorStopped
-from hermes.protocols import Build, Describe, Store
+from hermes.protocols import Build, Describe, Store, TurnRuntime
 from hermes.redaction import Redactor
+from hermes.texts import ENGLISH, Texts
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -43,6 +44,10 @@ class RuntimeContext:
     """Access control; None if the host decides who may use the runtime."""
     redact: Redactor | None = None
     """Removes secrets from what agents say, before it is stored or published."""
+    texts: Texts = ENGLISH
+    """What users are told."""
+    turn_runtime: Callable[[str], TurnRuntime] | None = None
+    """Returns what the turns of a conversation may do with the runtime."""
     rebuild_policy: RebuildPolicy = rebuild_reason
     wall: Callable[[], float] = time.time
 

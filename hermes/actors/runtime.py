@@ -25,13 +25,15 @@ from hermes.actors.metrics import RuntimeMetrics
 from hermes.actors.rebuild import RebuildPolicy, rebuild_reason
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
+from hermes.actors.turn_runtime import RuntimeOfTurn
 from hermes.background import open_background
 from hermes.config import Config
 from hermes.context import current_turn, inside_hook
 from hermes.errors import HermesError
 from hermes.messages import Inbound, Receipt, Reply, Source, StoredMessage
-from hermes.protocols import Adapter, Build, Compressor, Describe, Store, Titler
+from hermes.protocols import Adapter, Build, Compressor, Describe, Store, Titler, TurnRuntime
 from hermes.redaction import Redact, as_redactor
+from hermes.texts import ENGLISH, Texts
 
 R = TypeVar("R")
 
@@ -66,6 +68,8 @@ class Runtime:
         """Operator verbs."""
         self.adapter_state: AdapterState = AdapterState(context.store)
         """Values that adapters keep in the store."""
+        self.texts: Texts = context.texts
+        """What users are told."""
 
     def conversation(self, session_key: str, *, source: Source | None = None) -> Conversation:
         """Return a handle to a conversation. Nothing is stored before its first message.
@@ -238,12 +242,13 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
     adapters: Iterable[Adapter] = (),
     access: AccessPolicy | None = None,
     redact: Redact | None = None,
+    texts: Texts = ENGLISH,
     wall: Callable[[], float] = time.time,
     rebuild_policy: RebuildPolicy = rebuild_reason,
 ) -> AsyncIterator[Runtime]:
     """Run actors on an open store during a block. Leaving the block drains the runtime."""
     async with open_background() as nursery:
-        metrics = RuntimeMetrics(wall)
+        metrics, clean = RuntimeMetrics(wall), redact or str
         bus = EventBus(metrics.count_reply)
         dispatcher = Dispatcher(nursery, adapters, store, redact)
         context = RuntimeContext(
@@ -251,31 +256,37 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
             config=config,
             build=build,
             agent_spec=agent_spec,
-            compressor=SessionCompressor(
-                store, compressor, config.compression, wall, redact or str
-            ),
+            compressor=SessionCompressor(store, compressor, config.compression, wall, clean, texts),
             nursery=nursery,
             metrics=metrics,
             bus=bus,
             caches=CacheLimits(config.max_agents, config.transcript_bytes),
             auto_titler=None
             if titler is None
-            else AutoTitler(nursery, store, titler, bus.publish, redact or str),
-            admission=None if access is None else Admission(store, access),
+            else AutoTitler(nursery, store, titler, bus.publish, clean),
+            admission=None if access is None else Admission(store, access, texts=texts),
             redact=None if redact is None else as_redactor(redact),
+            texts=texts,
+            turn_runtime=lambda key: _runtime_of_turn(runtime, key, config),
             rebuild_policy=rebuild_policy,
             wall=wall,
         )
         supervisor = Supervisor(context, dispatcher)
+        runtime = Runtime(context, supervisor)
         nursery.start_soon(dispatcher.run)
         nursery.start_soon(supervisor.run_maintenance)
         try:
             with store.subscribe(on_accepted=supervisor.deliver, on_outbox=dispatcher.offer):
                 await nursery.start(supervisor.run)
                 async with _drained(supervisor):
-                    yield Runtime(context, supervisor)
+                    yield runtime
         finally:
             bus.close(context.stop_error())
+
+
+def _runtime_of_turn(runtime: Runtime, session_key: str, config: Config) -> TurnRuntime:
+    own = runtime.conversation(session_key)
+    return RuntimeOfTurn(own, runtime.texts, runtime.ask, config.agents_may_ask)
 
 
 @asynccontextmanager

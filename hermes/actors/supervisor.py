@@ -22,10 +22,6 @@ log: logging.Logger = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
 FAILURE_WINDOW = 60.0
-QUARANTINED = (
-    "This conversation failed repeatedly and is paused for a while. "
-    "Your messages are saved and will be answered."
-)
 FINALIZE_DELAY = 0.5
 PAGE = 1000
 TASK_NAME = "hermes session"
@@ -125,7 +121,7 @@ class Supervisor:
         store = self._context.store
         with contained(StoreFailed) as caught:
             for row in await store.open_inbox(session_key, limit=1):
-                outbox = reply_rows(row, "", QUARANTINED, "notice")
+                outbox = reply_rows(row, "", self._context.texts.paused, "notice")
                 reply = InboxReply(session_key=session_key, inbox_ids=(), outbox=outbox)
                 await store.answer(reply)
         if caught.error is not None:

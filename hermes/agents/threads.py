@@ -17,6 +17,7 @@ import trio
 from sniffio import current_async_library_cvar
 
 from hermes import user_code
+from hermes.agents.remote_runtime import LoopRuntime, ThreadRuntime
 from hermes.errors import TurnClosed
 from hermes.events import AgentEvent
 from hermes.messages import (
@@ -321,14 +322,24 @@ class ThreadTurn(RemoteTurn):
 
     def spent(self) -> CostTotals:
         """Return what the conversation, its user and the day have cost, running turns included."""
-        return trio.from_thread.run(self._turn.spent, trio_token=self._token)
+        return self._await(self._turn.spent)
 
     def search(
         self, words: str, *, role: str | None = None, limit: int = 20
     ) -> Sequence[SearchHit]:
         """Search the messages of this conversation, earlier sessions included; best match first."""
-        search = functools.partial(self._turn.search, words, role=role, limit=limit)
-        return trio.from_thread.run(search, trio_token=self._token)
+        return self._await(functools.partial(self._turn.search, words, role=role, limit=limit))
+
+    @property
+    def runtime(self) -> ThreadRuntime:
+        """The conversation of the turn, and others. Raises `TurnClosed` if the turn is over."""
+        self._check_open()
+        return ThreadRuntime(self._turn.runtime, self._await)
+
+    def _await(self, work: Callable[[], Awaitable[R]], /) -> R:
+        """Run an async function in the runtime's thread, and return its result."""
+        self._check_open()
+        return trio.from_thread.run(work, trio_token=self._token)
 
     def emit(self, event: AgentEvent) -> None:
         """Publish an event; returns when the runtime has published it."""
@@ -353,11 +364,17 @@ class LoopTurn(RemoteTurn):
         self, words: str, *, role: str | None = None, limit: int = 20
     ) -> Sequence[SearchHit]:
         """Search the messages of this conversation, earlier sessions included; best match first."""
-        return await self._await(
-            functools.partial(self._turn.search, words, role=role, limit=limit)
-        )
+        search = functools.partial(self._turn.search, words, role=role, limit=limit)
+        return await self._await(search)
 
-    async def _await(self, function: Callable[[], Awaitable[R]]) -> R:
+    @property
+    def runtime(self) -> LoopRuntime:
+        """The conversation of the turn, and others. Raises `TurnClosed` if the turn is over."""
+        self._check_open()
+        return LoopRuntime(self._turn.runtime, self._await)
+
+    async def _await(self, function: Callable[[], Awaitable[R]], /) -> R:
+        """Run an async function in the runtime's thread, and return its result."""
         self._check_open()
         try:
             return await await_on_trio(self._token, function)

@@ -26,6 +26,7 @@ from hermes.embed.proxies import AsyncioProxy, AsyncioSubscription, run_for_host
 from hermes.embed.trio_host import RuntimeOptions, Setup, open_with_setup
 from hermes.embed.verbs import AdapterStateVerbs, AdminVerbs, ConversationVerbs, RuntimeVerbs
 from hermes.messages import Source
+from hermes.texts import Texts
 
 R = TypeVar("R")
 
@@ -55,6 +56,7 @@ class AsyncioRuntime(RuntimeVerbs, AsyncioProxy[Runtime]):
         super().__init__(portal, target)
         self.admin: AsyncioAdmin = AsyncioAdmin(portal, target.admin)
         self.adapter_state: AsyncioAdapterState = AsyncioAdapterState(portal, target.adapter_state)
+        self.texts: Texts = target.texts
 
     def conversation(
         self, session_key: str, *, source: Source | None = None

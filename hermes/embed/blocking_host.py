@@ -17,6 +17,7 @@ from hermes.embed.proxies import BlockingProxy, BlockingSubscription, run_for_ho
 from hermes.embed.trio_host import RuntimeOptions, Setup, open_with_setup
 from hermes.embed.verbs import AdapterStateVerbs, AdminVerbs, ConversationVerbs, RuntimeVerbs
 from hermes.messages import Source
+from hermes.texts import Texts
 
 R = TypeVar("R")
 
@@ -48,6 +49,7 @@ class BlockingRuntime(RuntimeVerbs, BlockingProxy[Runtime]):
         self.adapter_state: BlockingAdapterState = BlockingAdapterState(
             portal, target.adapter_state
         )
+        self.texts: Texts = target.texts
 
     def conversation(
         self, session_key: str, *, source: Source | None = None

@@ -28,6 +28,7 @@ from hermes.store import Clock, open_store
 from hermes.store.actor import SWEEP_INTERVAL
 from hermes.store.hooks import HOOK_TIMEOUT
 from hermes.store.worker import OpenWorker, open_in_thread
+from hermes.texts import ENGLISH, Texts, require_usable
 
 
 class RuntimeOptions(TypedDict, total=False):
@@ -43,6 +44,7 @@ class RuntimeOptions(TypedDict, total=False):
     adapters: Iterable[Adapter]
     access: AccessPolicy | None
     redact: Redact | None
+    texts: Texts
     clock: Clock | None
     hook_timeout: float
     sweep_interval: float
@@ -85,6 +87,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     adapters: Iterable[Adapter] = (),
     access: AccessPolicy | None = None,
     redact: Redact | None = None,
+    texts: Texts = ENGLISH,
     clock: Clock | None = None,
     hook_timeout: float = HOOK_TIMEOUT,
     sweep_interval: float = SWEEP_INTERVAL,
@@ -107,21 +110,21 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     - `access` decides who may use the runtime. Without it the host decides, and all adapters must
       be local.
     - `redact` removes secrets from a text, before anything an agent says is stored or published.
+    - `texts` replaces sentences that Hermes says to users, for example in another language.
     - `clock` provides time and randomness, `open_worker` and `vfs` open the database connections;
       they are meant for tests.
     - `hook_timeout` limits each hook; `sweep_interval` is the time between maintenance runs.
 
     Raises `TypeError` if neither or both of `agent` and `build_agent` are given, or one is of the
-    wrong kind; `ValueError` if an adapter that is not local comes without `access`; `StoreInUse` if
-    another runtime owns the file; `StoreRefused` if it cannot be opened as a store; and
-    `StoreFailed`, out of the block, if the store stops.
+    wrong kind; `ValueError` if an adapter that is not local comes without `access`, or if a
+    sentence in `texts` has an unknown placeholder; `StoreInUse` if another runtime owns the file;
+    `StoreRefused` if it cannot be opened as a store; and `StoreFailed`, out of the block, if the
+    store stops.
     """
     build = builder_for(agent, build_agent)
-    adapters = list(adapters)
-    if access is None:
-        _require_local(adapters)
-    clock = clock or Clock()
-    config = config or Config()
+    require_usable(texts)
+    adapters = _permitted(adapters, access)
+    clock, config = clock or Clock(), config or Config()
     async with (
         open_store(
             path,
@@ -143,21 +146,24 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
             adapters=adapters,
             access=access,
             redact=redact,
+            texts=texts,
             wall=clock.wall,
         ) as runtime,
     ):
         yield runtime
 
 
-def _require_local(adapters: Sequence[Adapter]) -> None:
-    """Refuse adapters that strangers could reach."""
-    for adapter in adapters:
+def _permitted(adapters: Iterable[Adapter], access: AccessPolicy | None) -> Sequence[Adapter]:
+    """Return the adapters; without an access policy, refuse those that strangers could reach."""
+    adapters = list(adapters)
+    for adapter in adapters if access is None else ():
         given: object = adapter
         if not (isinstance(given, HasLocal) and given.local):
             raise ValueError(
                 f"the adapter of {adapter.platform!r} is not local: pass access=AccessPolicy(...) "
                 "with the users it may answer, or access=AccessPolicy.everyone() for a public bot"
             )
+    return adapters
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ class Source(msgspec.Struct, frozen=True):
     user_name: str | None = None
 
 
-class Inbound(msgspec.Struct, frozen=True, omit_defaults=True):
+class Inbound(msgspec.Struct, frozen=True):
     """A message or command as it arrives.
 
     (platform, account, event_id) identifies it for good. If `per_conversation` is set, the

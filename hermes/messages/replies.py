@@ -39,10 +39,13 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="re
     status: ReplyStatus = "complete"
     usage: tuple[Usage, ...] = ()
     error: str | None = None
+    """What the agent reported as its error, or the class and reference of an exception."""
     build_reason: BuildReason | None = None
     """Why the agent was built for this turn; None if the cached one was reused."""
     error_kind: str | None = None
     """The class name of the error, without its message."""
+    reference: str | None = None
+    """Finds the exception of a failed turn in the log. Its message is not in `text` or `error`."""
     data: object = None
     """The structured result of the agent, as a JSON value."""
     metadata: JsonObject = msgspec.field(default_factory=dict)

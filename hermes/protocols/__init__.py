@@ -19,6 +19,7 @@ from hermes.protocols.agent import (
     Compressor as Compressor,
     Describe as Describe,
     Hook as Hook,
+    OwnConversation as OwnConversation,
     RunsOnTrio as RunsOnTrio,
     SpentSoFar as SpentSoFar,
     Summary as Summary,
@@ -28,6 +29,7 @@ from hermes.protocols.agent import (
     Titler as Titler,
     TitleRequest as TitleRequest,
     Turn as Turn,
+    TurnRuntime as TurnRuntime,
 )
 from hermes.protocols.inbox import InboxStore as InboxStore
 from hermes.protocols.records import AccessStore as AccessStore, ToolRecords as ToolRecords

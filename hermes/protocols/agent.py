@@ -14,18 +14,96 @@ from hermes.messages import (
     CostTotals,
     JsonObject,
     Message,
+    Reply,
     SearchHit,
+    SessionSummary,
     Source,
+    Status,
     StoredMessage,
+    Title,
     TurnResult,
     Usage,
 )
 from hermes.protocols.records import ToolRecords
+from hermes.texts import Texts
 
 Hook: TypeAlias = Callable[..., Any]
 """Called by keyword with `session_id` and `platform`, and with `reason`, `boundary_id`,
 `old_session_id`, `new_session_id`, `metadata` or `transcript` if it has parameters of these
 names."""
+
+
+class OwnConversation(Protocol):
+    """The conversation of a turn, for its agent and tools. Nothing here waits for the turn."""
+
+    @property
+    def session_key(self) -> str:
+        """The key of the conversation."""
+        ...
+
+    async def title(self) -> Title:
+        """Return the title; `pending` until the session has a row to store it in."""
+        ...
+
+    async def set_title(self, title: str) -> None:
+        """Set the title. Raises `ValueError` if it is too long or already in use."""
+        ...
+
+    async def status(self) -> Status:
+        """Return the state of the conversation."""
+        ...
+
+    async def history(
+        self,
+        *,
+        limit: int | None = None,
+        before: int | None = None,
+        include_rewound: bool = False,
+    ) -> list[StoredMessage]:
+        """Return the stored transcript of the current session, without the running turn.
+
+        With `limit`, the latest messages are returned, or those before the id `before`.
+        """
+        ...
+
+    async def sessions(self, *, limit: int = 20, offset: int = 0) -> list[SessionSummary]:
+        """Return the sessions of this key, latest activity first."""
+        ...
+
+    async def search(
+        self, query: str, *, role: str | None = None, limit: int = 20
+    ) -> list[SearchHit]:
+        """Search the messages of this key's sessions, best match first."""
+        ...
+
+
+class TurnRuntime(Protocol):
+    """What an agent and its tools may do with the runtime during a turn."""
+
+    @property
+    def conversation(self) -> OwnConversation:
+        """The conversation of the turn."""
+        ...
+
+    @property
+    def texts(self) -> Texts:
+        """What users are told."""
+        ...
+
+    async def ask(
+        self,
+        session_key: str,
+        text: str,
+        *,
+        source: Source | None = None,
+        event_id: str | None = None,
+    ) -> Reply:
+        """Send a message to another conversation and wait for the reply. See `Runtime.ask`.
+
+        Raises `HermesError` unless the host has set `Config.agents_may_ask`, and `WaitCircle` if
+        that conversation is this one, or waits for it.
+        """
+        ...
 
 
 class Turn(Protocol):
@@ -85,6 +163,11 @@ class Turn(Protocol):
     @property
     def records(self) -> ToolRecords | None:
         """The tool call log, which survives a crash; None if nothing is stored."""
+        ...
+
+    @property
+    def runtime(self) -> TurnRuntime:
+        """The conversation of the turn, and others. Raises `TurnClosed` if the turn is over."""
         ...
 
     def ordinal(self, tool: str, arguments: str) -> int:

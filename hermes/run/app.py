@@ -29,6 +29,7 @@ from hermes.run.references import expand_path, resolve_hooks, secret_values
 from hermes.run.telemetry import Telemetry
 from hermes.settings import Problem, Settings, SettingsError
 from hermes.store import file_lock
+from hermes.texts import Texts
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -135,6 +136,7 @@ async def _run(
             access=access_policy(settings),
             hooks=resolve_hooks(settings),
             redact=redactor.values,
+            texts=Texts(**settings.texts),
         )
         runtime = await stack.enter_async_context(telemetry.observe(opening))
         shutdown.started.set()

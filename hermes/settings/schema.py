@@ -198,6 +198,14 @@ class Settings(Table, frozen=True, kw_only=True):
         Meta(examples=[{"telegram": {"mode": "idle", "idle_minutes": 60.0}}]),
     ] = {}
     """The same for a platform, a chat type, or both, as in "telegram/group"."""
+    texts: Annotated[
+        dict[str, str],
+        Meta(examples=[{"stopped": "Angehalten.", "resumed": "Wieder in {name}."}]),
+    ] = {}
+    """Sentences for users that replace those of Hermes, by name, for example in another language.
+
+    The names and the placeholders in braces are those of `hermes.Texts`.
+    """
     rates: RateLimit = RateLimit()
     """Rate limit for the messages of one user."""
     telegram: TelegramTable | None = None

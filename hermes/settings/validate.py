@@ -11,6 +11,7 @@ from hermes.config import Budgets
 from hermes.messages import ExpiryPolicy
 from hermes.settings.schema import AgentTable, Settings
 from hermes.settings.toml_lines import KeyPath
+from hermes.texts import Texts, problems
 from hermes.validation import did_you_mean
 
 _MODEL_KINDS = ("openai", "anthropic")
@@ -33,6 +34,7 @@ def validate(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[Ke
     yield from _platforms(settings)
     yield from _urls(settings)
     yield from _files(settings)
+    yield from _texts(settings)
 
 
 def _agent(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
@@ -163,3 +165,13 @@ def _files(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
         name = settings.metrics.file
         if "\0" in name or not PurePath(name).name:
             yield ("metrics", "file"), "not a valid file name"
+
+
+def _texts(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    names = Texts.__struct_fields__
+    for name in settings.texts:
+        if name not in names:
+            yield ("texts", name), f"unknown key{did_you_mean(name, names)}"
+    known = {name: text for name, text in settings.texts.items() if name in names}
+    for name, problem in problems(Texts(**known)):
+        yield ("texts", name), problem

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from hermes.messages import TurnResult
+from hermes.texts import Texts
 from hermes.transcript.overflow import is_overflow
 
-OVERFLOW = (
-    "This conversation no longer fits into the model's context window. "
-    "Use /compact to shorten it, or /reset to start a new one."
-)
-FAILED = "The request failed: {error}\nUse /retry to try again, or /reset to start over."
-NOT_STARTED = "This was interrupted before I started on it. Please send it again."
-STOPPED = "The work stopped early: {error}\nUse /retry to start it again."
-NO_TEXT = "The model finished without a reply. Ask for more, or use /retry."
-NOT_PROCESSED = "Your message wasn't processed. Please send it again."
+MAX_ERROR = 300
+"""Characters of an agent's error that users are shown."""
 
 # From an agent that gave up asking for the rest of a reply: nothing a person can act on.
 _UNFINISHED = "remained incomplete after"
 
 
-def visible_text(result: TurnResult, history_len: int) -> str:
+def visible_text(result: TurnResult, history_len: int, texts: Texts) -> str:
     """Return the text shown for a result: its own, a notice, or "" if nothing should be said.
 
     White space alone counts as no text, because no platform delivers it.
@@ -27,27 +21,27 @@ def visible_text(result: TurnResult, history_len: int) -> str:
     if result.text and result.text.strip():
         return result.text
     if result.failed:
-        return _failure(result.error, history_len)
+        return _failure(result.error, history_len, texts)
     if result.interrupted:
-        return "" if result.api_calls > 0 else NOT_STARTED
+        return "" if result.api_calls > 0 else texts.not_started
     if result.api_calls > 0:
-        return _without_text(result)
-    return "" if result.partial else NOT_PROCESSED
+        return _without_text(result, texts)
+    return "" if result.partial else texts.not_processed
 
 
-def _failure(error: str | None, history_len: int) -> str:
+def _failure(error: str | None, history_len: int, texts: Texts) -> str:
     if is_overflow(error, history_len):
-        return OVERFLOW
-    return FAILED.format(error=_cut(error, 300))
+        return texts.overflow
+    return texts.failed.format(error=_cut(error, texts))
 
 
-def _without_text(result: TurnResult) -> str:
+def _without_text(result: TurnResult, texts: Texts) -> str:
     if not result.partial:
-        return NO_TEXT
+        return texts.no_text
     if _UNFINISHED in (result.error or ""):
         return ""
-    return STOPPED.format(error=_cut(result.error, 200))
+    return texts.stopped_early.format(error=_cut(result.error, texts))
 
 
-def _cut(error: str | None, length: int) -> str:
-    return error[:length] if error and error.strip() else "unknown error"
+def _cut(error: str | None, texts: Texts) -> str:
+    return error[:MAX_ERROR] if error and error.strip() else texts.unknown_error

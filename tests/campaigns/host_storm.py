@@ -1,9 +1,9 @@
 """The program of test_host_storms: clients that storm one host, which is killed over and over.
 
 A plan, made from the seed, has one step per message: who says what, how the client waits (`ask`,
-`stream`, `submit`), when it gives up, how the agent misbehaves, and which verb follows. Each life
-is a real process with real files. It works on the steps that are not finished and reports each
-acceptance and answer through a pipe, until it is killed. The last life finishes the plan.
+`stream`, `submit`, `withdraw`), when it gives up, how the agent misbehaves, and which verb follows.
+Each life is a real process with real files. It works on the steps that are not finished and reports
+each acceptance and answer through a pipe, until it is killed. The last life finishes the plan.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from hermes import (
     Config,
     EventConflict,
     Inbound,
+    ReplyTimeout,
     Source,
     Summary,
     TextDelta,
@@ -51,11 +52,13 @@ HOSTS = ("trio", "asyncio", "blocking")
 CLIENTS = 12
 PATIENCE = 60.0
 """Seconds without a report after which a life counts as hanging."""
+GRACE, STUBBORN = 0.05, 0.15
 CONFIG = Config(
     max_queued=1_000_000,
     drain_timeout=600,
     max_attempts=10_000,
     max_agents=8,
+    grace_period=GRACE,
     transcript_bytes=20_000,
     compression=CompressionConfig(window=400, max_output=0, share=0.5, tail_share=0.2),
 )
@@ -69,6 +72,8 @@ VERBS = {
     "compress": lambda chat, _: chat.compress(keep_exchanges=1),
     "interrupt": lambda chat, _: chat.interrupt(),
     "close": lambda chat, _: chat.close(),
+    "post": lambda chat, name: chat.post(f"a post about {name}"),
+    "configure": lambda chat, name: chat.configure(model=name),
 }
 
 
@@ -82,6 +87,8 @@ class Step:
     form: str
     give_up: float | None
     """Seconds after which the client is cancelled; it repeats the message later."""
+    timeout: float | None
+    """Seconds after which `ask` gives up the wait; the client then waits for the receipt."""
     interrupt_on_exit: bool
     when_busy: str
     platform: str
@@ -112,8 +119,9 @@ def _make_step(dice, number, keys):
         number=number,
         key=key,
         text=f"{number:05} {'word ' * dice.randint(1, 20)}{fault}",
-        form=dice.choice(("ask", "ask", "stream", "submit")),
+        form=dice.choice(("ask", "ask", "ask", "stream", "submit", "withdraw")),
         give_up=dice.random() * 0.03 if dice.random() < 0.3 else None,
+        timeout=dice.random() * 0.03 if dice.random() < 0.2 else None,
         interrupt_on_exit=dice.random() < 0.5,
         when_busy=dice.choice(("queue", "queue", "interrupt", "steer")),
         platform=dice.choice(("embedded", "wire")),
@@ -131,6 +139,11 @@ def say(*words):
 
 
 REPORTS = [1]
+
+
+def say_answer(step, reply):
+    """Report a reply: which turn it is of, and what it says."""
+    say("answered", step.number, f"{reply.turn_id} {reply.status} {reply.text}")
 
 
 def say_piece(turn, said, number):
@@ -182,10 +195,18 @@ class StormAgent:
         elif fault == "slow":
             await anyio.sleep(0.2)
         elif fault == "stubborn":
-            with contextlib.suppress(trio.Cancelled, asyncio.CancelledError):
-                await anyio.sleep(0.1)
+            await ignore_cancellation()
         raise_fault(fault)
         return TurnResult(text=said)
+
+
+async def ignore_cancellation():
+    """Wait longer than the grace period, whatever happens."""
+    until = time.monotonic() + STUBBORN
+    with anyio.CancelScope(shield=True):
+        while (left := until - time.monotonic()) > 0:
+            with contextlib.suppress(asyncio.CancelledError):
+                await anyio.sleep(left)
 
 
 def answer_in_thread(turn):
@@ -200,7 +221,7 @@ def answer_in_thread(turn):
     elif fault == "slow":
         turn.wait_cancelled(0.2)
     elif fault == "stubborn":
-        threading.Event().wait(0.1)
+        threading.Event().wait(STUBBORN)
     raise_fault(fault)
     return said
 
@@ -288,21 +309,27 @@ class AsyncClients:
 
     async def _send(self, step):
         """Send a message; False if the client gave up before it knew of the acceptance."""
-        with reported(AlreadyAnswered):
+        with reported():
             async with impatience(step.give_up):
-                await self._wait(step)
+                try:
+                    await self._wait(step)
+                except (AlreadyAnswered, ReplyTimeout) as error:
+                    say_answer(step, await self.runtime.wait(error.receipt))
                 return True
             return False
-        say("accepted", step.number)
         return True
 
     async def _wait(self, step):
         if step.form == "ask":
-            reply = await self.runtime.ask(step.key, step.text, **step.options)
-            say("answered", step.number, reply.turn_id)
+            options = {**step.options, "timeout": step.timeout}
+            say_answer(step, await self.runtime.ask(step.key, step.text, **options))
         elif step.form == "submit":
             await self.runtime.submit(step.inbound)
             say("accepted", step.number)
+        elif step.form == "withdraw":
+            receipt = await self.runtime.submit(step.inbound)
+            await self.runtime.withdraw(receipt)
+            say_answer(step, await self.runtime.wait(receipt))
         else:
             leave = step.interrupt_on_exit
             stream = self.runtime.stream(
@@ -316,9 +343,12 @@ class AsyncClients:
 
     async def _repeat(self, step):
         """Send a finished message again, and another one with its id."""
-        with reported(AlreadyAnswered):
-            reply = await self.runtime.ask(step.key, step.text, **step.options)
-            say("answered", step.number, reply.turn_id)
+        with reported():
+            try:
+                reply = await self.runtime.ask(step.key, step.text, **step.options)
+            except AlreadyAnswered as error:
+                reply = await self.runtime.wait(error.receipt)
+            say_answer(step, reply)
         with reported(EventConflict):
             await self.runtime.ask(step.key, "something else", **step.options)
             say("violation", f"event e{step.number} was accepted with another text")
@@ -408,28 +438,39 @@ class ThreadClients:
 
     def _send(self, step, *, alarm):
         """Send a message; False if the client gave up before it knew of the acceptance."""
-        with reported(AlreadyAnswered):
+        with reported():
             try:
-                if alarm and step.give_up is not None:
-                    signal.setitimer(signal.ITIMER_REAL, step.give_up)
-                try:
-                    self._wait(step)
-                finally:
-                    if alarm:
-                        signal.setitimer(signal.ITIMER_REAL, 0)
+                with self._alarm_after(step.give_up if alarm else None):
+                    try:
+                        self._wait(step)
+                    except (AlreadyAnswered, ReplyTimeout) as error:
+                        say_answer(step, self.runtime.wait(error.receipt))
             except GaveUp:
                 return False
-            return True
-        say("accepted", step.number)
         return True
+
+    @contextlib.contextmanager
+    def _alarm_after(self, seconds):
+        if seconds is None:
+            yield
+            return
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _wait(self, step):
         if step.form == "ask":
-            reply = self.runtime.ask(step.key, step.text, **step.options)
-            say("answered", step.number, reply.turn_id)
+            options = {**step.options, "timeout": step.timeout}
+            say_answer(step, self.runtime.ask(step.key, step.text, **options))
         elif step.form == "submit":
             self.runtime.submit(step.inbound)
             say("accepted", step.number)
+        elif step.form == "withdraw":
+            receipt = self.runtime.submit(step.inbound)
+            self.runtime.withdraw(receipt)
+            say_answer(step, self.runtime.wait(receipt))
         else:
             leave = step.interrupt_on_exit
             stream = self.runtime.stream(
@@ -443,16 +484,19 @@ class ThreadClients:
 
     def _repeat(self, step):
         """Send a finished message again, and another one with its id."""
-        with reported(AlreadyAnswered):
-            reply = self.runtime.ask(step.key, step.text, **step.options)
-            say("answered", step.number, reply.turn_id)
+        with reported():
+            try:
+                reply = self.runtime.ask(step.key, step.text, **step.options)
+            except AlreadyAnswered as error:
+                reply = self.runtime.wait(error.receipt)
+            say_answer(step, reply)
         with reported(EventConflict):
             self.runtime.ask(step.key, "something else", **step.options)
             say("violation", f"event e{step.number} was accepted with another text")
 
 
 def storm_blocking(path, steps):
-    in_thread = blocking_agent(answer_in_thread)
+    in_thread = blocking_agent(answer_in_thread, grace_period=GRACE, max_abandoned=1000)
 
     def build(spec):
         even = int(spec.session_key[1:]) % 2 == 0
@@ -482,7 +526,7 @@ class Storm:
     dice: random.Random
     accepted: set = attrs.Factory(set)
     answers: dict = attrs.Factory(functools.partial(defaultdict, set))
-    """The turns that answered each message, as the clients were told."""
+    """The replies to each message, as the clients were told."""
     problems: list = attrs.Factory(list)
     """Errors that a client must not get, and other misbehaviour of the host."""
     reports: int = 0
@@ -496,8 +540,13 @@ class Storm:
 
     def contradictions(self):
         """Return what the clients saw and must not see."""
-        several = [number for number, turns in self.answers.items() if len(turns) > 1]
-        return [*self.problems, *(f"message {number} has two answers" for number in several)]
+        several = [replies for replies in self.answers.values() if len(replies) > 1]
+        return [*self.problems, *(f"one message has several answers: {each}" for each in several)]
+
+    @property
+    def withdrawn(self):
+        """The numbers of the messages that were withdrawn."""
+        return {n for n, replies in self.answers.items() if " withdrawn " in next(iter(replies))}
 
     def _life(self, kill_at):
         """Run a host until it has made this many reports, and a moment longer."""
@@ -533,9 +582,9 @@ class Storm:
             match json.loads(line):
                 case ["accepted", number]:
                     self.accepted.add(number)
-                case ["answered", number, turn_id]:
+                case ["answered", number, reply]:
                     self.accepted.add(number)
-                    self.answers[number].add(turn_id)
+                    self.answers[number].add(reply)
                 case ["violation", text]:
                     self.problems.append(text)
 
@@ -563,10 +612,12 @@ def main(host, path, asks, keys, kills, seed):
     """Carry out a storm, and print the results as JSON."""
     storm = Storm(host, Path(path), make_plan(seed, asks, keys), random.Random(seed))
     storm.carry_out(kills)
+    found = violations(storm.path, storm.plan, storm.withdrawn)
     report = {
         "accepted": len(storm.accepted),
         "answered": len(storm.answers),
-        "violations": [*storm.contradictions(), *violations(storm.path, storm.plan)][:20],
+        "withdrawn": sorted(storm.withdrawn),
+        "violations": [*storm.contradictions(), *found][:20],
     }
     sys.stdout.write(json.dumps(report))
 

@@ -9,6 +9,8 @@ from hermes.store import SessionStore
 
 VIOLATIONS = {
     "a message without an answer": "SELECT event_id, state FROM inbox WHERE state <> 'done'",
+    "a message without a stored reply": "SELECT m.event_id FROM inbox m "
+    "LEFT JOIN inbox t ON t.id = m.turn_id WHERE t.reply IS NULL",
     "a reply that was not sent": "SELECT id, state FROM outbox WHERE state <> 'sent'",
     "two replies of one turn": "SELECT turn_id FROM outbox WHERE body ->> 'kind' = 'reply' "
     "GROUP BY 1 HAVING count(*) > 1",
@@ -30,8 +32,11 @@ ROWS = (
 )
 
 
-def violations(path, plan):
-    """Yield what must not be in the file, or is missing, after all messages were accepted."""
+def violations(path, plan, withdrawn=()):
+    """Yield what must not be in the file, or is missing, after all messages were accepted.
+
+    `withdrawn` has the numbers of messages that clients took back before their turn.
+    """
     with SessionStore(path) as store:
         rows = store.snapshot(lambda tx: tx.all(ROWS))
         events = store.snapshot(lambda tx: tx.all("SELECT event_id, session_key FROM inbox"))
@@ -42,11 +47,11 @@ def violations(path, plan):
     planned = {(f"e{step.number}", step.key) for step in plan}
     yield from (f"the event {event} was lost" for event in planned - {*events})
     yield from (f"the event {event} is unknown" for event in {*events} - planned)
-    yield from _transcript_violations(plan, rows)
+    yield from _transcript_violations(plan, rows, withdrawn)
 
 
-def _transcript_violations(plan, rows):
-    """Each text is in one transcript, once, and no turn has left its answer twice.
+def _transcript_violations(plan, rows, withdrawn):
+    """Each text is in one transcript, once, unless it was withdrawn; so is the answer of a turn.
 
     Branches and compressions copy rows from a parent session. So the sessions that have a row must
     be one tree, and none of them may have the row twice.
@@ -63,8 +68,9 @@ def _transcript_violations(plan, rows):
         if len(originals) != 1 or max(sessions.values()) > 1:
             yield f"{name} was stored more than once: {dict(sessions)}"
     for step in plan:
-        if f"{step.number:05}" not in copies:
-            yield f"the message {step.number:05} is in no transcript"
+        if (f"{step.number:05}" in copies) is (step.number in withdrawn):
+            but = "was withdrawn" if step.number in withdrawn else "is in no transcript"
+            yield f"the message {step.number:05} {but}"
 
 
 def _name(role, content):

@@ -19,12 +19,12 @@ from tests.support.processes import foreign
 
 ROOT = Path(__file__).parents[2]
 SMALL = (30, 4, 0, 1)
+PLAN = make_plan(seed=1, asks=30, keys=4)
 DAMAGE = {
     "was lost": "DELETE FROM inbox WHERE id = 1",
     "is unknown": "UPDATE inbox SET event_id = 'other' WHERE id = 1",
     "without an answer": "UPDATE inbox SET state = 'open', closed_at = NULL WHERE id = 1",
-    "in no transcript": "UPDATE messages SET content = '' WHERE content LIKE '00001 %'; "
-    "UPDATE arrivals SET content = '' WHERE content LIKE '00001 %'",
+    "in no transcript": "UPDATE messages SET content = ''; UPDATE arrivals SET content = ''",
     "stored more than once": "UPDATE messages SET content = '00001 ' WHERE role = 'user'; "
     "UPDATE arrivals SET content = '00001 ' WHERE role = 'user'",
     "in a transcript of": "UPDATE sessions SET session_key = 'k3' WHERE session_key <> 'k3'",
@@ -63,16 +63,23 @@ def test_a_storm_loses_nothing_and_repeats_nothing(host, tmp_path, prove):
 
 
 @pytest.fixture(scope="module")
-def calm_file(tmp_path_factory):
-    """A file after a small storm."""
+def calm(tmp_path_factory):
+    """A file after a small storm, and the messages that were withdrawn."""
     path = tmp_path_factory.mktemp("storm") / "state.db"
-    assert run_storm("trio", path, *SMALL)["violations"] == []
-    return path
+    seen = run_storm("trio", path, *SMALL)
+    assert seen["violations"] == []
+    return path, {*seen["withdrawn"]}
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_the_checks_find(damage, calm_file, path):
-    shutil.copy(calm_file, path)
+def test_the_checks_find(damage, calm, path):
+    undamaged, withdrawn = calm
+    shutil.copy(undamaged, path)
     foreign(path, DAMAGE[damage])
-    asks, keys, _, seed = SMALL
-    assert any(damage in each for each in violations(path, make_plan(seed, asks, keys)))
+    assert any(damage in each for each in violations(path, PLAN, withdrawn))
+
+
+def test_the_checks_find_a_withdrawn_message_that_was_answered(calm):
+    path, _ = calm
+    everything = {step.number for step in PLAN}
+    assert any("was withdrawn" in each for each in violations(path, PLAN, everything))

@@ -330,6 +330,8 @@ def check(story):
         order = dict(db.execute("SELECT event_id, id FROM inbox"))
         for event_id in story.receipts:
             assert states.get(event_id) == "done", f"{event_id} is {states.get(event_id)}"
+        for inbox_id in order.values():
+            assert store.get_outcome(inbox_id).reply is not None, f"{inbox_id} has no reply"
         sessions = [row[0] for row in db.execute("SELECT id FROM sessions")]
         for session_id in sessions:
             session = store.get_session(session_id)

@@ -20,7 +20,7 @@ from hermes.agents.providers.base import Endpoint, Secret
 from hermes.agents.tools.toolbox import tool
 from hermes.errors import Unsendable
 from hermes.events import TextDelta, ToolFinished, ToolStarted
-from hermes.messages import Source, ToolCall
+from hermes.messages import Source, ToolCall, TurnResult
 from hermes.redaction import ValueRedactor
 from hermes.run import logs
 from hermes.run.telemetry import Telemetry
@@ -126,6 +126,8 @@ class Moody:
     async def run(self, turn):
         if "fail" in turn.text:
             raise ConnectionError(f"401 for {CANARIES}")
+        if "report" in turn.text:
+            return TurnResult(failed=True, error=f"401 for {CANARIES}")
         if "talk" in turn.text:
             turn.emit(ToolStarted(ToolCall("c1", "own", json.dumps(CANARIES))))
             turn.emit(ToolFinished("c1", f"not one of our tools: {CANARIES}"))

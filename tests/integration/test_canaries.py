@@ -77,7 +77,7 @@ async def test_no_canary_leaves_a_bot(tmp_path, form):
         "good bye",
     ]
     faults = [*[None] * (len(script) - 1), Refuse("bad_key")]
-    said = [*tools, "a question", "fail", "talk", "/new", "bye"]
+    said = [*tools, "a question", "fail", "report", "talk", "/new", "bye"]
     async with open_model(script, faults) as model:
         process = await trio.run_process(
             [sys.executable, str(BOT), str(data), form, str(metrics)],
@@ -99,7 +99,8 @@ async def test_no_canary_leaves_a_bot(tmp_path, form):
     answers = [json.loads(each) for each in replies.splitlines()]
     assert len(answers) == len(said)
     # Everything happened and is reported ...
-    assert f"{REDACTED}" in answers[said.index("fail")]["text"]
+    assert "(reference" in answers[said.index("fail")]["text"]
+    assert f"{REDACTED}" in answers[said.index("report")]["text"]
     talk = answers[said.index("talk")]
     assert f"{REDACTED}" in talk["text"]
     assert talk["streamed"] == talk["text"]

@@ -34,6 +34,7 @@ ROWS = {
     "async: agents, builders, hooks, compressors, titlers, adapters": (
         "agent", "async builder", "async hook", "compressor", "titler", "adapter",
     ),
+    "agents, compressors, titlers, adapters with `on_trio = True`": ("Trio agent",),
     "plain `build_agent`, `agent_spec`, `redact`": ("builder", "spec", "redact"),
     "`callback=` of `subscribe`": ("callback",),
     "plain hooks": ("hook",),
@@ -87,7 +88,7 @@ class Places:
         if kind == "asyncio":
             self.bridge = asyncio_agent(self.on_own_loop)
             return self.bridge(spec)
-        return self.build_later() if kind == "later" else self
+        return self.build_later() if kind == "later" else TrioAgent(self)
 
     async def build_later(self):
         self.note("async builder")
@@ -149,8 +150,22 @@ class Places:
         }
 
 
+class TrioAgent:
+    """An agent that needs Trio."""
+
+    on_trio = True
+
+    def __init__(self, places):
+        self.places = places
+
+    async def run(self, turn):
+        await trio.lowlevel.checkpoint()
+        self.places.note("Trio agent")
+        return TurnResult(text="Yes.")
+
+
 SOURCE = Source("memory", chat_id="1")
-ASKED = ("blocking", "asyncio", *["later"] * 4)
+ASKED = ("blocking", "asyncio", "Trio", *["later"] * 4)
 
 
 async def use(runtime, wait):

@@ -110,6 +110,36 @@ def test_a_json_line_has_the_same_fields(configured):
     assert second["ok"] is True
 
 
+METADATA = {"tenant": "acme", "trace": {"id": 7, "note": f"a {SECRET}\nb"}}
+
+
+def log_with_metadata():
+    log = logging.getLogger("hermes.actors")
+    log.error("turn %d failed", 3, extra={"metadata": METADATA})
+    log.error("turn %d failed", 4, extra={"metadata": {}})
+
+
+def test_metadata_is_part_of_a_json_line(configured):
+    written = configured()
+    log_with_metadata()
+    logs.event_logger("hermes.turns")("turn", metadata=METADATA)
+    with_metadata, without, event = written.values
+    assert with_metadata["metadata"] == event["metadata"]
+    assert event["metadata"]["tenant"] == "acme"
+    assert event["metadata"]["trace"]["id"] == 7
+    assert "metadata" not in without
+    assert SECRET not in str(written.lines)
+
+
+def test_metadata_is_part_of_a_text_line_with_its_names(configured):
+    written = configured("text")
+    log_with_metadata()
+    first, second = written.lines
+    assert "turn 3 failed metadata.tenant=acme metadata.trace.id=7 metadata.trace.note=" in first
+    assert second.endswith("turn 4 failed")
+    assert SECRET not in first
+
+
 def test_of_other_libraries_only_warnings_are_logged(configured):
     written = configured(level="debug")
     logging.getLogger("httpx2").info("GET https://api.example/bot%s", SECRET)

@@ -39,7 +39,7 @@ from hermes.testing import (
     open_model,
     texts_of,
 )
-from hermes.transcript.notices import OVERFLOW
+from hermes.texts import ENGLISH
 
 KEY = "not-a-usual-key-9f8e7d6c5b4a"
 SYSTEM = "You keep a lighthouse. " * 300
@@ -594,7 +594,7 @@ async def test_errors_that_a_retry_cannot_fix_fail_at_once(chat, why, sentence):
 async def test_a_conversation_that_is_too_long_is_reported_as_such(chat):
     async with open_model(window=1000) as model, chat(model) as runtime:
         reply = await runtime.ask("k", "hi")
-    assert (reply.status, reply.text) == ("failed", OVERFLOW)
+    assert (reply.status, reply.text) == ("failed", ENGLISH.overflow)
 
 
 @pytest.mark.parametrize("body", [b"", b'{"error":{"message":"Bad Request","code":400}}'])
@@ -603,7 +603,7 @@ async def test_a_refusal_without_a_reason_is_an_overflow_in_a_long_conversation(
         for number in range(26):
             await runtime.ask("k", f"hello {number}")
     async with raw_server(body, 400) as url, chat(model, endpoint={"base_url": url}) as runtime:
-        assert (await runtime.ask("k", "once more")).text == OVERFLOW
+        assert (await runtime.ask("k", "once more")).text == ENGLISH.overflow
         assert "rejected the request (400" in (await runtime.ask("short", "hello")).text
 
 

@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from hermes import Config, Inbound, Source
-from hermes.actors.admission import gate, pairing
 from hermes.actors.admission.access import AccessPolicy
 from hermes.actors.admission.rate_limit import RateLimit
 from hermes.actors.commands import COMMANDS
@@ -17,6 +16,7 @@ from hermes.embed import open_runtime_asyncio, start_runtime
 from hermes.errors import NotAdmitted
 from hermes.session_keys import session_key
 from hermes.testing import CountingBuilder, ScriptedAgent, forever, inspect
+from hermes.texts import ENGLISH
 from tests.support.chat import ALICE, BOB, CODE, CONSOLE, MALLORY, access_for, user
 from tests.support.runtime import with_threads
 
@@ -92,8 +92,8 @@ async def test_without_access_control_everybody_is_answered(chat):
     async with chat(access=None) as here:
         assert await here.say(MALLORY, "hello") == "echo: hello"
         assert (await here.runtime.ask("k", "hello")).text == "echo: hello"
-        assert await here.say(MALLORY, "/pair") == pairing.NO_ACCESS_CONTROL
-        assert await here.say(MALLORY, "/unpair telegram 1") == pairing.NO_ACCESS_CONTROL
+        assert await here.say(MALLORY, "/pair") == ENGLISH.no_access_control
+        assert await here.say(MALLORY, "/unpair telegram 1") == ENGLISH.no_access_control
         assert "/pair" not in await here.say(MALLORY, "/help")
 
 
@@ -146,7 +146,7 @@ async def test_each_role_can_use_its_own_commands_only(chat, role):
             await here.submit(who, f"/{name}")
         for name in sorted(set(COMMANDS) - usable(role)):
             refusal = await here.refused(who, f"/{name} 1")
-            assert refusal == gate.ROLE_TOO_LOW.format(command=f"/{name}", role=role)
+            assert refusal == ENGLISH.role_too_low.format(command=f"/{name}", role=role)
         helped = set(re.findall(r"^/([a-z]+)", await here.say(who, "/help"), re.MULTILINE))
         assert helped == usable(role)
         assert f", {role};" in await here.say(who, "/whoami")
@@ -189,7 +189,7 @@ async def test_a_guest_of_a_chat_is_admitted_in_that_chat_only(chat):
         assert (await here.refused(here_too, "/approve 1")).startswith(
             "/approve is not available to a guest"
         )
-        assert await here.refused(MALLORY) == gate.UNKNOWN
+        assert await here.refused(MALLORY) == ENGLISH.unknown_sender
         assert await here.refused(user("666", chat_id="-6", chat_type="group"))
 
 
@@ -206,14 +206,14 @@ async def test_a_flood_affects_no_other_user_and_makes_few_store_requests(chat, 
         assert cost < 20 * 10
         assert await here.flood(BOB, 19) == 19  # all that it has left
         texts = [row.body["text"] for row in here.adapter.sent]
-        assert texts.count(gate.TOO_FAST) == 1
+        assert texts.count(ENGLISH.too_fast) == 1
         mock_clock.jump(10)
         assert await here.flood(ALICE, 5) == 1
         mock_clock.jump(50)
         assert await here.flood(ALICE, 10) == 5
         await inspect(here.runtime).wait_sent()
         texts = [row.body["text"] for row in here.adapter.sent]
-        assert texts.count(gate.TOO_FAST) == 2
+        assert texts.count(ENGLISH.too_fast) == 2
 
 
 async def test_a_flood_of_an_unknown_sender_makes_few_store_requests(chat, mock_clock):

@@ -276,11 +276,3 @@ async def test_an_agent_in_a_thread_sees_the_metadata(start):
     async with start(build_agent=blocking_agent(reply)) as runtime:
         await runtime.ask("k", "one", metadata=TENANT)
     assert seen == [TENANT]
-
-
-async def test_a_message_without_metadata_is_stored_as_before(start, sql):
-    async with held_runtime(start) as here:
-        await here.send("one", event_id="e")
-        await here.agent.wait_started()
-        assert "metadata" not in json.loads(sql("SELECT body FROM inbox")[0][0])
-        here.agent.release(0)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import trio
 
-from hermes.errors import ContextOverflow
+from hermes.errors import CompressorFailed, ContextOverflow
 from hermes.events import (
     Notice,
 )
@@ -16,6 +18,7 @@ from hermes.messages import (
 )
 from hermes.protocols import Summary
 from hermes.testing import CountingBuilder, MemoryAdapter
+from hermes.user_code import leaf
 from tests.support.compression import (
     OVER,
     RecordingAgent,
@@ -33,9 +36,11 @@ from tests.support.compression import (
     talk,
 )
 
+REFERENCE = re.compile(r"reference ([0-9a-f]{6})")
+
 
 async def test_a_summary_that_fails_changes_nothing_and_notifies_the_user(small, path):
-    compressor = ScriptedCompressor(failing(RuntimeError("the model is out")))
+    compressor = ScriptedCompressor(failing(CompressorFailed("the model is out")))
     agent = RecordingAgent()
     async with small(compressor=compressor, build_agent=lambda _: agent) as runtime:
         parent = (await talk(runtime))[-1].session_id
@@ -66,13 +71,54 @@ async def test_a_summary_that_hangs_is_given_up(small, path, autojump_clock):
     assert problems(path) == []
 
 
+@pytest.mark.parametrize("error", [ValueError("no"), ExceptionGroup("…", [ValueError("no")])])
+async def test_users_get_a_reference_to_an_exception_of_a_compressor(small, path, caplog, error):
+    async with small(compressor=ScriptedCompressor(failing(error))) as runtime:
+        await talk(runtime)
+        texts = [(await runtime.conversation("k").compress()).detail]
+        texts.append((await runtime.ask("k", "/compress")).text)
+        texts.append((await runtime.ask("k", question(10))).text)
+    texts += [text for _, text in sent_to_users(path)]
+    assert not [text for text in texts if "no." in text or "ValueError" in text]
+    references = [REFERENCE.search(text)[1] for text in texts if REFERENCE.search(text)]
+    assert len(set(references)) == 2  # the answer to /compress is in the outbox, too
+    for reference in references:
+        [record] = [each for each in caplog.records if reference in each.getMessage()]
+        assert leaf(record.exc_info[1]) is leaf(error)
+
+
+async def test_a_redaction_that_fails_shows_nothing(small, path):
+    def redact(text):
+        if "model" in text:
+            raise ValueError(f"secret in {text}")
+        return text
+
+    compressor = ScriptedCompressor(failing(CompressorFailed("the model is out")))
+    async with small(compressor=compressor, redact=redact) as runtime:
+        await talk(runtime)
+        reply = await runtime.ask("k", "/compress")
+    assert REFERENCE.search(reply.text)
+    assert "the model" not in reply.text
+
+
+async def test_what_a_compressor_reports_is_redacted_and_cut(small, path):
+    error = CompressorFailed("x" * 290 + "sk-secret" + "y" * 100)
+    compressor = ScriptedCompressor(failing(error))
+    redact = lambda text: text.replace("sk-secret", "[hidden]")  # noqa: E731
+    async with small(compressor=compressor, redact=redact) as runtime:
+        await talk(runtime)
+        text = (await runtime.ask("k", "/compress")).text
+    assert "x" * 290 + "[hidden]yy." in text
+
+
 async def test_a_request_whose_summary_fails_reports_it(small, path):
-    async with small(compressor=ScriptedCompressor(failing(ValueError("no")))) as runtime:
+    compressor = ScriptedCompressor(failing(CompressorFailed("the budget is used up")))
+    async with small(compressor=compressor) as runtime:
         await talk(runtime)
         before = await runtime.conversation("k").history()
         change = await runtime.conversation("k").compress()
         assert (change.changed, change.failed) == (False, True)
-        assert "ValueError: no" in change.detail
+        assert "the budget is used up" in change.detail
         assert (await runtime.ask("k", "/compress")).text == change.detail
         assert await runtime.conversation("k").history() == before
     assert problems(path) == []
@@ -80,7 +126,7 @@ async def test_a_request_whose_summary_fails_reports_it(small, path):
 
 async def test_a_summary_that_fails_after_a_turn_notifies_the_user(small, path):
     """Also if the user is reached by an adapter and not by events."""
-    compressor = ScriptedCompressor(failing(RuntimeError("the model is out")))
+    compressor = ScriptedCompressor(failing(CompressorFailed("the model is out")))
     agent = RecordingAgent()
     adapter = MemoryAdapter()
     source = Source("memory", chat_id="c")
@@ -97,7 +143,7 @@ async def test_a_summary_that_fails_after_a_turn_notifies_the_user(small, path):
 
 
 async def test_subscribers_are_notified_of_a_summary_that_failed_after_a_turn(small):
-    compressor = ScriptedCompressor(failing(RuntimeError("the model is out")))
+    compressor = ScriptedCompressor(failing(CompressorFailed("the model is out")))
     agent = RecordingAgent()
     async with small(compressor=compressor, build_agent=lambda _: agent) as runtime:
         await talk(runtime, 5)
@@ -165,7 +211,7 @@ async def test_a_failure_is_known_to_the_next_process(small, path, world):
     async with small(compressor=compressor) as runtime:
         await runtime.ask("k", question(12))
         assert len(compressor) == 1
-        assert "RuntimeError: no" in (await runtime.ask("k", "/status")).text
+        assert REFERENCE.search((await runtime.ask("k", "/status")).text)
         world.pass_time(59)
         await runtime.ask("k", question(13))
         assert len(compressor) == 1

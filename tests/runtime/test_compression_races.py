@@ -8,6 +8,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from hermes.errors import CompressorFailed
 from hermes.messages import (
     Inbound,
     Reply,
@@ -129,7 +130,7 @@ async def test_a_second_request_says_what_came_first(small, path, world):
 
 
 @pytest.mark.parametrize(("then", "reason"), [
-    (at_length, "smaller"), (failing(RuntimeError("the model is out")), "the model is out"),
+    (at_length, "smaller"), (failing(CompressorFailed("it is out")), "it is out"),
 ])  # fmt: skip
 async def test_a_second_request_does_not_pay_for_what_the_first_tried_in_vain(
     small, world, then, reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import trio
@@ -147,7 +148,7 @@ async def test_an_answer_that_comes_before_its_receipt_leaves_nothing_pending(st
 async def test_an_answer_that_ends_during_resume_is_not_missing(start_proxy):
     gate = Gate()
 
-    async def get_messages(real, *args, **options):
+    async def get_history(real, *args, **options):
         rows = await real(*args, **options)
         if gate.reached.is_set() and not gate.open.is_set():
             gate.open.set()
@@ -158,7 +159,7 @@ async def test_an_answer_that_ends_during_resume_is_not_missing(start_proxy):
         return rows
 
     agent = scripted("one", [gate, "two"])
-    async with start_proxy(build_agent=agent, get_messages=get_messages) as runtime:
+    async with start_proxy(build_agent=agent, get_history=get_history) as runtime:
         async with connected(runtime) as client:
             handle = await new_session(client)
             await client.call("prompt.submit", session_id=handle, text="more")
@@ -247,13 +248,24 @@ async def test_the_events_of_a_turn(start):
 
 
 async def test_a_failed_answer_has_the_text_of_its_error(start):
+    failed = TurnResult(failed=True, error="the model is gone")
+    async with start(build_agent=scripted(failed)) as runtime, connected(runtime) as client:
+        await new_session(client)
+        complete = client.events()[-1][1]
+        assert complete["status"] == "error"
+        assert "the model is gone" in complete["text"]
+        assert complete["error"] == "the model is gone"
+
+
+async def test_a_client_gets_only_a_reference_to_an_exception(start):
     async with start(build_agent=scripted(ValueError("the model is gone"))) as runtime:
         async with connected(runtime) as client:
             await new_session(client)
             complete = client.events()[-1][1]
             assert complete["status"] == "error"
-            assert "the model is gone" in complete["text"]
-            assert "the model is gone" in complete["error"]
+            assert "the model is gone" not in complete["text"] + complete["error"]
+            reference = re.search(r"reference (\w{6})", complete["text"])[1]
+            assert complete["error"] == f"ValueError (reference {reference})"
 
 
 WITHOUT_TEXT = {

@@ -9,12 +9,12 @@ import trio
 from msgspec.structs import replace
 
 from hermes import AccessPolicy, Inbound
-from hermes.actors.admission import gate, pairing
 from hermes.actors.admission.rate_limit import RateLimit
 from hermes.errors import NotAdmitted, StoreFull
 from hermes.events import TurnEnded
 from hermes.session_keys import session_key
 from hermes.testing import MemoryAdapter, ScriptedAgent
+from hermes.texts import ENGLISH
 from tests.support.chat import BOB, CODE, CONSOLE, MALLORY, access_for, user
 from tests.support.runtime import with_threads
 
@@ -22,9 +22,9 @@ from tests.support.runtime import with_threads
 async def test_an_unknown_user_gets_one_code_and_then_no_answer(chat):
     async with chat() as here:
         for _ in range(50):
-            assert await here.refused(MALLORY) == gate.UNKNOWN
+            assert await here.refused(MALLORY) == ENGLISH.unknown_sender
         [text] = await here.sent(1)
-        assert text == pairing.OFFER.format(code=CODE.search(text)[1])
+        assert text == ENGLISH.pairing_offer.format(code=CODE.search(text)[1])
         [row] = here.adapter.sent
         place = ("platform", "account", "chat_id", "user_id")
         assert [row.body[name] for name in place] == ["telegram", "bot", "666", "666"]
@@ -36,7 +36,7 @@ async def test_a_user_that_was_let_in_is_notified_and_answered(chat):
         code = await here.code()
         answer = await here.say(CONSOLE, f"/pair {code}")
         assert answer == "666 on telegram/bot has been let in as user."
-        assert (await here.sent(2))[1] == pairing.WELCOME
+        assert (await here.sent(2))[1] == ENGLISH.pairing_welcome
         assert here.adapter.sent[1].lane == here.adapter.sent[0].lane
         assert await here.say(MALLORY, "hello") == "echo: hello"
         assert "/approve" in await here.say(MALLORY, "/help")
@@ -77,17 +77,17 @@ async def test_too_many_wrong_codes_lock_pairing_for_a_while(chat, world):
     async with chat() as here:
         code = await here.code()
         answers = [await here.say(CONSOLE, f"/pair 0000-000{n}") for n in range(6)]
-        assert answers[0] == pairing.WRONG_CODE.format(left="4 tries")
-        assert answers[3] == pairing.WRONG_CODE.format(left="1 try")
-        assert answers[4:] == [pairing.LOCKED.format(minutes="60 minutes")] * 2
+        assert answers[0] == ENGLISH.wrong_code.format(left=4)
+        assert answers[3] == ENGLISH.wrong_code_last
+        assert answers[4:] == [ENGLISH.pairing_locked.format(time="60 minutes")] * 2
         world.pass_time(600)
-        locked = pairing.LOCKED.format(minutes="50 minutes")
+        locked = ENGLISH.pairing_locked.format(time="50 minutes")
         assert await here.say(CONSOLE, f"/pair {code}") == locked
     async with chat() as here:
         assert await here.say(CONSOLE, f"/pair {code}") == locked
         world.pass_time(3000)
-        assert await here.say(CONSOLE, f"/pair {code}") == pairing.WRONG_CODE.format(left="4 tries")
-        assert await here.refused(MALLORY) == gate.UNKNOWN
+        assert await here.say(CONSOLE, f"/pair {code}") == ENGLISH.wrong_code.format(left=4)
+        assert await here.refused(MALLORY) == ENGLISH.unknown_sender
 
 
 @with_threads
@@ -95,12 +95,12 @@ async def test_codes_and_paired_users_survive_a_restart(chat):
     async with chat() as here:
         code = await here.code()
     async with chat() as here:
-        assert await here.refused(MALLORY) == gate.UNKNOWN
+        assert await here.refused(MALLORY) == ENGLISH.unknown_sender
         assert (await here.say(CONSOLE, f"/pair {code}")).endswith("as user.")
-        assert await here.sent(1) == [pairing.WELCOME]
+        assert await here.sent(1) == [ENGLISH.pairing_welcome]
     async with chat() as here:
         assert await here.say(MALLORY, "hello") == "echo: hello"
-        assert await here.say(CONSOLE, f"/pair {code}") == pairing.WRONG_CODE.format(left="4 tries")
+        assert await here.say(CONSOLE, f"/pair {code}") == ENGLISH.wrong_code.format(left=4)
 
 
 async def test_a_paired_user_is_refused_once_its_platform_has_no_rules(chat):
@@ -108,7 +108,7 @@ async def test_a_paired_user_is_refused_once_its_platform_has_no_rules(chat):
         await here.say(CONSOLE, f"/pair {await here.code()}")
         assert await here.say(MALLORY, "hello") == "echo: hello"
     async with chat(AccessPolicy()) as here:
-        assert await here.refused(MALLORY) == gate.UNKNOWN
+        assert await here.refused(MALLORY) == ENGLISH.unknown_sender
 
 
 async def test_a_code_that_could_not_be_stored_is_not_sent(start_proxy, world):
@@ -147,7 +147,7 @@ async def test_a_code_that_could_not_be_stored_is_not_sent(start_proxy, world):
 )
 async def test_no_code_is_sent_in_groups_without_an_id_or_if_pairing_is_off(chat, who, access):
     async with chat(access) as here:
-        assert await here.refused(who) == gate.UNKNOWN
+        assert await here.refused(who) == ENGLISH.unknown_sender
         assert await here.count("outbox") == 0
         assert await here.count("pairings") == 0
 
@@ -201,7 +201,7 @@ async def test_unknown_senders_cannot_flood_the_log(chat, mock_clock, caplog):
 
 async def test_pair_without_a_code_lists_requests_and_paired_users(chat, world):
     async with chat() as here:
-        assert await here.say(CONSOLE, "/pair") == pairing.NOBODY
+        assert await here.say(CONSOLE, "/pair") == ENGLISH.nobody_paired
         await here.pair(MALLORY)
         await here.code(user("7", user_name="Eve"), 3)
         world.pass_time(600)
@@ -221,7 +221,7 @@ async def test_a_removed_user_is_unknown_again(chat):
         answer = await here.say(CONSOLE, "/unpair telegram 666")
         assert answer == "666 on telegram has been removed."
         again = await here.say(CONSOLE, "/unpair telegram 666")
-        assert await here.refused(MALLORY) == gate.UNKNOWN
+        assert await here.refused(MALLORY) == ENGLISH.unknown_sender
         assert again == "666 on telegram is not a paired user."
 
 
@@ -230,7 +230,7 @@ async def test_a_removal_by_another_process_is_effective_at_once(chat, sql):
         await here.pair()
         await here.say(MALLORY, "hello")
         sql("DELETE FROM principals")
-        assert await here.refused(MALLORY) == gate.UNKNOWN
+        assert await here.refused(MALLORY) == ENGLISH.unknown_sender
 
 
 async def test_messages_accepted_before_the_removal_are_still_answered(chat):
@@ -273,6 +273,6 @@ async def test_a_queued_pair_command_of_a_removed_operator_has_no_effect(chat):
             async for envelope in events:
                 event = envelope.event
                 if isinstance(event, TurnEnded) and event.reply.status == "command":
-                    assert event.reply.text == pairing.NOT_OPERATOR
+                    assert event.reply.text == ENGLISH.not_operator
                     break
-        assert await here.refused(user("7")) == gate.UNKNOWN
+        assert await here.refused(user("7")) == ENGLISH.unknown_sender

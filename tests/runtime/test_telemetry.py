@@ -89,6 +89,20 @@ async def test_a_turn_is_one_line_with_its_numbers_and_without_content(path, sta
     assert BODY not in repr(lines.all)
 
 
+async def test_metadata_and_posts_are_logged(path, start):
+    lines = Lines()
+    async with observed(path, start, ["one", "two"], lines) as runtime:
+        reply = await runtime.ask("k", BODY, metadata={"tenant": "acme"})
+        await runtime.ask("k", BODY)
+        await runtime.post("k", BODY)
+    first, second = await lines.wait("turn", 2)
+    assert first["metadata"] == {"tenant": "acme"}
+    assert "metadata" not in second
+    [posted] = await lines.wait("message posted")
+    assert posted == {"session_key": "k", "turn_id": None, "session_id": reply.session_id}
+    assert BODY not in repr(lines.all)
+
+
 async def test_the_time_a_message_waited_is_logged(path, start, world):
     lines = Lines()
     begun, go = trio.Event(), trio.Event()

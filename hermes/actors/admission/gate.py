@@ -16,21 +16,23 @@ from hermes.errors import NotAdmitted
 from hermes.messages import Inbound, InboxReply, Role, Source, may
 from hermes.outbound import outbox_rows
 from hermes.protocols import Store
+from hermes.texts import ENGLISH, Texts
 
 log: logging.Logger = logging.getLogger(__name__)
-
-UNKNOWN = "I don't know you, so I didn't accept your message."
-ROLE_TOO_LOW = "{command} is not available to a {role}. See /help for what you can do."
-TOO_FAST = "You're sending messages too quickly; some were not accepted. Please wait a moment."
 
 
 class Admission:
     """Checks every inbound message, whichever way it arrived."""
 
     def __init__(
-        self, store: Store, access: AccessPolicy, limiter: RateLimiter | None = None
+        self,
+        store: Store,
+        access: AccessPolicy,
+        limiter: RateLimiter | None = None,
+        texts: Texts = ENGLISH,
     ) -> None:
         self._store = store
+        self._texts = texts
         self._access = access
         self._limiter = RateLimiter(access.rates) if limiter is None else limiter
         self._refused = TokenBucket(0, 0)
@@ -68,17 +70,17 @@ class Admission:
         if role is None:
             await self._refuse_unknown(inbound)
         if command is not None and not may(role, COMMANDS[command.name].role):
-            text = ROLE_TOO_LOW.format(command=f"/{command.name}", role=role)
+            text = self._texts.role_too_low.format(command=f"/{command.name}", role=role)
             await self._refuse(inbound, text)
         return role
 
     async def _refuse_rate(self, inbound: Inbound, bucket: TokenBucket) -> NoReturn:
         if not bucket.known:
             self._log_unknown(inbound.source)
-            raise NotAdmitted(UNKNOWN)
+            raise NotAdmitted(self._texts.unknown_sender)
         if self._limiter.may_notify(bucket):
-            await self._refuse(inbound, TOO_FAST)
-        raise NotAdmitted(TOO_FAST)
+            await self._refuse(inbound, self._texts.too_fast)
+        raise NotAdmitted(self._texts.too_fast)
 
     async def _refuse(self, inbound: Inbound, text: str) -> NoReturn:
         outbox = outbox_rows(
@@ -92,7 +94,7 @@ class Admission:
     def _log_unknown(self, source: Source) -> None:
         self._refused.left += 1
         if self._limiter.may_notify(self._refused):
-            sender = pairing.describe(replace(source, user_name=None))
+            sender = pairing.describe(replace(source, user_name=None), ENGLISH)
             log.info("refused %d messages of unknown senders, last %s", self._refused.left, sender)
             self._refused.left = 0
 
@@ -104,13 +106,13 @@ class Admission:
         offered = rules is not None and rules.pairing is not False
         if offered and source.chat_type == "dm" and principal_of(source) is not None:
             await self._offer_pairing(source, inbound.session_key)
-        raise NotAdmitted(UNKNOWN)
+        raise NotAdmitted(self._texts.unknown_sender)
 
     async def _offer_pairing(self, source: Source, session_key: str) -> None:
         code = pairing.new_code()
         name = None if source.user_name is None else pairing.display_name(source.user_name)
         source = replace(source, user_name=name)
-        text = pairing.OFFER.format(code=code)
+        text = self._texts.pairing_offer.format(code=code)
         await self._store.request_pairing(
             source,
             session_key,

@@ -6,6 +6,7 @@ does.
 
 from __future__ import annotations
 
+import functools
 import re
 import secrets
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from hermes.messages import (
 from hermes.outbound import outbox_rows
 from hermes.protocols import AccessStore
 from hermes.sanitize import shorten
+from hermes.texts import Texts
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 """Without I, L and O, which look like 1 and 0, and without U: 5 bits each."""
@@ -31,19 +33,6 @@ _TYPED = re.compile(rf"([{ALPHABET}]{{4}})[-–—]?([{ALPHABET}]{{4}})", re.ASC
 _LOOK_ALIKES = str.maketrans("ILO", "110")
 _NAME_LENGTH = 60
 _GRANTABLE: tuple[Role, ...] = ("user", "operator")
-
-OFFER = "I don't know you yet. Ask the operator to run this within an hour: /pair {code}"
-WELCOME = "You have been let in. Send a message, or see /help."
-PAIRED = "{user} has been let in as {role}."
-WRONG_CODE = (
-    "No request has this code. A code works once, within an hour. {left} left before a pause."
-)
-LOCKED = "There were too many wrong codes. Try again in {minutes}."
-NOBODY = "There are no pairing requests and no paired users."
-UNPAIRED = "{user_id} on {platform} has been removed."
-NEVER_PAIRED = "{user_id} on {platform} is not a paired user."
-NO_ACCESS_CONTROL = "The host program decides who may use this bot, so there is nothing to pair."
-NOT_OPERATOR = "This command is for operators, and you are not one any more."
 
 ReplyTo: TypeAlias = Callable[[str], InboxReply]
 """Makes the reply to the command from its text."""
@@ -61,7 +50,9 @@ def read_code(typed: str) -> str | None:
     return None if found is None else f"{found[1]}-{found[2]}"
 
 
-async def pair(store: AccessStore, by: Source, argument: str, reply: ReplyTo) -> str | None:
+async def pair(
+    store: AccessStore, by: Source, argument: str, reply: ReplyTo, texts: Texts
+) -> str | None:
     """Let a user in, as a user or an operator. Returns the answer; None if it is no valid code."""
     typed, _, role_name = argument.partition(" ")
     code = read_code(typed)
@@ -70,17 +61,18 @@ async def pair(store: AccessStore, by: Source, argument: str, reply: ReplyTo) ->
     )
     if code is None or role is None:
         return None
-    texts: list[str] = []  # the transaction may run twice; the last text is the stored one
+    replies: list[str] = []  # the transaction may run twice; the last text is the stored one
 
     def answer(result: Pairing | PairingRejected) -> InboxReply:
-        texts.append(_result_text(result, role))
-        return reply(texts[-1])
+        replies.append(_result_text(result, role, texts))
+        return reply(replies[-1])
 
-    await store.approve_pairing(code, role, by, answer=answer, welcome=_welcome)
-    return texts[-1]
+    welcome = functools.partial(_welcome, texts)
+    await store.approve_pairing(code, role, by, answer=answer, welcome=welcome)
+    return replies[-1]
 
 
-async def unpair(store: AccessStore, argument: str, reply: ReplyTo) -> str | None:
+async def unpair(store: AccessStore, argument: str, reply: ReplyTo, texts: Texts) -> str | None:
     """Remove a paired user. Returns the answer; None if the argument is incomplete."""
     platform, _, user_id = argument.partition(" ")
     user_id = user_id.strip()
@@ -88,28 +80,33 @@ async def unpair(store: AccessStore, argument: str, reply: ReplyTo) -> str | Non
         return None
 
     def text(removed: int) -> str:
-        form = UNPAIRED if removed else NEVER_PAIRED
+        form = texts.unpaired if removed else texts.never_paired
         return form.format(user_id=display_name(user_id), platform=display_name(platform))
 
     return text(await store.unpair(platform, user_id, answer=lambda n: reply(text(n))))
 
 
-async def listing(store: AccessStore, now: float) -> str:
+async def listing(store: AccessStore, now: float, texts: Texts) -> str:
     """Return the pending requests and the paired users, one per line."""
     requests, paired = await store.pairings(), await store.principals()
-    lines = [*_request_lines(requests, now), *_paired_lines(paired)]
-    return "\n".join(lines) or NOBODY
+    lines = [*_request_lines(requests, now, texts), *_paired_lines(paired, texts)]
+    return "\n".join(lines) or texts.nobody_paired
 
 
-def _request_lines(requests: Sequence[Pairing], now: float) -> list[str]:
+def _request_lines(requests: Sequence[Pairing], now: float, texts: Texts) -> list[str]:
     return [
-        f"waiting for {_minutes(now - request.asked_at)}: {describe(request.source)}"
+        texts.pairing_request.format(
+            time=_minutes(now - request.asked_at, texts), user=describe(request.source, texts)
+        )
         for request in requests
     ]
 
 
-def _paired_lines(paired: Sequence[Principal]) -> list[str]:
-    return [f"{principal.role}: {describe(_source(principal))}" for principal in paired]
+def _paired_lines(paired: Sequence[Principal], texts: Texts) -> list[str]:
+    return [
+        texts.paired_user.format(role=each.role, user=describe(_source(each), texts))
+        for each in paired
+    ]
 
 
 def _source(principal: Principal) -> Source:
@@ -121,30 +118,32 @@ def _source(principal: Principal) -> Source:
     )
 
 
-def _result_text(result: Pairing | PairingRejected, role: Role) -> str:
+def _result_text(result: Pairing | PairingRejected, role: Role, texts: Texts) -> str:
     if isinstance(result, Pairing):
-        return PAIRED.format(user=describe(result.source), role=role)
+        return texts.paired.format(user=describe(result.source, texts), role=role)
     if result.seconds:
-        return LOCKED.format(minutes=_minutes(result.seconds))
-    return WRONG_CODE.format(left="1 try" if result.left == 1 else f"{result.left} tries")
+        return texts.pairing_locked.format(time=_minutes(result.seconds, texts))
+    return texts.wrong_code_last if result.left == 1 else texts.wrong_code.format(left=result.left)
 
 
-def _welcome(pairing: Pairing) -> list[Outbound]:
-    return outbox_rows(pairing.source, pairing.session_key, "", WELCOME, "notice")
+def _welcome(texts: Texts, pairing: Pairing) -> list[Outbound]:
+    text = texts.pairing_welcome
+    return outbox_rows(pairing.source, pairing.session_key, "", text, "notice")
 
 
-def describe(source: Source) -> str:
+def describe(source: Source, texts: Texts) -> str:
     """Return a sender in words, for an operator."""
     account = f"/{display_name(source.account)}" if source.account else ""
-    name = source.user_name
-    claimed = f" (calls itself {display_name(name)!r}, unverified)" if name else ""
-    user_id = display_name(source.user_id or "")
-    return f"{user_id} on {display_name(source.platform)}{account}{claimed}"
+    platform, user_id = display_name(source.platform) + account, display_name(source.user_id or "")
+    if not source.user_name:
+        return texts.sender.format(user_id=user_id, platform=platform)
+    name = repr(display_name(source.user_name))
+    return texts.sender_named.format(user_id=user_id, platform=platform, name=name)
 
 
-def _minutes(seconds: float) -> str:
+def _minutes(seconds: float, texts: Texts) -> str:
     minutes = max(1, round(seconds / 60))
-    return "1 minute" if minutes == 1 else f"{minutes} minutes"
+    return texts.one_minute if minutes == 1 else texts.minutes.format(minutes=minutes)
 
 
 def display_name(text: str) -> str:

@@ -23,7 +23,6 @@ from hermes.actors.compression.types import (
     CompressionResult,
     CompressionState,
     Trigger,
-    compressed_text,
 )
 from hermes.config import CompressionConfig
 from hermes.errors import CompressorFailed, StoreFailed
@@ -39,13 +38,16 @@ from hermes.messages import (
     Usage,
 )
 from hermes.protocols import Compressor, Store, Summary, SummaryRequest
+from hermes.texts import ENGLISH, Texts
 from hermes.transcript import compaction
 from hermes.transcript.compaction import CompactionPlan
 from hermes.transcript.tokens import AnyMessage, estimate_tokens
-from hermes.user_code import contained, describe, leaf
+from hermes.user_code import contained, leaf, new_reference
 
 log: logging.Logger = logging.getLogger(__name__)
 
+MAX_ERROR = 300
+"""Characters of a compressor's error that users are shown."""
 _TURN_PURPOSES = frozenset({"turn", "background"})
 
 
@@ -59,12 +61,14 @@ class SessionCompressor:
         config: CompressionConfig,
         wall: Callable[[], float],
         redact: Callable[[str], str] = str,
+        texts: Texts = ENGLISH,
     ) -> None:
         self._store = store
         self._compressor = compressor
         self._config = config
         self._wall = wall
         self._redact = redact
+        self._texts = texts
         holder = f"{RUNTIME_HOLDER}{secrets.token_hex(8)}"
         self._leases = LeaseKeeper(store, holder, config.lease_timeout)
         self._unsaved: dict[str, CompressionState] = {}
@@ -103,15 +107,15 @@ class SessionCompressor:
         if trigger == "asked":
             return None
         if trigger == "size" and state.useless >= self._config.max_useless:
-            return f"{state.useless} compressions in a row did not make it smaller"
+            return self._texts.compressions_useless.format(number=state.useless)
         if state.not_before > self._wall():
-            return f"the last compression failed ({state.error}) and will be retried later"
+            return self._texts.compression_later.format(error=state.error)
         return None
 
     async def run(self, job: CompressionJob) -> CompressionResult:
         """Compress a session. Nothing is changed unless the result is `Compressed`."""
         if self._compressor is None:
-            return Skipped("there is no compressor")
+            return Skipped(self._texts.no_compressor)
         state = await self.state_of(job.session_id)
         reason = self.suspended(state, job.trigger)
         if reason is not None:
@@ -119,7 +123,7 @@ class SessionCompressor:
         with trio.CancelScope(shield=True):  # a lease that nobody knows of would block for its time
             lease = await self._leases.acquire(job.session_id, job.rotation_id)
         if isinstance(lease, Skipped):
-            return lease
+            return replace(lease, reason=self._texts.compression_running)
         try:
             obstacle = await self._check(job, state)
             return obstacle or await self._compress(job, lease, state)
@@ -152,7 +156,7 @@ class SessionCompressor:
         transcript = await self._store.load(job.session_id)
         plan = self._plan(job, transcript)
         if plan is None:
-            return Skipped("there is nothing to summarize yet")
+            return Skipped(self._texts.nothing_to_compress)
         charged: list[Usage] = []
         summary = await self._summarize(job, lease, plan, charged)
         if isinstance(summary, BaseException):
@@ -161,10 +165,11 @@ class SessionCompressor:
         before, after = estimate_tokens(transcript.messages), estimate_tokens(messages)
         if not summary.text.strip() or not compaction.shrank(before, after, self._config.margin):
             await self._book(job.session_id, charged)
-            return await self._useless(job, state, "the summary would not make it smaller")
+            return await self._useless(job, state, self._texts.compression_useless)
         rotation = self._rotation(job, lease, transcript, messages)
         if job.answer is not None:
-            rotation = replace(rotation, answer=job.answer(compressed_text(before, after)))
+            text = self._texts.compressed.format(before=before, after=after)
+            rotation = replace(rotation, answer=job.answer(text))
         rotated = await self._rotate(rotation, charged)
         if isinstance(rotated, Skipped):
             return await self._refused(job, state, rotated)
@@ -218,8 +223,7 @@ class SessionCompressor:
             raise
         assert caught.error is not None
         await self._book(job.session_id, charged)
-        log.error("%s was not compressed", job.session_id, exc_info=caught.error)
-        return leaf(caught.error)
+        return caught.error
 
     async def _call_compressor(
         self, job: CompressionJob, plan: CompactionPlan, charged: list[Usage]
@@ -252,7 +256,7 @@ class SessionCompressor:
         rotated = await self._store.rotate(self._rotation(job, None, empty, []))
         if isinstance(rotated, Rotated):
             return Compressed(rotated, 0, 0)
-        return Skipped("it was already compressed", winner=tip)
+        return Skipped(self._texts.already_compressed, winner=tip)
 
     def _rotation(
         self,
@@ -285,8 +289,7 @@ class SessionCompressor:
         finally:
             await self._book(payer, charged)
         assert caught.error is not None
-        log.error("%s was not compressed", rotation.session_id, exc_info=caught.error)
-        return leaf(caught.error)
+        return caught.error
 
     # What is recorded
 
@@ -321,12 +324,21 @@ class SessionCompressor:
     async def _failed(
         self, job: CompressionJob, state: CompressionState, error: BaseException
     ) -> CompressionFailed:
-        cooldown = self._cooldown(state.failures + 1, error)
-        await self._suspend(job, state, cooldown, self._redact(_reason(error)))
-        return CompressionFailed(
-            f"The conversation could not be compressed: {state.error}. Nothing was changed. "
-            "Use /compress to try again."
-        )
+        reference, text = new_reference(), "%s was not compressed (reference %s)"
+        log.error(text, job.session_id, reference, exc_info=error)
+        cooldown = self._cooldown(state.failures + 1, leaf(error))
+        await self._suspend(job, state, cooldown, self._reason(leaf(error), reference))
+        return CompressionFailed(self._texts.compression_failed.format(error=state.error))
+
+    def _reason(self, error: BaseException, reference: str) -> str:
+        """Return what the user is told: what the compressor reported, or only a reference."""
+        if isinstance(error, trio.TooSlowError):
+            return self._texts.compression_timeout
+        if isinstance(error, CompressorFailed):
+            with contained() as caught:
+                return self._redact(str(error))[:MAX_ERROR]
+            log.error("the redaction failed (reference %s)", reference, exc_info=caught.error)
+        return self._texts.compression_unexpected.format(reference=reference)
 
     async def _suspend(
         self, job: CompressionJob, state: CompressionState, seconds: float, reason: str
@@ -362,11 +374,3 @@ def prompt_tokens(call: Usage) -> int:
 
 def _meta_name(session_id: str) -> str:
     return f"compression:{session_id}"
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, trio.TooSlowError):
-        return "the summary took too long"
-    if isinstance(error, CompressorFailed):
-        return str(error)[:300]
-    return describe(error)[:300]

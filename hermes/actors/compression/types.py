@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from hermes.messages import InboxReply, Message, Rotated, Skipped
+from hermes.texts import Texts
 
 Trigger: TypeAlias = Literal["size", "overflow", "asked"]
 """Why a session is compressed: its size, a refusal of the model, or a request."""
@@ -20,11 +21,6 @@ class Compressed(msgspec.Struct, frozen=True):
     before: int
     after: int
 
-    @property
-    def text(self) -> str:
-        """A sentence for the user."""
-        return compressed_text(self.before, self.after)
-
 
 class CompressionFailed(msgspec.Struct, frozen=True):
     """There is no summary, and nothing was changed. `text` is a sentence for the user."""
@@ -35,23 +31,30 @@ class CompressionFailed(msgspec.Struct, frozen=True):
 CompressionResult: TypeAlias = Compressed | Skipped | CompressionFailed
 
 
+def result_text(result: CompressionResult, texts: Texts) -> str:
+    """Return what came of a compression: a sentence, or the reason why it was skipped."""
+    if isinstance(result, Compressed):
+        return texts.compressed.format(before=result.before, after=result.after)
+    return result.text
+
+
 class PastAttempt(msgspec.Struct, frozen=True):
     """A compression of a conversation for which a summary was written or requested."""
 
-    by: str
-    """What caused it: "a turn" or "another request"."""
+    by_turn: bool
+    """Whether a turn caused it, and not a request."""
     ended_at: float
     result: CompressionResult
 
-    @property
-    def skipped(self) -> Skipped:
-        """The answer to a request that was made before this attempt ended."""
+    def skipped(self, texts: Texts) -> Skipped:
+        """Return the answer to a request that was made before this attempt ended."""
         match self.result:
             case Compressed(rotated):
-                reason = f"already compressed by {self.by}"
+                reason = texts.compressed_by_turn if self.by_turn else texts.compressed_by_request
                 return Skipped(reason, winner=rotated.session_id)
             case other:
-                return Skipped(f"{self.by} has just tried it: {other.text}")
+                reason = texts.tried_by_turn if self.by_turn else texts.tried_by_request
+                return Skipped(reason.format(outcome=other.text.rstrip(".")))
 
 
 class CompressionJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,8 +85,3 @@ class CompressionState(msgspec.Struct, omit_defaults=True):
     fresh: bool = False
     """Whether the session is the child of a compression that has not been evaluated yet."""
     error: str | None = None
-
-
-def compressed_text(before: int, after: int) -> str:
-    """Return the sentence for the user after a compression."""
-    return f"Compressed from about {before} to {after} tokens."

@@ -33,7 +33,6 @@ log: logging.Logger = logging.getLogger(__name__)
 R = TypeVar("R")
 PAGE = 1000
 MAX_LINGER = 3.0
-REJECTED = "I'm still answering; please send this again in a moment."
 
 
 class SessionActor:
@@ -284,10 +283,7 @@ class SessionActor:
         extra = {"metadata": row.inbound.metadata}
         about = (row.inbox_id, self.key, row.attempts)
         log.error("message %d of %s failed %d times", *about, extra=extra)
-        text = (
-            f"I tried {row.attempts} times to answer this and never finished, so I gave up. "
-            "Your message is kept; send it again for another try."
-        )
+        text = self.state.context.texts.gave_up.format(attempts=row.attempts)
         answer = inbox_reply([row], self.state.session_id or "", text, "notice")
         await self.state.context.store.park_inbox([row.inbox_id], "begun too often", answer=answer)
         self._reply([row], text, "refused")
@@ -305,9 +301,10 @@ class SessionActor:
             self._reply(cancelled, text, "refused", dropped_by=row.inbox_id)
 
     async def _reject(self, row: InboxRow) -> None:
-        answer = inbox_reply([row], self.state.session_id or "", REJECTED, "notice")
+        text = self.state.context.texts.busy
+        answer = inbox_reply([row], self.state.session_id or "", text, "notice")
         await self.state.context.store.answer(answer)
-        self._reply([row], REJECTED, "refused")
+        self._reply([row], text, "refused")
 
     async def _run_concurrently(
         self, work: Callable[[InboxRow], Awaitable[None]], row: InboxRow

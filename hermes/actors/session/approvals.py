@@ -10,23 +10,15 @@ from msgspec.structs import replace
 
 from hermes.messages import (
     Approval,
-    ApprovalState,
     ExpiryPolicy,
     Inbound,
     InboxReply,
     InboxRow,
 )
 from hermes.protocols import ToolRecords
+from hermes.texts import Texts
 
 MAX_SHOWN = 500
-NOTHING = "There is no tool call to decide about."
-UNKNOWN = "There is no pending call {number} here."
-_DECIDED: dict[ApprovalState, str] = {
-    "approved": "You have already approved call {number}.",
-    "denied": "You have already denied call {number}.",
-    "used": "Call {number} was approved and has run.",
-    "expired": "Call {number} has expired; ask for it again.",
-}
 APPROVED = (
     "[The user has approved one call of {tool}, with exactly these arguments: {arguments}\n"
     "Make it now. Any other call needs an approval of its own.]"
@@ -47,23 +39,26 @@ class Decision(msgspec.Struct, frozen=True):
     stored: bool = False
 
 
-async def decide(
+async def decide(  # noqa: PLR0913 - the parts of a decision
     records: ToolRecords,
     row: InboxRow,
     number: str,
     reply: ReplyTo,
     expiry_of: Callable[[str, str], ExpiryPolicy],
     *,
+    texts: Texts,
     approve: bool,
 ) -> Decision:
     """Decide about a call and tell its agent, in one transaction.
 
     An agent that was not told of a refusal would ask again, or continue as if the call had run.
     """
-    approval = await _find(records, row, number)
+    approval = await _find(records, row, number, texts)
     if isinstance(approval, str):
         return Decision(approval)
-    text = f"{'Approved' if approve else 'Denied'}: {_description(approval)}"
+    text = (texts.approved if approve else texts.denied).format(
+        tool=approval.tool, arguments=_shorten(approval.arguments)
+    )
     source = row.inbound.source
     decided = await records.decide_approval(
         approval.asked_of,
@@ -73,7 +68,7 @@ async def decide(
         then=_message_to_agent(row, approval, APPROVED if approve else DENIED),
         policy=expiry_of(source.platform, source.chat_type),
     )
-    return Decision(text, stored=True) if decided else await _too_late(records, approval)
+    return Decision(text, stored=True) if decided else await _too_late(records, approval, texts)
 
 
 def _message_to_agent(row: InboxRow, approval: Approval, template: str) -> Inbound:
@@ -88,27 +83,29 @@ def _message_to_agent(row: InboxRow, approval: Approval, template: str) -> Inbou
     )
 
 
-async def _find(records: ToolRecords, row: InboxRow, number: str) -> Approval | str:
+async def _find(records: ToolRecords, row: InboxRow, number: str, texts: Texts) -> Approval | str:
     """Return the call that is meant, or why there is none."""
     key = row.inbound.session_key
     if not number:
         pending = await records.pending_approvals(key)
-        return pending[-1] if pending else NOTHING
+        return pending[-1] if pending else texts.no_approvals
     approval = await records.get_approval(key, int(number[:18]))
-    return UNKNOWN.format(number=number[:18]) if approval is None else approval
+    return texts.unknown_approval.format(number=number[:18]) if approval is None else approval
 
 
-async def _too_late(records: ToolRecords, asked: Approval) -> Decision:
+async def _too_late(records: ToolRecords, asked: Approval, texts: Texts) -> Decision:
     """Return why there was nothing left to decide."""
     number = asked.approval_id
     now = await records.get_approval(asked.asked_of, number)
-    if now is None or now.state == "pending":
-        return Decision(UNKNOWN.format(number=number))
-    return Decision(_DECIDED[now.state].format(number=number))
+    decided = {
+        "approved": texts.already_approved,
+        "denied": texts.already_denied,
+        "used": texts.already_used,
+        "expired": texts.approval_expired,
+    }
+    text = texts.unknown_approval if now is None else decided.get(now.state, texts.unknown_approval)
+    return Decision(text.format(number=number))
 
 
-def _description(approval: Approval) -> str:
-    arguments = approval.arguments
-    if len(arguments) > MAX_SHOWN:
-        arguments = arguments[: MAX_SHOWN - 1] + "…"
-    return f"{approval.tool} with {arguments}"
+def _shorten(arguments: str) -> str:
+    return arguments if len(arguments) <= MAX_SHOWN else arguments[: MAX_SHOWN - 1] + "…"

@@ -16,8 +16,17 @@ from msgspec.structs import replace
 
 from hermes.actors.admission import pairing
 from hermes.actors.commands import COMMANDS, parse
+from hermes.actors.compression.types import result_text
 from hermes.actors.session import approvals, compression, operations
-from hermes.actors.session.listing import find_session, is_number, own_sessions, session_line
+from hermes.actors.session.failures import command_failure
+from hermes.actors.session.listing import (
+    find_session,
+    is_number,
+    own_sessions,
+    session_line,
+    status_text,
+    usage_text,
+)
 from hermes.actors.session.state import SessionState
 from hermes.errors import HermesError
 from hermes.messages import (
@@ -33,6 +42,7 @@ from hermes.messages import (
 )
 from hermes.outbound import inbox_reply
 from hermes.session_keys import background_key
+from hermes.texts import Texts, help_line
 from hermes.transcript.compaction import is_question
 
 MAX_LISTED = 10
@@ -75,12 +85,18 @@ async def run_command(state: SessionState, call: CommandCall) -> str | None:
     parsed = parse(call.row.inbound.text)
     if parsed is None:
         word = (call.row.inbound.text.split() or ["/"])[0][:50]
-        return await _reply(state, call, f"There is no command {word}. See /help.")
+        return await _reply(state, call, _texts(state).unknown_command.format(command=word))
     try:
         return await _HANDLERS[parsed.name](state, call, parsed.argument)
     except (HermesError, ValueError) as error:
-        cancelled = f".{_cancelled(call)}" if call.cancelled else ""
-        return await _reply(state, call, f"That did not work: {error}{cancelled}")
+        text = command_failure(call.row, error, _texts(state))
+        if call.cancelled:
+            text = f"{text.removesuffix('.')}.{_cancelled(_texts(state), call)}"
+        return await _reply(state, call, text)
+
+
+def _texts(state: SessionState) -> Texts:
+    return state.context.texts
 
 
 async def _reply(state: SessionState, call: CommandCall, text: str) -> str:
@@ -93,7 +109,8 @@ def _reply_to(state: SessionState, call: CommandCall, text: str) -> InboxReply:
 
 
 async def _usage(state: SessionState, call: CommandCall, name: str) -> str:
-    return await _reply(state, call, f"Usage: {COMMANDS[name].usage}")
+    usage, _ = help_line(_texts(state), name)
+    return await _reply(state, call, _texts(state).usage.format(usage=usage))
 
 
 # Conversations
@@ -101,7 +118,9 @@ async def _usage(state: SessionState, call: CommandCall, name: str) -> str:
 
 @_handles("new")
 async def _new(state: SessionState, call: CommandCall, title: str) -> str:
-    text = "New session" + (f": {title}" if title else "") + "." + _cancelled(call)
+    texts = _texts(state)
+    text = texts.new_titled_session.format(title=title) if title else texts.new_session
+    text += _cancelled(texts, call)
     await operations.new_session(
         state,
         title or None,
@@ -113,20 +132,20 @@ async def _new(state: SessionState, call: CommandCall, title: str) -> str:
 
 @_handles("stop")
 async def _stop(state: SessionState, call: CommandCall, _: str) -> str:
-    text = "Stopped." if call.stopped_turn or call.cancelled else "Nothing is running."
-    return await _reply(state, call, text + _cancelled(call))
+    texts = _texts(state)
+    text = texts.stopped if call.stopped_turn or call.cancelled else texts.nothing_running
+    return await _reply(state, call, text + _cancelled(texts, call))
 
 
 @_handles("sessions")
 async def _sessions(state: SessionState, call: CommandCall, _: str) -> str:
-    own = await own_sessions(state)
+    own, texts = await own_sessions(state), _texts(state)
     if not own:
-        return await _reply(state, call, "There are no conversations yet.")
-    lines = [session_line(number, each) for number, each in enumerate(own[:MAX_LISTED], 1)]
-    more = [f"… and {len(own) - MAX_LISTED} more"] if len(own) > MAX_LISTED else []
-    return await _reply(
-        state, call, "\n".join([*lines, *more, "Use /resume to go to one of them."])
-    )
+        return await _reply(state, call, texts.no_sessions)
+    lines = [session_line(number, each, texts) for number, each in enumerate(own[:MAX_LISTED], 1)]
+    if len(own) > MAX_LISTED:
+        lines.append(texts.more_sessions.format(number=len(own) - MAX_LISTED))
+    return await _reply(state, call, "\n".join([*lines, texts.how_to_resume]))
 
 
 @_handles("resume")
@@ -134,10 +153,9 @@ async def _resume(state: SessionState, call: CommandCall, wanted: str) -> str:
     if not wanted:
         return await _sessions(state, call, "")
     found = await find_session(state, wanted)
-    if found is None:
-        text = f"You have no conversation called {wanted!r}. Use /sessions to list them."
-        return await _reply(state, call, text)
-    text = f"Back in {found.title or found.id}."
+    if isinstance(found, str):
+        return await _reply(state, call, found)
+    text = _texts(state).resumed.format(name=found.title or found.id)
     await operations.switch(state, found.id, answer=_reply_to(state, call, text))
     return text
 
@@ -146,22 +164,21 @@ async def _resume(state: SessionState, call: CommandCall, wanted: str) -> str:
 async def _branch(state: SessionState, call: CommandCall, title: str) -> str:
     head = await state.locate(refresh=True)
     if not head.message_count:
-        return await _reply(state, call, "There is nothing to copy yet.")
-    text = "This is a copy now. Use /resume to go back to the original."
+        return await _reply(state, call, _texts(state).nothing_to_branch)
+    text = _texts(state).branched
     await operations.branch(state, title or None, answer=_reply_to(state, call, text))
     return text
 
 
 @_handles("title")
 async def _title(state: SessionState, call: CommandCall, title: str) -> str:
+    texts = _texts(state)
     if not title:
         current = (await state.context.store.get_title(state.key)).text
-        text = (
-            f"The title is: {current}" if current else "There is no title. Use /title to set one."
-        )
+        text = texts.title.format(title=current) if current else texts.no_title
         return await _reply(state, call, text)
     stored = await operations.set_title(state, title)
-    return await _reply(state, call, f"The title is now: {stored.text}")
+    return await _reply(state, call, texts.title_set.format(title=stored.text))
 
 
 # The transcript
@@ -171,13 +188,13 @@ async def _title(state: SessionState, call: CommandCall, title: str) -> str:
 async def _undo(state: SessionState, call: CommandCall, argument: str) -> str:
     if argument and not is_number(argument):
         return await _usage(state, call, "undo")  # a typo must not take anything back
-    number = int(argument or 1)
+    number, texts = int(argument or 1), _texts(state)
     transcript = await _load(state)
     questions = _questions(transcript)[-number:] if number else []
     if not questions:
-        return await _reply(state, call, "There is nothing to take back.")
-    text = f"Taken back: {_shorten(questions[0].content)}"
-    text += f" and {len(questions) - 1} more." if len(questions) > 1 else ""
+        return await _reply(state, call, texts.nothing_to_undo)
+    first, more = _shorten(questions[0].content), len(questions) - 1
+    text = (texts.undone_many if more else texts.undone).format(text=first, number=more)
     await operations.rewind(
         state, transcript.head, questions[0].id, answer=_reply_to(state, call, text)
     )
@@ -188,7 +205,7 @@ async def _undo(state: SessionState, call: CommandCall, argument: str) -> str:
 async def _retry(state: SessionState, call: CommandCall, _: str) -> str | None:
     if _questions(await _load(state)):
         return None  # the actor runs the turn again
-    return await _reply(state, call, "There is nothing to try again.")
+    return await _reply(state, call, _texts(state).nothing_to_retry)
 
 
 async def _load(state: SessionState) -> Transcript:
@@ -210,8 +227,9 @@ async def _compress(state: SessionState, call: CommandCall, argument: str) -> st
         keep_exchanges=keep,
         answer=functools.partial(_reply_to, state, call),
     )
-    skipped = isinstance(result, Skipped)
-    text = f"Not compressed: {result.text}." if skipped else result.text
+    text = result_text(result, _texts(state))
+    if isinstance(result, Skipped):
+        text = _texts(state).not_compressed.format(reason=text)
     return await _reply(state, call, text)
 
 
@@ -228,7 +246,7 @@ async def _background(state: SessionState, call: CommandCall, text: str) -> str:
         policy=config.expiry_of(source.platform, source.chat_type),
         max_queued=config.max_queued,
     )
-    return await _reply(state, call, "It is running in the background.")
+    return await _reply(state, call, _texts(state).in_background)
 
 
 @_handles("approve")
@@ -251,6 +269,7 @@ async def _decide(state: SessionState, call: CommandCall, name: str, argument: s
         argument,
         reply,
         state.context.config.expiry_of,
+        texts=_texts(state),
         approve=name == "approve",
     )
     return decision.text if decision.stored else await _reply(state, call, decision.text)
@@ -271,48 +290,34 @@ async def _steer(state: SessionState, call: CommandCall, _: str) -> str:
 
 @_handles("status")
 async def _status(state: SessionState, call: CommandCall, _: str) -> str:
-    status = await call.status()
-    builds = ", ".join(f"{reason} {n}" for reason, n in status.builds.items()) or "none"
-    lines = [
-        f"Session {status.session_id}" + (f": {status.title}" if status.title else ""),
-        f"{status.message_count} messages, {status.waiting} waiting, "
-        + ("an answer is running" if status.busy else "nothing is running"),
-        f"Context: about {status.context_tokens} of {status.window} tokens; "
-        f"compressed at {status.compress_at}"
-        + (f" ({status.compression_note})" if status.compression_note else ""),
-        f"Agents built: {builds}",
-    ]
-    return await _reply(state, call, "\n".join(lines))
+    return await _reply(state, call, status_text(await call.status(), _texts(state)))
 
 
 @_handles("usage")
 async def _usage_totals(state: SessionState, call: CommandCall, _: str) -> str:
     head = await state.locate(refresh=True)
     calls = await state.context.store.get_usage(head.session_id)
-    cost = sum(each.cost or 0.0 for each in calls)
-    text = (
-        f"{len(calls)} calls, {sum(c.input_tokens for c in calls)} input tokens "
-        f"(and {sum(c.cache_read_tokens for c in calls)} from the cache), "
-        f"{sum(c.output_tokens for c in calls)} output tokens"
-    )
-    return await _reply(state, call, text + (f", cost {cost:.4f}." if cost else "."))
+    return await _reply(state, call, usage_text(calls, _texts(state)))
 
 
 @_handles("help")
 async def _help(state: SessionState, call: CommandCall, _: str) -> str:
-    role = await _role(state, call)
-    allowed = [command for command in COMMANDS.values() if may(role, command.role)]
-    return await _reply(state, call, "\n".join(f"{c.usage}: {c.summary}" for c in allowed))
+    role, texts = await _role(state, call), _texts(state)
+    allowed = [name for name, command in COMMANDS.items() if may(role, command.role)]
+    lines = [": ".join(help_line(texts, name)) for name in allowed]
+    return await _reply(state, call, "\n".join(lines))
 
 
 @_handles("whoami")
 async def _whoami(state: SessionState, call: CommandCall, _: str) -> str:
-    source = call.row.inbound.source
-    user = source.user_id or "unnamed"
-    role = "" if state.context.admission is None else f", {await _role(state, call)}"
-    return await _reply(
-        state, call, f"You are {user} on {source.platform}{role}; this chat is {state.key}."
+    source, texts = call.row.inbound.source, _texts(state)
+    text = (texts.whoami if state.context.admission is None else texts.whoami_role).format(
+        user=source.user_id or texts.no_user,
+        platform=source.platform,
+        role=await _role(state, call),
+        session_key=state.key,
     )
+    return await _reply(state, call, text)
 
 
 # Access
@@ -330,11 +335,11 @@ async def _role(state: SessionState, call: CommandCall) -> Role:
 async def _pair(state: SessionState, call: CommandCall, argument: str) -> str:
     if (refusal := await _not_operator(state, call)) is not None:
         return await _reply(state, call, refusal)
-    store = state.context.store
+    store, texts = state.context.store, _texts(state)
     if not argument:
-        return await _reply(state, call, await pairing.listing(store, call.row.accepted_at))
+        return await _reply(state, call, await pairing.listing(store, call.row.accepted_at, texts))
     reply = functools.partial(_reply_to, state, call)
-    text = await pairing.pair(store, call.row.inbound.source, argument, reply)
+    text = await pairing.pair(store, call.row.inbound.source, argument, reply, texts)
     return await _usage(state, call, "pair") if text is None else text
 
 
@@ -343,14 +348,14 @@ async def _unpair(state: SessionState, call: CommandCall, argument: str) -> str:
     if (refusal := await _not_operator(state, call)) is not None:
         return await _reply(state, call, refusal)
     reply = functools.partial(_reply_to, state, call)
-    text = await pairing.unpair(state.context.store, argument, reply)
+    text = await pairing.unpair(state.context.store, argument, reply, _texts(state))
     return await _usage(state, call, "unpair") if text is None else text
 
 
 async def _not_operator(state: SessionState, call: CommandCall) -> str | None:
     if state.context.admission is None:
-        return pairing.NO_ACCESS_CONTROL
-    return None if await _role(state, call) == "operator" else pairing.NOT_OPERATOR
+        return _texts(state).no_access_control
+    return None if await _role(state, call) == "operator" else _texts(state).not_operator
 
 
 assert _HANDLERS.keys() == COMMANDS.keys(), "every command has exactly one handler"
@@ -378,8 +383,8 @@ def _shorten(text: str | None) -> str:
     return line if len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"
 
 
-def _cancelled(call: CommandCall) -> str:
+def _cancelled(texts: Texts, call: CommandCall) -> str:
     number = len(call.cancelled)
     if not number:
         return ""
-    return f" {number} queued message{'s were' if number > 1 else ' was'} cancelled."
+    return " " + (texts.cancelled_many.format(number=number) if number > 1 else texts.cancelled_one)

@@ -122,7 +122,7 @@ async def on_request(
     """Compress the current session, unless that was tried since it was asked for."""
     past = state.last_attempt
     if past is not None and asked_at < past.ended_at:
-        return past.skipped
+        return past.skipped(state.context.texts)
     return await compress(
         state, rotation_id, focus=focus, keep_exchanges=keep_exchanges, answer=answer
     )
@@ -155,8 +155,7 @@ async def compress(  # noqa: PLR0913 - the options of a compression
         )
     )
     if not isinstance(result, Skipped) or result.paid:
-        by = "another request" if trigger == "asked" else "a turn"
-        state.last_attempt = PastAttempt(by, state.context.wall(), result)
+        state.last_attempt = PastAttempt(trigger != "asked", state.context.wall(), result)
     if isinstance(result, Compressed):
         rotated = result.rotated
         state.moved(rotated.epoch or state.epoch, rotated.head)

@@ -1,9 +1,13 @@
-"""Lists of conversations, as users see them and refer to them."""
+"""Answers of commands: lists of conversations, their state and costs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hermes.actors.session.state import SessionState
-from hermes.messages import Session, SessionSummary
+from hermes.errors import AmbiguousTitle
+from hermes.messages import Session, SessionSummary, Status, Usage
+from hermes.texts import Texts
 
 MAX_SEARCHED = 200
 
@@ -13,24 +17,66 @@ async def own_sessions(state: SessionState) -> list[SessionSummary]:
     return await state.context.store.list_sessions(session_key=state.key, limit=MAX_SEARCHED)
 
 
-async def find_session(state: SessionState, wanted: str) -> Session | None:
+async def find_session(state: SessionState, wanted: str) -> Session | str:
     """Return the session of the key with this number in its list, id, title or unique id prefix.
 
-    If there is none, a title may match without regard to case.
+    If there is none, a title may match without regard to case. Otherwise, returns why there is
+    none, for the user.
     """
-    own = await own_sessions(state)
+    own, texts = await own_sessions(state), state.context.texts
     if is_number(wanted) and 0 < int(wanted) <= len(own):
         return own[int(wanted) - 1].session
-    if (match := await state.context.store.find(wanted, session_key=state.key)) is not None:
+    try:
+        match = await state.context.store.find(wanted, session_key=state.key)
+    except AmbiguousTitle:
+        return texts.ambiguous_session.format(wanted=repr(wanted))
+    if match is not None and match.session is not None:
         return match.session
-    title = wanted.lower()
-    return next((s.session for s in own if (s.session.title or "").lower() == title), None)
+    for each in own:
+        if (each.session.title or "").lower() == wanted.lower():
+            return each.session
+    matching = [each for each in own if each.session.id.startswith(wanted)]
+    text = texts.ambiguous_session if matching else texts.no_such_session
+    return text.format(wanted=repr(wanted))
 
 
-def session_line(number: int, summary: SessionSummary) -> str:
+def session_line(number: int, summary: SessionSummary, texts: Texts) -> str:
     """Return the line of a conversation in a numbered list."""
     name = summary.session.title or summary.preview or summary.session.id
-    return f"{number}. {name} ({summary.session.message_count} messages)"
+    messages = summary.session.message_count
+    return texts.session_line.format(number=number, name=name, messages=messages)
+
+
+def status_text(status: Status, texts: Texts) -> str:
+    """Return the answer to /status."""
+    note, builds = status.compression_note, status.builds
+    session = texts.status_titled_session if status.title else texts.status_session
+    activity = texts.status_running if status.busy else texts.status_idle
+    context = texts.status_context_note if note else texts.status_context
+    lines = [
+        session.format(session_id=status.session_id, title=status.title),
+        activity.format(messages=status.message_count, waiting=status.waiting),
+        context.format(
+            tokens=status.context_tokens, window=status.window, compress_at=status.compress_at,
+            note=note,
+        ),
+        (texts.status_builds if builds else texts.status_no_builds).format(
+            builds=", ".join(f"{reason} {number}" for reason, number in builds.items())
+        ),
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def usage_text(calls: Sequence[Usage], texts: Texts) -> str:
+    """Return the answer to /usage."""
+    cost = sum(each.cost or 0.0 for each in calls)
+    return (texts.usage_cost if cost else texts.usage_tokens).format(
+        calls=len(calls),
+        input=sum(each.input_tokens for each in calls),
+        cached=sum(each.cache_read_tokens for each in calls),
+        output=sum(each.output_tokens for each in calls),
+        cost=f"{cost:.4f}",
+    )
 
 
 def is_number(text: str) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from hermes.actors.compression.types import Compressed, CompressionFailed
+from hermes.actors.compression.types import Compressed, CompressionFailed, result_text
 from hermes.actors.session import compression
 from hermes.actors.session.state import SessionState
 from hermes.errors import HermesError
@@ -187,7 +187,7 @@ async def compress(
         failed=isinstance(result, CompressionFailed),
         tokens_before=result.before if isinstance(result, Compressed) else None,
         tokens_after=result.after if isinstance(result, Compressed) else None,
-        detail=result.text,
+        detail=result_text(result, state.context.texts),
     )
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from hermes.actors.budget import InFlightUsage
 from hermes.context import TurnContext
-from hermes.errors import TurnClosed
+from hermes.errors import HermesError, TurnClosed
 from hermes.events import AgentEvent, RuntimeEvent, Steered, TextDelta
 from hermes.messages import (
     ConversationSettings,
@@ -28,7 +28,7 @@ from hermes.messages import (
     Usage,
 )
 from hermes.outbound import metadata_of
-from hermes.protocols import Store, ToolRecords
+from hermes.protocols import Store, ToolRecords, TurnRuntime
 from hermes.redaction import EventRedactor, Redactor, redact_message
 from hermes.session_keys import payer_of
 from hermes.transcript.render import render
@@ -50,6 +50,7 @@ class RunningTurn:
     _store: Store | None = None
     _in_flight: InFlightUsage | None = None
     _redact: Redactor | None = None
+    _runtime_of: Callable[[str], TurnRuntime] | None = None
 
     unstored: list[Message] = attrs.field(
         init=False, default=attrs.Factory(lambda self: list(self.input), takes_self=True)
@@ -103,6 +104,14 @@ class RunningTurn:
     def metadata(self) -> JsonObject:
         """The metadata of all messages of the turn; of equal names the last one counts."""
         return metadata_of(self.rows)
+
+    @property
+    def runtime(self) -> TurnRuntime:
+        """The conversation of the turn, and others. Raises `TurnClosed` if the turn is over."""
+        self._require_open()
+        if self._runtime_of is None:
+            raise HermesError("this turn runs without a runtime")
+        return self._runtime_of(self.session_key)
 
     @property
     def text(self) -> str:

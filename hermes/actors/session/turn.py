@@ -40,19 +40,15 @@ from hermes.messages import (
 from hermes.outbound import metadata_of, reply_rows
 from hermes.redaction import redact_result
 from hermes.retry import Backoff
+from hermes.texts import Texts
 from hermes.transcript.compaction import as_message, is_question
-from hermes.transcript.notices import OVERFLOW, visible_text
+from hermes.transcript.notices import visible_text
 from hermes.transcript.overflow import is_overflow
 from hermes.transcript.validate import as_result, check_result
-from hermes.user_code import contained, describe, kind, leaf
+from hermes.user_code import contained, describe, kind, leaf, new_reference
 
 log: logging.Logger = logging.getLogger(__name__)
 
-EXPIRED = "The last conversation has expired, so this is a new one. Use /resume to go back to it."
-ABANDONED = (
-    "The agent did not stop when asked to, so it was replaced. Whatever it still does has no "
-    "effect on this conversation."
-)
 _FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0
 _NOT_STARTED = TurnResult(interrupted=True, api_calls=0)
 
@@ -64,18 +60,31 @@ class Attempt:
     transcript: CachedTranscript
     epoch: int
     """The epoch of the route at the start. The commit is discarded if it has changed."""
+    texts: Texts
     rewind_to: int | None = None
     """The message that a retry takes back."""
     result: TurnResult = _NOT_STARTED
     build_reason: BuildReason | None = None
     error_kind: str | None = None
+    reference: str | None = None
+    """Finds an exception in the log; its message is not shown."""
     overflow: bool = False
+    notice: str | None = None
+    """What the user is shown after an exception."""
 
-    def fail(self, error: BaseException, text: str) -> None:
+    def fail(self, error: str, error_kind: str) -> None:
+        """Record why the turn failed, in words for the user."""
+        self.result = TurnResult(failed=True, error=error)
+        self.error_kind = error_kind
+
+    def fail_with(self, error: BaseException, reference: str) -> None:
         """Record that the agent raised, or that its result cannot be stored."""
-        self.result = TurnResult(failed=True, error=text)
-        self.error_kind = kind(error)
-        self.overflow = isinstance(leaf(error), ContextOverflow)
+        self.fail(f"{kind(error)} (reference {reference})", kind(error))
+        self.reference = reference
+        length, cause = len(self.transcript.rows), leaf(error)
+        self.overflow = isinstance(cause, ContextOverflow) or is_overflow(describe(error), length)
+        text = self.texts.overflow if self.overflow else self.texts.unexpected
+        self.notice = text.format(reference=reference)
 
     @property
     def status(self) -> ReplyStatus:
@@ -87,7 +96,7 @@ class Attempt:
     @property
     def text(self) -> str:
         """The text that the user is shown."""
-        return OVERFLOW if self.overflow else visible_text(self.result, len(self.transcript.rows))
+        return self.notice or visible_text(self.result, len(self.transcript.rows), self.texts)
 
 
 class TurnRunner:
@@ -126,6 +135,7 @@ class TurnRunner:
             context.store,
             context.in_flight,
             context.redact,
+            context.turn_runtime,
         )
         context.in_flight.begin(turn.turn_id, turn.source, turn.charged)
         try:
@@ -143,7 +153,7 @@ class TurnRunner:
         try:
             transcript = await state.load()
             turn.stored_settings = state.settings
-            notices = [EXPIRED] if state.notice == "expired" else []
+            notices = [state.context.texts.expired] if state.notice == "expired" else []
             if compression.is_due(state, transcript, turn):
                 notices += await compression.before_turn(state, turn)
                 transcript = await state.load()
@@ -155,20 +165,20 @@ class TurnRunner:
             self.turn = self._scope = None
             self._stopped = False
         if state.cache.drop_abandoned():
-            notices.append(ABANDONED)
+            notices.append(state.context.texts.agent_replaced)
         return attempt, notices
 
     async def _attempt(
         self, turn: RunningTurn, transcript: CachedTranscript, *, retry: bool
     ) -> Attempt:
         """Run the agent once. Whatever it raises becomes a failed attempt."""
-        config = self._state.context.config
-        attempt = Attempt(transcript, self._state.epoch)
+        config, texts = self._state.context.config, self._state.context.texts
+        attempt = Attempt(transcript, self._state.epoch, texts)
         turn.context.session_id = transcript.head.session_id
         turn.history = transcript.rows
         turn.deadline = trio.current_time() + config.turn_timeout
         if retry and not _ask_again(turn, attempt):
-            attempt.fail(LookupError(), "there is no earlier message to answer again")
+            attempt.fail(texts.nothing_to_answer, "LookupError")
             return attempt
         finished = self._stopped
         with contained() as caught, trio.CancelScope(deadline=turn.deadline) as self._scope:
@@ -178,8 +188,8 @@ class TurnRunner:
         if caught.error is not None:
             await self._failed(turn, attempt, caught.error)
         elif not finished and not self._stopped:
-            error = f"it took longer than {config.turn_timeout:g} seconds"
-            attempt.fail(TimeoutError(), error)
+            error = texts.timeout.format(seconds=f"{config.turn_timeout:g}")
+            attempt.fail(error, "TimeoutError")
         return attempt
 
     async def _run_agent(self, turn: RunningTurn, attempt: Attempt) -> None:
@@ -212,29 +222,23 @@ class TurnRunner:
         return attempt
 
     async def _failed(self, turn: RunningTurn, attempt: Attempt, error: BaseException) -> None:
-        about, extra = (turn.turn_id, self._state.key), {"metadata": turn.metadata}
+        reference, where = new_reference(), (turn.turn_id, self._state.key)
+        extra = {"metadata": turn.metadata}
         if isinstance(leaf(error), ContextOverflow):  # expected, and handled
-            log.info("turn %d of %s is too long for its model", *about, extra=extra)
+            log.info("turn %d of %s is too long for its model", *where, extra=extra)
         else:
-            log.error("turn %d of %s failed", *about, exc_info=error, extra=extra)
+            text = "turn %d of %s failed (reference %s)"
+            log.error(text, *where, reference, exc_info=error, extra=extra)
         # If the runtime is ending, the turn has not failed: it runs again after the restart.
         await trio.lowlevel.checkpoint_if_cancelled()
         if not self._stopped:
-            attempt.fail(error, self._redacted(describe(error)))
+            attempt.fail_with(error, reference)
 
     def _has_overflowed(self, attempt: Attempt) -> bool:
         result = attempt.result
         if not result.failed or result.text or self._stopped:
             return False
         return attempt.overflow or is_overflow(result.error, len(attempt.transcript.rows))
-
-    def _redacted(self, text: str) -> str:
-        redact = self._state.context.redact
-        if redact is None:
-            return text
-        with contained() as caught:
-            text = redact(text)
-        return text if caught.error is None else f"the redaction failed: {kind(caught.error)}"
 
     # 2. Commit the turn
 
@@ -244,13 +248,11 @@ class TurnRunner:
             rows = turn.transcript_rows(attempt.result)
         if caught.error is not None:
             rows = self._refuse(turn, attempt, caught.error)
+        commit = self._commit_for(turn, attempt, rows, notices)
         try:
-            commit = self._commit_for(turn, attempt, rows, notices)
             done = await self._commit(commit)
         except NotInLineage as error:  # the agent named a session of another conversation
-            rows = self._refuse(turn, attempt, error)
-            commit = self._commit_for(turn, attempt, rows, notices)
-            done = await self._commit(commit)
+            commit, done = await self._commit_input(turn, attempt, error, notices)
         if isinstance(done, Discarded):
             turn.discarded = True
             return
@@ -265,14 +267,21 @@ class TurnRunner:
 
     def _refuse(self, turn: RunningTurn, attempt: Attempt, error: BaseException) -> list[Message]:
         """Fail an attempt whose result cannot be stored; returns the input, which is kept."""
+        reference, text = new_reference(), "the result of turn %d cannot be stored (reference %s)"
         extra = {"metadata": turn.metadata}
-        log.error(
-            "the result of turn %d cannot be stored", turn.turn_id, exc_info=error, extra=extra
-        )
-        attempt.fail(error, self._redacted(describe(error)))
+        log.error(text, turn.turn_id, reference, exc_info=error, extra=extra)
+        attempt.fail_with(error, reference)
         attempt.rewind_to = None
         turn.context.session_id = attempt.transcript.head.session_id
         return turn.transcript_rows(TurnResult(rows=()))
+
+    async def _commit_input(
+        self, turn: RunningTurn, attempt: Attempt, error: BaseException, notices: Sequence[str]
+    ) -> tuple[TurnCommit, Committed | Discarded]:
+        """Commit a turn without its result, which was refused."""
+        rows = self._refuse(turn, attempt, error)
+        commit = self._commit_for(turn, attempt, rows, notices)
+        return commit, await self._commit(commit)
 
     def _commit_for(
         self, turn: RunningTurn, attempt: Attempt, rows: Sequence[Message], notices: Sequence[str]
@@ -282,21 +291,35 @@ class TurnRunner:
         first, last = turn.rows[0], turn.rows[-1]
         outbox = [each for text in notices for each in reply_rows(first, target, text, "notice")]
         usage = _in_background(turn.charged) if state.in_background else turn.charged
-        result = attempt.result
         reply = Reply(
-            text=attempt.text, session_id=target, turn_id=turn.turn_id, status=attempt.status,
-            usage=tuple(usage), error=result.error, build_reason=attempt.build_reason,
-            error_kind=attempt.error_kind, data=result.data, metadata=metadata_of(turn.rows),
-        )  # fmt: skip
+            text=attempt.text,
+            session_id=target,
+            turn_id=turn.turn_id,
+            status=attempt.status,
+            usage=tuple(usage),
+            error=attempt.result.error,
+            build_reason=attempt.build_reason,
+            error_kind=attempt.error_kind,
+            reference=attempt.reference,
+            data=attempt.result.data,
+            metadata=turn.metadata,
+        )
         return TurnCommit(
-            session_key=state.key, session_id=head.session_id, epoch=attempt.epoch,
-            revision=head.revision, inbox_ids=[row.inbox_id for row in turn.rows], rows=rows,
-            outbox=[*outbox, *reply_rows(last, target, attempt.text)], usage=usage, reply=reply,
+            session_key=state.key,
+            session_id=head.session_id,
+            epoch=attempt.epoch,
+            revision=head.revision,
+            inbox_ids=[row.inbox_id for row in turn.rows],
+            rows=rows,
+            outbox=[*outbox, *reply_rows(last, target, attempt.text)],
+            usage=usage,
+            reply=reply,
             next_inbox_ids=[row.inbox_id for row in self._inbox.next_turn()],
             rotated_to=None if target == head.session_id else target,
-            upto=attempt.transcript.last_id, rewind_to=attempt.rewind_to,
+            upto=attempt.transcript.last_id,
+            rewind_to=attempt.rewind_to,
             policy=state.context.config.expiry_of(source.platform, source.chat_type),
-        )  # fmt: skip
+        )
 
     async def _commit(self, commit: TurnCommit) -> Committed | Discarded:
         """Commit, and retry while the disk is full or another process holds the file."""

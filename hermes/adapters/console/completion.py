@@ -9,6 +9,7 @@ import attrs
 from hermes.actors.commands import COMMANDS
 from hermes.messages import SessionSummary
 from hermes.sanitize import sanitize, shorten
+from hermes.texts import ENGLISH, help_line
 
 RESUME = "/resume "
 MAX_SUMMARY = 60
@@ -31,8 +32,8 @@ def choices(line: str, sessions: Sequence[SessionSummary]) -> list[Choice]:
         return _session_choices(line[len(RESUME) :], sessions)
     prefix = line[1:].lower()
     return [
-        Choice(f"/{name}", len(line), command.summary)
-        for name, command in COMMANDS.items()
+        Choice(f"/{name}", len(line), help_line(ENGLISH, name)[1])
+        for name in COMMANDS
         if name.startswith(prefix)
     ]
 

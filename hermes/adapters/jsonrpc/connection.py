@@ -38,9 +38,17 @@ from hermes.adapters.jsonrpc.handles import MAX_HANDLES, Handles
 from hermes.adapters.jsonrpc.methods import METHODS, Method
 from hermes.adapters.jsonrpc.send_buffer import MAX_SHEDDABLE, SendBuffer
 from hermes.background import open_background
-from hermes.errors import Draining, HermesError, Overloaded, StoreBusy, StoreFull, UnknownSession
+from hermes.errors import (
+    ActorStopped,
+    Draining,
+    Overloaded,
+    SessionEnded,
+    StoreBusy,
+    StoreFull,
+    UnknownSession,
+)
 from hermes.events import Envelope
-from hermes.user_code import contained
+from hermes.user_code import contained, new_reference
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -190,14 +198,15 @@ class Connection:
 
 
 def _refusal(error: BaseException) -> Refused:
-    """Return the error for the client: one sentence, without internal details."""
+    """Return the error for the client: one sentence, and of unexpected errors only a reference."""
     if isinstance(error, Refused):
         return error
     for kind, code in _CODES.items():
         if isinstance(error, kind):
             return Refused(code, f"{str(error).rstrip('.')}.")
-    log.error("a request failed", exc_info=error)
-    return Refused(INTERNAL)
+    reference = new_reference()
+    log.error("a request failed (reference %s)", reference, exc_info=error)
+    return Refused(INTERNAL, f"Internal error (reference {reference}); the log has the details.")
 
 
 _CODES: dict[type[Exception], int] = {
@@ -206,7 +215,8 @@ _CODES: dict[type[Exception], int] = {
     Draining: NOT_NOW,
     StoreBusy: NOT_NOW,
     StoreFull: NOT_NOW,
-    HermesError: INTERNAL,
+    SessionEnded: INTERNAL,
+    ActorStopped: INTERNAL,
 }
 
 

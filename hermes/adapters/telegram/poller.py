@@ -53,9 +53,6 @@ CONFIRM_TIMEOUT = 3600.0
 """A confirmation that fails for so long is dropped; its updates then arrive again."""
 KINDS = ("message", "channel_post")
 EDITED_KINDS = ("edited_message", "edited_channel_post")
-OVERLOADED = (
-    "Too many messages are waiting, so your last one was not accepted. Please send it again later."
-)
 _decode_user = msgspec.json.Decoder(User).decode
 
 
@@ -200,7 +197,7 @@ class Poller:
             log.debug("a message was not admitted: %s", refusal)  # access control logs it too
         except Overloaded:
             target = ChatTarget(str(source.chat_id), source.thread_id)
-            self.nursery.start_soon(self.sender.notice, target, OVERLOADED)
+            self.nursery.start_soon(self.sender.notice, target, self.runtime.texts.overloaded)
         except ValueError as error:
             log.warning("message %s is skipped: %s", inbound.event_id, error)
 

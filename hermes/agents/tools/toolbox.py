@@ -27,6 +27,7 @@ from hermes.messages import Approval, JsonObject, Outbound, ToolCall, ToolCallRe
 from hermes.outbound import outbox_rows
 from hermes.protocols import ToolRecords, Turn
 from hermes.sanitize import one_line
+from hermes.texts import Texts
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -48,10 +49,6 @@ UNKNOWN_OUTCOME = (
 NEEDS_APPROVAL = (
     "{name} was not run: it needs the user's approval. Ask the user to reply /approve {number} "
     "(or /deny {number}), and end your turn now; do not call it again before that."
-)
-APPROVAL_QUESTION = (
-    "{name} wants to run with {arguments}\n"
-    "Reply /approve {number} to allow it once, or /deny {number} to refuse."
 )
 ARGUMENTS_TOO_LONG = (
     "{name} was not run: its arguments are too long to be shown to the user for approval."
@@ -300,10 +297,10 @@ class Toolbox:
         """Ask the user to approve the call, with the arguments as the model sent them."""
         if len(arguments.canonical) > MAX_APPROVAL_ARGUMENTS:
             return ToolOutcome(ARGUMENTS_TOO_LONG.format(name=tool.name), failed=True)
-        source, session_id = turn.source, turn.session_id
+        source, session_id, texts = turn.source, turn.session_id, turn.runtime.texts
 
         def question(approval: Approval) -> list[Outbound]:
-            text = approval_question(approval)
+            text = approval_question(approval, texts)
             return outbox_rows(source, approval.session_key, session_id, text, "notice")
 
         try:
@@ -378,13 +375,13 @@ def _not_recorded(tool: Tool, error: Exception) -> ToolOutcome:
     return ToolOutcome(NOT_RECORDED.format(name=tool.name, error=error), failed=True)
 
 
-def approval_question(approval: Approval) -> str:
+def approval_question(approval: Approval, texts: Texts) -> str:
     """Return the question to the user for a call that needs approval.
 
     The arguments are shown in full, so that users approve only what they have seen.
     """
-    return APPROVAL_QUESTION.format(
-        name=approval.tool, arguments=approval.arguments, number=approval.approval_id
+    return texts.approval_question.format(
+        tool=approval.tool, arguments=approval.arguments, number=approval.approval_id
     )
 
 

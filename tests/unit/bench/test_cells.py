@@ -64,7 +64,7 @@ def test_everything_is_explained_in_a_sentence_and_has_the_right_direction(modul
             assert column.better == ("neither" if column.figure == "json_ms" else "lower")
 
 
-@pytest.mark.parametrize("module", [switch, runtime, agents, store])
+@pytest.mark.parametrize("module", [switch, runtime, agents, store, hosts])
 def test_the_goals_and_tables_are_those_of_the_committed_results(module):
     """A renamed goal or cell could not be compared with older results."""
     committed = results.read(RESULTS / f"{module.__name__.split('.')[1]}.json")

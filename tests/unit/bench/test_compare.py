@@ -317,7 +317,7 @@ def test_results_of_different_work_are_refused(tmp_path, capsys, other, why):
     assert capsys.readouterr().err == why
 
 
-@pytest.mark.parametrize("name", ["switch", "runtime", "agents", "store"])
+@pytest.mark.parametrize("name", ["switch", "runtime", "agents", "store", "hosts"])
 def test_the_committed_results_can_be_compared(name, capsys):
     assert main(["compare", *[str(RESULTS / f"{name}.json")] * 2]) == 0
     assert "0 regression, 0 improvement" in capsys.readouterr().out

@@ -111,7 +111,7 @@ def test_a_folder_is_read_with_the_headline_first_and_other_files_are_ignored(tm
     assert names == ["switch", "agents", "store"]
 
 
-@pytest.mark.parametrize("name", ["switch", "runtime", "agents", "store"])
+@pytest.mark.parametrize("name", ["switch", "runtime", "agents", "store", "hosts"])
 def test_the_committed_results_are_full_runs_whose_goals_follow_from_their_figures(name):
     found = results.read(RESULTS / f"{name}.json")
     assert (found.benchmark, found.quick) == (name, False)

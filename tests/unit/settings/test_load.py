@@ -111,6 +111,7 @@ def test_the_configurations_in_the_docs_load(page):
         # Such an endpoint may report the cost of each call.
         "[agent]\nkind = 'openai'\nmodel = 'm'\nbase_url = 'https://a.b'\nbudgets.day = 1.0",
         "[agent]\nkind = 'openai'\nmodel = 'm'\n[compression]\nwindow = 8001",
+        "[texts]\nstopped = 'Halt.'\nresumed = 'Zurück in {name}.'",
     ],
 )
 def test_keys_that_have_an_effect_are_accepted(text):
@@ -162,6 +163,10 @@ def test_a_literal_key_is_refused_and_not_repeated(key):
          "line 2: telegram.token: expected a string: env:NAME or file:PATH"),
         ("[agnt]", "line 1: agnt: unknown key; did you mean agent?"),
         ("[expiry]\nat_hour = 24", "line 2: expiry.at_hour: expected an integer <= 23"),
+        ("[texts]\nstoped = 'Halt.'", "line 2: texts.stoped: unknown key; did you mean stopped?"),
+        ("[texts]\nstopped = 3", "line 2: texts.stopped: expected a string, got an integer"),
+        ("[texts]\nstopped = 'Halt.'\nresumed = 'In {title}.'",
+         "line 3: texts.resumed: unknown placeholder {title}; it may use {name}"),
     ],
 )  # fmt: skip
 def test_a_problem_is_one_clear_sentence(text, message):

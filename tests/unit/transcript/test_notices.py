@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 
 from hermes.actors.commands import ALIASES, COMMANDS
 from hermes.messages import TurnResult
+from hermes.texts import ENGLISH
 from hermes.transcript.notices import visible_text
 
 RESULTS = st.builds(
@@ -25,7 +26,7 @@ RESULTS = st.builds(
 
 
 def shown(history_len=5, **result):
-    return visible_text(TurnResult(**result), history_len)
+    return visible_text(TurnResult(**result), history_len, ENGLISH)
 
 
 def test_text_is_shown_unchanged_whatever_else_happened():
@@ -71,10 +72,10 @@ def test_an_agent_that_gave_up_continuing_shows_nothing(text):
     assert shown(text=text, partial=True, error=error) == ""
 
 
-def test_a_partial_result_shows_200_characters_of_its_error():
+def test_a_partial_result_shows_300_characters_of_its_error():
     text = shown(partial=True, error="boom " * 100)
-    assert ("boom " * 40) in text
-    assert ("boom " * 41).strip() not in text
+    assert ("boom " * 60) in text
+    assert ("boom " * 61).strip() not in text
     assert "unknown error" in shown(partial=True)
 
 
@@ -120,12 +121,12 @@ class TestResultsWithoutAResponse:
 
 @given(result=RESULTS, history_len=st.integers(0, 100))
 def test_every_command_in_a_notice_exists(result, history_len):
-    assert set(re.findall(r"/\w+", visible_text(result, history_len))) <= {
+    assert set(re.findall(r"/\w+", visible_text(result, history_len, ENGLISH))) <= {
         f"/{name}" for name in (*COMMANDS, *ALIASES)
     }
 
 
 @given(result=RESULTS, history_len=st.integers(0, 100))
 def test_white_space_alone_is_never_shown(result, history_len):
-    text = visible_text(result, history_len)
+    text = visible_text(result, history_len, ENGLISH)
     assert text == "" or text.strip()

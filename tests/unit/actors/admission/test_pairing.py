@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 
 from hermes.actors.admission import pairing
 from hermes.messages import Source
+from hermes.texts import ENGLISH
 
 
 def test_a_code_has_40_bits_and_no_look_alike_letters():
@@ -43,7 +44,7 @@ def test_read_code_accepts_any_text_and_is_idempotent(typed):
 
 @given(st.text())
 def test_a_user_name_cannot_break_the_operators_terminal(name):
-    shown = pairing.describe(Source("telegram", user_id="42", user_name=name))
+    shown = pairing.describe(Source("telegram", user_id="42", user_name=name), ENGLISH)
     assert shown.isprintable()
     assert len(shown) < 250
     assert not name or "unverified" in shown

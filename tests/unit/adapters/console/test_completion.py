@@ -5,6 +5,7 @@ from __future__ import annotations
 from hermes.actors.commands import COMMANDS
 from hermes.adapters.console.completion import choices
 from hermes.messages import Session, SessionSummary
+from hermes.texts import ENGLISH, help_line
 
 
 def summary(title, id_="20260101_000000_0000abcd"):
@@ -15,7 +16,8 @@ def summary(title, id_="20260101_000000_0000abcd"):
 def test_a_slash_offers_the_commands_with_their_summaries():
     assert [each.text for each in choices("/", [])] == [f"/{name}" for name in COMMANDS]
     (only,) = choices("/sta", [])
-    assert (only.text, only.replaces, only.summary) == ("/status", 4, COMMANDS["status"].summary)
+    _, summary = help_line(ENGLISH, "status")
+    assert (only.text, only.replaces, only.summary) == ("/status", 4, summary)
     assert choices("say /", []) == []
     assert choices("/stop\n", []) == []
 

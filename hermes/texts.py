@@ -1,0 +1,388 @@
+"""Every sentence that Hermes itself says to users, in one table that a host can replace.
+
+What agents, tools and models say is not part of it, and neither is what operators see on the
+command line and in the log. A name in braces, such as `{title}`, stands for a value.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator
+
+import msgspec
+
+
+class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The sentences that users see. Pass the ones to replace, for example in another language.
+
+    A sentence may use the placeholders of its default, and may leave some out. Errors in
+    `{error}` come from agents, or are in English.
+    """
+
+    # Turns without an answer
+
+    failed: str = "The request failed: {error}\nUse /retry to try again, or /reset to start over."
+    """The agent reported an error, or Hermes stopped the turn."""
+    unexpected: str = (
+        "Something went wrong (reference {reference}).\n"
+        "Use /retry to try again, or /reset to start over."
+    )
+    """The agent raised an exception. The log has the same reference and the details."""
+    stopped_early: str = "The work stopped early: {error}\nUse /retry to start it again."
+    """The agent reported a partial result with an error and no text."""
+    unknown_error: str = "unknown error"
+    """Takes the place of `{error}` if the agent gave none."""
+    timeout: str = "it took longer than {seconds} seconds"
+    """The `{error}` of a turn that was stopped at its time limit."""
+    nothing_to_answer: str = "there is no earlier message to answer again"
+    """The `{error}` of a retry that finds no message."""
+    overflow: str = (
+        "This conversation no longer fits into the model's context window. "
+        "Use /compact to shorten it, or /reset to start a new one."
+    )
+    """The conversation is too long for the model."""
+    not_started: str = "This was interrupted before I started on it. Please send it again."
+    """The turn was interrupted before the first model call."""
+    no_text: str = "The model finished without a reply. Ask for more, or use /retry."
+    """The agent returned no text."""
+    not_processed: str = "Your message wasn't processed. Please send it again."
+    """The agent did nothing."""
+
+    # Notices
+
+    expired: str = (
+        "The last conversation has expired, so this is a new one. Use /resume to go back to it."
+    )
+    """The first answer after a conversation has expired."""
+    agent_replaced: str = (
+        "The agent did not stop when asked to, so it was replaced. Whatever it still does has no "
+        "effect on this conversation."
+    )
+    """An interrupted agent was abandoned."""
+    busy: str = "I'm still answering; please send this again in a moment."
+    """A message was refused because a turn is running (`when_busy` is "reject")."""
+    gave_up: str = (
+        "I tried {attempts} times to answer this and never finished, so I gave up. "
+        "Your message is kept; send it again for another try."
+    )
+    """A message was set aside because the process ended during each of its turns."""
+    paused: str = (
+        "This conversation failed repeatedly and is paused for a while. "
+        "Your messages are saved and will be answered."
+    )
+    """The conversation is in quarantine."""
+    overloaded: str = (
+        "Too many messages are waiting, so your last one was not accepted. "
+        "Please send it again later."
+    )
+    """A platform's message was refused because too many are waiting."""
+
+    # Compression
+
+    compressed: str = "Compressed from about {before} to {after} tokens."
+    """The answer to /compress."""
+    compression_failed: str = (
+        "The conversation could not be compressed: {error}. Nothing was changed. "
+        "Use /compress to try again."
+    )
+    """There is no summary."""
+    compression_unexpected: str = "something went wrong, reference {reference}"
+    """The `{error}` if the compressor raised an exception; the log has the same reference."""
+    compression_timeout: str = "the summary took too long"
+    """The `{error}` if the summary was not written in time."""
+    not_compressed: str = "Not compressed: {reason}."
+    """The answer to /compress if there is nothing to do."""
+    no_compressor: str = "there is no compressor"
+    """A `{reason}`: the runtime compresses nothing."""
+    nothing_to_compress: str = "there is nothing to summarize yet"
+    """A `{reason}`: the conversation is too short."""
+    compression_useless: str = "the summary would not make it smaller"
+    """A `{reason}`: the summary was discarded."""
+    already_compressed: str = "it was already compressed"
+    """A `{reason}`: another process was faster."""
+    compression_running: str = "another compression is running"
+    """A `{reason}`: another compression is at work."""
+    compressed_by_turn: str = "already compressed by a turn"
+    """A `{reason}`: a turn was faster."""
+    compressed_by_request: str = "already compressed by another request"
+    """A `{reason}`: another request was faster."""
+    tried_by_turn: str = "a turn has just tried it: {outcome}"
+    """A `{reason}`: a turn was faster, but compressed nothing."""
+    tried_by_request: str = "another request has just tried it: {outcome}"
+    """A `{reason}`: another request was faster, but compressed nothing."""
+    compressions_useless: str = "{number} compressions in a row did not make it smaller"
+    """The `{note}` of /status while automatic compression is suspended."""
+    compression_later: str = "the last compression failed ({error}) and will be retried later"
+    """The `{note}` of /status after a failure."""
+
+    # Answers to commands
+
+    unknown_command: str = "There is no command {command}. See /help."
+    """A text was sent as a command and is none."""
+    usage: str = "Usage: {usage}"
+    """A command lacks its argument."""
+    command_failed: str = "That did not work: {error}"
+    """A command was refused; the error says why, in English."""
+    command_unexpected: str = "That did not work (reference {reference})."
+    """A command failed with an error that users are not shown; the log has the reference."""
+    new_session: str = "New session."
+    """The answer to /new."""
+    new_titled_session: str = "New session: {title}."
+    """The answer to /new with a title."""
+    cancelled_one: str = "1 queued message was cancelled."
+    """Added to the answers to /new and /stop."""
+    cancelled_many: str = "{number} queued messages were cancelled."
+    """The same for several messages."""
+    stopped: str = "Stopped."
+    """The answer to /stop."""
+    nothing_running: str = "Nothing is running."
+    """The answer to /stop if there is nothing to stop."""
+    no_sessions: str = "There are no conversations yet."
+    """The answer to /sessions if there are none."""
+    session_line: str = "{number}. {name} ({messages} messages)"
+    """A line of /sessions."""
+    more_sessions: str = "… and {number} more"
+    """The line after the listed ones."""
+    how_to_resume: str = "Use /resume to go to one of them."
+    """The last line of /sessions."""
+    resumed: str = "Back in {name}."
+    """The answer to /resume."""
+    no_such_session: str = "You have no conversation called {wanted}. Use /sessions to list them."
+    """The answer to /resume if nothing matches."""
+    ambiguous_session: str = (
+        "You have more than one conversation called {wanted}. Use /sessions to list them."
+    )
+    """The answer to /resume if several match."""
+    branched: str = "This is a copy now. Use /resume to go back to the original."
+    """The answer to /branch."""
+    nothing_to_branch: str = "There is nothing to copy yet."
+    """The answer to /branch if the conversation is empty."""
+    title: str = "The title is: {title}"
+    """The answer to /title."""
+    no_title: str = "There is no title. Use /title to set one."
+    """The answer to /title if there is none."""
+    title_set: str = "The title is now: {title}"
+    """The answer to /title with a title."""
+    undone: str = "Taken back: {text}"
+    """The answer to /undo, with the message."""
+    undone_many: str = "Taken back: {text} and {number} more."
+    """The answer to /undo with the first of several messages."""
+    nothing_to_undo: str = "There is nothing to take back."
+    """The answer to /undo if there is no message."""
+    nothing_to_retry: str = "There is nothing to try again."
+    """The answer to /retry if there is no message."""
+    in_background: str = "It is running in the background."
+    """The answer to /background."""
+    whoami: str = "You are {user} on {platform}; this chat is {session_key}."
+    """The answer to /whoami."""
+    whoami_role: str = "You are {user} on {platform}, {role}; this chat is {session_key}."
+    """The same if there is an access policy."""
+    no_user: str = "unnamed"
+    """The `{user}` of /whoami if the platform names none."""
+
+    # /status and /usage
+
+    status_session: str = "Session {session_id}"
+    """The first line of /status."""
+    status_titled_session: str = "Session {session_id}: {title}"
+    """The same if there is a title."""
+    status_idle: str = "{messages} messages, {waiting} waiting, nothing is running"
+    """The second line of /status."""
+    status_running: str = "{messages} messages, {waiting} waiting, an answer is running"
+    """The same during a turn."""
+    status_context: str = "Context: about {tokens} of {window} tokens; compressed at {compress_at}"
+    """The third line of /status."""
+    status_context_note: str = (
+        "Context: about {tokens} of {window} tokens; compressed at {compress_at} ({note})"
+    )
+    """The same while automatic compression is suspended."""
+    status_builds: str = "Agents built: {builds}"
+    """The fourth line of /status: how often an agent was built, by reason."""
+    status_no_builds: str = "Agents built: none"
+    """The same if there was none."""
+    usage_tokens: str = (
+        "{calls} calls, {input} input tokens (and {cached} from the cache), {output} output tokens."
+    )
+    """The answer to /usage."""
+    usage_cost: str = (
+        "{calls} calls, {input} input tokens (and {cached} from the cache), "
+        "{output} output tokens, cost {cost}."
+    )
+    """The same if the cost is known."""
+
+    # Approvals of tool calls
+
+    approval_question: str = (
+        "{tool} wants to run with {arguments}\n"
+        "Reply /approve {number} to allow it once, or /deny {number} to refuse."
+    )
+    """Asks the user to approve a tool call."""
+    approved: str = "Approved: {tool} with {arguments}"
+    """The answer to /approve."""
+    denied: str = "Denied: {tool} with {arguments}"
+    """The answer to /deny."""
+    no_approvals: str = "There is no tool call to decide about."
+    """Nothing was asked."""
+    unknown_approval: str = "There is no pending call {number} here."
+    """No call has this number."""
+    already_approved: str = "You have already approved call {number}."
+    """The decision was made before."""
+    already_denied: str = "You have already denied call {number}."
+    """The decision was made before."""
+    already_used: str = "Call {number} was approved and has run."
+    """The decision was made before."""
+    approval_expired: str = "Call {number} has expired; ask for it again."
+    """The decision comes too late."""
+
+    # Access control and pairing
+
+    unknown_sender: str = "I don't know you, so I didn't accept your message."
+    """The message of `NotAdmitted` for an unknown sender, who is not sent it."""
+    role_too_low: str = "{command} is not available to a {role}. See /help for what you can do."
+    """A command is not for this sender."""
+    too_fast: str = (
+        "You're sending messages too quickly; some were not accepted. Please wait a moment."
+    )
+    """The rate limit is exceeded."""
+    pairing_offer: str = (
+        "I don't know you yet. Ask the operator to run this within an hour: /pair {code}"
+    )
+    """Sent to an unknown user who may be paired."""
+    pairing_welcome: str = "You have been let in. Send a message, or see /help."
+    """Sent to a user who was paired."""
+    paired: str = "{user} has been let in as {role}."
+    """The answer to /pair."""
+    wrong_code: str = (
+        "No request has this code. A code works once, within an hour. "
+        "{left} tries left before a pause."
+    )
+    """The answer to /pair with a wrong code."""
+    wrong_code_last: str = (
+        "No request has this code. A code works once, within an hour. 1 try left before a pause."
+    )
+    """The same before the last try."""
+    pairing_locked: str = "There were too many wrong codes. Try again in {time}."
+    """The answer to /pair after too many wrong codes."""
+    nobody_paired: str = "There are no pairing requests and no paired users."
+    """The answer to /pair without a code, if there is nothing to list."""
+    pairing_request: str = "waiting for {time}: {user}"
+    """A line of /pair: somebody who holds a code."""
+    paired_user: str = "{role}: {user}"
+    """A line of /pair: a paired user."""
+    sender: str = "{user_id} on {platform}"
+    """The `{user}` of the sentences about pairing."""
+    sender_named: str = "{user_id} on {platform} (calls itself {name}, unverified)"
+    """The same if the platform gives a name, which users choose by themselves."""
+    one_minute: str = "1 minute"
+    """A `{time}`."""
+    minutes: str = "{minutes} minutes"
+    """A longer `{time}`."""
+    unpaired: str = "{user_id} on {platform} has been removed."
+    """The answer to /unpair."""
+    never_paired: str = "{user_id} on {platform} is not a paired user."
+    """The answer to /unpair if there is no such user."""
+    no_access_control: str = (
+        "The host program decides who may use this bot, so there is nothing to pair."
+    )
+    """The answer to /pair and /unpair without an access policy."""
+    not_operator: str = "This command is for operators, and you are not one any more."
+    """The answer to /pair and /unpair if the role was withdrawn meanwhile."""
+
+    # The lines of /help: how a command is used, a colon, and what it does
+
+    help_new: str = "/new [title]: start a new conversation (also /reset)"
+    """Help on /new."""
+    help_resume: str = "/resume [number, id or title]: go back to a conversation"
+    """Help on /resume."""
+    help_sessions: str = "/sessions: list your conversations"
+    """Help on /sessions."""
+    help_title: str = "/title [title]: show or set the title"
+    """Help on /title."""
+    help_branch: str = "/branch [title]: continue in a copy of this conversation"
+    """Help on /branch."""
+    help_compress: str = "/compress [here N | focus]: summarize the older part (also /compact)"
+    """Help on /compress."""
+    help_retry: str = "/retry: answer your last message again"
+    """Help on /retry."""
+    help_undo: str = "/undo [number]: take back your last messages and replies"
+    """Help on /undo."""
+    help_stop: str = "/stop: stop the answer and cancel queued messages"
+    """Help on /stop."""
+    help_queue: str = "/queue <text>: send a message after the current answer"
+    """Help on /queue."""
+    help_steer: str = "/steer <text>: send a message into the current answer"
+    """Help on /steer."""
+    help_background: str = "/background <text>: run a task in the background"
+    """Help on /background."""
+    help_approve: str = "/approve [number]: allow a tool call, once"
+    """Help on /approve."""
+    help_deny: str = "/deny [number]: refuse a tool call"
+    """Help on /deny."""
+    help_status: str = "/status: show the state of this conversation"
+    """Help on /status."""
+    help_usage: str = "/usage: show tokens and cost so far"
+    """Help on /usage."""
+    help_help: str = "/help: show the commands"
+    """Help on /help."""
+    help_whoami: str = "/whoami: show who you are here"
+    """Help on /whoami."""
+    help_pair: str = "/pair [code [role]]: let someone in, or list requests"
+    """Help on /pair."""
+    help_unpair: str = "/unpair <platform> <user id>: remove a user"
+    """Help on /unpair."""
+
+
+ENGLISH = Texts()
+"""The sentences as Hermes has written them."""
+
+
+def help_line(texts: Texts, command: str) -> tuple[str, str]:
+    """Return how a command is used, and what it does."""
+    line: str = msgspec.structs.asdict(texts)[f"help_{command}"]
+    usage, _, summary = line.partition(": ")
+    return usage, summary
+
+
+def problems(texts: Texts) -> Iterator[tuple[str, str]]:
+    """Yield the name of every sentence that cannot be used, and why."""
+    defaults = msgspec.structs.asdict(ENGLISH)
+    for name, text in msgspec.structs.asdict(texts).items():
+        if text is defaults[name]:
+            continue
+        problem = _problem(name, text, defaults[name])
+        if problem is not None:
+            yield name, problem
+
+
+def _problem(name: str, text: object, default: str) -> str | None:
+    if not isinstance(text, str):
+        return f"expected a string, not {text!r:.50}"
+    try:
+        used, allowed = _placeholders(text), _placeholders(default)
+    except ValueError as error:
+        return f"the braces do not match ({error}); write {{{{ and }}}} for braces in the text"
+    if unknown := sorted(used - allowed):
+        known = ", ".join(sorted(allowed)) or "none"
+        return f"unknown placeholder {unknown[0]}; it may use {known}"
+    if name.startswith("help_"):
+        usage, colon, _ = text.partition(": ")
+        command = default.partition(": ")[0].split()[0]
+        if not colon or usage.split()[:1] != [command]:
+            return f"expected {command}, a colon and what it does"
+    return None
+
+
+def _placeholders(text: str) -> set[str]:
+    """Return the placeholders of a text, each as `{name}`; raises `ValueError` if they are odd."""
+    found = set()
+    for _, name, spec, conversion in string.Formatter().parse(text):
+        if name is not None:
+            ending = (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "")
+            found.add(f"{{{name}{ending}}}")
+    return found
+
+
+def require_usable(texts: Texts) -> None:
+    """Raise `ValueError` if a sentence cannot be used."""
+    for name, problem in problems(texts):
+        raise ValueError(f"texts.{name}: {problem}")

@@ -1,0 +1,226 @@
+"""`Turn.runtime`: what agents and tools may do with the runtime during a turn."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import trio
+
+from hermes import Config, HermesError, Texts, Turn, TurnClosed, WaitCircle
+from hermes.agents import asyncio_agent, blocking_agent
+from hermes.agents.tools import Toolbox, tool
+from hermes.embed import open_runtime_asyncio, start_runtime
+from hermes.messages import ToolCall
+from tests.support.runtime import with_threads
+
+TEXTS = Texts(stopped="Angehalten.")
+
+
+async def look(turn):
+    """Use every verb of the turn's own conversation, and return what they say."""
+    own = turn.runtime.conversation
+    await own.set_title("Herons")
+    found = {hit.session_id for hit in await own.search("heron")}
+    sessions = [each.session.id for each in await own.sessions()]
+    status = await own.status()
+    return {
+        "key": own.session_key,
+        "title": (await own.title()).text,
+        "rows": [len(await own.history()), len(await own.history(limit=1))],
+        "found": found == {turn.session_id},
+        "sessions": sessions == [turn.session_id],
+        "busy": status.busy,
+        "text": turn.runtime.texts.stopped,
+    }
+
+
+def look_in_thread(turn):
+    own = turn.runtime.conversation
+    own.set_title("Herons")
+    found = {hit.session_id for hit in own.search("heron")}
+    sessions = [each.session.id for each in own.sessions()]
+    status = own.status()
+    return {
+        "key": own.session_key,
+        "title": own.title().text,
+        "rows": [len(own.history()), len(own.history(limit=1))],
+        "found": found == {turn.session_id},
+        "sessions": sessions == [turn.session_id],
+        "busy": status.busy,
+        "text": turn.runtime.texts.stopped,
+    }
+
+
+SEEN = {
+    "key": "k",
+    "title": "Herons",
+    "rows": [2, 1],
+    "found": True,
+    "sessions": True,
+    "busy": True,
+    "text": "Angehalten.",
+}
+
+
+def looking(see=look):
+    """An agent function that looks at its conversation in the second turn."""
+    seen = []
+
+    async def reply(turn):
+        if turn.history:
+            seen.append(await see(turn))
+        return "a heron"
+
+    return reply, seen
+
+
+@with_threads
+async def test_a_turn_sees_its_own_conversation(start):
+    reply, seen = looking()
+    async with start(agent=reply, texts=TEXTS) as runtime:
+        for _ in range(2):
+            assert (await runtime.ask("k", "heron")).status == "complete"
+        assert (await runtime.conversation("k").title()).text == "Herons"
+    assert seen == [SEEN]
+
+
+async def test_a_turn_on_asyncio_sees_its_own_conversation(start):
+    reply, seen = looking()
+    async with start(build_agent=asyncio_agent(reply), texts=TEXTS) as runtime:
+        for _ in range(2):
+            assert (await runtime.ask("k", "heron")).status == "complete"
+    assert seen == [SEEN]
+
+
+async def test_a_turn_in_a_thread_sees_its_own_conversation(start):
+    seen = []
+
+    def reply(turn):
+        if turn.history:
+            seen.append(look_in_thread(turn))
+        return "a heron"
+
+    async with start(build_agent=blocking_agent(reply), texts=TEXTS) as runtime:
+        for _ in range(2):
+            assert (await runtime.ask("k", "heron")).status == "complete"
+    assert seen == [SEEN]
+
+
+def test_a_turn_of_an_asyncio_host_sees_its_own_conversation(path):
+    reply, seen = looking()
+
+    async def main():
+        async with open_runtime_asyncio(path, agent=reply, texts=TEXTS) as runtime:
+            for _ in range(2):
+                await runtime.ask("k", "heron")
+
+    asyncio.run(main())
+    assert seen == [SEEN]
+
+
+def test_a_turn_of_a_blocking_host_sees_its_own_conversation(path):
+    reply, seen = looking()
+    with start_runtime(path, agent=reply, texts=TEXTS) as runtime:
+        for _ in range(2):
+            runtime.ask("k", "heron")
+    assert seen == [SEEN]
+
+
+async def test_a_tool_reaches_the_runtime_through_its_turn(start):
+    titles = []
+
+    @tool
+    async def rename(title: str, turn: Turn) -> str:
+        """Rename the conversation."""
+        await turn.runtime.conversation.set_title(title)
+        titles.append((await turn.runtime.conversation.title()).text)
+        return "done"
+
+    async def reply(turn):
+        call = ToolCall("c", "rename", '{"title": "Herons"}')
+        return (await Toolbox([rename]).run(call, turn)).content
+
+    async with start(agent=reply) as runtime:
+        assert (await runtime.ask("k", "hello")).text == "done"
+    assert titles == ["Herons"]
+
+
+VERBS = {
+    "new": lambda own: own.new(),
+    "switch": lambda own: own.switch("x"),
+    "branch": lambda own: own.branch(),
+    "undo": lambda own: own.undo(),
+    "compress": lambda own: own.compress(),
+    "close": lambda own: own.close(),
+    "ask": lambda own: own.ask("hello"),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_a_verb_that_would_wait_for_the_turn_is_refused(start, verb):
+    async def reply(turn):
+        with pytest.raises(WaitCircle, match="a turn cannot wait for its own conversation"):
+            await VERBS[verb](turn.runtime.conversation)
+        return "refused"
+
+    async with start(agent=reply) as runtime:
+        assert (await runtime.ask("k", "hello")).text == "refused"
+
+
+def asking(*, caught=()):
+    """An agent function that asks the conversation in the text of its turn."""
+
+    async def reply(turn):
+        if not turn.text:
+            return f"I am {turn.session_key}"
+        try:
+            return (await turn.runtime.ask(turn.text, "")).text
+        except caught as error:
+            return f"{type(error).__name__}: {error}"
+
+    return reply
+
+
+async def test_a_turn_may_not_ask_other_conversations_by_default(start):
+    async with start(agent=asking(caught=HermesError)) as runtime:
+        refused = (await runtime.ask("a", "b")).text
+        assert refused.startswith("HermesError: agents may not ask other conversations")
+        assert await runtime.conversation("b").history() == []
+        own = (await runtime.ask("a", "a")).text
+        assert own.startswith("WaitCircle: a turn cannot wait for its own conversation")
+
+
+@pytest.mark.parametrize("make", [lambda reply: {"agent": reply}, lambda reply: {
+    "build_agent": asyncio_agent(reply)}], ids=["Trio", "asyncio"])  # fmt: skip
+async def test_a_turn_may_ask_other_conversations_if_the_host_allows_it(start, make):
+    config = Config(agents_may_ask=True)
+    async with start(**make(asking(caught=WaitCircle)), config=config) as runtime:
+        with trio.fail_after(30):
+            assert (await runtime.ask("a", "b")).text == "I am b"
+            own = (await runtime.ask("a", "a")).text
+        assert own.startswith("WaitCircle: a turn cannot wait for its own conversation")
+
+
+async def test_a_turn_in_a_thread_may_ask_other_conversations_if_the_host_allows_it(start):
+    def reply(turn):
+        return turn.runtime.ask(turn.text, "").text if turn.text else f"I am {turn.session_key}"
+
+    config = Config(agents_may_ask=True)
+    async with start(build_agent=blocking_agent(reply), config=config) as runtime:
+        assert (await runtime.ask("a", "b")).text == "I am b"
+
+
+async def test_the_runtime_of_a_turn_is_closed_with_the_turn_and_has_no_operator_verbs(start):
+    turns = []
+
+    async def reply(turn):
+        turns.append(turn)
+        with pytest.raises(AttributeError):
+            _ = turn.runtime.admin
+        return "done"
+
+    async with start(agent=reply) as runtime:
+        assert (await runtime.ask("k", "hello")).text == "done"
+        with pytest.raises(TurnClosed):
+            _ = turns[0].runtime
