@@ -64,7 +64,7 @@ class Runtime:
         self._context = context
         self._supervisor = supervisor
         self._intake = Intake(context, supervisor)
-        self.admin: Admin = Admin(context, supervisor)
+        self.admin: Admin = Admin(context, supervisor, self._intake)
         """Operator verbs."""
         self.adapter_state: AdapterState = AdapterState(context.store)
         """Values that adapters keep in the store."""

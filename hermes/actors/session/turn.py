@@ -364,10 +364,10 @@ class TurnRunner:
     async def _after_commit(
         self, turn: RunningTurn, done: Committed, commit: TurnCommit, reply: Reply
     ) -> None:
-        """Apply a pending title, compress, generate a title. None of it can undo the turn."""
+        """Publish a new title, compress, generate a title. None of it can undo the turn."""
         state = self._state
-        if state.pending_title:
-            await operations.try_pending_title(state)
+        if done.title is not None:
+            operations.publish_title(state, done.head.session_id, done.title)
         if commit.usage:
             await compression.after_turn(state, done.head.session_id, commit.usage[-1], turn)
         titler = state.context.auto_titler
