@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from hermes.errors import (
         ActorStopped as ActorStopped,
         AlreadyAnswered as AlreadyAnswered,
+        AmbiguousTitle as AmbiguousTitle,
         BadImport as BadImport,
         CompressorFailed as CompressorFailed,
         ContextOverflow as ContextOverflow,
@@ -150,11 +151,11 @@ __version__ = "0.1.0.dev0"
 # Type checkers read the imports above; at run time each name is imported on first use.
 _NAMES = {
     "embed": "embed",
-    "errors": "errors ActorStopped AlreadyAnswered BadImport CompressorFailed ContextOverflow "
-    "Draining EventConflict HasContinuation HermesError MessageRefused NotAdmitted NotApproved "
-    "NotInLineage OutcomeUnknown Overloaded ReplyNotFound ReplyTimeout RetryAfter SessionEnded "
-    "StoreBusy StoreError StoreFailed StoreFull StoreInUse StoreRefused TurnClosed UnknownSession "
-    "Unsendable WaitCircle",
+    "errors": "errors ActorStopped AlreadyAnswered AmbiguousTitle BadImport CompressorFailed "
+    "ContextOverflow Draining EventConflict HasContinuation HermesError MessageRefused "
+    "NotAdmitted NotApproved NotInLineage OutcomeUnknown Overloaded ReplyNotFound ReplyTimeout "
+    "RetryAfter SessionEnded StoreBusy StoreError StoreFailed StoreFull StoreInUse StoreRefused "
+    "TurnClosed UnknownSession Unsendable WaitCircle",
     "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope MessagePosted "
     "MessageWaiting Notice ReasoningDelta RuntimeEvent SessionMoved Steered TextDelta TitleChanged "
     "ToolFinished ToolStarted TurnEnded TurnStarted",

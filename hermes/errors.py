@@ -42,6 +42,10 @@ class UnknownSession(StoreError, LookupError):
     """No session has this id."""
 
 
+class AmbiguousTitle(StoreError, LookupError):
+    """Sessions of several keys have this title; the message lists them."""
+
+
 class SessionEnded(StoreError):
     """The session has ended and accepts no more rows."""
 

@@ -9,13 +9,16 @@ from collections.abc import Mapping
 import msgspec
 
 from hermes.actors.context import RuntimeContext
+from hermes.actors.intake import Intake
 from hermes.actors.metrics import Latency, Spending
+from hermes.actors.session import operations
 from hermes.actors.supervisor import Supervisor
 from hermes.errors import HermesError, UnknownSession
 from hermes.messages import (
     BuildReason,
     ReplyStatus,
     RunningTurnInfo,
+    SessionChange,
     SessionMatch,
     SessionSummary,
     StoredMessage,
@@ -58,9 +61,10 @@ class RuntimeStatistics(msgspec.Struct, frozen=True, kw_only=True):
 class Admin:
     """Operator verbs of a runtime: `runtime.admin`."""
 
-    def __init__(self, context: RuntimeContext, supervisor: Supervisor) -> None:
+    def __init__(self, context: RuntimeContext, supervisor: Supervisor, intake: Intake) -> None:
         self._context = context
         self._supervisor = supervisor
+        self._intake = intake
 
     async def sessions(
         self,
@@ -79,9 +83,23 @@ class Admin:
             limit=limit, offset=offset,
         )  # fmt: skip
 
-    async def find(self, target: str) -> SessionMatch | None:
-        """Find a conversation by session id, unique id prefix or title."""
-        return await self._supervisor.store.find(scrub(target))
+    async def find(self, target: str, *, session_key: str | None = None) -> SessionMatch | None:
+        """Find a conversation by session id, unique id prefix or title, of one key or of all.
+
+        Raises `AmbiguousTitle` if several sessions have the title.
+        """
+        return await self._supervisor.store.find(scrub(target), session_key=session_key)
+
+    async def switch(self, session_key: str, target: str) -> SessionChange:
+        """Continue a conversation with any session, given by id, unique id prefix or title.
+
+        The sessions of `session_key` come first. A session of another key belongs to both keys
+        from then on. Raises `UnknownSession` if there is none, `AmbiguousTitle` if several sessions
+        have the title, and what the verbs of `Conversation` raise.
+        """
+        return await self._intake.request(
+            session_key, lambda actor: operations.switch(actor.state, scrub(target), any_key=True)
+        )
 
     async def messages(
         self,

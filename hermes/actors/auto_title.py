@@ -98,7 +98,10 @@ class AutoTitler:
         if not title:
             raise HermesError("the title is empty")
         if await self._store.set_auto_title_if_empty(session_id, title):
-            self._publish(key, None, TitleChanged(session_id, title))
+            found = await self._store.find(session_id)  # at the tip, perhaps with a number
+            if found is not None and found.session is not None:
+                titled = TitleChanged(found.session_id, found.session.title or title)
+                self._publish(key, None, titled)
 
 
 def shorten(text: str) -> str:

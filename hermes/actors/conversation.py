@@ -107,16 +107,17 @@ class Conversation:
     async def new(self, title: str | None = None) -> SessionChange:
         """End the current session and start a new one.
 
-        Raises `ValueError` if the title is too long.
+        Raises `ValueError` if the title is too long or another conversation of this key has it.
         """
         return await self._intake.request(
             self.session_key, lambda actor: operations.new_session(actor.state, title)
         )
 
     async def switch(self, target: str) -> SessionChange:
-        """Continue with another session, given by id, unique id prefix or title.
+        """Continue with another session of this key, given by id, unique id prefix or title.
 
-        Raises `UnknownSession` if there is none.
+        Raises `UnknownSession` if this key has no such session. `Admin.switch` reaches the sessions
+        of all keys.
         """
         return await self._intake.request(
             self.session_key, lambda actor: operations.switch(actor.state, scrub(target))
@@ -126,7 +127,8 @@ class Conversation:
         """Copy the conversation and continue in the copy.
 
         With `to`, another session_key, that key is pointed at the copy, and this conversation stays
-        where it is. Raises `ValueError` if the title is too long.
+        where it is. Without a title, the copy gets the title of the original with a number. Raises
+        `ValueError` if the title is too long or a conversation of the key already has it.
         """
         if to is not None:
             require_encodable(to)
@@ -209,13 +211,14 @@ class Conversation:
 
         Raises `Draining` while the runtime ends.
         """
-        return await operations.get_title(self._intake.actor(self.session_key).state)
+        self._intake.require_running()
+        return await self._supervisor.store.get_title(self.session_key)
 
     async def set_title(self, title: str) -> None:
-        """Set the title.
+        """Set the title, also while a turn runs.
 
-        Raises `ValueError` if it is too long or already in use, and `Draining` while the runtime
-        ends.
+        Raises `ValueError` if it is too long or another conversation of this key has it, and
+        `Draining` while the runtime ends.
         """
         await operations.set_title(self._intake.actor(self.session_key).state, title)
 
@@ -274,7 +277,7 @@ class Conversation:
         limit: int = 20,
         offset: int = 0,
     ) -> list[SessionSummary]:
-        """Return the sessions of this key, latest activity first.
+        """Return the sessions that belong to this key, latest activity first.
 
         Sessions of subagents and archived ones are left out unless they are asked for.
         """

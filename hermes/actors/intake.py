@@ -217,18 +217,21 @@ class Intake:
         answers = turn is not None and any(row.inbox_id == inbox_id for row in turn.rows)
         return answers and await self.interrupt(session_key)
 
-    def actor(self, session_key: str) -> SessionActor:
-        """Return the actor of a conversation, for what does not wait for a running turn."""
+    def require_running(self) -> None:
+        """Raise `Draining` while the runtime ends, and afterwards why it has ended."""
         if self._supervisor.draining:
             raise self._supervisor.refusal()
+
+    def actor(self, session_key: str) -> SessionActor:
+        """Return the actor of a conversation, for what does not wait for a running turn."""
+        self.require_running()
         return self._supervisor.actor(session_key)
 
     async def request(
         self, session_key: str, operation: Callable[[SessionActor], Awaitable[R]]
     ) -> R:
         """Run an operation between two turns of a conversation."""
-        if self._supervisor.draining:
-            raise self._supervisor.refusal()
+        self.require_running()
         if session_key in self._supervisor.quarantined:
             raise Overloaded(f"{session_key} is paused after repeated failures; try again later")
         with self._waiting_for(session_key):

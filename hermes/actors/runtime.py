@@ -69,7 +69,7 @@ class Runtime:
         self._context = context
         self._supervisor = supervisor
         self._intake = Intake(context, supervisor)
-        self.admin: Admin = Admin(context, supervisor)
+        self.admin: Admin = Admin(context, supervisor, self._intake)
         """Operator verbs."""
         self.adapter_state: AdapterState = AdapterState(supervisor)
         """Values that adapters keep in the store."""

@@ -180,6 +180,7 @@ class AdminVerbs:
 
     sessions: Final = verb(Admin.sessions)
     find: Final = verb(Admin.find)
+    switch: Final = verb(Admin.switch)
     messages: Final = verb(Admin.messages)
     archive: Final = verb(Admin.archive)
     unarchive: Final = verb(Admin.unarchive)

@@ -88,6 +88,8 @@ class Posted(msgspec.Struct, frozen=True):
     """The state of the transcript before it."""
     head: Head
     epoch: int
+    title: str | None = None
+    """The pending title, if the session got it with this message."""
 
 
 class Transcript(msgspec.Struct, frozen=True):

@@ -168,6 +168,8 @@ class Committed(msgspec.Struct, frozen=True):
     moved: bool = False
     rows: Sequence[StoredMessage] = ()
     """The added rows, as they are stored."""
+    title: str | None = None
+    """The pending title, if the session got it with this turn."""
 
 
 class Discarded(msgspec.Struct, frozen=True):

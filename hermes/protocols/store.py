@@ -27,6 +27,7 @@ from hermes.messages import (
     Skipped,
     StoredMessage,
     StoreStats,
+    Title,
     Transcript,
     Usage,
 )
@@ -148,7 +149,11 @@ class SessionStoreVerbs(Protocol):
         ...
 
     def route_head(self, session_key: str) -> Awaitable[tuple[Route, Head] | None]:
-        """Return the route of a key and the head of its session."""
+        """Return the route of a key, and the head of the tip of its session."""
+        ...
+
+    def follow_route(self, session_key: str) -> Awaitable[tuple[Route, Head] | None]:
+        """Move the route to the tip of its session. Returns the route and the tip's head."""
         ...
 
     def new_session(
@@ -172,9 +177,17 @@ class SessionStoreVerbs(Protocol):
         ...
 
     def switch(
-        self, session_key: str, target: str, *, answer: InboxReply | None = None
+        self,
+        session_key: str,
+        target: str,
+        *,
+        any_key: bool = False,
+        answer: InboxReply | None = None,
     ) -> Awaitable[Route]:
-        """Point the key at another session, given by id, unique prefix or title."""
+        """Point the key at another of its sessions, given by id, unique prefix or title.
+
+        With `any_key`, the session may belong to another key.
+        """
         ...
 
     def branch(
@@ -192,8 +205,10 @@ class SessionStoreVerbs(Protocol):
         """Return a session."""
         ...
 
-    def find(self, target: str) -> Awaitable[SessionMatch | None]:
-        """Find a conversation by id, unique prefix or title."""
+    def find(
+        self, target: str, *, session_key: str | None = None
+    ) -> Awaitable[SessionMatch | None]:
+        """Find a conversation by id, unique prefix or title, of one key or of all."""
         ...
 
     def delete_session(self, session_id: str) -> Awaitable[int]:
@@ -224,20 +239,16 @@ class SessionStoreVerbs(Protocol):
         """List a conversation again."""
         ...
 
-    def set_session_title(self, session_id: str, title: str | None) -> Awaitable[bool]:
-        """Set a title. Returns False if the session has no row yet."""
-        ...
-
     def set_auto_title_if_empty(self, session_id: str, title: str) -> Awaitable[bool]:
         """Set a generated title unless there is one. Returns whether it was set."""
         ...
 
-    def set_pending_title(self, session_key: str, title: str | None) -> Awaitable[None]:
-        """Keep a title for a session that has no row yet."""
+    def get_title(self, session_key: str) -> Awaitable[Title]:
+        """Return the title of a conversation, which may be pending."""
         ...
 
-    def apply_pending_title(self, session_key: str) -> Awaitable[str | None]:
-        """Give the pending title to the session. Returns it, or None if there was none."""
+    def set_title(self, session_key: str, title: str | None) -> Awaitable[tuple[str, Title]]:
+        """Set the title of a conversation. Returns its session, and the title as stored."""
         ...
 
     def configure(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from hermes.config import data_path
-from hermes.errors import BadImport, HermesError, StoreRefused
+from hermes.errors import AmbiguousTitle, BadImport, HermesError, StoreRefused
 from hermes.sanitize import sanitize
 from hermes.store.cli import commands, show
 from hermes.store.cli.output import RichMissing, require_rich
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _code_of(error: Exception) -> int:
-    if isinstance(error, RichMissing):
+    if isinstance(error, RichMissing | AmbiguousTitle):
         return 2
     return 3 if isinstance(error, StoreRefused | BadImport) else 4
 
@@ -103,9 +103,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_key(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--session-key", "--key", dest="key", metavar="KEY", help=text)
+
+
 def _add_show_commands(command: Add) -> None:
     parser = command("list", show.list_, "list conversations, latest first")
-    parser.add_argument("--key", help="only conversations of this session_key")
+    _add_key(parser, "only conversations of this session_key")
     parser.add_argument("--platform", help="only conversations of this platform")
     parser.add_argument("--limit", type=_number, default=20, help=_LIMIT_HELP)
     parser.add_argument("--archived", action="store_true", help="include archived conversations")
@@ -116,6 +120,7 @@ def _add_show_commands(command: Add) -> None:
 
     parser = command("show", show.show, "print the transcript of a conversation")
     parser.add_argument("session", help="a session id, a unique prefix of one, or a title")
+    _add_key(parser, "only sessions of this session_key")
     parser.add_argument(
         "--all", action="store_true", help="include the sessions before compression"
     )
@@ -123,7 +128,7 @@ def _add_show_commands(command: Add) -> None:
 
     parser = command("search", show.search, "search messages")
     parser.add_argument("words", nargs="+", help='words, "a phrase", AND, OR, NOT, prefix*')
-    parser.add_argument("--key", help="only messages of this session_key")
+    _add_key(parser, "only messages of this session_key")
     parser.add_argument("--role", help="only messages with this role")
     parser.add_argument("--limit", type=_number, default=20, help=_LIMIT_HELP)
 
@@ -131,6 +136,7 @@ def _add_show_commands(command: Add) -> None:
 def _add_transfer_commands(command: Add) -> None:
     parser = command("export", commands.export, "export sessions as JSON Lines, with all messages")
     parser.add_argument("sessions", nargs="*", help="session ids, unique prefixes, or titles")
+    _add_key(parser, "only named sessions of this session_key")
     parser.add_argument("--all", action="store_true", help="export all sessions")
     parser.add_argument("-o", "--output", default="-", help="a new file, or - for stdout (default)")
 
@@ -157,6 +163,7 @@ def _add_maintenance_commands(command: Add) -> None:
 
     parser = command("archive", commands.archive, "hide a conversation from lists")
     parser.add_argument("session", help="a session id, a unique prefix of one, or a title")
+    _add_key(parser, "only sessions of this session_key")
     parser.add_argument("--undo", action="store_true", help="list it again")
 
     command("check", commands.check, "check the database for damage")

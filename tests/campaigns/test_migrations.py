@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 from hermes import Inbound
-from hermes.errors import StoreRefused
+from hermes.errors import StoreRefused, UnknownSession
 from hermes.store import SessionStore
 from hermes.store.schema import APPLICATION_ID, MIGRATIONS
 from tests.support.folders import quick_folder
@@ -157,6 +157,35 @@ def test_inbox_ids_and_their_sequence_survive(fixture):
         [row] = store.open_inbox("k")
         assert (row.inbox_id, row.inbound.text) == (41, "hello")
         assert store.accept(Inbound("k", "new", "hello")).receipt.inbox_id == 100
+
+
+def test_a_session_belongs_to_the_keys_whose_routes_name_it(fixture):
+    path = fixture(9)
+    db = apsw.Connection(str(path))
+    db.execute("UPDATE sessions SET session_key = 'a' WHERE id IN ('s2', 's4', 's6')")
+    db.execute(
+        "UPDATE sessions SET kind = 'compression', parent_no = 2 WHERE id = 's4'; "
+        "UPDATE sessions SET ended_at = 5, end_reason = 'compression' WHERE id = 's2'"
+    )
+    insert = "INSERT INTO routes (session_key, session_id, epoch, last_active) VALUES (?, ?, 1, 5)"
+    for key, session_id in (("a", "s4"), ("behind", "s2"), ("b", "s4"), ("c", "s8"), ("d", "s6")):
+        db.execute(insert, (key, session_id))
+    db.close()
+    with SessionStore(path) as store:
+        reached = {
+            key: [i for i in ("s2", "s4", "s6", "s8", "s10") if store.find(i, session_key=key)]
+            for key in ("a", "behind", "b", "c", "d", "e")
+        }
+        assert reached == {
+            "a": ["s2", "s4", "s6"], "behind": ["s2", "s4"], "b": ["s2", "s4"], "c": ["s8"],
+            "d": ["s6"], "e": [],
+        }  # fmt: skip
+        store.new_session("b")
+        assert store.switch("b", "title 4").session_id == "s4"
+        assert store.switch("a", "title 2").session_id == "s4"
+        with pytest.raises(UnknownSession):
+            store.switch("c", "s4")
+        assert store.integrity_check() == []
 
 
 def test_a_file_stays_as_it_is_if_the_last_step_fails(fixture):

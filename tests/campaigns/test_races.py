@@ -59,7 +59,7 @@ def race(path, processes, rounds, variant="store", seed=4):
 def race_once(judge, racers, appender, session_id, chance):
     begin(judge, session_id)
     key = f"key {session_id}" if chance.random() < 0.5 else None
-    route = judge.switch(key, session_id) if key else None
+    route = judge.switch(key, session_id, any_key=True) if key else None
     appender.send("append", session_id)
     prepared = {}
     for racer in racers:

@@ -135,7 +135,7 @@ def test_a_continuation_that_a_model_answered_is_left_alone(store, world):
 def test_a_continuation_with_a_route_is_left_alone(store, world):
     compressed(store)
     orphan(store, world)
-    store.switch("key", "orphan")
+    store.switch("key", "orphan", any_key=True)
     assert store.finalize_orphaned_compression_sessions() == 0
     assert ends(store, "orphan") == [None]
 
@@ -207,7 +207,7 @@ def test_a_terminal_session_that_was_written_to_is_kept(store, world, rewound):
 
 def test_an_empty_terminal_session_with_a_route_is_kept(store, world):
     ghost(store, world, end=None)
-    store.switch("key", "ghost")
+    store.switch("key", "ghost", any_key=True)
     store.end_session("ghost", "tui_close")
     assert store.prune_empty_ghost_sessions() == 0
     assert store.get_route("key").session_id == "ghost"
@@ -289,7 +289,7 @@ def test_children_survive_the_deletion_of_their_parent_and_start_their_own_linea
 
 
 def test_keys_of_a_deleted_session_start_a_new_one(talk):
-    before = [talk.switch(key, "a") for key in ("k1", "k2")]
+    before = [talk.switch(key, "a", any_key=True) for key in ("k1", "k2")]
     talk.delete_session("a")
     after = [talk.get_route(key) for key in ("k1", "k2")]
     assert [route.epoch for route in after] == [route.epoch + 1 for route in before]
@@ -300,7 +300,7 @@ def test_keys_of_a_deleted_session_start_a_new_one(talk):
 
 
 def test_a_running_turn_is_discarded_if_its_session_is_deleted(talk):
-    talk.switch("key", "a")
+    talk.switch("key", "a", any_key=True)
     accepted = talk.accept(Inbound("key", "e1", "hello"))
     talk.delete_session("a")
     outcome = talk.commit_turn(turn(accepted))
@@ -343,7 +343,7 @@ def test_only_sessions_that_ended_long_ago_are_pruned(store, world):
     ended(store, world, "young", 89)
     ended(store, world, "routed", 91)
     store.create_session("open", "tui", started_at=world.now - 400 * DAY)
-    store.switch("key", "routed")
+    store.switch("key", "routed", any_key=True)
     store.end_session("routed", "done")
     assert store.prune_sessions() == Pruned(("old",), 2, dry_run=False)
     assert sorted(rows_and_kinds(store)) == ["open", "routed", "young"]

@@ -8,15 +8,21 @@ from pathlib import Path
 import pytest
 
 import hermes.store
-from hermes.messages import Inbound, Message, TurnCommit
+from hermes.errors import AmbiguousTitle, UnknownSession
+from hermes.messages import Inbound, Message, Title, TurnCommit
 from hermes.store import Rotation
 
 
 def say(store, key="k", event=None):
     """Commit one turn for the key; returns the session."""
+    return commit(store, key, event).head.session_id
+
+
+def commit(store, key="k", event=None):
+    """Commit one turn for the key; returns the result."""
     accepted = store.accept(Inbound(key, event or f"{key}-event", "hi"))
     receipt = accepted.receipt
-    store.commit_turn(
+    return store.commit_turn(
         TurnCommit(
             session_key=key,
             session_id=receipt.session_id,
@@ -26,7 +32,6 @@ def say(store, key="k", event=None):
             rows=[Message("user", "hi")],
         )
     )
-    return receipt.session_id
 
 
 def boundaries_of(store):
@@ -106,7 +111,7 @@ def test_a_shutdown_finalizes_and_ends_nothing(store):
 
 def test_a_switch_neither_ends_nor_finalizes_what_it_leaves(store):
     first = say(store)
-    store.create_session("other", "tui")
+    store.create_session("other", "tui", session_key="k")
     store.end_session("other", "user_exit")
     route = store.switch("k", "other")
     assert (route.session_id, route.epoch) == ("other", 2)
@@ -126,37 +131,169 @@ def test_a_switch_to_the_session_that_ended_here_opens_it_again(store):
 
 def test_an_exact_title_takes_precedence_over_a_prefix_of_an_id(store):
     for session_id in ("abc-1", "other"):
-        store.create_session(session_id, "x")
+        store.create_session(session_id, "x", session_key="k")
     store.set_session_title("other", "abc")
     assert store.switch("k", "abc").session_id == "other"
     assert store.switch("k", "abc-").session_id == "abc-1"
 
 
-def test_a_pending_title_is_applied_after_the_first_turn(store):
+# The sessions of a key
+
+
+def test_a_key_cannot_reach_the_sessions_of_another(store):
+    theirs = store.create_session("secret-1", session_key="theirs")
+    store.set_session_title(theirs, "Secret plans")
+    store.create_session("unowned", "tui")
+    say(store)
+    before = store.get_route("k")
+    for target in (theirs, "secret", "Secret plans", "unowned", "nothing"):
+        with pytest.raises(UnknownSession) as refused:
+            store.switch("k", target)
+        assert str(refused.value) == f"there is no session {target!r}"
+        assert store.find(target, session_key="k") is None
+    assert store.get_route("k") == before
+    assert store.list_sessions(session_key="k")[0].session.id == before.session_id
+
+
+def test_an_operator_shares_a_session_with_another_key(store):
+    theirs = say(store, "theirs")
+    store.set_session_title(theirs, "Plans")
+    own = say(store)
+    assert store.switch("k", "Plans", any_key=True).session_id == theirs
+    store.switch("k", own)
+    assert store.switch("k", "Plans").session_id == theirs
+    assert store.find(theirs, session_key="k").session_keys == ("k", "theirs")
+    listed = [each.session.id for each in store.list_sessions(session_key="k")]
+    assert sorted(listed) == sorted([own, theirs])
+    assert len(store.search_messages("hi", session_key="k")) == 2
+    assert [each.session.id for each in store.list_sessions(session_key="theirs")] == [theirs]
+    assert len(store.search_messages("hi", session_key="theirs")) == 1
+
+
+def compress(store, session_id, child):
+    rotation = Rotation(
+        session_id=session_id, messages=[], rotation_id=child, rewrites=0, upto=0,
+        child_session_id=child,
+    )  # fmt: skip
+    store.rotate(rotation)
+
+
+@pytest.mark.parametrize("how", ["rotation", "verbs of hermes-agent"])
+def test_a_shared_session_stays_shared_after_a_compression(store, how):
+    theirs = say(store, "theirs")
+    store.switch("k", theirs, any_key=True)
+    if how == "rotation":
+        compress(store, theirs, "child")
+    else:
+        store.end_session(theirs, "compression")
+        store.create_session("child", parent_session_id=theirs)
+    own = store.new_session("k").session_id
+    for key in ("k", "theirs"):
+        assert store.switch(key, "child").session_id == "child"
+        assert store.switch(key, theirs).session_id == "child"
+        [listed] = store.list_sessions(session_key=key)
+        assert listed.session.id == "child" != own
+
+
+def test_sharing_a_compressed_session_shares_its_whole_lineage(store):
+    theirs = say(store, "theirs")
+    compress(store, theirs, "child")
+    store.switch("k", "child", any_key=True)
+    store.new_session("k")
+    assert store.switch("k", theirs).session_id == "child"
+
+
+def test_a_key_reaches_its_own_title_before_a_shared_one(store):
+    theirs = say(store, "theirs")
+    store.set_session_title(theirs, "Plans")
+    own = say(store)
+    store.switch("k", theirs, any_key=True)
+    store.set_session_title(own, "Plans")
+    assert store.switch("k", "Plans").session_id == own
+    assert store.switch("k", "Plans", any_key=True).session_id == own
+
+
+def test_an_ambiguous_title_moves_nothing(store):
+    for key in ("k1", "k2"):
+        store.set_session_title(say(store, key), "Plans")
+    with pytest.raises(AmbiguousTitle, match="key k1"):
+        store.switch("k", "Plans", any_key=True)
+    assert store.get_route("k") is None
+
+
+def test_deleting_a_shared_session_forgets_who_shared_it(store):
+    theirs = say(store, "theirs")
+    store.switch("k", theirs, any_key=True)
+    store.delete_session(theirs)
+    assert store.snapshot(lambda tx: tx.all("SELECT * FROM shared_sessions")) == []
+
+
+# Titles of conversations
+
+
+def test_a_pending_title_is_given_to_the_session_in_the_transaction_of_its_first_turn(store):
     store.set_pending_title("k", "Mine")
     assert store.apply_pending_title("k") is None  # no row yet: the title stays pending
-    assert store.get_route("k").pending_title == "Mine"
-    session_id = say(store)
-    assert store.apply_pending_title("k") == "Mine"
+    assert store.get_title("k") == Title("Mine", pending=True)
+    assert commit(store).title == "Mine"
+    session_id = store.get_route("k").session_id
     assert store.get_session(session_id).title == "Mine"
+    assert store.get_title("k") == Title("Mine")
     assert store.get_route("k").pending_title is None
+    assert commit(store, event="next").title is None
     assert store.apply_pending_title("k") is None
     assert store.apply_pending_title("nobody") is None
 
 
-def test_a_refused_title_is_dropped(store):
-    store.create_session("holder", "tui")
-    store.set_session_title("holder", "Mine")
+def test_a_pending_title_that_is_taken_meanwhile_gets_a_number(store):
     store.set_pending_title("k", "Mine")
+    store.create_session("holder", "tui", session_key="k")
+    store.set_session_title("holder", "Mine")
+    assert commit(store).title == "Mine #2"
+    assert store.get_title("k") == Title("Mine #2")
+    assert store.get_session("holder").title == "Mine"
+
+
+def test_a_title_in_use_is_refused_before_the_first_message(store):
     session_id = say(store)
-    assert store.apply_pending_title("k") is None
-    assert store.get_route("k").pending_title is None
+    store.set_session_title(session_id, "Mine")
+    before = store.get_route("k")
+    taken = f"Title 'Mine' is already in use by session {session_id}"
+    with pytest.raises(ValueError, match=taken):
+        store.new_session("k", title=" Mine ")
+    assert store.get_route("k") == before
+    fresh = store.new_session("k")
+    for ask in (store.set_title, store.set_pending_title):
+        with pytest.raises(ValueError, match=taken):
+            ask("k", "Mine")
+    assert store.get_route("k") == fresh
+    assert store.new_session("other", title="Mine").pending_title == "Mine"
+
+
+def test_the_title_of_a_conversation_is_that_of_the_tip(store):
+    session_id = say(store)
+    assert store.set_title("k", " Mine ") == (session_id, Title("Mine"))
+    compress(store, session_id, "child")
+    before = store.get_route("k")
+    assert store.get_title("k") == Title("Mine #2")
+    assert store.set_title("k", "Mine") == ("child", Title("Mine"))
     assert store.get_session(session_id).title is None
+    assert store.get_route("k") == before, "a running turn must not be discarded for a title"
+    assert store.set_title("k", None) == ("child", Title(None))
+
+
+def test_setting_a_title_replaces_a_pending_one(store):
+    session_id = say(store)
+    store.set_pending_title("k", "Pending")
+    assert store.set_title("k", "Mine") == (session_id, Title("Mine"))
+    assert store.get_title("k") == Title("Mine")
+    assert store.get_title("nobody") == Title(None)
+    assert store.set_title("new", "First")[1] == Title("First", pending=True)
 
 
 def test_a_pending_title_goes_to_the_tip_after_a_rotation(store):
-    store.set_pending_title("k", "Mine")
     session_id = say(store)
+    store.set_pending_title("k", "Mine")
     store.rotate(
         Rotation(
             session_id=session_id,
@@ -181,9 +318,35 @@ def test_a_pending_title_must_be_valid(store):
 
 def test_a_route_and_its_head_come_from_one_snapshot(store):
     assert store.route_head("k") is None
+    assert store.follow_route("k") is None
     session_id = say(store)
     route, head = store.route_head("k")
     assert (route.session_id, head.session_id, head.message_count) == (session_id, session_id, 1)
+    assert store.follow_route("k") == (route, head)
+
+
+def test_the_head_is_that_of_the_tip_and_the_route_follows_when_asked(store):
+    session_id = say(store)
+    compress(store, session_id, "child")
+    route, head = store.route_head("k")
+    assert (route.session_id, head.session_id) == (session_id, "child")
+    assert store.get_route("k") == route, "a read does not move the route"
+    moved, head = store.follow_route("k")
+    assert (moved.session_id, moved.epoch, head.session_id) == ("child", route.epoch + 1, "child")
+    assert store.find("child").session_keys == ("k",)
+
+
+def test_a_conversation_is_found_with_its_key_before_the_route_has_followed(store):
+    session_id = say(store)
+    compress(store, session_id, "child")
+    assert store.find(session_id).session_keys == ("k",)
+
+
+def test_switching_to_the_tip_of_the_current_session_is_no_switch(store):
+    session_id = say(store)
+    compress(store, session_id, "child")
+    assert store.switch("k", session_id).session_id == "child"
+    assert boundaries_of(store) == []
 
 
 def test_a_delivered_boundary_is_closed_once(store):

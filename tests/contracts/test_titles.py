@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from hermes.errors import UnknownSession
+from hermes.errors import AmbiguousTitle, UnknownSession
 from hermes.store import Rotation
 from hermes.store.conversations.titles import MAX_LENGTH, sanitize_title
 
@@ -122,14 +122,131 @@ def test_numbering_continues_above_the_highest_number_in_use(store):
     assert store.get_next_title_in_lineage("Other #3") == "Other"
 
 
-def test_a_title_resolves_to_its_highest_number(store):
+def test_an_exact_title_wins_over_a_numbered_one(store):
+    """hermes-agent prefers the highest number; this is a deliberate difference."""
     for n, title in enumerate(["Chat", "Chat #2", "Chat #10", "100%_x"]):
         store.create_session(f"s{n}", "tui")
         store.set_session_title(f"s{n}", title)
-    assert store.resolve_session_by_title("Chat") == "s2"
+    assert store.resolve_session_by_title("Chat") == "s0"
     assert store.resolve_session_by_title("Chat #2") == "s1"
     assert store.resolve_session_by_title("100%_x") == "s3"
     assert store.resolve_session_by_title("100__x") is None
+    store.set_session_title("s0", None)
+    assert store.resolve_session_by_title("Chat") == "s2"
+
+
+def test_a_title_is_followed_to_the_tip_of_its_lineage(store):
+    store.create_session("a", "tui")
+    store.set_session_title("a", "Chat")
+    rotate(store, "a", "b")
+    store.create_session("other", "tui")
+    store.set_session_title("other", "Chat #9")
+    assert store.resolve_session_by_title("Chat") == "b"
+    store.set_session_title("a", None)
+    rotate(store, "other", "later")
+    store.set_session_title("later", None)
+    assert store.resolve_session_by_title("Chat") == "later"
+
+
+# Titles per key
+
+
+@pytest.fixture
+def keyed(store):
+    """A store with one session of each of two keys."""
+    store.create_session("a", "tui", session_key="k1")
+    store.create_session("b", "tui", session_key="k2")
+    return store
+
+
+def test_a_title_may_be_used_once_by_each_key(keyed):
+    assert keyed.set_session_title("a", "Chat")
+    assert keyed.set_session_title("b", "Chat")
+    for session_id in ("c", "d"):
+        keyed.create_session(session_id, "tui")
+    assert keyed.set_session_title("c", "Chat")
+    with pytest.raises(ValueError, match="Title 'Chat' is already in use by session c"):
+        keyed.set_session_title("d", "Chat")
+    assert [keyed.get_session(i).title for i in "abc"] == ["Chat"] * 3
+
+
+def test_a_title_is_resolved_for_one_key_and_ambiguous_without_it(keyed):
+    for session_id in ("a", "b"):
+        keyed.set_session_title(session_id, "Chat")
+    assert keyed.resolve_session_by_title("Chat", session_key="k1") == "a"
+    assert keyed.resolve_session_by_title("Chat", session_key="k2") == "b"
+    assert keyed.resolve_session_by_title("Chat", session_key="k3") is None
+    assert keyed.find("Chat", session_key="k2").session_id == "b"
+    for ask in (keyed.resolve_session_by_title, keyed.find):
+        with pytest.raises(AmbiguousTitle, match=r"'Chat': a \(key k1\), b \(key k2\);"):
+            ask("Chat")
+
+
+def test_numbered_titles_of_two_keys_are_ambiguous(keyed):
+    keyed.set_session_title("a", "Chat #2")
+    keyed.set_session_title("b", "Chat #3")
+    assert keyed.resolve_session_by_title("Chat", session_key="k1") == "a"
+    with pytest.raises(AmbiguousTitle):
+        keyed.resolve_session_by_title("Chat")
+
+
+def test_an_ambiguous_title_lists_at_most_ten_matches(store):
+    for number in range(12):
+        session_id = store.create_session(f"s{number}", "tui", session_key=f"k{number}")
+        store.set_session_title(session_id, "Chat")
+    with pytest.raises(AmbiguousTitle, match=r"s9 \(key k9\), 2 more; use an id"):
+        store.resolve_session_by_title("Chat")
+
+
+def test_numbers_are_counted_per_key(keyed):
+    keyed.set_session_title("a", "Chat")
+    keyed.set_session_title("b", "Chat #7")
+    assert keyed.get_next_title_in_lineage("Chat") == "Chat #8"
+    assert keyed.get_next_title_in_lineage("Chat", session_key="k1") == "Chat #2"
+    assert keyed.get_next_title_in_lineage("Chat", session_key="k2") == "Chat #8"
+    assert keyed.get_next_title_in_lineage("Chat", session_key="k3") == "Chat"
+    rotate(keyed, "a", "child")
+    assert keyed.get_session("child").title == "Chat #2"
+    assert keyed.set_auto_title_if_empty(keyed.create_session("c", session_key="k1"), "Chat")
+    assert keyed.get_session("c").title == "Chat #3"
+
+
+def test_a_prefix_needs_to_be_unique_among_the_sessions_of_the_key_only(store):
+    store.create_session("2026-a", session_key="k1")
+    store.create_session("2026-b", session_key="k2")
+    assert store.resolve_session_id("2026") is None
+    assert store.resolve_session_id("2026", session_key="k1") == "2026-a"
+    assert store.resolve_session_id("2026-b", session_key="k1") is None
+
+
+def test_a_session_that_gets_a_key_keeps_its_title_with_a_number(keyed):
+    keyed.set_session_title("a", "Chat")
+    keyed.create_session("c", "tui")
+    keyed.set_session_title("c", "Chat")
+    keyed.create_session("c", session_key="k1")
+    assert (keyed.get_session("c").session_key, keyed.get_session("c").title) == ("k1", "Chat #2")
+
+
+def test_a_branch_with_a_title_in_use_is_refused_and_an_unnamed_one_gets_a_number(keyed):
+    keyed.set_session_title("a", "Chat")
+    with pytest.raises(ValueError, match="Title 'Chat' is already in use by session a"):
+        keyed.branch("a", title="Chat")
+    assert keyed.get_session(keyed.branch("a")).title == "Chat #2"
+    other = keyed.branch("a", session_key="k2")
+    assert keyed.get_session(other).title == "Chat #3", "it must not look like the original"
+    assert keyed.get_session(keyed.branch("a", title="Chat", session_key="k3")).title == "Chat"
+
+
+def test_an_import_numbers_a_title_of_the_same_key_only(keyed, tmp_path):
+    for session_id in ("a", "b"):
+        keyed.set_session_title(session_id, "Chat")
+    lines = [keyed.export_session(i).replace('"Chat"', '"Talk"') for i in ("a", "b")]
+    keyed.delete_session("b")
+    keyed.create_session("c", session_key="k2")
+    keyed.set_session_title("c", "Talk")
+    keyed.delete_session("a")
+    keyed.import_sessions(lines)
+    assert [keyed.get_session(i).title for i in ("a", "b")] == ["Talk", "Talk #2"]
 
 
 def test_rotations_number_the_title_and_a_clash_never_fails_one(store):
@@ -183,6 +300,6 @@ def test_a_conversation_is_resumed_by_id_prefix_or_title_at_its_tip(store):
     rotate(store, "alpha", "beta")
     for target in ("alpha", "al", "Chat", "Chat #2", "beta"):
         store.new_session("k")
-        assert store.switch("k", target).session_id == "beta"
+        assert store.switch("k", target, any_key=True).session_id == "beta"
     with pytest.raises(UnknownSession, match="gamma"):
-        store.switch("k", "gamma")
+        store.switch("k", "gamma", any_key=True)

@@ -80,7 +80,7 @@ async def test_a_switch_has_both_ids(path):
     async with open_store(path, hooks=recorder.hooks) as store:
         old = await say(store)
         await store.create_session("other", "x")
-        await store.switch("k", "other")
+        await store.switch("k", "other", any_key=True)
         await store.wait_hooks()
         assert recorder.heard == [("switch", old, "other")]
 

@@ -200,7 +200,7 @@ async def test_asking_twice_in_a_short_conversation_does_not_end_automatic_compr
 async def two_keys_on_one_session(runtime):
     """Start a conversation, and point a background key at its session."""
     parent = (await talk(runtime))[-1].session_id
-    await runtime.conversation("k:background:1").switch(parent)
+    await runtime.admin.switch("k:background:1", parent)
     return parent
 
 
@@ -254,8 +254,7 @@ async def test_another_process_that_rotates_during_our_summary_wins(small, path,
         reply = await runtime.ask("k", question(10))
     (change,) = changes
     assert (change.changed, change.detail) == (False, f"already compressed ({winner})")
-    # A rotation without a key does not move the route; the next message does.
-    assert (change.old_session_id, change.session_id) == (parent, winner if key else parent)
+    assert (change.old_session_id, change.session_id) == (parent, winner)
     assert reply.session_id == winner
     assert reply.build_reason is None
     assert agent.shown[-1] == [("user", "the summary of another")]
@@ -384,7 +383,7 @@ async def test_a_rewritten_transcript_refuses_the_summary(small, path, world, ho
 
 
 MOVES = {
-    "switch": "store.create_session('other'); store.switch('k', 'other')",
+    "switch": "store.create_session('other', session_key='k'); store.switch('k', 'other')",
     "new session": "store.new_session('k')",
     "end": "store.end_session(session_id, 'closed')",
     "delete": "store.delete_session(session_id)",

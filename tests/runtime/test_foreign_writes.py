@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import attrs
+from contextlib import asynccontextmanager
 
-from hermes.messages import (
-    Inbound,
-)
+import attrs
+import pytest
+import trio
+
+from hermes.events import SessionMoved
+from hermes.messages import Inbound, Title
+from hermes.store import SessionStore
 from hermes.testing import (
     DeterministicCompressor,
     texts_of,
 )
 from tests.support.other_process import APPEND, CHANGES, COMPRESS, every_change
 from tests.support.recording import LONG, builds, recording_builder
-from tests.support.runtime import reply_to, with_threads
+from tests.support.runtime import SECONDS, reply_to, with_threads
 
 
 @with_threads
@@ -157,7 +161,7 @@ async def test_another_key_on_the_same_session_counts_as_another_writer(start):
     builder = recording_builder()
     async with start(build_agent=builder) as runtime:
         shared = (await runtime.ask("k1", "from one")).session_id
-        await runtime.conversation("k2").switch(shared)
+        await runtime.admin.switch("k2", shared)
         assert (await runtime.ask("k2", "from two")).build_reason == "cold"
         assert (await runtime.ask("k1", "one again")).build_reason == "foreign-write"
         assert (await runtime.ask("k1", "and again")).build_reason is None
@@ -182,6 +186,114 @@ async def test_a_compression_by_another_process_keeps_the_agent(start, in_other_
         assert builder.agents[0].shown[-1] == [("user", "summary")]
         again = await runtime.ask("k", "three")
         assert (again.session_id, again.build_reason) == (reply.session_id, None)
+
+
+COMPRESS_IN_TWO = (
+    "store.rotate(Rotation(session_id=sid, child_session_id='middle', messages=[], "
+    "rotation_id='r', rewrites=0, upto=rows[-1].id)); "
+    "store.rotate(Rotation(session_id='middle', child_session_id='tip', messages=["
+    "Message('user', 'summary'), Message('assistant', 'yes')], "
+    "rotation_id='s', rewrites=0, upto=0))"
+)
+
+
+@pytest.fixture
+def compressed(start, in_other_process):
+    """Start a runtime whose conversation was then compressed twice by another process."""
+
+    @asynccontextmanager
+    async def opened():
+        async with start() as runtime:
+            conversation = runtime.conversation("k")
+            parent = (await conversation.ask("one")).session_id
+            await conversation.set_title("Plans")
+            in_other_process(parent, COMPRESS_IN_TWO)
+            yield runtime, conversation, parent
+
+    return opened
+
+
+async def test_reading_verbs_read_the_tip_of_a_compression_by_another_process(compressed, path):
+    async with compressed() as (runtime, conversation, parent):
+        status = await conversation.status()
+        assert (status.session_id, status.title, status.message_count) == ("tip", "Plans #3", 2)
+        assert texts_of(await conversation.history()) == [("user", "summary"), ("assistant", "yes")]
+        assert await conversation.title() == Title("Plans #3")
+        assert (await runtime.admin.find(parent)).session_keys == ("k",)
+        with SessionStore(path) as store:
+            assert store.get_route("k").session_id == parent, "reads write nothing"
+
+
+async def test_a_title_set_after_a_compression_by_another_process_goes_to_the_tip(compressed):
+    async with compressed() as (runtime, conversation, _):
+        await conversation.set_title("Plans")
+        assert await conversation.title() == Title("Plans")
+        reply = await conversation.ask("two")
+        assert (reply.session_id, await conversation.title()) == ("tip", Title("Plans"))
+        assert (await runtime.admin.find("tip")).session.title == "Plans"
+
+
+CHANGING = {
+    "branch": lambda conversation: conversation.branch(),
+    "branch to": lambda conversation: conversation.branch(to="other"),
+    "undo": lambda conversation: conversation.undo(),
+    "new": lambda conversation: conversation.new(),
+    "close": lambda conversation: conversation.close(),
+    "switch": lambda conversation: conversation.switch("old"),
+    "compress": lambda conversation: conversation.compress(),
+}
+
+
+@pytest.mark.parametrize("verb", CHANGING)
+async def test_changing_verbs_use_the_tip_of_a_compression_by_another_process(
+    compressed, path, verb
+):
+    async with compressed() as (runtime, conversation, parent):
+        with SessionStore(path) as store:
+            store.create_session("old", session_key="k")
+        with runtime.subscribe("k") as events, trio.fail_after(SECONDS):
+            change = await CHANGING[verb](conversation)
+            moved = (await anext(events)).event
+        assert moved == SessionMoved(parent, "tip", "compression")
+        with SessionStore(path) as store:
+            sessions = {i: store.get_session(i) for i in (parent, "tip", change.session_id)}
+            texts = [row.content for row in store.get_messages("tip")]
+            copies = [each for each in sessions.values() if each is not None]
+            [copy] = [each for each in copies if each.kind == "branch"] or [None]
+        assert sessions[parent].end_reason == "compression"
+        match verb:
+            case "branch" | "branch to":
+                assert (copy.parent_session_id, copy.title) == ("tip", "Plans #4")
+                assert copy.message_count == 2
+            case "undo":
+                assert (change.session_id, change.removed, texts) == ("tip", 2, [])
+            case "compress":
+                assert (change.old_session_id, change.changed) == ("tip", False)
+            case _:
+                assert change.old_session_id == "tip"
+        if verb in {"new", "close"}:
+            assert sessions["tip"].end_reason is not None
+
+
+@pytest.mark.parametrize("command", ["/status", "/usage", "/title", "/undo", "/retry", "/branch"])
+async def test_commands_use_the_tip_of_a_compression_by_another_process(compressed, command):
+    async with compressed() as (runtime, conversation, _):
+        reply = await conversation.ask(command)
+        match command:
+            case "/status":
+                assert "Session tip: Plans #3" in reply.text
+            case "/title":
+                assert "Plans #3" in reply.text
+            case "/undo":
+                assert "summary" in reply.text
+                assert await conversation.history() == []
+            case "/retry":
+                assert (reply.text, reply.session_id) == ("echo: summary", "tip")
+            case "/branch":
+                copy = (await runtime.admin.find(reply.session_id)).session
+                assert copy.parent_session_id == "tip"
+            case _:
+                assert reply.session_id == "tip"
 
 
 @with_threads

@@ -14,8 +14,8 @@ from hermes.errors import StoreBusy
 from hermes.events import (
     TextDelta,
 )
-from hermes.messages import ExpiryPolicy, Source
-from hermes.store import SessionStore
+from hermes.messages import ExpiryPolicy, Message, Source
+from hermes.store import Rotation, SessionStore
 from hermes.testing import DeterministicCompressor, RecordingHook
 from tests.support.jsonrpc_client import (
     Problem,
@@ -137,21 +137,33 @@ async def test_the_title_of_a_stored_session_is_set_at_once_and_sent(start):
         gate.open.set()
 
 
-async def test_a_title_in_use_is_dropped_after_the_turn_and_another_can_be_set(start, path):
+async def test_a_title_in_use_is_refused_at_once_and_another_can_be_set(start, path):
     async with start() as runtime, connected(runtime) as client:
-        other = await new_session(client, title="Plans")
-        await client.event("session.title")
         handle = await new_session(client, title="Plans")
+        await client.call("prompt.submit", session_id=handle, text="/new")
+        await client.event("message.complete", handle)
+        assert await error_code(client, "session.title", session_id=handle, title="Plans") == 4022
         title = await client.call("session.title", session_id=handle)
         assert (title["title"], title["pending"]) == (None, False)
-        assert await error_code(client, "session.title", session_id=handle, title="Plans") == 4022
         await client.call("session.title", session_id=handle, title="Other plans")
-        assert (await client.event("session.title"))["title"] == "Other plans"
+        await client.call("prompt.submit", session_id=handle, text="hello")
+        await client.event("message.complete", handle)
         assert sorted(row.title for row in stored_sessions(path).values()) == [
-            "Other plans",
-            "Plans",
-        ]
-        assert other != handle
+            "Other plans", "Plans",
+        ]  # fmt: skip
+
+
+async def test_conversations_may_have_the_same_title_and_are_resumed_by_id_then(start):
+    async with start() as runtime, connected(runtime) as client:
+        handles = [await new_session(client, title="Plans") for _ in range(2)]
+        ids = [await stored_id(client, handle) for handle in handles]
+        with pytest.raises(Problem, match="several sessions have the title 'Plans'") as problem:
+            await client.call("session.resume", title="Plans")
+        assert problem.value.code == 4007
+        assert all(session_id in str(problem.value) for session_id in ids)
+        for handle, session_id in zip(handles, ids, strict=True):
+            resumed = await client.call("session.resume", session_id=session_id)
+            assert resumed["session_id"] == handle
 
 
 async def test_an_invalid_title_is_refused_at_once_and_creates_no_handle(start, path):
@@ -163,41 +175,6 @@ async def test_an_invalid_title_is_refused_at_once_and_creates_no_handle(start, 
         assert await error_code(client, "session.title", session_id=handle, title="x" * 200) == 4022
         title = await client.call("session.title", session_id=handle)
         assert (title["title"], title["pending"]) == (None, False)
-
-
-async def test_after_any_other_error_the_title_is_applied_in_the_next_turn(start_proxy):
-    errors = [RuntimeError("who knows"), StoreBusy("a lock")]
-
-    async def apply(real, session_key):
-        if errors:
-            raise errors.pop()
-        return await real(session_key)
-
-    async with start_proxy(apply_pending_title=apply) as runtime, connected(runtime) as client:
-        handle = await new_session(client, title="Plans")
-        await client.call("prompt.submit", session_id=handle, text="more")
-        await client.event("message.complete")
-        assert [kind for kind, _ in client.events() if kind == "session.title"] == []
-        await client.call("prompt.submit", session_id=handle, text="and more")
-        assert (await client.event("session.title"))["title"] == "Plans"
-
-
-async def test_reading_the_title_applies_one_that_could_not_be_applied_before(start_proxy):
-    errors = [StoreBusy("a lock")]
-
-    async def apply(real, session_key):
-        if errors:
-            raise errors.pop()
-        return await real(session_key)
-
-    async with start_proxy(apply_pending_title=apply) as runtime, connected(runtime) as client:
-        handle = await new_session(client, title="Plans")
-        await runtime.conversation("k").set_title("wait")
-        with trio.fail_after(5):
-            while errors:
-                await trio.lowlevel.checkpoint()
-        title = await client.call("session.title", session_id=handle)
-        assert (title["title"], title["pending"]) == ("Plans", False)
 
 
 # A handle follows its conversation
@@ -606,6 +583,43 @@ async def test_a_branch_has_its_own_handle_and_the_original_does_not_change(star
     async with start() as runtime, connected(runtime) as client:
         again = await client.call("session.resume", session_id=branch["stored_session_id"])
         assert again["session_id"] == branch["session_id"]
+
+
+@pytest.mark.parametrize("method", ["history", "title", "branch", "undo", "resume"])
+async def test_a_session_that_another_process_compressed_is_used_at_its_tip(start, path, method):
+    async with start() as runtime, connected(runtime) as client:
+        handle = await new_session(client)
+        parent = await stored_id(client, handle)
+        await client.call("session.title", session_id=handle, title="Plans")
+        rows = [Message("user", "summary"), Message("assistant", "yes")]
+        with SessionStore(path) as store:
+            last = store.get_messages(parent)[-1].id
+            child = store.rotate(
+                Rotation(session_id=parent, messages=rows, rotation_id="r", rewrites=0, upto=last)
+            ).session_id
+        answer = await client.call(f"session.{method}", session_id=handle)
+        match method:
+            case "history":
+                assert [row["text"] for row in answer["messages"]] == ["summary", "yes"]
+                assert (answer["stored_session_id"], answer["parent_session_id"]) == (child, parent)
+            case "title":
+                assert (answer["title"], answer["stored_session_id"]) == ("Plans #2", child)
+                new = await client.call("session.title", session_id=handle, title="Plans")
+                assert (new["title"], new["stored_session_id"]) == ("Plans", child)
+                assert stored_sessions(path)[child].title == "Plans"
+            case "branch":
+                assert (answer["parent"], answer["title"]) == (child, "Plans #3")
+            case "undo":
+                assert answer == {"removed": 2}
+                assert await transcript(client, handle) == []
+            case "resume":
+                assert (answer["session_id"], answer["stored_session_id"]) == (handle, child)
+                again = await client.call("session.resume", session_id=child)
+                assert again["session_id"] == handle
+        info = [payload for kind, payload in client.events(handle) if kind == "session.info"][-1]
+        assert info == {
+            "stored_session_id": child, "old_session_id": parent, "reason": "compression",
+        }  # fmt: skip
 
 
 async def test_undo_returns_the_number_of_rows(start):

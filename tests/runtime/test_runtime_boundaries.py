@@ -548,7 +548,7 @@ async def test_a_switch_fires_its_own_hook_and_neither_ends_nor_finalizes(
     hooks = hooks_of(recorder)
     hooks[SWITCH].append(switched)
     async with start_with_store(hooks=hooks) as (store, runtime):
-        await store.create_session("other", "telegram")
+        await store.create_session("other", "telegram", session_key="k")
         await store.append_message("other", "user", "earlier")
         left = (await runtime.ask("k", "hello", source=TELEGRAM)).session_id
         await runtime.conversation("k").switch("other")

@@ -11,7 +11,7 @@ from hermes import Usage
 from hermes.actors.auto_title import MAX_MESSAGES
 from hermes.errors import UnknownSession
 from hermes.events import TitleChanged, TurnEnded
-from hermes.messages import Message, TurnResult
+from hermes.messages import Message, Title, TurnResult
 from hermes.protocols import Summary
 from hermes.testing import DeterministicCompressor, texts_of
 from tests.support.runtime import SECONDS, with_threads
@@ -69,6 +69,44 @@ async def test_a_conversation_gets_a_title_after_its_first_exchange(start):
         ("user", "tell me of the sea"), ("assistant", "you said tell me of the sea"),
     ]  # fmt: skip
     assert "7 input tokens" in usage.text
+
+
+async def test_an_automatic_title_in_use_gets_a_number(start):
+    async with start(agent=echo, titler=Titler("Of bees")) as runtime:
+        for stored in ("Of bees", "Of bees #2"):
+            with runtime.subscribe("k") as events, trio.fail_after(SECONDS):
+                await runtime.ask("k", "hello")
+                event = await titled(events)
+            assert event.title == stored
+            assert await runtime.conversation("k").title() == Title(stored)
+            await runtime.conversation("k").new()
+
+
+async def test_two_keys_may_get_the_same_automatic_title(start):
+    async with start(agent=echo, titler=Titler("Of bees")) as runtime:
+        for key in ("k1", "k2"):
+            with runtime.subscribe(key) as events, trio.fail_after(SECONDS):
+                await runtime.ask(key, "hello")
+                assert (await titled(events)).title == "Of bees"
+
+
+@with_threads
+@pytest.mark.parametrize("how", ["set_title", "new", "/new"])
+async def test_the_title_is_stored_when_the_reply_is_given(start, how):
+    async with start(agent=echo) as runtime:
+        for number in range(30):
+            conversation = runtime.conversation(f"k{number % 3}")
+            title = f"Plans {number}"
+            if how == "/new":
+                await conversation.ask(f"/new {title}")
+            else:
+                await conversation.new(title if how == "new" else None)
+            if how == "set_title":
+                await conversation.set_title(title)
+            assert await conversation.title() == Title(title, pending=True)
+            reply = await conversation.ask("hello")
+            assert await conversation.title() == Title(title)
+            assert (await runtime.admin.find(reply.session_id)).session.title == title
 
 
 async def test_a_title_does_not_count_as_a_call_of_the_session(start, path):

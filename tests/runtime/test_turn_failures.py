@@ -77,7 +77,7 @@ TABLE = {
 
 async def with_history(store, runtime, length):
     if length:
-        await store.create_session("long", "embedded")
+        await store.create_session("long", "embedded", session_key="k")
         rows = [Message("user" if n % 2 == 0 else "assistant", f"{n}") for n in range(length)]
         await store.append_messages("long", rows)
         await runtime.conversation("k").switch("long")

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from hermes.actors.commands import CommandMode, interpret
 from hermes.actors.context import RuntimeContext
 from hermes.actors.kernel.mailbox import Request, refuse
-from hermes.actors.session import operations
 from hermes.actors.session.commands import CommandCall, run_command
 from hermes.actors.session.compression import used_tokens
 from hermes.actors.session.following import announcement
@@ -363,15 +362,16 @@ class SessionActor:
             waiting=0, context_tokens=0, compress_at=compressor.limits.compress_at,
             window=compressor.limits.window, builds=state.cache.builds,
         )  # fmt: skip
-        if await state.context.store.get_route(self.key) is None:
+        found = await state.context.store.route_head(self.key)
+        if found is None:
             return status
-        head = await state.locate(refresh=True)
+        _, head = found
         transcript = await state.cache.transcript(head, keep=False)  # the actor may have ended
         history = await compressor.state_of(head.session_id)
         return replace(
             status,
             session_id=head.session_id,
-            title=(await operations.get_title(state)).text,
+            title=(await state.context.store.get_title(self.key)).text,
             message_count=head.message_count,
             busy=self.runner.turn is not None,
             waiting=self.inbox.waiting,

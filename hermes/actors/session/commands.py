@@ -22,6 +22,7 @@ from hermes.actors.session.failures import command_failure
 from hermes.actors.session.listing import (
     find_session,
     is_number,
+    own_sessions,
     session_line,
     status_text,
     usage_text,
@@ -33,7 +34,6 @@ from hermes.messages import (
     InboxReply,
     InboxRow,
     Role,
-    SessionSummary,
     Skipped,
     Status,
     StoredMessage,
@@ -46,7 +46,6 @@ from hermes.texts import Texts, help_line
 from hermes.transcript.compaction import is_question
 
 MAX_LISTED = 10
-MAX_SEARCHED = 200
 MAX_KEPT = 100
 MAX_LINE = 80
 _HERE = re.compile(r"(?:up to )?here(?:\s+(\d+))?|(?:--keep[= ]|-k )(\d+)", re.IGNORECASE)
@@ -90,7 +89,10 @@ async def run_command(state: SessionState, call: CommandCall) -> str | None:
     try:
         return await _HANDLERS[parsed.name](state, call, parsed.argument)
     except (HermesError, ValueError) as error:
-        return await _reply(state, call, command_failure(call.row, error, _texts(state)))
+        text = command_failure(call.row, error, _texts(state))
+        if call.cancelled:
+            text = f"{text.removesuffix('.')}.{_cancelled(_texts(state), call)}"
+        return await _reply(state, call, text)
 
 
 def _texts(state: SessionState) -> Texts:
@@ -137,7 +139,7 @@ async def _stop(state: SessionState, call: CommandCall, _: str) -> str:
 
 @_handles("sessions")
 async def _sessions(state: SessionState, call: CommandCall, _: str) -> str:
-    own, texts = await _own_sessions(state), _texts(state)
+    own, texts = await own_sessions(state), _texts(state)
     if not own:
         return await _reply(state, call, texts.no_sessions)
     lines = [session_line(number, each, texts) for number, each in enumerate(own[:MAX_LISTED], 1)]
@@ -146,19 +148,15 @@ async def _sessions(state: SessionState, call: CommandCall, _: str) -> str:
     return await _reply(state, call, "\n".join([*lines, texts.how_to_resume]))
 
 
-async def _own_sessions(state: SessionState) -> list[SessionSummary]:
-    return await state.context.store.list_sessions(session_key=state.key, limit=MAX_SEARCHED)
-
-
 @_handles("resume")
 async def _resume(state: SessionState, call: CommandCall, wanted: str) -> str:
     if not wanted:
         return await _sessions(state, call, "")
-    found = find_session(await _own_sessions(state), wanted, _texts(state))
+    found = await find_session(state, wanted)
     if isinstance(found, str):
         return await _reply(state, call, found)
-    text = _texts(state).resumed.format(name=found.session.title or found.session.id)
-    await operations.switch(state, found.session.id, answer=_reply_to(state, call, text))
+    text = _texts(state).resumed.format(name=found.title or found.id)
+    await operations.switch(state, found.id, answer=_reply_to(state, call, text))
     return text
 
 
@@ -176,11 +174,11 @@ async def _branch(state: SessionState, call: CommandCall, title: str) -> str:
 async def _title(state: SessionState, call: CommandCall, title: str) -> str:
     texts = _texts(state)
     if not title:
-        current = (await operations.get_title(state)).text
+        current = (await state.context.store.get_title(state.key)).text
         text = texts.title.format(title=current) if current else texts.no_title
         return await _reply(state, call, text)
-    await operations.set_title(state, title)
-    return await _reply(state, call, texts.title_set.format(title=title))
+    stored = await operations.set_title(state, title)
+    return await _reply(state, call, texts.title_set.format(title=stored.text))
 
 
 # The transcript

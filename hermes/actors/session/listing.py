@@ -1,28 +1,41 @@
-"""Answers of commands: lists of conversations, their state and costs. Pure functions."""
+"""Answers of commands: lists of conversations, their state and costs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hermes.messages import SessionSummary, Status, Usage
+from hermes.actors.session.state import SessionState
+from hermes.errors import AmbiguousTitle
+from hermes.messages import Session, SessionSummary, Status, Usage
 from hermes.texts import Texts
 
+MAX_SEARCHED = 200
 
-def find_session(
-    sessions: Sequence[SessionSummary], wanted: str, texts: Texts
-) -> SessionSummary | str:
-    """Return the session meant by a number, id, title or unique id prefix; or why there is none."""
-    if is_number(wanted) and 0 < int(wanted) <= len(sessions):
-        return sessions[int(wanted) - 1]
-    for each in sessions:
-        if wanted in {each.session.id, each.root_session_id}:
-            return each
-    for each in sessions:
+
+async def own_sessions(state: SessionState) -> list[SessionSummary]:
+    """Return the latest sessions of the key."""
+    return await state.context.store.list_sessions(session_key=state.key, limit=MAX_SEARCHED)
+
+
+async def find_session(state: SessionState, wanted: str) -> Session | str:
+    """Return the session of the key with this number in its list, id, title or unique id prefix.
+
+    If there is none, a title may match without regard to case. Otherwise, returns why there is
+    none, for the user.
+    """
+    own, texts = await own_sessions(state), state.context.texts
+    if is_number(wanted) and 0 < int(wanted) <= len(own):
+        return own[int(wanted) - 1].session
+    try:
+        match = await state.context.store.find(wanted, session_key=state.key)
+    except AmbiguousTitle:
+        return texts.ambiguous_session.format(wanted=repr(wanted))
+    if match is not None and match.session is not None:
+        return match.session
+    for each in own:
         if (each.session.title or "").lower() == wanted.lower():
-            return each
-    matching = [each for each in sessions if each.session.id.startswith(wanted)]
-    if len(matching) == 1:
-        return matching[0]
+            return each.session
+    matching = [each for each in own if each.session.id.startswith(wanted)]
     text = texts.ambiguous_session if matching else texts.no_such_session
     return text.format(wanted=repr(wanted))
 

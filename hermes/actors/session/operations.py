@@ -5,7 +5,6 @@ A reply to a command is passed as `answer` and written in the transaction of the
 
 from __future__ import annotations
 
-import logging
 from uuid import uuid4
 
 from hermes.actors.compression.types import Compressed, CompressionFailed, result_text
@@ -25,9 +24,7 @@ from hermes.messages import (
 )
 from hermes.outbound import outbox_rows
 from hermes.transcript.compaction import is_question
-from hermes.user_code import contained, loggable
-
-log: logging.Logger = logging.getLogger(__name__)
+from hermes.user_code import contained
 
 
 async def new_session(
@@ -46,11 +43,16 @@ async def new_session(
 
 
 async def switch(
-    state: SessionState, target: str, *, answer: InboxReply | None = None
+    state: SessionState,
+    target: str,
+    *,
+    any_key: bool = False,
+    answer: InboxReply | None = None,
 ) -> SessionChange:
-    """Continue with another session."""
+    """Continue with another session; with `any_key`, it may belong to another key."""
     old = await _current(state)
-    route = await state.context.store.switch(state.key, target, answer=answer)
+    store = state.context.store
+    route = await store.switch(state.key, target, any_key=any_key, answer=answer)
     return _moved(state, "switch", old, route, await state.context.store.head(route.session_id))
 
 
@@ -60,7 +62,7 @@ async def branch(
     """Continue in a copy of the conversation."""
     if await _current(state) is None:
         return _unchanged(state, "branch", "there is nothing to branch from")
-    head = await state.locate(refresh=True)
+    head = await state.locate()
     child = await state.context.store.branch(
         head.session_id, title=title, session_key=state.key, answer=answer
     )
@@ -76,26 +78,30 @@ async def branch_to(state: SessionState, other_key: str, title: str | None) -> S
     """Point another key at a copy of the conversation; this one stays as it is."""
     if await _current(state) is None:
         return _unchanged(state, "branch", "there is nothing to branch from")
-    store, head = state.context.store, await state.locate(refresh=True)
-    before = await store.get_route(other_key)
+    store, head = state.context.store, await state.locate()
+    before = await store.route_head(other_key)
     child = await store.branch(head.session_id, title=title, session_key=other_key)
     return SessionChange(
         session_key=other_key,
         reason="branch",
-        old_session_id=None if before is None else before.session_id,
+        old_session_id=None if before is None else before[1].session_id,
         session_id=child,
     )
 
 
 async def close(state: SessionState, reason: str) -> SessionChange:
     """End the current session; the next message starts a new one."""
+    await state.refresh()
     ended = await state.context.store.close_session(state.key, reason=reason)
     state.forget()
+    new = await _current(state)
+    if ended is not None and new is not None:
+        state.context.bus.publish(state.key, None, SessionMoved(ended, new, "session_close"))
     return SessionChange(
         session_key=state.key,
         reason="close",
         old_session_id=ended,
-        session_id=await _current(state),
+        session_id=new,
         changed=ended is not None,
         detail=None if ended is not None else "there is no session to end",
     )
@@ -105,7 +111,7 @@ async def undo(state: SessionState, exchanges: int) -> SessionChange:
     """Take back the last user messages and their replies."""
     if await _current(state) is None:
         return _unchanged(state, "undo", "there is nothing to take back")
-    head = await state.locate(refresh=True)
+    head = await state.locate()
     transcript = await state.context.store.load(head.session_id)
     questions = [row.id for row in transcript.messages if is_question(row)]
     removed = 0
@@ -146,8 +152,8 @@ async def post(state: SessionState, text: str, source: Source | None) -> StoredM
     state.moved(posted.epoch, posted.head)
     event = MessagePosted(posted.head.session_id, posted.message)
     state.context.bus.publish(state.key, None, event)
-    if state.pending_title:
-        await try_pending_title(state)
+    if posted.title is not None:
+        publish_title(state, posted.head.session_id, posted.title)
     return posted.message
 
 
@@ -186,9 +192,8 @@ async def compress(
 
 
 async def _current(state: SessionState) -> str | None:
-    """Return the current session; None if the key has no route yet."""
-    if state.head is None:
-        await state.refresh()
+    """Return the current session from the store; None if the key has no route yet."""
+    await state.refresh()
     return state.session_id
 
 
@@ -224,49 +229,14 @@ def _moved(
 # Titles do not wait for a running turn.
 
 
-async def get_title(state: SessionState) -> Title:
-    """Return the title. A pending one is applied first, if the session has a row by now."""
-    store = state.context.store
-    route = await store.get_route(state.key)
-    if route is None:
-        return Title(None)
-    session = await store.get_session(route.session_id)
-    if session is None:
-        return Title(route.pending_title, pending=route.pending_title is not None)
-    if route.pending_title is None:
-        return Title(session.title)
-    return Title(await apply_title(state) or session.title)
+async def set_title(state: SessionState, title: str) -> Title:
+    """Set the title; it is pending until the session has a row. Returns it as it is stored."""
+    session_id, stored = await state.context.store.set_title(state.key, title)
+    if stored.text is not None and not stored.pending:
+        publish_title(state, session_id, stored.text)
+    return stored
 
 
-async def apply_title(state: SessionState) -> str | None:
-    """Give the session its pending title; a title that is refused is dropped."""
-    applied = await state.context.store.apply_pending_title(state.key)
-    state.pending_title = False
-    if applied is not None:
-        changed = TitleChanged(state.session_id or "", applied)
-        state.context.bus.publish(state.key, None, changed)
-    return applied
-
-
-async def try_pending_title(state: SessionState) -> None:
-    """Give the session its pending title after a turn, which must not fail because of it."""
-    try:
-        await apply_title(state)
-    except (HermesError, RuntimeError) as error:
-        log.warning("the title of %s is still pending: %s", state.key, loggable(error))
-
-
-async def set_title(state: SessionState, title: str) -> None:
-    """Set the title of the current session; it is pending until the session has a row."""
-    store = state.context.store
-    route = await store.get_route(state.key)
-    if route is None or not await store.set_session_title(route.session_id, title):
-        await store.set_pending_title(state.key, title)
-        state.pending_title = True
-        return
-    if route.pending_title is not None:
-        await store.set_pending_title(state.key, None)
-        state.pending_title = False
-    session = await store.get_session(route.session_id)
-    if session is not None and session.title is not None:
-        state.context.bus.publish(state.key, None, TitleChanged(session.id, session.title))
+def publish_title(state: SessionState, session_id: str, title: str) -> None:
+    """Tell subscribers that a session has a new title."""
+    state.context.bus.publish(state.key, None, TitleChanged(session_id, title))

@@ -6,6 +6,7 @@ from hermes.actors.compression.types import PastAttempt
 from hermes.actors.context import RuntimeContext
 from hermes.actors.session.agent_cache import AgentCache, CachedTranscript
 from hermes.errors import StoreError
+from hermes.events import SessionMoved
 from hermes.messages import Head, Route
 from hermes.session_keys import background_origin
 
@@ -15,7 +16,7 @@ class SessionState:
 
     __slots__ = (
         "cache", "context", "epoch", "head", "in_background", "key", "last_attempt", "notice",
-        "pending_title", "settings", "titled",
+        "settings", "titled",
     )  # fmt: skip
 
     def __init__(self, key: str, context: RuntimeContext) -> None:
@@ -26,7 +27,6 @@ class SessionState:
         self.cache: AgentCache = AgentCache(context)
         self.head: Head | None = None
         self.epoch: int = 0
-        self.pending_title: bool = False
         self.notice: str | None = None
         self.settings: str | None = None
         """The `ConversationSettings` as JSON; None if there are none."""
@@ -49,11 +49,20 @@ class SessionState:
         return self.head
 
     async def refresh(self) -> None:
-        """Read the route from the store, if there is one."""
+        """Read the route from the store; it moves if another process compressed its session."""
         found = await self.context.store.route_head(self.key)
+        if found is not None and found[0].session_id != found[1].session_id:
+            found = await self._follow(found[0].session_id)
         if found is not None:
             route, head = found
             self.learn(route.epoch, head, route)
+
+    async def _follow(self, old: str) -> tuple[Route, Head] | None:
+        found = await self.context.store.follow_route(self.key)
+        if found is not None:
+            moved = SessionMoved(old, found[1].session_id, "compression")
+            self.context.bus.publish(self.key, None, moved)
+        return found
 
     async def load(self) -> CachedTranscript:
         """Return the transcript of the current session, from the cache if it is up to date."""
@@ -77,6 +86,5 @@ class SessionState:
         elif (epoch, head.session_id) == (self.epoch, self.head.session_id):
             self.head = head if head.revision > self.head.revision else self.head
         if route is not None and route.epoch == self.epoch:
-            self.pending_title = route.pending_title is not None
             self.notice = route.notice
             self.settings = route.settings

@@ -111,8 +111,7 @@ class TurnRunner:
         self._stopped = False
         self.turn: RunningTurn | None = None
         """The running turn; None between turns, and while one is being committed."""
-        self.latest: RunningTurn | None = None
-        """The running turn, or the last one."""
+        self.latest: RunningTurn | None = None  # the same, and after its end
 
     def interrupt(self) -> bool:
         """Stop the running turn at its next checkpoint; False if none is running."""
@@ -202,10 +201,9 @@ class TurnRunner:
         agent, attempt.build_reason = await state.cache.get(spec, head)
         state.cache.begin(head)
         attempt.result = TurnResult(interrupted=True)
-        ids, metadata = tuple([row.inbox_id for row in turn.rows]), metadata_of(turn.rows)
-        about = (turn.turn_id, head.session_id, attempt.build_reason, ids)
         waited = max(0.0, state.context.wall() - turn.rows[0].accepted_at)
-        turn.started = TurnStarted(*about, waited, metadata)
+        about = (tuple([row.inbox_id for row in turn.rows]), waited, metadata_of(turn.rows))
+        turn.started = TurnStarted(turn.turn_id, head.session_id, attempt.build_reason, *about)
         state.context.bus.publish(state.key, turn.turn_id, turn.started)
         with within(turn.context):
             result = as_result(await agent.run(turn))
@@ -366,10 +364,10 @@ class TurnRunner:
     async def _after_commit(
         self, turn: RunningTurn, done: Committed, commit: TurnCommit, reply: Reply
     ) -> None:
-        """Apply a pending title, compress, generate a title. None of it can undo the turn."""
+        """Publish a new title, compress, generate a title. None of it can undo the turn."""
         state = self._state
-        if state.pending_title:
-            await operations.try_pending_title(state)
+        if done.title is not None:
+            operations.publish_title(state, done.head.session_id, done.title)
         if commit.usage:
             await compression.after_turn(state, done.head.session_id, commit.usage[-1], turn)
         titler = state.context.auto_titler

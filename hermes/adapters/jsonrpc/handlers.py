@@ -29,10 +29,11 @@ from hermes.adapters.jsonrpc.frames import (
     TITLE_REFUSED,
     Refused,
 )
-from hermes.adapters.jsonrpc.handles import PLATFORM, Handle, Handles, is_own_key
+from hermes.adapters.jsonrpc.handles import PLATFORM, Handle, Handles, is_own_key, submitting
 from hermes.adapters.jsonrpc.notifications import Notifier
 from hermes.adapters.jsonrpc.send_buffer import SendBuffer
-from hermes.messages import Inbound, Receipt, Session, StoredMessage, WhenBusy
+from hermes.errors import AmbiguousTitle
+from hermes.messages import Inbound, Receipt, Session, SessionMatch, StoredMessage, WhenBusy
 
 END_REASON = "rpc_close"
 
@@ -76,6 +77,7 @@ class Handlers:
         handle = self._handles.get(params.session_id) or await self._bind(target)
         if handle.closing:
             raise Refused(NOT_NOW, "The session is being closed.")
+        await self._match(handle)
         while True:  # until no answer ended in the meantime: it would be in neither of the two
             count = handle.answer_count
             rows = await self._conversation(handle).history()
@@ -96,9 +98,7 @@ class Handlers:
     async def _bind(self, target: str) -> Handle:
         """Return the handle for a stored conversation, creating one if necessary."""
         async with self._binding:  # otherwise two calls could bind two keys to one conversation
-            found = await self._runtime.admin.find(target)
-            if found is None:
-                raise Refused(NOT_FOUND)
+            found = await self._find(target)
             key = next(filter(is_own_key, found.session_keys), None)
             handle = None if key is None else self._handles.find(key)
             if handle is not None:
@@ -108,8 +108,18 @@ class Handlers:
             ended = found.session is not None and found.session.ended_at is not None
             if key is None or ended:
                 with self._remove_on_failure(handle):
-                    await self._conversation(handle).switch(found.session_id)
+                    await self._runtime.admin.switch(handle.session_key, found.session_id)
             return handle
+
+    async def _find(self, target: str, *, by_id: bool = False) -> SessionMatch:
+        """Return the stored conversation with this id, or also with this id prefix or title."""
+        try:
+            found = await self._runtime.admin.find(target)
+        except AmbiguousTitle as error:
+            raise Refused(NOT_FOUND, f"{error}.") from None
+        if found is None or (by_id and target not in found.lineage):
+            raise Refused(NOT_FOUND)
+        return found
 
     @contextmanager
     def _remove_on_failure(self, handle: Handle) -> Iterator[None]:
@@ -144,17 +154,23 @@ class Handlers:
 
     async def _session(self, handle: Handle) -> Session | None:
         """Return the stored session of a handle; None before the first message."""
-        found = (
-            None if handle.stored_id is None else await self._runtime.admin.find(handle.stored_id)
-        )
+        found = await self._match(handle)
         return None if found is None else found.session
+
+    async def _match(self, handle: Handle) -> SessionMatch | None:
+        """Return the stored conversation of a handle, which may be in another session by now."""
+        stored_id = handle.stored_id
+        found = None if stored_id is None else await self._runtime.admin.find(stored_id)
+        if found is not None and handle.stored_id == stored_id:
+            self.notifier.moved_to(handle, found.session_id, "compression")
+        return found
 
     async def delete(self, params: t.DeleteParams) -> t.DeleteResult:
         """Delete a stored conversation, including its messages before compressions."""
         if not params.session_id:
             raise Refused(NO_ID)
-        found = await self._runtime.admin.find(params.session_id)
-        if found is None or found.session is None or params.session_id not in found.lineage:
+        found = await self._find(params.session_id, by_id=True)
+        if found.session is None:
             raise Refused(NOT_FOUND)
         open_ids = {handle.stored_id for handle in self._handles}
         if open_ids.intersection(found.lineage):
@@ -225,7 +241,7 @@ class Handlers:
             handle.session_key, unique_id, text, handle.source,
             command=parse(text) is not None, when_busy=busy,
         )  # fmt: skip
-        with _submitting(handle):
+        with submitting(handle):
             try:
                 receipt = await self._runtime.submit(inbound)
             except ValueError as error:
@@ -262,35 +278,34 @@ class Handlers:
         handle = self._handles.require(params.session_id)
         if params.title is not None:
             return await self._set_title(handle, params.title)
-        title = await self._conversation(handle).title()
-        return t.TitleResult(title.text, title.pending, handle.stored_id)
+        return await self._title(handle)
 
     async def _set_title(self, handle: Handle, title: str) -> t.TitleResult:
         if not title.strip():
             raise Refused(NO_TITLE)
         try:
             await self._conversation(handle).set_title(title)
-            new = await self._conversation(handle).title()
         except ValueError as error:
             raise Refused(TITLE_REFUSED, f"{error}.") from None
-        return t.TitleResult(new.text, new.pending, handle.stored_id)
+        return await self._title(handle)
+
+    async def _title(self, handle: Handle) -> t.TitleResult:
+        await self._match(handle)
+        title = await self._conversation(handle).title()
+        return t.TitleResult(title.text, title.pending, handle.stored_id)
 
     async def history(self, params: t.HistoryParams) -> t.HistoryResult:
         """Return the last messages of a session, or those before a given one, as stored."""
         if params.stored_session_id is not None:
-            found = await self._runtime.admin.find(params.stored_session_id)
-            if found is None or params.stored_session_id not in found.lineage:
-                raise Refused(NOT_FOUND)
+            stored = await self._find(params.stored_session_id, by_id=True)
             rows = await self._runtime.admin.messages(params.stored_session_id)
-            index = found.lineage.index(params.stored_session_id)
-            parent = found.lineage[index - 1] if index else None
+            index = stored.lineage.index(params.stored_session_id)
+            parent = stored.lineage[index - 1] if index else None
             messages = _rows(rows, params.limit, params.before)
             return t.HistoryResult(params.stored_session_id, parent, len(rows), messages)
         handle = self._handles.require(params.session_id)
         rows = await self._conversation(handle).history()
-        found = (
-            None if handle.stored_id is None else await self._runtime.admin.find(handle.stored_id)
-        )
+        found = await self._match(handle)
         lineage = () if found is None else found.lineage
         parent = lineage[-2] if len(lineage) > 1 else None
         messages = _rows(rows, params.limit, params.before)
@@ -358,18 +373,6 @@ class Handlers:
         """Wait until every accepted message is answered."""
         while any(handle.pending for handle in self._handles):
             await self.notifier.wait_answer()
-
-
-@contextmanager
-def _submitting(handle: Handle) -> Iterator[None]:
-    """Record what is answered in the meantime: an answer may come before its receipt."""
-    handle.submitting += 1
-    try:
-        yield
-    finally:
-        handle.submitting -= 1
-        if not handle.submitting:
-            handle.answered.clear()
 
 
 def _rows(rows: Sequence[StoredMessage], limit: int, before: int | None = None) -> list[t.Row]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import attrs
 
@@ -38,6 +39,18 @@ class Handle:
     """Inbox ids that were answered during these submissions, perhaps before their receipt."""
     answer_count: int = 0
     closing: bool = False
+
+
+@contextmanager
+def submitting(handle: Handle) -> Iterator[None]:
+    """Record what is answered in the meantime: an answer may come before its receipt."""
+    handle.submitting += 1
+    try:
+        yield
+    finally:
+        handle.submitting -= 1
+        if not handle.submitting:
+            handle.answered.clear()
 
 
 class Handles:

@@ -114,7 +114,7 @@ class Notifier:
                 self._buffer.send_event("message.start", handle.id, start)
             case TurnEnded(reply, inbox_ids):
                 self._end_turn(handle, reply, inbox_ids)
-            case SessionMoved(_, new, reason):
+            case SessionMoved(_, new, reason) if not handle.closing:
                 self.moved_to(handle, new, reason)
             case _:
                 self._send_other(handle, event)

@@ -39,8 +39,7 @@ from hermes.store.cli.output import (
     print_json,
     progress_bar,
 )
-from hermes.store.cli.show import report_unknown_session
-from hermes.store.conversations import routes
+from hermes.store.cli.show import report_unknown_session, resolve
 from hermes.store.import_hermes_agent.importer import Report, import_home
 from hermes.store.import_hermes_agent.report import ImportNotes, Note
 from hermes.store.import_hermes_agent.source import open_home
@@ -61,7 +60,7 @@ def export(options: Namespace) -> int:
         if options.all:
             ids = store.snapshot(cleanup.session_ids)
         for name in options.sessions:
-            resolved = store.snapshot(lambda tx, name=name: routes.resolve_session(tx, name))
+            resolved = resolve(store, name, options.key)
             if resolved is None:
                 return report_unknown_session(name)
             ids += [resolved] if resolved not in ids else []
@@ -270,7 +269,7 @@ def prune(options: Namespace) -> int:
 def archive(options: Namespace) -> int:
     """Hide a conversation from lists, or list it again."""
     with open_current(existing_path(options)) as store:
-        session_id = store.snapshot(lambda tx: routes.resolve_session(tx, options.session))
+        session_id = resolve(store, options.session, options.key)
         if session_id is None:
             return report_unknown_session(options.session)
         (store.unarchive_session if options.undo else store.archive_session)(session_id)

@@ -13,7 +13,8 @@ from hermes.messages import SearchHit, Session, StoredMessage
 from hermes.sanitize import one_line, sanitize
 from hermes.store.cli.opening import existing_path, open_current
 from hermes.store.cli.output import Printer, format_time, print_json
-from hermes.store.conversations import routes
+from hermes.store.conversations import titles
+from hermes.store.sync_store import SessionStore
 
 
 def list_(options: Namespace) -> int:
@@ -71,7 +72,7 @@ def _session_fields(session: Session) -> dict[str, object]:
 def show(options: Namespace) -> int:
     """Print the transcript of a conversation."""
     with open_current(existing_path(options)) as store:
-        resolved = store.snapshot(lambda tx: routes.resolve_session(tx, options.session))
+        resolved = resolve(store, options.session, options.key)
         if resolved is None:
             return report_unknown_session(options.session)
         ids = store.get_compression_lineage(resolved) if options.all else [resolved]
@@ -84,6 +85,11 @@ def show(options: Namespace) -> int:
                 live = {row.id for row in store.get_messages(session_id)}
             (_show_json if options.json else _show)(session, rows, live)
     return 0
+
+
+def resolve(store: SessionStore, name: str, session_key: str | None) -> str | None:
+    """Return the session with this id, title or unique prefix of an id, of one key or of all."""
+    return store.snapshot(lambda tx: titles.resolve_session(tx, name, session_key=session_key))
 
 
 def report_unknown_session(name: str) -> int:

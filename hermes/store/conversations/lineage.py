@@ -1,7 +1,9 @@
-"""Lineages: sessions and the compression children that continue them.
+"""Lineages: sessions and the compression children that continue them; and whose they are.
 
 A parent is older than its child (a CHECK) and has at most one compression child (a unique index),
 so a lineage is a finite chain. Its last session is the tip.
+
+A session belongs to the session_key in its row, and to the keys with which it is shared.
 """
 
 from __future__ import annotations
@@ -26,6 +28,14 @@ WITH RECURSIVE line (no, id, parent_no, kind, depth) AS (
 )
 SELECT id FROM line ORDER BY depth DESC
 """
+
+
+BELONGS = (
+    "s.no IN (WITH k (session_key) AS (VALUES (?)) "
+    "SELECT no FROM sessions JOIN k USING (session_key) "
+    "UNION ALL SELECT session_no FROM shared_sessions JOIN k USING (session_key))"
+)
+"""Condition on `sessions s`, with the session_key as its only value."""
 
 
 def compression_child(tx: Transaction, no: int) -> tuple[int, str, str | None] | None:
@@ -54,16 +64,67 @@ def get_conversation_root(tx: Transaction, session_id: str) -> str:
     return session_id if row is None else str(row[0])
 
 
-def resolve_session_id(tx: Transaction, prefix: str) -> str | None:
-    """Return the session with this id, or the only one whose id begins with `prefix`."""
-    if (row := tx.one("SELECT id FROM sessions WHERE id = ?", prefix)) is not None:
-        return str(row[0])
+def resolve_session_id(
+    tx: Transaction, prefix: str, *, session_key: str | None = None
+) -> str | None:
+    """Return the session with this id, or the only one whose id begins with `prefix`.
+
+    With `session_key`, only sessions that belong to the key are found.
+    """
+    return with_id(tx, prefix, session_key) or with_prefix(tx, prefix, session_key)
+
+
+def with_id(tx: Transaction, session_id: str, session_key: str | None) -> str | None:
+    """Return the id if this session exists and belongs to the key."""
+    belongs, values = only(session_key)
+    row = tx.one(f"SELECT s.id FROM sessions s WHERE s.id = ?{belongs}", session_id, *values)
+    return None if row is None else str(row[0])
+
+
+def with_prefix(tx: Transaction, prefix: str, session_key: str | None) -> str | None:
+    """Return the only session of the key whose id begins with `prefix`."""
     if not prefix:
         return None
+    belongs, values = only(session_key)
     # Ids are sorted by code point, so the ids with this prefix form one range.
     rows = tx.all(
-        "SELECT id FROM sessions WHERE id > ? AND id < ? ORDER BY id LIMIT 2",
+        f"SELECT s.id FROM sessions s WHERE s.id > ? AND s.id < ?{belongs} ORDER BY s.id LIMIT 2",
         prefix,
         prefix + chr(0x10FFFF),
+        *values,
     )
     return str(rows[0][0]) if len(rows) == 1 else None
+
+
+def only(session_key: str | None) -> tuple[str, tuple[str, ...]]:
+    """Return the rest of a WHERE clause for the sessions of a key, and its values.
+
+    Without a key, it selects all sessions.
+    """
+    return ("", ()) if session_key is None else (f" AND {BELONGS}", (session_key,))
+
+
+def share(tx: Transaction, session_key: str, session_id: str) -> None:
+    """Make a conversation belong to a key too. The key can then find it and switch to it."""
+    for each in get_compression_lineage(tx, session_id):
+        tx.run(
+            "INSERT OR IGNORE INTO shared_sessions (session_key, session_no) "
+            "SELECT ?1, no FROM sessions WHERE id = ?2 AND session_key IS NOT ?1",
+            session_key,
+            each,
+        )
+
+
+def inherit_keys(tx: Transaction, child_no: int) -> None:
+    """Make a new compression child belong to the keys of its parent."""
+    tx.run(
+        "UPDATE sessions AS s SET session_key = coalesce(s.session_key, p.session_key) "
+        "FROM sessions p WHERE s.no = ? AND p.no = s.parent_no",
+        child_no,
+    )
+    tx.run(
+        "INSERT OR IGNORE INTO shared_sessions (session_key, session_no) "
+        "SELECT x.session_key, s.no FROM sessions s JOIN shared_sessions x "
+        "ON x.session_no = s.parent_no WHERE s.no = ?",
+        child_no,
+    )

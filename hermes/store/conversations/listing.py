@@ -1,9 +1,16 @@
-"""The list of conversations, one entry each however often it was compressed; and their pages."""
+"""Find and list conversations, one entry each however often it was compressed; and their pages."""
 
 from __future__ import annotations
 
-from hermes.messages import InboxRow, Session, SessionSummary, StoredMessage, WaitingMessage
-from hermes.store.conversations import codec, inbox, lineage as lineages, routes, sessions
+from hermes.messages import (
+    InboxRow,
+    Session,
+    SessionMatch,
+    SessionSummary,
+    StoredMessage,
+    WaitingMessage,
+)
+from hermes.store.conversations import codec, inbox, lineage as lineages, routes, sessions, titles
 from hermes.store.transaction import Transaction, Value
 
 PREVIEW = 60
@@ -36,14 +43,15 @@ def list_sessions(  # noqa: PLR0913 - the filters of a list
     """Return conversations, sorted by last activity or by start, the latest first.
 
     A compressed conversation is listed once, with its latest session. All filters must match;
-    `title_contains` ignores case. Sessions of subagents and archived conversations are left out
-    unless they are asked for. Raises `ValueError` for an unknown `order`.
+    `session_key` finds all sessions that belong to the key, and `title_contains` ignores case.
+    Sessions of subagents and archived conversations are left out unless they are asked for. Raises
+    `ValueError` for an unknown `order`.
     """
     if order not in _ORDERS:
         raise ValueError(f"order is 'last_active' or 'started_at', not {order!r}")
     filters: dict[str, Value] = {
         "s.source = ?": source,
-        "s.session_key = ?": session_key,
+        lineages.BELONGS: session_key,
         "s.user_id = ?": user_id,
         "instr(lower(s.title), lower(?)) > 0": title_contains,
         "(s.ended_at IS NOT NULL) = ?": None if ended is None else int(ended),
@@ -63,6 +71,24 @@ def list_sessions(  # noqa: PLR0913 - the filters of a list
         offset,
     )
     return [_summary(tx, sessions.from_row(row)) for row in found]
+
+
+def find(tx: Transaction, target: str, *, session_key: str | None = None) -> SessionMatch | None:
+    """Return the conversation with this session id, title or unique prefix of an id.
+
+    With `session_key`, only conversations that belong to the key are found. A session that has no
+    row yet is found by its full id only. Raises `AmbiguousTitle` if several sessions have the
+    title.
+    """
+    session_id = titles.resolve_session(tx, target, session_key=session_key)
+    ids = [target] if session_id is None else lineages.get_compression_lineage(tx, session_id)
+    keys = [row[0] for row in tx.all(
+        "SELECT session_key FROM routes WHERE session_id IN (SELECT value FROM json_each(?)) "
+        "ORDER BY 1", codec.encode_json(ids),
+    )]  # fmt: skip
+    if session_id is None and not (keys if session_key is None else session_key in keys):
+        return None
+    return SessionMatch(sessions.get_session(tx, ids[-1]), tuple(ids), tuple(keys))
 
 
 def _summary(tx: Transaction, session: Session) -> SessionSummary:

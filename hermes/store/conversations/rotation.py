@@ -145,22 +145,24 @@ def branch(
 ) -> str:
     """Copy the live transcript into a new session, and return its id.
 
-    With `session_key`, the route moves to the new session. `answer` closes the inbox rows of the
-    command in the same transaction.
+    With `session_key`, the copy belongs to that key, and its route moves there. Without a title,
+    the copy gets the title of the original with the next number. `answer` closes the inbox rows of
+    the command in the same transaction. Raises `ValueError` if the title is too long, or if another
+    session of the key has it.
     """
     parent_no = sessions.require(tx, session_id)
     parent = sessions.get_session(tx, session_id)
     assert parent is not None
+    name, key = titles.sanitize_title(title), session_key or parent.session_key
     fields = _inherited(parent)
-    fields["session_key"] = session_key or parent.session_key
+    fields["session_key"] = key
     child_id = sessions.create_session(
         tx, None, parent.source, parent_session_id=session_id, kind="branch", **fields
     )
     messages.copy_messages(tx, parent_no, child_id)
-    base = titles.sanitize_title(title) or parent.title
-    if base is not None:
-        unused = titles.unused_title(tx, base)
-        tx.run("UPDATE sessions SET title = ? WHERE id = ?", unused, child_id)
+    if name is None and parent.title is not None:
+        name = titles.unused_title(tx, parent.title, parent.session_key, key)
+    titles.set_session_title(tx, child_id, name)
     if session_key is not None:
         routes.switch(tx, session_key, child_id)
     inbox.close(tx, answer, child_id)

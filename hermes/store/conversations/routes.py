@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 
 from hermes.errors import UnknownSession
-from hermes.messages import ExpiryPolicy, Head, InboxReply, JsonObject, Route, SessionMatch, Source
+from hermes.messages import ExpiryPolicy, Head, InboxReply, JsonObject, Route, Source, Title
 from hermes.store.conversations import boundaries, inbox, lineage, sessions, titles
 from hermes.store.transaction import Transaction
 
@@ -144,11 +144,12 @@ def new_session(  # noqa: PLR0913
 
     The row of the new session is created with its first message; until then `title` is stored as
     the pending title of the route. `metadata` is passed to the hooks; by default it is that of the
-    command which `answer` answers.
+    command which `answer` answers. Raises `ValueError` if the title is too long, or if a session of
+    the key has it.
     """
     if answer is not None:
         metadata = metadata or answer.metadata
-    pending = titles.sanitize_title(title)
+    pending = titles.sanitize_unused(tx, title, session_key)
     route = _current_route(tx, session_key)
     old = None if route is None else route.session_id
     name = platform or ("embedded" if route is None else route.platform)
@@ -216,18 +217,31 @@ def finalize(tx: Transaction, session_key: str, *, reason: str = "shutdown") -> 
 
 
 def switch(
-    tx: Transaction, session_key: str, target: str, *, answer: InboxReply | None = None
+    tx: Transaction,
+    session_key: str,
+    target: str,
+    *,
+    any_key: bool = False,
+    answer: InboxReply | None = None,
 ) -> Route:
-    """Move a key to another session, given by id, title or unique prefix of an id.
+    """Move a key to another of its sessions, given by id, title or unique prefix of an id.
 
     The route moves to the tip of that session's lineage, which is reopened if it has ended. The
-    session left behind is neither ended nor finalized. Raises `UnknownSession`.
+    session left behind is neither ended nor finalized. With `any_key`, which is for operators, the
+    session may belong to another key; from then on it belongs to this key too.
+
+    Raises `UnknownSession`. With `any_key`, raises `AmbiguousTitle` if several sessions of other
+    keys have the title.
     """
-    session_id = resolve_session(tx, target)
+    session_id = titles.resolve_session(tx, target, session_key=session_key)
+    if session_id is None and any_key:
+        session_id = titles.resolve_session(tx, target)
     if session_id is None:
         raise UnknownSession(f"there is no session {target!r}")
     tip = lineage.get_compression_tip(tx, session_id)
-    route = get_route(tx, session_key)
+    if any_key:
+        lineage.share(tx, session_key, tip)
+    route = _current_route(tx, session_key)
     sessions.reopen_session(tx, tip)
     if route is None or route.session_id != tip:
         assign_session(tx, session_key, tip)
@@ -251,28 +265,6 @@ def switch(
     )
     inbox.close(tx, answer, tip)
     return ensure_route(tx, session_key)
-
-
-def find(tx: Transaction, target: str) -> SessionMatch | None:
-    """Return the conversation with this session id, title or unique prefix of an id.
-
-    A session that has no row yet is found by its full id only.
-    """
-    session_id = resolve_session(tx, target)
-    ids = [target] if session_id is None else lineage.get_compression_lineage(tx, session_id)
-    rows = tx.all("SELECT session_key FROM routes WHERE session_id = ? ORDER BY 1", ids[-1])
-    keys = tuple(row[0] for row in rows)
-    if session_id is None and not keys:
-        return None
-    return SessionMatch(sessions.get_session(tx, ids[-1]), tuple(ids), keys)
-
-
-def resolve_session(tx: Transaction, target: str) -> str | None:
-    """Return the session id for an exact id, else a title, else a unique prefix of an id."""
-    if sessions.number(tx, target) is not None:
-        return target
-    by_title = titles.resolve_session_by_title(tx, target)
-    return by_title or lineage.resolve_session_id(tx, target)
 
 
 def overdue(tx: Transaction, limit: int = 100) -> list[tuple[str, int]]:
@@ -341,38 +333,47 @@ def record_turn(tx: Transaction, session_key: str, policy: ExpiryPolicy | None) 
     tx.run(update, tx.now, expires_at, session_key)
 
 
+def set_title(tx: Transaction, session_key: str, title: str | None) -> tuple[str, Title]:
+    """Set or clear the title of a conversation. Return its session, and the title as stored.
+
+    The title is pending until the session has a row. Raises `ValueError` if it is too long, or if
+    another conversation of the key has it.
+    """
+    tip = lineage.get_compression_tip(tx, ensure_route(tx, session_key).session_id)
+    stored = titles.set_session_title(tx, tip, title)
+    set_pending_title(tx, session_key, None if stored else title)
+    return tip, titles.get_title(tx, session_key)
+
+
 def set_pending_title(tx: Transaction, session_key: str, title: str | None) -> None:
-    """Store a title to apply once the session has a row; None clears it."""
-    pending = titles.sanitize_title(title)
+    """Store a title to apply once the session has a row; None clears it.
+
+    Raises `ValueError` if it is too long, or if a session of the key has it.
+    """
+    pending = titles.sanitize_unused(tx, title, session_key)
     ensure_route(tx, session_key)
     tx.run("UPDATE routes SET pending_title = ? WHERE session_key = ?", pending, session_key)
 
 
-def apply_pending_title(tx: Transaction, session_key: str) -> str | None:
-    """Apply the pending title to the current session, and return it.
-
-    Returns None if there is none, if the session has no row yet, or if the title was refused; a
-    refused title is dropped.
-    """
-    route = get_route(tx, session_key)
-    if route is None or route.pending_title is None:
-        return None
-    tip = lineage.get_compression_tip(tx, route.session_id)
-    try:
-        applied = titles.set_session_title(tx, tip, route.pending_title)
-    except ValueError:
-        set_pending_title(tx, session_key, None)
-        return None
-    if not applied:
-        return None
-    set_pending_title(tx, session_key, None)
-    return route.pending_title
-
-
 def route_head(tx: Transaction, session_key: str) -> tuple[Route, Head] | None:
-    """Return the route of a key and the head of its session, or None."""
+    """Return the route of a key, and the head of the tip of its session; None without a route.
+
+    If another process has compressed the session, the head names another session than the route.
+    `follow_route` then moves the route.
+    """
     found = current(tx, session_key)
-    return None if found is None else found[:2]
+    if found is None:
+        return None
+    route, head, end_reason = found
+    if end_reason is not None:
+        head = sessions.head(tx, lineage.get_compression_tip(tx, route.session_id))
+    return route, head
+
+
+def follow_route(tx: Transaction, session_key: str) -> tuple[Route, Head] | None:
+    """Move the route of a key to the tip of its session. Return the route, and the tip's head."""
+    _current_route(tx, session_key)
+    return route_head(tx, session_key)
 
 
 def next_expiry(policy: ExpiryPolicy, active_at: float) -> float | None:

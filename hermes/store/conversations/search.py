@@ -10,7 +10,7 @@ import apsw
 import msgspec
 
 from hermes.messages import SUMMARY, SearchHit
-from hermes.store.conversations import codec
+from hermes.store.conversations import codec, lineage
 from hermes.store.transaction import Row, Transaction, Work
 
 STEP = 1000
@@ -224,6 +224,7 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
     """Return messages that match, best first, each with a snippet and its neighbours.
 
     Live messages are searched, and those that hermes-agent had compacted before they were imported.
+    With `session_key`, the messages of all sessions that belong to the key are searched.
     Summaries of a compression are stored with the role "user", but `role="user"` excludes them.
     """
     expression = to_fts(query)
@@ -232,7 +233,7 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
     filters = {
         "s.source = ?": source,
         "m.role = ?": role,
-        "s.session_key = ?": session_key,
+        lineage.BELONGS: session_key,
         "m.created_at >= ?": after,
         "m.created_at < ?": before,
     }

@@ -6,7 +6,7 @@ import msgspec
 
 from hermes.errors import HasContinuation, StoreError, UnknownSession
 from hermes.messages import Head, JsonObject, Session, SessionKind
-from hermes.store.conversations import lineage
+from hermes.store.conversations import lineage, titles
 from hermes.store.transaction import Row, Transaction
 from hermes.transcript.validate import check_depth
 
@@ -29,10 +29,6 @@ INHERIT_MARKS = (
     "FROM sessions p WHERE s.no = ? AND p.no = s.parent_no"
 )
 """SQL: a compression child belongs to a subagent, or is archived, if its parent is."""
-_BELONGS = (
-    "SELECT 1 FROM sessions s WHERE s.no = ?1 AND (s.session_key = ?2 OR EXISTS "
-    "(SELECT 1 FROM shared_sessions x WHERE x.session_no = s.no AND x.session_key = ?2))"
-)
 SELECT = (
     f"SELECT {_COLUMNS} FROM sessions s LEFT JOIN sessions p ON p.no = s.parent_no "
     "LEFT JOIN session_texts x ON x.session_no = s.no "
@@ -188,6 +184,7 @@ def _insert(  # noqa: PLR0913, PLR0917
     no = tx.db.last_insert_rowid()
     if kind == "compression":
         tx.run(INHERIT_MARKS, no)
+        lineage.inherit_keys(tx, no)
     return no
 
 
@@ -205,6 +202,8 @@ def _fill_missing(
     fields: dict[str, str | None],
 ) -> None:
     given = {name: value for name, value in fields.items() if value is not None}
+    if fields["session_key"] is not None:
+        titles.move_title(tx, no, fields["session_key"])
     if given:
         sets = ", ".join(f"{name} = coalesce({name}, ?)" for name in given)
         tx.run(f"UPDATE sessions SET {sets} WHERE no = ?", *given.values(), no)
@@ -300,8 +299,7 @@ def unarchive_session(tx: Transaction, session_id: str, *, session_key: str | No
 def _set_archived(
     tx: Transaction, session_id: str, session_key: str | None, at: float | None
 ) -> None:
-    no = require(tx, session_id)
-    if session_key is not None and tx.one(_BELONGS, no, session_key) is None:
-        raise UnknownSession(f"{session_key} has no session {session_id!r}")
+    if lineage.with_id(tx, session_id, session_key) is None:
+        raise UnknownSession(f"there is no session {session_id!r}")
     for each in lineage.get_compression_lineage(tx, session_id):
         tx.run("UPDATE sessions SET archived_at = ? WHERE id = ?", at, each)

@@ -1,18 +1,30 @@
-"""Session titles: one line of at most 100 visible characters, unique in the file."""
+"""Session titles: one line of at most 100 visible characters, unique per session_key.
+
+Sessions without a key share one namespace. A title that a user asks for is refused if another
+conversation of the key has it. A title that Hermes makes gets a number instead.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from typing import TypeAlias
 
-from hermes.store.conversations import lineage, sessions
+from hermes.errors import AmbiguousTitle
+from hermes.messages import Title
+from hermes.store.conversations import lineage
 from hermes.store.transaction import Transaction
 
 MAX_LENGTH = 100
+MAX_LISTED = 10
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069"
     "\ufeff\ufff9-\ufffc\ud800-\udfff]"
 )
 _NUMBERED = re.compile(r"^(.*?) #(\d{1,9})$", re.DOTALL)
+_NAMESPACE = "coalesce(session_key, '')"
+Match: TypeAlias = tuple[str, str | None]
+"""The id and the session_key of a session with a title."""
 
 
 def sanitize_title(title: str | None) -> str | None:
@@ -30,15 +42,15 @@ def set_session_title(tx: Transaction, session_id: str, title: str | None) -> bo
     """Set or clear the title. Return False if the session does not exist.
 
     A title moves here from an earlier session of the same lineage. Raises `ValueError` if it
-    is too long, or if any other session has it.
+    is too long, or if another session of the same session_key has it.
     """
     clean = sanitize_title(title)
-    no = sessions.number(tx, session_id)
-    if no is None:
+    row = tx.one("SELECT session_key FROM sessions WHERE id = ?", session_id)
+    if row is None:
         return False
     if clean is not None:
-        _release_title(tx, session_id, clean)
-    return tx.run("UPDATE sessions SET title = ? WHERE no = ?", clean, no) == 1
+        _release_title(tx, session_id, clean, row[0])
+    return tx.run("UPDATE sessions SET title = ? WHERE id = ?", clean, session_id) == 1
 
 
 def set_auto_title_if_empty(tx: Transaction, session_id: str, title: str) -> bool:
@@ -47,54 +59,150 @@ def set_auto_title_if_empty(tx: Transaction, session_id: str, title: str) -> boo
     A title that is already in use gets a number.
     """
     tip = lineage.get_compression_tip(tx, session_id)
-    row = tx.one("SELECT title FROM sessions WHERE id = ?", tip)
+    row = tx.one("SELECT title, session_key FROM sessions WHERE id = ?", tip)
     clean = sanitize_title(title)
     if row is None or row[0] is not None or clean is None:
         return False
-    if tx.one("SELECT 1 FROM sessions WHERE title = ?", clean) is not None:
-        clean = unused_title(tx, clean)
-    return set_session_title(tx, tip, clean)
+    return set_session_title(tx, tip, unused_title(tx, clean, row[1]))
 
 
-def _release_title(tx: Transaction, session_id: str, title: str) -> None:
-    """Remove the title from an earlier session of the lineage; refuse it if another has it."""
-    row = tx.one(
-        "SELECT id, session_key FROM sessions WHERE title = ? AND id <> ?", title, session_id
+def get_title(tx: Transaction, session_key: str) -> Title:
+    """Return the title of a conversation; `pending` if it is not stored in the session yet."""
+    route = tx.one(
+        "SELECT session_id, pending_title FROM routes WHERE session_key = ?", session_key
     )
+    if route is None:
+        return Title(None)
+    if route[1] is not None:
+        return Title(route[1], pending=True)
+    tip = lineage.get_compression_tip(tx, route[0])
+    row = tx.one("SELECT title FROM sessions WHERE id = ?", tip)
+    return Title(None if row is None else row[0])
+
+
+def apply_pending_title(tx: Transaction, session_key: str) -> str | None:
+    """Apply the pending title to the current session, and return it as stored.
+
+    A title that is taken by now gets a number. Returns None if there is no pending title, or if
+    the session has no row yet.
+    """
+    route = tx.one(
+        "SELECT session_id, pending_title FROM routes WHERE session_key = ?", session_key
+    )
+    if route is None or route[1] is None:
+        return None
+    tip, title = lineage.get_compression_tip(tx, route[0]), str(route[1])
+    row = tx.one("SELECT session_key FROM sessions WHERE id = ?", tip)
     if row is None:
+        return None
+    try:
+        set_session_title(tx, tip, title)
+    except ValueError:
+        title = unused_title(tx, title, row[0])
+        set_session_title(tx, tip, title)
+    tx.run("UPDATE routes SET pending_title = NULL WHERE session_key = ?", session_key)
+    return title
+
+
+def sanitize_unused(tx: Transaction, title: str | None, session_key: str) -> str | None:
+    """Return the clean title of a new session. Raises `ValueError` if a session of the key has it.
+
+    Also raises `ValueError` if it is too long.
+    """
+    clean = sanitize_title(title)
+    if clean is not None and (holder := _holder(tx, clean, [session_key])) is not None:
+        raise _in_use(clean, holder)
+    return clean
+
+
+def _release_title(tx: Transaction, session_id: str, title: str, session_key: str | None) -> None:
+    """Remove the title from an earlier session of the lineage; refuse it if another has it."""
+    holder = _holder(tx, title, [session_key])
+    if holder in {None, session_id}:
         return
-    owner, owner_key = row
     ids = lineage.get_compression_lineage(tx, session_id)
-    if owner not in ids[: ids.index(session_id)]:
-        own_key = tx.one("SELECT session_key FROM sessions WHERE id = ?", session_id)
-        # Do not tell one user the id of another user's session.
-        by = f" by session {owner}" if own_key == (owner_key,) else ""
-        raise ValueError(f"Title '{title}' is already in use{by}")
-    tx.run("UPDATE sessions SET title = NULL WHERE id = ?", owner)
+    if holder not in ids[: ids.index(session_id)]:
+        raise _in_use(title, holder)
+    tx.run("UPDATE sessions SET title = NULL WHERE id = ?", holder)
 
 
-def get_next_title_in_lineage(tx: Transaction, title: str) -> str:
-    """Return `base` if it is unused, else `base #N` with N above every number in use."""
-    base = _base(title)
-    if tx.one("SELECT 1 FROM sessions WHERE title = ?", base) is None and not _numbers(tx, base):
-        return base
-    suffix = f" #{max([1, *_numbers(tx, base)]) + 1}"
-    return base[: MAX_LENGTH - len(suffix)].rstrip() + suffix
+def _in_use(title: str, holder: str | None) -> ValueError:
+    return ValueError(f"Title '{title}' is already in use by session {holder}")
 
 
-def resolve_session_by_title(tx: Transaction, title: str) -> str | None:
-    """Return the session with the highest number of this title, else with exactly this title."""
-    numbers = _numbers(tx, title)
-    exact = f"{title} #{max(numbers)}" if numbers else title
-    row = tx.one("SELECT id FROM sessions WHERE title = ?", exact)
-    return None if row is None else str(row[0])
+def get_next_title_in_lineage(
+    tx: Transaction, title: str, *, session_key: str | None = None
+) -> str:
+    """Return `base` if it is unused, else `base #N` with N above every number in use.
+
+    With `session_key`, only the titles of that key count.
+    """
+    return _next_title(tx, title, None if session_key is None else [session_key])
 
 
-def unused_title(tx: Transaction, title: str) -> str:
-    """Return the title with the next unused number, even if the base must be shortened."""
-    name = get_next_title_in_lineage(tx, title)
+def resolve_session_by_title(
+    tx: Transaction, title: str, *, session_key: str | None = None
+) -> str | None:
+    """Return the tip of the conversation with this title, else with the highest number of it.
+
+    With `session_key`, only sessions that belong to the key are found. Raises `AmbiguousTitle` if
+    sessions of several keys match.
+    """
+    found = _exact(tx, title, session_key) or _highest(tx, title, session_key)
+    if session_key is not None:
+        found = [each for each in found if each[1] == session_key] or found
+    if len(found) > 1:
+        raise AmbiguousTitle(_ambiguous(title, found))
+    return lineage.get_compression_tip(tx, found[0][0]) if found else None
+
+
+def resolve_session(tx: Transaction, target: str, *, session_key: str | None = None) -> str | None:
+    """Return the session with this id, else the tip of a title, else by a unique prefix of its id.
+
+    With `session_key`, only sessions that belong to the key are found. Raises `AmbiguousTitle` if
+    several sessions have the title.
+    """
+    return (
+        lineage.with_id(tx, target, session_key)
+        or resolve_session_by_title(tx, target, session_key=session_key)
+        or lineage.with_prefix(tx, target, session_key)
+    )
+
+
+def _exact(tx: Transaction, title: str, session_key: str | None) -> list[Match]:
+    belongs, values = lineage.only(session_key)
+    sql = f"SELECT s.id, s.session_key FROM sessions s WHERE s.title = ?{belongs} ORDER BY s.no"
+    return [(row[0], row[1]) for row in tx.all(sql, title, *values)]
+
+
+def _highest(tx: Transaction, title: str, session_key: str | None) -> list[Match]:
+    """Return the session with the highest number of a title, for each key."""
+    belongs, values = lineage.only(session_key)
+    rows = tx.all(
+        "SELECT s.id, s.session_key, substr(s.title, ?) FROM sessions s "
+        f"WHERE s.title > ? AND s.title < ?{belongs}",
+        *_numbered_range(title),
+        *values,
+    )
+    numbered = [row for row in rows if _is_number(row[2])]
+    highest = {row[1]: row for row in sorted(numbered, key=lambda row: int(row[2]))}
+    return [(row[0], row[1]) for row in highest.values()]
+
+
+def _ambiguous(title: str, found: Sequence[Match]) -> str:
+    listed = [f"{id_} (key {key})" if key else f"{id_} (no key)" for id_, key in found]
+    more = [f"{len(found) - MAX_LISTED} more"] if len(found) > MAX_LISTED else []
+    matches = ", ".join(listed[:MAX_LISTED] + more)
+    return f"several sessions have the title {title!r}: {matches}; use an id or a session_key"
+
+
+def unused_title(tx: Transaction, title: str, *keys: str | None) -> str:
+    """Return the title if no session of these keys has it, else with the next unused number."""
+    if _holder(tx, title, keys) is None:
+        return title
+    name = _next_title(tx, title, keys)
     number = 2
-    while tx.one("SELECT 1 FROM sessions WHERE title = ?", name) is not None:
+    while _holder(tx, name, keys) is not None:  # it was shortened, and so may be in use
         suffix = f" #{number}"
         name = _base(title)[: MAX_LENGTH - len(suffix)].rstrip() + suffix
         number += 1
@@ -103,10 +211,54 @@ def unused_title(tx: Transaction, title: str) -> str:
 
 def continue_title(tx: Transaction, parent_no: int, child_no: int) -> None:
     """Give a compression child its parent's title with the next number."""
-    row = tx.one("SELECT title FROM sessions WHERE no = ?", parent_no)
+    row = tx.one("SELECT title, session_key FROM sessions WHERE no = ?", parent_no)
     if row is not None and row[0] is not None:
-        title = unused_title(tx, row[0])
-        tx.run("UPDATE sessions SET title = ? WHERE no = ?", title, child_no)
+        tx.run("UPDATE sessions SET title = ? WHERE no = ?", unused_title(tx, *row), child_no)
+
+
+def move_title(tx: Transaction, no: int, session_key: str) -> None:
+    """Number the title of a session if the key that it is about to get has that title already."""
+    row = tx.one("SELECT title FROM sessions WHERE no = ? AND session_key IS NULL", no)
+    if row is not None and row[0] is not None:
+        title = unused_title(tx, row[0], session_key)
+        tx.run("UPDATE sessions SET title = ? WHERE no = ?", title, no)
+
+
+def _next_title(tx: Transaction, title: str, keys: Sequence[str | None] | None) -> str:
+    base = _base(title)
+    numbers = _numbers(tx, base, keys)
+    if not numbers and _holder(tx, base, keys) is None:
+        return base
+    suffix = f" #{max([1, *numbers]) + 1}"
+    return base[: MAX_LENGTH - len(suffix)].rstrip() + suffix
+
+
+def _holder(tx: Transaction, title: str, keys: Sequence[str | None] | None) -> str | None:
+    """Return a session of these keys that has the title; None stands for all keys."""
+    within, values = _within(keys)
+    row = tx.one(f"SELECT id FROM sessions WHERE title = ?{within}", title, *values)
+    return None if row is None else str(row[0])
+
+
+def _numbers(tx: Transaction, base: str, keys: Sequence[str | None] | None) -> list[int]:
+    within, values = _within(keys)
+    rows = tx.all(
+        f"SELECT substr(title, ?) FROM sessions WHERE title > ? AND title < ?{within}",
+        *_numbered_range(base),
+        *values,
+    )
+    return [int(row[0]) for row in rows if _is_number(row[0])]
+
+
+def _within(keys: Sequence[str | None] | None) -> tuple[str, list[str]]:
+    if keys is None:
+        return "", []
+    return f" AND {_NAMESPACE} IN ({', '.join('?' * len(keys))})", [key or "" for key in keys]
+
+
+def _numbered_range(base: str) -> tuple[int, str, str]:
+    """Return where the number of a title starts, and the bounds of all numbered titles."""
+    return len(base) + 3, f"{base} #", f"{base} $"  # "$" sorts directly after "#"
 
 
 def _base(title: str) -> str:
@@ -114,11 +266,5 @@ def _base(title: str) -> str:
     return match.group(1) if match else title
 
 
-def _numbers(tx: Transaction, base: str) -> list[int]:
-    rows = tx.all(
-        "SELECT substr(title, ?) FROM sessions WHERE title > ? AND title < ?",
-        len(base) + 3,
-        f"{base} #",
-        f"{base} $",  # "$" sorts directly after "#"
-    )
-    return [int(row[0]) for row in rows if re.fullmatch(r"[0-9]{1,9}", row[0])]
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"[0-9]{1,9}", text) is not None

@@ -39,6 +39,7 @@ from hermes.store.conversations import (
     rotation,
     routes,
     sessions,
+    titles,
     usage,
 )
 from hermes.store.transaction import Transaction
@@ -152,12 +153,13 @@ def commit_turn(tx: Transaction, turn: TurnCommit) -> Committed | Discarded:
     if turn.rotated_to:
         route, head = _follow_agent(tx, turn, route, head, foreign=foreign)
     head, added = _store(tx, turn, route.session_id, head)
+    title = titles.apply_pending_title(tx, key) if route.pending_title is not None else None
     replies = [inbox.addressed(reply, route.session_id) for reply in turn.outbox]
     outbox.enqueue(tx, key, min(turn.inbox_ids), replies)
     inbox.finish(tx, turn.inbox_ids, turn.reply, route.session_id)
     inbox.start_inbox(tx, turn.next_inbox_ids)
     routes.record_turn(tx, key, turn.policy)
-    return Committed(head, route.epoch, foreign, route.session_id != turn.session_id, added)
+    return Committed(head, route.epoch, foreign, route.session_id != turn.session_id, added, title)
 
 
 def _store(
@@ -260,7 +262,7 @@ def post(
     head, [row] = messages.append_rows(tx, route.session_id, [Message("assistant", text)])
     addressed = [inbox.addressed(reply, route.session_id) for reply in replies]
     outbox.enqueue(tx, session_key, 0, addressed)
-    return Posted(row, before, head, route.epoch)
+    return Posted(row, before, head, route.epoch, titles.apply_pending_title(tx, session_key))
 
 
 def last_source(tx: Transaction, session_key: str) -> Source | None:

@@ -267,7 +267,7 @@ def _update_session(
         session.last_active,
         *ended,
         session.archived_at,
-        transfer.unused_title(tx, session.title),
+        transfer.unused_title(tx, no, session.title),
         session.model,
         no,
     )
@@ -316,6 +316,7 @@ class _RouteImport:
 
     def _assign(self, tx: Transaction, tip: str) -> None:
         route = self._route
+        lineage.share(tx, route.session_key, tip)
         epoch = routes.assign_session(tx, route.session_key, tip)
         tx.run(
             "UPDATE routes SET platform = ?, chat_type = ?, user_id = ?, "

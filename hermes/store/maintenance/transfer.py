@@ -273,7 +273,7 @@ class ImportSession:
             session.ended_at,
             session.end_reason,
             session.archived_at,
-            unused_title(tx, session.title),
+            unused_title(tx, no, session.title),
             session.model,
             no,
         )
@@ -317,12 +317,11 @@ def _kind(tx: Transaction, kind: SessionKind, parent_no: int | None) -> SessionK
     return "compression" if compressed and first else "fork"
 
 
-def unused_title(tx: Transaction, title: str | None) -> str | None:
-    """Return the title, with a number if another session has it."""
+def unused_title(tx: Transaction, no: int, title: str | None) -> str | None:
+    """Return a title for a session, with a number if another session of its key has it."""
     clean = titles.sanitize_title(title)
-    if clean is None or tx.one("SELECT 1 FROM sessions WHERE title = ?", clean) is None:
-        return clean
-    return titles.unused_title(tx, clean)
+    row = tx.one("SELECT session_key FROM sessions WHERE no = ?", no)
+    return None if clean is None or row is None else titles.unused_title(tx, clean, row[0])
 
 
 def clean_up(tx: Transaction) -> Imported:

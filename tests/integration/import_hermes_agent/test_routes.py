@@ -61,6 +61,18 @@ def test_a_finalized_session_is_not_finalized_again(home, store, flags, finalize
     assert ids == ([] if finalized else ["a"])
 
 
+def test_a_session_belongs_to_each_key_whose_route_names_it(home, store):
+    home.session("a", "hello", end_reason="compression", ended_at=NOW - 50)
+    home.session("b", "summary", parent_session_id="a", started_at=NOW - 40)
+    keys = [f"agent:main:telegram:dm:{number}" for number in (1, 2)]
+    home.routes({key: home.entry(number, "b") for number, key in enumerate(keys, start=1)})
+    assert run_import(store, home).routes == Counts(imported=2)
+    for key in keys:
+        store.new_session(key)
+        assert store.switch(key, "a").session_id == "b"
+        assert [each.session.id for each in store.list_sessions(session_key=key)] == ["b"]
+
+
 def test_the_column_of_the_session_counts_if_its_route_does_not_say(home, store):
     home.session("a", "x", expiry_finalized=1)
     home.session("b", "x", expiry_finalized=1, source="telegram")

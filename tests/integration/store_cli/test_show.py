@@ -35,7 +35,7 @@ def test_list_filters(filled):
     def ids(*options):
         return [line["id"] for line in json_lines(run("list", "--json", *options, "--db", filled))]
 
-    assert ids("--key", "k1") == ["talk-2"]
+    assert ids("--key", "k1") == ids("--session-key", "k1") == ["talk-2"]
     assert set(ids("--platform", "cli")) == {"evil", "old"}
     assert ids("--ended") == ["old"]
     assert set(ids("--open")) == {"talk-2", "evil"}
@@ -83,6 +83,30 @@ def test_show_accepts_a_prefix_of_an_id_and_reports_an_unknown_session(filled):
     done = run("show", "nobody\x1b[2J", "--db", filled)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "There is no session nobody␛[2J.\n"
+
+
+def test_an_exact_title_wins_over_a_numbered_one_and_is_followed_to_its_tip(filled):
+    with SessionStore(filled) as store:
+        store.set_session_title("old", "The time #9")
+    assert run("show", "The time", "--db", filled, check=0).stdout.startswith("talk-2 ")
+
+
+@pytest.mark.parametrize("command", ["show", "export"])
+def test_a_title_of_several_keys_needs_a_session_key(filled, command):
+    with SessionStore(filled) as store:
+        store.create_session("other", session_key="k2")
+        store.set_session_title("other", "The time")
+    done = run(command, "The time", "--db", filled)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "several sessions have the title 'The time': talk (key k1), other (key k2); "
+        "use an id or a session_key\n"
+    )
+    for key, session_id in (("k1", "talk-2"), ("k2", "other")):
+        done = run(command, "The time", "--session-key", key, "--db", filled, "--json", check=0)
+        assert json_lines(done)[0]["id"] == session_id
+    done = run(command, "talk", "--session-key", "k2", "--db", filled)
+    assert (done.returncode, done.stderr) == (1, "There is no session talk.\n")
 
 
 @pytest.mark.parametrize("command", [["show", "evil"], ["list"], ["search", "second"]], ids=str)

@@ -1,0 +1,129 @@
+"""A conversation reaches the sessions of its own key; an operator reaches all of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from hermes.embed import open_runtime_asyncio, start_runtime
+from hermes.errors import AmbiguousTitle, UnknownSession
+from hermes.messages import Title
+from hermes.store import Rotation, SessionStore
+from hermes.testing import texts_of
+
+
+async def echo(turn):
+    return f"echo: {turn.text}"
+
+
+async def two_users(runtime):
+    """Let two keys have a conversation with the same title; returns the sessions."""
+    ids = []
+    for key in ("alice", "bob"):
+        ids.append((await runtime.ask(key, f"I am {key}")).session_id)
+        await runtime.conversation(key).set_title("Plans")
+    return ids
+
+
+async def test_switch_reaches_no_session_of_another_key(start):
+    async with start(agent=echo) as runtime:
+        theirs, own = await two_users(runtime)
+        await runtime.conversation("alice").set_title("Secret")
+        bob = runtime.conversation("bob")
+        for target in (theirs, "Secret", "nothing"):
+            with pytest.raises(UnknownSession) as refused:
+                await bob.switch(target)
+            assert str(refused.value) == f"there is no session {target!r}"
+        assert (await bob.status()).session_id == own
+        await bob.new()
+        assert (await bob.switch("Plans")).session_id == own
+
+
+async def test_resume_reaches_no_session_of_another_key(start):
+    async with start(agent=echo) as runtime:
+        theirs, own = await two_users(runtime)
+        await runtime.conversation("alice").set_title("Secret")
+        for wanted in (theirs, "Secret", "secret", "nothing"):
+            reply = await runtime.ask("bob", f"/resume {wanted}")
+            assert reply.text.startswith(f"You have no conversation called {wanted!r}.")
+            assert reply.session_id == own
+        await runtime.ask("bob", "/new")
+        assert (await runtime.ask("bob", "/resume plans")).text == "Back in Plans."
+        assert (await runtime.conversation("bob").status()).session_id == own
+
+
+async def test_the_title_of_another_user_cannot_be_captured(start):
+    async with start(agent=echo) as runtime:
+        theirs, _ = await two_users(runtime)
+        copy = await runtime.conversation("bob").branch()
+        assert await runtime.conversation("bob").title() == Title("Plans #2")
+        await runtime.conversation("alice").new()
+        change = await runtime.conversation("alice").switch("Plans")
+        assert change.session_id == theirs != copy.session_id
+
+
+async def test_resume_finds_the_tip_by_the_title_before_a_compression(start, path):
+    async with start(agent=echo) as runtime:
+        conversation = runtime.conversation("k")
+        parent = (await conversation.ask("one")).session_id
+        await conversation.set_title("Plans")
+        with SessionStore(path) as store:
+            tip = store.rotate(
+                Rotation(session_id=parent, messages=[], rotation_id="r", rewrites=0, upto=0)
+            ).session_id
+            store.create_session("other", session_key="k")
+            store.set_session_title("other", "Plans #9")
+        for name in ("Plans", "Plans #2", parent):
+            await conversation.new()
+            assert (await conversation.ask(f"/resume {name}")).text == "Back in Plans #2."
+            assert (await conversation.status()).session_id == tip
+
+
+async def test_an_operator_moves_a_key_to_a_session_of_another(start):
+    async with start(agent=echo) as runtime:
+        theirs, own = await two_users(runtime)
+        bob = runtime.conversation("bob")
+        change = await runtime.admin.switch("bob", theirs)
+        assert (change.old_session_id, change.session_id) == (own, theirs)
+        assert (await bob.ask("me too")).session_id == theirs
+        texts = [text for _, text in texts_of(await bob.history())]
+        assert texts == ["I am alice", "echo: I am alice", "me too", "echo: me too"]
+        assert {each.session.id for each in await bob.sessions()} == {theirs, own}
+        assert {hit.session_id for hit in await bob.search("alice")} == {theirs}
+        await bob.switch(own)
+        assert (await bob.switch(theirs)).session_id == theirs, "it belongs to both now"
+        assert [each.session.id for each in await runtime.conversation("alice").sessions()] == [
+            theirs
+        ]
+        with pytest.raises(UnknownSession):
+            await runtime.admin.switch("bob", "nothing")
+
+
+async def test_an_operator_needs_a_key_for_a_title_that_several_keys_have(start):
+    async with start(agent=echo) as runtime:
+        theirs, own = await two_users(runtime)
+        assert (await runtime.admin.find("Plans", session_key="bob")).session_id == own
+        for ask in (runtime.admin.find("Plans"), runtime.admin.switch("carol", "Plans")):
+            with pytest.raises(AmbiguousTitle, match=rf"{theirs} \(key alice\), {own} \(key bob\)"):
+                await ask
+        assert not (await runtime.admin.switch("bob", "Plans")).changed, "its own comes first"
+
+
+def test_an_operator_switches_in_a_blocking_host(path):
+    with start_runtime(path, agent=echo) as runtime:
+        theirs = runtime.ask("alice", "hello").session_id
+        with pytest.raises(UnknownSession):
+            runtime.conversation("bob").switch(theirs)
+        assert runtime.admin.switch("bob", theirs).session_id == theirs
+
+
+def test_an_operator_switches_in_an_asyncio_host(path):
+    async def main():
+        async with open_runtime_asyncio(path, agent=echo) as runtime:
+            theirs = (await runtime.ask("alice", "hello")).session_id
+            with pytest.raises(UnknownSession):
+                await runtime.conversation("bob").switch(theirs)
+            assert (await runtime.admin.switch("bob", theirs)).session_id == theirs
+
+    asyncio.run(main())
