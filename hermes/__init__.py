@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         AssistantMessage as AssistantMessage,
         Envelope as Envelope,
         MessagePosted as MessagePosted,
+        MessageWaiting as MessageWaiting,
         Notice as Notice,
         ReasoningDelta as ReasoningDelta,
         RuntimeEvent as RuntimeEvent,
@@ -155,9 +156,9 @@ _NAMES = {
     "NotAdmitted NotApproved NotInLineage OutcomeUnknown Overloaded ReplyNotFound ReplyTimeout "
     "RetryAfter SessionEnded StoreBusy StoreError StoreFailed StoreFull StoreInUse StoreRefused "
     "TurnClosed UnknownSession Unsendable WaitCircle",
-    "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope MessagePosted Notice "
-    "ReasoningDelta RuntimeEvent SessionMoved Steered TextDelta TitleChanged ToolFinished "
-    "ToolStarted TurnEnded TurnStarted",
+    "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope MessagePosted "
+    "MessageWaiting Notice ReasoningDelta RuntimeEvent SessionMoved Steered TextDelta TitleChanged "
+    "ToolFinished ToolStarted TurnEnded TurnStarted",
     "actors.admin": "Admin RuntimeStatistics",
     "actors.admission.access": "AccessPolicy PlatformRules",
     "actors.conversation": "Conversation",

@@ -69,6 +69,13 @@ class ApprovalAsked(Event, frozen=True):
     approval: Approval
 
 
+class MessageWaiting(Event, frozen=True):
+    """A message was accepted and waits for its turn. Only followers receive it."""
+
+    message: Message
+    inbox_id: int
+
+
 class TurnStarted(Event, frozen=True):
     """The agent starts.
 
@@ -140,6 +147,7 @@ AgentEvent: TypeAlias = (
 """What an agent can emit during a turn."""
 RuntimeEvent: TypeAlias = (
     AgentEvent
+    | MessageWaiting
     | TurnStarted
     | Steered
     | Notice
@@ -152,7 +160,10 @@ RuntimeEvent: TypeAlias = (
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """An event with its conversation; `seq` counts the events of one runtime, without gaps."""
+    """An event with its conversation; `seq` counts the events of one runtime, without gaps.
+
+    What only a follower receives has the number of the last event before it.
+    """
 
     seq: int
     session_key: str

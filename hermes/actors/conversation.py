@@ -8,9 +8,11 @@ from typing import Any, Unpack
 from msgspec import UNSET, UnsetType
 
 from hermes.actors.context import RuntimeContext
+from hermes.actors.event_bus import Subscription
 from hermes.actors.intake import Intake, MessageOptions, make_inbound, takes_options
 from hermes.actors.session import operations
 from hermes.actors.session.actor import SessionActor
+from hermes.actors.session.following import so_far
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.messages import (
@@ -222,6 +224,15 @@ class Conversation:
         """Return the cached agent and the state it was last used on; None if there is none."""
         actor = self._supervisor.find(self.session_key)
         return None if actor is None else actor.state.cache.snapshot
+
+    def follow(self) -> Subscription:
+        """Receive the events of this conversation, beginning with what is going on.
+
+        See `Runtime.follow`.
+        """
+        actor = self._supervisor.find(self.session_key)
+        events = [] if actor is None else so_far(actor.inbox, actor.runner.latest)
+        return self._context.bus.follow(self.session_key, events)
 
     async def history(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self, TypeAlias
 
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from hermes.actors.kernel.mailbox import Request
 from hermes.events import (
     Envelope,
+    MessageWaiting,
     ReasoningDelta,
     RuntimeEvent,
     Steered,
@@ -48,10 +49,12 @@ class Subscription:
         *,
         deltas: bool = True,
         until: Request[Reply] | None = None,
+        follows: bool = False,
     ) -> None:
         self._bus = bus
         self._until = until
         self._key = session_key
+        self.follows = follows
         self._callback = callback
         self._deltas = deltas
         self._events: deque[_Unread] = deque()
@@ -158,6 +161,17 @@ class Subscription:
     ) -> None:
         self.close()
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
 
 def _is_delta(envelope: Envelope) -> bool:
     return isinstance(envelope.event, TextDelta | ReasoningDelta)
@@ -211,6 +225,8 @@ class EventBus:
         self._on_reply = on_reply
         self._subscriptions: dict[Subscription, None] = {}
         self._waiting: dict[Identity, list[Request[Reply]]] = {}
+        self.followers: int = 0
+        """How many subscribers follow a conversation."""
         self._seq = 0
 
     # Events
@@ -228,9 +244,32 @@ class EventBus:
         self._subscriptions[subscription] = None
         return subscription
 
+    def follow(
+        self, session_key: str, so_far: Iterable[tuple[int | None, RuntimeEvent]]
+    ) -> Subscription:
+        """Receive these events first, each with its turn, and then those of a conversation.
+
+        Nothing is missed or repeated if `so_far` was taken without a checkpoint before this call.
+        """
+        subscription = Subscription(self, session_key, follows=True)
+        self._subscriptions[subscription] = None
+        self.followers += 1
+        for turn_id, event in so_far:
+            subscription.offer(Envelope(self._seq, session_key, turn_id, event))
+        return subscription
+
+    def announce(self, session_key: str, event: MessageWaiting) -> None:
+        """Hand an event to the followers of a conversation only."""
+        envelope = Envelope(self._seq, session_key, None, event)
+        for subscription in list(self._subscriptions):
+            if subscription.follows:
+                subscription.offer(envelope)
+
     def unsubscribe(self, subscription: Subscription) -> None:
         """Remove a subscription; removing it twice does nothing."""
-        self._subscriptions.pop(subscription, None)
+        if subscription in self._subscriptions:
+            del self._subscriptions[subscription]
+            self.followers -= subscription.follows
 
     def publish(self, session_key: str, turn_id: int | None, event: RuntimeEvent) -> None:
         """Hand an event to every subscriber."""

@@ -198,6 +198,15 @@ class Runtime:
         """
         return self._context.bus.subscribe(session_key, callback, deltas=deltas)
 
+    def follow(self, session_key: str) -> Subscription:
+        """Receive the events of a conversation, beginning with what is going on. Use it in a block.
+
+        The first events are a `MessageWaiting` for each message without an answer and, if a turn is
+        running, its `TurnStarted` and the text that it has published so far. Then the events go on
+        as in `subscribe`, without a gap, together with a `MessageWaiting` for each new message.
+        """
+        return self.conversation(session_key).follow()
+
     async def run_on_trio(self, function: Callable[[Runtime], Awaitable[R]]) -> R:
         """Await `function(runtime)` on the runtime's own loop, and return its result.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import Protocol, Unpack
 
 import attrs
 
 from hermes.actors.conversation import Conversation
+from hermes.actors.intake import MessageOptions
 from hermes.errors import HermesError
 from hermes.messages import Reply, Source
 from hermes.texts import Texts
@@ -17,7 +18,7 @@ class Ask(Protocol):
     """`Runtime.ask`, with the options that a turn may use."""
 
     def __call__(
-        self, session_key: str, text: str, *, source: Source | None, event_id: str | None
+        self, session_key: str, text: str, **options: Unpack[MessageOptions]
     ) -> Awaitable[Reply]: ...
 
 
@@ -40,11 +41,14 @@ class RuntimeOfTurn:
         *,
         source: Source | None = None,
         event_id: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - threads cannot cancel it
     ) -> Reply:
-        """Send a message to another conversation and wait for the reply. See `Runtime.ask`."""
+        """Send a text to another conversation and wait for the reply. See `TurnRuntime.ask`."""
         if not self._may_ask and session_key != self.conversation.session_key:
             raise HermesError(
                 "agents may not ask other conversations: set agents_may_ask in the Config to let "
                 "them"
             )
-        return await self._ask(session_key, text, source=source, event_id=event_id)
+        return await self._ask(
+            session_key, text, source=source, event_id=event_id, timeout=timeout, commands=False
+        )

@@ -107,10 +107,16 @@ class LoopRuntime:
         *,
         source: Source | None = None,
         event_id: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - threads cannot cancel it
     ) -> Reply:
         """Send a message to another conversation and wait for the reply. See `TurnRuntime.ask`."""
         ask = functools.partial(
-            self._runtime.ask, session_key, text, source=source, event_id=event_id
+            self._runtime.ask,
+            session_key,
+            text,
+            source=source,
+            event_id=event_id,
+            timeout=timeout,
         )
         return await self._call(ask)
 
@@ -185,9 +191,15 @@ class ThreadRuntime:
         *,
         source: Source | None = None,
         event_id: str | None = None,
+        timeout: float | None = None,
     ) -> Reply:
         """Send a message to another conversation and wait for the reply. See `TurnRuntime.ask`."""
         ask = functools.partial(
-            self._runtime.ask, session_key, text, source=source, event_id=event_id
+            self._runtime.ask,
+            session_key,
+            text,
+            source=source,
+            event_id=event_id,
+            timeout=timeout,
         )
         return self._call(ask)

@@ -13,14 +13,17 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, overloa
 
 from hermes.actors.admin import Admin
 from hermes.actors.conversation import Conversation
+from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import AdapterState, Runtime
 from hermes.actors.stream import Stream
 from hermes.embed.asyncio_bridge import set_host_agent
 from hermes.embed.proxies import (
     AsyncioProxy,
     AsyncioStream,
+    AsyncioSubscription,
     BlockingProxy,
     BlockingStream,
+    BlockingSubscription,
     Proxy,
 )
 
@@ -71,6 +74,31 @@ class stream_verb(Generic[T, P]):  # noqa: N801 - used like a decorator
         return _bind(self._method, proxy, functools.partial(stream, proxy._portal))  # noqa: SLF001
 
 
+class follow_verb(Generic[T, P]):  # noqa: N801 - used like a decorator
+    """A method of a Trio class that returns a `Subscription`, for both kinds of proxies."""
+
+    def __init__(self, method: Callable[Concatenate[T, P], Subscription]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    @overload
+    def __get__(self, proxy: None, owner: object) -> follow_verb[T, P]: ...
+    @overload
+    def __get__(
+        self, proxy: BlockingProxy[T], owner: object
+    ) -> Callable[P, BlockingSubscription]: ...
+    @overload
+    def __get__(
+        self, proxy: AsyncioProxy[T], owner: object
+    ) -> Callable[P, AsyncioSubscription]: ...
+    def __get__(self, proxy: BlockingProxy[T] | AsyncioProxy[T] | None, owner: object) -> object:
+        if proxy is None:
+            return self
+        blocking = isinstance(proxy, BlockingProxy)
+        events = BlockingSubscription if blocking else AsyncioSubscription
+        return _bind(self._method, proxy, functools.partial(events, proxy._portal))  # noqa: SLF001
+
+
 def plain(method: Callable[Concatenate[T, P], R]) -> verb[T, P, R]:
     """A method of a Trio class that does not wait, but must run in the runtime's thread."""
 
@@ -100,6 +128,7 @@ class RuntimeVerbs:
 
     ask: Final = verb(Runtime.ask)
     stream: Final = stream_verb(Runtime.stream)
+    follow: Final = follow_verb(Runtime.follow)
     submit: Final = verb(Runtime.submit)
     wait: Final = verb(Runtime.wait)
     reply_of: Final = verb(Runtime.reply_of)
@@ -120,6 +149,7 @@ class ConversationVerbs(Proxy[Conversation]):
 
     ask: Final = verb(Conversation.ask)
     stream: Final = stream_verb(Conversation.stream)
+    follow: Final = follow_verb(Conversation.follow)
     reply_of: Final = verb(Conversation.reply_of)
     post: Final = verb(Conversation.post)
     steer: Final = verb(Conversation.steer)

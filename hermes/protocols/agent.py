@@ -97,11 +97,13 @@ class TurnRuntime(Protocol):
         *,
         source: Source | None = None,
         event_id: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - threads cannot cancel it
     ) -> Reply:
-        """Send a message to another conversation and wait for the reply. See `Runtime.ask`.
+        """Send a text to another conversation and wait for the reply. See `Runtime.ask`.
 
-        Raises `HermesError` unless the host has set `Config.agents_may_ask`, and `WaitCircle` if
-        that conversation is this one, or waits for it.
+        A text that starts with a command is no command. Raises `HermesError` unless the host has
+        set `Config.agents_may_ask`, and `WaitCircle` if that conversation is this one, or waits for
+        it.
         """
         ...
 

@@ -35,12 +35,8 @@ class EventRedactor:
         self._publish = publish
         self._text = redactor.stream()
         self._reasoning = redactor.stream()
-        self._published: list[str] = []
-
-    @property
-    def published_text(self) -> str:
+        self.published: list[TextDelta] = []
         """The text of the answer that was published so far."""
-        return "".join(self._published)
 
     def publish(self, event: RuntimeEvent) -> None:
         """Publish an event without secrets; withhold the part of a delta that may become one."""
@@ -76,12 +72,12 @@ class EventRedactor:
     def restart(self) -> None:
         """Close this run of the agent and start the answer again."""
         self.close()
-        self._published.clear()
+        self.published.clear()
 
     def _publish_text(self, text: str, *, restart: bool = False) -> None:
         if text or restart:
-            self._published.append(text)
-            self._publish(TextDelta(text, restart))
+            self.published.append(TextDelta(text, restart))
+            self._publish(self.published[-1])
 
     def _publish_reasoning(self, text: str) -> None:
         if text:

@@ -172,10 +172,10 @@ def asking(*, caught=()):
     """An agent function that asks the conversation in the text of its turn."""
 
     async def reply(turn):
-        if not turn.text:
+        if turn.text == "/whoami":  # a text, not a command
             return f"I am {turn.session_key}"
         try:
-            return (await turn.runtime.ask(turn.text, "")).text
+            return (await turn.runtime.ask(turn.text, "/whoami", timeout=30)).text
         except caught as error:
             return f"{type(error).__name__}: {error}"
 
@@ -204,7 +204,9 @@ async def test_a_turn_may_ask_other_conversations_if_the_host_allows_it(start, m
 
 async def test_a_turn_in_a_thread_may_ask_other_conversations_if_the_host_allows_it(start):
     def reply(turn):
-        return turn.runtime.ask(turn.text, "").text if turn.text else f"I am {turn.session_key}"
+        if turn.text == "hello":
+            return f"I am {turn.session_key}"
+        return turn.runtime.ask(turn.text, "hello").text
 
     config = Config(agents_may_ask=True)
     async with start(build_agent=blocking_agent(reply), config=config) as runtime:

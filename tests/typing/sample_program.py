@@ -110,6 +110,7 @@ async def on_trio() -> None:
             async for event in stream:
                 print(describe(event))
         assert_type(stream.reply, hermes.Reply | None)
+        assert_type(conversation.follow(), hermes.Subscription)
         with runtime.subscribe("me") as subscription:
             async for envelope in subscription:
                 assert_type(envelope, hermes.Envelope)
@@ -161,6 +162,9 @@ async def on_asyncio() -> None:
         async with runtime.subscribe("me", deltas=False) as subscription:
             assert_type([each async for each in subscription], list[hermes.Envelope])
         assert_type(subscription.lost, int)
+        async with runtime.follow("me") as followed, conversation.follow() as other:
+            assert_type([each async for each in followed], list[hermes.Envelope])
+            assert_type(other.lost, int)
         assert_type(runtime.stream("me", "Hi!", interrupt_on_exit=True), AsyncioStream)
         assert_type(await conversation.title(), hermes.Title)
         assert_type(await runtime.ask("me", "Hi!", timeout=5), hermes.Reply)
@@ -181,6 +185,9 @@ def blocking() -> None:
         assert_type(stream.reply, hermes.Reply | None)
         with runtime.subscribe("me") as subscription:
             assert_type(list(subscription), list[hermes.Envelope])
+        with runtime.follow("me") as followed, conversation.follow() as other:
+            assert_type(list(followed), list[hermes.Envelope])
+            assert_type(other.lost, int)
         assert_type(runtime.stream("me", "Hi!"), BlockingStream)
         assert_type(conversation.history(), list[hermes.StoredMessage])
         assert_type(conversation.ask(parts=[{"type": "text", "text": "Hi!"}]), hermes.Reply)

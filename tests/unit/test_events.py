@@ -14,6 +14,7 @@ from hermes.events import (
     AssistantMessage,
     Envelope,
     MessagePosted,
+    MessageWaiting,
     Notice,
     ReasoningDelta,
     RuntimeEvent,
@@ -49,6 +50,7 @@ EVENTS = {
     "notice": Notice("e"),
     "session_moved": SessionMoved(None, "s", "session_reset"),
     "title_changed": TitleChanged("s", "f"),
+    "message_waiting": MessageWaiting(Message("user", "h"), 9),
     "message_posted": MessagePosted("s", StoredMessage(1, "assistant", "g", 2.0)),
     "turn_ended": TurnEnded(REPLY, (7,)),
 }  # fmt: skip

@@ -19,6 +19,7 @@ from hermes.actors.context import RuntimeContext
 from hermes.actors.kernel.mailbox import Request, refuse
 from hermes.actors.session.commands import CommandCall, run_command
 from hermes.actors.session.compression import used_tokens
+from hermes.actors.session.following import announcement
 from hermes.actors.session.inbox import Item, SessionInbox
 from hermes.actors.session.policy import decide
 from hermes.actors.session.state import SessionState
@@ -68,10 +69,20 @@ class SessionActor:
         if self.inbox.knows(row.inbox_id):
             return
         self.inbox.add([row.inbox_id])
-        if self.runner.turn is None and not row.inbound.command:
-            self.inbox.put(row)
+        if self.runner.turn or row.inbound.command or self.state.context.bus.followers:
+            self._take_slowly(row)
         else:
-            self._decide(row)
+            self.inbox.put(row)
+
+    def _take_slowly(self, row: InboxRow) -> None:
+        """Take a message that is more than the next one in a queue that nobody watches."""
+        self._decide(row)
+        self._announce(row)
+
+    def _announce(self, row: InboxRow) -> None:
+        """Tell followers of a message; of one that is fetched later, they are told then."""
+        if self.inbox.knows(row.inbox_id) and not row.inbound.command:
+            self.state.context.bus.announce(self.key, announcement(row))
 
     def _decide(self, row: InboxRow) -> None:
         """Take a command, or a message that arrives while a turn runs."""
@@ -266,6 +277,7 @@ class SessionActor:
                 inbox.put_urgent(row)
             else:
                 inbox.put_back([replace(row, inbound=inbound)])
+                self._announce(row)
 
     async def _open_rows(self) -> list[InboxRow]:
         """Return all open messages of this key; `accept` bounds their number."""

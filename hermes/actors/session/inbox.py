@@ -158,6 +158,11 @@ class SessionInbox:
         """How many messages wait for their turn."""
         return sum(isinstance(item, InboxRow) for item in (*self.queue, *self.mailbox))
 
+    @property
+    def rows(self) -> list[InboxRow]:
+        """The messages that wait for their turn."""
+        return [item for item in (*self.queue, *self.mailbox) if isinstance(item, InboxRow)]
+
 
 def _is_before(item: Item, row: InboxRow) -> bool:
     return isinstance(item, InboxRow) and item.inbox_id < row.inbox_id

@@ -14,13 +14,14 @@ from msgspec.structs import replace
 from hermes.actors.budget import InFlightUsage
 from hermes.context import TurnContext
 from hermes.errors import HermesError, TurnClosed
-from hermes.events import AgentEvent, RuntimeEvent, Steered, TextDelta
+from hermes.events import AgentEvent, RuntimeEvent, Steered, TextDelta, TurnStarted
 from hermes.messages import (
     ConversationSettings,
     CostTotals,
     InboxRow,
     JsonObject,
     Message,
+    Reply,
     SearchHit,
     Source,
     StoredMessage,
@@ -69,6 +70,10 @@ class RunningTurn:
     """Input that arrived during the turn and that the agent never took."""
     discarded: bool = attrs.field(init=False, default=False)
     """Whether the session changed during the turn, so that nothing was committed."""
+    started: TurnStarted | None = attrs.field(init=False, default=None)
+    """The event that was published when the agent started."""
+    reply: Reply | None = attrs.field(init=False, default=None)
+    """The reply, when the turn is on disk."""
     _redactor: EventRedactor | None = attrs.field(init=False, default=None)
     _steering: list[InboxRow] = attrs.field(init=False, factory=list)
     _closed: bool = attrs.field(init=False, default=False)
@@ -121,9 +126,27 @@ class RunningTurn:
     @property
     def published_text(self) -> str:
         """The text of the answer that was published so far."""
+        return _joined(self._deltas)
+
+    @property
+    def published_deltas(self) -> list[TextDelta]:
+        """The published text in at most two pieces: what a restart discarded, and the rest."""
+        deltas = self._deltas
+        kept = max([n for n, delta in enumerate(deltas, 1) if delta.restart], default=0)
+        discarded = [TextDelta(_joined(deltas[:kept]), restart=True)] if kept else []
+        text = _joined(deltas[kept:])
+        return [*discarded, TextDelta(text)] if text else discarded
+
+    @property
+    def _deltas(self) -> list[TextDelta]:
         if self._redactor is not None:
-            return self._redactor.published_text
-        return "".join(f"{event.text}" for event in self.events if isinstance(event, TextDelta))
+            return self._redactor.published
+        return [event for event in self.events if isinstance(event, TextDelta)]
+
+    @property
+    def open_rows(self) -> list[InboxRow]:
+        """The messages in the hands of this turn that have no answer yet."""
+        return [*(self.rows if self.reply is None else ()), *self._steering, *self.unused]
 
     def messages(self) -> list[Message]:
         """Return history and input as valid input for a model."""
@@ -228,3 +251,7 @@ class RunningTurn:
     def _require_open(self) -> None:
         if self._closed:
             raise TurnClosed(f"turn {self.turn_id} is over")
+
+
+def _joined(deltas: Sequence[TextDelta]) -> str:
+    return "".join(f"{delta.text}" for delta in deltas)

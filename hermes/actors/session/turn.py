@@ -102,7 +102,7 @@ class Attempt:
 class TurnRunner:
     """Runs the turns of one session actor, one at a time."""
 
-    __slots__ = ("_inbox", "_scope", "_state", "_stopped", "turn")
+    __slots__ = ("_inbox", "_scope", "_state", "_stopped", "latest", "turn")
 
     def __init__(self, state: SessionState, inbox: SessionInbox) -> None:
         self._state = state
@@ -111,6 +111,7 @@ class TurnRunner:
         self._stopped = False
         self.turn: RunningTurn | None = None
         """The running turn; None between turns, and while one is being committed."""
+        self.latest: RunningTurn | None = None  # the same, and after its end
 
     def interrupt(self) -> bool:
         """Stop the running turn at its next checkpoint; False if none is running."""
@@ -127,7 +128,7 @@ class TurnRunner:
         Returns the turn with what is left to do: `discarded`, and the input in `unused`.
         """
         state, context = self._state, self._state.context
-        turn = self.turn = RunningTurn(
+        turn = self.turn = self.latest = RunningTurn(
             TurnContext(state.key, state.session_id or "", rows[0].inbox_id),
             list(rows),
             [] if retry else [row.message for row in rows],
@@ -200,10 +201,10 @@ class TurnRunner:
         agent, attempt.build_reason = await state.cache.get(spec, head)
         state.cache.begin(head)
         attempt.result = TurnResult(interrupted=True)
-        ids, metadata = tuple([row.inbox_id for row in turn.rows]), metadata_of(turn.rows)
-        about = (turn.turn_id, head.session_id, attempt.build_reason, ids)
         waited = max(0.0, state.context.wall() - turn.rows[0].accepted_at)
-        state.context.bus.publish(state.key, turn.turn_id, TurnStarted(*about, waited, metadata))
+        about = (tuple([row.inbox_id for row in turn.rows]), waited, metadata_of(turn.rows))
+        turn.started = TurnStarted(turn.turn_id, head.session_id, attempt.build_reason, *about)
+        state.context.bus.publish(state.key, turn.turn_id, turn.started)
         with within(turn.context):
             result = as_result(await agent.run(turn))
         turn.charged.extend(result.usage)  # paid for, even if the rest cannot be stored
@@ -257,7 +258,7 @@ class TurnRunner:
             turn.discarded = True
             return
         assert commit.reply is not None
-        reply = replace(commit.reply, session_id=done.head.session_id)
+        reply = turn.reply = replace(commit.reply, session_id=done.head.session_id)
         bus, key = self._state.context.bus, self._state.key
         for notice in notices:
             bus.publish(key, turn.turn_id, Notice(notice))

@@ -10,8 +10,15 @@ from trio.testing import wait_all_tasks_blocked
 
 from hermes.actors.event_bus import BEHIND, MAX_BUFFERED, EventBus
 from hermes.errors import ActorStopped, AlreadyAnswered
-from hermes.events import Notice, ReasoningDelta, TextDelta, TurnEnded, TurnStarted
-from hermes.messages import Inbound, InboxRow, Receipt, Reply, Source
+from hermes.events import (
+    MessageWaiting,
+    Notice,
+    ReasoningDelta,
+    TextDelta,
+    TurnEnded,
+    TurnStarted,
+)
+from hermes.messages import Inbound, InboxRow, Message, Receipt, Reply, Source
 
 REPLY = Reply(text="hi", session_id="s", turn_id=7)
 RECEIPT = Receipt(1, "k", "s", 1, 0.0)
@@ -282,3 +289,26 @@ async def test_a_subscription_can_be_closed_in_an_async_block():
     await subscription.aclose()
     bus.publish("k", 1, Notice("b"))
     assert [each.event async for each in subscription] == [Notice("a")]
+
+
+# Followers
+
+
+async def test_a_follower_gets_what_it_missed_before_what_comes():
+    bus = EventBus([].append)
+    bus.publish("k", 1, TextDelta("a"))
+    with bus.follow("k", [(1, TextDelta("a"))]) as follower:
+        assert bus.followers == 1
+        bus.publish("k", 1, TextDelta("b"))
+        bus.publish("other", 2, TextDelta("c"))
+        bus.announce("k", MessageWaiting(Message("user", "hello"), 3))
+        bus.announce("other", MessageWaiting(Message("user", "hello"), 4))
+    assert bus.followers == 0
+    follower.close()
+    assert bus.followers == 0
+    found = [(each.seq, each.turn_id, each.event) async for each in follower]
+    assert found == [
+        (1, 1, TextDelta("a")),
+        (2, 1, TextDelta("b")),
+        (3, None, MessageWaiting(Message("user", "hello"), 3)),
+    ]
