@@ -17,7 +17,7 @@ import pytest
 import trio
 
 from hermes import Inbound, Source, ToolCall
-from hermes.errors import AlreadyAnswered, NotAdmitted
+from hermes.errors import AlreadyAnswered, CompressorFailed, NotAdmitted
 from hermes.store import Clock, SessionStore
 from tests.support.previous_release import (
     APPROVALS,
@@ -586,7 +586,7 @@ async def test_notes_about_compressions_are_understood(again):
 
 
 async def test_a_compression_that_fails_again_is_counted_with_the_earlier_failure(again):
-    again.compressor.error = ValueError("not yet")
+    again.compressor.error = CompressorFailed("not yet")
     with trio.fail_after(SECONDS):
         async with again.open() as runtime:
             await runtime.ask("failing", "/compress here 1", source=memory("failing"))
@@ -595,7 +595,7 @@ async def test_a_compression_that_fails_again_is_counted_with_the_earlier_failur
     assert json.loads(note) == {
         "failures": 2,
         "not_before": OPENED + CONFIG.compression.cooldowns[1],
-        "error": "ValueError: not yet",
+        "error": "not yet",
     }
 
 

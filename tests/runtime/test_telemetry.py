@@ -171,7 +171,7 @@ async def test_commands_session_changes_and_notices_are_logged_without_content(p
         await runtime.ask("k", BODY)
         await runtime.ask("k", f"/title {BODY}")
         await runtime.conversation("k").compress()
-        await runtime.ask("k", f"/new {BODY}")
+        await runtime.ask("k", f"/new {BODY}!")
     turns = await lines.wait("turn", 3)
     assert [line["status"] for line in turns] == ["complete", "command", "command"]
     assert "agent" not in turns[1]  # no agent ran

@@ -130,10 +130,10 @@ HIDDEN = {
 async def test_users_see_the_errors_that_were_written_for_them(start_proxy, name, caplog):
     error = (SHOWN | HIDDEN)[name]
 
-    async def set_session_title(real, *args, **options):
+    async def set_title(real, *args, **options):
         raise error
 
-    async with start_proxy(set_session_title=set_session_title) as runtime:
+    async with start_proxy(set_title=set_title) as runtime:
         await runtime.ask("k", "hello")
         reply = await runtime.ask("k", "/title Plan")
     if name in SHOWN:
