@@ -17,6 +17,7 @@ from hermes.actors.admission.rate_limit import RateLimit, RateLimiter
 from hermes.errors import NotAdmitted
 from hermes.messages import Inbound, InboxReply, Source
 from hermes.store import Clock, SessionStore
+from hermes.texts import ENGLISH
 from tests.support.folders import quick_directory
 from tests.support.stores import AwaitedStore
 
@@ -118,7 +119,8 @@ class Door(RuleBasedStateMachine):
             return InboxReply(session_key="op", inbox_ids=())
 
         async def pair():
-            return await pairing.pair(AwaitedStore(self.store), operator, f"{code} {role}", answer)
+            store = AwaitedStore(self.store)
+            return await pairing.pair(store, operator, f"{code} {role}", answer, ENGLISH)
 
         return trio.run(pair)
 
@@ -166,6 +168,7 @@ class Door(RuleBasedStateMachine):
                 AwaitedStore(self.store),
                 f"telegram {user_id}",
                 lambda text: InboxReply(session_key="op", inbox_ids=()),
+                ENGLISH,
             )
         )
         for table, key in gone:

@@ -7,6 +7,7 @@ from collections import Counter
 import attrs
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from hermes.config import CompressionConfig, Config
 from hermes.errors import ContextOverflow
@@ -281,6 +282,7 @@ async def test_an_agent_is_not_evicted_during_its_turn(start):
     async def evict(turn):
         await runtime.ask("other", "2")
         await inspect(runtime).wait_idle("other")
+        await wait_all_tasks_blocked()  # agents are closed in the background
         closed.extend(agent.closed for agent in builder.agents)
 
     closed = []

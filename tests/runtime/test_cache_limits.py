@@ -102,15 +102,15 @@ async def test_no_agent_is_kept_if_the_limit_is_zero(start):
     assert [agent.closed for agent in builder.agents] == [1, 1, 1]
 
 
-async def test_agents_of_conversations_that_ended_do_not_count(start):
+async def test_agents_of_conversations_that_ended_do_not_count(start, autojump_clock):
     class Failing(ScriptedAgent):
         abandoned = True
 
     agents = iter([ScriptedAgent(), Failing(), ScriptedAgent(), ScriptedAgent()])
-    config = Config(max_agents=2, idle_timeout=0)
+    config = Config(max_agents=2, idle_timeout=100)
     async with start(build_agent=lambda _: next(agents), config=config) as runtime:
         await ask(runtime, "ended")
-        runtime.admin.passivate()
+        await trio.sleep(150)
         await ask(runtime, "abandoned")
         await ask(runtime, "a")
         await ask(runtime, "b")
@@ -160,10 +160,10 @@ async def test_status_keeps_no_transcript(start):
         assert await bytes_of(runtime) == 0
 
 
-async def test_transcripts_of_conversations_that_ended_do_not_count(start):
-    config = Config(transcript_bytes=50_000, idle_timeout=0)
+async def test_transcripts_of_conversations_that_ended_do_not_count(start, autojump_clock):
+    config = Config(transcript_bytes=50_000, idle_timeout=100)
     async with start(config=config) as runtime:
         await ask(runtime, "ended", "x" * 20_000)
-        runtime.admin.passivate()
+        await trio.sleep(150)
         await ask(runtime, "a", "x" * 20_000)
         assert await bytes_of(runtime) > 40_000

@@ -19,10 +19,9 @@ def head(epoch, revision):
 
 
 def route(epoch):
-    """A route whose title and notice depend on the epoch."""
-    title = "a title" if epoch % 2 else None
-    notice = f"notice {epoch}"
-    return Route("k", session_of(epoch), epoch, "p", "dm", None, title, notice, None, 0.0)
+    """A route whose settings and notice depend on the epoch."""
+    notice, settings = f"notice {epoch}", f"settings {epoch}"
+    return Route("k", session_of(epoch), epoch, "p", "dm", None, None, notice, None, 0.0, settings)
 
 
 def accepted(epoch, revision, *, duplicate=False):
@@ -62,7 +61,7 @@ def test_the_highest_epoch_and_its_highest_revision_win_in_any_order(news):
     assert state.head == head(newest, max(r for _, epoch, r in news if epoch == newest))
     assert state.session_id == session_of(newest)
     if any(epoch == newest and kind != "duplicate" for kind, epoch, _ in news):
-        assert (state.pending_title, state.notice) == (newest % 2 == 1, f"notice {newest}")
+        assert (state.settings, state.notice) == (f"settings {newest}", f"notice {newest}")
 
 
 def test_a_head_of_another_session_is_ignored():
