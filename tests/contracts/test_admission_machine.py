@@ -134,7 +134,7 @@ class Door(RuleBasedStateMachine):
             assert self.said() == []
             return
         assert text.endswith(f"as {role}.")
-        assert self.said() == [pairing.WELCOME]
+        assert self.said() == [ENGLISH.pairing_welcome]
         self.guessed.pop(operator, None)
         self.spent.append(self.waiting.pop(who).code)
         self.paired[who] = role
