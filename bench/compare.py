@@ -76,7 +76,8 @@ class Row:
         if self.positive:
             moved = _mean_log(self.new) - _mean_log(self.old)
         else:
-            moved = (max(self.new) - max(self.old)) * math.inf if self.new != self.old else 0.0
+            difference = max(self.new) - max(self.old)
+            moved = difference * math.inf if difference else 0.0
         return -moved if self.better == "higher" else moved
 
     @property

@@ -257,6 +257,11 @@ def verdicts(old, new):
     return {row.what: row.verdict for row in compare(old, new).rows}
 
 
+def test_zeros_in_runs_of_different_length_are_no_change():
+    old, new = (result(figures=figures("ours", {"a": values})) for values in ([0.0], [0.0, 0.0]))
+    assert set(verdicts(old, new).values()) == {"within noise"}
+
+
 @given(any_results(), any_results())
 def test_backwards_a_regression_is_an_improvement(old, new):
     known = {each.goal: each for each in old.goals}
