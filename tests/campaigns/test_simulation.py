@@ -27,7 +27,6 @@ from trio.testing import MockClock
 
 from hermes import CompressionConfig, Config, ExpiryPolicy, Inbound, Source
 from hermes.actors.runtime import open_actors
-from hermes.actors.session.actor import REJECTED
 from hermes.embed.agent import default_spec
 from hermes.errors import (
     ContextOverflow,
@@ -39,6 +38,7 @@ from hermes.events import TextDelta, ToolFinished, ToolStarted
 from hermes.messages import Committed, ToolCall, TurnResult, Usage
 from hermes.store import SessionStore, open_store
 from hermes.testing import DeterministicCompressor, MemoryAdapter, inline, inspect
+from hermes.texts import ENGLISH
 from hermes.transcript.render import is_valid, render
 from tests.support.folders import quick_folder
 from tests.support.store_proxy import Through
@@ -378,7 +378,7 @@ def check_telling(story, db):
     bodies = [json.loads(body) for (body,) in db.execute("SELECT body FROM outbox")]
     texts = [body["text"] for body in bodies]
     dropped = sum(int(found[1]) for text in texts if (found := CANCELLED.search(text)))
-    dropped += texts.count(REJECTED)
+    dropped += texts.count(ENGLISH.busy)
     stored = {row[0] for row in db.execute("SELECT substr(content, 1, 4) FROM all_messages")}
     spoken = {f"e{n}": said for n, said in enumerate(story.said) if not said.command}
     lost = [
