@@ -27,7 +27,7 @@ async def main(path: str) -> None:
                 nursery.start_soon(talk, runtime, name)
 
         chat = runtime.conversation("example:anna")
-        await chat.new(title="Second session")
+        await chat.new()
         print((await chat.ask("and again")).text)
         for summary in await chat.sessions():
             print(f"{summary.session.title or summary.preview}: {summary.session.message_count}")

@@ -79,8 +79,8 @@ def test_both_stores_have_the_same_verbs():
         return {name for name in dir(cls) if not name.startswith("_")}
 
     only_the_actor = {
-        "failure", "run_alone", "run_beside", "start_background", "statistics", "subscribe",
-        "sweep_once", "wait_hooks", "write",
+        "failure", "forked", "run_alone", "run_beside", "start_background", "statistics",
+        "stop_hooks", "subscribe", "sweep_once", "wait_hooks", "write",
     }  # fmt: skip
     assert verbs(Store) - only_the_actor == verbs(SessionStore)
 
