@@ -80,8 +80,13 @@ class Conversation:
         return {**options, "source": options.get("source") or self._source}
 
     async def steer(self, text: str, *, source: Source | None = None) -> Receipt:
-        """Send a message into the running answer; if none is running, it is a normal message."""
-        options: MessageOptions = {"source": source or self._source, "when_busy": "steer"}
+        """Send a text into the running answer; if none is running, it is a normal message.
+
+        A text that starts with a command is no command.
+        """
+        options: MessageOptions = {
+            "source": source or self._source, "when_busy": "steer", "commands": False,
+        }  # fmt: skip
         return (await self._intake.submit(make_inbound(self.session_key, text, options))).receipt
 
     async def reply_of(self, event_id: str, *, source: Source | None = None) -> Reply | None:

@@ -226,6 +226,7 @@ class EventBus:
         self._on_reply = on_reply
         self._subscriptions: dict[Subscription, None] = {}
         self._waiting: dict[Identity, list[Request[Reply]]] = {}
+        self._closed = False
         self.followers: int = 0
         """How many subscribers follow a conversation."""
         self._seq = 0
@@ -242,8 +243,7 @@ class EventBus:
     ) -> Subscription:
         """Receive events from now on, of one conversation or of all."""
         subscription = Subscription(self, session_key, callback, deltas=deltas, until=until)
-        self._subscriptions[subscription] = None
-        return subscription
+        return self._added(subscription)
 
     def follow(
         self, session_key: str, so_far: Iterable[tuple[int | None, RuntimeEvent]]
@@ -253,10 +253,16 @@ class EventBus:
         Nothing is missed or repeated if `so_far` was taken without a checkpoint before this call.
         """
         subscription = Subscription(self, session_key, follows=True)
-        self._subscriptions[subscription] = None
         self.followers += 1
         for turn_id, event in so_far:
             subscription.offer(Envelope(self._seq, session_key, turn_id, encodable(event)))
+        return self._added(subscription)
+
+    def _added(self, subscription: Subscription) -> Subscription:
+        """Add a subscription; it has ended already if the runtime has."""
+        self._subscriptions[subscription] = None
+        if self._closed:
+            subscription.close()
         return subscription
 
     def announce(self, session_key: str, event: MessageWaiting) -> None:
@@ -335,6 +341,7 @@ class EventBus:
 
     def close(self, error: Exception) -> None:
         """End all subscriptions, and fail all waiting callers with a copy of the error."""
+        self._closed = True
         waiting, self._waiting = self._waiting, {}
         for requests in waiting.values():
             for request in requests:

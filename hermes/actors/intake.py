@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import NoReturn, TypedDict, TypeVar
+from typing import TypedDict, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -65,6 +65,7 @@ class MessageOptions(TypedDict, total=False):
 
 
 _OPTIONS = frozenset(MessageOptions.__annotations__)
+_UNCHECKED = _OPTIONS - {"timeout"}
 
 
 def takes_options(function: F) -> F:
@@ -245,8 +246,8 @@ def make_inbound(session_key: str, text: str, options: MessageOptions) -> Inboun
     Raises `ValueError` if it is empty or a field is not valid, `TypeError` for an unknown option.
     """
     parts = options.get("parts")
-    if not (text or parts) or not options.keys() <= _OPTIONS:
-        _refuse(options)
+    if not (text or parts) or not options.keys() <= _UNCHECKED:
+        _check_options(options, empty=not (text or parts))
     source = options.get("source") or Source()
     inbound = Inbound(
         session_key, options.get("event_id") or uuid4().hex, text, source,
@@ -258,10 +259,14 @@ def make_inbound(session_key: str, text: str, options: MessageOptions) -> Inboun
     return replace(inbound, command=True) if is_command else inbound
 
 
-def _refuse(options: MessageOptions) -> NoReturn:
+def _check_options(options: MessageOptions, *, empty: bool) -> None:
     for unknown in sorted(options.keys() - _OPTIONS):
         raise TypeError(f"{unknown!r} is not an option of a message: {', '.join(sorted(_OPTIONS))}")
-    raise ValueError("the message is empty: pass a text or parts")
+    if empty:
+        raise ValueError("the message is empty: pass a text or parts")
+    timeout: object = options.get("timeout")
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
+        raise ValueError(f"timeout is a number of seconds, at least 0, or None, not {timeout!r}")
 
 
 def require_valid(inbound: Inbound) -> None:

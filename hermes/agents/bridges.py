@@ -18,14 +18,8 @@ from typing import ClassVar, Protocol, TypeAlias
 import attrs
 import trio
 
-from hermes.agents.threads import (
-    LoopTask,
-    LoopTurn,
-    RemoteTurn,
-    ThreadResult,
-    ThreadTurn,
-    thread_context,
-)
+from hermes.agents.crossing import thread_context
+from hermes.agents.threads import LoopTask, LoopTurn, RemoteTurn, ThreadResult, ThreadTurn
 from hermes.messages import AgentSpec, TurnResult
 from hermes.protocols import Agent, RunsOnTrio, SupportsAbandon, Turn
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import functools
 import threading
 from collections import deque
@@ -14,9 +13,9 @@ from typing import Any, Generic, TypeVar
 import attrs
 import outcome
 import trio
-from sniffio import current_async_library_cvar
 
 from hermes import user_code
+from hermes.agents.crossing import await_on_trio, thread_context
 from hermes.agents.remote_runtime import LoopRuntime, ThreadRuntime
 from hermes.errors import TurnClosed
 from hermes.events import AgentEvent
@@ -34,14 +33,6 @@ from hermes.protocols import Turn
 
 R = TypeVar("R")
 T = TypeVar("T")
-
-
-def thread_context() -> contextvars.Context:
-    """Return a copy of the context for code outside of Trio; it shares the `TurnContext`."""
-    context = contextvars.copy_context()
-    # Without this, anyio and libraries built on it would think that they run on Trio.
-    context.run(current_async_library_cvar.set, None)
-    return context
 
 
 class ThreadResult(Generic[R]):
@@ -156,11 +147,6 @@ class HostLoop:
 
 HOST_LOOP: trio.lowlevel.RunVar[HostLoop | None] = trio.lowlevel.RunVar("host loop", default=None)
 """The loop of the host, in a runtime that an asyncio program has opened; otherwise None."""
-
-
-async def await_on_trio(token: trio.lowlevel.TrioToken, function: Callable[[], Awaitable[R]]) -> R:
-    """Await an async function of Trio from a coroutine on another loop."""
-    return await asyncio.to_thread(lambda: trio.from_thread.run(function, trio_token=token))
 
 
 class Handover(Generic[T]):

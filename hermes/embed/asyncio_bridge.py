@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from hermes.actors.conversation import Conversation
 from hermes.agents.bridges import Answer, BridgeAgent, BridgeState
+from hermes.agents.crossing import await_on_trio
 from hermes.agents.threads import (
     HOST_LOOP,
     HostLoop,
@@ -27,7 +28,6 @@ from hermes.agents.threads import (
     LoopTurn,
     RemoteTurn,
     ThreadResult,
-    await_on_trio,
     start_task,
 )
 from hermes.embed.agent import as_agent

@@ -63,6 +63,30 @@ async def test_a_message_needs_a_text_or_parts(start):
         assert list((await runtime.conversation("k").history())[0].parts) == parts
 
 
+@pytest.mark.parametrize("seconds", ["1", -1, float("nan")])
+async def test_a_wrong_timeout_is_refused_before_anything_is_stored(start, seconds):
+    async with start() as runtime:
+        with pytest.raises(ValueError, match="timeout is a number of seconds"):
+            await runtime.ask("k", "hello", timeout=seconds)
+        with pytest.raises(ValueError, match="timeout is a number of seconds"):
+            runtime.stream("k", "hello", timeout=seconds)
+        assert await runtime.conversation("k").history(include_waiting=True) == []
+
+
+async def test_steering_with_a_text_that_looks_like_a_command_is_no_command(start):
+    async with start() as runtime:
+        await runtime.wait(await runtime.conversation("k").steer("/new please look"))
+        [said, _] = await runtime.conversation("k").history()
+        assert said.content == "/new please look"
+
+
+@pytest.mark.parametrize("command", ["/undo {}", "/resume {}", "/compress here {}"])
+async def test_a_number_of_any_length_is_no_error_of_python(start, command):
+    async with start() as runtime:
+        await runtime.ask("k", "hello")
+        assert "digits" not in (await runtime.ask("k", command.format("9" * 5000))).text
+
+
 async def test_an_unknown_option_is_refused_by_name(start):
     async with start() as runtime:
         with pytest.raises(TypeError, match="'bsuy' is not an option"):

@@ -459,6 +459,16 @@ async def test_two_drains_at_once_are_one(start):
         assert ended == [True, True]
 
 
+async def test_a_subscription_that_begins_after_a_drain_has_ended(start):
+    async with start() as runtime:
+        await runtime.ask("k", "hello")
+        await runtime.drain()
+        with trio.fail_after(SECONDS):
+            for events in (runtime.subscribe(), runtime.subscribe("k")):
+                with events:
+                    assert [event async for event in events] == []
+
+
 async def test_a_drain_that_was_cancelled_can_be_repeated(start):
     async with held_runtime(start) as here:
         await here.send("one")

@@ -12,7 +12,7 @@ from hermes.agents import asyncio_agent, blocking_agent
 from hermes.agents.tools import Toolbox, tool
 from hermes.embed import open_runtime_asyncio, start_runtime
 from hermes.messages import ToolCall
-from tests.support.runtime import with_threads
+from tests.support.runtime import SECONDS, with_threads
 
 TEXTS = Texts(stopped="Angehalten.")
 
@@ -226,3 +226,49 @@ async def test_the_runtime_of_a_turn_is_closed_with_the_turn_and_has_no_operator
         assert (await runtime.ask("k", "hello")).text == "done"
         with pytest.raises(TurnClosed):
             _ = turns[0].runtime
+
+
+def test_many_agents_of_an_asyncio_host_may_wait_for_each_other(path):
+    """More than the threads of asyncio's pool: the calls must not need one each."""
+
+    async def agent(turn):
+        if turn.session_key.startswith("inner"):
+            return f"{(await turn.runtime.conversation.title()).text}"
+        other = turn.session_key.replace("outer", "inner")
+        return (await turn.runtime.ask(other, "hello")).text
+
+    async def main():
+        config = Config(agents_may_ask=True)
+        async with open_runtime_asyncio(path, agent=agent, config=config) as runtime:
+            asked = [runtime.ask(f"outer {number}", "hello") for number in range(50)]
+            replies = await asyncio.wait_for(asyncio.gather(*asked), SECONDS)
+            assert {reply.text for reply in replies} == {"None"}
+
+    asyncio.run(main())
+
+
+def test_an_agent_of_an_asyncio_host_that_gives_up_waiting_waits_no_longer(path):
+    gave_up, heard = asyncio.Event(), []
+
+    async def agent(turn):
+        if turn.session_key == "inner":
+            await gave_up.wait()
+            if turn.text == "hello":
+                heard.append((await turn.runtime.ask("outer", "back")).text)
+            return "done"
+        if turn.text == "back":
+            return "no circle"
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(turn.runtime.ask("inner", "hello"), 0.05)
+        gave_up.set()
+        return "gave up"
+
+    async def main():
+        config = Config(agents_may_ask=True)
+        async with open_runtime_asyncio(path, agent=agent, config=config) as runtime:
+            async with asyncio.timeout(SECONDS):
+                await runtime.ask("outer", "hello")
+                await runtime.ask("inner", "are you done?")
+
+    asyncio.run(main())
+    assert heard == ["no circle"]

@@ -48,7 +48,7 @@ from hermes.transcript.compaction import is_question
 MAX_LISTED = 10
 MAX_KEPT = 100
 MAX_LINE = 80
-_HERE = re.compile(r"(?:up to )?here(?:\s+(\d+))?|(?:--keep[= ]|-k )(\d+)", re.IGNORECASE)
+_HERE = re.compile(r"(?:up to )?here(?:\s+(\d{1,9}))?|(?:--keep[= ]|-k )(\d{1,9})", re.IGNORECASE)
 
 
 class CommandCall(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from hermes.messages import Session, SessionSummary, Status, Usage
 from hermes.texts import Texts
 
 MAX_SEARCHED = 200
+MAX_DIGITS = 10
 
 
 async def own_sessions(state: SessionState) -> list[SessionSummary]:
@@ -80,5 +81,5 @@ def usage_text(calls: Sequence[Usage], texts: Texts) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a plain decimal number."""
-    return text.isascii() and text.isdigit()
+    """Whether a text is a plain decimal number of a sensible size."""
+    return text.isascii() and text.isdigit() and len(text) < MAX_DIGITS
