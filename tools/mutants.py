@@ -40,7 +40,7 @@ TESTS: Mapping[Area, tuple[str, ...]] = {
         "tests/integration/test_group_commit_errors.py",
         "tests/integration/test_boundary_lanes.py",
     ),
-    "session": ("tests/runtime",),
+    "session": ("tests/unit/actors", "tests/runtime"),
 }
 """The tests of each area, used if the command line selects none."""
 CAUGHT: frozenset[Outcome] = frozenset({"caught", "timeout"})

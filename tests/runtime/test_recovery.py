@@ -42,6 +42,20 @@ trio.run(main)
 """
 
 
+async def test_a_stop_that_a_crash_left_cancels_what_waited_before_it(start, path):
+    with SessionStore(path) as store:
+        receipts = [
+            store.accept(Inbound("k", f"e{number}", text, command=text.startswith("/"))).receipt
+            for number, text in enumerate(("one", "two", "/stop", "three"))
+        ]
+    agent = ScriptedAgent()
+    with trio.fail_after(SECONDS):
+        async with start(build_agent=lambda _: agent) as runtime:
+            replies = [await runtime.wait(receipt) for receipt in receipts]
+    assert [reply.status for reply in replies] == ["refused", "refused", "command", "complete"]
+    assert [turn.text for turn in agent.turns] == ["three"]
+
+
 @with_threads
 @pytest.mark.parametrize(
     ("body", "last", "runs"),

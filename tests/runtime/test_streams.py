@@ -285,3 +285,6 @@ async def test_a_stream_ends_with_an_error_if_another_process_closes_its_message
         await here.store.park_inbox([turn.turn_id], "by hand")
         here.agent.release(0)
         await failed.wait()
+        with trio.fail_after(SECONDS):
+            await inspect(here.runtime).wait_idle("k")
+        assert len(here.agent.turns) == 1
