@@ -25,7 +25,7 @@ def visible_text(result: TurnResult, history_len: int, texts: Texts) -> str:
         return _failure(result.error, history_len, texts)
     if result.interrupted:
         return "" if result.api_calls > 0 else texts.not_started
-    if result.api_calls > 0:
+    if result.api_calls > 0 or result.data is not None:
         return _without_text(result, texts)
     return "" if result.partial else texts.not_processed
 
@@ -38,7 +38,7 @@ def _failure(error: str | None, history_len: int, texts: Texts) -> str:
 
 def _without_text(result: TurnResult, texts: Texts) -> str:
     if not result.partial:
-        return texts.no_text
+        return texts.no_text if result.data is None else ""
     if _UNFINISHED in (result.error or ""):
         return ""
     return texts.stopped_early.format(error=_cut(result.error, texts))

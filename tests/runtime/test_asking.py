@@ -232,7 +232,10 @@ async def test_metadata_reaches_the_hooks_of_a_command(start):
         await runtime.ask("k", "/new", metadata=TENANT)
         await runtime.ask("k", f"/resume {old}", metadata={"trace": 2})
         await runtime.conversation("k").new()
+        await runtime.conversation("k").switch(old)
+        await runtime.ask("k", "/branch", metadata={"trace": 3})
         await runtime.wait_hooks()
+    assert ("on_session_switch", {"trace": 3}) in found
     assert found[:3] == [
         ("on_session_finalize", TENANT),
         ("on_session_reset", TENANT),

@@ -164,6 +164,7 @@ def branch(
         name = titles.unused_title(tx, parent.title, parent.session_key, key)
     titles.set_session_title(tx, child_id, name)
     if session_key is not None:
-        routes.switch(tx, session_key, child_id)
-    inbox.close(tx, answer, child_id)
+        routes.switch(tx, session_key, child_id, answer=answer)
+    else:
+        inbox.close(tx, answer, child_id)
     return child_id

@@ -84,6 +84,11 @@ def test_calls_without_a_reply_are_mentioned():
     assert shown(api_calls=2, text=" ") == shown(api_calls=2)
 
 
+@pytest.mark.parametrize("calls", [0, 3])
+def test_a_structured_result_needs_no_text(calls):
+    assert shown(data={"x": 1}, api_calls=calls) == ""
+
+
 def test_no_call_at_all_asks_to_send_it_again():
     text = shown(api_calls=0)
     assert "send it again" in text
