@@ -223,14 +223,12 @@ class TurnRunner:
         return attempt
 
     async def _failed(self, turn: RunningTurn, attempt: Attempt, error: BaseException) -> None:
-        reference, where = new_reference(), (turn.turn_id, self._state.key)
-        extra = {"metadata": turn.metadata}
-        expected = isinstance(leaf(error), ContextOverflow)
-        level, cause = (logging.INFO, None) if expected else (logging.ERROR, error)
-        text = (
-            f"turn %d of %s {'is too long for its model' if expected else 'failed'} (reference %s)"
-        )
-        log.log(level, text, *where, reference, exc_info=cause, extra=extra)
+        reference, extra = new_reference(), {"metadata": turn.metadata}
+        about = (turn.turn_id, self._state.key, f"reference {reference}")
+        if isinstance(leaf(error), ContextOverflow):  # expected, and handled
+            log.info("turn %d of %s is too long for its model (%s)", *about, extra=extra)
+        else:
+            log.error("turn %d of %s failed (%s)", *about, exc_info=error, extra=extra)
         # If the runtime is ending, the turn has not failed: it runs again after the restart.
         await trio.lowlevel.checkpoint_if_cancelled()
         if not self._stopped:
