@@ -65,6 +65,21 @@ async def test_a_turn_is_answered_while_a_lease_is_held_elsewhere(small, path, w
     assert problems(path) == []
 
 
+async def test_two_keys_of_one_session_pay_for_one_summary_at_a_time(small):
+    gate = Gate()
+    compressor = ScriptedCompressor(gate)
+    async with small(compressor=compressor) as runtime:
+        parent = (await talk(runtime))[-1].session_id
+        await runtime.admin.switch("other", parent)
+        async with during_compression(gate, runtime.conversation("k").compress) as changes:
+            with trio.fail_after(20):
+                change = await runtime.conversation("other").compress()
+        assert [each.changed for each in changes] == [True]
+    assert not change.changed
+    assert change.detail.startswith("another compression is running (runtime:")
+    assert len(compressor) == 1
+
+
 @threads_only
 async def test_a_lease_of_another_holder_is_not_released(small, path, world):
     async with small() as runtime:

@@ -29,6 +29,8 @@ class LeaseKeeper:
         self._store = store
         self._holder = holder
         self._seconds = seconds
+        self._in_use: set[str] = set()
+        """The holder names of the compressions that are running."""
 
     async def forget_earlier_runtimes(self) -> None:
         """Release the leases that earlier runtimes of this file left behind."""
@@ -40,14 +42,32 @@ class LeaseKeeper:
     async def acquire(self, session_id: str, rotation_id: str) -> Lease | Skipped | None:
         """Return the lease; `Skipped` while another holder has it; None if leases do not work."""
         holder = f"{self._holder}:{rotation_id}"
+        self._in_use.add(holder)
+        lease = None
+        try:
+            lease = await self._acquire(session_id, holder)
+        finally:
+            if not isinstance(lease, Lease):
+                self._in_use.discard(holder)
+        return lease
+
+    async def _acquire(self, session_id: str, holder: str) -> Lease | Skipped | None:
         with contained(StoreFailed) as caught:
             lease = await self._store.acquire_lease(session_id, holder, self._seconds)
             if lease is not None:
                 return lease
             other = await self._store.get_compression_lock_holder(session_id)
-            return Skipped("another compression is running", holder=other)
+            if not self._is_left_over(other):
+                return Skipped("another compression is running", holder=other)
+            log.warning("compressing %s without a lease: %s was not released", session_id, other)
+            return None
         log.warning("compressing %s without a lease: %s", session_id, _loggable(caught))
         return None
+
+    def _is_left_over(self, holder: str | None) -> bool:
+        """Whether a lease belongs to an attempt of this runtime that has ended."""
+        own = holder is not None and holder.startswith(f"{self._holder}:")
+        return own and holder not in self._in_use
 
     @asynccontextmanager
     async def renewed(self, lease: Lease | None) -> AsyncIterator[None]:
@@ -73,9 +93,10 @@ class LeaseKeeper:
                 log.warning("lease of %s not renewed: %s", lease.session_id, _loggable(caught))
 
     async def release(self, lease: Lease | None) -> None:
-        """Release the lease; if the store stays busy, it expires by itself."""
+        """Release the lease; if that fails, it expires by itself."""
         if lease is None:
             return
+        self._in_use.discard(lease.holder)
         error: BaseException | None = None
         for delay in RELEASE_DELAYS:
             with contained(StoreFailed) as caught:
