@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from hermes.errors import AmbiguousTitle, UnknownSession
+from hermes.messages import Title
 from hermes.store import Rotation
 from hermes.store.conversations.titles import MAX_LENGTH, sanitize_title
 
@@ -104,6 +105,14 @@ def test_an_automatic_title_never_overwrites(store):
     assert store.get_session("b").title == "Auto #2"
 
 
+def test_an_automatic_title_that_is_too_long_is_cut(store):
+    for session_id in ("a", "b"):
+        store.create_session(session_id, "tui")
+        assert store.set_auto_title_if_empty(session_id, "x" * 99 + "  " + "y" * 50) is True
+    assert store.get_session("a").title == "x" * 99
+    assert store.get_session("b").title == "x" * 97 + " #2"
+
+
 def test_an_automatic_title_goes_to_the_tip_of_the_conversation(store):
     store.create_session("a", "tui")
     rotate(store, "a", "b")
@@ -168,6 +177,51 @@ def test_a_title_may_be_used_once_by_each_key(keyed):
     with pytest.raises(ValueError, match="Title 'Chat' is already in use by session c"):
         keyed.set_session_title("d", "Chat")
     assert [keyed.get_session(i).title for i in "abc"] == ["Chat"] * 3
+
+
+@pytest.fixture
+def shared(keyed):
+    """The two keys, of which k1 has its own session "Chat" and has been moved to that of k2."""
+    keyed.set_session_title("a", "Chat")
+    keyed.switch("k1", "b", any_key=True)
+    return keyed
+
+
+def test_a_title_for_a_shared_session_is_refused_if_the_acting_key_has_it(shared):
+    with pytest.raises(ValueError, match="Title 'Chat' is already in use by session a"):
+        shared.set_title("k1", "Chat")
+    assert shared.get_session("b").title is None
+    shared.switch("k2", "b")
+    assert shared.set_title("k2", "Chat") == ("b", Title("Chat"))
+
+
+def test_a_title_is_refused_if_a_shared_session_has_it(shared):
+    shared.set_title("k1", "Plans")
+    shared.set_title("k1", "Plans")
+    in_use = "Title 'Plans' is already in use by session b"
+    with pytest.raises(ValueError, match=in_use):
+        shared.set_session_title("a", "Plans")
+    with pytest.raises(ValueError, match=in_use):
+        shared.new_session("k1", title="Plans")
+    with pytest.raises(ValueError, match=in_use):
+        shared.branch("a", title="Plans", session_key="k1")
+    shared.create_session("c", "tui", session_key="k3")
+    assert shared.set_session_title("c", "Plans")
+
+
+def test_a_title_of_a_shared_session_moves_from_its_compression_ancestor(shared):
+    shared.set_title("k1", "Plans")
+    rotate(shared, "b", "child")
+    assert shared.set_title("k1", "Plans") == ("child", Title("Plans"))
+    assert shared.get_session("b").title is None
+
+
+def test_titles_that_hermes_makes_skip_those_of_shared_sessions(shared):
+    shared.set_session_title("b", "Plans")
+    assert shared.get_next_title_in_lineage("Plans", session_key="k1") == "Plans #2"
+    shared.create_session("c", "tui", session_key="k1")
+    assert shared.set_auto_title_if_empty("c", "Plans")
+    assert shared.get_session("c").title == "Plans #2"
 
 
 def test_a_title_is_resolved_for_one_key_and_ambiguous_without_it(keyed):

@@ -340,7 +340,7 @@ def set_title(tx: Transaction, session_key: str, title: str | None) -> tuple[str
     another conversation of the key has it.
     """
     tip = lineage.get_compression_tip(tx, ensure_route(tx, session_key).session_id)
-    stored = titles.set_session_title(tx, tip, title)
+    stored = titles.set_title_as(tx, session_key, tip, title)
     set_pending_title(tx, session_key, None if stored else title)
     return tip, titles.get_title(tx, session_key)
 

@@ -1,7 +1,8 @@
 """Session titles: one line of at most 100 visible characters, unique per session_key.
 
 Sessions without a key share one namespace. A title that a user asks for is refused if another
-conversation of the key has it. A title that Hermes makes gets a number instead.
+conversation that belongs to the key has it. A title that Hermes makes is cut if it is too long, and
+gets a number if it is in use.
 """
 
 from __future__ import annotations
@@ -32,36 +33,50 @@ def sanitize_title(title: str | None) -> str | None:
 
     Raises `ValueError` if it is too long.
     """
-    clean = " ".join(_INVISIBLE.sub("", title or "").split())
+    clean = _one_line(title)
     if len(clean) > MAX_LENGTH:
         raise ValueError(f"Title too long ({len(clean)} chars, max {MAX_LENGTH})")
     return clean or None
+
+
+def _one_line(title: str | None) -> str:
+    return " ".join(_INVISIBLE.sub("", title or "").split())
 
 
 def set_session_title(tx: Transaction, session_id: str, title: str | None) -> bool:
     """Set or clear the title. Return False if the session does not exist.
 
     A title moves here from an earlier session of the same lineage. Raises `ValueError` if it
-    is too long, or if another session of the same session_key has it.
+    is too long, or if another session that belongs to the same session_key has it.
+    """
+    return set_title_as(tx, None, session_id, title)
+
+
+def set_title_as(
+    tx: Transaction, session_key: str | None, session_id: str, title: str | None
+) -> bool:
+    """Set or clear the title for a key, which may be another than that of a shared session.
+
+    Like `set_session_title`, but no other session that belongs to `session_key` may have the title.
     """
     clean = sanitize_title(title)
     row = tx.one("SELECT session_key FROM sessions WHERE id = ?", session_id)
     if row is None:
         return False
     if clean is not None:
-        _release_title(tx, session_id, clean, row[0])
+        _release_title(tx, session_id, clean, [row[0], session_key or row[0]])
     return tx.run("UPDATE sessions SET title = ? WHERE id = ?", clean, session_id) == 1
 
 
 def set_auto_title_if_empty(tx: Transaction, session_id: str, title: str) -> bool:
     """Set a generated title on the tip of the lineage, if it has none. Return whether it did.
 
-    A title that is already in use gets a number.
+    A title that is too long is cut, and one that is already in use gets a number.
     """
     tip = lineage.get_compression_tip(tx, session_id)
     row = tx.one("SELECT title, session_key FROM sessions WHERE id = ?", tip)
-    clean = sanitize_title(title)
-    if row is None or row[0] is not None or clean is None:
+    clean = _one_line(title)[:MAX_LENGTH].rstrip()
+    if row is None or row[0] is not None or not clean:
         return False
     return set_session_title(tx, tip, unused_title(tx, clean, row[1]))
 
@@ -96,18 +111,18 @@ def apply_pending_title(tx: Transaction, session_key: str) -> str | None:
     if row is None:
         return None
     try:
-        set_session_title(tx, tip, title)
+        set_title_as(tx, session_key, tip, title)
     except ValueError:
-        title = unused_title(tx, title, row[0])
-        set_session_title(tx, tip, title)
+        title = unused_title(tx, title, row[0], session_key)
+        set_title_as(tx, session_key, tip, title)
     tx.run("UPDATE routes SET pending_title = NULL WHERE session_key = ?", session_key)
     return title
 
 
 def sanitize_unused(tx: Transaction, title: str | None, session_key: str) -> str | None:
-    """Return the clean title of a new session. Raises `ValueError` if a session of the key has it.
+    """Return the clean title of a new session of a key.
 
-    Also raises `ValueError` if it is too long.
+    Raises `ValueError` if it is too long, or if a session that belongs to the key has it.
     """
     clean = sanitize_title(title)
     if clean is not None and (holder := _holder(tx, clean, [session_key])) is not None:
@@ -115,15 +130,20 @@ def sanitize_unused(tx: Transaction, title: str | None, session_key: str) -> str
     return clean
 
 
-def _release_title(tx: Transaction, session_id: str, title: str, session_key: str | None) -> None:
-    """Remove the title from an earlier session of the lineage; refuse it if another has it."""
-    holder = _holder(tx, title, [session_key])
-    if holder in {None, session_id}:
+def _release_title(
+    tx: Transaction, session_id: str, title: str, keys: Sequence[str | None]
+) -> None:
+    """Remove the title from earlier sessions of the lineage; refuse it if another has it."""
+    holders = [each for each in _holders(tx, title, keys) if each != session_id]
+    if not holders:
         return
     ids = lineage.get_compression_lineage(tx, session_id)
-    if holder not in ids[: ids.index(session_id)]:
-        raise _in_use(title, holder)
-    tx.run("UPDATE sessions SET title = NULL WHERE id = ?", holder)
+    earlier = ids[: ids.index(session_id)]
+    for holder in holders:
+        if holder not in earlier:
+            raise _in_use(title, holder)
+    for holder in holders:
+        tx.run("UPDATE sessions SET title = NULL WHERE id = ?", holder)
 
 
 def _in_use(title: str, holder: str | None) -> ValueError:
@@ -135,7 +155,7 @@ def get_next_title_in_lineage(
 ) -> str:
     """Return `base` if it is unused, else `base #N` with N above every number in use.
 
-    With `session_key`, only the titles of that key count.
+    With `session_key`, only the titles of sessions that belong to that key count.
     """
     return _next_title(tx, title, None if session_key is None else [session_key])
 
@@ -235,9 +255,13 @@ def _next_title(tx: Transaction, title: str, keys: Sequence[str | None] | None) 
 
 def _holder(tx: Transaction, title: str, keys: Sequence[str | None] | None) -> str | None:
     """Return a session of these keys that has the title; None stands for all keys."""
+    return next(iter(_holders(tx, title, keys)), None)
+
+
+def _holders(tx: Transaction, title: str, keys: Sequence[str | None] | None) -> list[str]:
     within, values = _within(keys)
-    row = tx.one(f"SELECT id FROM sessions WHERE title = ?{within}", title, *values)
-    return None if row is None else str(row[0])
+    rows = tx.all(f"SELECT id FROM sessions WHERE title = ?{within}", title, *values)
+    return [row[0] for row in rows]
 
 
 def _numbers(tx: Transaction, base: str, keys: Sequence[str | None] | None) -> list[int]:
@@ -251,9 +275,12 @@ def _numbers(tx: Transaction, base: str, keys: Sequence[str | None] | None) -> l
 
 
 def _within(keys: Sequence[str | None] | None) -> tuple[str, list[str]]:
+    """Return a WHERE clause for the sessions that belong to the keys, and its values."""
     if keys is None:
         return "", []
-    return f" AND {_NAMESPACE} IN ({', '.join('?' * len(keys))})", [key or "" for key in keys]
+    among = f"IN ({', '.join('?' * len(keys))})"
+    shared = f"SELECT session_no FROM shared_sessions WHERE session_key {among}"
+    return f" AND ({_NAMESPACE} {among} OR no IN ({shared}))", [key or "" for key in keys] * 2
 
 
 def _numbered_range(base: str) -> tuple[int, str, str]:
