@@ -162,10 +162,10 @@ class Conversation:
         exchanges are kept as they are. If nothing was compressed, `changed` is False and `detail`
         says why; for example if another call or a turn compressed it while this call waited.
         """
-        asked_at = self._context.wall()
+        attempts = self._context.compressor.attempts
         return await self._intake.request(
             self.session_key,
-            lambda actor: operations.compress(actor.state, focus, keep_exchanges, asked_at),
+            lambda actor: operations.compress(actor.state, focus, keep_exchanges, attempts),
         )
 
     async def close(self, *, reason: str = "closed") -> SessionChange:

@@ -157,6 +157,25 @@ async def test_a_second_request_does_not_pay_for_what_the_first_tried_in_vain(
     assert reason in changes[0].detail
 
 
+async def test_calls_are_ordered_although_the_clock_is_set_back(small, world):
+    gate = Gate()
+    compressor = ScriptedCompressor(gate)
+    changes = []
+    async with small(compressor=compressor) as runtime:
+        await talk(runtime)
+        compress = functools.partial(runtime.conversation("k").compress, keep_exchanges=1)
+        first = functools.partial(runtime.conversation("k").compress, keep_exchanges=4)
+        async with trio.open_nursery() as nursery:
+            async with during_compression(gate, first):
+                nursery.start_soon(collect, changes, compress)
+                await wait_all_tasks_blocked()
+                world.now -= 60
+        assert [each.changed for each in changes] == [False], "it was asked for before"
+        world.now -= 60
+        assert (await compress()).changed, "it was asked for later"
+    assert len(compressor) == 2
+
+
 async def test_a_request_during_a_turn_that_compresses_says_so(small, path, world):
     gate = Gate()
     compressor = ScriptedCompressor(gate)

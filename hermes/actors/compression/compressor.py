@@ -73,6 +73,8 @@ class SessionCompressor:
         self._leases = LeaseKeeper(store, holder, config.lease_timeout)
         self._unsaved: dict[str, CompressionState] = {}
         """States that could not be stored."""
+        self.attempts: int = 0
+        """How many attempts have ended. Unlike times, it orders calls if the clock is set back."""
         self.limits: compaction.Limits = compaction.limits(
             config.window,
             max_output=config.max_output,

@@ -43,6 +43,8 @@ class PastAttempt(msgspec.Struct, frozen=True):
 
     by_turn: bool
     """Whether a turn caused it, and not a request."""
+    number: int
+    """How many attempts the runtime had made when it ended, with this one."""
     ended_at: float
     result: CompressionResult
 

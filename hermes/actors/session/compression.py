@@ -113,15 +113,18 @@ async def _try_compress(
 async def on_request(
     state: SessionState,
     rotation_id: str,
-    asked_at: float,
+    asked_before: Callable[[PastAttempt], bool],
     *,
     focus: str | None = None,
     keep_exchanges: int | None = None,
     answer: Callable[[str], InboxReply] | None = None,
 ) -> CompressionResult:
-    """Compress the current session, unless that was tried since it was asked for."""
+    """Compress the current session, unless that was tried since it was asked for.
+
+    `asked_before` says whether it was asked for before an attempt ended.
+    """
     past = state.last_attempt
-    if past is not None and asked_at < past.ended_at:
+    if past is not None and asked_before(past):
         return past.skipped(state.context.texts)
     return await compress(
         state, rotation_id, focus=focus, keep_exchanges=keep_exchanges, answer=answer
@@ -155,7 +158,7 @@ async def compress(  # noqa: PLR0913 - the options of a compression
         )
     )
     if not isinstance(result, Skipped) or result.paid:
-        state.last_attempt = PastAttempt(trigger != "asked", state.context.wall(), result)
+        _record_attempt(state, trigger, result)
     if isinstance(result, Compressed):
         rotated = result.rotated
         state.moved(rotated.epoch or state.epoch, rotated.head)
@@ -164,6 +167,17 @@ async def compress(  # noqa: PLR0913 - the options of a compression
         state.forget()  # another process compressed it first, and may have moved the route
         await state.locate()
     return result
+
+
+def _record_attempt(state: SessionState, trigger: Trigger, result: CompressionResult) -> None:
+    context = state.context
+    context.compressor.attempts += 1
+    state.last_attempt = PastAttempt(
+        by_turn=trigger != "asked",
+        number=context.compressor.attempts,
+        ended_at=context.wall(),
+        result=result,
+    )
 
 
 def moved_to_child(state: SessionState, old: str, new: str, turn: RunningTurn | None) -> None:

@@ -169,14 +169,21 @@ def _redacted(state: SessionState, text: str) -> str:
 
 
 async def compress(
-    state: SessionState, focus: str | None, keep_exchanges: int | None, asked_at: float
+    state: SessionState, focus: str | None, keep_exchanges: int | None, attempts: int
 ) -> SessionChange:
-    """Summarize the older part of the conversation and continue in a child session."""
+    """Summarize the older part of the conversation and continue in a child session.
+
+    `attempts` is how many attempts the runtime had made when this was asked for.
+    """
     old = await _current(state)
     if old is None:
         return _unchanged(state, "compress", "there is nothing to compress")
     result = await compression.on_request(
-        state, uuid4().hex, asked_at, focus=focus, keep_exchanges=keep_exchanges
+        state,
+        uuid4().hex,
+        lambda past: attempts < past.number,
+        focus=focus,
+        keep_exchanges=keep_exchanges,
     )
     return SessionChange(
         session_key=state.key,
