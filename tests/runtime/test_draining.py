@@ -296,7 +296,7 @@ async def test_an_error_of_the_block_propagates_unchanged_and_the_message_is_ans
                 raise error
         assert raised.value is error
         assert agent.closed == 1
-        assert table_rows(path, "state, attempts") == [("open", 1)]
+        assert table_rows(path, "state, attempts") == [("open", 0)]
         again = ScriptedAgent()
         async with start(build_agent=lambda _: again) as runtime:
             with runtime.subscribe("k") as events:
