@@ -206,6 +206,8 @@ class Supervisor:
         What is accepted but not finished stays in the store for the next start; who waits for its
         reply gets an error, and subscriptions end. A second drain waits for the first one.
         """
+        if seconds is not None and not _is_duration(seconds):
+            raise ValueError(f"a drain takes a number of seconds from 0 on, not {seconds!r}")
         self.draining = True
         try:
             self._drain_lock.acquire_nowait()  # without a checkpoint: actors end in any case
@@ -326,6 +328,10 @@ async def _retry(problem: str, write: Callable[[], Awaitable[object]]) -> None:
             await trio.sleep(FINALIZE_DELAY)
         else:
             return
+
+
+def _is_duration(value: object) -> bool:
+    return isinstance(value, int | float) and value >= 0  # NaN is not
 
 
 def _copy(error: Exception) -> Exception:

@@ -274,6 +274,14 @@ async def test_a_runtime_on_a_full_disk_can_be_closed(start, autojump_clock):
 # The block of the host
 
 
+@pytest.mark.parametrize("seconds", [float("nan"), -1, "x"])
+async def test_a_drain_with_an_invalid_time_changes_nothing(start, seconds):
+    async with start() as runtime:
+        with pytest.raises(ValueError, match="a drain takes a number of seconds"):
+            await runtime.drain(seconds)
+        assert (await runtime.ask("k", "hello")).text == "echo: hello"
+
+
 class Mine(Exception):
     """The host's own error."""
 
