@@ -227,7 +227,8 @@ class Runtime:
     async def wait_hooks(self) -> None:
         """Wait until the hooks have run for every boundary so far.
 
-        Raises `HermesError` inside a hook, which would wait for itself.
+        Raises `HermesError` inside a hook, which would wait for itself, and `ActorStopped` if the
+        runtime ends before that. Hooks that have not run are called after the next start.
         """
         if inside_hook():
             raise HermesError("a hook cannot wait for the hooks: it would wait for itself")
@@ -240,7 +241,8 @@ class Runtime:
         not finished then stays in the store for the next start: calls that wait for its reply raise
         `ActorStopped`, and subscriptions end. Active sessions are finalized; hooks then get
         `Config.hook_drain_timeout`. Leaving `open_runtime` does the same. Raises `HermesError`
-        inside a turn or a hook, which would wait for itself.
+        inside a turn or a hook, which would wait for itself, and `ValueError` if `seconds` is not
+        a number or negative.
         """
         if current_turn() is not None or inside_hook():
             raise HermesError("a turn or a hook cannot drain the runtime: it would wait for itself")

@@ -6,7 +6,7 @@ import contextvars
 import functools
 import logging
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 
 import trio
 
@@ -40,6 +40,8 @@ class Supervisor:
         self._actors: dict[str, SessionActor] = {}
         self._cancelled: set[str] = set()
         """Keys whose actors had a session when everything was cancelled."""
+        self._attempts: dict[int, int] = {}
+        """Earlier attempts of the messages that were open then."""
         self._failures: dict[str, deque[float]] = {}
         self.quarantined: set[str] = set()
         """Keys whose actor failed too often and is not started for a while."""
@@ -92,14 +94,17 @@ class Supervisor:
 
     async def _supervise(self, actor: SessionActor) -> None:
         """Run an actor. If it fails, its open messages start a new one."""
+        caught = contained(StoreFailed)
         try:
-            with contained(StoreFailed) as caught:
+            with caught:
                 await actor.run()
             if caught.error is not None:  # the one place where the failure of a session ends
                 await self._restart(actor, caught.error)
         except trio.Cancelled:
             if actor.has_session:
                 self._cancelled.add(actor.key)
+            if caught.error is None:  # else the attempt has failed
+                self._attempts |= actor.inbox.earlier_attempts
             raise
         finally:
             self._forget(actor)
@@ -201,6 +206,8 @@ class Supervisor:
         What is accepted but not finished stays in the store for the next start; who waits for its
         reply gets an error, and subscriptions end. A second drain waits for the first one.
         """
+        if seconds is not None and not _is_duration(seconds):
+            raise ValueError(f"a drain takes a number of seconds from 0 on, not {seconds!r}")
         self.draining = True
         try:
             self._drain_lock.acquire_nowait()  # without a checkpoint: actors end in any case
@@ -244,30 +251,26 @@ class Supervisor:
         self._stopped.set()
 
     async def _end_actors(self) -> None:
-        """End the actors, then have their sessions finalized; no session is ended by that."""
+        """End the actors, then have their sessions finalized; no session is ended by that.
+
+        The turns that this cancels are not counted as attempts: only crashes are.
+        """
         assert self._nursery is not None
         keys = {actor.key for actor in self._actors.values() if actor.has_session}
         self._nursery.cancel_scope.cancel()
         await self._ended.wait()
         keys |= self._cancelled
         self._cancelled = set()
+        store = self._context.store
         with trio.move_on_after(self._context.config.close_timeout):
             async with trio.open_nursery() as nursery:
                 for key in keys:
-                    nursery.start_soon(self._finalize, key)
+                    finalize = functools.partial(store.finalize, key, reason="shutdown")
+                    nursery.start_soon(_retry, f"{key} is not finalized yet", finalize)
+            if self._attempts:  # afterwards: `finalize` looks at the attempts
+                restore = functools.partial(store.restore_attempts, self._attempts)
+                await _retry("cancelled turns still count as attempts", restore)
             await self._dispatcher.flush()
-
-    async def _finalize(self, session_key: str) -> None:
-        while True:
-            try:
-                await self._context.store.finalize(session_key, reason="shutdown")
-            except StoreFailed:
-                raise
-            except HermesError as error:
-                log.warning("%s is not finalized yet: %s", session_key, error)
-                await trio.sleep(FINALIZE_DELAY)
-            else:
-                return
 
     # After the end
 
@@ -311,6 +314,24 @@ class Supervisor:
         failure = self._failure or self._context.store.failure
         if failure is not None:
             raise _copy(failure)
+
+
+async def _retry(problem: str, write: Callable[[], Awaitable[object]]) -> None:
+    """Write to the store; on temporary errors, log the problem and try again."""
+    while True:
+        try:
+            await write()
+        except StoreFailed:
+            raise
+        except HermesError as error:
+            log.warning("%s: %s", problem, error)
+            await trio.sleep(FINALIZE_DELAY)
+        else:
+            return
+
+
+def _is_duration(value: object) -> bool:
+    return isinstance(value, int | float) and value >= 0  # NaN is not
 
 
 def _copy(error: Exception) -> Exception:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Protocol
 
 from hermes.messages import (
@@ -51,6 +51,10 @@ class InboxStore(Protocol):
 
     def start_inbox(self, inbox_ids: Sequence[int]) -> Awaitable[None]:
         """Count one more attempt for each of these rows."""
+        ...
+
+    def restore_attempts(self, attempts: Mapping[int, int]) -> Awaitable[None]:
+        """Set the attempts of open rows, by inbox id."""
         ...
 
     def park_inbox(

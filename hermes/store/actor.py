@@ -209,8 +209,13 @@ class StoreActor:
         )
 
     async def wait_hooks(self) -> None:
-        """Wait until the hooks have been called for every boundary so far."""
-        await self._hooks.wait_delivered()
+        """Wait until the hooks have been called for every boundary so far.
+
+        Raises `ActorStopped` if the store is closed before that, `StoreFailed` if it has failed.
+        """
+        if not await self._hooks.wait_delivered():
+            stopped = ActorStopped("the runtime has ended before all hooks have run")
+            raise stopped if self._failure is None else self._stop_error()
 
     # The writer
 

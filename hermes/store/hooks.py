@@ -67,6 +67,7 @@ class HookRunner:
         self._queues: dict[str, deque[Boundary]] = {}
         self._idle = trio.Event()
         self._idle.set()
+        self._ended = False
         self._notified = trio.Event()
         self._newest = 0
 
@@ -80,10 +81,14 @@ class HookRunner:
 
         Only `stop` ends it: a runtime whose block is cancelled still waits for the hooks.
         """
-        with self._scope:
-            async with trio.open_nursery() as self._nursery:
-                self._started.set()
-                await self._fetch_always()
+        try:
+            with self._scope:
+                async with trio.open_nursery() as self._nursery:
+                    self._started.set()
+                    await self._fetch_always()
+        finally:
+            self._ended = True
+            self._idle.set()  # who waits is told that it has ended
 
     def stop(self) -> None:
         """End `run` and the hooks that it calls."""
@@ -116,15 +121,21 @@ class HookRunner:
             queue.append(boundary)
             return
         self._queues[boundary.session_key] = deque([boundary])
+        if self._ended:
+            return
         if self._idle.is_set():
             self._idle = trio.Event()
         assert self._nursery is not None
         self._nursery.start_soon(self._deliver_all, boundary.session_key)
 
-    async def wait_delivered(self) -> None:
-        """Wait until the hooks have been called for every boundary that is in the store now."""
+    async def wait_delivered(self) -> bool:
+        """Wait until the hooks have been called for every boundary that is in the store now.
+
+        Returns False if `run` ended before that.
+        """
         await self.fetch()
         await self._idle.wait()
+        return not (self._ended and self._queues)
 
     @trio.lowlevel.enable_ki_protection
     async def _deliver_all(self, session_key: str) -> None:

@@ -239,6 +239,7 @@ class StoreVerbs:
     open_inbox: Final = reads(inbox.open_inbox)
     waiting_keys: Final = reads(inbox.waiting_keys)
     start_inbox: Final = writes(inbox.start_inbox)
+    restore_attempts: Final = writes(inbox.restore_attempts)
     park_inbox: Final = writes(inbox.park_inbox)
     withdraw: Final = writes(inbox.withdraw)
     post: Final = writes(turns.post)

@@ -393,6 +393,8 @@ def test_attempts_are_counted_without_a_separate_request(store):
     assert [row.attempts for row in store.open_inbox("k")] == [1, 1]
     store.start_inbox(waiting)
     assert [row.attempts for row in store.open_inbox()] == [2, 2]
+    store.restore_attempts({first.receipt.inbox_id: 0, waiting[1]: 1})
+    assert [row.attempts for row in store.open_inbox()] == [2, 1]
     assert store.park_inbox(waiting[:1], "three failures") == 1
     assert store.park_inbox(waiting[:1], "again") == 0
     assert open_ids(store) == waiting[1:]

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import trio
 
-from hermes import open_runtime
+from hermes import Config, open_runtime
 from hermes.embed import open_runtime_asyncio, start_runtime
 from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed
 from hermes.messages import Inbound, Receipt, Snapshot
@@ -148,6 +148,67 @@ def test_on_asyncio_every_verb_says_that_the_runtime_has_ended(path):
         return outcomes
 
     refused(asyncio.run(main()), ActorStopped, "the runtime has ended")
+
+
+# Hooks that are still running at the end
+
+HOOKS_LEFT = "the runtime has ended before all hooks have run"
+SHORT = Config(hook_drain_timeout=0.01)
+
+
+async def hang(session_id, platform):
+    await trio.sleep_forever()
+
+
+async def test_on_trio_a_pending_wait_for_the_hooks_ends_with_the_runtime(path):
+    async def wait(runtime, task_status):
+        task_status.started()
+        with pytest.raises(ActorStopped, match=HOOKS_LEFT):
+            await runtime.wait_hooks()
+
+    with trio.fail_after(SECONDS):
+        async with trio.open_nursery() as nursery:
+            hooks = {"on_session_reset": [hang]}
+            async with open_runtime(path, agent=echo, hooks=hooks, config=SHORT) as runtime:
+                await runtime.ask("k", "hello")
+                await runtime.conversation("k").new()
+                await nursery.start(wait, runtime)
+
+
+def test_in_a_script_a_pending_wait_for_the_hooks_ends_with_the_runtime(path):
+    pending = threading.Event()
+
+    async def wait(runtime):
+        pending.set()
+        await runtime.wait_hooks()
+
+    hooks = {"on_session_reset": [hang]}
+    with ThreadPoolExecutor(1) as threads:
+        with start_runtime(path, agent=echo, hooks=hooks, config=SHORT) as runtime:
+            runtime.ask("k", "hello")
+            runtime.conversation("k").new()
+            waiting = threads.submit(runtime.run_on_trio, wait)
+            assert pending.wait(SECONDS)
+        with pytest.raises(ActorStopped, match=HOOKS_LEFT):
+            waiting.result(SECONDS)
+
+
+def test_on_asyncio_a_pending_wait_for_the_hooks_ends_with_the_runtime(path):
+    async def hang_on_asyncio(session_id, platform):
+        await asyncio.Event().wait()
+
+    async def main():
+        hooks = {"on_session_reset": [hang_on_asyncio]}
+        async with open_runtime_asyncio(path, agent=echo, hooks=hooks, config=SHORT) as runtime:
+            await runtime.ask("k", "hello")
+            await runtime.conversation("k").new()
+            waiting = asyncio.create_task(runtime.wait_hooks())
+            for _ in range(2):  # the task starts during the first call, and its call runs first
+                await runtime.conversation("k").history()
+        with pytest.raises(ActorStopped, match=HOOKS_LEFT):
+            await asyncio.wait_for(waiting, SECONDS)
+
+    asyncio.run(main())
 
 
 # A store that has failed

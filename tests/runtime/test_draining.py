@@ -274,6 +274,14 @@ async def test_a_runtime_on_a_full_disk_can_be_closed(start, autojump_clock):
 # The block of the host
 
 
+@pytest.mark.parametrize("seconds", [float("nan"), -1, "x"])
+async def test_a_drain_with_an_invalid_time_changes_nothing(start, seconds):
+    async with start() as runtime:
+        with pytest.raises(ValueError, match="a drain takes a number of seconds"):
+            await runtime.drain(seconds)
+        assert (await runtime.ask("k", "hello")).text == "echo: hello"
+
+
 class Mine(Exception):
     """The host's own error."""
 
@@ -296,7 +304,7 @@ async def test_an_error_of_the_block_propagates_unchanged_and_the_message_is_ans
                 raise error
         assert raised.value is error
         assert agent.closed == 1
-        assert table_rows(path, "state, attempts") == [("open", 1)]
+        assert table_rows(path, "state, attempts") == [("open", 0)]
         again = ScriptedAgent()
         async with start(build_agent=lambda _: again) as runtime:
             with runtime.subscribe("k") as events:

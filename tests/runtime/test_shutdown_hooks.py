@@ -1,4 +1,7 @@
-"""A shutdown finalizes the sessions whose turn still runs, and gives the hooks their own time."""
+"""A shutdown finalizes the sessions whose turn still runs, and gives the hooks their own time.
+
+The turns that it cancels do not count as attempts.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import trio
 
 from hermes.config import Config
 from hermes.messages import Inbound
+from hermes.store import SessionStore
 from hermes.testing import ScriptedAgent, forever, inspect
 from tests.support.boundaries import FINALIZE, RESET, TELEGRAM, hooks_of
 from tests.support.runtime import SECONDS, with_threads
@@ -115,6 +119,82 @@ async def test_the_first_turn_runs_again_after_the_shutdown_in_the_session_that_
             reply = await runtime.ask("k", "more")
     assert agent.ids == [reply.session_id]
     assert recorder.calls == [(FINALIZE, reply.session_id)] * 2
+
+
+# Attempts
+
+
+@with_threads
+@pytest.mark.parametrize("how", HOW)
+async def test_a_message_whose_turns_were_ended_by_shutdowns_is_not_given_up(start, how):
+    config, receipt = Config(drain_timeout=0.01, max_attempts=3), None
+    with trio.fail_after(SECONDS):
+        for _ in range(4):
+            agent = Hanging()
+            with expected(how) as end:
+                async with start(agent=agent, config=config) as runtime:
+                    receipt = receipt or await runtime.submit(Inbound("k", "e", "hang"))
+                    await agent.began.wait()
+                    await end(runtime)
+        async with start(agent=ScriptedAgent(["answer"]), config=config) as runtime:
+            assert (await runtime.wait(receipt)).text == "answer"
+
+
+@pytest.mark.parametrize("how", HOW)
+async def test_a_shutdown_keeps_the_attempts_that_ended_in_a_crash(start, path, world, how):
+    with SessionStore(path, clock=world.clock) as store:
+        for event in "ab":
+            store.accept(Inbound("k", event, "hang"))
+        ids = [row.inbox_id for row in store.open_inbox()]
+        store.restore_attempts({ids[0]: 2, ids[1]: 1})
+    agent = Hanging()
+    config = Config(drain_timeout=0.01, merge_messages=False)
+    with trio.fail_after(SECONDS), expected(how) as end:
+        async with start(agent=agent, config=config) as runtime:
+            await agent.began.wait()
+            await runtime.submit(Inbound("k", "c", "hang"))
+            await end(runtime)
+    with SessionStore(path, clock=world.clock) as store:
+        assert [row.attempts for row in store.open_inbox()] == [2, 1, 0]
+
+
+async def test_a_message_that_was_begun_but_had_no_turn_yet_counts_no_attempt(
+    start_proxy, path, world
+):
+    """The runtime ends while the actor records that it begins with the message."""
+    with SessionStore(path, clock=world.clock) as store:
+        store.accept(Inbound("k", "e", "hello"))
+        [before] = store.open_inbox()
+    stored = trio.Event()
+
+    async def hang(real, *args):
+        await real(*args)
+        stored.set()
+        await trio.sleep_forever()
+
+    with trio.fail_after(SECONDS):
+        async with start_proxy(start_inbox=hang) as runtime:
+            await stored.wait()
+            await runtime.drain(0)
+    with SessionStore(path, clock=world.clock) as store:
+        assert store.open_inbox() == [before]
+
+
+async def test_the_failure_of_an_actor_counts_although_a_shutdown_follows(start_proxy, path, world):
+    failed = []
+
+    async def fail(real, *args, **kwargs):
+        failed.append(args)
+        raise RuntimeError("not the agent's")
+
+    with trio.fail_after(SECONDS):
+        async with start_proxy(commit_turn=fail) as runtime:
+            await runtime.submit(Inbound("k", "e", "hello"))
+            while not inspect(runtime).supervisor.quarantined:
+                await trio.lowlevel.checkpoint()
+            await runtime.drain(0)
+    with SessionStore(path, clock=world.clock) as store:
+        assert [row.attempts for row in store.open_inbox()] == [len(failed)]
 
 
 # The time of the hooks

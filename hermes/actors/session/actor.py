@@ -272,6 +272,7 @@ class SessionActor:
         rows = [row for row in unknown if row.attempts < limit]
         if rows:
             first = inbox.first_turn(rows) or rows[:1]
+            inbox.note_attempts(rows)
             await store.start_inbox([row.inbox_id for row in first])
         inbox.collect()
         fetched = [row for row in rows if not inbox.knows(row.inbox_id)]  # delivered meanwhile

@@ -22,13 +22,14 @@ Item: TypeAlias = InboxRow | Request[Any] | None
 class SessionInbox:
     """The queue of one actor: messages in inbox order, requests in the order of their arrival."""
 
-    __slots__ = ("_known", "_merge", "behind", "mailbox", "queue", "urgent")
+    __slots__ = ("_attempts", "_known", "_merge", "behind", "mailbox", "queue", "urgent")
 
     def __init__(self, *, merge: bool = True) -> None:
         self._merge = merge
         self.mailbox: Mailbox[Item] = Mailbox(CAPACITY)
         self.queue: list[Item] = []  # an empty deque takes ten times as much memory
         self._known: set[int] | None = None  # created on first use: most actors are idle
+        self._attempts: dict[int, int] | None = None  # of rows that were fetched from the store
         self.behind: bool = False
         """Whether the store has messages for this actor that are not in memory."""
         self.urgent: InboxRow | None = None
@@ -66,6 +67,11 @@ class SessionInbox:
         """Remember that these rows are known."""
         self._known = self._known or set()
         self._known.update(inbox_ids)
+
+    def note_attempts(self, rows: Sequence[InboxRow]) -> None:
+        """Remember how often the turns of these rows were started before."""
+        known = {key: count for key, count in (self._attempts or {}).items() if self.knows(key)}
+        self._attempts = known | {row.inbox_id: row.attempts for row in rows}
 
     def knows(self, inbox_id: int) -> bool:
         """Whether a row is known."""
@@ -147,6 +153,11 @@ class SessionInbox:
     def has_known(self) -> bool:
         """Whether any row is in memory or being worked on."""
         return bool(self._known)
+
+    @property
+    def earlier_attempts(self) -> dict[int, int]:
+        """The attempts of each row, without those of this actor; may include closed rows."""
+        return dict.fromkeys(self._known or (), 0) | (self._attempts or {})
 
     @property
     def idle(self) -> bool:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -96,6 +96,13 @@ def start_inbox(tx: Transaction, inbox_ids: Sequence[int]) -> None:
     """Count another attempt for each of these rows."""
     for inbox_id in inbox_ids:
         tx.run("UPDATE inbox SET attempts = attempts + 1 WHERE id = ?", inbox_id)
+
+
+def restore_attempts(tx: Transaction, attempts: Mapping[int, int]) -> None:
+    """Set the attempts of open rows, by inbox id; for turns that a shutdown has cancelled."""
+    sql = "UPDATE inbox SET attempts = ?1 WHERE id = ?2 AND state = 'open' AND attempts <> ?1"
+    for inbox_id, count in attempts.items():
+        tx.run(sql, count, inbox_id)
 
 
 def has_started(tx: Transaction, session_key: str) -> bool:
