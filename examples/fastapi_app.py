@@ -2,9 +2,10 @@
 
 POST /chats/{name} with {"text": "..."} returns the reply. POST /chats/{name}/stream sends it as
 server-sent events while it is written; a client that disconnects stops the answer. With the header
-Idempotency-Key a request can be repeated: the same key gets the same answer. GET /chats/{name}
-returns the transcript. On SIGTERM, uvicorn finishes the requests that are running, and leaving the
-lifespan drains the runtime.
+Idempotency-Key a request can be repeated: the same key gets the same answer, and a disconnect does
+not stop it, because the client may come back for it. GET /chats/{name} returns the transcript. On
+SIGTERM, uvicorn finishes the requests that are running, and leaving the lifespan drains the
+runtime.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ async def send(
     """Send a message. FastAPI leaves the stream after the response, however that ends."""
     events: hermes.embed.AsyncioStream | Answer
     async with AsyncExitStack() as stack:
-        stream = chat.stream(message.text, event_id=event_id, interrupt_on_exit=True)
+        stream = chat.stream(message.text, event_id=event_id, interrupt_on_exit=event_id is None)
         try:
             events = await stack.enter_async_context(stream)
         except hermes.AlreadyAnswered as error:
@@ -112,8 +113,11 @@ async def health() -> dict[str, int]:
 
 
 @app.exception_handler(hermes.HermesError)
-async def on_error(_: Request, error: hermes.HermesError) -> JSONResponse:
+@app.exception_handler(ValueError)
+async def on_error(_: Request, error: Exception) -> JSONResponse:
     status = 503  # overloaded, disk full, shutting down
     if isinstance(error, hermes.EventConflict):  # the key was used for another text
         status = 409
+    elif isinstance(error, ValueError):  # for example, an empty text
+        status = 422
     return JSONResponse({"detail": str(error)}, status)

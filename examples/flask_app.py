@@ -4,9 +4,10 @@
 
 POST /chats/{name} with {"text": "..."} returns the reply. POST /chats/{name}/stream sends it as
 server-sent events while it is written; a client that disconnects stops the answer. With the header
-Idempotency-Key a request can be repeated: the same key gets the same answer. GET /chats/{name}
-returns the transcript. On SIGTERM, Gunicorn finishes the requests that are running, and the runtime
-is drained when the worker exits.
+Idempotency-Key a request can be repeated: the same key gets the same answer, and a disconnect does
+not stop it, because the client may come back for it. GET /chats/{name} returns the transcript. On
+SIGTERM, Gunicorn finishes the requests that are running, and the runtime is drained when the worker
+exits.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def ask(name: str):
 def stream(name: str):
     chat, text, key = get_chat(name), get_text(), request.headers.get("Idempotency-Key")
     with ExitStack() as stack:
-        stream = chat.stream(text, event_id=key, interrupt_on_exit=True)
+        stream = chat.stream(text, event_id=key, interrupt_on_exit=key is None)
         try:
             events = server_sent_events(stack.enter_context(stream))
         except hermes.AlreadyAnswered as error:
@@ -116,8 +117,11 @@ def health():
 
 
 @chats.errorhandler(hermes.HermesError)
-def on_error(error: hermes.HermesError):
+@chats.errorhandler(ValueError)
+def on_error(error: Exception):
     status = 503  # overloaded, disk full, shutting down
     if isinstance(error, hermes.EventConflict):  # the key was used for another text
         status = 409
+    elif isinstance(error, ValueError):  # for example, an empty text
+        status = 422
     return {"detail": str(error)}, status

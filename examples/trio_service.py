@@ -2,9 +2,9 @@
 
 POST /chats/{name} with {"text": "..."} returns the reply. POST /chats/{name}/stream sends it as
 server-sent events while it is written; a client that disconnects stops the answer. With the header
-Idempotency-Key a request can be repeated: the same key gets the same answer. GET /chats/{name}
-returns the transcript. On SIGTERM, Hypercorn finishes the requests that are running, and leaving
-the block drains the runtime.
+Idempotency-Key a request can be repeated: the same key gets the same answer, and a disconnect does
+not stop it, because the client may come back for it. GET /chats/{name} returns the transcript. On
+SIGTERM, Hypercorn finishes the requests that are running, and leaving the block drains the runtime.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ async def ask(request: Request) -> Response:
 
 
 class StreamEndpoint:
-    """Sends the events of one message. Leaving the block stops a turn that is still running."""
+    """Sends the events of one message. Without a key, leaving the block stops the turn."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         chat, text = get_chat(request), await get_text(request)
         key = request.headers.get("Idempotency-Key")
         try:
-            async with chat.stream(text, event_id=key, interrupt_on_exit=True) as events:
+            async with chat.stream(text, event_id=key, interrupt_on_exit=key is None) as events:
                 await send_events(events, receive, send)
         except hermes.AlreadyAnswered as error:
             answer = await request.app.state.runtime.wait(error.receipt)
@@ -117,6 +117,8 @@ async def on_error(_: Request, error: Exception) -> Response:
     status = 503  # overloaded, disk full, shutting down
     if isinstance(error, hermes.EventConflict):  # the key was used for another text
         status = 409
+    elif isinstance(error, ValueError):  # for example, an empty text
+        status = 422
     return JSONResponse({"detail": str(error)}, status)
 
 
@@ -127,7 +129,8 @@ async def main(path: str, address: str) -> None:
         Route("/chats/{name}", history),
         Route("/health", health),
     ]
-    app = Starlette(routes=routes, exception_handlers={hermes.HermesError: on_error})
+    handlers = {hermes.HermesError: on_error, ValueError: on_error}
+    app = Starlette(routes=routes, exception_handlers=handlers)
     config = Config.from_mapping(bind=address, graceful_timeout=30, errorlog="-")
     async with hermes.open_runtime(path, agent=reply) as runtime:
         app.state.runtime = runtime

@@ -11,7 +11,7 @@ import functools
 import inspect
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import attrs
@@ -56,6 +56,7 @@ from hermes.user_code import contained
 log: logging.Logger = logging.getLogger(__name__)
 
 P = TypeVar("P")
+R = TypeVar("R")
 
 
 def on_host_loop(options: RuntimeOptions, host: HostLoop) -> RuntimeOptions:
@@ -257,16 +258,38 @@ def host_adapter(adapter: Adapter, host: HostLoop) -> Adapter:
 
 
 def host_hooks(hooks: Hooks, host: HostLoop) -> Hooks:
-    """Return hooks that run on the host's loop if they are coroutine functions."""
+    """Return hooks whose coroutines run on the host's loop."""
     return {event: [_host_hook(hook, host) for hook in given] for event, given in hooks.items()}
 
 
 def _host_hook(hook: Callable[..., Any], host: HostLoop) -> Callable[..., Any]:
-    if not inspect.iscoroutinefunction(hook):
-        return hook
+    token = trio.lowlevel.current_trio_token()
 
-    @functools.wraps(hook)  # the store reads the signature to see which arguments it takes
-    async def run_on_loop(**arguments: Any) -> None:
-        await host.run(lambda: hook(**arguments))
+    def call(**arguments: Any) -> Any:
+        if "transcript" in arguments:
+            arguments["transcript"] = _from_any_loop(arguments["transcript"], token)
+        return hook(**arguments)
 
-    return run_on_loop
+    def run_plain(**arguments: Any) -> object:
+        result = call(**arguments)
+        return host.run(lambda: result) if inspect.isawaitable(result) else result
+
+    async def run_async(**arguments: Any) -> None:
+        await host.run(lambda: call(**arguments))
+
+    wrapper = run_async if inspect.iscoroutinefunction(hook) else run_plain
+    wrapper.__qualname__ = type(hook).__name__  # in the log, for a hook without a name of its own
+    # The store reads the signature to see which arguments the hook takes.
+    return functools.wraps(hook)(wrapper)
+
+
+def _from_any_loop(
+    load: Callable[[], Awaitable[R]], token: trio.lowlevel.TrioToken
+) -> Callable[[], Awaitable[R]]:
+    """Return an async function of Trio that can be awaited on the host's loop as well."""
+
+    async def load_from_any_loop() -> R:
+        on_trio = trio.lowlevel.in_trio_run()
+        return await (load() if on_trio else await_on_trio(token, load))
+
+    return load_from_any_loop

@@ -22,7 +22,7 @@ from hermes.embed.agent import builder_for
 from hermes.embed.asyncio_bridge import on_host_loop
 from hermes.embed.proxies import AsyncioProxy, AsyncioSubscription, run_for_host
 from hermes.embed.runtime_thread import RuntimeThread
-from hermes.embed.trio_host import RuntimeOptions, Setup, open_with_setup
+from hermes.embed.trio_host import RuntimeOptions, Setup, enter_setup, open_runtime
 from hermes.embed.verbs import AdapterStateVerbs, AdminVerbs, ConversationVerbs, RuntimeVerbs
 from hermes.errors import ActorStopped, StoreFailed
 from hermes.messages import Source
@@ -109,10 +109,10 @@ async def open_runtime_asyncio(
 
     The options are those of `open_runtime`. What you pass runs as follows:
 
-    - Agents, compressors, titlers and adapters, and builders and hooks that are coroutine
-      functions, run on the loop of the caller. One that is cancelled gets `Config.grace_period` to
-      end. An agent that still runs then is abandoned: the conversation gets another one, and it is
-      closed when its turn has ended.
+    - Agents, compressors, titlers and adapters, and async builders and hooks, run on the loop of
+      the caller. One that is cancelled gets `Config.grace_period` to end. An agent that still runs
+      then is abandoned: the conversation gets another one, and it is closed when its turn has
+      ended.
     - Parts with `on_trio = True` (see `RunsOnTrio`) run on the runtime's own loop, which is Trio's.
       All agents, compressors, titlers and adapters that come with Hermes have it.
     - Plain functions (`agent_spec`, `redact` and plain builders) are called in the runtime's
@@ -128,12 +128,10 @@ async def open_runtime_asyncio(
     Raises what `open_runtime` raises, and `TypeError` if an option is passed and comes from `setup`
     as well.
     """
-    config = options.get("config") or Config()
-    host = HostLoop(asyncio.get_running_loop(), config.grace_period)
     if setup is None:  # refuse wrong arguments before anything is opened
         builder_for(options.get("agent"), options.get("build_agent"))
-    on_host = on_host_loop(options, host)
-    thread = RuntimeThread(lambda: _open_for_host(path, setup, on_host, host))
+    loop = asyncio.get_running_loop()
+    thread = RuntimeThread(lambda: _open_for_host(path, setup, options, loop))
     try:
         thread.start()
         yield AsyncioRuntime(thread, await asyncio.wrap_future(thread.opened))
@@ -151,12 +149,19 @@ async def open_runtime_asyncio(
 
 @asynccontextmanager
 async def _open_for_host(
-    path: str | os.PathLike[str], setup: Setup | None, options: RuntimeOptions, host: HostLoop
+    path: str | os.PathLike[str],
+    setup: Setup | None,
+    options: RuntimeOptions,
+    loop: asyncio.AbstractEventLoop,
 ) -> AsyncIterator[Runtime]:
-    """Open a runtime, in its own thread."""
-    HOST_LOOP.set(host)
-    async with open_with_setup(path, setup, options) as runtime:
-        yield runtime
+    """Open a runtime, in its own thread, for the program that runs on `loop`."""
+    async with enter_setup(setup, options) as more:
+        config = options.get("config") or more.get("config") or Config()
+        host = HostLoop(loop, config.grace_period)
+        HOST_LOOP.set(host)
+        together: RuntimeOptions = {**on_host_loop(options, host), **more}
+        async with open_runtime(path, **together) as runtime:
+            yield runtime
 
 
 async def _wait_ended(thread: RuntimeThread) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeAlias, TypedDict
 
 from hermes.actors.admission.access import AccessPolicy
@@ -58,6 +58,20 @@ Setup: TypeAlias = Callable[[], AbstractAsyncContextManager[RuntimeOptions]]
 
 
 @asynccontextmanager
+async def enter_setup(
+    setup: Setup | None, options: RuntimeOptions
+) -> AsyncIterator[RuntimeOptions]:
+    """Enter `setup` and yield its options. Raises `TypeError` if `options` has one of them too."""
+    if setup is None:
+        yield {}
+        return
+    async with setup() as more:
+        if twice := sorted(options.keys() & more.keys()):
+            raise TypeError(f"{twice[0]} is both an argument and an option of setup")
+        yield more
+
+
+@asynccontextmanager
 async def open_with_setup(
     path: str | os.PathLike[str], setup: Setup | None, options: RuntimeOptions
 ) -> AsyncIterator[Runtime]:
@@ -65,13 +79,10 @@ async def open_with_setup(
 
     Raises `TypeError` if both have an option, and what `open_runtime` raises.
     """
-    async with AsyncExitStack() as stack:
-        if setup is not None:
-            more = await stack.enter_async_context(setup())
-            if twice := sorted(options.keys() & more.keys()):
-                raise TypeError(f"{twice[0]} is both an argument and an option of setup")
-            options = {**options, **more}
-        yield await stack.enter_async_context(open_runtime(path, **options))
+    async with enter_setup(setup, options) as more:
+        together: RuntimeOptions = {**options, **more}
+        async with open_runtime(path, **together) as runtime:
+            yield runtime
 
 
 @protected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 
 import pytest
 
@@ -44,6 +45,38 @@ def test_the_same_key_gets_the_same_answer(service):
     assert service.texts("carla") == ["hello", "You said: hello", "and now", "You said: and now"]
     assert service.status("/chats/carla", "other", key="1") == 409
     assert service.status("/chats/carla/stream", "other", key="1") == 409
+
+
+def test_a_message_that_is_not_valid_is_refused(service):
+    for url in ("/chats/bob", "/chats/bob/stream"):
+        connection, response = service.request("POST", url, "")
+        with contextlib.closing(connection):
+            assert response.status == 422
+            refusal = {"detail": "the message is empty: pass a text or parts"}
+            assert json.loads(response.read()) == refusal
+
+
+def test_a_client_that_disconnects_can_repeat_the_request(service):
+    text = "word " * 50
+    with contextlib.closing(service.stream("fritz", text, key="1")) as events:
+        assert ("delta", "word ") in events
+    with contextlib.closing(service.stream("fritz", text, key="1")) as events:
+        [*_, last] = events
+    answer = f"You said: {text}"
+    assert last == ("reply", {"text": answer, "status": "complete"})
+    assert service.ask("fritz", text, key="1") == answer
+    assert service.texts("fritz") == [text, answer]
+
+
+def test_an_interrupted_answer_says_so(service):
+    with contextlib.closing(service.stream("gerda", WORDS, key="1")) as events:
+        assert ("delta", "word ") in events
+        service.ask("gerda", "/stop")
+        [*_, last] = events
+    assert last == ("reply", {"text": "", "status": "interrupted"})
+    connection, response = service.request("POST", "/chats/gerda", WORDS, key="1")
+    with contextlib.closing(connection):
+        assert json.loads(response.read()) == {"text": "", "status": "interrupted"}
 
 
 def test_a_client_that_disconnects_stops_the_answer(service, prove):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import threading
 
 import anyio
 import pytest
+import trio
 from msgspec.structs import replace
 
 import hermes
@@ -18,6 +20,7 @@ from hermes.errors import RetryAfter, TurnClosed
 from hermes.events import Notice, TextDelta, ToolFinished, ToolStarted, TurnEnded, TurnStarted
 from hermes.messages import Inbound, OutboxRow
 from hermes.protocols import Summary
+from tests.support.processes import foreign
 
 
 async def echo(turn):
@@ -88,6 +91,54 @@ def test_coroutines_of_the_host_run_on_its_loop(path):  # noqa: C901 - one of ea
     asyncio.run(main())
     assert {name for name, _ in seen} == {"build", "run", "hook", "summarize", "send", "aclose"}
     assert all(there for _, there in seen)
+
+
+def test_async_hooks_of_every_form_run_on_the_loop(path):
+    main_thread, seen = threading.current_thread(), []
+
+    async def note(name, session_id):
+        await asyncio.sleep(0)
+        assert hermes.current_session_id() == session_id
+        seen.append((name, threading.current_thread() is main_thread))
+
+    class Hook:
+        async def __call__(self, session_id, platform, transcript):
+            assert [row.content for row in (await transcript()).messages] == ["hi", "echo: hi"]
+            await note("object", session_id)
+
+    class Failing:
+        async def __call__(self, session_id, platform):
+            await note("failing", session_id)
+            raise ValueError("on purpose")
+
+    async def with_name(name, session_id, platform, transcript):
+        assert len((await transcript()).messages) == 2
+        await note(name, session_id)
+
+    def plain(session_id, platform, transcript):
+        assert len(trio.from_thread.run(transcript).messages) == 2
+        seen.append(("plain", threading.current_thread() is main_thread))
+
+    hooks = [
+        Hook(),
+        Failing(),
+        functools.partial(with_name, "partial"),
+        lambda session_id, platform: note("lambda", session_id),
+        plain,
+    ]
+
+    async def main():
+        options = {"agent": echo, "hooks": {"on_session_finalize": hooks}}
+        async with open_runtime_asyncio(path, **options) as runtime:
+            await runtime.ask("k", "hi")
+            await runtime.conversation("k").new()
+            await runtime.wait_hooks()
+
+    asyncio.run(main())
+    on_loop = [(name, True) for name in ("object", "failing", "partial", "lambda")]
+    assert seen == [*on_loop, ("plain", False)]
+    [[error]] = foreign(path, "SELECT error FROM boundaries WHERE error IS NOT NULL")
+    assert "Failing raised" in error
 
 
 def test_an_adapter_on_the_loop_has_all_features(path):
@@ -384,6 +435,27 @@ def test_a_shared_agent_that_does_not_stop_is_abandoned_by_one_conversation(path
         assert agent.closed == 1
 
     run_with(Deaf, main)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_grace_period_may_come_from_the_setup(path, caplog, shared):
+    @contextlib.asynccontextmanager
+    async def setup():
+        yield {"config": IMPATIENT}
+
+    async def main(deaf):
+        agents = itertools.chain([deaf], itertools.repeat(hermes.testing.ScriptedAgent()))
+        options = {"agent": deaf} if shared else {"build_agent": lambda spec: next(agents)}
+        async with open_runtime_asyncio(path, setup=setup, **options) as runtime:
+            chat = runtime.conversation("k")
+            caller = asyncio.create_task(chat.ask("hang"))
+            await deaf.begun.wait()
+            assert await chat.interrupt()
+            assert (await caller).status == "interrupted"
+            deaf.release.set()
+
+    run_with(Deaf, main)
+    assert "did not stop within 0 s: abandoned" in caplog.text
 
 
 def test_an_agent_that_fails_to_close_after_its_abandoned_turn_is_logged(path, caplog):
