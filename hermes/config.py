@@ -127,7 +127,10 @@ class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Agents of running turns are kept in any case.
     """
     transcript_bytes: NonNegativeInt = 64 * 1024 * 1024
-    """Bytes of transcripts to keep in memory; the least recently used ones are dropped first."""
+    """Bytes of transcripts to keep in memory; the least recently used ones are dropped first.
+
+    Transcripts of running turns are kept in any case.
+    """
     max_attempts: PositiveInt = 3
     """Starts of a turn, interrupted by crashes, after which its message is set aside."""
     quarantine_time: Delay = 60.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from typing import TypedDict, TypeVar
+from typing import TypedDict, TypeVar, get_args
 from uuid import uuid4
 
 import msgspec
@@ -65,7 +65,7 @@ class MessageOptions(TypedDict, total=False):
 
 
 _OPTIONS = frozenset(MessageOptions.__annotations__)
-_UNCHECKED = _OPTIONS - {"timeout"}
+_UNCHECKED = _OPTIONS - {"timeout", "when_busy"}
 
 
 def takes_options(function: F) -> F:
@@ -264,6 +264,9 @@ def _check_options(options: MessageOptions, *, empty: bool) -> None:
         raise TypeError(f"{unknown!r} is not an option of a message: {', '.join(sorted(_OPTIONS))}")
     if empty:
         raise ValueError("the message is empty: pass a text or parts")
+    when_busy, known = options.get("when_busy"), get_args(WhenBusy)
+    if when_busy not in {None, *known}:
+        raise ValueError(f"when_busy is one of {', '.join(known)}, or None, not {when_busy!r:.50}")
     timeout: object = options.get("timeout")
     if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
         raise ValueError(f"timeout is a number of seconds, at least 0, or None, not {timeout!r}")

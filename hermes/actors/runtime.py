@@ -252,8 +252,11 @@ class Runtime:
     async def wait_stopped(self) -> None:
         """Wait until the runtime is drained or has ended; also if it has ended already.
 
-        Raises the reason if it failed: `StoreFailed`, or `ActorStopped` for any other failure.
+        Raises the reason if it failed: `StoreFailed`, or `ActorStopped` for any other failure; and
+        `HermesError` inside a turn or a hook, for which the end of the runtime waits.
         """
+        if current_turn() is not None or inside_hook():
+            raise HermesError("a turn or a hook cannot wait for the end: it would wait for itself")
         await self._supervisor.wait_stopped()
 
 

@@ -136,7 +136,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     build = builder_for(agent, build_agent)
     require_usable(texts)
     adapters = _permitted(adapters, access)
-    clock, config = clock or Clock(), config or Config()
+    clock, config = clock or Clock(), _checked(config, hook_timeout, sweep_interval)
     async with (
         open_store(
             path,
@@ -163,6 +163,18 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
         ) as runtime,
     ):
         yield runtime
+
+
+def _checked(config: object, hook_timeout: float, sweep_interval: float) -> Config:
+    """Return the configuration; refuse options that would fail later, or have no meaning."""
+    config = Config() if config is None else config
+    if not isinstance(config, Config):
+        raise TypeError(f"config must be a hermes.Config, not {config!r:.50}")
+    for name, seconds in (("hook_timeout", hook_timeout), ("sweep_interval", sweep_interval)):
+        given: object = seconds
+        if not (isinstance(given, int | float) and given > 0):
+            raise ValueError(f"{name} is a positive number of seconds, not {given!r:.50}")
+    return config
 
 
 def _permitted(adapters: Iterable[Adapter], access: AccessPolicy | None) -> Sequence[Adapter]:

@@ -73,6 +73,13 @@ async def test_a_wrong_timeout_is_refused_before_anything_is_stored(start, secon
         assert await runtime.conversation("k").history(include_waiting=True) == []
 
 
+async def test_a_wrong_way_to_handle_a_busy_conversation_is_refused_by_name(start):
+    async with start() as runtime:
+        with pytest.raises(ValueError, match="when_busy is one of queue, interrupt, steer, reject"):
+            await runtime.ask("k", "hello", when_busy="later")
+        assert (await runtime.ask("k", "hello", when_busy="queue")).status == "complete"
+
+
 async def test_steering_with_a_text_that_looks_like_a_command_is_no_command(start):
     async with start() as runtime:
         await runtime.wait(await runtime.conversation("k").steer("/new please look"))

@@ -489,6 +489,8 @@ async def test_a_drain_that_was_cancelled_can_be_repeated(start):
 
 async def test_a_turn_cannot_drain_its_own_runtime(start):
     async def agent(turn):
+        with pytest.raises(HermesError, match="a turn or a hook cannot wait for the end"):
+            await runtime.wait_stopped()
         with pytest.raises(HermesError, match="a turn or a hook cannot drain"):
             await runtime.drain()
         return "refused"

@@ -318,3 +318,17 @@ def test_embedding_never_imports_trio_asyncio():
     imports = "import hermes, hermes.embed, hermes.run.__main__, sys"
     code = f"{imports}; sys.exit('trio_asyncio' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"config": {}}, TypeError, "config must be a hermes.Config"),
+        ({"hook_timeout": -1}, ValueError, "hook_timeout is a positive number of seconds"),
+        ({"sweep_interval": "5"}, ValueError, "sweep_interval is a positive number of seconds"),
+    ],
+)
+def test_wrong_options_are_refused_before_the_file_is_opened(path, options, error, text):
+    with pytest.raises(error, match=text), start_runtime(path, agent=ScriptedAgent(), **options):
+        raise AssertionError
+    assert not path.exists()
