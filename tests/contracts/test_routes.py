@@ -207,8 +207,8 @@ def test_a_key_reaches_its_own_title_before_a_shared_one(store):
     theirs = say(store, "theirs")
     store.set_session_title(theirs, "Plans")
     own = say(store)
-    store.switch("k", theirs, any_key=True)
     store.set_session_title(own, "Plans")
+    store.switch("k", theirs, any_key=True)
     assert store.switch("k", "Plans").session_id == own
     assert store.switch("k", "Plans", any_key=True).session_id == own
 

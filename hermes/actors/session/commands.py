@@ -188,7 +188,7 @@ async def _title(state: SessionState, call: CommandCall, title: str) -> str:
 async def _undo(state: SessionState, call: CommandCall, argument: str) -> str:
     if argument and not is_number(argument):
         return await _usage(state, call, "undo")  # a typo must not take anything back
-    number, texts = int(argument or 1), _texts(state)
+    number, texts = int(argument[:9] or 1), _texts(state)
     transcript = await _load(state)
     questions = _questions(transcript)[-number:] if number else []
     if not questions:

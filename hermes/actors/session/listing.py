@@ -25,7 +25,7 @@ async def find_session(state: SessionState, wanted: str) -> Session | str:
     none, for the user.
     """
     own, texts = await own_sessions(state), state.context.texts
-    if is_number(wanted) and 0 < int(wanted) <= len(own):
+    if is_number(wanted) and len(wanted) < MAX_DIGITS and 0 < int(wanted) <= len(own):
         return own[int(wanted) - 1].session
     try:
         match = await state.context.store.find(wanted, session_key=state.key)
@@ -81,5 +81,5 @@ def usage_text(calls: Sequence[Usage], texts: Texts) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a plain decimal number of a sensible size."""
-    return text.isascii() and text.isdigit() and len(text) < MAX_DIGITS
+    """Whether a text is a plain decimal number."""
+    return text.isascii() and text.isdigit()
