@@ -28,18 +28,21 @@ def thread_context() -> contextvars.Context:
 async def await_on_trio(token: trio.lowlevel.TrioToken, function: Callable[[], Awaitable[R]]) -> R:
     """Await an async function of Trio from a coroutine on another loop.
 
-    Cancelling the coroutine cancels the function. No thread waits meanwhile: a pool of threads
-    would be exhausted by agents that wait for each other. Raises `trio.RunFinishedError` if Trio
-    ends before the function does.
+    Cancelling the coroutine cancels the function, and waits until it has ended. No thread waits
+    meanwhile: a pool of threads would be exhausted by agents that wait for each other. Raises
+    `trio.RunFinishedError` if Trio ends before the function does.
     """
     call = _Call(asyncio.get_running_loop(), function, thread_context())
     token.run_sync_soon(call.start)
     try:
-        return await call.future
+        await asyncio.wait([call.future])  # which does not cancel the future
     except asyncio.CancelledError:
         with contextlib.suppress(trio.RunFinishedError):
             token.run_sync_soon(call.cancel)
+            await asyncio.wait([call.future])
+            call.future.exception()  # else asyncio reports that nobody has seen it
         raise
+    return call.future.result()
 
 
 class _Call(Generic[R]):
