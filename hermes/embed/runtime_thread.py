@@ -1,4 +1,4 @@
-"""A runtime in a Trio thread of its own, for hosts that are not on Trio."""
+"""A runtime in a separate Trio thread, for hosts that are not on Trio."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _SHOWN = (
     UnknownSession, SessionEnded, HasContinuation, NotInLineage, StoreBusy, StoreFull, Overloaded,
     Draining,
 )  # fmt: skip
-"""Errors whose message Hermes has written for users, beside a plain `ValueError`."""
+"""Errors whose message is written for users, in addition to a plain `ValueError`."""
 
 
 def command_failure(row: InboxRow, error: Exception, texts: Texts) -> str:
