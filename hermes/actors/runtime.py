@@ -219,7 +219,7 @@ class Runtime:
 
         This is how hosts on asyncio or without an event loop run what is written for Trio, such as
         `telegram.run`. There it is cancelled when the call is cancelled, and after the runtime has
-        ended.
+        ended: then the call raises `ActorStopped`, or why the runtime failed.
         """
         self._supervisor.require_running()
         return await function(self)

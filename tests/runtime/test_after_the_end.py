@@ -255,6 +255,44 @@ def test_on_asyncio_every_verb_says_that_the_store_has_failed(path):
     refused(outcomes[0], StoreFailed, "removed or replaced")
 
 
+# Functions for Trio that still run
+
+
+def test_on_asyncio_a_function_for_trio_is_told_why_the_runtime_ended(path):
+    async def forever(_):
+        await trio.sleep_forever()
+
+    async def main():
+        with pytest.raises(StoreFailed):
+            async with open_runtime_asyncio(path, agent=echo) as runtime:
+                await runtime.ask("k", "hello")
+                pending = asyncio.create_task(runtime.run_on_trio(forever))
+                await runtime.conversation("k").history()
+                break_store(path)
+                await runtime.ask("k", "hello")
+        with pytest.raises(StoreFailed, match="removed or replaced"):
+            await asyncio.wait_for(pending, SECONDS)
+
+    asyncio.run(main())
+
+
+def test_in_a_script_a_function_for_trio_is_told_why_the_runtime_ended(path):
+    pending = threading.Event()
+
+    async def forever(_):
+        pending.set()
+        await trio.sleep_forever()
+
+    with ThreadPoolExecutor(1) as threads:
+        with pytest.raises(StoreFailed), start_runtime(path, agent=echo) as runtime:
+            waiting = threads.submit(runtime.run_on_trio, forever)
+            assert pending.wait(SECONDS)
+            break_store(path)
+            runtime.ask("k", "hello")
+        with pytest.raises(StoreFailed, match="removed or replaced"):
+            waiting.result(SECONDS)
+
+
 # A drain inside the block
 
 
