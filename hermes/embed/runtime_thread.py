@@ -111,6 +111,11 @@ class RuntimeThread:
         for scope in self._calls:
             scope.cancel()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether calls are refused because the runtime has ended, not in a forked process."""
+        return self.opened.done() and self._portal is None and not self.is_fork
+
     def require_running(self) -> None:
         """Raise why the runtime has ended, if it has."""
         if self.is_fork or self.ended.done():

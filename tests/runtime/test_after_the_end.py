@@ -13,6 +13,7 @@ import trio
 from hermes import Config, open_runtime
 from hermes.embed import open_runtime_asyncio, start_runtime
 from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed
+from hermes.events import TurnEnded
 from hermes.messages import Inbound, Receipt, Snapshot
 from tests.support.runtime import SECONDS
 
@@ -253,6 +254,130 @@ def test_on_asyncio_every_verb_says_that_the_store_has_failed(path):
     with pytest.raises(StoreFailed):
         asyncio.run(main())
     refused(outcomes[0], StoreFailed, "removed or replaced")
+
+
+# Subscriptions and streams when the store fails
+
+
+def opened_by(runtime):
+    """Everything that iterates over events."""
+    return {
+        "subscribe": runtime.subscribe(),
+        "follow": runtime.follow("k"),
+        "follow a conversation": runtime.conversation("k").follow(),
+        "stream": runtime.stream("k", "hold"),
+        "stream of a conversation": runtime.conversation("other").stream("hold"),
+    }
+
+
+async def read_to_the_end(events):
+    """Read events to the end; return the error that ended them."""
+    try:
+        async for _ in events:
+            pass
+    except HermesError as error:
+        return error
+    return None
+
+
+def read_in_a_thread(events):
+    try:
+        for _ in events:
+            pass
+    except HermesError as error:
+        return error
+    return None
+
+
+async def test_on_trio_events_end_with_the_failure_of_the_store(path):
+    outcomes = {}
+
+    async def read(name, events, task_status):
+        async with events:
+            task_status.started()
+            outcomes[name] = await read_to_the_end(events)
+
+    async def hold(turn):
+        await trio.sleep(SECONDS if turn.text == "hold" else 0)
+        return "held"
+
+    with trio.fail_after(SECONDS):
+        async with trio.open_nursery() as nursery:
+            with pytest.raises(StoreFailed):
+                async with open_runtime(path, agent=hold) as runtime:
+                    late = runtime.subscribe()
+                    for name, events in opened_by(runtime).items():
+                        await nursery.start(read, name, events)
+                    break_store(path)
+                    await runtime.ask("third", "hello")
+    outcomes["read afterwards"] = await read_to_the_end(late)
+    assert len(outcomes) == 6
+    refused(outcomes, StoreFailed, "removed or replaced")
+
+
+def test_in_a_script_events_end_with_the_failure_of_the_store(path):
+    async def hold(turn):
+        await trio.sleep(SECONDS if turn.text == "hold" else 0)
+        return "held"
+
+    with ThreadPoolExecutor(5) as threads:
+        with pytest.raises(StoreFailed), start_runtime(path, agent=hold) as runtime:
+            late = runtime.subscribe().__enter__()
+            opened = {name: each.__enter__() for name, each in opened_by(runtime).items()}
+            read = {name: threads.submit(read_in_a_thread, each) for name, each in opened.items()}
+            break_store(path)
+            runtime.ask("third", "hello")
+        outcomes = {name: each.result(SECONDS) for name, each in read.items()}
+    outcomes["read afterwards"] = read_in_a_thread(late)
+    refused(outcomes, StoreFailed, "removed or replaced")
+
+
+def test_on_asyncio_events_end_with_the_failure_of_the_store(path):
+    async def hold(turn):
+        await asyncio.sleep(SECONDS if turn.text == "hold" else 0)
+        return "held"
+
+    async def main():
+        read = {}
+        with pytest.raises(StoreFailed):
+            async with open_runtime_asyncio(path, agent=hold) as runtime:
+                late = await runtime.subscribe().__aenter__()
+                for name, each in opened_by(runtime).items():
+                    events = await each.__aenter__()
+                    read[name] = asyncio.create_task(read_to_the_end(events))
+                break_store(path)
+                await runtime.ask("third", "hello")
+        outcomes = {name: await asyncio.wait_for(each, SECONDS) for name, each in read.items()}
+        return {**outcomes, "read afterwards": await read_to_the_end(late)}
+
+    refused(asyncio.run(main()), StoreFailed, "removed or replaced")
+
+
+# Subscriptions at an orderly end
+
+
+async def test_on_trio_a_subscription_that_is_read_after_the_end_has_all_events(path):
+    async with open_runtime(path, agent=echo) as runtime:
+        events = runtime.subscribe()
+        await runtime.ask("k", "hello")
+    assert [type(each.event) async for each in events][-1] is TurnEnded
+
+
+def test_in_a_script_a_subscription_that_is_read_after_the_end_has_all_events(path):
+    with start_runtime(path, agent=echo) as runtime:
+        events = runtime.subscribe().__enter__()
+        runtime.ask("k", "hello")
+    assert [type(each.event) for each in events][-1] is TurnEnded
+
+
+def test_on_asyncio_a_subscription_that_is_read_after_the_end_has_all_events(path):
+    async def main():
+        async with open_runtime_asyncio(path, agent=echo) as runtime:
+            events = await runtime.subscribe().__aenter__()
+            await runtime.ask("k", "hello")
+        return [type(each.event) async for each in events]
+
+    assert asyncio.run(main())[-1] is TurnEnded
 
 
 # Functions for Trio that still run
