@@ -12,7 +12,7 @@ import trio
 
 from hermes import Config, open_runtime
 from hermes.embed import open_runtime_asyncio, start_runtime
-from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed
+from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed, UnknownSession
 from hermes.events import TurnEnded
 from hermes.messages import Inbound, Receipt, Snapshot
 from tests.support.runtime import SECONDS
@@ -39,7 +39,7 @@ async def echo(turn):
     return f"echo: {turn.text}"
 
 
-def verbs_of(runtime):
+def verbs_of(runtime, without=()):
     """All verbs with arguments: a list of name and function."""
     parts = [runtime, runtime.conversation("k"), runtime.admin, runtime.adapter_state]
     calls = []
@@ -48,7 +48,7 @@ def verbs_of(runtime):
         kind = type(part).__name__
         calls += [(f"{kind}.{name}", with_arguments(getattr(part, name))) for name in names]
     assert len(calls) > 30
-    return calls
+    return [(name, call) for name, call in calls if name not in without]
 
 
 def with_arguments(verb):
@@ -88,9 +88,9 @@ def refused(outcomes, kind, words):
 # How to call all verbs, per host
 
 
-async def call_on_trio(runtime):
+async def call_on_trio(runtime, without=()):
     outcomes = {}
-    for name, call in verbs_of(runtime):
+    for name, call in verbs_of(runtime, without):
         try:
             with trio.fail_after(SECONDS):
                 outcomes[name] = await finished(call())
@@ -99,18 +99,18 @@ async def call_on_trio(runtime):
     return outcomes
 
 
-def call_blocking(runtime):
+def call_blocking(runtime, without=()):
     outcomes = {}
     with ThreadPoolExecutor(1) as threads:
-        for name, call in verbs_of(runtime):
+        for name, call in verbs_of(runtime, without):
             called = threads.submit(lambda call=call: entered(call()))
             outcomes[name] = called.exception(SECONDS) or called.result()
     return outcomes
 
 
-async def call_on_asyncio(runtime):
+async def call_on_asyncio(runtime, without=()):
     outcomes = {}
-    for name, call in verbs_of(runtime):
+    for name, call in verbs_of(runtime, without):
         try:
             outcomes[name] = await asyncio.wait_for(finished(call()), SECONDS)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the test judges it
@@ -420,50 +420,114 @@ def test_in_a_script_a_function_for_trio_is_told_why_the_runtime_ended(path):
 
 # A drain inside the block
 
+STORE_ONLY = {
+    "drain", "follow", "subscribe", "is_answered", "reply_of", "run_on_trio", "wait", "wait_hooks",
+    "history", "title", "settings", "sessions", "search", "snapshot", "interrupt", "archive",
+    "unarchive", "find", "messages", "delete", "running_turns", "statistics", "passivate", "get",
+    "set",
+}  # fmt: skip
+"""Verbs that work until the block is left; `wait` does so for a message that was answered."""
 
-def answered_or_refused(outcomes):
-    """After a drain, verbs that read still work; those that need an actor are refused."""
-    wrong = {
-        name: outcome
-        for name, outcome in outcomes.items()
-        if isinstance(outcome, BaseException) and not isinstance(outcome, HermesError)
+
+def refused_by_a_drain(outcomes, kind, words, also_working=()):
+    """All verbs are refused with this error, except those that use the store only."""
+    named = {name: name.partition(".")[2] for name in outcomes}
+    working = {name for name in outcomes if named[name] in {*STORE_ONLY, *also_working}}
+    refused({name: outcomes[name] for name in outcomes.keys() - working}, kind, words)
+    failed = {
+        name: outcomes[name]
+        for name in working
+        if isinstance(outcomes[name], BaseException)
+        and not isinstance(outcomes[name], UnknownSession)
     }
-    assert wrong == {}
-    for name in ("ask", "stream", "submit"):
-        [outcome] = [outcomes[each] for each in outcomes if each.endswith(f"Runtime.{name}")]
-        assert isinstance(outcome, Draining)
+    assert failed == {}
+    assert len(outcomes) - len(working) > 15
 
 
-async def test_on_trio_a_drain_stops_the_runtime(path):
-    async with open_runtime(path, agent=echo) as runtime:
+def refused_while_draining(outcomes):
+    refused_by_a_drain(outcomes, Draining, "accepts no new work", {"status"})
+
+
+def refused_once_drained(outcomes):
+    refused_by_a_drain(outcomes, ActorStopped, "the runtime has ended")
+
+
+async def test_on_trio_verbs_are_refused_by_a_drain(path):
+    gate, began = trio.Event(), trio.Event()
+
+    async def agent(turn):
+        if turn.text == "hold":
+            began.set()
+            await gate.wait()
+        return "held"
+
+    async with trio.open_nursery() as nursery, open_runtime(path, agent=agent) as runtime:
         await runtime.ask("k", "hello")
-        await runtime.drain()
+        await runtime.submit(Inbound("held", "e", "hold"))
+        await began.wait()
+        nursery.start_soon(runtime.drain)
+        while not (await runtime.admin.statistics()).draining:
+            pass
+        refused_while_draining(await call_on_trio(runtime, without={"Runtime.drain"}))
+        gate.set()
         await runtime.wait_stopped()
-        answered_or_refused(await call_on_trio(runtime))
+        refused_once_drained(await call_on_trio(runtime))
         assert len(await runtime.conversation("k").history()) == 2
 
 
-def test_in_a_script_a_drain_stops_the_runtime(path):
-    with start_runtime(path, agent=echo) as runtime:
+def test_in_a_script_verbs_are_refused_by_a_drain(path):
+    gate, began = trio.Event(), threading.Event()
+
+    async def agent(turn):
+        if turn.text == "hold":
+            began.set()
+            await gate.wait()
+        return "held"
+
+    async def open_gate(_):
+        gate.set()
+
+    with start_runtime(path, agent=agent) as runtime, ThreadPoolExecutor(1) as threads:
         runtime.ask("k", "hello")
-        waiting = threading.Thread(target=runtime.wait_stopped)
-        waiting.start()
-        runtime.drain()
-        waiting.join(SECONDS)
-        assert not waiting.is_alive()
-        answered_or_refused(call_blocking(runtime))
+        runtime.submit(Inbound("held", "e", "hold"))
+        assert began.wait(SECONDS)
+        drain = threads.submit(runtime.drain)
+        while not runtime.admin.statistics().draining:
+            pass
+        refused_while_draining(call_blocking(runtime, without={"BlockingRuntime.drain"}))
+        runtime.run_on_trio(open_gate)
+        drain.result(SECONDS)
+        runtime.wait_stopped()
+        refused_once_drained(call_blocking(runtime))
 
 
-def test_on_asyncio_a_drain_stops_the_runtime(path):
+def test_on_asyncio_verbs_are_refused_by_a_drain(path):
     async def main():
-        async with open_runtime_asyncio(path, agent=echo) as runtime:
-            await runtime.ask("k", "hello")
-            waiting = asyncio.create_task(runtime.wait_stopped())
-            await runtime.drain()
-            await asyncio.wait_for(waiting, SECONDS)
-            return await call_on_asyncio(runtime)
+        gate, began = asyncio.Event(), asyncio.Event()
 
-    answered_or_refused(asyncio.run(main()))
+        async def agent(turn):
+            if turn.text == "hold":
+                began.set()
+                await gate.wait()
+            return "held"
+
+        async with open_runtime_asyncio(path, agent=agent) as runtime:
+            await runtime.ask("k", "hello")
+            await runtime.submit(Inbound("held", "e", "hold"))
+            await began.wait()
+            stopped = asyncio.create_task(runtime.wait_stopped())
+            drain = asyncio.create_task(runtime.drain())
+            while not (await runtime.admin.statistics()).draining:
+                pass
+            during = await call_on_asyncio(runtime, without={"AsyncioRuntime.drain"})
+            gate.set()
+            await drain
+            await asyncio.wait_for(stopped, SECONDS)
+            return during, await call_on_asyncio(runtime)
+
+    during, once_drained = asyncio.run(main())
+    refused_while_draining(during)
+    refused_once_drained(once_drained)
 
 
 # Waiting for the end
