@@ -13,7 +13,7 @@ import trio
 from hermes.actors.context import RuntimeContext
 from hermes.actors.delivery.dispatcher import Dispatcher
 from hermes.actors.session.actor import SessionActor
-from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed
+from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed, actionable
 from hermes.forks import FORKED, watch_forks
 from hermes.messages import Accepted, InboxReply
 from hermes.outbound import reply_rows
@@ -284,14 +284,22 @@ class Supervisor:
         attempts, self._attempts, self._cancelled = self._attempts, {}, set()
         store = self._context.store
         with trio.move_on_after(self._context.config.close_timeout):
-            async with trio.open_nursery() as nursery:
-                for key in keys:
-                    finalize = functools.partial(store.finalize, key, reason="shutdown")
-                    nursery.start_soon(_retry, f"{key} is not finalized yet", finalize)
+            await self._finalize(keys)
             if attempts:  # afterwards: `finalize` looks at the attempts
                 restore = functools.partial(store.restore_attempts, attempts)
                 await _retry("cancelled turns still count as attempts", restore)
             await self._dispatcher.flush()
+
+    async def _finalize(self, keys: Collection[str]) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                for key in keys:
+                    finalize = functools.partial(
+                        self._context.store.finalize, key, reason="shutdown"
+                    )
+                    nursery.start_soon(_retry, f"{key} is not finalized yet", finalize)
+        except BaseExceptionGroup as group:
+            raise actionable(group) from None
 
     # After the end
 

@@ -552,6 +552,103 @@ async def test_on_trio_those_who_wait_for_the_end_are_told_why_it_came(path):
     assert len(ended) == 1
 
 
+def test_in_a_script_those_who_wait_for_the_end_are_told_why_it_came(path):
+    with ThreadPoolExecutor(1) as threads:
+        with pytest.raises(StoreFailed), start_runtime(path, agent=echo) as runtime:
+            runtime.ask("k", "hello")
+            waiting = threads.submit(runtime.wait_stopped)
+            break_store(path)
+            runtime.ask("k", "hello")
+        assert "removed or replaced" in str(waiting.exception(SECONDS))
+        with pytest.raises(StoreFailed, match="removed or replaced"):
+            runtime.wait_stopped()
+
+
+def test_on_asyncio_those_who_wait_for_the_end_are_told_why_it_came(path):
+    async def main():
+        with pytest.raises(StoreFailed):
+            async with open_runtime_asyncio(path, agent=echo) as runtime:
+                await runtime.ask("k", "hello")
+                waiting = asyncio.create_task(runtime.wait_stopped())
+                break_store(path)
+                await runtime.ask("k", "hello")
+        for wait in (waiting, runtime.wait_stopped()):
+            with pytest.raises(StoreFailed, match="removed or replaced"):
+                await asyncio.wait_for(wait, SECONDS)
+
+    asyncio.run(main())
+
+
+# A store that fails while the runtime drains, or afterwards
+
+
+async def test_on_trio_a_store_that_fails_during_a_drain_is_reported(path):
+    began, errors = trio.Event(), []
+
+    async def hold(turn):
+        began.set()
+        await trio.sleep_forever()
+
+    with pytest.raises(StoreFailed, match="removed or replaced"):
+        async with open_runtime(path, agent=hold) as runtime:
+            await runtime.submit(Inbound("k", "e", "hold"))
+            await began.wait()
+            break_store(path)
+            try:
+                await runtime.drain(0)
+            except BaseException as error:
+                errors.append(error)
+                raise
+    assert isinstance(errors[0], StoreFailed | trio.Cancelled)
+    with pytest.raises(StoreFailed, match="removed or replaced"):
+        await runtime.wait_stopped()
+
+
+def test_in_a_script_a_store_that_fails_during_a_drain_is_reported(path):
+    began = threading.Event()
+
+    async def hold(turn):
+        began.set()
+        await trio.sleep_forever()
+
+    with pytest.raises(StoreFailed), start_runtime(path, agent=hold) as runtime:
+        runtime.submit(Inbound("k", "e", "hold"))
+        assert began.wait(SECONDS)
+        break_store(path)
+        for wait in (lambda: runtime.drain(0), runtime.wait_stopped):
+            with pytest.raises(StoreFailed, match="removed or replaced"):
+                wait()
+
+
+def test_on_asyncio_a_store_that_fails_during_a_drain_is_reported(path):
+    async def main():
+        began = asyncio.Event()
+
+        async def hold(turn):
+            began.set()
+            await asyncio.Event().wait()
+
+        async with open_runtime_asyncio(path, agent=hold) as runtime:
+            await runtime.submit(Inbound("k", "e", "hold"))
+            await began.wait()
+            break_store(path)
+            for wait in (lambda: runtime.drain(0), runtime.wait_stopped):
+                with pytest.raises(StoreFailed, match="removed or replaced"):
+                    await asyncio.wait_for(wait(), SECONDS)
+
+    with pytest.raises(StoreFailed):
+        asyncio.run(main())
+
+
+def test_in_a_script_a_store_that_fails_after_a_drain_is_reported(path):
+    with pytest.raises(StoreFailed), start_runtime(path, agent=echo) as runtime:
+        runtime.drain()
+        break_store(path)
+        for verb in (lambda: runtime.adapter_state.set("n", "v"), runtime.wait_stopped):
+            with pytest.raises(StoreFailed, match="removed or replaced"):
+                verb()
+
+
 async def test_an_error_of_the_host_is_no_failure_of_the_runtime(path):
     with pytest.raises(ZeroDivisionError):
         async with open_runtime(path, agent=echo) as runtime:
