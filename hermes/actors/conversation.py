@@ -38,12 +38,13 @@ class Conversation:
     Get one from `Runtime.conversation`. Verbs that change the current session wait for a running
     turn and return a `SessionChange`. They raise:
 
-    - `Draining` while the runtime ends;
+    - `Draining` while the runtime drains;
     - `Overloaded` while the conversation is paused after repeated failures;
     - `WaitCircle` inside a turn of this conversation, or one for which it waits;
     - `ActorStopped` if the runtime ends before the change is made.
 
-    After the end all verbs raise `ActorStopped`, or `StoreFailed` if the store has failed.
+    After a drain these verbs raise `ActorStopped`. After the end of the runtime all verbs do, or
+    raise `StoreFailed` if the store has failed.
     """
 
     def __init__(
@@ -212,11 +213,7 @@ class Conversation:
         return settings
 
     async def title(self) -> Title:
-        """Return the title; `pending` until the session has a row to store it in.
-
-        Raises `Draining` while the runtime ends.
-        """
-        self._intake.require_running()
+        """Return the title; `pending` until the session has a row to store it in."""
         return await self._supervisor.store.get_title(self.session_key)
 
     async def set_title(self, title: str) -> None:

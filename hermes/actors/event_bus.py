@@ -12,6 +12,7 @@ import trio
 from msgspec.structs import replace
 
 from hermes.actors.kernel.mailbox import Request
+from hermes.errors import StoreFailed
 from hermes.events import (
     Envelope,
     MessageWaiting,
@@ -40,6 +41,8 @@ class Subscription:
 
     For a subscriber that falls behind, adjacent deltas of a turn are joined, so that no text is
     lost. If a thousand other events wait, the oldest are dropped; `lost` counts them.
+
+    Iterating ends when the runtime ends, and raises `StoreFailed` if the store has failed.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Subscription:
         """The newest unread event of each turn."""
         self._arrived = trio.Event()
         self._closed = False
+        self._failure: StoreFailed | None = None
         self.lost: int = 0
 
     def offer(self, envelope: Envelope) -> None:
@@ -124,10 +128,15 @@ class Subscription:
     async def __anext__(self) -> Envelope:
         while not self._events:
             if self._closed or (self._until is not None and self._until.answered):
-                raise StopAsyncIteration
+                raise self._end()
             self._arrived = trio.Event()
             await self._arrived.wait()
         return self._take(0)
+
+    def _end(self) -> Exception:
+        if self._failure is None or self._until is not None:  # a stream asks its request
+            return StopAsyncIteration()
+        return StoreFailed(*self._failure.args)
 
     def take_ready(self, *, before: tuple[type[RuntimeEvent], ...] = ()) -> list[Envelope]:
         """Return the events that have arrived, without waiting; only those before these types."""
@@ -145,6 +154,11 @@ class Subscription:
         self._closed = True
         self._bus.unsubscribe(self)
         self._arrived.set()
+
+    def fail(self, error: StoreFailed) -> None:
+        """Stop receiving; after the events that have arrived, the reader gets the error."""
+        self._failure = error
+        self.close()
 
     async def aclose(self) -> None:
         """Same as `close`, for `async with`."""
@@ -347,4 +361,7 @@ class EventBus:
             for request in requests:
                 request.fail(type(error)(*error.args))
         for subscription in list(self._subscriptions):
-            subscription.close()
+            if isinstance(error, StoreFailed):
+                subscription.fail(error)
+            else:
+                subscription.close()

@@ -20,7 +20,7 @@ from hermes.actors.session.actor import SessionActor
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.context import TurnContext, current_turn, refuse_circle
-from hermes.errors import AlreadyAnswered, Draining, Overloaded, ReplyNotFound, ReplyTimeout
+from hermes.errors import AlreadyAnswered, Overloaded, ReplyNotFound, ReplyTimeout
 from hermes.messages import (
     Accepted,
     Inbound,
@@ -160,8 +160,7 @@ class Intake:
         outcome = await self._outcome_of(receipt)
         if outcome.state != "open":
             return _reply_in(outcome)
-        if self._supervisor.draining:
-            raise Draining("the runtime is ending; the message is answered after the next start")
+        self.require_running()
         with self._waiting_for(receipt.session_key):
             request = self._context.bus.expect(outcome.identity)
             try:
@@ -219,7 +218,7 @@ class Intake:
         return answers and await self.interrupt(session_key)
 
     def require_running(self) -> None:
-        """Raise `Draining` while the runtime ends, and afterwards why it has ended."""
+        """Raise `Draining` while the runtime drains, and afterwards why it has ended."""
         if self._supervisor.draining:
             raise self._supervisor.refusal()
 

@@ -61,8 +61,8 @@ class Runtime:
     `ask`, `stream` and `submit` send messages. `conversation` gives a handle with all verbs of one
     conversation. `admin` has the verbs of an operator, who sees all conversations.
 
-    After the end all verbs raise `ActorStopped`, or `StoreFailed` if the store has failed. In a
-    forked process they raise `ActorStopped` at once.
+    After the end all verbs raise `ActorStopped`, or `StoreFailed` if the store has failed; `drain`
+    says which verbs do so before. In a forked process they raise `ActorStopped` at once.
     """
 
     def __init__(self, context: RuntimeContext, supervisor: Supervisor) -> None:
@@ -219,7 +219,7 @@ class Runtime:
 
         This is how hosts on asyncio or without an event loop run what is written for Trio, such as
         `telegram.run`. There it is cancelled when the call is cancelled, and after the runtime has
-        ended.
+        ended: then the call raises `ActorStopped`, or why the runtime failed.
         """
         self._supervisor.require_running()
         return await function(self)
@@ -240,9 +240,19 @@ class Runtime:
         Waits at most `seconds` for turns and replies; by default `Config.drain_timeout`. What is
         not finished then stays in the store for the next start: calls that wait for its reply raise
         `ActorStopped`, and subscriptions end. Active sessions are finalized; hooks then get
-        `Config.hook_drain_timeout`. Leaving `open_runtime` does the same. Raises `HermesError`
-        inside a turn or a hook, which would wait for itself, and `ValueError` if `seconds` is not
-        a number or negative.
+        `Config.hook_drain_timeout`. Leaving `open_runtime` does the same.
+
+        Verbs that send messages or change a conversation raise `Draining` while this runs. Once it
+        has returned, they and `status` raise `ActorStopped`. The other verbs, which use the store
+        only, such as `history`, work until the block of the runtime is left.
+
+        Drains at the same time are one: the `seconds` of the first one count for all. If the call
+        is cancelled while others wait, they wait on; if it is the only one, turns are stopped at
+        once, the runtime accepts nothing more, and the next drain, or leaving the block, does the
+        rest. A block that fails or is cancelled ends the wait for turns in any case.
+
+        Raises `HermesError` inside a turn or a hook, which would wait for itself, and `ValueError`
+        if `seconds` is not a number or negative.
         """
         if current_turn() is not None or inside_hook():
             raise HermesError("a turn or a hook cannot drain the runtime: it would wait for itself")
@@ -337,17 +347,17 @@ async def _ending() -> AsyncIterator[list[Supervisor]]:
 @asynccontextmanager
 async def _drained(supervisor: Supervisor, started: list[Supervisor]) -> AsyncIterator[None]:
     """Drain after the block; if it failed or was cancelled, wait for the hooks only."""
-    seconds: float | None = 0
     started.append(supervisor)
     try:
         yield
-        seconds = None
     except BaseException as error:
         supervisor.block_error = error
+        supervisor.hurry()
         raise
     finally:
         try:
-            await supervisor.drain(seconds)
-        finally:
+            await supervisor.drain()
+        finally:  # it may have been cancelled
+            supervisor.hurry()
             with trio.CancelScope(shield=True):
-                await supervisor.finish()
+                await supervisor.drain()

@@ -48,6 +48,10 @@ class RuntimeThread:
         self._aborted: Future[None] = Future()
         self._portal: BlockingPortal | None = None
         """Accepts calls, while the runtime is open."""
+        self._calls: set[trio.CancelScope] = set()
+        """The scopes of the calls that run now."""
+        self._cut_off = False
+        """Whether calls that still run are cancelled, because the runtime has ended."""
         self._calling = threading.Lock()
         # A daemon thread never keeps the process from exiting.
         self._thread = threading.Thread(target=self._run, name="hermes runtime", daemon=True)
@@ -87,7 +91,30 @@ class RuntimeThread:
         with self._calling:
             if self._portal is None:
                 raise self._end_error()
-            return self._portal.start_task_soon(function)
+            return self._portal.start_task_soon(self._run_call, function)
+
+    async def _run_call(self, function: Callable[[], Awaitable[R]]) -> R:
+        """Run a call. Raises why the runtime has ended if it ends before the call does."""
+        with trio.CancelScope() as scope:
+            self._calls.add(scope)
+            if self._cut_off:
+                scope.cancel()
+            try:
+                return await function()
+            finally:
+                self._calls.remove(scope)
+        raise self._end_error()
+
+    def _cut_off_calls(self) -> None:
+        """Cancel the calls that still run, such as `run_on_trio`: the runtime has ended."""
+        self._cut_off = True
+        for scope in self._calls:
+            scope.cancel()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether calls are refused because the runtime has ended, not in a forked process."""
+        return self.opened.done() and self._portal is None and not self.is_fork
 
     def require_running(self) -> None:
         """Raise why the runtime has ended, if it has."""
@@ -129,7 +156,7 @@ class RuntimeThread:
             if self.opened.done() and isinstance(result, outcome.Error):
                 self.failure = result.error  # before the portal is closed: callers are told
             await trio.to_thread.run_sync(self._accept_no_calls)
-            await portal.stop(cancel_remaining=True)  # cancels `run_on_trio`
+            self._cut_off_calls()
         result.unwrap()
 
     def _accept_no_calls(self) -> None:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from hermes.embed import BlockingRuntime, start_runtime
-from hermes.errors import Draining, UnknownSession
+from hermes.errors import ActorStopped, UnknownSession
 from hermes.events import TextDelta, TurnEnded
 from hermes.store import SessionStore
 
@@ -86,7 +86,7 @@ def test_errors_are_raised_in_the_script_unchanged(path):
         with pytest.raises(ValueError, match="session_key"):
             runtime.ask("", "hello")
         runtime.drain()
-        with pytest.raises(Draining):
+        with pytest.raises(ActorStopped):
             runtime.ask("k", "too late")
     with pytest.raises(ZeroDivisionError), start_runtime(path, agent=echo):
         raise ZeroDivisionError

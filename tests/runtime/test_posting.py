@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from hermes import Config, ExpiryPolicy, Inbound, MessagePosted, Source, embed
-from hermes.errors import Draining, HermesError, WaitCircle
+from hermes.errors import ActorStopped, HermesError, WaitCircle
 from hermes.messages import TurnResult
 from hermes.testing import CountingBuilder, MemoryAdapter, inspect, texts_of
 from tests.support.held_turns import PendingReply, held_runtime
@@ -248,10 +248,10 @@ async def test_a_post_is_redacted(start):
         assert [row[2] for row in await outbox(runtime)] == ["a ***"]
 
 
-async def test_nothing_is_posted_while_the_runtime_ends(start):
+async def test_nothing_is_posted_after_a_drain(start):
     async with start() as runtime:
         await runtime.drain()
-        with pytest.raises(Draining):
+        with pytest.raises(ActorStopped):
             await runtime.post("k", "too late")
 
 

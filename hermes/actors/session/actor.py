@@ -147,7 +147,7 @@ class SessionActor:
     async def wait_idle(self) -> None:
         """Wait until the actor has nothing to do, or has ended."""
         while not self.idle and not self.inbox.mailbox.closed:
-            self._calm = self._calm or trio.Event()
+            self._calm = trio.Event() if self._calm is None else self._calm
             await self._calm.wait()
 
     def _notify_idle(self) -> None:
