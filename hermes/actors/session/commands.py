@@ -222,7 +222,7 @@ async def _compress(state: SessionState, call: CommandCall, argument: str) -> st
     result = await compression.on_request(
         state,
         f"{call.row.inbox_id}:command",
-        lambda past: call.row.accepted_at < past.ended_at,
+        lambda past: call.row.inbox_id <= past.latest_command,
         focus=None if here is not None else argument or None,
         keep_exchanges=keep,
         answer=functools.partial(_reply_to, state, call),
