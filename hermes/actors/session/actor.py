@@ -89,6 +89,7 @@ class SessionActor:
         inbox, turn = self.inbox, self.runner.turn
         mode: CommandMode = "message"
         if row.inbound.command:
+            self.state.note_command(row.inbox_id)
             mode, inbound = interpret(row.inbound)
             row = replace(row, inbound=inbound)
         config = self.state.context.config
@@ -279,6 +280,8 @@ class SessionActor:
         inbox.add([row.inbox_id for row in fetched])
         for row in fetched:
             mode, inbound = interpret(row.inbound) if row.inbound.command else (None, row.inbound)
+            if mode is not None:
+                self.state.note_command(row.inbox_id)
             if mode == "stops":
                 inbox.put_urgent(row)
             else:
