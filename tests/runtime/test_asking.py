@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import inspect as python_inspect
 import json
 import logging
+import threading
 
 import msgspec
 import pytest
 import trio
 
-from hermes import Config, Conversation, ExpiryPolicy, Inbound, Runtime, TextDelta, TurnResult
+from hermes import (
+    Config,
+    Conversation,
+    ExpiryPolicy,
+    Inbound,
+    Runtime,
+    TextDelta,
+    ToolCall,
+    TurnResult,
+)
 from hermes.actors.intake import MAX_METADATA, MessageOptions
-from hermes.agents import blocking_agent
+from hermes.agents import Toolbox, blocking_agent, tool
 from hermes.embed import AsyncioRuntime, BlockingRuntime
-from hermes.errors import HermesError, ReplyTimeout
+from hermes.errors import HermesError, ReplyTimeout, StoreFull
 from hermes.events import Envelope, TurnStarted
 from hermes.testing import inspect
 from tests.support.held_turns import HeldAgent, held_runtime
@@ -275,6 +286,78 @@ async def test_metadata_is_part_of_the_log_line_of_a_failed_turn(start, caplog):
         await runtime.ask("k", "one", metadata=TENANT)
     [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert record.metadata == TENANT
+
+
+async def test_metadata_is_part_of_the_log_lines_of_a_failing_tool(start_proxy, caplog):
+    def broken():
+        raise OSError("broken")
+
+    async def full(*_, **__):
+        raise StoreFull("the disk is full")
+
+    toolbox = Toolbox([tool()(broken), tool(once=True, name="once")(broken)])
+
+    class Agent:
+        async def run(self, turn):
+            for name in ("broken", "once"):
+                await toolbox.run(ToolCall("c", name, "{}"), turn)
+            turn.records = None
+            await toolbox.run(ToolCall("c", "once", "{}"), turn)
+            return TurnResult(text="done")
+
+    async with start_proxy(lambda _: Agent(), end_once=full) as runtime:
+        await runtime.ask("k", "one", metadata=TENANT)
+    async with start_proxy(lambda _: Agent(), begin_once=full) as runtime:
+        await runtime.ask("k", "two", metadata=TENANT)
+    said = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record.metadata for record in said] == [TENANT] * len(said)
+    assert {record.msg.partition(" %s ")[2] for record in said} == {
+        "failed in turn %d",
+        "was not recorded: %s",
+        "could not be recorded: %s",
+        "needs a store to record its calls",
+    }
+
+
+async def test_metadata_is_part_of_the_log_lines_of_failing_hooks(start, caplog, autojump_clock):
+    async def fail(session_id, platform):
+        raise OSError("broken")
+
+    async def hang(session_id, platform):
+        await trio.sleep_forever()
+
+    async with start(hooks={"on_session_reset": [fail, hang]}) as runtime:
+        await runtime.ask("k", "one")
+        await runtime.ask("k", "/new", metadata=TENANT)
+        await runtime.wait_hooks()
+    failed, late = (record for record in caplog.records if record.levelno >= logging.WARNING)
+    assert (failed.levelno, late.levelno) == (logging.ERROR, logging.WARNING)
+    assert failed.metadata == late.metadata == TENANT
+
+
+async def test_metadata_is_part_of_the_log_lines_of_an_abandoned_turn(start, caplog):
+    caplog.set_level(logging.INFO)
+    begun, release, ended = trio.Event(), threading.Event(), threading.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    def hang(turn):
+        token.run_sync_soon(begun.set)
+        release.wait(SECONDS)
+        ended.set()
+        return "late"
+
+    agents = blocking_agent(hang, grace_period=0)
+    async with start(build_agent=agents) as runtime, trio.open_nursery() as nursery:
+        nursery.start_soon(functools.partial(runtime.ask, "k", "one", metadata=TENANT))
+        await begun.wait()
+        await runtime.conversation("k").interrupt()
+        await inspect(runtime).wait_idle("k")
+        release.set()
+        while agents.statistics().abandoned:
+            await trio.to_thread.run_sync(ended.wait)
+    said = [record for record in caplog.records if "abandoned" in record.msg]
+    assert [record.levelno for record in said] == [logging.WARNING, logging.INFO]
+    assert [record.metadata for record in said] == [TENANT, TENANT]
 
 
 @pytest.mark.parametrize(
