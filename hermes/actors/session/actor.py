@@ -334,7 +334,8 @@ class SessionActor:
         with contained(StoreFailed) as caught:
             await work(row)
         if caught.error is not None:
-            log.error("message %d of %s waits", row.inbox_id, self.key, exc_info=caught.error)
+            about, extra = (row.inbox_id, self.key), {"metadata": row.inbound.metadata}
+            log.error("message %d of %s waits", *about, exc_info=caught.error, extra=extra)
             self.inbox.release([row])
             self.wake()
 
