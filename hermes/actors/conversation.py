@@ -113,7 +113,8 @@ class Conversation:
     async def new(self, title: str | None = None) -> SessionChange:
         """End the current session and start a new one.
 
-        Raises `ValueError` if the title is too long or another conversation of this key has it.
+        Raises `TitleTooLong`, or `TitleTaken` if another conversation of this key has the title.
+        Both are also a `ValueError`.
         """
         return await self._intake.request(
             self.session_key, lambda actor: operations.new_session(actor.state, title)
@@ -134,7 +135,7 @@ class Conversation:
 
         With `to`, another session_key, that key is pointed at the copy, and this conversation stays
         where it is. Without a title, the copy gets the title of the original with a number. Raises
-        `ValueError` if the title is too long or a conversation of the key already has it.
+        `TitleTooLong`, or `TitleTaken` if a conversation of the key already has the title.
         """
         if to is not None:
             require_encodable(to)
@@ -220,7 +221,7 @@ class Conversation:
     async def set_title(self, title: str) -> None:
         """Set the title, also while a turn runs.
 
-        Raises `ValueError` if it is too long or another conversation of this key has it, and
+        Raises `TitleTooLong`, `TitleTaken` if another conversation of this key has the title, and
         `Draining` while the runtime ends.
         """
         await operations.set_title(self._intake.actor(self.session_key).state, title)

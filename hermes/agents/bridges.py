@@ -20,6 +20,7 @@ import trio
 
 from hermes.agents.crossing import thread_context
 from hermes.agents.threads import LoopTask, LoopTurn, RemoteTurn, ThreadResult, ThreadTurn
+from hermes.agents.turn_texts import texts_of
 from hermes.messages import AgentSpec, TurnResult
 from hermes.protocols import Agent, RunsOnTrio, SupportsAbandon, Turn
 
@@ -28,10 +29,6 @@ log: logging.Logger = logging.getLogger(__name__)
 GRACE_PERIOD = 5.0
 MAX_ABANDONED = 4
 MAX_THREADS = 40
-TOO_MANY_ABANDONED = (
-    "{number} earlier turns did not stop when they were cancelled and still run; "
-    "no new turn starts until one of them ends"
-)
 
 Answer: TypeAlias = str | TurnResult
 ThreadFunction: TypeAlias = Callable[[ThreadTurn], Answer]
@@ -104,7 +101,7 @@ class BridgeAgent(Agent, SupportsAbandon, RunsOnTrio):
         """Run the function, and return its result."""
         state = self.state
         if len(state.abandoned) >= state.max_abandoned:
-            error = TOO_MANY_ABANDONED.format(number=len(state.abandoned))
+            error = texts_of(turn).too_many_abandoned.format(number=len(state.abandoned))
             return TurnResult(failed=True, error=error, api_calls=0)
         result: ThreadResult[Answer] = ThreadResult()
         remote, stop = state.start_turn(turn, result)

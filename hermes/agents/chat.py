@@ -20,6 +20,7 @@ from hermes.agents.providers.base import (
 from hermes.agents.providers.prompt_cache import PromptCache, TurnMessages
 from hermes.agents.providers.retries import Retries
 from hermes.agents.tools.toolbox import Toolbox, ToolOutcome
+from hermes.agents.turn_texts import texts_of
 from hermes.errors import ContextOverflow
 from hermes.events import AssistantMessage, TextDelta, ToolFinished, ToolStarted
 from hermes.messages import Message, ToolCall, TurnResult
@@ -27,9 +28,6 @@ from hermes.protocols import Agent, RunsOnTrio, SupportsAclose, Turn
 from hermes.sanitize import scrub
 from hermes.transcript.overflow import LONG_HISTORY
 
-RETRYING = "\n\n[Connection lost; retrying.]\n\n"
-TOO_MANY_STEPS = "the model called tools {steps} times without giving an answer"
-TRUNCATED = "the answer reached the token limit before it contained any text"
 TRUNCATED_CALL = (
     "{name} was not run: the answer reached the token limit in the middle of this call."
 )
@@ -74,7 +72,7 @@ class _DeltaRelay:
         if not text.startswith(repeated):  # another answer than before: start again
             text = self._previous[: self._matched] + text
             self._previous, self._emitted = "", [text]
-            self.turn.emit(TextDelta(RETRYING, restart=True))
+            self.turn.emit(TextDelta(f"\n\n{texts_of(self.turn).retrying}\n\n", restart=True))
             self.turn.emit(TextDelta(text))
             return
         self._matched += len(repeated)
@@ -95,13 +93,14 @@ class _Progress:
         self.rows += rows
         self.messages.add(rows)
 
-    def result(self, completion: Completion) -> TurnResult:
+    def result(self, completion: Completion, turn: Turn) -> TurnResult:
         text = completion.message.content
+        no_answer = completion.truncated and not text
         return TurnResult(
             text=text,
             rows=[*self.rows, completion.message] if text else None,
             partial=completion.truncated,
-            error=TRUNCATED if completion.truncated and not text else None,
+            error=texts_of(turn).truncated if no_answer else None,
             api_calls=self.api_calls,
         )
 
@@ -163,12 +162,12 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
                 )
                 completion = await self._complete(turn, body, progress)
                 if not completion.message.tool_calls:
-                    return progress.result(completion)
+                    return progress.result(completion, turn)
                 await self._run_tools(turn, completion, progress)
         except ProviderError as error:
             _raise_if_overflow(turn, error)
-            return progress.failure(str(error))
-        return progress.failure(TOO_MANY_STEPS.format(steps=self._max_steps))
+            return progress.failure(error.text(texts_of(turn)))
+        return progress.failure(texts_of(turn).too_many_steps.format(steps=self._max_steps))
 
     async def _complete(self, turn: Turn, body: bytes, progress: _Progress) -> Completion:
         """Get one answer of the model, with retries."""

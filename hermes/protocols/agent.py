@@ -25,7 +25,7 @@ from hermes.messages import (
     Usage,
 )
 from hermes.protocols.records import ToolRecords
-from hermes.texts import Texts
+from hermes.texts import ENGLISH, Texts
 
 Hook: TypeAlias = Callable[..., Any]
 """Called by keyword with `session_id` and `platform`, and with `reason`, `boundary_id`,
@@ -286,6 +286,8 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     spent: SpentSoFar = _no_costs
     charge: Callable[[Usage], object] = _ignore
     """Records a provider call, whatever becomes of the summary. Do not report it in the result."""
+    texts: Texts = ENGLISH
+    """What users are told; they see the message of `CompressorFailed`."""
 
 
 class Summary(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from hermes import AccessPolicy, Config, open_runtime
+from hermes import AccessPolicy, Config, Texts, open_runtime
 from hermes.adapters.rate_limit import Rate, RateLimiter
 from hermes.adapters.telegram import Telegram
 from hermes.events import TextDelta
@@ -187,6 +187,19 @@ async def test_a_reply_whose_outcome_is_unknown_is_sent_again_with_a_mark(server
         await wait_texts(server, 7, 1 + taken)
     again = "You may have seen this before:\nYou said: hello"
     assert texts(server, 7) == (["You said: hello", again] if taken else [again])
+
+
+async def test_the_mark_is_one_of_the_texts_and_leaves_room_for_the_longest_message(server, path):
+    emoji = Texts(recovered="\N{OWL}" * 500)
+    server.fail(Fault("502", taken=False, method="sendMessage"))
+
+    async def talk(turn):
+        return "x" * Telegram.limit
+
+    async with running_bot(server, path, talk, texts=emoji):
+        server.say(7, "hello")
+        [text] = await wait_texts(server, 7, 1)
+    assert text == "\N{OWL}" * 45 + "\n" + "x" * Telegram.limit
 
 
 async def test_a_reply_that_certainly_was_not_received_is_sent_again_without_a_mark(

@@ -8,7 +8,7 @@ import httpx2
 import pytest
 import trio
 
-from hermes.agents.chat import RETRYING, ChatAgent
+from hermes.agents.chat import ChatAgent
 from hermes.agents.providers.anthropic_messages import AnthropicMessages
 from hermes.agents.providers.base import (
     AuthenticationFailed,
@@ -48,6 +48,7 @@ CALLS = (ToolCall("c1", "look", '{"at":"the sea"}'), ToolCall("c2", "look", "{}"
 WORK = ModelAnswer("let me see", reasoning="a look, then", calls=CALLS, chunk_size=3)
 SPEECH = ModelAnswer("hello there, how are you?", chunk_size=2)
 QUICK = Retries(max_attempts=3, first_delay=0.0)
+RETRYING = f"\n\n{ENGLISH.retrying}\n\n"
 
 
 @pytest.fixture

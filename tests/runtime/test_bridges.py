@@ -25,6 +25,7 @@ from hermes.events import Notice, TextDelta, TurnEnded
 from hermes.store import SessionStore
 from hermes.testing import texts_of
 from hermes.texts import ENGLISH
+from tests.support.marked_texts import MARKED
 from tests.support.runtime import with_threads
 
 
@@ -336,7 +337,7 @@ async def test_a_turn_that_does_not_stop_is_abandoned_and_has_no_effect(start, h
 
 async def test_with_too_many_abandoned_turns_no_other_turn_starts(start, hung, hanging):
     agents = hung(grace_period=0, max_abandoned=2)
-    async with start(build_agent=agents) as runtime:
+    async with start(build_agent=agents, texts=MARKED) as runtime:
         for key in ("a", "b"):
             async with trio.open_nursery() as nursery:
                 Asking(runtime, nursery).soon(key, "hang")
@@ -345,10 +346,7 @@ async def test_with_too_many_abandoned_turns_no_other_turn_starts(start, hung, h
         assert agents.statistics() == BridgeStatistics(0, 2)
         reply = await runtime.ask("c", "hello")
         assert reply.status == "failed"
-        assert reply.error == (
-            "2 earlier turns did not stop when they were cancelled and still run; "
-            "no new turn starts until one of them ends"
-        )
+        assert reply.error == MARKED.too_many_abandoned.format(number=2)
         hanging.release.set()
         await ended(agents)
         assert (await runtime.ask("c", "hello")).text == "echo: hello"

@@ -183,7 +183,7 @@ async def test_a_failing_rotation_counts_for_the_breaker(small_behind, path, wor
         assert [call.cost for call in store.get_usage(parent)] == [0.25] * 3
 
 
-async def test_a_refused_rotation_counts_for_the_breaker(small_behind):
+async def test_a_refused_rotation_counts_for_the_breaker(small_behind, caplog):
     async def rotate(real, rotation):
         return Skipped("the lease was lost", holder="elsewhere")
 
@@ -193,7 +193,8 @@ async def test_a_refused_rotation_counts_for_the_breaker(small_behind):
         await talk(runtime, 14)
         assert len(compressor) == 1
         note = (await runtime.conversation("k").status()).compression_note
-    assert "the lease was lost" in note
+    assert "another compression is running" in note
+    assert "was not compressed: the lease was lost (elsewhere)" in caplog.text
 
 
 async def test_the_breaker_works_although_its_state_cannot_be_stored(small_behind):

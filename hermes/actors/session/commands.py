@@ -29,13 +29,12 @@ from hermes.actors.session.listing import (
     usage_text,
 )
 from hermes.actors.session.state import SessionState
-from hermes.errors import HermesError
+from hermes.errors import StoreFailed
 from hermes.messages import (
     Inbound,
     InboxReply,
     InboxRow,
     Role,
-    Skipped,
     Status,
     StoredMessage,
     Transcript,
@@ -45,6 +44,7 @@ from hermes.outbound import inbox_reply
 from hermes.session_keys import background_key
 from hermes.texts import Texts, help_line
 from hermes.transcript.compaction import is_question
+from hermes.user_code import contained
 
 MAX_KEPT = 100
 MAX_LINE = 80
@@ -86,13 +86,11 @@ async def run_command(state: SessionState, call: CommandCall) -> str | None:
     if parsed is None:
         word = (call.row.inbound.text.split() or ["/"])[0][:50]
         return await _reply(state, call, _texts(state).unknown_command.format(command=word))
-    try:
+    with contained(StoreFailed) as caught:
         return await _HANDLERS[parsed.name](state, call, parsed.argument)
-    except (HermesError, ValueError) as error:
-        text = command_failure(call.row, error, _texts(state))
-        if call.cancelled:
-            text = f"{text.removesuffix('.')}.{_cancelled(_texts(state), call)}"
-        return await _reply(state, call, text)
+    assert caught.error is not None
+    text = command_failure(call.row, caught.error, _texts(state))
+    return await _reply(state, call, text + _cancelled(_texts(state), call))
 
 
 def _texts(state: SessionState) -> Texts:
@@ -227,10 +225,7 @@ async def _compress(state: SessionState, call: CommandCall, argument: str) -> st
         keep_exchanges=keep,
         answer=functools.partial(_reply_to, state, call),
     )
-    text = result_text(result, _texts(state))
-    if isinstance(result, Skipped):
-        text = _texts(state).not_compressed.format(reason=text)
-    return await _reply(state, call, text)
+    return await _reply(state, call, result_text(result, _texts(state)))
 
 
 # Tools and background tasks

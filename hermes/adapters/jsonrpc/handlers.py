@@ -357,7 +357,7 @@ class Handlers:
             return t.CompressResult("compressed", detail, change.session_id, before, after)
         if change.failed:
             return t.CompressResult("failed", detail, handle.stored_id)
-        return t.CompressResult("skipped", f"Not compressed: {detail}.", handle.stored_id)
+        return t.CompressResult("skipped", detail, handle.stored_id)
 
     def _send_status(self, handle: Handle, status: StatusUpdate) -> None:
         self._buffer.send_event("status.update", handle.id, status)

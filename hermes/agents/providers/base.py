@@ -11,12 +11,17 @@ from hermes.errors import HermesError
 from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import Message, Usage
 from hermes.redaction import REDACTED, Secret as Secret
+from hermes.texts import Texts
 
 MIN_SECRET_LENGTH = 6
 
 
 class ProviderError(HermesError):
     """The provider did not answer. The message says why, in one sentence for the user."""
+
+    def text(self, texts: Texts) -> str:
+        """Return why, for the user: the message, unless the table has a sentence for it."""
+        return str(self)
 
 
 class AuthenticationFailed(ProviderError):

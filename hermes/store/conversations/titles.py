@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from hermes.errors import AmbiguousTitle
+from hermes.errors import AmbiguousTitle, TitleTaken, TitleTooLong
 from hermes.messages import Title
 from hermes.store.conversations import lineage
 from hermes.store.transaction import Transaction
@@ -32,11 +32,11 @@ Match: TypeAlias = tuple[str, str | None]
 def sanitize_title(title: str | None) -> str | None:
     """Return the title on one line, without invisible characters; None if nothing is left.
 
-    Raises `ValueError` if it is too long.
+    Raises `TitleTooLong`.
     """
     clean = _one_line(title)
     if len(clean) > MAX_LENGTH:
-        raise ValueError(f"Title too long ({len(clean)} chars, max {MAX_LENGTH})")
+        raise TitleTooLong(len(clean), MAX_LENGTH)
     return clean or None
 
 
@@ -47,8 +47,8 @@ def _one_line(title: str | None) -> str:
 def set_session_title(tx: Transaction, session_id: str, title: str | None) -> bool:
     """Set or clear the title. Return False if the session does not exist.
 
-    A title moves here from an earlier session of the same lineage. Raises `ValueError` if it is
-    too long, or if another session has it that belongs to a key of this one.
+    A title moves here from an earlier session of the same lineage. Raises `TitleTooLong`, or
+    `TitleTaken` if another session has it that belongs to a key of this one.
     """
     return set_title_as(tx, [], session_id, title)
 
@@ -113,7 +113,7 @@ def apply_pending_title(tx: Transaction, session_key: str) -> str | None:
         return None
     try:
         set_title_as(tx, [session_key], tip, title)
-    except ValueError:
+    except TitleTaken:
         title = title_for(tx, row[0], title, session_key)
         set_title_as(tx, [session_key], tip, title)
     tx.run("UPDATE routes SET pending_title = NULL WHERE session_key = ?", session_key)
@@ -123,11 +123,11 @@ def apply_pending_title(tx: Transaction, session_key: str) -> str | None:
 def sanitize_unused(tx: Transaction, title: str | None, session_key: str) -> str | None:
     """Return the clean title of a new session of a key.
 
-    Raises `ValueError` if it is too long, or if a session that belongs to the key has it.
+    Raises `TitleTooLong`, or `TitleTaken` if a session that belongs to the key has it.
     """
     clean = sanitize_title(title)
     if clean is not None and (holder := _holder(tx, clean, [session_key])) is not None:
-        raise _in_use(clean, holder)
+        raise TitleTaken(clean, holder)
     return clean
 
 
@@ -142,13 +142,9 @@ def _release_title(
     earlier = ids[: ids.index(session_id)]
     for holder in holders:
         if holder not in earlier:
-            raise _in_use(title, holder)
+            raise TitleTaken(title, holder)
     for holder in holders:
         tx.run("UPDATE sessions SET title = NULL WHERE id = ?", holder)
-
-
-def _in_use(title: str, holder: str | None) -> ValueError:
-    return ValueError(f"Title '{title}' is already in use by session {holder}")
 
 
 def get_next_title_in_lineage(
