@@ -26,7 +26,7 @@ from hermes.forks import FORKED, watch_forks
 from hermes.messages import Accepted, Boundary, Hooks, OutboxRow, Transcript
 from hermes.store.connection import Database, translate
 from hermes.store.conversations import boundaries, messages, routes, search
-from hermes.store.file_lock import FileGuard
+from hermes.store.files.guard import FileGuard
 from hermes.store.group_commit import Group, commit_group, commit_one, read
 from hermes.store.hooks import HookRunner
 from hermes.store.maintenance import cleanup

@@ -14,10 +14,13 @@ import trio
 from hermes.background import open_background, protected
 from hermes.errors import StoreBusy
 from hermes.messages import Hooks
-from hermes.store import connection, file_lock
+from hermes.store import connection
 from hermes.store.actor import SWEEP_INTERVAL, Connections, StoreActor
 from hermes.store.chunked import Chunked
 from hermes.store.conversations.search import unindexed
+from hermes.store.files import file_lock
+from hermes.store.files.guard import FileGuard
+from hermes.store.files.runtime_lock import RuntimeLock
 from hermes.store.hooks import HOOK_TIMEOUT, require_hooks
 from hermes.store.transaction import Clock, Work
 from hermes.store.verbs import StoreVerbs
@@ -85,12 +88,13 @@ async def open_store(  # noqa: PLR0913
     threads = open_worker is open_in_thread
     real = file_lock.resolve(path)
     had_lock = file_lock.has_lock(real)
-    lock = file_lock.RuntimeLock(real)
+    lock = RuntimeLock(real)
     try:
         opened = _open_connections(
             real, clock, open_worker, vfs, had_lock=had_lock, threads=threads
         )
         async with opened as connections, open_background() as writing:
+            lock.lock_database()  # it may have been created just now
             with ExitStack() as at_end:
                 async with open_background() as background:
                     store = Store(
@@ -146,11 +150,11 @@ async def _open_connections(
 @trio.lowlevel.enable_ki_protection
 async def _open_first(
     path: Path, clock: Clock, vfs: str | None, *, threads: bool
-) -> tuple[connection.Database, file_lock.FileGuard]:
+) -> tuple[connection.Database, FileGuard]:
     """Open a first connection, which migrates the file, and the guard of the file's locks."""
 
-    def open_it() -> tuple[connection.Database, file_lock.FileGuard]:
-        return connection.open_database(path, clock, vfs), file_lock.FileGuard(path)
+    def open_it() -> tuple[connection.Database, FileGuard]:
+        return connection.open_database(path, clock, vfs), FileGuard(path)
 
     deadline = trio.current_time() + file_lock.OPENING_SECONDS
     while (opening := file_lock.Opening(path)).waits:

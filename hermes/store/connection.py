@@ -14,8 +14,9 @@ from urllib.parse import quote
 import apsw
 
 from hermes.errors import StoreBusy, StoreError, StoreFailed, StoreFull, StoreRefused
-from hermes.store import file_lock, schema
+from hermes.store import schema
 from hermes.store.conversations import search
+from hermes.store.files import file_lock
 from hermes.store.maintenance import cleanup
 from hermes.store.transaction import Clock, Transaction
 

@@ -13,9 +13,11 @@ from typing import Final, Self, TypeVar
 import apsw
 
 from hermes.errors import ActorStopped
-from hermes.store import connection, file_lock
+from hermes.store import connection
 from hermes.store.chunked import Chunked
 from hermes.store.conversations.search import unindexed
+from hermes.store.files import file_lock
+from hermes.store.files.guard import FileGuard
 from hermes.store.group_commit import commit_one, read
 from hermes.store.transaction import Clock, Work
 from hermes.store.verbs import StoreVerbs
@@ -50,7 +52,7 @@ class SessionStore(StoreVerbs):
         had_lock = file_lock.has_lock(self.path)
         with file_lock.no_trace(self.path, had_lock=had_lock), file_lock.wait_opening(self.path):
             self._db = connection.open_database(self.path, self._clock, vfs)
-            self._guard = file_lock.FileGuard(self.path)
+            self._guard = FileGuard(self.path)
         self._open = True
 
     def __enter__(self) -> Self:
