@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ import apsw
 import trio
 
 from hermes.background import open_background, protected
-from hermes.errors import StoreBusy
+from hermes.errors import StoreBusy, StoreFailed
 from hermes.messages import Hooks
 from hermes.store import connection
 from hermes.store.actor import SWEEP_INTERVAL, Connections, StoreActor
@@ -138,6 +138,8 @@ async def _open_connections(
         finally:
             first.close()
         writer, reader, browser = workers
+        if first.stamp is not None:
+            first.stamp.db, writer.db.stamp = writer.db, first.stamp
         yield Connections(writer, reader, browser, guard)
     finally:
         with trio.CancelScope(shield=True):
@@ -154,7 +156,11 @@ async def _open_first(
     """Open a first connection, which migrates the file, and the guard of the file's locks."""
 
     def open_it() -> tuple[connection.Database, FileGuard]:
-        return connection.open_database(path, clock, vfs), FileGuard(path)
+        db, guard = connection.open_database(path, clock, vfs), FileGuard(path)
+        with suppress(apsw.Error, StoreFailed):  # it is tried again at the next checkpoint
+            db.stamp = guard.new_stamp(db)
+            db.checkpoint()
+        return db, guard
 
     deadline = trio.current_time() + file_lock.OPENING_SECONDS
     while (opening := file_lock.Opening(path)).waits:

@@ -17,6 +17,7 @@ from hermes.errors import StoreBusy, StoreError, StoreFailed, StoreFull, StoreRe
 from hermes.store import schema
 from hermes.store.conversations import search
 from hermes.store.files import file_lock
+from hermes.store.files.stamp import Stamp
 from hermes.store.maintenance import cleanup
 from hermes.store.transaction import Clock, Transaction
 
@@ -47,6 +48,8 @@ class Database(apsw.Connection):
     """The number of pages at which the next checkpoint is due."""
     search_stale: bool = False
     """Whether SQLite rolled a transaction back by itself, which FTS5 may not have noticed."""
+    stamp: Stamp | None = None
+    """What this connection writes before each checkpoint, if its process owns the file."""
     fatal: StoreFailed | None = None
     """Why nothing more may be written: after a failed flush, later commits could be lost too."""
 
@@ -151,11 +154,25 @@ class Database(apsw.Connection):
 
     def checkpoint(self) -> None:
         """Move the WAL file's pages into the database, as far as no reader still needs them."""
+        stamped = self.stamp is not None and self._write_stamp(self.stamp)
         pages, moved = self.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         self.log_pages = 0 if moved == pages else pages
+        if self.stamp is not None and stamped and moved == pages:
+            self.stamp.settle()
         self.checkpoint_pages = CHECKPOINT_PAGES + self.log_pages
         if self.log_pages >= MANY_PAGES:
             log.warning("a long-running reader keeps %d pages in the WAL file", self.log_pages)
+
+    def _write_stamp(self, stamp: Stamp) -> bool:
+        try:
+            self.begin()
+            stamp.write(self)
+            self.commit()
+        except (apsw.Error, StoreBusy) as error:  # the last stamp stays valid
+            log.debug("the stamp was not renewed: %s", error)
+            self.roll_back()
+            return False
+        return True
 
     @property
     def checkpoint_due(self) -> bool:

@@ -18,7 +18,7 @@ from hermes.store.chunked import Chunked
 from hermes.store.conversations.search import unindexed
 from hermes.store.files import file_lock
 from hermes.store.files.guard import FileGuard
-from hermes.store.group_commit import commit_one, read
+from hermes.store.group_commit import commit_one, read, run_outside
 from hermes.store.transaction import Clock, Work
 from hermes.store.verbs import StoreVerbs
 
@@ -137,10 +137,7 @@ class SessionStore(StoreVerbs):
     def _run(self, function: Callable[[connection.Database], R]) -> R:
         with self._lock:
             self._require_open()
-            try:
-                return function(self._db)
-            except apsw.Error as error:
-                raise connection.translate(error, "nothing was done") from error
+            return run_outside(self._db, function)
 
     def _require_open(self) -> None:
         if not self._open:

@@ -63,7 +63,7 @@ async def test_a_runtime_without_its_lock_file_still_owns_the_database(path, run
 
 async def test_the_owner_of_a_file_that_is_created_keeps_it(path):
     async with open_store(path) as store:
-        Path(f"{path}.lock").unlink()
+        remove(Path(f"{path}.lock"))
         with pytest.raises(StoreInUse):
             async with open_store(path):
                 pytest.fail("the file has two owners")
@@ -101,10 +101,14 @@ def test_neither_asking_nor_closing_drops_the_locks_of_a_store_in_the_same_proce
 
 def test_closing_leaves_no_descriptor_behind(path):
     SessionStore(path).close()
-    before = len(os.listdir("/proc/self/fd"))
+
+    def descriptors():
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    before = descriptors()
     for _ in range(5):
         store, lock = SessionStore(path), RuntimeLock(path)
         assert owner(path)
         lock.close()
         store.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert descriptors() == before

@@ -10,22 +10,33 @@ open-file-description locks, which belong to their descriptor and survive this.
 from __future__ import annotations
 
 import fcntl
+import operator
 import os
 import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
+import apsw
 import attrs
 
 from hermes.errors import StoreFailed
+from hermes.store.files.stamp import Stamp
 
 _SETTLED_NS = 100_000_000
 _OFD_GETLK, _OFD_SETLK = 36, 37  # constants of Linux; the fcntl module has no names for them
 _REQUEST = "hhqqi4x"  # struct flock
 _SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # the bytes of SQLite's shared lock
 _SHM_DEADMAN = 128  # the byte in the shared memory file that every connection locks
+
+_Seen: TypeAlias = tuple[tuple[int, ...], int]
+"""The database's file and its change time, and that of the directory."""
+_facts: Callable[[os.stat_result], tuple[int, ...]] = operator.attrgetter(
+    "st_dev", "st_ino", "st_ctime_ns"
+)
 
 
 @attrs.define
@@ -39,8 +50,6 @@ class _Descriptors:
     identities: dict[str, tuple[int, int]]
     users: int = 0
     inherited: list[int] = attrs.Factory(list)
-    settled: int = 0
-    """The directory's modification time when the files were last found in place."""
 
 
 _guards: dict[tuple[int, int], _Descriptors] = {}
@@ -62,23 +71,33 @@ class FileGuard:
                 held = _guards[self._key] = _hold(path)
             held.users += 1
         self._held = held
+        self._path = str(path)
         self._pid = os.getpid()
+        self._settled: object = ()
+        self._stamp: Stamp | None = None
 
     def check(self) -> None:
-        """Raise `StoreFailed` if a file was removed or replaced since it was opened.
+        """Raise `StoreFailed` if a file was removed, replaced or overwritten since it was opened.
 
-        Either changes the directory, so its modification time is enough to know, unless it is so
-        recent that a second change could have the same time.
+        This changes what the database's path leads to, its change time, or that of its directory.
         """
-        changed = os.fstat(self._held.directory).st_mtime_ns
-        if changed == self._held.settled:
-            return
+        try:
+            seen = _facts(os.stat(self._path)), os.fstat(self._held.directory).st_ctime_ns
+        except OSError:
+            seen = None
+        if seen != self._settled:
+            self._check_changed(seen)
+
+    def _check_changed(self, seen: _Seen | None) -> None:
         self.check_files()
-        if time.time_ns() - changed > _SETTLED_NS:
-            self._held.settled = changed
+        if self._stamp is not None:
+            self._stamp.check()
+        # A second change could have the same time as a recent one.
+        if seen is not None and time.time_ns() - max(seen[0][-1], seen[1]) > _SETTLED_NS:
+            self._settled = seen
 
     def check_files(self) -> None:
-        """The same as `check`, without relying on the directory's modification time."""
+        """Raise `StoreFailed` if a file was removed or replaced since it was opened."""
         for path, identity in self._held.identities.items():
             try:
                 found = os.stat(path)
@@ -86,6 +105,14 @@ class FileGuard:
                 found = None
             if found is None or (found.st_dev, found.st_ino) != identity:
                 raise StoreFailed(f"{path} was removed or replaced while in use")
+
+    def new_stamp(self, db: apsw.Connection) -> Stamp:
+        """Return a stamp for the owner of the file; `check` then also looks for it.
+
+        `check` must be called in the thread of the connection.
+        """
+        self._stamp = Stamp(Path(self._path), self._held.database, db)
+        return self._stamp
 
     def leave(self) -> None:
         """Release the locks, so that SQLite can remove the WAL file at the last close."""
