@@ -12,6 +12,7 @@ import apsw
 import trio
 
 from hermes.background import open_background, protected
+from hermes.config import MAX_WAL_BYTES
 from hermes.errors import StoreBusy, StoreFailed
 from hermes.messages import Hooks
 from hermes.store import connection
@@ -22,6 +23,7 @@ from hermes.store.files import file_lock
 from hermes.store.files.guard import FileGuard
 from hermes.store.files.runtime_lock import RuntimeLock
 from hermes.store.hooks import HOOK_TIMEOUT, require_hooks
+from hermes.store.maintenance import backups
 from hermes.store.transaction import Clock, Work
 from hermes.store.verbs import StoreVerbs
 from hermes.store.worker import OpenWorker, Worker, open_in_thread
@@ -52,14 +54,14 @@ class Store(StoreActor, StoreVerbs):
 
     async def vacuum(self) -> None:
         """Return free space to the file system; writes wait meanwhile."""
-        await self.run_alone(connection.vacuum)
+        await self.run_alone(backups.vacuum)
 
     async def backup(self, target: str | os.PathLike[str]) -> Path:
         """Copy the database while it is in use, and return the path of the copy.
 
         The copy appears when it is complete. Raises `StoreRefused` if the target exists.
         """
-        return await self.run_beside(lambda db: connection.backup(db, Path(target)))
+        return await self.run_beside(lambda db: backups.backup(db, Path(target)))
 
 
 @protected
@@ -70,14 +72,16 @@ async def open_store(  # noqa: PLR0913
     hook_timeout: float = HOOK_TIMEOUT,
     sweep_interval: float = SWEEP_INTERVAL,
     clock: Clock | None = None,
+    max_wal_bytes: int = MAX_WAL_BYTES,
     open_worker: OpenWorker = open_in_thread,
     vfs: str | None = None,
 ) -> AsyncIterator[Store]:
     """Open the store as the one runtime of its file; leaving the block commits what still waits.
 
     `hooks` maps events to lists of callables, each of which may run for `hook_timeout` seconds.
-    Sessions are checked for expiry every `sweep_interval` seconds. `open_worker` decides where SQL
-    runs: in threads, or inline for tests (`hermes.testing.inline`).
+    Sessions are checked for expiry every `sweep_interval` seconds. Messages are refused while the
+    write-ahead log has `max_wal_bytes` or more. `open_worker` decides where SQL runs: in threads,
+    or inline for tests (`hermes.testing.inline`).
 
     Raises `StoreInUse` if another runtime owns the file, and `StoreRefused` if it cannot be used as
     a store. Raises `StoreFailed` out of the block if the store cannot go on.
@@ -95,6 +99,7 @@ async def open_store(  # noqa: PLR0913
         )
         async with opened as connections, open_background() as writing:
             lock.lock_database()  # it may have been created just now
+            connections.writer.db.limit_log(max_wal_bytes // connection.PAGE_SIZE)
             with ExitStack() as at_end:
                 async with open_background() as background:
                     store = Store(

@@ -19,6 +19,7 @@ from hermes.store.conversations.search import unindexed
 from hermes.store.files import file_lock
 from hermes.store.files.guard import FileGuard
 from hermes.store.group_commit import commit_one, read, run_outside
+from hermes.store.maintenance import backups
 from hermes.store.transaction import Clock, Work
 from hermes.store.verbs import StoreVerbs
 
@@ -122,17 +123,17 @@ class SessionStore(StoreVerbs):
 
     def vacuum(self) -> None:
         """Return free space to the file system."""
-        self._run(connection.vacuum)
+        self._run(backups.vacuum)
 
     def backup(
-        self, target: str | os.PathLike[str], *, progress: connection.Progress | None = None
+        self, target: str | os.PathLike[str], *, progress: backups.Progress | None = None
     ) -> Path:
         """Copy the database while it is in use, and return the path of the copy.
 
         The copy appears when it is complete. `progress` is called with the number of pages that are
         copied and the number of all. Raises `StoreRefused` if the target exists.
         """
-        return self._run(lambda db: connection.backup(db, Path(target), progress=progress))
+        return self._run(lambda db: backups.backup(db, Path(target), progress=progress))
 
     def _run(self, function: Callable[[connection.Database], R]) -> R:
         with self._lock:

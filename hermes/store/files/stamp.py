@@ -38,6 +38,8 @@ class Stamp:
         self._root = self._find_root()
         self._valid: list[bytes] = []
         self._settled = False
+        self.pending: bool = False
+        """Whether a stamp was committed that may not be in the file yet."""
 
     def write(self, db: apsw.Connection) -> None:
         """Write a new stamp in the transaction that has begun on the connection."""
@@ -50,9 +52,11 @@ class Stamp:
             db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (_NAME, number))
 
     def settle(self) -> None:
-        """Expect the stamp that was written last; call it after a complete checkpoint."""
-        del self._valid[:-1]
-        self._settled = True
+        """Expect the pending stamp, if there is one; call it after a complete checkpoint."""
+        if self.pending:
+            del self._valid[:-1]
+            self._settled = True
+            self.pending = False
 
     def check(self) -> None:
         """Raise `StoreFailed` if the file has no valid stamp, after a first complete checkpoint."""
