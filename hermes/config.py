@@ -26,6 +26,7 @@ NonNegativeFloat: TypeAlias = Annotated[float, Meta(ge=0)]
 Delay: TypeAlias = NonNegativeFloat
 """A time in seconds; 0 means at once."""
 
+MAX_WAL_BYTES = 256 * 1024 * 1024
 TOKENS_PER_PRICE = 1_000_000
 
 
@@ -138,6 +139,11 @@ class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bytes of transcripts to keep in memory; the least recently used ones are dropped first.
 
     Transcripts of running turns are kept in any case.
+    """
+    max_wal_bytes: PositiveInt = MAX_WAL_BYTES
+    """Size of the database's write-ahead log at which messages are refused.
+
+    It grows while another process reads the database in a transaction that does not end.
     """
     max_attempts: PositiveInt = 3
     """Starts of a turn, interrupted by crashes, after which its message is set aside."""

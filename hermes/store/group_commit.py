@@ -115,6 +115,14 @@ def commit_one(db: Database, clock: Clock, check: Callable[[], None], work: Work
     return result.unwrap() if isinstance(result, Error) else result
 
 
+def run_outside(db: Database, function: Callable[[Database], R]) -> R:
+    """Run a function outside of any transaction; SQLite's errors are raised as ours."""
+    try:
+        return function(db)
+    except apsw.Error as error:
+        raise translate(error, "nothing was done") from error
+
+
 def read(db: Database, clock: Clock, work: Work[R]) -> R:
     """Run a request that only reads, in one read transaction."""
     try:

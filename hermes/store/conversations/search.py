@@ -176,6 +176,12 @@ def check_search(tx: Transaction) -> str | None:
     return None
 
 
+def is_damaged_index(error: BaseException | None) -> bool:
+    """Return whether only the search index is damaged, not the database."""
+    code = vars(error).get("extendedresult") if isinstance(error, apsw.CorruptError) else None
+    return code == apsw.SQLITE_CORRUPT_VTAB
+
+
 def to_fts(query: str) -> str | None:
     """Return the query in the syntax of FTS5, or None if it contains no word.
 

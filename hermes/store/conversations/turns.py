@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from hermes.config import Config
-from hermes.errors import EventConflict, NotInLineage, Overloaded
+from hermes.errors import EventConflict, NotInLineage, Overloaded, StoreBusy
 from hermes.messages import (
     Accepted,
     Committed,
@@ -71,7 +71,7 @@ def accept(
     conversation expires after this message. Raises `Overloaded` if `max_queued` messages of the
     same session_key are open already, and `EventConflict` if the event_id of this conversation
     was used for another message. (A platform may send an event again in another form; it gets the
-    first receipt.)
+    first receipt.) Raises `StoreBusy` if the write-ahead log has reached its limit.
     """
     inbound, body = _validated(inbound)
     source, key = inbound.source, inbound.session_key
@@ -82,6 +82,8 @@ def accept(
             raise EventConflict(f"event {inbound.event_id!r} of {key} has another text")
         receipt = Receipt(*row[:-1])
         return Accepted(receipt, sessions.head(tx, receipt.session_id), inbound, duplicate=True)
+    if tx.db.refusal is not None:
+        raise StoreBusy(tx.db.refusal)
     waiting = inbox.count_open(tx, key)
     if waiting >= max_queued:
         raise Overloaded(f"{waiting} messages already wait for {key}; try again later")
