@@ -344,6 +344,36 @@ async def test_a_compression_by_another_process_during_a_turn_loses_nothing(
         ]  # fmt: skip
 
 
+COMPRESS_WITH_KEY = COMPRESS.removesuffix("))") + (
+    ", session_key='k', epoch=store.get_route('k').epoch))"
+)
+
+
+@with_threads
+@pytest.mark.parametrize("compress", [COMPRESS, COMPRESS_WITH_KEY], ids=["session", "route"])
+async def test_a_message_after_a_compression_during_a_turn_does_not_run_the_turn_again(
+    start, in_other_process, compress
+):
+    receipts = []
+
+    async def meanwhile(turn):
+        in_other_process(turn.session_id, compress)
+        receipts.append(await runtime.submit(Inbound("k", "e", "3")))
+
+    builder = recording_builder("one", [meanwhile, "two"], "three")
+    async with start(build_agent=builder) as runtime:
+        parent = (await runtime.ask("k", "1")).session_id
+        with runtime.subscribe("k") as received, trio.fail_after(SECONDS):
+            reply = await runtime.ask("k", "2")
+            third = await reply_to(received, receipts[0])
+        assert (reply.text, third.text) == ("two", "three")
+        assert reply.session_id == third.session_id != parent
+        [agent] = builder.agents
+        assert len(agent.shown) == 3
+        assert agent.shown[-1] == [("user", "summary"), ("user", "2"), ("assistant", "two")]
+        assert (await runtime.ask("k", "4")).build_reason is None
+
+
 @attrs.define
 class InterruptedCompressor(DeterministicCompressor):
     """A compressor that calls a function before it summarizes."""

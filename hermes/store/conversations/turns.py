@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from hermes.config import Config
 from hermes.errors import EventConflict, NotInLineage, Overloaded, StoreBusy
@@ -138,7 +139,8 @@ def commit_turn(tx: Transaction, turn: TurnCommit) -> Committed | Discarded:
        with; otherwise the turn is discarded.
     2. If only the revision differs, another process appended rows; the turn's rows follow them.
     3. If the session was compressed meanwhile, the rows go to its continuation and the route
-       follows. If it ended otherwise, the turn is discarded and its messages run again.
+       follows, unless it is there already. If the session ended otherwise, the turn is discarded
+       and its messages run again.
     """
     if not turn.inbox_ids:
         raise ValueError("a turn needs the inbox_ids of the messages that it answers")
@@ -147,7 +149,7 @@ def commit_turn(tx: Transaction, turn: TurnCommit) -> Committed | Discarded:
     if found is None or not inbox.all_open(tx, turn.inbox_ids, key):
         return _discarded(tx, key, "the messages of this turn are not open any more")
     if (found[0].epoch, found[0].session_id) != (turn.epoch, turn.session_id):
-        return _discarded(tx, key, "the conversation was moved to another session")
+        return _commit_moved(tx, turn, found[0])
     foreign = found[1].revision != turn.revision
     route, head = routes.ensure_open(tx, key, found)
     if (foreign or route.session_id != turn.session_id) and (reason := _obstacle(tx, turn, route)):
@@ -162,6 +164,21 @@ def commit_turn(tx: Transaction, turn: TurnCommit) -> Committed | Discarded:
     inbox.start_inbox(tx, turn.next_inbox_ids)
     routes.record_turn(tx, key, turn.policy)
     return Committed(head, route.epoch, foreign, route.session_id != turn.session_id, added, title)
+
+
+def _commit_moved(tx: Transaction, turn: TurnCommit, route: Route) -> Committed | Discarded:
+    """Commit a turn whose route was moved: only if it was moved once, to the continuation.
+
+    Another process has then compressed the session, and it or a new message moved the route.
+    """
+    followed = route.epoch == turn.epoch + 1 and route.session_id != turn.session_id
+    line = lineage.get_compression_lineage(tx, turn.session_id) if followed else []
+    if route.session_id not in line or turn.rotated_to or turn.rewind_to is not None:
+        return _discarded(tx, turn.session_key, "the conversation was moved to another session")
+    foreign = sessions.head(tx, turn.session_id).revision != turn.revision
+    there = replace(turn, session_id=route.session_id, epoch=route.epoch)
+    done = commit_turn(tx, there)
+    return replace(done, foreign=foreign, moved=True) if isinstance(done, Committed) else done
 
 
 def _store(
