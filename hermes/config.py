@@ -67,6 +67,14 @@ class CompressionConfig(Validated, frozen=True, kw_only=True, forbid_unknown_fie
     max_useless: PositiveInt = 2
     """Stop compressing a session automatically after this many attempts that did not help."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_output >= self.window:
+            raise ValueError(
+                f"max_output is {self.max_output}: it must be smaller than window, which is "
+                f"{self.window} and includes it"
+            )
+
 
 class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a runtime behaves. Times are in seconds.

@@ -43,7 +43,17 @@ class UnknownSession(StoreError, LookupError):
 
 
 class AmbiguousTitle(StoreError, LookupError):
-    """Sessions of several keys have this title; the message lists them."""
+    """Several conversations have this title; the message lists them.
+
+    `session_ids` are their latest sessions.
+    """
+
+    def __init__(self, text: str, session_ids: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.session_ids = session_ids
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, tuple[str, ...]]]:
+        return type(self), (str(self), self.session_ids)
 
 
 class SessionEnded(StoreError):

@@ -150,9 +150,9 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     no_such_session: str = "You have no conversation called {wanted}. Use /sessions to list them."
     """The answer to /resume if nothing matches."""
     ambiguous_session: str = (
-        "You have more than one conversation called {wanted}. Use /sessions to list them."
+        "You have more than one conversation called {wanted}. Use /resume with a number:"
     )
-    """The answer to /resume if several match."""
+    """The answer to /resume if several match; a list of them follows."""
     branched: str = "This is a copy now. Use /resume to go back to the original."
     """The answer to /branch."""
     nothing_to_branch: str = "There is nothing to copy yet."

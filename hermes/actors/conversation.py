@@ -202,8 +202,9 @@ class Conversation:
         What is not passed stays as it is; None restores the default. The settings are kept in the
         store and apply from the next turn on, in every session of this key. They reach
         `build_agent` in `AgentSpec.conversation`, with `model` in `AgentSpec.model`, and agents in
-        `Turn.settings`. Raises `ValueError` if a value cannot be stored, and `Draining` while the
-        runtime ends.
+        `Turn.settings`. `metadata` is a dict of JSON values, of at most 4096 bytes as JSON, as in
+        `ask`. Raises `ValueError` if a value cannot be stored, and `Draining` while the runtime
+        ends.
         """
         state = self._intake.actor(self.session_key).state
         settings = await self._supervisor.store.configure(

@@ -36,6 +36,7 @@ from hermes.redaction import Redact, as_redactor
 from hermes.sanitize import scrub
 from hermes.session_keys import require_encodable
 from hermes.texts import ENGLISH, Texts
+from hermes.validation import require_instance
 
 R = TypeVar("R")
 
@@ -82,6 +83,8 @@ class Runtime:
         `source` is the default source of messages sent through this handle.
         """
         require_encodable(session_key)
+        if source is not None:
+            require_instance("source", source, Source)
         return Conversation(session_key, source, self._context, self._intake, self._supervisor)
 
     async def submit(self, inbound: Inbound) -> Receipt:
@@ -90,7 +93,7 @@ class Runtime:
         The same event (platform, account and event_id) gets the same receipt again. Raises
         `NotAdmitted` if the access policy refuses the sender, `Overloaded` if too many messages of
         this key are open, `Draining` while the runtime ends, `StoreBusy` or `StoreFull` if it could
-        not be stored for now, and `ValueError` if a field is not valid.
+        not be stored for now, and `TypeError` or `ValueError` if a field is not valid.
         """
         require_valid(inbound)
         return (await self._intake.submit(inbound)).receipt
@@ -181,7 +184,7 @@ class Runtime:
 
         It is stored in the transcript and delivered like a reply, to `source`; by default to where
         the last reply was sent. It waits for a running turn. Raises `ValueError` if the text is
-        empty, and what the verbs of a conversation raise.
+        blank, and what the verbs of a conversation raise.
         """
         return await self._intake.post(session_key, text, source)
 
@@ -203,6 +206,8 @@ class Runtime:
         With `deltas=False`, pieces of answers are left out.
         """
         self._supervisor.require_running()
+        if session_key is not None:
+            require_encodable(session_key)
         return self._context.bus.subscribe(session_key, callback, deltas=deltas)
 
     def follow(self, session_key: str) -> Subscription:

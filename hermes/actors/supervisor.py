@@ -13,7 +13,16 @@ import trio
 from hermes.actors.context import RuntimeContext
 from hermes.actors.delivery.dispatcher import Dispatcher
 from hermes.actors.session.actor import SessionActor
-from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed, actionable
+from hermes.errors import (
+    ActorStopped,
+    Draining,
+    HermesError,
+    Overloaded,
+    StoreBusy,
+    StoreFailed,
+    StoreFull,
+    actionable,
+)
 from hermes.forks import FORKED, watch_forks
 from hermes.messages import Accepted, InboxReply
 from hermes.outbound import reply_rows
@@ -29,6 +38,7 @@ FINALIZE_DELAY = 0.5
 PAGE = 1000
 TASK_NAME = "hermes session"
 MAINTENANCE_INTERVAL = 30.0
+WATCH_INTERVAL = 1.0
 ENDED = "the runtime has ended"
 
 
@@ -188,15 +198,32 @@ class Supervisor:
             self._ended.set()
 
     async def _recover(self) -> None:
-        """Wake the conversations that an earlier process left unfinished."""
-        after = 0
-        while found := await self._context.store.waiting_keys(after, limit=PAGE):
-            for key, _ in found:
-                self.actor(key).wake()
-            if len(found) < PAGE:
-                break
-            after = found[-1][1]
+        """Wake the conversations that an earlier process left unfinished, then watch the inbox.
+
+        Another process may accept messages through `SessionStore`.
+        """
+        after = await self._wake_after(0)
         self._recovered.set()
+        while not self.draining:
+            await trio.sleep(WATCH_INTERVAL)
+            try:
+                after = await self._wake_after(after)
+            except (StoreBusy, StoreFull, Overloaded) as error:
+                log.debug("the inbox was not read, and will be: %s", error)
+
+    async def _wake_after(self, after: int) -> int:
+        """Wake conversations with messages after this id that they have not seen.
+
+        Returns the id of the last message.
+        """
+        last = after
+        while found := await self._context.store.waiting_keys(last, limit=PAGE):
+            for key, last in found:
+                actor = self._actors.get(key)
+                seen = actor is not None and actor.inbox.knows(last)
+                if not (seen or key in self.quarantined):
+                    self.actor(key).wake()
+        return last
 
     async def wait_recovered(self) -> None:
         """Wait until the conversations of an earlier process have been woken."""

@@ -72,13 +72,16 @@ class BridgeState:
     on_idle: Callable[[], None] | None = None
     """Called when the last abandoned turn has ended, in its own thread."""
 
-    def abandon(self, turn_id: int, result: ThreadResult[Answer]) -> None:
+    def abandon(self, turn: Turn, result: ThreadResult[Answer]) -> None:
         """Count a turn that did not stop as abandoned until it ends."""
-        log.warning("turn %d did not stop within %g s: abandoned", turn_id, self.grace_period)
+        turn_id, extra = turn.turn_id, {"metadata": turn.metadata}
+        text = "turn %d did not stop within %g s: abandoned"
+        log.warning(text, turn_id, self.grace_period, extra=extra)
 
         def on_finish() -> None:
+            text = "the abandoned turn %d has ended; its result is ignored"
+            log.info(text, turn_id, extra=extra)
             self.abandoned.discard(result)
-            log.info("the abandoned turn %d has ended; its result is ignored", turn_id)
             if self.on_idle is not None and not self.abandoned:
                 self.on_idle()
 
@@ -115,7 +118,7 @@ class BridgeAgent(Agent, SupportsAbandon, RunsOnTrio):
             state.running.discard(result)
             if not result.done:
                 self.abandoned = True
-                state.abandon(turn.turn_id, result)
+                state.abandon(turn, result)
         return TurnResult(text=answer) if isinstance(answer, str) else answer
 
     def for_conversation(self) -> BridgeAgent:

@@ -40,9 +40,6 @@ def validate(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[Ke
 def _agent(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     if settings.agent.kind in _MODEL_KINDS:
         yield from _model(settings.agent)
-        compression = settings.compression
-        if compression.max_output >= compression.window:
-            yield ("compression",), "max_output must be smaller than window, which includes it"
         return
     message = "has no effect without a model; remove it, or set kind = 'openai' or 'anthropic'"
     for name in values.get("agent", {}):

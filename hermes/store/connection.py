@@ -233,7 +233,10 @@ def unreadable(path: Path, error: apsw.Error) -> StoreError:
 
 
 def translate(error: Exception, undone: str = "nothing was stored") -> Exception:
-    """Return an SQLite error as one of ours, and any other error as it is."""
+    """Return an SQLite error as one of ours, and any other error as it is.
+
+    Texts are stored with lone surrogates replaced, but an id with one would become another id.
+    """
     match error:
         case apsw.BusyError() | apsw.LockedError():
             return StoreBusy(f"another process holds the database; {undone}, try again")
@@ -243,6 +246,9 @@ def translate(error: Exception, undone: str = "nothing was stored") -> Exception
             return StoreFailed(f"the database is damaged: {error}")
         case apsw.Error():
             return StoreError(f"{undone}: {type(error).__name__}: {error}")
+        case UnicodeEncodeError():
+            shown = f"{error.object[:50]!r}"
+            return ValueError(f"ids, keys and names cannot have lone surrogates: {shown}; {undone}")
         case _:
             return error
 

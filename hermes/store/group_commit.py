@@ -73,7 +73,7 @@ def _run(tx: Transaction, work: Work[R]) -> R | Error:
     except Exception as error:
         if isinstance(error, apsw.Error) or tx.db.total_changes() != before:
             raise
-        return Error(error)
+        return Error(translate(error))
 
 
 def _after_rollback(
@@ -124,7 +124,7 @@ def read(db: Database, clock: Clock, work: Work[R]) -> R:
             return work(tx)
         finally:
             tx.close()
-    except apsw.Error as error:
+    except (apsw.Error, UnicodeEncodeError) as error:
         raise translate(error, "nothing was read") from error
     finally:
         db.roll_back()

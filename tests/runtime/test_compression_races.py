@@ -8,17 +8,20 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from hermes.actors.session.inbox import CAPACITY
+from hermes.config import Config
 from hermes.errors import CompressorFailed
 from hermes.messages import (
     Inbound,
     Reply,
     SessionChange,
 )
-from hermes.store import Clock
+from hermes.store import Clock, SessionStore
 from hermes.testing import CountingBuilder
 from tests.support.compression import (
     FULL,
     ROTATE,
+    SMALL,
     Gate,
     RecordingAgent,
     ScriptedCompressor,
@@ -174,6 +177,61 @@ async def test_calls_are_ordered_although_the_clock_is_set_back(small, world):
         world.now -= 60
         assert (await compress()).changed, "it was asked for later"
     assert len(compressor) == 2
+
+
+@pytest.mark.parametrize("jump", [-3600, 0, 3600])
+@pytest.mark.parametrize("first", ["/compress here 4", question(10)])
+async def test_commands_are_ordered_although_the_clock_jumps(small, path, world, first, jump):
+    gate = Gate()
+    compressor = ScriptedCompressor(gate)
+    seconds = []
+    async with small(compressor=compressor) as runtime:
+        await talk(runtime)
+        async with trio.open_nursery() as nursery:
+            async with during_compression(gate, runtime.ask, "k", first):
+                nursery.start_soon(collect, seconds, runtime.ask, "k", "/compress here 1")
+                await wait_all_tasks_blocked()
+                world.now += jump
+        what = "a turn" if first == question(10) else "another request"
+        done = f"Not compressed: already compressed by {what} ({lineage(path)[-1]})."
+        assert [reply.text for reply in seconds] == [done], "it was asked for before"
+        assert len(compressor) == 1
+        world.now += jump
+        await runtime.ask("k", "/compress here 1")
+        assert len(compressor) == 2, "it was asked for later"
+    assert problems(path) == []
+
+
+async def test_a_command_that_found_the_queue_full_is_ordered_as_it_was_accepted(small, path):
+    """It is fetched from the store after the compression."""
+    gate = Gate()
+    compressor = ScriptedCompressor(gate)
+    replies = []
+    config = Config(compression=SMALL, max_queued=2 * CAPACITY)
+    async with small(compressor=compressor, config=config) as runtime:
+        await talk(runtime)
+        async with trio.open_nursery() as nursery:
+            async with during_compression(gate, runtime.ask, "k", "/compress here 4"):
+                for number in range(CAPACITY):
+                    await runtime.submit(Inbound("k", f"status {number}", "/usage", command=True))
+                nursery.start_soon(collect, replies, runtime.ask, "k", "/compress here 1")
+                await wait_all_tasks_blocked()
+    done = f"Not compressed: already compressed by another request ({lineage(path)[-1]})."
+    assert [reply.text for reply in replies] == [done]
+    assert len(compressor) == 1
+
+
+async def test_a_command_of_an_earlier_process_is_skipped_after_a_turn_that_compressed(small, path):
+    compressor = ScriptedCompressor()
+    async with small(compressor=compressor) as runtime:
+        await talk(runtime)
+    with SessionStore(path) as store:
+        store.accept(Inbound("k", "turn", question(10)))
+        receipt = store.accept(Inbound("k", "e", "/compress here 1", command=True)).receipt
+    async with small(compressor=compressor) as runtime:
+        reply = await runtime.wait(receipt, timeout=20)
+    assert reply.text == f"Not compressed: already compressed by a turn ({lineage(path)[-1]})."
+    assert len(compressor) == 1
 
 
 async def test_a_request_during_a_turn_that_compresses_says_so(small, path, world):

@@ -225,11 +225,13 @@ async def test_an_agent_cannot_post_into_its_own_turn_but_into_other_conversatio
 # Refusals
 
 
-@pytest.mark.parametrize("text", ["", None, 5, b"bytes"])
+@pytest.mark.parametrize("text", ["", "   ", "\n\t", None, 5, b"bytes"])
 async def test_a_post_without_a_text_is_refused(start, text):
+    kind = ValueError if isinstance(text, str) else TypeError
     async with start() as runtime:
-        with pytest.raises(ValueError, match="a post needs a text"):
+        with pytest.raises(kind, match=r"not blank$|^text must be a string, not "):
             await runtime.post("k", text)
+        assert await runtime.conversation("k").history() == []
         with pytest.raises(ValueError, match="session_key"):
             await runtime.post("two\nlines", "hello")
         assert (await runtime.ask("k", "hello")).text == "echo: hello"

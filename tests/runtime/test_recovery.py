@@ -56,6 +56,24 @@ async def test_a_stop_that_a_crash_left_cancels_what_waited_before_it(start, pat
     assert [turn.text for turn in agent.turns] == ["three"]
 
 
+async def test_a_fresh_message_waits_for_what_a_crash_left_behind_two_stops(start_proxy, path):
+    with SessionStore(path) as store:
+        for number, text in enumerate(("/stop", "/stop", "old")):
+            store.accept(Inbound("k", f"e{number}", text, command=text.startswith("/")))
+    agent, gate = ScriptedAgent(), trio.Event()
+
+    async def slow(real, *args, **kwargs):  # so that the fresh message wakes the actor
+        await gate.wait()
+        return await real(*args, **kwargs)
+
+    config = Config(merge_messages=False)
+    with trio.fail_after(SECONDS):
+        async with start_proxy(lambda _: agent, config=config, waiting_keys=slow) as runtime:
+            assert (await runtime.ask("k", "fresh")).text == "echo: fresh"
+            gate.set()
+    assert [turn.text for turn in agent.turns] == ["old", "fresh"]
+
+
 @with_threads
 @pytest.mark.parametrize(
     ("body", "last", "runs"),

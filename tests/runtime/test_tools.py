@@ -236,7 +236,7 @@ async def test_a_turn_that_overflows_and_runs_again_makes_no_call_twice(start):
     async with start(
         build_agent=lambda _: agent,
         compressor=DeterministicCompressor(),
-        config=Config(compression=CompressionConfig(window=8000)),
+        config=Config(compression=CompressionConfig(window=8000, max_output=4000)),
     ) as runtime:
         for n in range(6):
             await runtime.ask("k", f"{n} " + "y" * 2000)

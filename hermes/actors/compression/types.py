@@ -45,7 +45,8 @@ class PastAttempt(msgspec.Struct, frozen=True):
     """Whether a turn caused it, and not a request."""
     number: int
     """How many attempts the runtime had made when it ended, with this one."""
-    ended_at: float
+    latest_command: int
+    """The inbox id of the latest command that the conversation had got when it ended."""
     result: CompressionResult
 
     def skipped(self, texts: Texts) -> Skipped:

@@ -89,6 +89,7 @@ class SessionActor:
         inbox, turn = self.inbox, self.runner.turn
         mode: CommandMode = "message"
         if row.inbound.command:
+            self.state.note_command(row.inbox_id)
             mode, inbound = interpret(row.inbound)
             row = replace(row, inbound=inbound)
         config = self.state.context.config
@@ -279,6 +280,8 @@ class SessionActor:
         inbox.add([row.inbox_id for row in fetched])
         for row in fetched:
             mode, inbound = interpret(row.inbound) if row.inbound.command else (None, row.inbound)
+            if mode is not None:
+                self.state.note_command(row.inbox_id)
             if mode == "stops":
                 inbox.put_urgent(row)
             else:
@@ -331,7 +334,8 @@ class SessionActor:
         with contained(StoreFailed) as caught:
             await work(row)
         if caught.error is not None:
-            log.error("message %d of %s waits", row.inbox_id, self.key, exc_info=caught.error)
+            about, extra = (row.inbox_id, self.key), {"metadata": row.inbound.metadata}
+            log.error("message %d of %s waits", *about, exc_info=caught.error, extra=extra)
             self.inbox.release([row])
             self.wake()
 

@@ -20,6 +20,7 @@ from hermes.actors.compression.types import result_text
 from hermes.actors.session import approvals, compression, operations
 from hermes.actors.session.failures import command_failure
 from hermes.actors.session.listing import (
+    MAX_LISTED,
     find_session,
     is_number,
     own_sessions,
@@ -45,7 +46,6 @@ from hermes.session_keys import background_key
 from hermes.texts import Texts, help_line
 from hermes.transcript.compaction import is_question
 
-MAX_LISTED = 10
 MAX_KEPT = 100
 MAX_LINE = 80
 _HERE = re.compile(r"(?:up to )?here(?:\s+(\d{1,9}))?|(?:--keep[= ]|-k )(\d{1,9})", re.IGNORECASE)
@@ -222,7 +222,7 @@ async def _compress(state: SessionState, call: CommandCall, argument: str) -> st
     result = await compression.on_request(
         state,
         f"{call.row.inbox_id}:command",
-        lambda past: call.row.accepted_at < past.ended_at,
+        lambda past: call.row.inbox_id <= past.latest_command,
         focus=None if here is not None else argument or None,
         keep_exchanges=keep,
         answer=functools.partial(_reply_to, state, call),

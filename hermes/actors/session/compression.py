@@ -175,7 +175,7 @@ def _record_attempt(state: SessionState, trigger: Trigger, result: CompressionRe
     state.last_attempt = PastAttempt(
         by_turn=trigger != "asked",
         number=context.compressor.attempts,
-        ended_at=context.wall(),
+        latest_command=state.latest_command,
         result=result,
     )
 

@@ -58,7 +58,7 @@ class SessionInbox:
         other = self.urgent or command
         first, last = sorted([command, other], key=_inbox_id)
         if first is not last:
-            self.queue.append(first)
+            self.put_back([first])  # the queue is in inbox order
         self.urgent = last
 
     # Rows that are in memory, or being worked on

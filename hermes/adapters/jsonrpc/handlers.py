@@ -117,7 +117,9 @@ class Handlers:
             found = await self._runtime.admin.find(target)
         except AmbiguousTitle as error:
             raise Refused(NOT_FOUND, f"{error}.") from None
-        if found is None or (by_id and target not in found.lineage):
+        if by_id and (found is None or target not in found.lineage):
+            raise Refused(NOT_FOUND, "No stored session has this id.")
+        if found is None:
             raise Refused(NOT_FOUND)
         return found
 

@@ -269,23 +269,20 @@ class Toolbox:
         """Record a call and run it, unless an earlier run of the turn has done so."""
         records = self._records or turn.records
         if records is None:
-            log.error("tool %s needs a store to record its calls, but there is none", tool.name)
+            log.error("tool %s needs a store to record its calls", tool.name, extra=_extra(turn))
             return ToolOutcome(NO_STORE.format(name=tool.name), failed=True)
         try:
-            earlier = await records.begin_once(
-                record.turn_id,
-                record.tool,
-                record.arguments,
-                record.ordinal,
-                approved_for=turn.session_key if tool.approval else None,
-            )
+            call = (record.turn_id, record.tool, record.arguments, record.ordinal)
+            approved_for = turn.session_key if tool.approval else None
+            earlier = await records.begin_once(*call, approved_for=approved_for)
         except NotApproved:
             return await self._ask_approval(tool, arguments, turn, records)
         except (StoreError, Overloaded) as error:
-            return _not_recorded(tool, error)
+            return _not_recorded(tool, error, _extra(turn))
         if earlier is None:
             outcome = await self._call(tool, arguments, turn)
-            await _save(records, replace(record, result=outcome.content, failed=outcome.failed))
+            done = replace(record, result=outcome.content, failed=outcome.failed)
+            await _save(records, done, _extra(turn))
             return outcome
         if earlier.result is None:
             return ToolOutcome(UNKNOWN_OUTCOME.format(name=tool.name), failed=True)
@@ -312,7 +309,7 @@ class Toolbox:
                 say=question,
             )
         except (StoreError, Overloaded) as error:
-            return _not_recorded(tool, error)
+            return _not_recorded(tool, error, _extra(turn))
         turn.emit(ApprovalAsked(approval))
         text = NEEDS_APPROVAL.format(name=tool.name, number=approval.approval_id)
         return ToolOutcome(text, failed=True)
@@ -323,16 +320,16 @@ class Toolbox:
             with user_code.contained(TurnClosed) as caught:
                 return self._outcome(tool, result_text(await self._await(tool, arguments, turn)))
             assert caught.error is not None
-            log.warning("tool %s failed in turn %d", tool.name, turn.turn_id, exc_info=caught.error)
+            about, extra = (tool.name, turn.turn_id), _extra(turn)
+            log.warning("tool %s failed in turn %d", *about, exc_info=caught.error, extra=extra)
             error = one_line(user_code.describe(caught.error))
             return self._outcome(tool, f"{tool.name} failed: {error}", failed=True)
         return ToolOutcome(f"{tool.name} timed out after {tool.timeout:g} seconds.", failed=True)
 
     def _outcome(self, tool: Tool, text: str, *, failed: bool = False) -> ToolOutcome:
         # Redact before truncating: a partial secret would not be recognised.
-        return ToolOutcome(
-            tool.truncate(text if self._redact is None else self._redact(text)), failed
-        )
+        clean = text if self._redact is None else self._redact(text)
+        return ToolOutcome(tool.truncate(clean), failed)
 
     async def _await(self, tool: Tool, arguments: Arguments, turn: Turn) -> Any:
         host = HOST_LOOP.get() if tool.on_host_loop else None
@@ -361,17 +358,22 @@ def _bind(tool: Tool, arguments: Arguments, turn: Turn) -> Callable[[], Any]:
     return functools.partial(tool.function, **values)
 
 
-async def _save(records: ToolRecords, call: ToolCallRecord) -> None:
+def _extra(turn: Turn) -> JsonObject:
+    """Return what log records about a turn have besides their text."""
+    return {"metadata": turn.metadata}
+
+
+async def _save(records: ToolRecords, call: ToolCallRecord, extra: JsonObject) -> None:
     """Record the result of a call, even if the turn is being cancelled: the call has happened."""
     with trio.CancelScope(shield=True):
         try:
             await records.end_once(call)
         except (StoreError, Overloaded) as error:
-            log.warning("the result of tool %s was not recorded: %s", call.tool, error)
+            log.warning("the result of tool %s was not recorded: %s", call.tool, error, extra=extra)
 
 
-def _not_recorded(tool: Tool, error: Exception) -> ToolOutcome:
-    log.warning("a call of tool %s could not be recorded: %s", tool.name, error)
+def _not_recorded(tool: Tool, error: Exception, extra: JsonObject) -> ToolOutcome:
+    log.warning("a call of tool %s could not be recorded: %s", tool.name, error, extra=extra)
     return ToolOutcome(NOT_RECORDED.format(name=tool.name, error=error), failed=True)
 
 

@@ -67,13 +67,14 @@ def open_inbox(
 
 
 def waiting_keys(tx: Transaction, after: int = 0, limit: int = 1000) -> list[tuple[str, int]]:
-    """Return the keys that have open messages, each with the id of its first one, in that order.
+    """Return the keys that have open messages after the id `after`, in the order of their last one.
 
-    To read page by page, pass the last id of a page as `after` of the next.
+    Each key comes with the id of that message. To read page by page, or to see later what is new,
+    pass the last id of a page as `after` of the next.
     """
     found = tx.all(
-        "SELECT session_key, min(id) AS first FROM inbox INDEXED BY inbox_open "
-        "WHERE state = 'open' GROUP BY session_key HAVING first > ? ORDER BY first LIMIT ?",
+        "SELECT session_key, max(id) AS last FROM inbox INDEXED BY inbox_open "
+        "WHERE state = 'open' AND id > ? GROUP BY session_key ORDER BY last LIMIT ?",
         after,
         limit,
     )

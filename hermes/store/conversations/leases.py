@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import apsw
 
+from hermes.errors import StoreError
 from hermes.messages import RUNTIME_HOLDER, Lease
 from hermes.store.transaction import Row, Transaction
 
@@ -26,8 +27,11 @@ def acquire_lease(
 ) -> Lease | None:
     """Acquire or renew the lease, or return None if another holder has a live one.
 
-    The token grows with every new holder.
+    The token grows with every new holder. Raises `StoreError` if `leases` is not a table: a view
+    may show a holder who never releases the lease.
     """
+    if not _is_table(tx):
+        raise StoreError("no such table: leases")
     row = _row(tx, session_id)
     live = row is not None and bool(row[2])
     if live and row is not None and row[0] != holder:
@@ -92,6 +96,8 @@ def new_holder(tx: Transaction, lease: Lease) -> str | None:
     Returns None if the table is missing or has another shape: leases are optional, `rotate` is
     still safe.
     """
+    if not _is_table(tx):
+        return None
     sql = "SELECT token, holder FROM leases WHERE session_id = ?"
     try:
         row = tx.one(sql, lease.session_id)
@@ -103,15 +109,25 @@ def new_holder(tx: Transaction, lease: Lease) -> str | None:
 
 
 def release(tx: Transaction, session_id: str) -> None:
-    """Release the lease of a session that has been rotated, whoever holds it.
+    """Release the lease of a session that has been rotated, whoever holds it."""
+    _run_if_possible(tx, _RELEASE, session_id)
+
+
+def delete(tx: Transaction, session_id: str) -> None:
+    """Delete the lease of a session that is being deleted."""
+    _run_if_possible(tx, "DELETE FROM leases WHERE session_id = ?", session_id)
+
+
+def _run_if_possible(tx: Transaction, sql: str, session_id: str) -> None:
+    """Run a statement as a minor part of a transaction.
 
     A table that is missing or has another shape is left alone, and so is one with triggers, which
-    could roll back the rotation. The lease expires by itself.
+    could roll back the transaction. The lease expires by itself.
     """
     if tx.one(_TRIGGER) is not None:
         return
     try:
-        tx.run(_RELEASE, session_id)
+        tx.run(sql, session_id)
     except _WRONG_SHAPE:
         if not tx.db.in_transaction:
             raise
@@ -124,6 +140,13 @@ _TRIGGER = (
 
 def forget_runtimes(tx: Transaction) -> int:
     """Release the leases of earlier runtimes, at the start of one. Return how many there were."""
-    if not tx.db.table_exists("main", "leases"):
+    if not _is_table(tx):
         return 0
     return tx.run("UPDATE leases SET holder = NULL WHERE holder LIKE ? || '%'", RUNTIME_HOLDER)
+
+
+def _is_table(tx: Transaction) -> bool:
+    """Return whether there is a table of leases; False for a view."""
+    # Not `Connection.table_exists`: that does not see what another process has changed.
+    sql = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'leases' COLLATE NOCASE"
+    return tx.one(sql) is not None

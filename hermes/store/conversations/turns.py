@@ -148,7 +148,7 @@ def commit_turn(tx: Transaction, turn: TurnCommit) -> Committed | Discarded:
         return _discarded(tx, key, "the conversation was moved to another session")
     foreign = found[1].revision != turn.revision
     route, head = routes.ensure_open(tx, key, found)
-    if route.session_id != turn.session_id and (reason := _obstacle(tx, turn, route)) is not None:
+    if (foreign or route.session_id != turn.session_id) and (reason := _obstacle(tx, turn, route)):
         return _discarded(tx, key, reason)
     if turn.rotated_to:
         route, head = _follow_agent(tx, turn, route, head, foreign=foreign)
@@ -179,12 +179,16 @@ def _store(
 
 
 def _obstacle(tx: Transaction, turn: TurnCommit, route: Route) -> str | None:
-    """Return why a turn cannot be stored in the session that replaces its own, or None."""
-    if sessions.number(tx, route.session_id) is None:
+    """Return why a turn cannot be stored after a change by another process, or None."""
+    moved, first = route.session_id != turn.session_id, turn.rewind_to
+    if moved and sessions.number(tx, route.session_id) is None:
         return "the session has ended"
-    if turn.rewind_to is not None:
+    if first is None:
+        return None
+    if moved:
         return "the messages that this turn replaces were compressed"
-    return None
+    kept = messages.is_live(tx, first) and (turn.upto is None or messages.is_live(tx, turn.upto))
+    return None if kept else "the messages that this turn replaces were changed"
 
 
 def _discarded(tx: Transaction, session_key: str, reason: str) -> Discarded:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from hermes.messages import Pruned
-from hermes.store.conversations import codec, routes, search, sessions
+from hermes.store.conversations import codec, leases, routes, search, sessions
 from hermes.store.records import key_value, tool_records
 from hermes.store.transaction import Transaction, Work
 
@@ -56,7 +56,7 @@ def _delete(tx: Transaction, session_id: str) -> int:
         routes.assign_session(tx, key, tx.new_session_id())
     # A compression child without its parent becomes the root of a lineage.
     tx.run("UPDATE sessions SET kind = 'import' WHERE parent_no = ? AND kind = 'compression'", no)
-    tx.run("DELETE FROM leases WHERE session_id = ?", session_id)
+    leases.delete(tx, session_id)
     key_value.delete_session_values(tx, session_id)
     tool_records.delete_session_approvals(tx, session_id)
     tx.run("DELETE FROM sessions WHERE no = ?", no)
