@@ -88,22 +88,32 @@ class RuntimeThread:
         self.require_running()
         if threading.get_ident() == self._thread.ident:
             raise HermesError("a verb that blocks was called in the thread of the runtime itself")
+        # The portal's own future is not used: if it is cancelled while the call ends, anyio raises.
+        future: Future[R] = Future()
+        scope = trio.CancelScope()
         with self._calling:
             if self._portal is None:
                 raise self._end_error()
-            return self._portal.start_task_soon(self._run_call, function)
+            self._portal.start_task_soon(self._run_call, function, future, scope)
+        return future
 
-    async def _run_call(self, function: Callable[[], Awaitable[R]]) -> R:
-        """Run a call. Raises why the runtime has ended if it ends before the call does."""
-        with trio.CancelScope() as scope:
-            self._calls.add(scope)
-            if self._cut_off:
-                scope.cancel()
-            try:
-                return await function()
-            finally:
-                self._calls.remove(scope)
-        raise self._end_error()
+    async def _run_call(
+        self, function: Callable[[], Awaitable[R]], future: Future[R], scope: trio.CancelScope
+    ) -> None:
+        """Run a call. It fails with the end of the runtime, if that comes first."""
+        _on_trio(future, scope.cancel)
+        self._calls.add(scope)
+        if self._cut_off:
+            scope.cancel()
+        result: outcome.Outcome[R] | None = None
+        try:
+            with scope:
+                result = outcome.Value(await function())
+        except Exception as error:  # noqa: BLE001 - for the caller
+            result = outcome.Error(error)
+        finally:
+            self._calls.remove(scope)
+            _settle(future, result or outcome.Error(self._end_error()))
 
     def _cut_off_calls(self) -> None:
         """Cancel the calls that still run, such as `run_on_trio`: the runtime has ended."""
@@ -177,15 +187,26 @@ class RuntimeThread:
             raise ActorStopped("the runtime was ended while it was opening")
 
 
-def _on_trio(asked: Future[None], function: Callable[[], object]) -> None:
+def _on_trio(asked: Future[R], function: Callable[[], object]) -> None:
     """Call a function in the Trio thread as soon as another thread cancels the future."""
     token = trio.lowlevel.current_trio_token()
 
-    def call(_: Future[None]) -> None:
-        with contextlib.suppress(trio.RunFinishedError):
-            token.run_sync_soon(function)
+    def call(_: Future[R]) -> None:
+        if asked.cancelled():
+            with contextlib.suppress(trio.RunFinishedError):
+                token.run_sync_soon(function)
 
     asked.add_done_callback(call)
+
+
+def _settle(future: Future[R], result: outcome.Outcome[R]) -> None:
+    """Set the result of a future, unless it was cancelled."""
+    if not future.set_running_or_notify_cancel():
+        return
+    if isinstance(result, outcome.Error):
+        future.set_exception(result.error)
+    else:
+        future.set_result(result.unwrap())
 
 
 def wait_for(future: Future[R]) -> R:

@@ -70,8 +70,8 @@ CONFIG = Config(
 )
 FAULTS = ("raise", "group", "exit", "leak", "slow", "stubborn")
 ASK_TIMEOUT = 0.2
-ASK_ERRORS = (AlreadyAnswered, Draining, ReplyTimeout, TurnClosed, WaitCircle)
-"""What an agent that asks another conversation must expect."""
+ASK_ERRORS = (AlreadyAnswered, Draining, ReplyTimeout, TurnClosed)
+"""What an agent that asks another conversation must expect, besides a circle."""
 VERBS = {
     "new": lambda chat, _: chat.new(),
     "title": lambda chat, name: chat.set_title(name),
@@ -187,6 +187,16 @@ def say_asked(question, reply):
     say("asked", question[1]["event_id"], f"{reply.turn_id} {reply.status} {reply.text}")
 
 
+@contextlib.contextmanager
+def asking():
+    """Report circles of agents that ask each other, and errors that they must not get."""
+    with reported(*ASK_ERRORS):
+        try:
+            yield
+        except WaitCircle as error:
+            say("circle", str(error))
+
+
 def check_status(turn, status):
     """Report a status that is not that of a running turn."""
     if status.session_key != turn.session_key or not status.busy:
@@ -223,7 +233,7 @@ class StormAgent:
         with reported(TurnClosed):
             check_status(turn, await turn.runtime.conversation.status())
         if (question := question_of(turn)) is not None:
-            with reported(*ASK_ERRORS):
+            with asking():
                 args, named = question
                 say_asked(question, await turn.runtime.ask(*args, **named))
         said = ""
@@ -257,7 +267,7 @@ def answer_in_thread(turn):
         if not turn.cancelled:
             check_status(turn, status)
     if (question := question_of(turn)) is not None:
-        with reported(*ASK_ERRORS):
+        with asking():
             args, named = question
             say_asked(question, turn.runtime.ask(*args, **named))
     said = ""
@@ -580,6 +590,7 @@ class Storm:
     """The replies to each question of an agent."""
     problems: list = attrs.Factory(list)
     """Errors that a client must not get, and other misbehaviour of the host."""
+    circles: int = 0
     reports: int = 0
 
     def carry_out(self, kills):
@@ -639,6 +650,8 @@ class Storm:
                     self.answers[number].add(reply)
                 case ["asked", name, reply]:
                     self.asked[name].add(reply)
+                case ["circle", _]:
+                    self.circles += 1
                 case ["violation", text]:
                     self.problems.append(text)
 
@@ -671,6 +684,7 @@ def main(host, path, asks, keys, kills, seed):
         "accepted": len(storm.accepted),
         "answered": len(storm.answers),
         "asked": len(storm.asked),
+        "circles": storm.circles,
         "withdrawn": sorted(storm.withdrawn),
         "violations": [*storm.contradictions(), *found][:20],
     }
