@@ -133,10 +133,10 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     `StoreRefused` if it cannot be opened as a store; and `StoreFailed`, out of the block, if the
     store stops.
     """
-    build = builder_for(agent, build_agent)
+    clock, config = clock or Clock(), _checked(config, hook_timeout, sweep_interval)
+    build = builder_for(agent, build_agent, config.grace_period)
     require_usable(texts)
     adapters = _permitted(adapters, access)
-    clock, config = clock or Clock(), _checked(config, hook_timeout, sweep_interval)
     async with (
         open_store(
             path,
