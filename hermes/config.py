@@ -116,7 +116,9 @@ class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     grace_period: Delay = 10.0
     """Seconds that a cancelled coroutine on the loop of an asyncio host gets to end.
 
-    An agent that still runs then is abandoned: its conversation gets another one.
+    An agent that still runs then is abandoned: its conversation gets another one. If all
+    conversations share one agent (`agent=`), the next turn of this one waits for the abandoned one
+    for as long, in every host, and then fails.
     """
     drain_timeout: Delay = 30.0
     """Seconds that running turns get to finish at shutdown.

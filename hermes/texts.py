@@ -31,6 +31,8 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Takes the place of `{error}` if the agent gave none."""
     timeout: str = "it took longer than {seconds} seconds"
     """The `{error}` of a turn that was stopped at its time limit."""
+    still_running: str = "an earlier answer did not stop when asked to, and is still running"
+    """The `{error}` of a turn that would use an agent twice at once."""
     nothing_to_answer: str = "there is no earlier message to answer again"
     """The `{error}` of a retry that finds no message."""
     too_many_steps: str = "the model called tools {steps} times without giving an answer"

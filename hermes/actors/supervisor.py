@@ -236,9 +236,9 @@ class Supervisor:
     async def drain(self, seconds: float | None = None) -> None:
         """Accept nothing new, let accepted work finish, stop the rest; then run the hooks.
 
-        What is accepted but not finished stays in the store for the next start; who waits for its
-        reply gets an error, and subscriptions end. Of several drains at once, one does the work for
-        all, within the time of the first; if it is cancelled, another one goes on.
+        What is accepted but not finished stays in the store for the next start. Calls that wait
+        for its reply raise an error, and subscriptions end. Of several drains at once, one does the
+        work for all, within the time of the first; if it is cancelled, another one goes on.
         """
         if seconds is not None and not _is_duration(seconds):
             raise ValueError(f"a drain takes a number of seconds from 0 on, not {seconds!r}")

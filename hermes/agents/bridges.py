@@ -94,8 +94,12 @@ class BridgeAgent(Agent, SupportsAbandon, RunsOnTrio):
 
     on_trio: ClassVar[bool] = True
     state: BridgeState
-    abandoned: bool = False
-    """Whether a turn did not stop; the runtime then discards the agent."""
+    _left: ThreadResult[Answer] | None = attrs.field(init=False, default=None)
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether a turn did not stop and still runs; the runtime then discards the agent."""
+        return self._left is not None and not self._left.done
 
     async def run(self, turn: Turn, /) -> TurnResult:
         """Run the function, and return its result."""
@@ -114,13 +118,13 @@ class BridgeAgent(Agent, SupportsAbandon, RunsOnTrio):
             remote.end()
             state.running.discard(result)
             if not result.done:
-                self.abandoned = True
+                self._left = result
                 state.abandon(turn, result)
         return TurnResult(text=answer) if isinstance(answer, str) else answer
 
     def for_conversation(self) -> BridgeAgent:
         """Return the same agent for another conversation; it is abandoned separately."""
-        return attrs.evolve(self, abandoned=False)
+        return attrs.evolve(self)
 
 
 class Bridge:

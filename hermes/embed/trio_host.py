@@ -134,9 +134,9 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     `StoreRefused` if it cannot be opened as a store; and `StoreFailed`, out of the block, if the
     store stops.
     """
-    build = builder_for(agent, build_agent)
-    adapters = _permitted(adapters, access)
     clock, config = clock or Clock(), _checked(config, texts, hook_timeout, sweep_interval)
+    build = builder_for(agent, build_agent, config.grace_period)
+    adapters = _permitted(adapters, access)
     async with (
         open_store(
             path,

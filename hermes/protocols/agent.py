@@ -237,7 +237,8 @@ class SupportsAclose(Protocol):
 class SupportsAbandon(Protocol):
     """An agent that may leave work behind when it is cancelled, such as a thread.
 
-    If `abandoned` is true after a turn, the agent is not used again.
+    If `abandoned` is true after a turn, the agent is not used again; one that all conversations
+    share is not used for another turn of this one until `abandoned` is false.
     """
 
     @property
