@@ -12,7 +12,7 @@ from hermes.actors.event_bus import Subscription
 from hermes.actors.intake import Intake, MessageOptions, make_inbound, takes_options
 from hermes.actors.session import operations
 from hermes.actors.session.actor import SessionActor
-from hermes.actors.session.following import so_far
+from hermes.actors.session.following import Follower, so_far
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.messages import (
@@ -243,8 +243,9 @@ class Conversation:
         """
         self._supervisor.require_running()
         actor = self._supervisor.find(self.session_key)
-        events = [] if actor is None else so_far(actor.inbox, actor.runner.latest)
-        return self._context.bus.follow(self.session_key, events)
+        waiting, said = ([], []) if actor is None else so_far(actor.inbox, actor.runner.latest)
+        bus, key = self._context.bus, self.session_key
+        return bus.follow(key, Follower(bus, key, self._context.store, waiting), said)
 
     async def history(
         self,

@@ -214,8 +214,9 @@ class Runtime:
         """Receive the events of a conversation, beginning with what is going on. Use it in a block.
 
         The first events are a `MessageWaiting` for each message without an answer and, if a turn is
-        running, its `TurnStarted` and the text that it has published so far. Then the events go on
-        as in `subscribe`, without a gap, together with a `MessageWaiting` for each new message.
+        running, its `TurnStarted`, the text that it has published so far and a `ToolStarted` for
+        each tool that runs. Then the events go on as in `subscribe`, without a gap, together with a
+        `MessageWaiting` for each new message.
         """
         return self.conversation(session_key).follow()
 
