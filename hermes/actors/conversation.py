@@ -12,7 +12,7 @@ from hermes.actors.event_bus import Subscription
 from hermes.actors.intake import Intake, MessageOptions, make_inbound, takes_options
 from hermes.actors.session import operations
 from hermes.actors.session.actor import SessionActor
-from hermes.actors.session.following import so_far
+from hermes.actors.session.following import Follower, so_far
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.messages import (
@@ -244,8 +244,9 @@ class Conversation:
         """
         self._supervisor.require_running()
         actor = self._supervisor.find(self.session_key)
-        events = [] if actor is None else so_far(actor.inbox, actor.runner.latest)
-        return self._context.bus.follow(self.session_key, events)
+        waiting, said = ([], []) if actor is None else so_far(actor.inbox, actor.runner.latest)
+        bus, key = self._context.bus, self.session_key
+        return bus.follow(key, Follower(bus, key, self._context.store, waiting), said)
 
     async def history(
         self,
@@ -255,18 +256,22 @@ class Conversation:
         after: int | None = None,
         lineage: bool = False,
         include_rewound: bool = False,
-        include_waiting: bool = False,
+        include_waiting: bool = True,
     ) -> list[StoredMessage]:
         """Return the transcript of the current session, or a page of it, oldest message first.
 
-        With `limit`, the latest messages are returned; those before the id `before` for the page
-        before that, or those after the id `after`. Pages stay the same while messages are added.
-        With `lineage`, the sessions before a compression come first; a session after one begins
-        with a summary and copies of the messages that were kept.
+        Messages that are accepted but not answered come last, each as a `WaitingMessage`. With
+        `include_waiting=False` they are left out.
 
-        `include_rewound` also returns rows that were taken back. `include_waiting` adds a
-        `WaitingMessage` for each message that is accepted but not answered. Raises `ValueError`
-        for a `limit` below 1 or if both `before` and `after` are given.
+        With `limit`, the latest messages are returned; those before the id `before` for the page
+        before that, or those after the id `after`. Pages stay the same while messages are added; a
+        message that is answered between two pages is a stored message from then on. With `lineage`,
+        the sessions before a compression come first; a session after one begins with a summary and
+        copies of the messages that were kept. `include_rewound` also returns rows that were taken
+        back.
+
+        Raises `ValueError` for a `limit` below 1, if both `before` and `after` are given, and if
+        `after` is the id of a message that does not wait any more.
         """
         return await self._supervisor.store.get_history(
             self.session_key, limit=limit, before=before, after=after, lineage=lineage,

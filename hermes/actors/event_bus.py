@@ -243,7 +243,8 @@ class EventBus:
         self._closed = False
         self.followers: int = 0
         """How many subscribers follow a conversation."""
-        self._seq = 0
+        self.seq: int = 0
+        """The number of the last event."""
 
     # Events
 
@@ -260,16 +261,18 @@ class EventBus:
         return self._added(subscription)
 
     def follow(
-        self, session_key: str, so_far: Iterable[tuple[int | None, RuntimeEvent]]
+        self,
+        session_key: str,
+        subscription: Subscription,
+        so_far: Iterable[tuple[int, RuntimeEvent]],
     ) -> Subscription:
-        """Receive these events first, each with its turn, and then those of a conversation.
+        """Add a subscriber of a conversation that receives these events first, each with its turn.
 
         Nothing is missed or repeated if `so_far` was taken without a checkpoint before this call.
         """
-        subscription = Subscription(self, session_key, follows=True)
         self.followers += 1
         for turn_id, event in so_far:
-            subscription.offer(Envelope(self._seq, session_key, turn_id, encodable(event)))
+            subscription.offer(Envelope(self.seq, session_key, turn_id, encodable(event)))
         return self._added(subscription)
 
     def _added(self, subscription: Subscription) -> Subscription:
@@ -281,7 +284,7 @@ class EventBus:
 
     def announce(self, session_key: str, event: MessageWaiting) -> None:
         """Hand an event to the followers of a conversation only."""
-        envelope = Envelope(self._seq, session_key, None, event)
+        envelope = Envelope(self.seq, session_key, None, event)
         for subscription in list(self._subscriptions):
             if subscription.follows:
                 subscription.offer(envelope)
@@ -294,9 +297,9 @@ class EventBus:
 
     def publish(self, session_key: str, turn_id: int | None, event: RuntimeEvent) -> None:
         """Hand an event to every subscriber."""
-        self._seq += 1
+        self.seq += 1
         if self._subscriptions:
-            envelope = Envelope(self._seq, session_key, turn_id, encodable(event))
+            envelope = Envelope(self.seq, session_key, turn_id, encodable(event))
             for subscription in list(self._subscriptions):
                 subscription.offer(envelope)
 

@@ -25,13 +25,13 @@ from hermes.actors.metrics import RuntimeMetrics
 from hermes.actors.rebuild import RebuildPolicy, rebuild_reason
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
-from hermes.actors.turn_runtime import RuntimeOfTurn
+from hermes.actors.turn_runtime import runtime_of_turn
 from hermes.background import open_background, protected
 from hermes.config import Config
 from hermes.context import current_turn, inside_hook
 from hermes.errors import HermesError
 from hermes.messages import Inbound, Receipt, Reply, Source, StoredMessage
-from hermes.protocols import Adapter, Build, Compressor, Describe, Store, Titler, TurnRuntime
+from hermes.protocols import Adapter, Build, Compressor, Describe, Store, Titler
 from hermes.redaction import Redact, as_redactor
 from hermes.sanitize import scrub
 from hermes.session_keys import require_encodable
@@ -214,8 +214,9 @@ class Runtime:
         """Receive the events of a conversation, beginning with what is going on. Use it in a block.
 
         The first events are a `MessageWaiting` for each message without an answer and, if a turn is
-        running, its `TurnStarted` and the text that it has published so far. Then the events go on
-        as in `subscribe`, without a gap, together with a `MessageWaiting` for each new message.
+        running, its `TurnStarted`, the text that it has published so far and a `ToolStarted` for
+        each tool that runs. Then the events go on as in `subscribe`, without a gap, together with a
+        `MessageWaiting` for each new message.
         """
         return self.conversation(session_key).follow()
 
@@ -312,7 +313,7 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
             admission=None if access is None else Admission(store, access, texts=texts),
             redact=None if redact is None else as_redactor(redact),
             texts=texts,
-            turn_runtime=lambda key: _runtime_of_turn(runtime, key, config),
+            turn_runtime=lambda key: runtime_of_turn(key, context, supervisor),
             rebuild_policy=rebuild_policy,
             wall=wall,
         )
@@ -327,11 +328,6 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
                     yield runtime
         finally:
             bus.close(context.stop_error())
-
-
-def _runtime_of_turn(runtime: Runtime, session_key: str, config: Config) -> TurnRuntime:
-    own = runtime.conversation(session_key)
-    return RuntimeOfTurn(own, runtime.texts, runtime.ask, config.agents_may_ask)
 
 
 @asynccontextmanager

@@ -55,7 +55,11 @@ class StoredMessage(Extra, frozen=True, gc=False):
 
 
 class WaitingMessage(StoredMessage, frozen=True, gc=False, kw_only=True):
-    """A message that is accepted but not answered. It has no row yet, so its `id` is 0."""
+    """A message that is accepted but not answered.
+
+    It is not in the transcript yet; its `id` is the negative `inbox_id`, and can be passed as
+    `before` or `after` like that of any other message.
+    """
 
     inbox_id: int
 

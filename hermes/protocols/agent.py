@@ -101,9 +101,10 @@ class TurnRuntime(Protocol):
     ) -> Reply:
         """Send a text to another conversation and wait for the reply. See `Runtime.ask`.
 
-        A text that starts with a command is no command. Raises `HermesError` unless the host has
-        set `Config.agents_may_ask`, and `WaitCircle` if that conversation is this one, or waits for
-        it.
+        A text that starts with a command is no command. Without a `source` it is a call inside
+        the runtime, which no access policy refuses; with one, the policy must admit that sender.
+        Raises `HermesError` unless the host has set `Config.agents_may_ask`, and `WaitCircle` if
+        that conversation is this one, or waits for it.
         """
         ...
 

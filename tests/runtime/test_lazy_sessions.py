@@ -121,7 +121,7 @@ async def test_a_first_turn_interrupted_by_the_shutdown_creates_no_row_and_runs_
 async def recovered_turn_ended(runtime):
     """Wait for the end of a turn that an earlier runtime left unfinished."""
     with runtime.subscribe("k") as events:
-        if await runtime.conversation("k").history():
+        if await runtime.conversation("k").history(include_waiting=False):
             return
         async for each in events:
             if isinstance(each.event, TurnEnded):

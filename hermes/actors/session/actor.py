@@ -19,7 +19,7 @@ from hermes.actors.context import RuntimeContext
 from hermes.actors.kernel.mailbox import Request, refuse
 from hermes.actors.session.commands import CommandCall, run_command
 from hermes.actors.session.compression import used_tokens
-from hermes.actors.session.following import announcement
+from hermes.actors.session.following import announcement, count_waiting
 from hermes.actors.session.inbox import Item, SessionInbox
 from hermes.actors.session.policy import decide
 from hermes.actors.session.state import SessionState
@@ -80,8 +80,8 @@ class SessionActor:
         self._announce(row)
 
     def _announce(self, row: InboxRow) -> None:
-        """Tell followers of a message; of one that is fetched later, they are told then."""
-        if self.inbox.knows(row.inbox_id) and not row.inbound.command:
+        """Tell followers of a message; a follower ignores what it knows already."""
+        if not row.inbound.command:
             self.state.context.bus.announce(self.key, announcement(row))
 
     def _decide(self, row: InboxRow) -> None:
@@ -127,6 +127,7 @@ class SessionActor:
         if withdrawn is None:
             return False
         self._notify_idle()
+        self._announce(withdrawn.row)  # it may have been in the store only
         self.state.context.bus.reply([withdrawn.row], withdrawn.reply)
         return True
 
@@ -307,6 +308,7 @@ class SessionActor:
         text = self.state.context.texts.gave_up.format(attempts=row.attempts)
         answer = inbox_reply([row], self.state.session_id or "", text, "notice")
         await self.state.context.store.park_inbox([row.inbox_id], "begun too often", answer=answer)
+        self._announce(row)
         self._reply([row], text, "refused")
 
     # Commands, and messages that get no turn
@@ -378,8 +380,8 @@ class SessionActor:
             session_id=head.session_id,
             title=(await state.context.store.get_title(self.key)).text,
             message_count=head.message_count,
+            waiting=await count_waiting(state.context.store, self.key, self.inbox),
             busy=self.runner.turn is not None,
-            waiting=self.inbox.waiting,
             context_tokens=used_tokens(state, transcript),
             compression_note=compressor.suspended(history),
         )

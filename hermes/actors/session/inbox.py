@@ -150,6 +150,11 @@ class SessionInbox:
     # State
 
     @property
+    def known(self) -> frozenset[int]:
+        """The rows that are in memory or being worked on."""
+        return frozenset(self._known or ())
+
+    @property
     def has_known(self) -> bool:
         """Whether any row is in memory or being worked on."""
         return bool(self._known)
@@ -166,12 +171,12 @@ class SessionInbox:
 
     @property
     def waiting(self) -> int:
-        """How many messages wait for their turn."""
+        """How many messages in memory wait for their turn."""
         return sum(isinstance(item, InboxRow) for item in (*self.queue, *self.mailbox))
 
     @property
     def rows(self) -> list[InboxRow]:
-        """The messages that wait for their turn."""
+        """The messages in memory that wait for their turn."""
         return [item for item in (*self.queue, *self.mailbox) if isinstance(item, InboxRow)]
 
 

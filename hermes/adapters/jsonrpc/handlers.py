@@ -80,7 +80,7 @@ class Handlers:
         await self._match(handle)
         while True:  # until no answer ended in the meantime: it would be in neither of the two
             count = handle.answer_count
-            rows = await self._conversation(handle).history()
+            rows = await self._conversation(handle).history(include_waiting=False)
             title = await self._conversation(handle).title()
             if count == handle.answer_count:
                 break
@@ -306,7 +306,7 @@ class Handlers:
             messages = _rows(rows, params.limit, params.before)
             return t.HistoryResult(params.stored_session_id, parent, len(rows), messages)
         handle = self._handles.require(params.session_id)
-        rows = await self._conversation(handle).history()
+        rows = await self._conversation(handle).history(include_waiting=False)
         found = await self._match(handle)
         lineage = () if found is None else found.lineage
         parent = lineage[-2] if len(lineage) > 1 else None
