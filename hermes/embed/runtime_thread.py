@@ -17,7 +17,7 @@ from anyio.from_thread import BlockingPortal
 from hermes.actors.runtime import Runtime
 from hermes.errors import ActorStopped, HermesError
 from hermes.forks import FORKED, watch_forks
-from hermes.user_code import leaf, loggable
+from hermes.user_code import contained, leaf, loggable
 
 R = TypeVar("R")
 
@@ -107,10 +107,10 @@ class RuntimeThread:
             scope.cancel()
         result: outcome.Outcome[R] | None = None
         try:
-            with scope:
+            with scope, contained() as caught:
                 result = outcome.Value(await function())
-        except Exception as error:  # noqa: BLE001 - for the caller
-            result = outcome.Error(error)
+            if caught.error is not None:
+                result = outcome.Error(caught.error)
         finally:
             self._calls.remove(scope)
             _settle(future, result or outcome.Error(self._end_error()))
