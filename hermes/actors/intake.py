@@ -74,7 +74,7 @@ _NAMED = (
 _NAMES = operator.attrgetter(*_NAMED)
 _IDENTIFIED = (
     "source.chat_id", "source.thread_id", "source.user_id", "source.user_name",
-    "platform_message_id",
+    "platform_message_id", "edits",
 )  # fmt: skip
 _IDS = operator.attrgetter(*_IDENTIFIED)
 

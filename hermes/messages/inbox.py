@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from hermes.messages.replies import Reply
 from hermes.messages.sessions import Route
@@ -42,6 +43,8 @@ class Inbound(msgspec.Struct, frozen=True):
     command: bool = False
     parts: tuple[JsonObject, ...] | None = None
     platform_message_id: str | None = None
+    """The id of the message on its platform, unique within its account and chat at most. It is not
+    its identity: ids may start again, and an edited message keeps its id."""
     when_busy: WhenBusy | None = msgspec.field(default=None, name="busy")
     """What to do if a turn is running; None means the configured default."""
     linger: float = 0.0
@@ -57,6 +60,9 @@ class Inbound(msgspec.Struct, frozen=True):
     metadata: JsonObject = msgspec.field(default_factory=dict)
     """What the host attached: a small mapping of JSON values. It reaches the turn, its events, the
     hooks, the log and the reply."""
+
+    edits: str | None = None
+    """The platform id of the message that this one is a new version of."""
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
@@ -88,9 +94,19 @@ class InboxRow(msgspec.Struct, frozen=True):
         """The message as a transcript row."""
         inbound = self.inbound
         text = None if inbound.parts is not None and not inbound.text else inbound.text
-        return Message(
-            "user", text, self.accepted_at, inbound.platform_message_id, parts=inbound.parts
-        )
+        row = Message("user", text, self.accepted_at, parts=inbound.parts)
+        return row if inbound.platform_message_id is None else _of_platform(row, inbound)
+
+
+def _of_platform(row: Message, inbound: Inbound) -> Message:
+    """Return the row with the platform's ids."""
+    source = inbound.source
+    return replace(
+        row,
+        platform_message_id=inbound.platform_message_id,
+        edits=inbound.edits,
+        chat=None if source.chat_id is None else f"{source.account}/{source.chat_id}",
+    )
 
 
 class MessageOutcome(msgspec.Struct, frozen=True):

@@ -33,6 +33,10 @@ class Extra(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     finish_reason: str | None = None
     token_count: int | None = None
     provider_data: JsonObject | None = None
+    edits: str | None = None
+    """The platform id of the message that this one is a new version of; both stay stored."""
+    chat: str | None = None
+    """The account and chat in which the platform ids of this message are unique."""
 
 
 class Message(Extra, frozen=True):
