@@ -16,7 +16,7 @@ from hermes.messages import (
     TurnCommit,
     Usage,
 )
-from hermes.store import Rotation
+from hermes.store import Rotation, SessionStore
 from hermes.store.maintenance import cleanup
 
 DAY = 86_400.0
@@ -510,6 +510,29 @@ def test_a_vacuum_frees_space_and_changes_nothing_else(store, path):
 def test_the_check_finds_no_problems_in_a_healthy_file(talk):
     talk.index_pending()
     assert talk.integrity_check() == []
+
+
+def test_the_check_finds_no_problems_while_another_connection_writes(store, path):
+    with SessionStore(path) as other:
+        for number in range(100):  # from time to time FTS5 merges what it has
+            other.ensure_session("a")
+            other.append_message("a", "user", f"word{number}")
+            other.index_pending()
+            assert store.integrity_check() == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM search_data WHERE id > 10",
+        "UPDATE search_data SET block = x'00' WHERE id <> 10",
+    ],
+)
+def test_the_check_reports_a_damaged_index(talk, sql, damage):
+    talk.index_pending()
+    assert talk.integrity_check() == []
+    sql(damage)
+    assert any("fts5" in problem or "search" in problem for problem in talk.integrity_check())
 
 
 def test_the_check_reports_a_wrong_counter(talk, sql):

@@ -172,6 +172,7 @@ def forget_closed(tx: Transaction, older_than_days: float = 30, limit: int = 500
 
 def integrity_check(tx: Transaction) -> list[str]:
     """Return the problems found in the file; empty if there are none."""
+    search.refresh(tx)
     problems = [str(row[0]) for row in tx.all("PRAGMA integrity_check(20)") if row[0] != "ok"]
     problems += [f"foreign key: {row}" for row in tx.all("PRAGMA foreign_key_check")]
     problems += [
