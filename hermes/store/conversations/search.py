@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Generator, Sequence
@@ -174,6 +175,16 @@ def check_search(tx: Transaction) -> str | None:
     except apsw.CorruptError as error:
         return f"the search index does not match the messages: {error}"
     return None
+
+
+def refresh(tx: Transaction) -> None:
+    """Let FTS5 forget what it knows of the index from earlier transactions.
+
+    It notices that another connection has written when a cursor is opened, but not in `PRAGMA
+    integrity_check`, which would report segments that were merged meanwhile as damage.
+    """
+    with contextlib.suppress(apsw.CorruptError):  # the check itself reports it
+        tx.one("SELECT rowid FROM search LIMIT 1")
 
 
 def is_damaged_index(error: BaseException | None) -> bool:
