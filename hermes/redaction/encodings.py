@@ -20,10 +20,13 @@ _ESCAPE = re.compile(
     | (&(?:amp|lt|gt|quot);) | \\+([nrt"'/]) | (\\\\+)""",
     re.VERBOSE,
 )
-_PARTIAL_ESCAPE = re.compile(  # the end of a text that could become an escape, or a longer one
-    r"""(?: \\+(?: u[0-9a-fA-F]{0,3} | U[0-9a-fA-F]{0,7} | x[0-9a-fA-F]? )?
-    | %(?:25)*[0-9a-fA-F]? | &(?:amp;)*(?: am?p? | lt? | gt? | q(?:u(?:ot?)?)?
-    | \#[xX]0*[0-9a-fA-F]{0,6} | \#[0-9]* )? )\Z""",
+# The end of a text that could become an escape, or a longer one. This is a pattern for the reversed
+# text, where the end is the beginning, so that it is tried at one place only.
+_PARTIAL_ESCAPE = re.compile(
+    r"""(?: [0-9a-fA-F]{0,3}u | [0-9a-fA-F]{0,7}U | [0-9a-fA-F]?x )?\\++
+    | [0-9a-fA-F]?(?:52)*+%
+    | (?: p?m?a | t?l | t?g | (?:(?:t?o)?u)?q | [0-9a-fA-F]{0,6}0*+[xX]\# | [0-9]*+\# )?(?:;pma)*+&
+    """,
     re.VERBOSE,
 )
 # Groups of `_ESCAPE` that are not hexadecimal numbers.
@@ -74,8 +77,8 @@ def has_escapes(text: str) -> bool:
 
 def without_partial_escape(text: str) -> str:
     """Return the text up to an unfinished escape sequence at its end."""
-    partial = _PARTIAL_ESCAPE.search(text)
-    return text if partial is None else text[: partial.start()]
+    partial = _PARTIAL_ESCAPE.match(text[::-1])
+    return text if partial is None else text[: len(text) - partial.end()]
 
 
 def occurrences(text: str, value: str) -> Iterator[tuple[int, int]]:

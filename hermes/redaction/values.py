@@ -19,6 +19,7 @@ MIN_LENGTH = 6
 """Shorter values are not redacted: they occur in ordinary text too often."""
 MIN_LINE_LENGTH = 16
 """Lines at least this long are redacted on their own, such as those of a private key."""
+_FIRST = 16
 
 
 class ValueRedactor:
@@ -100,9 +101,10 @@ class _Prefixes:
         length = len(text)
         for start in range(max(0, length - self._longest + 1), length):
             if values := self._by_first.get(text[start]):
-                end = text[start:]
+                begin = text[start : start + _FIRST]  # long secrets are seldom compared whole
                 for value in values:
-                    if value.startswith(end) and len(value) > len(end):
+                    longer = len(value) > length - start and value.startswith(begin)
+                    if longer and value.startswith(text[start:]):
                         return start
         return length
 

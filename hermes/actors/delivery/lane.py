@@ -28,6 +28,8 @@ from hermes.user_code import contained, leaf, loggable
 log: logging.Logger = logging.getLogger(__name__)
 
 MAX_ROWS = 100
+SPLIT_INLINE = 50_000
+"""A text with more characters than this is split in a thread: it takes tens of milliseconds."""
 FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
 MAX_RETRY_AFTER = 3600.0
 """However long a platform asks us to wait, it is tried again after this."""
@@ -104,7 +106,10 @@ class Lane:
 
     async def _deliver(self, row: OutboxRow) -> None:
         """Send a row part by part, until the platform has all of it or it is given up."""
-        bodies = self._bodies(row)
+        if len(str(row.body.get("text"))) > SPLIT_INLINE:
+            bodies = await trio.to_thread.run_sync(self._bodies, row)
+        else:
+            bodies = self._bodies(row)
         while row.part < len(bodies):
             attempt = _Attempt(replace(row, body=bodies[row.part], parts=len(bodies)))
             while (error := await self._try(attempt)) is not None:

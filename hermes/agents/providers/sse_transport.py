@@ -140,8 +140,9 @@ class _EventParser:
     on_event: Callable[[bytes], None]
     error: HermesError | None = None
     """What `on_event` raised; nothing is parsed after it."""
-    _rest: bytes = b""
-    _data: list[bytes] = attrs.Factory(list)
+    _rest: bytearray = attrs.Factory(bytearray)
+    """The beginning of a line that has not ended yet."""
+    _data: list[bytearray] = attrs.Factory(list)
     _size: int = 0
 
     def feed(self, chunk: bytes) -> bool:
@@ -154,13 +155,15 @@ class _EventParser:
         return self.error is None
 
     def _parse(self, chunk: bytes) -> None:
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        for line in lines:
-            self._parse_line(line.rstrip(b"\r"))
+        self._rest += chunk
+        if b"\n" in chunk:
+            *lines, self._rest = self._rest.split(b"\n")
+            for line in lines:
+                self._parse_line(line.rstrip(b"\r"))
         if len(self._rest) + self._size > MAX_EVENT:
             raise Unavailable("the provider sent an event that is too large")
 
-    def _parse_line(self, line: bytes) -> None:
+    def _parse_line(self, line: bytearray) -> None:
         if line.startswith(b"data:"):
             self._data.append(line[5:].lstrip())
             self._size += len(line)
