@@ -106,10 +106,7 @@ class Lane:
 
     async def _deliver(self, row: OutboxRow) -> None:
         """Send a row part by part, until the platform has all of it or it is given up."""
-        if len(str(row.body.get("text"))) > SPLIT_INLINE:
-            bodies = await trio.to_thread.run_sync(self._bodies, row)
-        else:
-            bodies = self._bodies(row)
+        bodies = await self._bodies(row)
         while row.part < len(bodies):
             attempt = _Attempt(replace(row, body=bodies[row.part], parts=len(bodies)))
             while (error := await self._try(attempt)) is not None:
@@ -120,12 +117,13 @@ class Lane:
                 row = await self._store_progress(row)
         self._on_sent(row.outbox_id)
 
-    def _bodies(self, row: OutboxRow) -> list[JsonObject]:
+    async def _bodies(self, row: OutboxRow) -> list[JsonObject]:
         """Return the body of each part."""
         text, limit = row.body.get("text"), self._endpoint.limit
         if limit is None or not isinstance(text, str):
             return [row.body]
-        return [{**row.body, "text": part} for part in split(text, limit)] or [row.body]
+        parts = split(text, limit) if len(text) <= SPLIT_INLINE else await _split(text, limit)
+        return [{**row.body, "text": part} for part in parts] or [row.body]
 
     async def _try(self, attempt: _Attempt) -> BaseException | None:
         """Send one part. While it is in flight, its outcome is stored as unknown."""
@@ -220,6 +218,11 @@ class _Attempt:
         """Return why it is given up, as the store keeps it."""
         part, parts, text = self.row.part, self.row.parts, scrub(reason[:MAX_NOTE])
         return text if parts == 1 else f"part {part + 1} of {parts}: {text}"
+
+
+async def _split(text: str, limit: int) -> list[str]:
+    """Split a long text in a thread."""
+    return await trio.to_thread.run_sync(split, text, limit)
 
 
 async def _failure(send: Send, row: OutboxRow) -> BaseException | None:
