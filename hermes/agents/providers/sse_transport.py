@@ -176,8 +176,8 @@ def response_error(
     endpoint: Endpoint, status: int, text: str, headers: Mapping[str, str]
 ) -> ProviderError | ContextOverflow:
     """Return the exception for an error response, with a message of one sentence."""
-    # Redact before truncating: a partial key would not be recognised.
-    given = endpoint.redact(_error_message(text))[:MAX_REASON]
+    # Redact first: a key that is cut, or whose line breaks are spaces, would not be recognised.
+    given = one_line(endpoint.redact(_error_message(text)))[:MAX_REASON]
     reason = given or "no reason given"
     name = endpoint.name
     if _is_quota_error(status, reason.lower()):
@@ -214,11 +214,11 @@ def _is_quota_error(status: int, reason: str) -> bool:
 
 
 def _error_message(text: str) -> str:
-    """Return the message inside an error body, on one line; all of the body if it is not JSON."""
+    """Return the message inside an error body; all of the body if it is not JSON."""
     try:
         found: object = msgspec.json.decode(text)
     except JSON_ERRORS:
-        return one_line(text)
+        return text
     for name in ("error", "message"):
         while isinstance(found, dict) and name in found:
             code = found.get("code")
@@ -227,7 +227,7 @@ def _error_message(text: str) -> str:
                 found = f"{found} ({code})"
     if isinstance(found, dict):
         found = found.get("detail") or text
-    return one_line(str(found))
+    return str(found)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
