@@ -200,8 +200,7 @@ class Toolbox:
             the running turn.
         approval_timeout: How long a question for approval stays open, in seconds.
         max_threads: Maximum number of threads for plain functions, or a limiter to share.
-        redact: Removes secrets from calls, and from the output of tools before the model or the
-            store see it.
+        redact: Removes secrets from calls and from their output, before anything else sees them.
     """
 
     def __init__(
@@ -219,7 +218,7 @@ class Toolbox:
             raise ValueError("two tools of a toolbox have the same name")
         self._records = records
         self._approval_timeout = approval_timeout
-        self._redact = redact
+        self._redact = redact or str
         self._limiter = (
             trio.CapacityLimiter(max_threads) if isinstance(max_threads, int) else max_threads
         )
@@ -246,8 +245,7 @@ class Toolbox:
         A call that is invalid or fails returns a failed outcome. Raises `TurnClosed` if the turn is
         over, and `StoreFailed` if the store has stopped.
         """
-        if self._redact is not None:
-            call = redact_all(call, self._redact)
+        call = redact_all(call, self._redact)
         tool = self._tools.get(call.name)
         if tool is None:
             names = ", ".join(sorted(self._tools)) or "none"
@@ -328,16 +326,13 @@ class Toolbox:
                 return self._outcome(tool, result_text(await self._await(tool, arguments, turn)))
             assert caught.error is not None
             log.warning("tool %s failed in turn %d", tool.name, turn.turn_id, exc_info=caught.error)
-            error = self._clean(user_code.describe(caught.error))
+            error = self._redact(user_code.describe(caught.error))
             return self._outcome(tool, f"{tool.name} failed: {one_line(error)}", failed=True)
         return ToolOutcome(f"{tool.name} timed out after {tool.timeout:g} seconds.", failed=True)
 
     def _outcome(self, tool: Tool, text: str, *, failed: bool = False) -> ToolOutcome:
         # Redact before truncating: a partial secret would not be recognised.
-        return ToolOutcome(tool.truncate(self._clean(text)), failed)
-
-    def _clean(self, text: str) -> str:
-        return text if self._redact is None else self._redact(text)
+        return ToolOutcome(tool.truncate(self._redact(text)), failed)
 
     async def _await(self, tool: Tool, arguments: Arguments, turn: Turn) -> Any:
         host = HOST_LOOP.get() if tool.on_host_loop else None
