@@ -43,7 +43,7 @@ MAX_STOPPED = 1_000
 class _RunningTurn:
     session_key: str
     turn_id: int
-    text: str = ""
+    pieces: list[str] = attrs.Factory(list)
     tool_called: bool = False
     """Whether a tool was called since the last text: the next text starts a new message."""
     changed: trio.Event = attrs.Factory(trio.Event)
@@ -51,7 +51,9 @@ class _RunningTurn:
     done: trio.Event = attrs.Factory(trio.Event)
 
     def append(self, text: str) -> None:
-        self.text = text if self.tool_called else self.text + text
+        if self.tool_called:
+            self.pieces.clear()
+        self.pieces.append(text)
         self.tool_called = False
         self.changed.set()
 
@@ -152,7 +154,9 @@ class Previews:
             await turn.ended.wait()
             return
         turn.changed = trio.Event()
-        await _call(self._show, turn.session_key, turn.turn_id, turn.text)
+        text = "".join(turn.pieces)
+        turn.pieces = [text]
+        await _call(self._show, turn.session_key, turn.turn_id, text)
 
     async def _show_typing(self, turn: _RunningTurn) -> None:
         if self._typing is not None and not turn.ended.is_set():

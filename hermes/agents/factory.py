@@ -16,6 +16,7 @@ from hermes.agents.compressor import SUMMARY_PROMPT, ModelCompressor
 from hermes.agents.providers.anthropic_messages import AnthropicMessages
 from hermes.agents.providers.base import Endpoint, Provider
 from hermes.agents.providers.openai_chat import OpenAIChat
+from hermes.agents.providers.redacting import RedactingProvider
 from hermes.agents.providers.retries import Retries
 from hermes.agents.titler import TITLE_PROMPT, ModelTitler
 from hermes.agents.tools.toolbox import Tool, Toolbox
@@ -45,7 +46,7 @@ class ChatAgents:
     spending: Spending = attrs.Factory(Spending)
     """Prices and budgets."""
     redact: Callable[[str], str] | None = None
-    """Removes secrets from the output of tools."""
+    """Removes secrets from the answers of the model and the output of tools."""
     _toolbox: Toolbox = attrs.field(init=False, repr=False)
 
     @_toolbox.default
@@ -96,8 +97,9 @@ class ChatAgents:
     def _provider(
         self, endpoint: Endpoint, system: str | None, tools: tuple[JsonObject, ...]
     ) -> Provider:
-        provider = AnthropicMessages if self.protocol == "anthropic" else OpenAIChat
-        return provider(self.client, endpoint, system, tools)
+        kind = AnthropicMessages if self.protocol == "anthropic" else OpenAIChat
+        provider = kind(self.client, endpoint, system, tools)
+        return provider if self.redact is None else RedactingProvider(provider, self.redact)
 
 
 @asynccontextmanager
@@ -123,7 +125,8 @@ async def chat_agents(  # noqa: PLR0913 - all of it is shared by the agents
         facts: Called with each turn; returns text that is true only now, such as the date. It is
             sent last and not stored, so it does not invalidate the prompt cache.
         spending: Prices and budgets.
-        redact: Removes secrets from the output of tools, before the model or the store see it.
+        redact: Removes secrets from the answers of the model and the output of tools, before
+            anything else sees them.
     """
     limits = httpx2.Limits(
         max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS

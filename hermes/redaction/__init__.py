@@ -1,12 +1,13 @@
 """Redaction: secrets are used, but never stored, published or logged.
 
-Reading order: `stream` (the interfaces), `keys`, `encodings`, `values`, `events`.
+Reading order: `stream` (the interfaces), `keys`, `encodings`, `values`, `urls`, `events`.
 """
 
 from __future__ import annotations
 
 from hermes.redaction.events import (
     EventRedactor as EventRedactor,
+    redact_all as redact_all,
     redact_message as redact_message,
     redact_optional as redact_optional,
     redact_result as redact_result,
@@ -19,6 +20,7 @@ from hermes.redaction.stream import (
     Redactor as Redactor,
     as_redactor as as_redactor,
 )
+from hermes.redaction.urls import url_credentials as url_credentials
 from hermes.redaction.values import (
     StrictRedactor as StrictRedactor,
     ValueRedactor as ValueRedactor,

@@ -1,7 +1,7 @@
 """Encoded forms of a secret, and texts with their escape sequences decoded.
 
-A key inside a URL, a JSON document, a `repr` or a basic authentication header looks different from
-the key in the configuration, and still reveals it.
+A key inside a URL, a JSON document, a `repr`, a Markdown text, wrapped lines or a basic
+authentication header looks different from the key in the configuration, and still reveals it.
 """
 
 from __future__ import annotations
@@ -11,24 +11,32 @@ import html
 import json
 import re
 import sys
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
+MAX_INDENT = 16
+"""Spaces around a line break that count as part of it."""
+_INDENT = rf"[ \t>]{{0,{MAX_INDENT}}}"
 _ESCAPE = re.compile(
-    r"""\\+u([0-9a-fA-F]{4}) | \\+U([0-9a-fA-F]{8}) | \\+x([0-9a-fA-F]{2})
-    | %(?:25)*([0-9a-fA-F]{2}) | &(?:amp;)*\#[xX]0*([0-9a-fA-F]{1,6}); | &(?:amp;)*\#0*([0-9]{1,7});
-    | (&(?:amp|lt|gt|quot);) | \\+([nrt"'/]) | (\\\\+)""",
+    rf"""\\+u([0-9a-fA-F]{{4}}) | \\+U([0-9a-fA-F]{{8}}) | \\+x([0-9a-fA-F]{{2}})
+    | %(?:25)*([0-9a-fA-F]{{2}}) | &(?:amp;)*\#[xX]0*([0-9a-fA-F]{{1,6}});
+    | &(?:amp;)*\#0*([0-9]{{1,7}}); | (&(?:amp|lt|gt|quot);)
+    | (\n{_INDENT} | \r\n{_INDENT} | \\+\r?\n{_INDENT} | \\+(?:r\\+)?n{_INDENT})
+    | \\+([rt!-/:-@\[\]-`{{-~]) | (\\\\+)""",
     re.VERBOSE,
 )
-_PARTIAL_ESCAPE = re.compile(  # the end of a text that could become an escape, or a longer one
-    r"""(?: \\+(?: u[0-9a-fA-F]{0,3} | U[0-9a-fA-F]{0,7} | x[0-9a-fA-F]? )?
-    | %(?:25)*[0-9a-fA-F]? | &(?:amp;)*(?: am?p? | lt? | gt? | q(?:u(?:ot?)?)?
-    | \#[xX]0*[0-9a-fA-F]{0,6} | \#[0-9]* )? )\Z""",
+# The end of a text that could become an escape, or a longer one. This is a pattern for the reversed
+# text, where the end is the beginning, so that it is tried at one place only.
+_PARTIAL_ESCAPE = re.compile(
+    r"""(?: [0-9a-fA-F]{0,3}u | [0-9a-fA-F]{0,7}U | [0-9a-fA-F]?x )?\\++
+    | [0-9a-fA-F]?(?:52)*+%
+    | (?: p?m?a | t?l | t?g | (?:(?:t?o)?u)?q | [0-9a-fA-F]{0,6}0*+[xX]\# | [0-9]*+\# )?(?:;pma)*+&
+    """,
     re.VERBOSE,
 )
 # Groups of `_ESCAPE` that are not hexadecimal numbers.
-_DECIMAL, _ENTITY, _BACKSLASHED = 6, 7, 8
-_CONTROL = {"n": "\n", "r": "\r", "t": "\t"}
+_DECIMAL, _ENTITY, _WRAP, _BACKSLASHED = 6, 7, 8, 9
+_CONTROL = {"r": "\r", "t": "\t"}
 
 
 def encoded_forms(value: str) -> Iterator[str]:
@@ -47,9 +55,12 @@ def encoded_forms(value: str) -> Iterator[str]:
 
 def decoded_forms(value: str) -> set[str]:
     """Return the forms of the value to look for in a text with its escapes decoded."""
-    # A URL escapes "+" and "/" of base64; other characters need no decoding.
-    base64_forms = _base64_forms(value.encode(errors="surrogatepass"))
-    return _characters(value) | {form for form in base64_forms if "+" in form or "/" in form}
+    return {_unwrapped(form) for form in (*_characters(value), *encoded_forms(value))}
+
+
+def _unwrapped(form: str) -> str:
+    """Return a form without line breaks, as `DecodedText` has it."""
+    return re.sub(r"[ \t]*\r?\n[ \t>]*", "", form)
 
 
 def _characters(value: str) -> set[str]:
@@ -68,14 +79,14 @@ def _base64_forms(raw: bytes) -> Iterator[str]:
 
 
 def has_escapes(text: str) -> bool:
-    """Return whether the text may contain escape sequences."""
-    return "\\" in text or "%" in text or "&" in text
+    """Return whether the text may contain escape sequences or line breaks."""
+    return "\\" in text or "%" in text or "&" in text or "\n" in text
 
 
 def without_partial_escape(text: str) -> str:
     """Return the text up to an unfinished escape sequence at its end."""
-    partial = _PARTIAL_ESCAPE.search(text)
-    return text if partial is None else text[: partial.start()]
+    partial = _PARTIAL_ESCAPE.match(text[::-1])
+    return text if partial is None else text[: len(text) - partial.end()]
 
 
 def occurrences(text: str, value: str) -> Iterator[tuple[int, int]]:
@@ -87,39 +98,62 @@ def occurrences(text: str, value: str) -> Iterator[tuple[int, int]]:
 
 
 class DecodedText:
-    """A text with its escape sequences decoded, which maps positions back to the original."""
+    """A text with its escape sequences decoded, which maps positions back to the original.
+
+    Line breaks are left out, with the white space around them: a line may have been wrapped.
+    """
 
     def __init__(self, text: str) -> None:
         parts: list[str] = []
         self._positions, self._sources = [0], [0]
         length = end = 0
         for escape in _ESCAPE.finditer(text):
-            literal = text[end : escape.start()]
-            parts += [literal, _decoded(escape)]
-            length += len(literal)
+            start = escape.start()
+            if escape.lastindex == _WRAP:
+                start = _skip_back(text, end, start)
+            decoded = _decoded(escape)
+            parts += [text[end:start], decoded]
+            length += start - end
             end = escape.end()
-            self._positions += [length, length + 1]
-            self._sources += [escape.start(), end]
-            length += 1
+            self._positions += [length, length + len(decoded)]
+            self._sources += [start, end]
+            length += len(decoded)
         self.text: str = "".join([*parts, text[end:]])
 
     def occurrences(self, value: str) -> Iterator[tuple[int, int]]:
         """Yield start and end, in the original text, of every occurrence of a value."""
         for start, end in occurrences(self.text, value):
-            yield self.source(start), self.source(end)
+            yield self.source(start), self._source_of_end(end)
 
     def source(self, position: int) -> int:
         """Return the position in the original text of a position in the decoded text."""
         before = bisect_right(self._positions, position) - 1
         return self._sources[before] + position - self._positions[before]
 
+    def _source_of_end(self, position: int) -> int:
+        """Same for the end of an occurrence, to which a line break that follows does not belong."""
+        at = bisect_left(self._positions, position)
+        if at == len(self._positions) or self._positions[at] > position:
+            at -= 1
+        return self._sources[at] + position - self._positions[at]
+
+
+def _skip_back(text: str, first: int, position: int) -> int:
+    """Return the position before the spaces that end at `position`."""
+    lowest = max(first, position - MAX_INDENT)
+    while position > lowest and text[position - 1] in " \t":
+        position -= 1
+    return position
+
 
 def _decoded(escape: re.Match[str]) -> str:
-    """Return the one character that an escape sequence stands for."""
+    """Return the character that an escape sequence stands for; none for a line break."""
     group = escape.lastindex or 0
     value = escape[group]
     if group > _BACKSLASHED:
         return "\\"
+    if group == _WRAP:
+        return ""
     if group == _BACKSLASHED:
         return _CONTROL.get(value, value)
     if group == _ENTITY:

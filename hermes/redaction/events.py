@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Callable
+from typing import TypeVar, cast
 
-from msgspec.structs import replace
+import msgspec
+from msgspec.structs import asdict, replace
 
 from hermes.events import (
     ApprovalAsked,
@@ -16,11 +19,13 @@ from hermes.events import (
     ToolFinished,
     ToolStarted,
 )
-from hermes.messages import Message, TurnResult
+from hermes.messages import JsonObject, Message, TurnResult
 from hermes.redaction.stream import Redact, Redactor
 from hermes.user_code import contained
 
 log: logging.Logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class EventRedactor:
@@ -89,14 +94,18 @@ class EventRedactor:
 
 
 def redact_message(message: Message, redact: Redact) -> Message:
-    """Return the message without secrets in its content, reasoning and tool arguments."""
-    calls = tuple(replace(call, arguments=redact(call.arguments)) for call in message.tool_calls)
-    return replace(
-        message,
-        content=redact_optional(message.content, redact),
-        reasoning=redact_optional(message.reasoning, redact),
-        tool_calls=calls,
-    )
+    """Return the message without secrets in any of its strings.
+
+    A signed part of the reasoning is dropped if it contains one: the provider would reject it with
+    another text.
+    """
+    details = tuple(filter(None, (_redact_detail(d, redact) for d in message.reasoning_details)))
+    return redact_all(replace(message, reasoning_details=details), redact)
+
+
+def _redact_detail(detail: JsonObject, redact: Redact) -> JsonObject | None:
+    redacted = redact_all(detail, redact)
+    return None if redacted != detail and "signature" in detail else redacted
 
 
 def redact_result(result: TurnResult, redact: Redact) -> TurnResult:
@@ -105,19 +114,34 @@ def redact_result(result: TurnResult, redact: Redact) -> TurnResult:
         result,
         text=redact_optional(result.text, redact),
         error=redact_optional(result.error, redact),
-        data=redact_json(result.data, redact),
+        data=redact_all(result.data, redact),
     )
 
 
-def redact_json(value: object, redact: Redact) -> object:
-    """Return a JSON value without secrets in its strings, keys included."""
+def redact_all(value: T, redact: Redact) -> T:
+    """Return a struct or JSON value without secrets in any of its strings, keys included.
+
+    What does not change stays the same object.
+    """
+    return cast("T", _redact_all(value, redact))
+
+
+def _redact_all(value: object, redact: Redact) -> object:
     match value:
         case str():
-            return redact(value)
+            text = redact(value)
+            return value if text == value else text
         case dict():
-            return {redact(key): redact_json(each, redact) for key, each in value.items()}
+            items = {_redact_all(k, redact): _redact_all(v, redact) for k, v in value.items()}
+            return value if items == value else items
         case list() | tuple():
-            return [redact_json(each, redact) for each in value]
+            each = [_redact_all(item, redact) for item in value]
+            return value if all(map(operator.is_, each, value)) else type(value)(each)
+        case msgspec.Struct():
+            fields = asdict(value)
+            redacted = {name: _redact_all(field, redact) for name, field in fields.items()}
+            same = all(redacted[name] is field for name, field in fields.items())
+            return value if same else replace(value, **redacted)
         case _:
             return value
 
@@ -131,11 +155,7 @@ def _redact_event(event: RuntimeEvent, redact: Redact) -> RuntimeEvent:
     match event:
         case AssistantMessage(message):
             return AssistantMessage(redact_message(message, redact))
-        case ToolStarted(call):
-            return ToolStarted(replace(call, arguments=redact(call.arguments)))
-        case ToolFinished(content=content):
-            return replace(event, content=redact(content))
-        case ApprovalAsked(approval):
-            return ApprovalAsked(replace(approval, arguments=redact(approval.arguments)))
+        case ToolStarted() | ToolFinished() | ApprovalAsked():
+            return redact_all(event, redact)
         case _:
             return event

@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 
 import attrs
 
 from hermes.redaction.stream import REDACTED, IncrementalStream, RedactingStream
 
 # At least 16 characters with a digit: "key-exchange", "sk-learn" and "Bearer tokens" are ordinary
-# words.
+# words. The digit is looked for in a bounded number of characters: in "sk-sk-sk-...", which has a
+# possible beginning everywhere, looking further would take quadratic time.
 _KEY = re.compile(
-    r"\b(?:(?:sk|pk|rk|xai|gsk)[-_]|AIza)(?=[\w-]*\d)[\w-]{16,}"
-    r"|\bkey[-_](?=[a-z]*\d)[a-z0-9]{16,}"
-    r"|\bBearer\s+(?=[\w.~+/=-]*\d)[\w.~+/=-]{16,}"
-    r"|(?<![0-9])[0-9]{5,}:[\w-]{30,}",  # a Telegram bot token, also inside a URL
+    r"\b(?:(?:sk|pk|rk|xai|gsk)[-_]|AIza)(?=[\w-]{0,64}?\d)[\w-]{16,}+"
+    r"|\bkey[-_](?=[a-z]{0,64}\d)[a-z0-9]{16,}+"
+    r"|\bBearer\s++(?=[\w.~+/=-]{0,256}?\d)[\w.~+/=-]{16,}+"
+    r"|(?<![0-9])[0-9]{5,}+:[\w-]{30,}+",  # a Telegram bot token, also inside a URL
     re.IGNORECASE,
 )
-# The end of a text that later chunks could complete to a key, or to a longer one.
-_PARTIAL_KEY = re.compile(
-    r"\b(?:(?:(?:sk|pk|rk|xai|gsk)[-_]|AIza)[\w-]*|key[-_][a-z0-9]*|Bearer\s+[\w.~+/=-]*"
-    r"|sk?|pk?|rk?|x(?:ai?)?|g(?:sk?)?|A(?:Iz?)?|k(?:ey?)?|B(?:e(?:a(?:r(?:er?)?)?)?)?)\Z"
-    r"|(?<![0-9])(?:[0-9]{5,}:[\w-]*|[0-9]+)\Z",
-    re.IGNORECASE,
-)
+# The end of a text that later chunks could complete to a key, or to a longer one. The patterns are
+# for the reversed text, where this end is the beginning, so that they are tried at one place only.
+_PARTIAL_KEYS = [
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        r"[\w-]*(?:[-_](?:ks|kp|kr|iax|ksg)|azIA)\b",
+        r"[a-z0-9]*+[-_]yek\b",
+        r"[\w.~+/=-]*+\s++reraeB\b",
+        r"(?:k?s|k?p|k?r|(?:i?a)?x|(?:k?s)?g|(?:z?I)?A|(?:y?e)?k|(?:(?:(?:(?:r?e)?r)?a)?e)?B)\b",
+        r"[\w-]*+:[0-9]{5,}+",
+        r"[0-9]++",
+    )
+]
 
 
 @attrs.frozen
@@ -64,14 +72,19 @@ def key_stream() -> RedactingStream:
 
 
 def _safe_end(text: str, start: int) -> int:
-    partial = _PARTIAL_KEY.search(text, start)
-    if partial is None:
+    backwards = text[::-1]
+    partial = max((found.end() for found in _partial_keys(backwards)), default=0)
+    if not partial:
         return len(text)
-    end = partial.start()
+    end = max(start, len(text) - partial)
     # A bot token may begin inside another key: then the whole key is withheld.
     return next(
         (key.start() for key in _KEY.finditer(text, start) if key.start() < end < key.end()), end
     )
+
+
+def _partial_keys(backwards: str) -> Iterator[re.Match[str]]:
+    return filter(None, (pattern.match(backwards) for pattern in _PARTIAL_KEYS))
 
 
 def _redact_from(text: str, start: int) -> str:

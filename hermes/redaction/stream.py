@@ -100,26 +100,35 @@ class IncrementalStream:
         self._redact = redact
         self._safe_end = safe_end
         self._text, self._start = "", 0
-        self._next_check = 0
+        self._added: list[str] = []
+        self._length = self._next_check = 0
 
     def feed(self, chunk: str) -> str:
         """Add a chunk and return the text whose redaction is final."""
-        self._text += chunk
-        if len(self._text) < self._next_check:
+        self._added.append(chunk)
+        self._length += len(chunk)
+        if self._length < self._next_check:
             return ""
-        end = self._safe_end(self._text, self._start)
-        redacted = self._redact(self._text[:end], self._start)
+        text = self._join()
+        end = self._safe_end(text, self._start)
+        redacted = self._redact(text[:end], self._start)
         context = max(end - 1, 0)
-        self._text, self._start = self._text[context:], end - context
-        withheld = len(self._text) - self._start
+        self._text, self._start = text[context:], end - context
+        self._length = len(self._text)
+        withheld = self._length - self._start
         self._next_check = 0 if withheld < RECHECK_LENGTH else withheld * 3 // 2
         return redacted
 
     def finish(self) -> str:
         """Return the withheld rest."""
-        redacted = self._redact(self._text, self._start)
-        self._text, self._start, self._next_check = "", 0, 0
+        redacted = self._redact(self._join(), self._start)
+        self._text, self._start, self._length, self._next_check = "", 0, 0, 0
         return redacted
+
+    def _join(self) -> str:
+        """Return the whole text that is withheld or new."""
+        text, self._added = "".join([self._text, *self._added]), []
+        return text
 
 
 class ChainedStream:

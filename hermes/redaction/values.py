@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from hermes.redaction.encodings import (
+    MAX_INDENT,
     DecodedText,
     decoded_forms,
     encoded_forms,
@@ -19,12 +20,17 @@ MIN_LENGTH = 6
 """Shorter values are not redacted: they occur in ordinary text too often."""
 MIN_LINE_LENGTH = 16
 """Lines at least this long are redacted on their own, such as those of a private key."""
+_FIRST = 16
+_BREAK = " \t\r\n>\\"
+MAX_BREAK = 3 * MAX_INDENT
+"""A longer gap is no line break inside of a value."""
 
 
 class ValueRedactor:
     """Removes the given secrets from texts, also in encoded form.
 
-    Recognized are JSON, `repr`, percent-encoding, HTML entities, hexadecimal and base64.
+    Recognized are JSON, `repr`, percent-encoding, HTML entities, Markdown, hexadecimal and base64,
+    and each of them in wrapped lines.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
@@ -34,6 +40,7 @@ class ValueRedactor:
         self._encoded = [form for value in ordered for form in encoded_forms(value)]
         self._decoded = [form for value in ordered for form in decoded_forms(value)]
         self._prefixes = _Prefixes(self._encoded)
+        self._decoded_prefixes = _Prefixes(self._decoded)
         self._shortest = min(map(len, self._encoded), default=0)
 
     def __call__(self, text: str, /) -> str:
@@ -60,8 +67,14 @@ class ValueRedactor:
         spans: list[tuple[int, int]] = []
         if self._decoded and has_escapes(text):
             decoded = DecodedText(without_partial_escape(text))
-            end = min(end, decoded.source(self._prefixes.partial_at_end(decoded.text)))
+            end = min(end, decoded.source(self._decoded_prefixes.partial_at_end(decoded.text)))
             spans = [span for form in self._decoded for span in decoded.occurrences(form)]
+        unfinished = text.rstrip(_BREAK)
+        if len(unfinished) < len(text) <= len(unfinished) + MAX_BREAK:
+            decoded = DecodedText(unfinished)
+            partial = self._decoded_prefixes.partial_at_end(decoded.text)
+            if partial < len(decoded.text):  # it may continue on the next line
+                end = min(end, decoded.source(partial))
         if end < len(text) and len(text) >= self._shortest:
             spans += [span for form in self._encoded for span in occurrences(text, form)]
         return _outside(end, spans)
@@ -100,9 +113,10 @@ class _Prefixes:
         length = len(text)
         for start in range(max(0, length - self._longest + 1), length):
             if values := self._by_first.get(text[start]):
-                end = text[start:]
+                begin = text[start : start + _FIRST]  # long secrets are seldom compared whole
                 for value in values:
-                    if value.startswith(end) and len(value) > len(end):
+                    longer = len(value) > length - start and value.startswith(begin)
+                    if longer and value.startswith(text[start:]):
                         return start
         return length
 

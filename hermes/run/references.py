@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,13 +13,12 @@ import msgspec
 
 from hermes.agents.tools.toolbox import Tool, tool
 from hermes.messages import Hooks
-from hermes.redaction import Secret
+from hermes.redaction import Secret, url_credentials
+from hermes.redaction.urls import SECRET_NAME
 from hermes.settings import Problem, Reference, Settings, SettingsError
+from hermes.settings.environment import default_base_url
 from hermes.settings.schema import AgentTable, McpTable
 from hermes.user_code import contained, describe
-
-# Headers and environment variables with such names hold secrets; LANG and X-Team do not.
-_SECRET_NAME = re.compile("key|token|secret|passw|auth|cookie|credential", re.IGNORECASE)
 
 
 def resolve_secret(key: str, reference: Reference) -> Secret:
@@ -101,8 +99,19 @@ def secret_values(settings: Settings) -> list[str]:
     for name, server in settings.mcp.items():
         values += server_secrets(name, server).values()
     for table in (agent.headers, *(server.environment for server in settings.mcp.values())):
-        values += [value for name, value in table.items() if _SECRET_NAME.search(name)]
+        values += [value for name, value in table.items() if SECRET_NAME.search(name)]
+    values += [value for url in _urls(settings) for value in url_credentials(url)]
     return [value for value in values if value]
+
+
+def _urls(settings: Settings) -> Iterator[str]:
+    """Yield the URLs in the settings, and those of the environment that replace missing ones."""
+    agent, telegram = settings.agent, settings.telegram
+    if agent.kind in {"openai", "anthropic"}:
+        yield agent.base_url or default_base_url(agent.kind, os.environ)
+    named = [telegram.base_url if telegram is not None else None, settings.data]
+    yield from filter(None, [*named, *(server.url for server in settings.mcp.values())])
+    yield from (argument for server in settings.mcp.values() for argument in server.command)
 
 
 def check_references(settings: Settings) -> Iterator[Problem]:

@@ -25,8 +25,8 @@ INTERRUPTED = "[interrupted before it answered]"
 class _Block:
     """An assistant message under construction, with the results of its tool calls."""
 
-    text: str = ""
-    reasoning: str = ""
+    text: list[str] = attrs.Factory(list)
+    reasoning: list[str] = attrs.Factory(list)
     message: Message | None = None
     """The whole message, if the agent emitted it."""
     calls: list[ToolCall] = attrs.Factory(list)
@@ -41,13 +41,14 @@ class _Block:
 
     def rows(self) -> list[Message]:
         """Return the message and the results of its calls; missing results were interrupted."""
-        if not self.text and not self.calls:
+        text = "".join(self.text)
+        if not text and not self.calls:
             return self.steered
         message = self.message or Message(
             "assistant",
-            self.text or None,
+            text or None,
             tool_calls=tuple(self.calls),
-            reasoning=self.reasoning or None,
+            reasoning="".join(self.reasoning) or None,
         )
         results = [
             Message(
@@ -63,11 +64,11 @@ class _Block:
     def add(self, event: AgentEvent | Steered) -> None:
         match event:
             case TextDelta(_, restart) if restart:
-                self.text = ""
+                self.text.clear()
             case TextDelta(text):
-                self.text += text
+                self.text.append(text)
             case ReasoningDelta(text):
-                self.reasoning += text
+                self.reasoning.append(text)
             case AssistantMessage(message):
                 self.message = message
             case ToolStarted(call):
@@ -104,5 +105,5 @@ def _rows_with_tools(events: Sequence[AgentEvent | Steered], text: str | None) -
         if block.complete:
             rows += block.rows()
             block = _Block()
-        block.text = text
+        block.text = [text]
     return rows + block.rows()

@@ -222,11 +222,11 @@ async def test_an_edit_is_submitted_only_if_the_policy_says_so(server, path, edi
         await wait_confirmed(server)
     assert texts(server, 7)[1:] == (["You said: (edited) hello"] if edits else [])
     with SessionStore(path) as store:
-        [session] = store.list_sessions(session_key="agent:main:telegram:dm:7")
-        said = [row for row in store.get_messages(session.session_id) if row.role == "user"]
+        session_id = store.get_route("agent:main:telegram:dm:7").session_id
+        said = [row for row in store.get_messages(session_id) if row.role == "user"]
     ids = [(row.platform_message_id, row.edits) for row in said]
     assert ids == [(str(number), None), (str(number), str(number))][: 1 + edits]
-    assert {row.chat for row in said} == {f"{server.bot_id}/7"}
+    assert {row.chat for row in said} == {f"{server.me['id']}/7"}
 
 
 # Groups

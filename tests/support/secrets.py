@@ -5,10 +5,18 @@ from __future__ import annotations
 import base64
 import html
 import json
+import re
 from urllib.parse import quote, quote_plus
 
 SECRET = "hV7/q+9=Zk\"x'\\2pä😀w0rd"
 PEM = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\nAQEFAASCBKcwggSjAgEAAoIB\n-----END KEY-----\n"
+
+
+def wrapped(text, width, line_break="\n"):
+    """Return a text in lines of this width."""
+    lines = [text[start : start + width] for start in range(0, len(text), width)]
+    return line_break.join(lines)
+
 
 ENCODINGS = {
     "plain": str,
@@ -37,6 +45,17 @@ ENCODINGS = {
     "basic": lambda text: base64.b64encode(f"u:{text}".encode()).decode(),
     "basic, another user": lambda text: base64.b64encode(f"me:{text}".encode()).decode(),
     "base64 for urls": lambda text: base64.urlsafe_b64encode(f"{text}:x".encode()).decode(),
+    "markdown": lambda text: re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text),
+    "markdown in json": lambda text: json.dumps(re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)),
+    "wrapped": lambda text: wrapped(text, 5),
+    "wrapped and indented": lambda text: wrapped(text, 7, " \n    "),
+    "wrapped with carriage returns": lambda text: wrapped(text, 4, "\r\n"),
+    "wrapped quote": lambda text: wrapped(text, 5, "\n> "),
+    "wrapped by backslashes": lambda text: wrapped(text, 5, "\\\n"),
+    "wrapped in json": lambda text: json.dumps(wrapped(text, 5)),
+    "wrapped base64": lambda text: wrapped(base64.b64encode(text.encode()).decode(), 8),
+    "wrapped hex": lambda text: wrapped(text.encode().hex(), 8),
+    "wrapped url": lambda text: quote(wrapped(text, 6), safe="\n"),
     "base64 in a url": lambda text: quote(base64.b64encode(f"a{text}bc".encode()).decode()),
 }
 """Functions that encode a secret, by name."""

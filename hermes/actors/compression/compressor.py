@@ -249,7 +249,7 @@ class SessionCompressor:
             summary: object = await self._compressor.summarize(request)
         if not isinstance(summary, Summary) or not isinstance(summary.text, str):
             raise TypeError(f"a compressor must return a Summary, not {summary!r:.100}")
-        return summary
+        return replace(summary, text=self._redact(summary.text))
 
     # The rotation
 

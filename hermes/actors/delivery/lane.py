@@ -28,6 +28,8 @@ from hermes.user_code import contained, leaf, loggable
 log: logging.Logger = logging.getLogger(__name__)
 
 MAX_ROWS = 100
+SPLIT_INLINE = 50_000
+"""A text with more characters than this is split in a thread: it takes tens of milliseconds."""
 FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
 MAX_RETRY_AFTER = 3600.0
 """However long a platform asks us to wait, it is tried again after this."""
@@ -104,7 +106,7 @@ class Lane:
 
     async def _deliver(self, row: OutboxRow) -> None:
         """Send a row part by part, until the platform has all of it or it is given up."""
-        bodies = self._bodies(row)
+        bodies = await self._bodies(row)
         while row.part < len(bodies):
             attempt = _Attempt(replace(row, body=bodies[row.part], parts=len(bodies)))
             while (error := await self._try(attempt)) is not None:
@@ -115,12 +117,13 @@ class Lane:
                 row = await self._store_progress(row)
         self._on_sent(row.outbox_id)
 
-    def _bodies(self, row: OutboxRow) -> list[JsonObject]:
+    async def _bodies(self, row: OutboxRow) -> list[JsonObject]:
         """Return the body of each part."""
         text, limit = row.body.get("text"), self._endpoint.limit
         if limit is None or not isinstance(text, str):
             return [row.body]
-        return [{**row.body, "text": part} for part in split(text, limit)] or [row.body]
+        parts = split(text, limit) if len(text) <= SPLIT_INLINE else await _split(text, limit)
+        return [{**row.body, "text": part} for part in parts] or [row.body]
 
     async def _try(self, attempt: _Attempt) -> BaseException | None:
         """Send one part. While it is in flight, its outcome is stored as unknown."""
@@ -215,6 +218,11 @@ class _Attempt:
         """Return why it is given up, as the store keeps it."""
         part, parts, text = self.row.part, self.row.parts, scrub(reason[:MAX_NOTE])
         return text if parts == 1 else f"part {part + 1} of {parts}: {text}"
+
+
+async def _split(text: str, limit: int) -> list[str]:
+    """Split a long text in a thread."""
+    return await trio.to_thread.run_sync(split, text, limit)
 
 
 async def _failure(send: Send, row: OutboxRow) -> BaseException | None:

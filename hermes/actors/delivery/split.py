@@ -27,6 +27,7 @@ MAX_CANDIDATES = 200
 _MARKS = r"[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+|>[ \t]*)*"
 _OPENING = re.compile(rf"({_MARKS})(`{{3,}}(?=[^`]*$)|~{{3,}})(.*)")
 _SENTENCE = re.compile(r"[.!?…]['\")\]’”]*(?=\s)|[。！？]")
+_GAP = re.compile(r"\s{64,}+")
 _ZWJ = "\u200d"
 
 
@@ -96,6 +97,8 @@ class _Line(msgspec.Struct, frozen=True):
     edge: bool
     fence: _Fence | None
     """The fence that is open after it."""
+    last_tick: int
+    """The position of its last backtick, or -1."""
 
 
 def _lines(text: str) -> Iterator[_Line]:
@@ -108,7 +111,8 @@ def _lines(text: str) -> Iterator[_Line]:
         elif fence.closed_by(line):
             fence = None
         end = start + len(line)
-        yield _Line(start, end, not line.strip(), fence is not before, fence)
+        last_tick = text.rfind("`", start, end)
+        yield _Line(start, end, not line.strip(), fence is not before, fence, last_tick)
         start = end + 1
 
 
@@ -121,6 +125,9 @@ class _Splitter:
         self._size = size
         self._lines = list(_lines(self._text))
         self._ends = [line.end for line in self._lines]
+        # Long runs of white space; skipping one character by character again and again would take
+        # quadratic time.
+        self._gaps = [gap.span() for gap in _GAP.finditer(self._text)]
         plain = size(self._text) == len(self._text)
         self._sums: Sequence[int] = (
             range(len(self._text) + 1)
@@ -208,32 +215,44 @@ class _Splitter:
     def _is_safe(self, start: int, end: int) -> bool:
         """Whether a split here creates no new fence and no code block without code."""
         text = self._text
-        before, after = (
-            self._line_at(self._skip_back(end)),
-            self._line_at(self._skip_forward(end) + 1),
-        )
+        following = self._skip_forward(end)
+        before, after = self._line_at(self._skip_back(end)), self._line_at(following + 1)
         if before is not after:
             opens = before.edge and before.fence is not None
             closes = after.edge and after.fence is None
             return not (opens or closes)
         if before.edge:
             return False
-        left, right = text[max(start, before.start) : end], text[end : before.end].lstrip()
+        left = text[max(start, before.start) : end]
+        # No later part is longer than the limit, so a fence after that is not at its beginning.
+        cut = following + self._limit
+        right = text[following : min(before.end, cut)] + ("`" if before.last_tick >= cut else "")
         if before.fence is not None:
             return not (before.fence.closed_by(left) or before.fence.closed_by(right))
         return _opened_by(left) is None and _opened_by(right) is None
 
     def _skip_back(self, position: int) -> int:
         """Return the position before the white space that ends at `position`."""
+        if gap := self._gap_at(position - 1):
+            return gap[0]
         while position and self._text[position - 1].isspace():
             position -= 1
         return position
 
     def _skip_forward(self, position: int) -> int:
         """Return the position after the white space at `position`; the text never ends with any."""
+        if gap := self._gap_at(position):
+            return gap[1]
         while self._text[position].isspace():
             position += 1
         return position
+
+    def _gap_at(self, position: int) -> tuple[int, int] | None:
+        """Return start and end of the long run of white space that a character belongs to."""
+        index = bisect.bisect_right(self._gaps, (position, len(self._text))) - 1
+        if index < 0 or self._gaps[index][1] <= position:
+            return None
+        return self._gaps[index]
 
     def _line_at(self, end: int) -> _Line:
         return self._lines[bisect.bisect_left(self._ends, end)]

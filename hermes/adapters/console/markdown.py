@@ -15,6 +15,8 @@ from rich.text import Text
 
 _FENCE_LINE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[^\n]*$", re.MULTILINE)
 _SGR = re.compile(r"\x1b\[[0-9;]*m")
+MAX_RENDERED = 50_000
+"""A block with more characters than this is shown as it is: parsing it would take seconds."""
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
 
 
@@ -41,6 +43,8 @@ def _keep_line_breaks(tokens: list[Token]) -> None:
 
 def render(markup: str, width: int) -> str:
     """Render a block with terminal escape codes; as plain text if rendering would lose text."""
+    if len(markup) > MAX_RENDERED:
+        return plain(markup, width)
     rendered = _print(_Markdown(markup), width)
     return rendered if _has_all_text(markup, rendered) else plain(markup, width)
 

@@ -23,12 +23,14 @@ Style: TypeAlias = Literal["bold", "italic", "strike"]
 _RESERVED = re.compile(r"([_*\[\]()~`>#+\-=|{}.!\\])")
 _RESERVED_IN_CODE = re.compile(r"([`\\])")
 _RESERVED_IN_URL = re.compile(r"([)\\])")
-_FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})[ \t]*([^`\s]*)[^`]*")
+# Possessive quantifiers and bounds keep the time linear in the length of a line.
+_FENCE = re.compile(r"[ \t]*+(`{3,}+|~{3,}+)[ \t]*+([^`\s]*+)[^`]*+")
 _LANGUAGE = re.compile(r"[\w+#.-]{1,30}", re.ASCII)
-_HEADING = re.compile(r"#{1,6}[ \t]+(.*?)[ \t]*#*[ \t]*")
+_HEADING = re.compile(r"#{1,6}[ \t]++")
 _BULLET = re.compile(r"([ \t]*)[-*+][ \t]+(?=\S)")
 _QUOTE = re.compile(r"[ ]{0,3}>[ ]?")
-_CODE = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)")
+_CODE = re.compile(r"(`{1,20}+)(?!`)(.+?)(?<!`)\1(?!`)")
+_TICKS = re.compile("`+")
 _LINK = re.compile(
     r"!?\[([^\[\]\n]+)\]\(\s*<?(https?://[^\s<>()]*(?:\([^\s<>()]*\)[^\s<>()]*)*)>?\s*\)"
 )
@@ -41,8 +43,19 @@ _MARKDOWN_V2: dict[Style, str] = {"bold": "*", "italic": "_", "strike": "~"}
 _PLAIN = re.compile(r"[^\\`\[!*_~]+")
 _MARK = re.compile("|".join(map(re.escape, _MARKS)))
 MAX_DEPTH = 20
-MAX_TRIES = 50
-"""How many candidates are tried for the end of a style, so that the time is not quadratic."""
+
+
+def _closing(mark: str) -> re.Pattern[str]:
+    """Return a pattern for the places where a style may end."""
+    before, after = r"\s\\", ""
+    if len(mark) == 1:
+        before, after = before + mark, f"(?!{re.escape(mark)})"
+    if mark[0] == "_":
+        after += r"(?![^\W_])"  # not in snake_case
+    return re.compile(rf"(?<![{before}]){re.escape(mark)}{after}")
+
+
+_CLOSING = {mark: _closing(mark) for mark in _MARKS}
 
 
 @attrs.frozen
@@ -146,8 +159,8 @@ def _closes(line: str, fence: str) -> bool:
 
 
 def _line(line: str) -> list[Node]:
-    if heading := _HEADING.fullmatch(line):
-        children = _inline(heading[1])
+    if heading := _HEADING.match(line):
+        children = _inline(line[heading.end() :].rstrip(" \t").rstrip("#").rstrip(" \t"))
         return [Styled("bold", children)] if children else []
     if quote := _QUOTE.match(line):
         return [Quoted(_inline(line[quote.end() :]))]
@@ -158,39 +171,66 @@ def _line(line: str) -> list[Node]:
 
 def _inline(text: str, depth: int = 0) -> list[Node]:
     """Parse a line; markup that does not end on the line is plain text."""
-    nodes: list[Node] = []
-    words: list[str] = []
-    index = 0
-    while index < len(text):
-        found = _next(text, index, depth)
-        if isinstance(found, str):
-            words.append(found)
-            index += 2 if text[index] == "\\" and found != "\\" else len(found)
-            continue
-        if words:
-            nodes.append(Text("".join(words)))
-            words.clear()
-        node, index = found
-        nodes.append(node)
-    return [*nodes, Text("".join(words))] if words else nodes
+    return _Inline(text, depth).parse()
 
 
-def _next(text: str, index: int, depth: int) -> tuple[Node, int] | str:
-    """Return the node that starts here and the index after it, or else the next plain text."""
-    char = text[index]
-    if char == "\\" and (escaped := _ESCAPED.match(text, index)):
-        return escaped[1]
-    if char == "`":
-        code = _CODE.match(text, index)
-        ticks = re.match("`+", text[index:])
-        assert ticks is not None
-        return (Code(_trim_code(code[2])), code.end()) if code else ticks[0]
-    if char in "[!" and (link := _LINK.match(text, index)):
-        return Link(_inline(link[1], depth + 1), link[2]), link.end()
-    if char in "*_~" and depth < MAX_DEPTH:
-        return _styled(text, index, depth) or char
-    plain = _PLAIN.match(text, index)
-    return plain[0] if plain else char
+class _Inline:
+    """Parses one line, or the text inside of a style or link."""
+
+    def __init__(self, text: str, depth: int) -> None:
+        self._text = text
+        self._depth = depth
+        self._unclosed: set[str] = set()
+        """Marks that do not occur as the end of a style in the rest of the text."""
+
+    def parse(self) -> list[Node]:
+        text = self._text
+        nodes: list[Node] = []
+        words: list[str] = []
+        index = 0
+        while index < len(text):
+            found = self._next(index)
+            if isinstance(found, str):
+                words.append(found)
+                index += 2 if text[index] == "\\" and found != "\\" else len(found)
+                continue
+            if words:
+                nodes.append(Text("".join(words)))
+                words.clear()
+            node, index = found
+            nodes.append(node)
+        return [*nodes, Text("".join(words))] if words else nodes
+
+    def _next(self, index: int) -> tuple[Node, int] | str:
+        """Return the node that starts here and the index after it, or else the next plain text."""
+        text, char = self._text, self._text[index]
+        if char == "\\" and (escaped := _ESCAPED.match(text, index)):
+            return escaped[1]
+        if char == "`":
+            code, ticks = _CODE.match(text, index), _TICKS.match(text, index)
+            assert ticks is not None
+            return (Code(_trim_code(code[2])), code.end()) if code else ticks[0]
+        if char in "[!" and (link := _LINK.match(text, index)):
+            return Link(_inline(link[1], self._depth + 1), link[2]), link.end()
+        if char in "*_~" and self._depth < MAX_DEPTH:
+            return self._styled(index) or char
+        plain = _PLAIN.match(text, index)
+        return plain[0] if plain else char
+
+    def _styled(self, index: int) -> tuple[Node, int] | None:
+        text = self._text
+        found = _MARK.match(text, index)
+        if found is None or not _can_open(text, index, found[0]) or found[0] in self._unclosed:
+            return None
+        mark, start = found[0], found.end()
+        closing = _CLOSING[mark].search(text, start + 1)
+        if closing is None:  # and so there is none for later marks of this kind
+            self._unclosed.add(mark)
+            return None
+        children: Sequence[Node] = _inline(text[start : closing.start()], self._depth + 1)
+        for style in reversed(_MARKS[mark]):
+            children = [Styled(style, children)]
+        return children[0], closing.end()
 
 
 def _trim_code(code: str) -> str:
@@ -199,38 +239,11 @@ def _trim_code(code: str) -> str:
     return code[1:-1] if padded else code
 
 
-def _styled(text: str, index: int, depth: int) -> tuple[Node, int] | None:
-    found = _MARK.match(text, index)
-    if found is None or not _can_open(text, index, found[0]):
-        return None
-    mark = found[0]
-    start = end = index + len(mark)
-    for _ in range(MAX_TRIES):
-        end = text.find(mark, end + 1)
-        if end < 0:
-            break
-        if _can_close(text, end, mark):
-            children: Sequence[Node] = _inline(text[start:end], depth + 1)
-            for style in reversed(_MARKS[mark]):
-                children = [Styled(style, children)]
-            return children[0], end + len(mark)
-    return None
-
-
 def _can_open(text: str, index: int, mark: str) -> bool:
     after = text[index + len(mark) : index + len(mark) + 1]
     if not after or after.isspace() or after == mark[0]:
         return False
     return mark[0] != "_" or not (index and text[index - 1].isalnum())  # not in snake_case
-
-
-def _can_close(text: str, index: int, mark: str) -> bool:
-    after = text[index + len(mark) : index + len(mark) + 1]
-    if text[index - 1].isspace() or text[index - 1] == "\\":
-        return False
-    if len(mark) == 1 and (text[index - 1] == mark or after == mark):
-        return False
-    return mark[0] != "_" or not after.isalnum()
 
 
 # Rendering
@@ -273,13 +286,17 @@ def _render_all(nodes: Sequence[Node], inside: frozenset[str]) -> str:
 def _merge_styles(nodes: Sequence[Node]) -> Iterator[Node]:
     """Merge neighbours of one style: `_a__b_` would not be two italic texts in MarkdownV2."""
     previous: Node | None = None
+    merged: list[Node] = []
     for node in nodes:
         if (
             isinstance(node, Styled)
             and isinstance(previous, Styled)
             and node.style == previous.style
         ):
-            previous = Styled(node.style, [*previous.children, *node.children])
+            if previous.children is not merged:
+                merged = list(previous.children)
+                previous = Styled(node.style, merged)
+            merged += node.children
             continue
         if previous is not None:
             yield previous

@@ -34,6 +34,8 @@ MAX_MARK = 90
 CURSOR = " ▌"
 """The end of a preview."""
 MAX_PREVIEWS = 10_000
+MAX_PREVIEW_SOURCE = 2 * MAX_LENGTH
+"""How much of the Markdown of a running answer is parsed for each preview."""
 PREVIEW_TIMEOUT = 5.0
 MAX_MIGRATIONS = 3
 PERMIT_LIFETIME = 1.0
@@ -214,7 +216,7 @@ class Sender:
 
     async def preview(self, target: ChatTarget, turn_id: int, text: str) -> None:
         """Show the text of a running turn, if the rate limits leave room for it."""
-        text = visible_text(text).strip()[: MAX_LENGTH // 2]
+        text = visible_text(text[:MAX_PREVIEW_SOURCE]).strip()[: MAX_LENGTH // 2]
         known = self._previews.get(turn_id)
         chat = self._chat(target)
         lost = known is None and turn_id in self._previews

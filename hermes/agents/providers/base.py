@@ -10,10 +10,9 @@ import attrs
 from hermes.errors import HermesError
 from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import Message, Usage
-from hermes.redaction import REDACTED, Secret as Secret
+from hermes.redaction import Secret as Secret, StrictRedactor, url_credentials
+from hermes.redaction.urls import hide_credentials
 from hermes.texts import Texts
-
-MIN_SECRET_LENGTH = 6
 
 
 class ProviderError(HermesError):
@@ -58,7 +57,7 @@ class Unavailable(ProviderError):
 class Endpoint:
     """The URL of a model, with its credentials and limits."""
 
-    base_url: str
+    base_url: str = attrs.field(repr=hide_credentials)
     """For OpenAI's protocol up to and including `/v1`, for Anthropic's without it."""
     model: str
     """The model name that is sent in each request."""
@@ -82,11 +81,14 @@ class Endpoint:
     """Maximum time in seconds for one call, including the wait for a free connection."""
 
     def redact(self, text: str) -> str:
-        """Return the text without the API key, header values, and strings that look like keys."""
-        for _, value in self.headers:
-            if len(value) >= MIN_SECRET_LENGTH:
-                text = text.replace(value, REDACTED)
-        return self.key.redact(text)
+        """Return the text without the credentials, and without strings that look like keys.
+
+        Credentials are the API key, the values of headers, and those inside of the URL.
+        """
+        values = [value for _, value in self.headers]
+        return StrictRedactor([self.key.reveal() or "", *values, *url_credentials(self.base_url)])(
+            text
+        )
 
 
 Delta: TypeAlias = TextDelta | ReasoningDelta

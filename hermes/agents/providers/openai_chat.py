@@ -17,7 +17,7 @@ from hermes.agents.providers.base import (
     Unavailable,
 )
 from hermes.agents.providers.sse_transport import JSON_ERRORS, post, response_error
-from hermes.agents.providers.tool_calls import arguments_json, valid_name
+from hermes.agents.providers.tool_calls import Nesting, arguments_json, valid_name
 from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import JsonObject, Message, ToolCall, Usage
 from hermes.transcript.render import parts_of
@@ -91,7 +91,18 @@ class _PartialCall:
 
     id: str = ""
     name: str = ""
-    arguments: str = ""
+    chunks: list[str] = attrs.Factory(list)
+    nesting: Nesting = attrs.Factory(Nesting)
+
+    @property
+    def arguments(self) -> str:
+        """The arguments so far."""
+        return "".join(self.chunks)
+
+    def add_arguments(self, text: str) -> None:
+        """Add a piece of the arguments."""
+        self.chunks.append(text)
+        self.nesting.feed(text)
 
     def is_followed_by(self, call: _Call) -> bool:
         """Whether a chunk with the same index starts another call."""
@@ -103,6 +114,8 @@ class _PartialCall:
         return bool(function.arguments) and self._is_complete()
 
     def _is_complete(self) -> bool:
+        if not self.nesting.closed:  # decoding the text after each piece would take too long
+            return False
         try:
             msgspec.json.decode(self.arguments)
         except JSON_ERRORS:
@@ -121,6 +134,7 @@ class _StreamedAnswer:
     details: list[JsonObject] = attrs.Factory(list)
     calls: list[_PartialCall] = attrs.Factory(list)
     by_index: dict[int, _PartialCall] = attrs.Factory(dict)
+    by_id: dict[str, _PartialCall] = attrs.Factory(dict)
     finish_reason: str | None = None
     usage: _Usage | None = None
     malformed: int = 0
@@ -161,12 +175,14 @@ class _StreamedAnswer:
         partial = self._partial_call(call)
         function = call.function or _Function()
         partial.id = partial.id or call.id or ""
+        self.by_id.setdefault(partial.id, partial)
         # Some servers repeat the name in every chunk, so names are not concatenated.
         partial.name = partial.name or function.name or ""
         arguments = function.arguments
         if isinstance(arguments, dict):
             arguments = _encode(arguments).decode()
-        partial.arguments += arguments or ""
+        if arguments:
+            partial.add_arguments(arguments)
 
     def _partial_call(self, call: _Call) -> _PartialCall:
         """Return the call that a chunk belongs to.
@@ -177,7 +193,7 @@ class _StreamedAnswer:
         if call.index is not None:
             known = self.by_index.get(call.index)
         elif call.id:
-            known = next((each for each in self.calls if each.id == call.id), None)
+            known = self.by_id.get(call.id)
         else:
             known = self.calls[-1] if self.calls else None
         if known is None or known.is_followed_by(call):

@@ -140,8 +140,9 @@ class _EventParser:
     on_event: Callable[[bytes], None]
     error: HermesError | None = None
     """What `on_event` raised; nothing is parsed after it."""
-    _rest: bytes = b""
-    _data: list[bytes] = attrs.Factory(list)
+    _rest: bytearray = attrs.Factory(bytearray)
+    """The beginning of a line that has not ended yet."""
+    _data: list[bytearray] = attrs.Factory(list)
     _size: int = 0
 
     def feed(self, chunk: bytes) -> bool:
@@ -154,13 +155,15 @@ class _EventParser:
         return self.error is None
 
     def _parse(self, chunk: bytes) -> None:
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        for line in lines:
-            self._parse_line(line.rstrip(b"\r"))
+        self._rest += chunk
+        if b"\n" in chunk:
+            *lines, self._rest = self._rest.split(b"\n")
+            for line in lines:
+                self._parse_line(line.rstrip(b"\r"))
         if len(self._rest) + self._size > MAX_EVENT:
             raise Unavailable("the provider sent an event that is too large")
 
-    def _parse_line(self, line: bytes) -> None:
+    def _parse_line(self, line: bytearray) -> None:
         if line.startswith(b"data:"):
             self._data.append(line[5:].lstrip())
             self._size += len(line)
@@ -173,8 +176,8 @@ def response_error(
     endpoint: Endpoint, status: int, text: str, headers: Mapping[str, str]
 ) -> ProviderError | ContextOverflow:
     """Return the exception for an error response, with a message of one sentence."""
-    # Redact before truncating: a partial key would not be recognised.
-    given = endpoint.redact(_error_message(text))[:MAX_REASON]
+    # Redact first: a key that is cut, or whose line breaks are spaces, would not be recognised.
+    given = one_line(endpoint.redact(_error_message(text)))[:MAX_REASON]
     reason = given or "no reason given"
     name = endpoint.name
     if _is_quota_error(status, reason.lower()):
@@ -211,11 +214,11 @@ def _is_quota_error(status: int, reason: str) -> bool:
 
 
 def _error_message(text: str) -> str:
-    """Return the message inside an error body, on one line; all of the body if it is not JSON."""
+    """Return the message inside an error body; all of the body if it is not JSON."""
     try:
         found: object = msgspec.json.decode(text)
     except JSON_ERRORS:
-        return one_line(text)
+        return text
     for name in ("error", "message"):
         while isinstance(found, dict) and name in found:
             code = found.get("code")
@@ -224,7 +227,7 @@ def _error_message(text: str) -> str:
                 found = f"{found} ({code})"
     if isinstance(found, dict):
         found = found.get("detail") or text
-    return one_line(str(found))
+    return str(found)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

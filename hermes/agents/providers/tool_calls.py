@@ -8,13 +8,43 @@ from __future__ import annotations
 
 import re
 
+import attrs
 import msgspec
 
 from hermes.agents.providers.sse_transport import JSON_ERRORS
 from hermes.messages import ToolCall
+from hermes.sanitize import scrub
 
 _MAX_NAME = 64
 _INVALID = re.compile(r"[^a-zA-Z0-9_-]")
+_STRUCTURE = re.compile(r'["{}\[\]]|\\.?', re.DOTALL)
+
+
+@attrs.define
+class Nesting:
+    """Tells when a JSON object or array that arrives in pieces ends. Each piece is read once."""
+
+    closed: bool = False
+    """Whether the text ends with the bracket that closes its first one."""
+    _depth: int = 0
+    _in_string: bool = False
+    _backslash: str = ""
+    """A backslash at the end of the last piece, whose character is in the next one."""
+    _broken: bool = False
+
+    def feed(self, piece: str) -> None:
+        """Read the next piece."""
+        self._broken = self._broken or (self.closed and not piece.isspace())
+        token = ""
+        for found in _STRUCTURE.finditer(self._backslash + piece):
+            token = found[0]
+            if token == '"':
+                self._in_string = not self._in_string
+            elif token[0] != "\\" and not self._in_string:
+                self._depth += 1 if token in "{[" else -1
+                self.closed = self._depth == 0
+        self._backslash = token if token == "\\" else ""
+        self.closed = self.closed and not self._broken
 
 
 def valid_name(call: ToolCall) -> str:
@@ -31,8 +61,8 @@ def arguments_object(call: ToolCall) -> object:
     """Return the arguments as a dict. What is not a JSON object is wrapped in one."""
     try:
         value = msgspec.json.decode(call.arguments)
-    except JSON_ERRORS:
-        return {"malformed": call.arguments}
+    except (*JSON_ERRORS, UnicodeEncodeError):
+        return {"malformed": scrub(call.arguments)}
     return value if isinstance(value, dict) else {"value": value}
 
 
@@ -40,6 +70,6 @@ def arguments_json(call: ToolCall) -> str:
     """Return the arguments as the JSON text of an object, unchanged if they are one already."""
     try:
         msgspec.json.decode(call.arguments, type=dict[str, msgspec.Raw])
-    except (*JSON_ERRORS, msgspec.ValidationError):
+    except (*JSON_ERRORS, UnicodeEncodeError, msgspec.ValidationError):
         return msgspec.json.encode(arguments_object(call)).decode()
     return call.arguments

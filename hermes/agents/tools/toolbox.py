@@ -26,6 +26,7 @@ from hermes.events import ApprovalAsked
 from hermes.messages import Approval, JsonObject, Outbound, ToolCall, ToolCallRecord
 from hermes.outbound import outbox_rows
 from hermes.protocols import ToolRecords, Turn
+from hermes.redaction import redact_all
 from hermes.sanitize import one_line
 from hermes.texts import Texts
 
@@ -199,7 +200,7 @@ class Toolbox:
             the running turn.
         approval_timeout: How long a question for approval stays open, in seconds.
         max_threads: Maximum number of threads for plain functions, or a limiter to share.
-        redact: Removes secrets from the output of tools, before the model or the store see it.
+        redact: Removes secrets from calls and from their output, before anything else sees them.
     """
 
     def __init__(
@@ -217,7 +218,7 @@ class Toolbox:
             raise ValueError("two tools of a toolbox have the same name")
         self._records = records
         self._approval_timeout = approval_timeout
-        self._redact = redact
+        self._redact = redact or str
         self._limiter = (
             trio.CapacityLimiter(max_threads) if isinstance(max_threads, int) else max_threads
         )
@@ -244,6 +245,7 @@ class Toolbox:
         A call that is invalid or fails returns a failed outcome. Raises `TurnClosed` if the turn is
         over, and `StoreFailed` if the store has stopped.
         """
+        call = redact_all(call, self._redact)
         tool = self._tools.get(call.name)
         if tool is None:
             names = ", ".join(sorted(self._tools)) or "none"
@@ -322,14 +324,13 @@ class Toolbox:
             assert caught.error is not None
             about, extra = (tool.name, turn.turn_id), _extra(turn)
             log.warning("tool %s failed in turn %d", *about, exc_info=caught.error, extra=extra)
-            error = one_line(user_code.describe(caught.error))
-            return self._outcome(tool, f"{tool.name} failed: {error}", failed=True)
+            error = self._redact(user_code.describe(caught.error))
+            return self._outcome(tool, f"{tool.name} failed: {one_line(error)}", failed=True)
         return ToolOutcome(f"{tool.name} timed out after {tool.timeout:g} seconds.", failed=True)
 
     def _outcome(self, tool: Tool, text: str, *, failed: bool = False) -> ToolOutcome:
         # Redact before truncating: a partial secret would not be recognised.
-        clean = text if self._redact is None else self._redact(text)
-        return ToolOutcome(tool.truncate(clean), failed)
+        return ToolOutcome(tool.truncate(self._redact(text)), failed)
 
     async def _await(self, tool: Tool, arguments: Arguments, turn: Turn) -> Any:
         host = HOST_LOOP.get() if tool.on_host_loop else None

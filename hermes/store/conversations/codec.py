@@ -19,7 +19,8 @@ SPAN = 1 << 32
 """The number of message ids per session; session `no` has the ids from `no * SPAN + 1` on."""
 COLUMNS = "id, role, content, created_at, platform_message_id, extra"
 
-_NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+# A string that does not end takes the rest of the text, which is then read only once.
+_NESTING = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 _ENCODER = msgspec.json.Encoder()
 decode_extra: Final = msgspec.json.Decoder(Extra).decode
 _EXTRA_NAMES = Extra.__struct_fields__
