@@ -266,7 +266,16 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         "{tool} wants to run with {arguments}\n"
         "Reply /approve {number} to allow it once, or /deny {number} to refuse."
     )
-    """Asks the user to approve a tool call."""
+    """Asks the user to approve a tool call. The arguments are a code block."""
+    approval_page: str = (
+        "This is page {page} of {pages}. To see another one, reply /approve show {number} and the "
+        "page. The SHA-256 of all of it is {digest}."
+    )
+    """Follows arguments that are too long for one message."""
+    which_call: str = "Several calls wait. Reply /{command} and the number of one of them:"
+    """The answer to /approve or /deny without a number, before a list of the calls."""
+    not_shown: str = "Not decided, as it was not shown before. Reply /approve show and the number:"
+    """The user cannot have meant a call that was shown later, or not at all; before a list."""
     approved: str = "Approved: {tool} with {arguments}"
     """The answer to /approve."""
     denied: str = "Denied: {tool} with {arguments}"
@@ -364,7 +373,7 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Help on /steer."""
     help_background: str = "/background <text>: run a task in the background"
     """Help on /background."""
-    help_approve: str = "/approve [number]: allow a tool call, once"
+    help_approve: str = "/approve [number | show number [page]]: allow a tool call, or show it"
     """Help on /approve."""
     help_deny: str = "/deny [number]: refuse a tool call"
     """Help on /deny."""
