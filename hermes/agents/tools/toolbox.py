@@ -266,10 +266,7 @@ class Toolbox:
         return await self._call_once(tool, arguments, turn, record)
 
     async def approved_calls(self, turn: Turn) -> list[ToolCall]:
-        """Return the calls that the input of a turn approves. `run` makes each of them once.
-
-        An agent makes them before it asks its model, which then sees them with their results.
-        """
+        """Return the calls that the input approves. Make them with `run` before asking a model."""
         if (records := self._records or turn.records) is None:
             return []
         key, numbers = turn.session_key, turn.decided_calls
