@@ -134,12 +134,11 @@ async def test_a_call_that_is_asked_for_after_the_command_is_not_approved(start,
     async with start(build_agent=shell.build, adapters=adapters(platform)) as runtime:
         await say(runtime, "ls")
         await shown(platform, 2)
-        with runtime.subscribe("other") as _:
-            await submit(runtime, "wait\nrm -rf ~", "hostile")
-            await shell.asked.wait()
-            await submit(runtime, "/approve", "the command")
-            shell.go_on.set()
-            await inspect(runtime).wait_idle("k")
+        await submit(runtime, "wait\nrm -rf ~", "hostile")
+        await shell.asked.wait()
+        await submit(runtime, "/approve", "the command")
+        shell.go_on.set()
+        await inspect(runtime).wait_idle("k")
     assert shell.ran == ["ls"]
 
 
