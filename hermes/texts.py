@@ -267,11 +267,8 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         "Reply /approve {number} to allow it once, or /deny {number} to refuse."
     )
     """Asks the user to approve a tool call. The arguments are a code block."""
-    approval_page: str = (
-        "This is page {page} of {pages}. To see another one, reply /approve show {number} and the "
-        "page. The SHA-256 of all of it is {digest}."
-    )
-    """Follows arguments that are too long for one message."""
+    approval_page: str = "Page {page} of {pages}: /approve show {number} PAGE. SHA-256: {digest}"
+    """Follows arguments that are too long for one message: how to see all, and their digest."""
     which_call: str = "Several calls wait. Reply /{command} and the number of one of them:"
     """The answer to /approve or /deny without a number, before a list of the calls."""
     not_shown: str = "Not decided, as it was not shown before. Reply /approve show and the number:"

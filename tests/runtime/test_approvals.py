@@ -286,7 +286,7 @@ async def test_all_of_a_long_call_can_be_seen_page_by_page(start):
     async with start(build_agent=shell.build, adapters=[platform]) as runtime:
         await say(runtime, long)
         await platform.wait_sent(2)
-        assert "This is page 1 of 3." in platform.texts[0]
+        assert "\nPage 1 of 3: /approve show 1 PAGE. SHA-256: " in platform.texts[0]
         pages = [await say(runtime, f"/approve show 1 {n}") for n in (1, 2, 3)]
         assert (await say(runtime, "/approve show 9")) == "There is no pending call 9 here."
         assert (await say(runtime, "/deny show 1")).startswith("Usage: /deny")

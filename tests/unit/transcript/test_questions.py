@@ -110,7 +110,7 @@ def test_what_is_cut_says_so_and_all_of_it_can_be_seen(size):
     pages, number = [], 1
     while len(pages) * questions.PAGE < len(shown):
         [block], displayed = on_telegram(questions.question(asked, ENGLISH, number))
-        assert not cut or f"page {number} of" in displayed
+        assert not cut or f"Page {number} of" in displayed
         assert len(displayed) < MAX_LENGTH
         pages.append(block.removesuffix("\n"))
         number += 1
