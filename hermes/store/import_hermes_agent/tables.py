@@ -43,7 +43,7 @@ class Tables:
         """Raise `StoreRefused` if a name is no ordinary table: a view may have rows without end."""
         rows = self._db.execute("SELECT name, type FROM pragma_table_list WHERE schema = 'main'")
         for name, kind in rows.fetchall():
-            if name.lower() in _NAMES and kind != "table":
+            if str(name).lower() in _NAMES and kind != "table":
                 raise StoreRefused(
                     f"{self.path} is not a hermes-agent database: {name} is a {kind}, not a table"
                 )
