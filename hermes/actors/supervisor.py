@@ -218,12 +218,16 @@ class Supervisor:
         """
         last = after
         while found := await self._context.store.waiting_keys(last, limit=PAGE):
-            for key, last in found:
-                actor = self._actors.get(key)
-                seen = actor is not None and actor.inbox.knows(last)
-                if not (seen or key in self.quarantined):
-                    self.actor(key).wake()
+            last = found[-1][1]
+            for key in dict.fromkeys(key for key, inbox_id in found if self._is_new(key, inbox_id)):
+                self.actor(key).wake()
         return last
+
+    def _is_new(self, session_key: str, inbox_id: int) -> bool:
+        """Whether a message must be fetched: its actor has not seen it, and is not paused."""
+        actor = self._actors.get(session_key)
+        seen = actor is not None and actor.inbox.knows(inbox_id)
+        return not seen and session_key not in self.quarantined
 
     async def wait_recovered(self) -> None:
         """Wait until the conversations of an earlier process have been woken."""

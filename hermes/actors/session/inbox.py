@@ -164,9 +164,9 @@ class SessionInbox:
         return frozenset(self._known or ())
 
     @property
-    def has_known(self) -> bool:
-        """Whether any row is in memory or being worked on."""
-        return bool(self._known)
+    def number_known(self) -> int:
+        """How many rows are in memory or being worked on."""
+        return len(self._known or ())
 
     @property
     def earlier_attempts(self) -> dict[int, int]:

@@ -89,14 +89,13 @@ def waiting_page(
 
 
 def waiting_keys(tx: Transaction, after: int = 0, limit: int = 1000) -> list[tuple[str, int]]:
-    """Return the keys that have open messages after the id `after`, in the order of their last one.
+    """Return the key and the id of each open message after the id `after`, in inbox order.
 
-    Each key comes with the id of that message. To read page by page, or to see later what is new,
-    pass the last id of a page as `after` of the next.
+    To read page by page, or to see later what is new, pass the last id of a page as `after`.
     """
     found = tx.all(
-        "SELECT session_key, max(id) AS last FROM inbox INDEXED BY inbox_open "
-        "WHERE state = 'open' AND id > ? GROUP BY session_key ORDER BY last LIMIT ?",
+        "SELECT session_key, id FROM inbox INDEXED BY inbox_open "
+        "WHERE state = 'open' AND id > ? ORDER BY id LIMIT ?",
         after,
         limit,
     )

@@ -46,6 +46,7 @@ from hermes.store.conversations import (
 from hermes.store.transaction import Transaction
 from hermes.transcript.validate import check_depth
 
+_SORTED = msgspec.json.Encoder(order="deterministic")
 _decode_source = msgspec.json.Decoder(Source).decode
 NEVER = ExpiryPolicy()
 MAX_QUEUED = Config().max_queued
@@ -111,8 +112,8 @@ def open_route(tx: Transaction, key: str, metadata: JsonObject | None = None) ->
 
 def _digest(inbound: Inbound) -> str:
     """Return a fingerprint of what the message says."""
-    content = codec.encode_json([inbound.text, inbound.parts])
-    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+    content = _SORTED.encode([inbound.text, inbound.parts])
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _validated(inbound: Inbound) -> tuple[Inbound, str]:
