@@ -162,7 +162,7 @@ async def _open_first(
     """Open a first connection, which migrates the file, and the guard of the file's locks."""
 
     def open_it() -> tuple[connection.Database, FileGuard]:
-        db, guard = connection.open_database(path, clock, vfs), FileGuard(path)
+        db, guard = connection.open_guarded(path, clock, vfs)
         with suppress(apsw.Error, StoreFailed):  # it is tried again at the next checkpoint
             db.stamp = guard.new_stamp(db)
             db.checkpoint()
