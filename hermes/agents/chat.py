@@ -100,7 +100,7 @@ class _Progress:
         return TurnResult(
             text=text,
             rows=[*self.rows, completion.message] if text else None,
-            partial=completion.truncated,
+            partial=completion.truncated or completion.damaged,
             error=TRUNCATED if completion.truncated and not text else None,
             api_calls=self.api_calls,
         )

@@ -54,6 +54,7 @@ Use these headings, in this order, and leave out those with nothing under them:
 ## Facts that must not be lost
 """
 TRUNCATED = "the summary is longer than the model's maximum answer; raise max_tokens"
+DAMAGED = "a part of the model's summary could not be read"
 MAX_ARGUMENTS = 2_000
 MAX_RESULT = 4_000
 MIN_ROOM = 1_000
@@ -96,6 +97,8 @@ class ModelCompressor(Compressor, RunsOnTrio):
             summary = redact_keys((completion.message.content or "").strip())
             if not summary:
                 raise CompressorFailed("the model returned an empty summary")
+            if completion.damaged:
+                raise CompressorFailed(DAMAGED)
             if completion.truncated:  # the most important sections come last
                 raise CompressorFailed(TRUNCATED, lasting=True)
         return Summary(summary or "")

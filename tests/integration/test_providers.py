@@ -21,6 +21,7 @@ from hermes.agents.providers.base import (
 from hermes.agents.providers.openai_chat import OpenAIChat
 from hermes.agents.providers.retries import Retries
 from hermes.agents.providers.sse_transport import retry_after
+from hermes.agents.providers.stream_events import LOST
 from hermes.agents.tools.toolbox import Toolbox, ToolOutcome
 from hermes.config import Config
 from hermes.errors import ContextOverflow
@@ -143,10 +144,12 @@ async def test_all_tokens_are_accounted_for(provider, kind):
         assert second.reasoning_tokens == 3
 
 
-async def test_malformed_events_between_good_ones_are_ignored(provider):
+async def test_malformed_events_between_good_ones_make_the_answer_partial(provider):
     async with open_model([SPEECH], [Garbage(5)]) as model:
-        completion, _ = await complete(provider(model), "hi")
-        assert completion.message.content == SPEECH.text
+        completion, deltas = await complete(provider(model), "hi")
+        assert completion.message.content == SPEECH.text + LOST
+        assert completion.damaged
+        assert "".join(d.text for d in deltas if isinstance(d, TextDelta)) == SPEECH.text + LOST
 
 
 async def test_a_slow_answer_is_an_answer(provider):
