@@ -68,6 +68,8 @@ if TYPE_CHECKING:
         StoreFull as StoreFull,
         StoreInUse as StoreInUse,
         StoreRefused as StoreRefused,
+        TitleTaken as TitleTaken,
+        TitleTooLong as TitleTooLong,
         TurnClosed as TurnClosed,
         UnknownSession as UnknownSession,
         Unsendable as Unsendable,
@@ -155,7 +157,7 @@ _NAMES = {
     "ContextOverflow Draining EventConflict HasContinuation HermesError MessageRefused "
     "NotAdmitted NotApproved NotInLineage OutcomeUnknown Overloaded ReplyNotFound ReplyTimeout "
     "RetryAfter SessionEnded StoreBusy StoreError StoreFailed StoreFull StoreInUse StoreRefused "
-    "TurnClosed UnknownSession Unsendable WaitCircle",
+    "TitleTaken TitleTooLong TurnClosed UnknownSession Unsendable WaitCircle",
     "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope MessagePosted "
     "MessageWaiting Notice ReasoningDelta RuntimeEvent SessionMoved Steered TextDelta TitleChanged "
     "ToolFinished ToolStarted TurnEnded TurnStarted",

@@ -26,6 +26,7 @@ NonNegativeFloat: TypeAlias = Annotated[float, Meta(ge=0)]
 Delay: TypeAlias = NonNegativeFloat
 """A time in seconds; 0 means at once."""
 
+MAX_WAL_BYTES = 256 * 1024 * 1024
 TOKENS_PER_PRICE = 1_000_000
 
 
@@ -67,6 +68,14 @@ class CompressionConfig(Validated, frozen=True, kw_only=True, forbid_unknown_fie
     max_useless: PositiveInt = 2
     """Stop compressing a session automatically after this many attempts that did not help."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_output >= self.window:
+            raise ValueError(
+                f"max_output is {self.max_output}: it must be smaller than window, which is "
+                f"{self.window} and includes it"
+            )
+
 
 class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a runtime behaves. Times are in seconds.
@@ -107,7 +116,9 @@ class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     grace_period: Delay = 10.0
     """Seconds that a cancelled coroutine on the loop of an asyncio host gets to end.
 
-    An agent that still runs then is abandoned: its conversation gets another one.
+    An agent that still runs then is abandoned: its conversation gets another one. If all
+    conversations share one agent (`agent=`), the next turn of this one waits for the abandoned one
+    for as long, in every host, and then fails.
     """
     drain_timeout: Delay = 30.0
     """Seconds that running turns get to finish at shutdown.
@@ -130,6 +141,11 @@ class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Bytes of transcripts to keep in memory; the least recently used ones are dropped first.
 
     Transcripts of running turns are kept in any case.
+    """
+    max_wal_bytes: PositiveInt = MAX_WAL_BYTES
+    """Size of the database's write-ahead log at which messages are refused.
+
+    It grows while another process reads the database in a transaction that does not end.
     """
     max_attempts: PositiveInt = 3
     """Starts of a turn, interrupted by crashes, after which its message is set aside."""

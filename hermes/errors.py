@@ -43,7 +43,41 @@ class UnknownSession(StoreError, LookupError):
 
 
 class AmbiguousTitle(StoreError, LookupError):
-    """Sessions of several keys have this title; the message lists them."""
+    """Several conversations have this title; the message lists them.
+
+    `session_ids` are their latest sessions.
+    """
+
+    def __init__(self, text: str, session_ids: tuple[str, ...] = ()) -> None:
+        super().__init__(text)
+        self.session_ids = session_ids
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, tuple[str, ...]]]:
+        return type(self), (str(self), self.session_ids)
+
+
+class TitleTaken(HermesError, ValueError):
+    """Another conversation of the key has this `title`; `session_id` is its session."""
+
+    def __init__(self, title: str, session_id: str) -> None:
+        super().__init__(f"Title '{title}' is already in use by session {session_id}")
+        self.title = title
+        self.session_id = session_id
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        return type(self), (self.title, self.session_id)
+
+
+class TitleTooLong(HermesError, ValueError):
+    """The title has `length` visible characters, and the maximum is `limit`."""
+
+    def __init__(self, length: int, limit: int) -> None:
+        super().__init__(f"Title too long ({length} chars, max {limit})")
+        self.length = length
+        self.limit = limit
+
+    def __reduce__(self) -> tuple[type[Self], tuple[int, int]]:
+        return type(self), (self.length, self.limit)
 
 
 class SessionEnded(StoreError):

@@ -20,7 +20,7 @@ class Forkable(Protocol):
     """An object that must know that it was copied into a forked process."""
 
     def forked(self) -> None:
-        """Take notice of it; called in the child, in the thread that forked."""
+        """Handle the fork. Called in the child, in the thread that forked."""
         ...
 
 

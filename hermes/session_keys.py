@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from hermes.messages import Source
 from hermes.sanitize import scrub
+from hermes.validation import require_string
 
 MAX_LENGTH = 1000
 """The maximum length of a key in the store."""
@@ -96,6 +97,10 @@ def payer_of(platform: str, user_id: str | None) -> str:
 
 
 def require_encodable(session_key: str) -> None:
-    """Raise `ValueError` for a key with lone surrogates: it would be another key in the store."""
+    """Raise `ValueError` for a key with lone surrogates: it would be another key in the store.
+
+    Raises `TypeError` if it is not a string.
+    """
+    require_string("session_key", session_key)
     if session_key != scrub(session_key):
         raise ValueError(f"a session_key cannot have lone surrogates: {session_key[:50]!r}")

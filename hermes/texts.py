@@ -6,17 +6,14 @@ command line and in the log. A name in braces, such as `{title}`, stands for a v
 
 from __future__ import annotations
 
-import string
-from collections.abc import Iterator
-
 import msgspec
 
 
 class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The sentences that users see. Pass the ones to replace, for example in another language.
 
-    A sentence may use the placeholders of its default, and may leave some out. Errors in
-    `{error}` come from agents, or are in English.
+    A sentence may use the placeholders of its default, and may leave some out, but not be empty.
+    What `{error}` stands for is in the table too, or comes from an agent or a model provider.
     """
 
     # Turns without an answer
@@ -34,8 +31,29 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Takes the place of `{error}` if the agent gave none."""
     timeout: str = "it took longer than {seconds} seconds"
     """The `{error}` of a turn that was stopped at its time limit."""
+    still_running: str = "an earlier answer did not stop when asked to, and is still running"
+    """The `{error}` of a turn that would use an agent twice at once."""
     nothing_to_answer: str = "there is no earlier message to answer again"
     """The `{error}` of a retry that finds no message."""
+    too_many_steps: str = "the model called tools {steps} times without giving an answer"
+    """The `{error}` of a turn that made too many model calls."""
+    truncated: str = "the answer reached the token limit before it contained any text"
+    """The `{error}` of an answer that consists of reasoning only."""
+    session_budget: str = (
+        "this conversation has used up its budget ({spent} of {limit}); /new starts another"
+    )
+    """The `{error}` if the conversation may cost no more."""
+    principal_budget: str = (
+        "your budget is used up ({spent} of {limit}); ask the operator to raise it"
+    )
+    """The `{error}` if the user may cost no more."""
+    day_budget: str = "the daily budget is used up ({spent} of {limit}); try again tomorrow"
+    """The `{error}` if the day may cost no more."""
+    too_many_abandoned: str = (
+        "{number} earlier turns did not stop when they were cancelled and still run; "
+        "no new turn starts until one of them ends"
+    )
+    """The `{error}` if an agent that runs in threads may start no more of them."""
     overflow: str = (
         "This conversation no longer fits into the model's context window. "
         "Use /compact to shorten it, or /reset to start a new one."
@@ -76,6 +94,12 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         "Please send it again later."
     )
     """A platform's message was refused because too many are waiting."""
+    retrying: str = "[Connection lost; retrying.]"
+    """Streamed between two attempts of a model to write an answer."""
+    part_missing: str = "[Part of this answer could not be read and is missing.]"
+    """The end of an answer of which the model's server has sent a part that cannot be decoded."""
+    recovered: str = "You may have seen this before:"
+    """Telegram: the line before a message that may be sent twice."""
 
     # Compression
 
@@ -90,6 +114,12 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The `{error}` if the compressor raised an exception; the log has the same reference."""
     compression_timeout: str = "the summary took too long"
     """The `{error}` if the summary was not written in time."""
+    summary_empty: str = "the model returned an empty summary"
+    """The `{error}` if there is no summary."""
+    summary_truncated: str = "the summary exceeds the model's maximum answer; raise max_tokens"
+    """The `{error}` if the summary was cut."""
+    summary_damaged: str = "a part of the model's summary could not be read"
+    """The `{error}` if the model's server has sent a part that cannot be decoded."""
     not_compressed: str = "Not compressed: {reason}."
     """The answer to /compress if there is nothing to do."""
     no_compressor: str = "there is no compressor"
@@ -102,13 +132,15 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A `{reason}`: another process was faster."""
     compression_running: str = "another compression is running"
     """A `{reason}`: another compression is at work."""
+    compression_outdated: str = "the conversation has changed meanwhile"
+    """A `{reason}`: the summary came too late."""
     compressed_by_turn: str = "already compressed by a turn"
     """A `{reason}`: a turn was faster."""
     compressed_by_request: str = "already compressed by another request"
     """A `{reason}`: another request was faster."""
-    tried_by_turn: str = "a turn has just tried it: {outcome}"
+    tried_by_turn: str = "a turn has just tried it without success ({outcome})"
     """A `{reason}`: a turn was faster, but compressed nothing."""
-    tried_by_request: str = "another request has just tried it: {outcome}"
+    tried_by_request: str = "another request has just tried it without success ({outcome})"
     """A `{reason}`: another request was faster, but compressed nothing."""
     compressions_useless: str = "{number} compressions in a row did not make it smaller"
     """The `{note}` of /status while automatic compression is suspended."""
@@ -121,8 +153,18 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A text was sent as a command and is none."""
     usage: str = "Usage: {usage}"
     """A command lacks its argument."""
-    command_failed: str = "That did not work: {error}"
-    """A command was refused; the error says why, in English."""
+    command_failed: str = "That did not work: {error}."
+    """A command was refused."""
+    session_changed: str = "the conversation has changed meanwhile"
+    """The `{error}` if a session has ended or no longer exists."""
+    store_busy: str = "the database is busy; try again in a moment"
+    """The `{error}` if another process holds the database."""
+    store_full: str = "the disk is full"
+    """The `{error}` if nothing can be stored."""
+    too_much_waiting: str = "too much is waiting already; try again later"
+    """The `{error}` if a queue is full."""
+    shutting_down: str = "the bot is shutting down; try again later"
+    """The `{error}` if the runtime ends."""
     command_unexpected: str = "That did not work (reference {reference})."
     """A command failed with an error that users are not shown; the log has the reference."""
     new_session: str = "New session."
@@ -147,22 +189,32 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The last line of /sessions."""
     resumed: str = "Back in {name}."
     """The answer to /resume."""
+    already_there: str = "This is the current conversation already."
+    """Nothing was switched; only programs are told this."""
     no_such_session: str = "You have no conversation called {wanted}. Use /sessions to list them."
     """The answer to /resume if nothing matches."""
     ambiguous_session: str = (
-        "You have more than one conversation called {wanted}. Use /sessions to list them."
+        "You have more than one conversation called {wanted}. Use /resume with a number:"
     )
-    """The answer to /resume if several match."""
+    """The answer to /resume if several match; a list of them follows."""
     branched: str = "This is a copy now. Use /resume to go back to the original."
     """The answer to /branch."""
     nothing_to_branch: str = "There is nothing to copy yet."
     """The answer to /branch if the conversation is empty."""
+    nothing_to_close: str = "There is no conversation to end."
+    """Nothing was closed; only programs are told this."""
     title: str = "The title is: {title}"
     """The answer to /title."""
     no_title: str = "There is no title. Use /title to set one."
     """The answer to /title if there is none."""
     title_set: str = "The title is now: {title}"
     """The answer to /title with a title."""
+    title_taken: str = (
+        "You already have a conversation called {title}. Use /resume {target} to go back to it."
+    )
+    """The answer to a command with the title of another conversation."""
+    title_too_long: str = "The title is too long ({length} characters; the limit is {limit})."
+    """The answer to a command with a title that is too long."""
     undone: str = "Taken back: {text}"
     """The answer to /undo, with the message."""
     undone_many: str = "Taken back: {text} and {number} more."
@@ -216,7 +268,13 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         "{tool} wants to run with {arguments}\n"
         "Reply /approve {number} to allow it once, or /deny {number} to refuse."
     )
-    """Asks the user to approve a tool call."""
+    """Asks the user to approve a tool call. The arguments are a code block."""
+    approval_page: str = "Page {page} of {pages}: /approve show {number} PAGE. SHA-256: {digest}"
+    """Follows arguments that are too long for one message: how to see all, and their digest."""
+    which_call: str = "Several calls wait. Reply /{command} and the number of one of them:"
+    """The answer to /approve or /deny without a number, before a list of the calls."""
+    not_shown: str = "Not decided, as it was not shown before. Reply /approve show and the number:"
+    """The user cannot have meant a call that was shown later, or not at all; before a list."""
     approved: str = "Approved: {tool} with {arguments}"
     """The answer to /approve."""
     denied: str = "Denied: {tool} with {arguments}"
@@ -281,9 +339,7 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The answer to /unpair."""
     never_paired: str = "{user_id} on {platform} is not a paired user."
     """The answer to /unpair if there is no such user."""
-    no_access_control: str = (
-        "The host program decides who may use this bot, so there is nothing to pair."
-    )
+    no_access_control: str = "The host decides who may use this bot, so there is nothing to pair."
     """The answer to /pair and /unpair without an access policy."""
     not_operator: str = "This command is for operators, and you are not one any more."
     """The answer to /pair and /unpair if the role was withdrawn meanwhile."""
@@ -314,7 +370,7 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Help on /steer."""
     help_background: str = "/background <text>: run a task in the background"
     """Help on /background."""
-    help_approve: str = "/approve [number]: allow a tool call, once"
+    help_approve: str = "/approve [number | show number [page]]: allow a tool call, or show it"
     """Help on /approve."""
     help_deny: str = "/deny [number]: refuse a tool call"
     """Help on /deny."""
@@ -341,48 +397,3 @@ def help_line(texts: Texts, command: str) -> tuple[str, str]:
     line: str = msgspec.structs.asdict(texts)[f"help_{command}"]
     usage, _, summary = line.partition(": ")
     return usage, summary
-
-
-def problems(texts: Texts) -> Iterator[tuple[str, str]]:
-    """Yield the name of every sentence that cannot be used, and why."""
-    defaults = msgspec.structs.asdict(ENGLISH)
-    for name, text in msgspec.structs.asdict(texts).items():
-        if text is defaults[name]:
-            continue
-        problem = _problem(name, text, defaults[name])
-        if problem is not None:
-            yield name, problem
-
-
-def _problem(name: str, text: object, default: str) -> str | None:
-    if not isinstance(text, str):
-        return f"expected a string, not {text!r:.50}"
-    try:
-        used, allowed = _placeholders(text), _placeholders(default)
-    except ValueError as error:
-        return f"the braces do not match ({error}); write {{{{ and }}}} for braces in the text"
-    if unknown := sorted(used - allowed):
-        known = ", ".join(sorted(allowed)) or "none"
-        return f"unknown placeholder {unknown[0]}; it may use {known}"
-    if name.startswith("help_"):
-        usage, colon, _ = text.partition(": ")
-        command = default.partition(": ")[0].split()[0]
-        if not colon or usage.split()[:1] != [command]:
-            return f"expected {command}, a colon and what it does"
-    return None
-
-
-def _placeholders(text: str) -> set[str]:
-    """Return the placeholders of a text, each as `{name}`; raises `ValueError` if they are odd."""
-    found = set()
-    for _, name, spec, conversion in string.Formatter().parse(text):
-        if name is not None:
-            ending = (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "")
-            found.add(f"{{{name}{ending}}}")
-    return found
-
-
-def require_usable(texts: Texts) -> None:
-    """Raise `ValueError` if a sentence cannot be used."""
-    for name, problem in problems(texts):
-        raise ValueError(f"texts.{name}: {problem}")

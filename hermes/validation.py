@@ -83,6 +83,27 @@ def expectation(
     return None
 
 
+def require_string(name: str, value: object) -> None:
+    """Raise `TypeError` unless a value is a string."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a string, not {value!r:.{_MAX_SHOWN}}")
+
+
+def require_instance(name: str, value: object, kind: type) -> None:
+    """Raise `TypeError` unless a value is of this class."""
+    if not isinstance(value, kind):
+        expected = _with_article(f"hermes.{kind.__name__}")
+        raise TypeError(f"{name} must be {expected}, not {value!r:.{_MAX_SHOWN}}")
+
+
+def require_timeout(seconds: object) -> None:
+    """Raise `ValueError` unless this is a time to wait, or None."""
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not (isinstance(seconds, int | float) and seconds >= 0):
+        raise ValueError(f"timeout is a number of seconds, at least 0, or None, not {seconds!r}")
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question that suggests the most similar name, or nothing."""
     similar = difflib.get_close_matches(name, list(known), 1)

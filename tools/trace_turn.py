@@ -66,7 +66,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "other SQL": ("store/conversations/", "store/records/"),
     "group commit": (
         "actors/kernel/", "store/actor.py", "store/async_store.py", "store/connection.py",
-        "store/file_lock.py", "store/group_commit.py", "store/transaction.py", "store/verbs.py",
+        "store/files/", "store/group_commit.py", "store/transaction.py", "store/verbs.py",
         "store/worker.py",
     ),
     "delivery": ("actors/delivery/", "outbound.py"),
@@ -79,7 +79,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
 UNGROUPED = "ungrouped"
 NOT_ON_PATH = (
     "testing/", "store/actor.py:StoreActor._index",
-    "store/conversations/search.py", "store/file_lock.py:FileGuard.check_files",
+    "store/conversations/search.py", "store/files/guard.py:FileGuard.check_files",
 )  # fmt: skip
 """Prefixes of functions that do not count: the fakes, and what runs now and then."""
 

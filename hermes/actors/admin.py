@@ -94,8 +94,9 @@ class Admin:
         """Continue a conversation with any session, given by id, unique id prefix or title.
 
         The sessions of `session_key` come first. A session of another key belongs to both keys
-        from then on. Raises `UnknownSession` if there is none, `AmbiguousTitle` if several sessions
-        have the title, and what the verbs of `Conversation` raise.
+        from then on; its title gets a number if another session of `session_key` has it. Raises
+        `UnknownSession` if there is none, `AmbiguousTitle` if several sessions have the title, and
+        what the verbs of `Conversation` raise.
         """
         return await self._intake.request(
             session_key, lambda actor: operations.switch(actor.state, scrub(target), any_key=True)

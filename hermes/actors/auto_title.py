@@ -15,6 +15,7 @@ from hermes.errors import HermesError, StoreFailed
 from hermes.events import TitleChanged
 from hermes.messages import Head, Message
 from hermes.protocols import Store, Summary, Titler, TitleRequest
+from hermes.transcript.validate import check_usage
 from hermes.user_code import contained, leaf, loggable
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -25,6 +26,10 @@ CONCURRENCY = 4
 SECONDS = 60.0
 LENGTH = 80
 _MARKS = " \t#*_`\"'“”„«»"
+
+
+class WrongTitle(HermesError):
+    """A titler has returned something that is no title."""
 
 
 class TitledSession(Protocol):
@@ -78,7 +83,9 @@ class AutoTitler:
             async with self._slots:
                 await self._set_title(key, session_id, exchange)
             state.titled = session_id
-        if caught.error is not None:
+        if isinstance(caught.error, WrongTitle):
+            log.warning("%s has no title yet: %s", session_id, caught.error)
+        elif caught.error is not None:
             log.info("%s has no title yet: %s", session_id, loggable(leaf(caught.error)))
         self._running.discard(session_id)
 
@@ -87,21 +94,37 @@ class AutoTitler:
         if session is None or session.title is not None:
             return
         spent = functools.partial(session_costs, self._store, session_id)
-        written: object = await self._titler.title(
-            TitleRequest(session_id=session_id, messages=exchange, spent=spent)
+        written = _checked(
+            await self._titler.title(
+                TitleRequest(session_id=session_id, messages=exchange, spent=spent)
+            )
         )
-        if not isinstance(written, Summary) or not isinstance(written.text, str):
-            raise TypeError(f"a titler must return a Summary, not {written!r:.100}")
         calls = [replace(call, purpose="title") for call in written.usage]
         await self._store.book(session_id, calls)
         title = shorten(self._redact(written.text))  # redact first: a cut secret is not recognized
         if not title:
-            raise HermesError("the title is empty")
+            raise WrongTitle("the titler has returned an empty title")
         if await self._store.set_auto_title_if_empty(session_id, title):
             found = await self._store.find(session_id)  # at the tip, perhaps with a number
             if found is not None and found.session is not None:
                 titled = TitleChanged(found.session_id, found.session.title or title)
                 self._publish(key, None, titled)
+
+
+def _checked(written: object) -> Summary:
+    """Return what a titler has returned. Raises `WrongTitle` with its type if it is no title."""
+    kind = type(written).__name__
+    if not isinstance(written, Summary):
+        raise WrongTitle(f"the titler has returned {kind}, not a hermes.Summary")
+    text: object = written.text
+    if not isinstance(text, str):
+        kind = type(text).__name__
+        raise WrongTitle(f"the titler has returned a Summary whose text is {kind}, not a string")
+    try:
+        check_usage(written.usage)
+    except (TypeError, ValueError) as error:
+        raise WrongTitle(f"the titler has returned a Summary that is not valid: {error}") from None
+    return written
 
 
 def shorten(text: str) -> str:

@@ -12,7 +12,7 @@ from hermes.actors.event_bus import Subscription
 from hermes.actors.intake import Intake, MessageOptions, make_inbound, takes_options
 from hermes.actors.session import operations
 from hermes.actors.session.actor import SessionActor
-from hermes.actors.session.following import so_far
+from hermes.actors.session.following import Follower, so_far
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.messages import (
@@ -38,12 +38,13 @@ class Conversation:
     Get one from `Runtime.conversation`. Verbs that change the current session wait for a running
     turn and return a `SessionChange`. They raise:
 
-    - `Draining` while the runtime ends;
+    - `Draining` while the runtime drains;
     - `Overloaded` while the conversation is paused after repeated failures;
     - `WaitCircle` inside a turn of this conversation, or one for which it waits;
     - `ActorStopped` if the runtime ends before the change is made.
 
-    After the end all verbs raise `ActorStopped`, or `StoreFailed` if the store has failed.
+    After a drain these verbs raise `ActorStopped`. After the end of the runtime all verbs do, or
+    raise `StoreFailed` if the store has failed.
     """
 
     def __init__(
@@ -112,7 +113,8 @@ class Conversation:
     async def new(self, title: str | None = None) -> SessionChange:
         """End the current session and start a new one.
 
-        Raises `ValueError` if the title is too long or another conversation of this key has it.
+        Raises `TitleTooLong`, or `TitleTaken` if another conversation of this key has the title.
+        Both are also a `ValueError`.
         """
         return await self._intake.request(
             self.session_key, lambda actor: operations.new_session(actor.state, title)
@@ -133,7 +135,7 @@ class Conversation:
 
         With `to`, another session_key, that key is pointed at the copy, and this conversation stays
         where it is. Without a title, the copy gets the title of the original with a number. Raises
-        `ValueError` if the title is too long or a conversation of the key already has it.
+        `TitleTooLong`, or `TitleTaken` if a conversation of the key already has the title.
         """
         if to is not None:
             require_encodable(to)
@@ -201,8 +203,9 @@ class Conversation:
         What is not passed stays as it is; None restores the default. The settings are kept in the
         store and apply from the next turn on, in every session of this key. They reach
         `build_agent` in `AgentSpec.conversation`, with `model` in `AgentSpec.model`, and agents in
-        `Turn.settings`. Raises `ValueError` if a value cannot be stored, and `Draining` while the
-        runtime ends.
+        `Turn.settings`. `metadata` is a dict of JSON values, of at most 4096 bytes as JSON, as in
+        `ask`. Raises `ValueError` if a value cannot be stored, and `Draining` while the runtime
+        ends.
         """
         state = self._intake.actor(self.session_key).state
         settings = await self._supervisor.store.configure(
@@ -212,17 +215,13 @@ class Conversation:
         return settings
 
     async def title(self) -> Title:
-        """Return the title; `pending` until the session has a row to store it in.
-
-        Raises `Draining` while the runtime ends.
-        """
-        self._intake.require_running()
+        """Return the title; `pending` until the session has a row to store it in."""
         return await self._supervisor.store.get_title(self.session_key)
 
     async def set_title(self, title: str) -> None:
         """Set the title, also while a turn runs.
 
-        Raises `ValueError` if it is too long or another conversation of this key has it, and
+        Raises `TitleTooLong`, `TitleTaken` if another conversation of this key has the title, and
         `Draining` while the runtime ends.
         """
         await operations.set_title(self._intake.actor(self.session_key).state, title)
@@ -245,8 +244,9 @@ class Conversation:
         """
         self._supervisor.require_running()
         actor = self._supervisor.find(self.session_key)
-        events = [] if actor is None else so_far(actor.inbox, actor.runner.latest)
-        return self._context.bus.follow(self.session_key, events)
+        waiting, said = ([], []) if actor is None else so_far(actor.inbox, actor.runner.latest)
+        bus, key = self._context.bus, self.session_key
+        return bus.follow(key, Follower(bus, key, self._context.store, waiting), said)
 
     async def history(
         self,
@@ -256,18 +256,22 @@ class Conversation:
         after: int | None = None,
         lineage: bool = False,
         include_rewound: bool = False,
-        include_waiting: bool = False,
+        include_waiting: bool = True,
     ) -> list[StoredMessage]:
         """Return the transcript of the current session, or a page of it, oldest message first.
 
-        With `limit`, the latest messages are returned; those before the id `before` for the page
-        before that, or those after the id `after`. Pages stay the same while messages are added.
-        With `lineage`, the sessions before a compression come first; a session after one begins
-        with a summary and copies of the messages that were kept.
+        Messages that are accepted but not answered come last, each as a `WaitingMessage`. With
+        `include_waiting=False` they are left out.
 
-        `include_rewound` also returns rows that were taken back. `include_waiting` adds a
-        `WaitingMessage` for each message that is accepted but not answered. Raises `ValueError`
-        for a `limit` below 1 or if both `before` and `after` are given.
+        With `limit`, the latest messages are returned; those before the id `before` for the page
+        before that, or those after the id `after`. Pages stay the same while messages are added; a
+        message that is answered between two pages is a stored message from then on. With `lineage`,
+        the sessions before a compression come first; a session after one begins with a summary and
+        copies of the messages that were kept. `include_rewound` also returns rows that were taken
+        back.
+
+        Raises `ValueError` for a `limit` below 1, if both `before` and `after` are given, and if
+        `after` is the id of a message that does not wait any more.
         """
         return await self._supervisor.store.get_history(
             self.session_key, limit=limit, before=before, after=after, lineage=lineage,

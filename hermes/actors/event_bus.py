@@ -12,6 +12,7 @@ import trio
 from msgspec.structs import replace
 
 from hermes.actors.kernel.mailbox import Request
+from hermes.errors import StoreFailed
 from hermes.events import (
     Envelope,
     MessageWaiting,
@@ -40,6 +41,8 @@ class Subscription:
 
     For a subscriber that falls behind, adjacent deltas of a turn are joined, so that no text is
     lost. If a thousand other events wait, the oldest are dropped; `lost` counts them.
+
+    Iterating ends when the runtime ends, and raises `StoreFailed` if the store has failed.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Subscription:
         """The newest unread event of each turn."""
         self._arrived = trio.Event()
         self._closed = False
+        self._failure: StoreFailed | None = None
         self.lost: int = 0
 
     def offer(self, envelope: Envelope) -> None:
@@ -84,6 +88,10 @@ class Subscription:
         self._latest[unread.turn] = unread
         self._events.append(unread)
         self._arrived.set()
+
+    def watches(self, session_key: str, *, directly: bool) -> bool:
+        """Whether it shows the events of a conversation; `directly`: of this one only."""
+        return self._key == session_key or (self._key is None and self._deltas and not directly)
 
     def _make_room(self) -> None:
         """Drop the oldest event that is neither text nor the start or end of a turn.
@@ -124,10 +132,15 @@ class Subscription:
     async def __anext__(self) -> Envelope:
         while not self._events:
             if self._closed or (self._until is not None and self._until.answered):
-                raise StopAsyncIteration
+                raise self._end()
             self._arrived = trio.Event()
             await self._arrived.wait()
         return self._take(0)
+
+    def _end(self) -> Exception:
+        if self._failure is None or self._until is not None:  # a stream asks its request
+            return StopAsyncIteration()
+        return StoreFailed(*self._failure.args)
 
     def take_ready(self, *, before: tuple[type[RuntimeEvent], ...] = ()) -> list[Envelope]:
         """Return the events that have arrived, without waiting; only those before these types."""
@@ -145,6 +158,11 @@ class Subscription:
         self._closed = True
         self._bus.unsubscribe(self)
         self._arrived.set()
+
+    def fail(self, error: StoreFailed) -> None:
+        """Stop receiving; after the events that have arrived, the reader gets the error."""
+        self._failure = error
+        self.close()
 
     async def aclose(self) -> None:
         """Same as `close`, for `async with`."""
@@ -229,7 +247,8 @@ class EventBus:
         self._closed = False
         self.followers: int = 0
         """How many subscribers follow a conversation."""
-        self._seq = 0
+        self.seq: int = 0
+        """The number of the last event."""
 
     # Events
 
@@ -246,17 +265,26 @@ class EventBus:
         return self._added(subscription)
 
     def follow(
-        self, session_key: str, so_far: Iterable[tuple[int | None, RuntimeEvent]]
+        self,
+        session_key: str,
+        subscription: Subscription,
+        so_far: Iterable[tuple[int, RuntimeEvent]],
     ) -> Subscription:
-        """Receive these events first, each with its turn, and then those of a conversation.
+        """Add a subscriber of a conversation that receives these events first, each with its turn.
 
         Nothing is missed or repeated if `so_far` was taken without a checkpoint before this call.
         """
-        subscription = Subscription(self, session_key, follows=True)
         self.followers += 1
         for turn_id, event in so_far:
-            subscription.offer(Envelope(self._seq, session_key, turn_id, encodable(event)))
+            subscription.offer(Envelope(self.seq, session_key, turn_id, encodable(event)))
         return self._added(subscription)
+
+    def is_watched(self, session_key: str, *, directly: bool) -> bool:
+        """Whether a subscriber shows the events of a conversation.
+
+        One that receives no text shows nothing. `directly`: it has subscribed to this one only.
+        """
+        return any(each.watches(session_key, directly=directly) for each in self._subscriptions)
 
     def _added(self, subscription: Subscription) -> Subscription:
         """Add a subscription; it has ended already if the runtime has."""
@@ -267,7 +295,7 @@ class EventBus:
 
     def announce(self, session_key: str, event: MessageWaiting) -> None:
         """Hand an event to the followers of a conversation only."""
-        envelope = Envelope(self._seq, session_key, None, event)
+        envelope = Envelope(self.seq, session_key, None, event)
         for subscription in list(self._subscriptions):
             if subscription.follows:
                 subscription.offer(envelope)
@@ -280,9 +308,9 @@ class EventBus:
 
     def publish(self, session_key: str, turn_id: int | None, event: RuntimeEvent) -> None:
         """Hand an event to every subscriber."""
-        self._seq += 1
+        self.seq += 1
         if self._subscriptions:
-            envelope = Envelope(self._seq, session_key, turn_id, encodable(event))
+            envelope = Envelope(self.seq, session_key, turn_id, encodable(event))
             for subscription in list(self._subscriptions):
                 subscription.offer(envelope)
 
@@ -347,4 +375,7 @@ class EventBus:
             for request in requests:
                 request.fail(type(error)(*error.args))
         for subscription in list(self._subscriptions):
-            subscription.close()
+            if isinstance(error, StoreFailed):
+                subscription.fail(error)
+            else:
+                subscription.close()

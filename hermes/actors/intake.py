@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypedDict, TypeVar, get_args
 from uuid import uuid4
 
-import msgspec
 import trio
 from msgspec.structs import replace
 
@@ -20,7 +20,7 @@ from hermes.actors.session.actor import SessionActor
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.context import TurnContext, current_turn, refuse_circle
-from hermes.errors import AlreadyAnswered, Draining, Overloaded, ReplyNotFound, ReplyTimeout
+from hermes.errors import AlreadyAnswered, Overloaded, ReplyNotFound, ReplyTimeout
 from hermes.messages import (
     Accepted,
     Inbound,
@@ -32,15 +32,12 @@ from hermes.messages import (
     StoredMessage,
     WhenBusy,
 )
-from hermes.sanitize import encodable
 from hermes.session_keys import require_encodable
-from hermes.transcript.validate import check_depth
+from hermes.transcript.validate import stored_metadata
+from hermes.validation import require_instance, require_string, require_timeout
 
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., object])
-
-MAX_METADATA = 4096
-"""The size of the metadata of a message, in bytes of JSON."""
 
 
 class MessageOptions(TypedDict, total=False):
@@ -65,7 +62,21 @@ class MessageOptions(TypedDict, total=False):
 
 
 _OPTIONS = frozenset(MessageOptions.__annotations__)
-_UNCHECKED = _OPTIONS - {"timeout", "when_busy"}
+_UNCHECKED = frozenset({"source", "commands"})
+_NAMED = (
+    "session_key",
+    "event_id",
+    "text",
+    "source.platform",
+    "source.account",
+    "source.chat_type",
+)
+_NAMES = operator.attrgetter(*_NAMED)
+_IDENTIFIED = (
+    "source.chat_id", "source.thread_id", "source.user_id", "source.user_name",
+    "platform_message_id", "edits",
+)  # fmt: skip
+_IDS = operator.attrgetter(*_IDENTIFIED)
 
 
 def takes_options(function: F) -> F:
@@ -157,11 +168,12 @@ class Intake:
 
     async def wait(self, receipt: Receipt, seconds: float) -> Reply:
         """Return the reply to an accepted message, as soon as there is one."""
+        require_instance("receipt", receipt, Receipt)
+        require_timeout(seconds)
         outcome = await self._outcome_of(receipt)
         if outcome.state != "open":
             return _reply_in(outcome)
-        if self._supervisor.draining:
-            raise Draining("the runtime is ending; the message is answered after the next start")
+        self.require_running()
         with self._waiting_for(receipt.session_key):
             request = self._context.bus.expect(outcome.identity)
             try:
@@ -181,25 +193,32 @@ class Intake:
     async def reply_of(self, session_key: str, event_id: str, source: Source) -> Reply | None:
         """Return the reply to an event; None if there is none, or not yet."""
         require_encodable(session_key)
+        require_event_id(event_id)
+        require_instance("source", source, Source)
         found = (session_key, event_id, source.platform, source.account)
         outcome = await self._supervisor.store.find_event(*found)
         return None if outcome is None or outcome.state == "open" else _reply_in(outcome)
 
     async def withdraw(self, receipt: Receipt) -> bool:
         """Take back a message whose turn has not begun."""
+        require_instance("receipt", receipt, Receipt)
         return await self.actor(receipt.session_key).withdraw(receipt.inbox_id)
 
     async def post(self, session_key: str, text: str, source: Source | None) -> StoredMessage:
         """Send a message of the agent, between two turns."""
-        given: object = text
-        if not (isinstance(given, str) and given):
-            raise ValueError("a post needs a text: a string that is not empty")
+        require_encodable(session_key)
+        require_string("text", text)
+        if not text.strip():
+            raise ValueError("a post needs a text that is not blank")
+        if source is not None:
+            require_instance("source", source, Source)
         return await self.request(
             session_key, lambda actor: operations.post(actor.state, text, source)
         )
 
     async def is_answered(self, receipt: Receipt) -> bool:
         """Whether a message had its turn or was refused."""
+        require_instance("receipt", receipt, Receipt)
         rows = await self._supervisor.store.open_inbox(
             receipt.session_key, after=receipt.inbox_id - 1, limit=1
         )
@@ -219,7 +238,7 @@ class Intake:
         return answers and await self.interrupt(session_key)
 
     def require_running(self) -> None:
-        """Raise `Draining` while the runtime ends, and afterwards why it has ended."""
+        """Raise `Draining` while the runtime drains, and afterwards why it has ended."""
         if self._supervisor.draining:
             raise self._supervisor.refusal()
 
@@ -243,12 +262,13 @@ class Intake:
 def make_inbound(session_key: str, text: str, options: MessageOptions) -> Inbound:
     """Return the message of a host; a text that starts like a known command is a command.
 
-    Raises `ValueError` if it is empty or a field is not valid, `TypeError` for an unknown option.
+    Raises `TypeError` for an unknown option or a field of the wrong type, and `ValueError` if the
+    message is empty or a field is not valid.
     """
-    parts = options.get("parts")
+    parts, source = options.get("parts"), options.get("source")
     if not (text or parts) or not options.keys() <= _UNCHECKED:
-        _check_options(options, empty=not (text or parts))
-    source = options.get("source") or Source()
+        _check_options(text, options)
+    source = Source() if source is None else source
     inbound = Inbound(
         session_key, options.get("event_id") or uuid4().hex, text, source,
         parts=None if parts is None else tuple(parts), when_busy=options.get("when_busy"),
@@ -259,42 +279,58 @@ def make_inbound(session_key: str, text: str, options: MessageOptions) -> Inboun
     return replace(inbound, command=True) if is_command else inbound
 
 
-def _check_options(options: MessageOptions, *, empty: bool) -> None:
+def _check_options(text: object, options: MessageOptions) -> None:
     for unknown in sorted(options.keys() - _OPTIONS):
         raise TypeError(f"{unknown!r} is not an option of a message: {', '.join(sorted(_OPTIONS))}")
-    if empty:
+    require_string("text", text)
+    parts, event_id = options.get("parts"), options.get("event_id")
+    _check_parts(parts)
+    if not (text or parts):
         raise ValueError("the message is empty: pass a text or parts")
+    if event_id is not None:
+        require_event_id(event_id)
+    if options.get("metadata") is not None:
+        stored_metadata(options["metadata"])
     when_busy, known = options.get("when_busy"), get_args(WhenBusy)
-    if when_busy not in {None, *known}:
+    if when_busy not in (None, *known):
         raise ValueError(f"when_busy is one of {', '.join(known)}, or None, not {when_busy!r:.50}")
-    timeout: object = options.get("timeout")
-    if timeout is not None and not (isinstance(timeout, int | float) and timeout >= 0):
-        raise ValueError(f"timeout is a number of seconds, at least 0, or None, not {timeout!r}")
+    require_timeout(options.get("timeout"))
 
 
 def require_valid(inbound: Inbound) -> None:
-    """Raise `ValueError` if a name or id is not a string: 42 and "42" would be two users."""
-    source = inbound.source
-    names = (inbound.session_key, inbound.event_id, inbound.text, source.platform, source.account)
-    ids = (source.chat_id or "", source.user_id or "")
-    if not all(isinstance(value, str) for value in names + ids):
-        raise ValueError("session_key, event_id, text and the ids of a source must be strings")
-    if inbound.metadata:
-        _check_metadata(inbound.metadata)
+    """Raise `TypeError` or `ValueError` if a field is not valid: 42 and "42" would be two users."""
+    given: object = inbound
+    plain = isinstance(given, Inbound) and isinstance(given.source, Source)
+    plain = plain and all(isinstance(value, str) for value in _NAMES(inbound))
+    plain = plain and all(isinstance(value, str | None) for value in _IDS(inbound))
+    if not (plain and inbound.event_id and inbound.parts is None and inbound.metadata == {}):
+        _check_fields(inbound)
 
 
-def _check_metadata(metadata: object) -> None:
-    """Raise `ValueError` if metadata could not be stored, or is too large."""
-    with suppress(TypeError, ValueError):
-        check_depth(metadata)
-        metadata = encodable(metadata)
-        encoded = msgspec.json.encode(metadata)
-        same = isinstance(metadata, dict) and msgspec.json.decode(encoded) == metadata
-        if same and len(encoded) <= MAX_METADATA:
-            return
-    raise ValueError(
-        f"metadata must be a dict of JSON values, of at most {MAX_METADATA} bytes as JSON"
-    )
+def _check_fields(inbound: Inbound) -> None:
+    require_instance("a message", inbound, Inbound)
+    require_instance("source", inbound.source, Source)
+    for name, value in zip(_NAMED, _NAMES(inbound), strict=True):
+        require_string(name, value)
+    for name, value in zip(_IDENTIFIED, _IDS(inbound), strict=True):
+        require_string(name, "" if value is None else value)
+    require_event_id(inbound.event_id)
+    _check_parts(inbound.parts)
+    stored_metadata(inbound.metadata)
+
+
+def require_event_id(event_id: object) -> None:
+    """Raise `TypeError` or `ValueError` if this cannot be the id of an event."""
+    require_string("event_id", event_id)
+    if not event_id:
+        raise ValueError("event_id must not be empty; None means that there is none")
+
+
+def _check_parts(parts: object) -> None:
+    if parts is None:
+        return
+    if not (isinstance(parts, Sequence) and all(isinstance(part, dict) for part in parts)):
+        raise TypeError(f"parts must be a list of dicts, not {parts!r:.50}")
 
 
 def _reply_in(outcome: MessageOutcome) -> Reply:

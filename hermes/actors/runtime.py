@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -25,17 +26,18 @@ from hermes.actors.metrics import RuntimeMetrics
 from hermes.actors.rebuild import RebuildPolicy, rebuild_reason
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
-from hermes.actors.turn_runtime import RuntimeOfTurn
+from hermes.actors.turn_runtime import runtime_of_turn
 from hermes.background import open_background, protected
 from hermes.config import Config
 from hermes.context import current_turn, inside_hook
 from hermes.errors import HermesError
-from hermes.messages import Inbound, Receipt, Reply, Source, StoredMessage
-from hermes.protocols import Adapter, Build, Compressor, Describe, Store, Titler, TurnRuntime
+from hermes.messages import Inbound, QuestionDelivery, Receipt, Reply, Source, StoredMessage
+from hermes.protocols import Adapter, Build, Compressor, Describe, Store, Titler
 from hermes.redaction import Redact, as_redactor
 from hermes.sanitize import scrub
 from hermes.session_keys import require_encodable
 from hermes.texts import ENGLISH, Texts
+from hermes.validation import require_instance
 
 R = TypeVar("R")
 
@@ -61,8 +63,8 @@ class Runtime:
     `ask`, `stream` and `submit` send messages. `conversation` gives a handle with all verbs of one
     conversation. `admin` has the verbs of an operator, who sees all conversations.
 
-    After the end all verbs raise `ActorStopped`, or `StoreFailed` if the store has failed. In a
-    forked process they raise `ActorStopped` at once.
+    After the end all verbs raise `ActorStopped`, or `StoreFailed` if the store has failed; `drain`
+    says which verbs do so before. In a forked process they raise `ActorStopped` at once.
     """
 
     def __init__(self, context: RuntimeContext, supervisor: Supervisor) -> None:
@@ -82,6 +84,8 @@ class Runtime:
         `source` is the default source of messages sent through this handle.
         """
         require_encodable(session_key)
+        if source is not None:
+            require_instance("source", source, Source)
         return Conversation(session_key, source, self._context, self._intake, self._supervisor)
 
     async def submit(self, inbound: Inbound) -> Receipt:
@@ -90,7 +94,7 @@ class Runtime:
         The same event (platform, account and event_id) gets the same receipt again. Raises
         `NotAdmitted` if the access policy refuses the sender, `Overloaded` if too many messages of
         this key are open, `Draining` while the runtime ends, `StoreBusy` or `StoreFull` if it could
-        not be stored for now, and `ValueError` if a field is not valid.
+        not be stored for now, and `TypeError` or `ValueError` if a field is not valid.
         """
         require_valid(inbound)
         return (await self._intake.submit(inbound)).receipt
@@ -181,7 +185,7 @@ class Runtime:
 
         It is stored in the transcript and delivered like a reply, to `source`; by default to where
         the last reply was sent. It waits for a running turn. Raises `ValueError` if the text is
-        empty, and what the verbs of a conversation raise.
+        blank, and what the verbs of a conversation raise.
         """
         return await self._intake.post(session_key, text, source)
 
@@ -203,14 +207,17 @@ class Runtime:
         With `deltas=False`, pieces of answers are left out.
         """
         self._supervisor.require_running()
+        if session_key is not None:
+            require_encodable(session_key)
         return self._context.bus.subscribe(session_key, callback, deltas=deltas)
 
     def follow(self, session_key: str) -> Subscription:
         """Receive the events of a conversation, beginning with what is going on. Use it in a block.
 
         The first events are a `MessageWaiting` for each message without an answer and, if a turn is
-        running, its `TurnStarted` and the text that it has published so far. Then the events go on
-        as in `subscribe`, without a gap, together with a `MessageWaiting` for each new message.
+        running, its `TurnStarted`, the text that it has published so far and a `ToolStarted` for
+        each tool that runs. Then the events go on as in `subscribe`, without a gap, together with a
+        `MessageWaiting` for each new message.
         """
         return self.conversation(session_key).follow()
 
@@ -219,7 +226,7 @@ class Runtime:
 
         This is how hosts on asyncio or without an event loop run what is written for Trio, such as
         `telegram.run`. There it is cancelled when the call is cancelled, and after the runtime has
-        ended.
+        ended: then the call raises `ActorStopped`, or why the runtime failed.
         """
         self._supervisor.require_running()
         return await function(self)
@@ -240,9 +247,19 @@ class Runtime:
         Waits at most `seconds` for turns and replies; by default `Config.drain_timeout`. What is
         not finished then stays in the store for the next start: calls that wait for its reply raise
         `ActorStopped`, and subscriptions end. Active sessions are finalized; hooks then get
-        `Config.hook_drain_timeout`. Leaving `open_runtime` does the same. Raises `HermesError`
-        inside a turn or a hook, which would wait for itself, and `ValueError` if `seconds` is not
-        a number or negative.
+        `Config.hook_drain_timeout`. Leaving `open_runtime` does the same.
+
+        Verbs that send messages or change a conversation raise `Draining` while this runs. Once it
+        has returned, they and `status` raise `ActorStopped`. The other verbs, which use the store
+        only, such as `history`, work until the block of the runtime is left.
+
+        Drains at the same time are one: the `seconds` of the first one count for all. If the call
+        is cancelled while others wait, they wait on; if it is the only one, turns are stopped at
+        once, the runtime accepts nothing more, and the next drain, or leaving the block, does the
+        rest. A block that fails or is cancelled ends the wait for turns in any case.
+
+        Raises `HermesError` inside a turn or a hook, which would wait for itself, and `ValueError`
+        if `seconds` is not a number or negative.
         """
         if current_turn() is not None or inside_hook():
             raise HermesError("a turn or a hook cannot drain the runtime: it would wait for itself")
@@ -297,12 +314,12 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
             admission=None if access is None else Admission(store, access, texts=texts),
             redact=None if redact is None else as_redactor(redact),
             texts=texts,
-            turn_runtime=lambda key: _runtime_of_turn(runtime, key, config),
+            turn_runtime=lambda key: runtime_of_turn(key, context, supervisor),
+            question_delivery=functools.partial(_question_delivery, bus, dispatcher),
             rebuild_policy=rebuild_policy,
             wall=wall,
         )
-        supervisor = Supervisor(context, dispatcher)
-        runtime = Runtime(context, supervisor)
+        runtime = Runtime(context, supervisor := Supervisor(context, dispatcher))
         nursery.start_soon(dispatcher.run)
         nursery.start_soon(supervisor.run_maintenance)
         try:
@@ -314,9 +331,17 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
             bus.close(context.stop_error())
 
 
-def _runtime_of_turn(runtime: Runtime, session_key: str, config: Config) -> TurnRuntime:
-    own = runtime.conversation(session_key)
-    return RuntimeOfTurn(own, runtime.texts, runtime.ask, config.agents_may_ask)
+def _question_delivery(
+    bus: EventBus, dispatcher: Dispatcher, session_key: str, source: Source
+) -> QuestionDelivery:
+    """Return what shows a question: subscribers, else an adapter, else the reply of the turn.
+
+    Beside an adapter, subscribers to all conversations are only observers.
+    """
+    served = dispatcher.serves(source.platform)
+    if bus.is_watched(session_key, directly=served):
+        return "event"
+    return "outbox" if served else "reply"
 
 
 @asynccontextmanager
@@ -337,17 +362,17 @@ async def _ending() -> AsyncIterator[list[Supervisor]]:
 @asynccontextmanager
 async def _drained(supervisor: Supervisor, started: list[Supervisor]) -> AsyncIterator[None]:
     """Drain after the block; if it failed or was cancelled, wait for the hooks only."""
-    seconds: float | None = 0
     started.append(supervisor)
     try:
         yield
-        seconds = None
     except BaseException as error:
         supervisor.block_error = error
+        supervisor.hurry()
         raise
     finally:
         try:
-            await supervisor.drain(seconds)
-        finally:
+            await supervisor.drain()
+        finally:  # it may have been cancelled
+            supervisor.hurry()
             with trio.CancelScope(shield=True):
-                await supervisor.finish()
+                await supervisor.drain()

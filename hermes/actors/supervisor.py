@@ -13,7 +13,16 @@ import trio
 from hermes.actors.context import RuntimeContext
 from hermes.actors.delivery.dispatcher import Dispatcher
 from hermes.actors.session.actor import SessionActor
-from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed
+from hermes.errors import (
+    ActorStopped,
+    Draining,
+    HermesError,
+    Overloaded,
+    StoreBusy,
+    StoreFailed,
+    StoreFull,
+    actionable,
+)
 from hermes.forks import FORKED, watch_forks
 from hermes.messages import Accepted, InboxReply
 from hermes.outbound import reply_rows
@@ -29,6 +38,8 @@ FINALIZE_DELAY = 0.5
 PAGE = 1000
 TASK_NAME = "hermes session"
 MAINTENANCE_INTERVAL = 30.0
+WATCH_INTERVAL = 1.0
+ENDED = "the runtime has ended"
 
 
 class Supervisor:
@@ -53,6 +64,11 @@ class Supervisor:
         self.draining: bool = False
         self._drained = False
         self._drain_lock = trio.Lock()
+        """Held by the drain that does the work, for all who wait for one."""
+        self._drain_deadline: float | None = None
+        """Until when the drains that wait now wait for turns."""
+        self._patience: trio.CancelScope | None = None
+        """The scope in which a drain waits for turns."""
         self.block_error: BaseException | None = None
         """What the host's block raised."""
         self._stopped = trio.Event()
@@ -72,7 +88,7 @@ class Supervisor:
     def deliver(self, accepted: Accepted) -> None:
         """Hand an accepted message to its actor."""
         key = accepted.receipt.session_key
-        if key not in self.quarantined:  # else it is found in the store afterwards
+        if key not in self.quarantined and not self._ended.is_set():  # else it stays in the store
             self.actor(key).deliver(accepted)
 
     def actor(self, session_key: str) -> SessionActor:
@@ -84,7 +100,7 @@ class Supervisor:
 
     def _start(self, session_key: str) -> SessionActor:
         if self._ended.is_set():
-            raise self._context.stop_error()
+            raise self.refusal()
         require_encodable(session_key)
         actor = SessionActor(session_key, self._context)
         assert self._nursery is not None
@@ -182,15 +198,32 @@ class Supervisor:
             self._ended.set()
 
     async def _recover(self) -> None:
-        """Wake the conversations that an earlier process left unfinished."""
-        after = 0
-        while found := await self._context.store.waiting_keys(after, limit=PAGE):
-            for key, _ in found:
-                self.actor(key).wake()
-            if len(found) < PAGE:
-                break
-            after = found[-1][1]
+        """Wake the conversations that an earlier process left unfinished, then watch the inbox.
+
+        Another process may accept messages through `SessionStore`.
+        """
+        after = await self._wake_after(0)
         self._recovered.set()
+        while not self.draining:
+            await trio.sleep(WATCH_INTERVAL)
+            try:
+                after = await self._wake_after(after)
+            except (StoreBusy, StoreFull, Overloaded) as error:
+                log.debug("the inbox was not read, and will be: %s", error)
+
+    async def _wake_after(self, after: int) -> int:
+        """Wake conversations with messages after this id that they have not seen.
+
+        Returns the id of the last message.
+        """
+        last = after
+        while found := await self._context.store.waiting_keys(last, limit=PAGE):
+            for key, last in found:
+                actor = self._actors.get(key)
+                seen = actor is not None and actor.inbox.knows(last)
+                if not (seen or key in self.quarantined):
+                    self.actor(key).wake()
+        return last
 
     async def wait_recovered(self) -> None:
         """Wait until the conversations of an earlier process have been woken."""
@@ -203,44 +236,59 @@ class Supervisor:
     async def drain(self, seconds: float | None = None) -> None:
         """Accept nothing new, let accepted work finish, stop the rest; then run the hooks.
 
-        What is accepted but not finished stays in the store for the next start; who waits for its
-        reply gets an error, and subscriptions end. A second drain waits for the first one.
+        What is accepted but not finished stays in the store for the next start. Calls that wait
+        for its reply raise an error, and subscriptions end. Of several drains at once, one does the
+        work for all, within the time of the first; if it is cancelled, another one goes on.
         """
         if seconds is not None and not _is_duration(seconds):
             raise ValueError(f"a drain takes a number of seconds from 0 on, not {seconds!r}")
         self.draining = True
+        if self._drain_deadline is None:
+            wait = self._context.config.drain_timeout if seconds is None else seconds
+            self._drain_deadline = trio.current_time() + wait
         try:
             self._drain_lock.acquire_nowait()  # without a checkpoint: actors end in any case
         except trio.WouldBlock:
             await self._drain_lock.acquire()
         try:
             if not self._drained:
-                await self._drain(seconds)
+                await self._drain(self._drain_deadline)
         finally:
             self._drain_lock.release()
+            if not self._drain_lock.locked():  # nobody waits who has taken over
+                self._drain_deadline = None
 
-    async def _drain(self, seconds: float | None) -> None:
-        wait = self._context.config.drain_timeout if seconds is None else seconds
-        deadline = trio.current_time() + wait
+    async def _drain(self, deadline: float) -> None:
+        others = False
         try:
-            with trio.move_on_at(deadline):
-                await self._recovered.wait()
-                while busy := [actor for actor in self._actors.values() if not actor.idle]:
-                    await busy[0].wait_idle()
+            with trio.CancelScope(deadline=deadline) as self._patience:
+                await self._wait_idle()
+        except trio.Cancelled:
+            others = self._drain_lock.statistics().tasks_waiting > 0
+            raise
         finally:
-            with trio.CancelScope(shield=True):
-                await self._end_actors()
+            if not others:  # else the next one goes on
+                with trio.CancelScope(shield=True):
+                    await self._end_actors()
+        deadline = self._patience.deadline
         with trio.move_on_at(deadline):
             await self._dispatcher.wait_sent(deadline)
-        await self.finish()
+        await self._finish()
 
-    async def finish(self) -> None:
-        """Wait for the hooks, whose time starts now, then end subscriptions; once.
+    async def _wait_idle(self) -> None:
+        """Wait until no conversation has anything to do."""
+        await self._recovered.wait()
+        while busy := [actor for actor in self._actors.values() if not actor.idle]:
+            await busy[0].wait_idle()
 
-        `drain` does the same. This is for a drain that was cancelled.
-        """
-        if self._drained:
-            return
+    def hurry(self) -> None:
+        """End the time of drains for turns: the block has failed or was cancelled."""
+        self._drain_deadline = trio.current_time()
+        if self._patience is not None:
+            self._patience.deadline = self._drain_deadline
+
+    async def _finish(self) -> None:
+        """Wait for the hooks, whose time starts now, then end subscriptions."""
         config = self._context.config
         with trio.move_on_after(config.hook_drain_timeout):
             await self._context.store.wait_hooks()
@@ -260,17 +308,25 @@ class Supervisor:
         self._nursery.cancel_scope.cancel()
         await self._ended.wait()
         keys |= self._cancelled
-        self._cancelled = set()
+        attempts, self._attempts, self._cancelled = self._attempts, {}, set()
         store = self._context.store
         with trio.move_on_after(self._context.config.close_timeout):
-            async with trio.open_nursery() as nursery:
-                for key in keys:
-                    finalize = functools.partial(store.finalize, key, reason="shutdown")
-                    nursery.start_soon(_retry, f"{key} is not finalized yet", finalize)
-            if self._attempts:  # afterwards: `finalize` looks at the attempts
-                restore = functools.partial(store.restore_attempts, self._attempts)
+            await self._finalize(keys)
+            if attempts:  # afterwards: `finalize` looks at the attempts
+                restore = functools.partial(store.restore_attempts, attempts)
                 await _retry("cancelled turns still count as attempts", restore)
             await self._dispatcher.flush()
+
+    async def _finalize(self, keys: Collection[str]) -> None:
+        try:
+            async with trio.open_nursery() as nursery:
+                for key in keys:
+                    finalize = functools.partial(
+                        self._context.store.finalize, key, reason="shutdown"
+                    )
+                    nursery.start_soon(_retry, f"{key} is not finalized yet", finalize)
+        except BaseExceptionGroup as group:
+            raise actionable(group) from None
 
     # After the end
 
@@ -282,7 +338,7 @@ class Supervisor:
             self._failure = error if isinstance(error, HermesError) else ActorStopped(failed)
         else:
             self._failure = failure
-        self._end_error = self._failure or ActorStopped("the runtime has ended")
+        self._end_error = self._failure or ActorStopped(ENDED)
         self._stopped.set()
 
     def forked(self) -> None:
@@ -297,8 +353,10 @@ class Supervisor:
             raise _copy(error)
 
     def refusal(self) -> Exception:
-        """Return the error for requests that come while the runtime ends, or later."""
+        """Return the error for requests that come while the runtime drains, or later."""
         error = self._end_error or self._context.store.failure
+        if error is None and self._drained:
+            return ActorStopped(ENDED)
         return _copy(error or Draining("the runtime is ending and accepts no new work"))
 
     @property

@@ -2,24 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Protocol, Unpack
+from collections.abc import Callable
 
 import attrs
 
+from hermes.actors.context import RuntimeContext
 from hermes.actors.conversation import Conversation
-from hermes.actors.intake import MessageOptions
+from hermes.actors.intake import Intake, MessageOptions
+from hermes.actors.supervisor import Supervisor
 from hermes.errors import HermesError
-from hermes.messages import Reply, Source
+from hermes.messages import QuestionDelivery, Reply, Source, StoredMessage
+from hermes.protocols import OwnConversation, TurnRuntime
 from hermes.texts import Texts
 
 
-class Ask(Protocol):
-    """`Runtime.ask`, with the options that a turn may use."""
+def runtime_of_turn(
+    session_key: str, context: RuntimeContext, supervisor: Supervisor
+) -> TurnRuntime:
+    """Return the runtime for the turns of one conversation."""
+    intake = Intake(context, supervisor)
+    # Without access control: the host has allowed what its agents ask.
+    internal = Intake(attrs.evolve(context, admission=None), supervisor)
+    own = ConversationOfTurn(session_key, None, context, intake, supervisor)
+    may_ask, delivery = context.config.agents_may_ask, context.question_delivery
+    return RuntimeOfTurn(own, context.texts, intake, internal, may_ask, delivery)
 
-    def __call__(
-        self, session_key: str, text: str, **options: Unpack[MessageOptions]
-    ) -> Awaitable[Reply]: ...
+
+class ConversationOfTurn(Conversation):
+    """The conversation of a turn. Programs rely on the verbs of `OwnConversation` only."""
+
+    async def history(
+        self,
+        *,
+        limit: int | None = None,
+        before: int | None = None,
+        after: int | None = None,
+        lineage: bool = False,
+        include_rewound: bool = False,
+        include_waiting: bool = False,
+    ) -> list[StoredMessage]:
+        """Return the stored transcript of the current session, without the running turn."""
+        return await super().history(
+            limit=limit, before=before, after=after, lineage=lineage,
+            include_rewound=include_rewound, include_waiting=include_waiting,
+        )  # fmt: skip
 
 
 @attrs.frozen
@@ -29,10 +55,16 @@ class RuntimeOfTurn:
     Verbs of the conversation that would wait for its running turn raise `WaitCircle`.
     """
 
-    conversation: Conversation
+    conversation: OwnConversation
     texts: Texts
-    _ask: Ask
+    _intake: Intake
+    _internal: Intake
     _may_ask: bool
+    _question_delivery: Callable[[str, Source], QuestionDelivery]
+
+    def question_delivery(self, source: Source) -> QuestionDelivery:
+        """Return what shows a question to the user. See `TurnRuntime.question_delivery`."""
+        return self._question_delivery(self.conversation.session_key, source)
 
     async def ask(
         self,
@@ -49,6 +81,8 @@ class RuntimeOfTurn:
                 "agents may not ask other conversations: set agents_may_ask in the Config to let "
                 "them"
             )
-        return await self._ask(
-            session_key, text, source=source, event_id=event_id, timeout=timeout, commands=False
-        )
+        options: MessageOptions = {
+            "source": source, "event_id": event_id, "timeout": timeout, "commands": False,
+        }  # fmt: skip
+        intake = self._internal if self._may_ask and source is None else self._intake
+        return await intake.ask(session_key, text, options)

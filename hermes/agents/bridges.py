@@ -20,6 +20,7 @@ import trio
 
 from hermes.agents.crossing import thread_context
 from hermes.agents.threads import LoopTask, LoopTurn, RemoteTurn, ThreadResult, ThreadTurn
+from hermes.agents.turn_texts import texts_of
 from hermes.messages import AgentSpec, TurnResult
 from hermes.protocols import Agent, RunsOnTrio, SupportsAbandon, Turn
 
@@ -28,10 +29,6 @@ log: logging.Logger = logging.getLogger(__name__)
 GRACE_PERIOD = 5.0
 MAX_ABANDONED = 4
 MAX_THREADS = 40
-TOO_MANY_ABANDONED = (
-    "{number} earlier turns did not stop when they were cancelled and still run; "
-    "no new turn starts until one of them ends"
-)
 
 Answer: TypeAlias = str | TurnResult
 ThreadFunction: TypeAlias = Callable[[ThreadTurn], Answer]
@@ -72,13 +69,16 @@ class BridgeState:
     on_idle: Callable[[], None] | None = None
     """Called when the last abandoned turn has ended, in its own thread."""
 
-    def abandon(self, turn_id: int, result: ThreadResult[Answer]) -> None:
+    def abandon(self, turn: Turn, result: ThreadResult[Answer]) -> None:
         """Count a turn that did not stop as abandoned until it ends."""
-        log.warning("turn %d did not stop within %g s: abandoned", turn_id, self.grace_period)
+        turn_id, extra = turn.turn_id, {"metadata": turn.metadata}
+        text = "turn %d did not stop within %g s: abandoned"
+        log.warning(text, turn_id, self.grace_period, extra=extra)
 
         def on_finish() -> None:
+            text = "the abandoned turn %d has ended; its result is ignored"
+            log.info(text, turn_id, extra=extra)
             self.abandoned.discard(result)
-            log.info("the abandoned turn %d has ended; its result is ignored", turn_id)
             if self.on_idle is not None and not self.abandoned:
                 self.on_idle()
 
@@ -94,14 +94,18 @@ class BridgeAgent(Agent, SupportsAbandon, RunsOnTrio):
 
     on_trio: ClassVar[bool] = True
     state: BridgeState
-    abandoned: bool = False
-    """Whether a turn did not stop; the runtime then discards the agent."""
+    _left: ThreadResult[Answer] | None = attrs.field(init=False, default=None)
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether a turn did not stop and still runs; the runtime then discards the agent."""
+        return self._left is not None and not self._left.done
 
     async def run(self, turn: Turn, /) -> TurnResult:
         """Run the function, and return its result."""
         state = self.state
         if len(state.abandoned) >= state.max_abandoned:
-            error = TOO_MANY_ABANDONED.format(number=len(state.abandoned))
+            error = texts_of(turn).too_many_abandoned.format(number=len(state.abandoned))
             return TurnResult(failed=True, error=error, api_calls=0)
         result: ThreadResult[Answer] = ThreadResult()
         remote, stop = state.start_turn(turn, result)
@@ -114,13 +118,13 @@ class BridgeAgent(Agent, SupportsAbandon, RunsOnTrio):
             remote.end()
             state.running.discard(result)
             if not result.done:
-                self.abandoned = True
-                state.abandon(turn.turn_id, result)
+                self._left = result
+                state.abandon(turn, result)
         return TurnResult(text=answer) if isinstance(answer, str) else answer
 
     def for_conversation(self) -> BridgeAgent:
         """Return the same agent for another conversation; it is abandoned separately."""
-        return attrs.evolve(self, abandoned=False)
+        return attrs.evolve(self)
 
 
 class Bridge:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Literal, Self, TypeAlias
 
 from msgspec.structs import replace
 
@@ -12,19 +13,34 @@ from hermes.agents.providers.base import ProviderError
 from hermes.config import Budgets as Budgets, Price as Price
 from hermes.messages import CostTotals, Usage
 from hermes.protocols import SpentSoFar
+from hermes.texts import ENGLISH, Texts
 
 BYTES_PER_TOKEN = 4
-SESSION_BUDGET = (
-    "this conversation has used up its budget ({spent:.4f} of {limit:.4f}); /new starts another"
-)
-PRINCIPAL_BUDGET = (
-    "your budget is used up ({spent:.4f} of {limit:.4f}); ask the operator to raise it"
-)
-DAY_BUDGET = "the daily budget is used up ({spent:.4f} of {limit:.4f}); try again tomorrow"
+Budget: TypeAlias = Literal["session", "principal", "day"]
+"""What a budget limits: the cost of a conversation, of a user, or of a day."""
 
 
 class BudgetSpent(ProviderError):
-    """A budget is used up. The message says which one."""
+    """A budget is used up: `spent` has reached `limit`."""
+
+    def __init__(self, budget: Budget, spent: float, limit: float) -> None:
+        self.budget = budget
+        self.spent = spent
+        self.limit = limit
+        super().__init__(self.text(ENGLISH))
+
+    def text(self, texts: Texts) -> str:
+        """Return which budget is used up, for the user."""
+        sentences = {
+            "session": texts.session_budget,
+            "principal": texts.principal_budget,
+            "day": texts.day_budget,
+        }
+        spent, limit = f"{self.spent:.4f}", f"{self.limit:.4f}"
+        return sentences[self.budget].format(spent=spent, limit=limit)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Budget, float, float]]:
+        return type(self), (self.budget, self.spent, self.limit)
 
 
 class Spending:
@@ -79,10 +95,11 @@ class Spending:
 
     def _check(self, spent: CostTotals) -> None:
         budgets, in_flight = self._budgets, self._in_flight
-        for message, limit, used in (
-            (SESSION_BUDGET, budgets.session, spent.session),
-            (PRINCIPAL_BUDGET, budgets.principal, spent.principal + in_flight[spent.payer]),
-            (DAY_BUDGET, budgets.day, spent.day + in_flight[""]),
-        ):
+        checks: Sequence[tuple[Budget, float | None, float]] = (
+            ("session", budgets.session, spent.session),
+            ("principal", budgets.principal, spent.principal + in_flight[spent.payer]),
+            ("day", budgets.day, spent.day + in_flight[""]),
+        )
+        for budget, limit, used in checks:
             if limit is not None and used >= limit:
-                raise BudgetSpent(message.format(spent=used, limit=limit))
+                raise BudgetSpent(budget, used, limit)

@@ -20,6 +20,7 @@ from hermes.agents.providers.base import (
 from hermes.agents.providers.prompt_cache import PromptCache, TurnMessages
 from hermes.agents.providers.retries import Retries
 from hermes.agents.tools.toolbox import Toolbox, ToolOutcome
+from hermes.agents.turn_texts import texts_of
 from hermes.errors import ContextOverflow
 from hermes.events import AssistantMessage, TextDelta, ToolFinished, ToolStarted
 from hermes.messages import Message, ToolCall, TurnResult
@@ -27,9 +28,6 @@ from hermes.protocols import Agent, RunsOnTrio, SupportsAclose, Turn
 from hermes.sanitize import scrub
 from hermes.transcript.overflow import LONG_HISTORY
 
-RETRYING = "\n\n[Connection lost; retrying.]\n\n"
-TOO_MANY_STEPS = "the model called tools {steps} times without giving an answer"
-TRUNCATED = "the answer reached the token limit before it contained any text"
 TRUNCATED_CALL = (
     "{name} was not run: the answer reached the token limit in the middle of this call."
 )
@@ -74,7 +72,7 @@ class _DeltaRelay:
         if not text.startswith(repeated):  # another answer than before: start again
             text = self._previous[: self._matched] + text
             self._previous, self._emitted = "", [text]
-            self.turn.emit(TextDelta(RETRYING, restart=True))
+            self.turn.emit(TextDelta(f"\n\n{texts_of(self.turn).retrying}\n\n", restart=True))
             self.turn.emit(TextDelta(text))
             return
         self._matched += len(repeated)
@@ -95,13 +93,16 @@ class _Progress:
         self.rows += rows
         self.messages.add(rows)
 
-    def result(self, completion: Completion) -> TurnResult:
+    def result(self, completion: Completion, turn: Turn) -> TurnResult:
+        if completion.damaged:
+            completion = _with_note(completion, turn)
         text = completion.message.content
+        no_answer = completion.truncated and not text
         return TurnResult(
             text=text,
             rows=[*self.rows, completion.message] if text else None,
             partial=completion.truncated or completion.damaged,
-            error=TRUNCATED if completion.truncated and not text else None,
+            error=texts_of(turn).truncated if no_answer else None,
             api_calls=self.api_calls,
         )
 
@@ -153,6 +154,8 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
         history = self._prompts.history(turn.session_id, turn.history)
         progress = _Progress(self._prompts.start_turn(turn.session_id))
         progress.messages.add(turn.input)
+        if turn.decided_calls:
+            await self._run_approved(turn, progress)
         facts = self._facts(turn) if self._facts else None
         suffix = [Message("user", facts)] if facts else []
         try:
@@ -163,12 +166,12 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
                 )
                 completion = await self._complete(turn, body, progress)
                 if not completion.message.tool_calls:
-                    return progress.result(completion)
+                    return progress.result(completion, turn)
                 await self._run_tools(turn, completion, progress)
         except ProviderError as error:
             _raise_if_overflow(turn, error)
-            return progress.failure(str(error))
-        return progress.failure(TOO_MANY_STEPS.format(steps=self._max_steps))
+            return progress.failure(error.text(texts_of(turn)))
+        return progress.failure(texts_of(turn).too_many_steps.format(steps=self._max_steps))
 
     async def _complete(self, turn: Turn, body: bytes, progress: _Progress) -> Completion:
         """Get one answer of the model, with retries."""
@@ -198,6 +201,12 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
             if completion.usage is not None:
                 turn.charge(self._spending.priced(completion.usage))
             return completion
+
+    async def _run_approved(self, turn: Turn, progress: _Progress) -> None:
+        """Make the calls that the user has approved, as if the model had asked for them now."""
+        if calls := await self._tools.approved_calls(turn):
+            message = Message("assistant", tool_calls=tuple(calls))
+            await self._run_tools(turn, Completion(message), progress)
 
     async def _run_tools(self, turn: Turn, completion: Completion, progress: _Progress) -> None:
         """Run the tool calls of a message concurrently; the results keep the order of the calls."""
@@ -231,6 +240,15 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
         """Discard the encoded histories. The HTTP client stays open; its creator closes it."""
         self._prompts = PromptCache(self._provider)
         await trio.lowlevel.checkpoint()
+
+
+def _with_note(completion: Completion, turn: Turn) -> Completion:
+    """Add a note to the end of an answer with a part that could not be read."""
+    message, note = completion.message, texts_of(turn).part_missing
+    note = f"\n\n{note}" if message.content else note
+    turn.emit(TextDelta(note))
+    text = (message.content or "") + note
+    return attrs.evolve(completion, message=replace(message, content=text))
 
 
 def _raise_if_overflow(turn: Turn, error: ProviderError) -> None:

@@ -53,17 +53,13 @@ Use these headings, in this order, and leave out those with nothing under them:
 ## Next steps
 ## Facts that must not be lost
 """
-TRUNCATED = "the summary is longer than the model's maximum answer; raise max_tokens"
-DAMAGED = "a part of the model's summary could not be read"
 MAX_ARGUMENTS = 2_000
 MAX_RESULT = 4_000
 MIN_ROOM = 1_000
 RETRIES = Retries(max_attempts=3, first_delay=2.0, max_retry_after=30.0)
 Rows: TypeAlias = Sequence[Message | StoredMessage]
 _SYSTEM = [Message("system", SUMMARY_PROMPT)]
-_PERMANENT = (
-    AuthenticationFailed, OutOfQuota, RequestRejected, ContextOverflow, BudgetSpent,
-)  # fmt: skip
+_PERMANENT = (AuthenticationFailed, OutOfQuota, RequestRejected, BudgetSpent)
 
 
 @attrs.frozen(kw_only=True)
@@ -96,11 +92,11 @@ class ModelCompressor(Compressor, RunsOnTrio):
             completion = await self._complete(_prompt(rows, summary, request.focus, room), request)
             summary = redact_keys((completion.message.content or "").strip())
             if not summary:
-                raise CompressorFailed("the model returned an empty summary")
+                raise CompressorFailed(request.texts.summary_empty)
             if completion.damaged:
-                raise CompressorFailed(DAMAGED)
+                raise CompressorFailed(request.texts.summary_damaged)
             if completion.truncated:  # the most important sections come last
-                raise CompressorFailed(TRUNCATED, lasting=True)
+                raise CompressorFailed(request.texts.summary_truncated, lasting=True)
         return Summary(summary or "")
 
     def _room(self, request: SummaryRequest) -> int:
@@ -111,12 +107,15 @@ class ModelCompressor(Compressor, RunsOnTrio):
         body = self.provider.body(b"", self.provider.encode([Message("user", prompt)]), ())
         try:
             return await self.retries.run(functools.partial(self._call, body, request))
-        except Unavailable as error:
-            raise CompressorFailed(str(error), retry_after=error.retry_after) from error
-        except _PERMANENT as error:
+        except ContextOverflow as error:
             raise CompressorFailed(str(error), lasting=True) from error
         except ProviderError as error:
-            raise CompressorFailed(str(error)) from error
+            retry_after = error.retry_after if isinstance(error, Unavailable) else None
+            raise CompressorFailed(
+                error.text(request.texts),
+                lasting=isinstance(error, _PERMANENT),
+                retry_after=retry_after,
+            ) from error
 
     async def _call(self, body: bytes, request: SummaryRequest) -> Completion:
         endpoint = self.provider.endpoint

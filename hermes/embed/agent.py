@@ -7,9 +7,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import attrs
+import trio
 
 from hermes.messages import AgentSpec, Source, TurnResult
 from hermes.protocols import Agent, Build, SupportsAbandon, SupportsAclose, Turn
+
+_POLL_SECONDS = 0.05
 
 ReplyFunction: TypeAlias = Callable[[Turn], Awaitable[str | TurnResult]]
 """The simplest agent: an async function from a turn to a text."""
@@ -36,30 +39,55 @@ class SupportsSharing(Protocol):
         ...
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class SharedAgent:
-    """One agent for all conversations, without `aclose`: it is closed with the runtime."""
+    """An agent of all conversations, as one of them uses it: never for two turns at once.
+
+    It has no `aclose`: the agent is closed with the runtime.
+    """
 
     agent: Agent
-    _may_abandon: SupportsAbandon | None = attrs.field(init=False)
-
-    @_may_abandon.default
-    def _check_once(self) -> SupportsAbandon | None:
-        agent: object = self.agent
-        return agent if isinstance(agent, SupportsAbandon) else None
+    _grace_period: float
+    _left: dict[str, SupportsAbandon]
+    """What still runs after its turn was given up, by session_key; for all conversations."""
+    abandoned: bool = attrs.field(init=False, default=False)
+    """Whether work of its last turn was still running when that ended."""
 
     async def run(self, turn: Turn, /) -> TurnResult:
-        """Return what the agent returns."""
-        return await self.agent.run(turn)
+        """Return what the agent returns.
 
-    @property
-    def abandoned(self) -> bool:
-        """Whether work of an earlier turn is still running."""
-        return self._may_abandon is not None and self._may_abandon.abandoned
+        If an abandoned turn of the conversation still runs, wait for it. The turn fails if that
+        takes longer than the grace period.
+        """
+        key, agent = turn.session_key, self.agent
+        if key in self._left and not await _ended(self._left[key], self._grace_period):
+            error = turn.runtime.texts.still_running
+            return TurnResult(failed=True, error=error, api_calls=0)
+        self._left.pop(key, None)
+        try:
+            return await agent.run(turn)
+        finally:
+            self.abandoned = isinstance(agent, SupportsAbandon) and agent.abandoned
+            if isinstance(agent, SupportsAbandon) and self.abandoned:
+                self._left[key] = agent
 
 
-def builder_for(agent: Agent | ReplyFunction | None, build_agent: Build | None) -> Build:
-    """Return a builder for the two arguments. Raises `TypeError` unless exactly one is valid."""
+async def _ended(left: SupportsAbandon, seconds: float) -> bool:
+    """Wait until no abandoned work runs; False if that takes longer than `seconds`."""
+    with trio.move_on_after(seconds):
+        while left.abandoned:  # noqa: ASYNC110 - agents have no event for it
+            await trio.sleep(_POLL_SECONDS)
+    return not left.abandoned
+
+
+def builder_for(
+    agent: Agent | ReplyFunction | None, build_agent: Build | None, grace_period: float = 0.0
+) -> Build:
+    """Return a builder for the two arguments. Raises `TypeError` unless exactly one is valid.
+
+    `grace_period` is how long a turn waits for an abandoned one, if all conversations share
+    `agent`.
+    """
     if (agent is None) == (build_agent is None):
         raise TypeError("pass exactly one of agent= and build_agent=")
     if build_agent is not None:
@@ -71,11 +99,12 @@ def builder_for(agent: Agent | ReplyFunction | None, build_agent: Build | None) 
             )
         return build_agent
     shared = as_agent(agent)
+    left: dict[str, SupportsAbandon] = {}
     if isinstance(shared, SupportsSharing):
         sharing = shared
-        return lambda _: sharing.for_conversation()
-    if isinstance(shared, SupportsAclose):
-        shared = SharedAgent(shared)
+        return lambda _: SharedAgent(sharing.for_conversation(), grace_period, left)
+    if isinstance(shared, SupportsAclose | SupportsAbandon):
+        return lambda _: SharedAgent(shared, grace_period, left)
     return lambda _: shared
 
 

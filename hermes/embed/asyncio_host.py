@@ -112,7 +112,7 @@ async def open_runtime_asyncio(
     - Agents, compressors, titlers and adapters, and async builders and hooks, run on the loop of
       the caller. One that is cancelled gets `Config.grace_period` to end. An agent that still runs
       then is abandoned: the conversation gets another one, and it is closed when its turn has
-      ended.
+      ended. A shared one (`agent=`) is waited for, see `Config.grace_period`.
     - Parts with `on_trio = True` (see `RunsOnTrio`) run on the runtime's own loop, which is Trio's.
       All agents, compressors, titlers and adapters that come with Hermes have it.
     - Plain functions (`agent_spec`, `redact` and plain builders) are called in the runtime's

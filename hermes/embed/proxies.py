@@ -15,7 +15,7 @@ from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import Runtime
 from hermes.actors.stream import Stream
 from hermes.embed.runtime_thread import RuntimeThread, wait_for
-from hermes.errors import ActorStopped, StoreFailed
+from hermes.errors import ActorStopped, HermesError, StoreFailed
 from hermes.messages import Receipt, Reply
 from hermes.user_code import contained, describe
 
@@ -124,6 +124,18 @@ class _Opened(Proxy[Callable[[], S_co]]):
         self._ended = isinstance(self._events, Stream) and self._events.reply is not None
         return True
 
+    def _take_rest(self, error: HermesError) -> bool:
+        """Take the events that had arrived when the runtime ended; False if there are none.
+
+        After the last of them, `error` is raised, unless it is the orderly end of a subscription.
+        """
+        if not (isinstance(self._events, Subscription) and self._portal.is_closed):
+            raise error
+        self._unread += self._events.take_ready()  # the runtime's thread adds no more
+        if not self._unread and self._portal.failure is not None:
+            raise error
+        return bool(self._unread)
+
     def _at_end(self) -> bool:
         return self._ended and not self._unread  # in this order: `_ended` is set last
 
@@ -147,9 +159,15 @@ class BlockingEvents(_Opened[S_co], BlockingProxy[Callable[[], S_co]]):
 
     def __next__(self: BlockingEvents[Events[E]]) -> E:
         while not self._unread:
-            if self._at_end() or not self._call(self._fetch):
+            if self._at_end() or not self._more():
                 raise StopIteration
         return self._next()
+
+    def _more(self) -> bool:
+        try:
+            return self._call(self._fetch)
+        except (ActorStopped, StoreFailed) as error:
+            return self._take_rest(error)
 
     def close(self) -> None:
         """Stop receiving, as leaving the `with` block does."""
@@ -185,9 +203,15 @@ class AsyncioEvents(_Opened[S_co], AsyncioProxy[Callable[[], S_co]]):
 
     async def __anext__(self: AsyncioEvents[Events[E]]) -> E:
         while not self._unread:
-            if self._at_end() or not await self._call(self._fetch):
+            if self._at_end() or not await self._more():
                 raise StopAsyncIteration
         return self._next()
+
+    async def _more(self) -> bool:
+        try:
+            return await self._call(self._fetch)
+        except (ActorStopped, StoreFailed) as error:
+            return self._take_rest(error)
 
     async def aclose(self) -> None:
         """Stop receiving, as leaving the `async with` block does."""

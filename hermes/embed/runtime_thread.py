@@ -17,7 +17,7 @@ from anyio.from_thread import BlockingPortal
 from hermes.actors.runtime import Runtime
 from hermes.errors import ActorStopped, HermesError
 from hermes.forks import FORKED, watch_forks
-from hermes.user_code import leaf, loggable
+from hermes.user_code import contained, leaf, loggable
 
 R = TypeVar("R")
 
@@ -48,6 +48,10 @@ class RuntimeThread:
         self._aborted: Future[None] = Future()
         self._portal: BlockingPortal | None = None
         """Accepts calls, while the runtime is open."""
+        self._calls: set[trio.CancelScope] = set()
+        """The scopes of the calls that run now."""
+        self._cut_off = False
+        """Whether calls that still run are cancelled, because the runtime has ended."""
         self._calling = threading.Lock()
         # A daemon thread never keeps the process from exiting.
         self._thread = threading.Thread(target=self._run, name="hermes runtime", daemon=True)
@@ -84,10 +88,43 @@ class RuntimeThread:
         self.require_running()
         if threading.get_ident() == self._thread.ident:
             raise HermesError("a verb that blocks was called in the thread of the runtime itself")
+        # The portal's own future is not used: if it is cancelled while the call ends, anyio raises.
+        future: Future[R] = Future()
+        scope = trio.CancelScope()
         with self._calling:
             if self._portal is None:
                 raise self._end_error()
-            return self._portal.start_task_soon(function)
+            self._portal.start_task_soon(self._run_call, function, future, scope)
+        return future
+
+    async def _run_call(
+        self, function: Callable[[], Awaitable[R]], future: Future[R], scope: trio.CancelScope
+    ) -> None:
+        """Run a call. It fails with the end of the runtime, if that comes first."""
+        _on_trio(future, scope.cancel)
+        self._calls.add(scope)
+        if self._cut_off:
+            scope.cancel()
+        result: outcome.Outcome[R] | None = None
+        try:
+            with scope, contained() as caught:
+                result = outcome.Value(await function())
+            if caught.error is not None:
+                result = outcome.Error(caught.error)
+        finally:
+            self._calls.remove(scope)
+            _settle(future, result or outcome.Error(self._end_error()))
+
+    def _cut_off_calls(self) -> None:
+        """Cancel the calls that still run, such as `run_on_trio`: the runtime has ended."""
+        self._cut_off = True
+        for scope in self._calls:
+            scope.cancel()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether calls are refused because the runtime has ended, not in a forked process."""
+        return self.opened.done() and self._portal is None and not self.is_fork
 
     def require_running(self) -> None:
         """Raise why the runtime has ended, if it has."""
@@ -129,7 +166,7 @@ class RuntimeThread:
             if self.opened.done() and isinstance(result, outcome.Error):
                 self.failure = result.error  # before the portal is closed: callers are told
             await trio.to_thread.run_sync(self._accept_no_calls)
-            await portal.stop(cancel_remaining=True)  # cancels `run_on_trio`
+            self._cut_off_calls()
         result.unwrap()
 
     def _accept_no_calls(self) -> None:
@@ -150,15 +187,26 @@ class RuntimeThread:
             raise ActorStopped("the runtime was ended while it was opening")
 
 
-def _on_trio(asked: Future[None], function: Callable[[], object]) -> None:
+def _on_trio(asked: Future[R], function: Callable[[], object]) -> None:
     """Call a function in the Trio thread as soon as another thread cancels the future."""
     token = trio.lowlevel.current_trio_token()
 
-    def call(_: Future[None]) -> None:
-        with contextlib.suppress(trio.RunFinishedError):
-            token.run_sync_soon(function)
+    def call(_: Future[R]) -> None:
+        if asked.cancelled():
+            with contextlib.suppress(trio.RunFinishedError):
+                token.run_sync_soon(function)
 
     asked.add_done_callback(call)
+
+
+def _settle(future: Future[R], result: outcome.Outcome[R]) -> None:
+    """Set the result of a future, unless it was cancelled."""
+    if not future.set_running_or_notify_cancel():
+        return
+    if isinstance(result, outcome.Error):
+        future.set_exception(result.error)
+    else:
+        future.set_result(result.unwrap())
 
 
 def wait_for(future: Future[R]) -> R:

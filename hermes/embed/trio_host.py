@@ -29,7 +29,8 @@ from hermes.store import Clock, open_store
 from hermes.store.actor import SWEEP_INTERVAL
 from hermes.store.hooks import HOOK_TIMEOUT
 from hermes.store.worker import OpenWorker, open_in_thread
-from hermes.texts import ENGLISH, Texts, require_usable
+from hermes.text_checks import require_usable
+from hermes.texts import ENGLISH, Texts
 
 
 class RuntimeOptions(TypedDict, total=False):
@@ -133,10 +134,9 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     `StoreRefused` if it cannot be opened as a store; and `StoreFailed`, out of the block, if the
     store stops.
     """
-    build = builder_for(agent, build_agent)
-    require_usable(texts)
+    clock, config = clock or Clock(), _checked(config, texts, hook_timeout, sweep_interval)
+    build = builder_for(agent, build_agent, config.grace_period)
     adapters = _permitted(adapters, access)
-    clock, config = clock or Clock(), _checked(config, hook_timeout, sweep_interval)
     async with (
         open_store(
             path,
@@ -144,6 +144,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
             clock=clock,
             hook_timeout=hook_timeout,
             sweep_interval=sweep_interval,
+            max_wal_bytes=config.max_wal_bytes,
             open_worker=open_worker,
             vfs=vfs,
         ) as store,
@@ -165,8 +166,9 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
         yield runtime
 
 
-def _checked(config: object, hook_timeout: float, sweep_interval: float) -> Config:
+def _checked(config: object, texts: Texts, hook_timeout: float, sweep_interval: float) -> Config:
     """Return the configuration; refuse options that would fail later, or have no meaning."""
+    require_usable(texts)
     config = Config() if config is None else config
     if not isinstance(config, Config):
         raise TypeError(f"config must be a hermes.Config, not {config!r:.50}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from hermes.messages.replies import Reply
 from hermes.messages.sessions import Route
@@ -14,6 +15,8 @@ from hermes.sanitize import scrub
 InboxState: TypeAlias = Literal["open", "done", "parked"]
 WhenBusy: TypeAlias = Literal["queue", "interrupt", "steer", "reject"]
 """What happens to a message that arrives while a turn runs."""
+APPROVAL = "approval"
+"""The event_id of a message about a decision is this, a colon and the number of the call."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -42,6 +45,8 @@ class Inbound(msgspec.Struct, frozen=True):
     command: bool = False
     parts: tuple[JsonObject, ...] | None = None
     platform_message_id: str | None = None
+    """The id of the message on its platform, unique within its account and chat at most. It is not
+    its identity: ids may start again, and an edited message keeps its id."""
     when_busy: WhenBusy | None = msgspec.field(default=None, name="busy")
     """What to do if a turn is running; None means the configured default."""
     linger: float = 0.0
@@ -57,6 +62,15 @@ class Inbound(msgspec.Struct, frozen=True):
     metadata: JsonObject = msgspec.field(default_factory=dict)
     """What the host attached: a small mapping of JSON values. It reaches the turn, its events, the
     hooks, the log and the reply."""
+
+    edits: str | None = None
+    """The platform id of the message that this one is a new version of."""
+
+    @property
+    def decided_call(self) -> int | None:
+        """The number of the tool call that the user has decided about, if this message says so."""
+        prefix, _, number = self.event_id.partition(":")
+        return int(number) if prefix == APPROVAL and number.isdecimal() else None
 
     @property
     def identity(self) -> tuple[str, str, str, str]:
@@ -88,9 +102,19 @@ class InboxRow(msgspec.Struct, frozen=True):
         """The message as a transcript row."""
         inbound = self.inbound
         text = None if inbound.parts is not None and not inbound.text else inbound.text
-        return Message(
-            "user", text, self.accepted_at, inbound.platform_message_id, parts=inbound.parts
-        )
+        row = Message("user", text, self.accepted_at, parts=inbound.parts)
+        return row if inbound.platform_message_id is None else _of_platform(row, inbound)
+
+
+def _of_platform(row: Message, inbound: Inbound) -> Message:
+    """Return the row with the platform's ids."""
+    source = inbound.source
+    return replace(
+        row,
+        platform_message_id=inbound.platform_message_id,
+        edits=inbound.edits,
+        chat=None if source.chat_id is None else f"{source.account}/{source.chat_id}",
+    )
 
 
 class MessageOutcome(msgspec.Struct, frozen=True):

@@ -248,13 +248,14 @@ class Skipped(msgspec.Struct, frozen=True):
     """Nothing was rotated, for this `reason`.
 
     `winner` is the child of a rotation that came first, `holder` the holder of the lease. `paid`
-    means that a summary was written in vain.
+    means that a summary was written in vain, `compressed` that the session has a child already.
     """
 
     reason: str
     winner: str | None = None
     holder: str | None = None
     paid: bool = False
+    compressed: bool = False
 
     @property
     def text(self) -> str:

@@ -33,6 +33,10 @@ class Extra(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     finish_reason: str | None = None
     token_count: int | None = None
     provider_data: JsonObject | None = None
+    edits: str | None = None
+    """The platform id of the message that this one is a new version of; both stay stored."""
+    chat: str | None = None
+    """The account and chat in which the platform ids of this message are unique."""
 
 
 class Message(Extra, frozen=True):
@@ -55,7 +59,11 @@ class StoredMessage(Extra, frozen=True, gc=False):
 
 
 class WaitingMessage(StoredMessage, frozen=True, gc=False, kw_only=True):
-    """A message that is accepted but not answered. It has no row yet, so its `id` is 0."""
+    """A message that is accepted but not answered.
+
+    It is not in the transcript yet; its `id` is the negative `inbox_id`, and can be passed as
+    `before` or `after` like that of any other message.
+    """
 
     inbox_id: int
 

@@ -14,6 +14,7 @@ from hermes.messages import (
     CostTotals,
     JsonObject,
     Message,
+    QuestionDelivery,
     Reply,
     SearchHit,
     SessionSummary,
@@ -25,7 +26,7 @@ from hermes.messages import (
     Usage,
 )
 from hermes.protocols.records import ToolRecords
-from hermes.texts import Texts
+from hermes.texts import ENGLISH, Texts
 
 Hook: TypeAlias = Callable[..., Any]
 """Called by keyword with `session_id` and `platform`, and with `reason`, `boundary_id`,
@@ -90,6 +91,10 @@ class TurnRuntime(Protocol):
         """What users are told."""
         ...
 
+    def question_delivery(self, source: Source) -> QuestionDelivery:
+        """Return what shows a question to the user, for `ToolRecords.ask_approval`."""
+        ...
+
     async def ask(
         self,
         session_key: str,
@@ -101,9 +106,10 @@ class TurnRuntime(Protocol):
     ) -> Reply:
         """Send a text to another conversation and wait for the reply. See `Runtime.ask`.
 
-        A text that starts with a command is no command. Raises `HermesError` unless the host has
-        set `Config.agents_may_ask`, and `WaitCircle` if that conversation is this one, or waits for
-        it.
+        A text that starts with a command is no command. Without a `source` it is a call inside
+        the runtime, which no access policy refuses; with one, the policy must admit that sender.
+        Raises `HermesError` unless the host has set `Config.agents_may_ask`, and `WaitCircle` if
+        that conversation is this one, or waits for it.
         """
         ...
 
@@ -150,6 +156,14 @@ class Turn(Protocol):
     @property
     def text(self) -> str:
         """The input as one text."""
+        ...
+
+    @property
+    def decided_calls(self) -> Sequence[int]:
+        """The numbers of the tool calls that the input approves or denies.
+
+        See `Toolbox.approved_calls`.
+        """
         ...
 
     @property
@@ -237,7 +251,8 @@ class SupportsAclose(Protocol):
 class SupportsAbandon(Protocol):
     """An agent that may leave work behind when it is cancelled, such as a thread.
 
-    If `abandoned` is true after a turn, the agent is not used again.
+    If `abandoned` is true after a turn, the agent is not used again; one that all conversations
+    share is not used for another turn of this one until `abandoned` is false.
     """
 
     @property
@@ -286,6 +301,8 @@ class SummaryRequest(msgspec.Struct, frozen=True, kw_only=True):
     spent: SpentSoFar = _no_costs
     charge: Callable[[Usage], object] = _ignore
     """Records a provider call, whatever becomes of the summary. Do not report it in the result."""
+    texts: Texts = ENGLISH
+    """What users are told; they see the message of `CompressorFailed`."""
 
 
 class Summary(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ class InboxStore(Protocol):
         ...
 
     def waiting_keys(self, after: int = 0, limit: int = 1000) -> Awaitable[list[tuple[str, int]]]:
-        """Return the keys with open messages, each with the id of its first one."""
+        """Return keys with open messages after an id, each with the id of its last one."""
         ...
 
     def start_inbox(self, inbox_ids: Sequence[int]) -> Awaitable[None]:

@@ -40,8 +40,8 @@ class EventRedactor:
         self._publish = publish
         self._text = redactor.stream()
         self._reasoning = redactor.stream()
-        self.published: list[TextDelta] = []
-        """The text of the answer that was published so far."""
+        self.published: list[TextDelta | ToolStarted | ToolFinished] = []
+        """The text of the answer that was published so far, and the tools that ran."""
 
     def publish(self, event: RuntimeEvent) -> None:
         """Publish an event without secrets; withhold the part of a delta that may become one."""
@@ -55,7 +55,10 @@ class EventRedactor:
                 self._publish_reasoning(self._reasoning.feed(f"{text}"))
             case _:
                 self.flush()
-                self._publish(_redact_event(event, self._redactor))
+                event = _redact_event(event, self._redactor)
+                if isinstance(event, ToolStarted | ToolFinished):
+                    self.published.append(event)
+                self._publish(event)
 
     def flush(self) -> None:
         """Publish what was withheld: the text has ended."""
@@ -81,8 +84,9 @@ class EventRedactor:
 
     def _publish_text(self, text: str, *, restart: bool = False) -> None:
         if text or restart:
-            self.published.append(TextDelta(text, restart))
-            self._publish(self.published[-1])
+            event = TextDelta(text, restart)
+            self.published.append(event)
+            self._publish(event)
 
     def _publish_reasoning(self, text: str) -> None:
         if text:

@@ -28,7 +28,7 @@ from hermes.run.platforms import Platform, open_platforms
 from hermes.run.references import expand_path, resolve_hooks, secret_values
 from hermes.run.telemetry import Telemetry
 from hermes.settings import Problem, Settings, SettingsError
-from hermes.store import file_lock
+from hermes.store.files import runtime_lock
 from hermes.texts import Texts
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ async def run_bot(settings: Settings, frontend: Frontend, stdio: ReservedStdio =
         signals = [signal.SIGTERM]  # there the console handles Ctrl-C: it stops a turn
     async with shutdown_on_signals(*signals) as shutdown:
         path = database_path(settings)
-        file_lock.require_free(path)  # fail now, not after the MCP servers have started
+        runtime_lock.require_free(path)  # fail now, not after the MCP servers have started
         return await _run(settings, path, frontend, shutdown, stdio)
 
 

@@ -11,6 +11,7 @@ from hermes.protocols import Adapter
 from hermes.run.references import resolve_secret
 from hermes.settings import Settings
 from hermes.settings.schema import TelegramTable
+from hermes.texts import Texts
 
 
 class Platform(Adapter, Protocol):
@@ -30,15 +31,18 @@ async def open_platforms(settings: Settings) -> AsyncIterator[list[Platform]]:
     async with AsyncExitStack() as stack:
         platforms: list[Platform] = []
         if settings.telegram is not None:
-            platforms.append(await _open_telegram(settings.telegram, stack))
+            platforms.append(
+                await _open_telegram(settings.telegram, Texts(**settings.texts), stack)
+            )
         yield platforms
 
 
-async def _open_telegram(table: TelegramTable, stack: AsyncExitStack) -> Platform:
+async def _open_telegram(table: TelegramTable, texts: Texts, stack: AsyncExitStack) -> Platform:
     # Imported here because it brings an HTTP client.
     from hermes.adapters.telegram import BASE, GroupPolicy, Telegram  # noqa: PLC0415
 
     policy = GroupPolicy(groups=table.groups, shared=table.shared_groups, edits=table.edits)
     token = resolve_secret("telegram.token", table.token)
-    telegram = Telegram(token, group_policy=policy, base_url=table.base_url or BASE)
+    base_url = table.base_url or BASE
+    telegram = Telegram(token, group_policy=policy, base_url=base_url, texts=texts)
     return await stack.enter_async_context(telegram)

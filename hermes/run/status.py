@@ -19,7 +19,7 @@ import msgspec
 from hermes.errors import StoreError
 from hermes.messages import StoreStats
 from hermes.run.metrics import FORMAT, Metrics
-from hermes.store import file_lock
+from hermes.store.files import file_lock, runtime_lock
 from hermes.store.inspection import read_stats
 
 RUNNING, NOT_RUNNING, UNREADABLE = 0, 1, 3
@@ -142,7 +142,7 @@ def examine(path: str | os.PathLike[str]) -> StatusReport:
     resolved = Path(path)
     try:
         resolved = file_lock.resolve(path)
-        owner = file_lock.owner(resolved)
+        owner = runtime_lock.owner(resolved)
         store, parked = read_stats(resolved)
     except StoreError as error:
         problems.append(f"{str(error)[:1].upper()}{str(error)[1:]}.")

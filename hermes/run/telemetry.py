@@ -15,6 +15,7 @@ import trio
 from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import Runtime
 from hermes.background import open_background
+from hermes.errors import StoreFailed
 from hermes.events import (
     Envelope,
     MessagePosted,
@@ -66,11 +67,12 @@ class TurnLog:
 
     async def run(self) -> None:
         """Log events until the subscription is closed."""
-        async for envelope in self._events:
-            with contained() as caught:  # a failing log must not end the bot
-                self.handle(envelope)
-            if caught.error is not None:
-                log.error("could not log an event", exc_info=caught.error)
+        with suppress(StoreFailed):  # the runtime itself raises it
+            async for envelope in self._events:
+                with contained() as caught:  # a failing log must not end the bot
+                    self.handle(envelope)
+                if caught.error is not None:
+                    log.error("could not log an event", exc_info=caught.error)
         self._finished.set()
 
     async def wait_finished(self) -> None:

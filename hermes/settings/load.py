@@ -63,10 +63,14 @@ def load(
         values["agent"] = with_environment(agent, environment)
     problems = list(_check_table(values, Settings, ()))
     if not problems:
-        settings = msgspec.convert(values, Settings, dec_hook=_convert)
-        problems = list(validate(settings, values))
-        if not problems:
-            return settings
+        try:
+            settings = msgspec.convert(values, Settings, dec_hook=_convert)
+        except msgspec.ValidationError as error:
+            problems = [_combination_problem(error)]
+        else:
+            problems = list(validate(settings, values))
+            if not problems:
+                return settings
     lines = key_lines(text)
     raise SettingsError(
         sorted(Problem(_line(lines, path), _dotted(path), message) for path, message in problems)
@@ -96,6 +100,12 @@ def _syntax_problem(error: tomllib.TOMLDecodeError) -> Problem:
     line = _SYNTAX_LINE.search(message)
     reason = _SYNTAX_LINE.sub("", message).strip()
     return Problem(int(line[1]) if line else 0, "", f"invalid TOML: {reason}")
+
+
+def _combination_problem(error: msgspec.ValidationError) -> tuple[KeyPath, str]:
+    """Return the table and the message for values that are allowed, but not together."""
+    message, _, path = str(error).partition(" - at `$.")
+    return tuple(path.rstrip("`").split(".")), message
 
 
 # The walk through tables and values. msgspec alone would report only the first problem.

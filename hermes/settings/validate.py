@@ -11,7 +11,8 @@ from hermes.config import Budgets
 from hermes.messages import ExpiryPolicy
 from hermes.settings.schema import AgentTable, Settings
 from hermes.settings.toml_lines import KeyPath
-from hermes.texts import Texts, problems
+from hermes.text_checks import problems
+from hermes.texts import Texts
 from hermes.validation import did_you_mean
 
 _MODEL_KINDS = ("openai", "anthropic")
@@ -40,9 +41,6 @@ def validate(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[Ke
 def _agent(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     if settings.agent.kind in _MODEL_KINDS:
         yield from _model(settings.agent)
-        compression = settings.compression
-        if compression.max_output >= compression.window:
-            yield ("compression",), "max_output must be smaller than window, which includes it"
         return
     message = "has no effect without a model; remove it, or set kind = 'openai' or 'anthropic'"
     for name in values.get("agent", {}):

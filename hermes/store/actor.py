@@ -26,8 +26,8 @@ from hermes.forks import FORKED, watch_forks
 from hermes.messages import Accepted, Boundary, Hooks, OutboxRow, Transcript
 from hermes.store.connection import Database, translate
 from hermes.store.conversations import boundaries, messages, routes, search
-from hermes.store.file_lock import FileGuard
-from hermes.store.group_commit import Group, commit_group, commit_one, read
+from hermes.store.files.guard import FileGuard
+from hermes.store.group_commit import Group, commit_group, commit_one, read, run_outside
 from hermes.store.hooks import HookRunner
 from hermes.store.maintenance import cleanup
 from hermes.store.transaction import Clock, Transaction, Work
@@ -64,12 +64,13 @@ class _Alone(Request[R]):
 class Connections:
     """The connections of one store, and the guard of its file.
 
-    Reads that may take long, such as searches, use `browser`, so that they do not delay others.
+    Reads that may take long use `browser`, and searches `searcher`, so that they delay no others.
     """
 
     writer: Worker
     reader: Worker
     browser: Worker
+    searcher: Worker
     guard: FileGuard
 
 
@@ -151,26 +152,26 @@ class StoreActor:
 
     def snapshot(self, work: Work[R]) -> Coroutine[object, object, R]:
         """Run work that only reads, in one read transaction."""
-        return self._read(self._connections.reader, work)
+        return self._read(self._connections.reader, lambda db: read(db, self._clock, work))
 
     def browse(self, work: Work[R]) -> Coroutine[object, object, R]:
         """Run work that only reads and may take long; it does not delay `snapshot`."""
-        return self._read(self._connections.browser, work)
+        return self.run_beside(lambda db: read(db, self._clock, work))
 
-    async def _read(self, worker: Worker, work: Work[R]) -> R:
+    def run_beside(self, function: Callable[[Database], R]) -> Coroutine[object, object, R]:
+        """Run a function on the connection for long reads."""
+        return self._read(self._connections.browser, lambda db: run_outside(db, function))
+
+    async def _read(self, worker: Worker, function: Callable[[Database], R]) -> R:
         self._requests.require_open()
         # The read itself cannot be cancelled; without this, nor could a loop of reads.
         await trio.lowlevel.checkpoint_if_cancelled()
-        return await worker.run(lambda db: read(db, self._clock, work))
-
-    async def run_beside(self, function: Callable[[Database], R]) -> R:
-        """Run a function on the connection for long reads."""
-        self._requests.require_open()
-        await trio.lowlevel.checkpoint_if_cancelled()
         try:
-            return await self._connections.browser.run(function)
-        except apsw.Error as error:
-            raise translate(error, "nothing was done") from error
+            return await worker.run(function)
+        except StoreFailed as failure:  # the database is damaged; a search index can be rebuilt
+            if not search.is_damaged_index(failure.__cause__):
+                self._fail(failure)
+            raise
 
     @contextmanager
     def subscribe(
@@ -221,9 +222,14 @@ class StoreActor:
 
     @trio.lowlevel.enable_ki_protection
     async def write(self) -> None:
-        """Commit what waits until the store is closed, even if the task is cancelled."""
+        """Commit what waits until the store is closed, even if the task is cancelled.
+
+        Raises `StoreFailed` if the store was closed because it cannot go on.
+        """
         with trio.CancelScope(shield=True):
             await serve(self._requests, self._handle, MAX_BATCH)
+        if self._failure is not None:  # found by a reader or a sweep
+            raise StoreFailed(*self._failure.args) from self._failure
 
     def close(self) -> None:
         """Accept no more requests; those that wait are still committed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,13 +12,19 @@ import apsw
 import trio
 
 from hermes.background import open_background, protected
-from hermes.errors import StoreBusy
+from hermes.config import MAX_WAL_BYTES
+from hermes.errors import StoreBusy, StoreFailed
 from hermes.messages import Hooks
-from hermes.store import connection, file_lock
+from hermes.store import connection
 from hermes.store.actor import SWEEP_INTERVAL, Connections, StoreActor
 from hermes.store.chunked import Chunked
 from hermes.store.conversations.search import unindexed
+from hermes.store.files import file_lock
+from hermes.store.files.guard import FileGuard
+from hermes.store.files.runtime_lock import RuntimeLock
+from hermes.store.group_commit import read
 from hermes.store.hooks import HOOK_TIMEOUT, require_hooks
+from hermes.store.maintenance import backups
 from hermes.store.transaction import Clock, Work
 from hermes.store.verbs import StoreVerbs
 from hermes.store.worker import OpenWorker, Worker, open_in_thread
@@ -37,7 +43,7 @@ class Store(StoreActor, StoreVerbs):
         """Bring the search index up to date, then run work that reads it."""
         if await self.snapshot(unindexed):
             await self.index_pending()
-        return await self.browse(work)
+        return await self._read(self._connections.searcher, lambda db: read(db, self._clock, work))
 
     async def run_chunked(self, chunks: Generator[Work[S], S, R]) -> R:
         """Run each piece of a chunked operation in its own request."""
@@ -49,14 +55,14 @@ class Store(StoreActor, StoreVerbs):
 
     async def vacuum(self) -> None:
         """Return free space to the file system; writes wait meanwhile."""
-        await self.run_alone(connection.vacuum)
+        await self.run_alone(backups.vacuum)
 
     async def backup(self, target: str | os.PathLike[str]) -> Path:
         """Copy the database while it is in use, and return the path of the copy.
 
         The copy appears when it is complete. Raises `StoreRefused` if the target exists.
         """
-        return await self.run_beside(lambda db: connection.backup(db, Path(target)))
+        return await self.run_beside(lambda db: backups.backup(db, Path(target)))
 
 
 @protected
@@ -67,14 +73,16 @@ async def open_store(  # noqa: PLR0913
     hook_timeout: float = HOOK_TIMEOUT,
     sweep_interval: float = SWEEP_INTERVAL,
     clock: Clock | None = None,
+    max_wal_bytes: int = MAX_WAL_BYTES,
     open_worker: OpenWorker = open_in_thread,
     vfs: str | None = None,
 ) -> AsyncIterator[Store]:
     """Open the store as the one runtime of its file; leaving the block commits what still waits.
 
     `hooks` maps events to lists of callables, each of which may run for `hook_timeout` seconds.
-    Sessions are checked for expiry every `sweep_interval` seconds. `open_worker` decides where SQL
-    runs: in threads, or inline for tests (`hermes.testing.inline`).
+    Sessions are checked for expiry every `sweep_interval` seconds. Messages are refused while the
+    write-ahead log has `max_wal_bytes` or more. `open_worker` decides where SQL runs: in threads,
+    or inline for tests (`hermes.testing.inline`).
 
     Raises `StoreInUse` if another runtime owns the file, and `StoreRefused` if it cannot be used as
     a store. Raises `StoreFailed` out of the block if the store cannot go on.
@@ -85,12 +93,14 @@ async def open_store(  # noqa: PLR0913
     threads = open_worker is open_in_thread
     real = file_lock.resolve(path)
     had_lock = file_lock.has_lock(real)
-    lock = file_lock.RuntimeLock(real)
+    lock = RuntimeLock(real)
     try:
         opened = _open_connections(
             real, clock, open_worker, vfs, had_lock=had_lock, threads=threads
         )
         async with opened as connections, open_background() as writing:
+            lock.lock_database()  # it may have been created just now
+            connections.writer.db.limit_log(max_wal_bytes // connection.PAGE_SIZE)
             with ExitStack() as at_end:
                 async with open_background() as background:
                     store = Store(
@@ -126,15 +136,17 @@ async def _open_connections(
         first, guard = await _open_first(path, clock, vfs, threads=threads)
     try:
         try:
-            for readonly in (False, True, True):
+            for readonly in (False, True, True, True):
                 worker = await open_worker(path, readonly=readonly, vfs=vfs)
                 workers.append(worker)
         except apsw.Error as error:
             raise connection.unreadable(path, error) from error
         finally:
             first.close()
-        writer, reader, browser = workers
-        yield Connections(writer, reader, browser, guard)
+        writer, reader, browser, searcher = workers
+        if first.stamp is not None:
+            first.stamp.db, writer.db.stamp = writer.db, first.stamp
+        yield Connections(writer, reader, browser, searcher, guard)
     finally:
         with trio.CancelScope(shield=True):
             guard.leave()
@@ -146,11 +158,15 @@ async def _open_connections(
 @trio.lowlevel.enable_ki_protection
 async def _open_first(
     path: Path, clock: Clock, vfs: str | None, *, threads: bool
-) -> tuple[connection.Database, file_lock.FileGuard]:
+) -> tuple[connection.Database, FileGuard]:
     """Open a first connection, which migrates the file, and the guard of the file's locks."""
 
-    def open_it() -> tuple[connection.Database, file_lock.FileGuard]:
-        return connection.open_database(path, clock, vfs), file_lock.FileGuard(path)
+    def open_it() -> tuple[connection.Database, FileGuard]:
+        db, guard = connection.open_database(path, clock, vfs), FileGuard(path)
+        with suppress(apsw.Error, StoreFailed):  # it is tried again at the next checkpoint
+            db.stamp = guard.new_stamp(db)
+            db.checkpoint()
+        return db, guard
 
     deadline = trio.current_time() + file_lock.OPENING_SECONDS
     while (opening := file_lock.Opening(path)).waits:

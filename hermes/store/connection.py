@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 from urllib.parse import quote
 
 import apsw
 
+from hermes.config import MAX_WAL_BYTES
 from hermes.errors import StoreBusy, StoreError, StoreFailed, StoreFull, StoreRefused
-from hermes.store import file_lock, schema
+from hermes.store import schema
 from hermes.store.conversations import search
-from hermes.store.maintenance import cleanup
-from hermes.store.transaction import Clock, Transaction
+from hermes.store.files import file_lock
+from hermes.store.files.stamp import Stamp
+from hermes.store.maintenance import backups, cleanup
+from hermes.store.transaction import Clock, Connection, Transaction
 
 BUSY_TRIES = 5000
 CHECKPOINT_PAGES = 1000
 MANY_PAGES = 16_384  # 64 MiB
-BACKUP_STEP = 1024
-"""Pages that a backup copies between two reports of its progress."""
-
-Progress: TypeAlias = Callable[[int, int], None]
-"""Called with the number of pages that are done, and of all pages."""
+PAGE_SIZE = 4096
 
 log: Final = logging.getLogger(__name__)
 
@@ -37,15 +34,19 @@ def _wait_for_lock(tries: int) -> bool:
     return tries < BUSY_TRIES
 
 
-class Database(apsw.Connection):
+class Database(Connection):
     """A connection to a store's file, with the pragmas and SQL functions that the store needs."""
 
     log_pages: int = 0
     """The number of pages in the WAL file after the last commit."""
     checkpoint_pages: int = CHECKPOINT_PAGES
     """The number of pages at which the next checkpoint is due."""
+    max_log_pages: int = MAX_WAL_BYTES // PAGE_SIZE
+    """The number of pages in the WAL file at which messages are refused."""
     search_stale: bool = False
     """Whether SQLite rolled a transaction back by itself, which FTS5 may not have noticed."""
+    stamp: Stamp | None = None
+    """What this connection writes before each checkpoint, if its process owns the file."""
     fatal: StoreFailed | None = None
     """Why nothing more may be written: after a failed flush, later commits could be lost too."""
 
@@ -80,13 +81,17 @@ class Database(apsw.Connection):
 
     def begin(self) -> None:
         """Begin a write transaction. Raises `StoreBusy` if another process does not let go."""
-        self._require_usable()
         try:
-            if self.search_stale:
-                self._reset_search()
+            if self.fatal or self.in_transaction or self.search_stale:
+                self._recover()
             self.execute("BEGIN IMMEDIATE")
         except apsw.BusyError as error:
             raise translate(error) from error
+
+    def _recover(self) -> None:
+        self._require_usable()
+        if self.search_stale:
+            self._reset_search()
 
     def _reset_search(self) -> None:
         """Reset FTS5 after SQLite has rolled a transaction back by itself.
@@ -150,11 +155,51 @@ class Database(apsw.Connection):
 
     def checkpoint(self) -> None:
         """Move the WAL file's pages into the database, as far as no reader still needs them."""
-        pages, moved = self.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        self.log_pages = 0 if moved == pages else pages
-        self.checkpoint_pages = CHECKPOINT_PAGES + self.log_pages
-        if self.log_pages >= MANY_PAGES:
-            log.warning("a long-running reader keeps %d pages in the WAL file", self.log_pages)
+        if self.stamp is not None and not self.stamp.pending:
+            self._write_stamp(self.stamp)
+        obstacle = "another process reads the database in a transaction that does not end"
+        try:
+            pages, moved = self.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            self.log_pages = 0 if moved == pages else pages
+        except apsw.Error as error:
+            obstacle = f"it cannot be moved into the database ({error})"
+            raise
+        finally:
+            self._bound_log(obstacle)
+        if self.stamp is not None and moved == pages:
+            self.stamp.settle()
+
+    def limit_log(self, pages: int) -> None:
+        """Refuse messages while the WAL file has this number of pages or more."""
+        self.max_log_pages = pages
+        self.checkpoint_pages = min(CHECKPOINT_PAGES, pages)
+
+    def _bound_log(self, obstacle: str) -> None:
+        """Decide when the next checkpoint is due, and whether messages are accepted until then."""
+        if self.log_pages < self.max_log_pages:
+            next_step = self.log_pages + CHECKPOINT_PAGES
+            self.checkpoint_pages = min(next_step, self.max_log_pages)
+            self.refusal = None
+            if self.log_pages >= MANY_PAGES:
+                log.warning("a long-running reader keeps %d pages in the WAL file", self.log_pages)
+            return
+        self.checkpoint_pages = 0  # at each commit, to notice when the reader has ended
+        size = self.log_pages * PAGE_SIZE // 2**20
+        refusal = f"the write-ahead log has {size} MiB, because {obstacle}"
+        if self.refusal is None:
+            log.error("%s; no message is accepted until then", refusal)
+        self.refusal = f"{refusal}; nothing was stored, try again later"
+
+    def _write_stamp(self, stamp: Stamp) -> None:
+        try:
+            self.begin()
+            stamp.write(self)
+            self.commit()
+        except (apsw.Error, StoreBusy) as error:  # the last stamp stays valid
+            log.debug("the stamp was not renewed: %s", error)
+            self.roll_back()
+        else:
+            stamp.pending = True
 
     @property
     def checkpoint_due(self) -> bool:
@@ -233,7 +278,10 @@ def unreadable(path: Path, error: apsw.Error) -> StoreError:
 
 
 def translate(error: Exception, undone: str = "nothing was stored") -> Exception:
-    """Return an SQLite error as one of ours, and any other error as it is."""
+    """Return an SQLite error as one of ours, and any other error as it is.
+
+    Texts are stored with lone surrogates replaced, but an id with one would become another id.
+    """
     match error:
         case apsw.BusyError() | apsw.LockedError():
             return StoreBusy(f"another process holds the database; {undone}, try again")
@@ -243,6 +291,9 @@ def translate(error: Exception, undone: str = "nothing was stored") -> Exception
             return StoreFailed(f"the database is damaged: {error}")
         case apsw.Error():
             return StoreError(f"{undone}: {type(error).__name__}: {error}")
+        case UnicodeEncodeError():
+            shown = f"{error.object[:50]!r}"
+            return ValueError(f"ids, keys and names cannot have lone surrogates: {shown}; {undone}")
         case _:
             return error
 
@@ -276,7 +327,7 @@ def _use_wal(db: Database, path: Path) -> None:
 
 def _migrate(db: Database, path: Path, clock: Clock, version: int) -> None:
     if version:
-        backup(db, path.with_name(f"{path.name}.schema{version}.backup"), replace=True)
+        backups.backup(db, path.with_name(f"{path.name}.schema{version}.backup"), replace=True)
     # One transaction for all steps: if one of them fails, the old version can still open the file.
     db.execute("BEGIN IMMEDIATE")
     try:
@@ -292,65 +343,3 @@ def _migrate(db: Database, path: Path, clock: Clock, version: int) -> None:
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
-
-
-def backup(
-    db: apsw.Connection, target: Path, *, replace: bool = False, progress: Progress | None = None
-) -> Path:
-    """Copy the database as it is now, while others may write; return the path of the copy.
-
-    The copy appears under its name when it is complete. Raises `StoreRefused` if the target exists,
-    unless `replace` is true.
-    """
-    target = target.expanduser()
-    if target.exists() and not replace:
-        raise StoreRefused(f"{target} already exists; choose another file")
-    if not target.parent.is_dir():
-        raise StoreRefused(f"the folder {target.parent} does not exist; create it first")
-    partial = target.with_name(f"{target.name}.partial")
-    for leftover in (partial, partial.with_name(f"{partial.name}-journal")):
-        leftover.unlink(missing_ok=True)
-    file_lock.create(partial)
-    ours = os.stat(partial).st_ino
-    copy = apsw.Connection(str(partial), flags=apsw.SQLITE_OPEN_READWRITE)
-    try:
-        _copy(db, copy, progress or (lambda _done, _all: None))
-        # One file: a copy could be moved without its WAL file.
-        copy.execute("PRAGMA journal_mode = DELETE")
-    except BaseException:
-        copy.close()
-        partial.unlink(missing_ok=True)
-        raise
-    copy.close()
-    if os.stat(partial).st_ino != ours:
-        raise StoreBusy(f"another backup to {target} is running; try again")
-    os.replace(partial, target)
-    directory = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-    return target
-
-
-def _copy(db: apsw.Connection, copy: apsw.Connection, progress: Progress) -> None:
-    # One read transaction for all steps: otherwise each commit of another process would make the
-    # backup start again.
-    db.execute("BEGIN")
-    try:
-        db.execute("SELECT 1 FROM sqlite_schema").fetchall()
-        with copy.backup("main", db, "main") as job:
-            while not job.done:
-                job.step(BACKUP_STEP)
-                progress(job.page_count - job.remaining, job.page_count)
-    finally:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-
-
-def vacuum(db: apsw.Connection) -> None:
-    """Merge the search index and return free space to the file system."""
-    db.execute("INSERT INTO search (search) VALUES ('optimize')")
-    db.execute("VACUUM")
-    with contextlib.suppress(apsw.BusyError):  # because of a reader; the file is truncated later
-        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)

@@ -73,7 +73,7 @@ def _run(tx: Transaction, work: Work[R]) -> R | Error:
     except Exception as error:
         if isinstance(error, apsw.Error) or tx.db.total_changes() != before:
             raise
-        return Error(error)
+        return Error(translate(error))
 
 
 def _after_rollback(
@@ -115,6 +115,14 @@ def commit_one(db: Database, clock: Clock, check: Callable[[], None], work: Work
     return result.unwrap() if isinstance(result, Error) else result
 
 
+def run_outside(db: Database, function: Callable[[Database], R]) -> R:
+    """Run a function outside of any transaction; SQLite's errors are raised as ours."""
+    try:
+        return function(db)
+    except apsw.Error as error:
+        raise translate(error, "nothing was done") from error
+
+
 def read(db: Database, clock: Clock, work: Work[R]) -> R:
     """Run a request that only reads, in one read transaction."""
     try:
@@ -124,7 +132,7 @@ def read(db: Database, clock: Clock, work: Work[R]) -> R:
             return work(tx)
         finally:
             tx.close()
-    except apsw.Error as error:
+    except (apsw.Error, UnicodeEncodeError) as error:
         raise translate(error, "nothing was read") from error
     finally:
         db.roll_back()

@@ -19,7 +19,7 @@ from msgspec.structs import asdict
 from hermes import user_code
 from hermes.context import TurnContext, within
 from hermes.errors import Overloaded, StoreError
-from hermes.messages import Boundary, HookEvent, Hooks, Transcript
+from hermes.messages import Boundary, HookEvent, Hooks, JsonObject, Transcript
 
 log: Final = logging.getLogger(__name__)
 
@@ -148,7 +148,7 @@ class HookRunner:
             except _NoThread:
                 log.warning(
                     "%s of %s was not delivered: hooks that do not return occupy all %d threads",
-                    queue[0].event, queue[0].session_id, MAX_RUNNING,
+                    queue[0].event, queue[0].session_id, MAX_RUNNING, extra=_extra(queue[0]),
                 )  # fmt: skip
             else:
                 await self._close_boundary(queue[0], error)
@@ -162,14 +162,15 @@ class HookRunner:
             try:
                 await self._close(boundary.boundary_id, error)
             except _TEMPORARY as problem:
-                log.warning("boundary %d stays open for now: %s", boundary.boundary_id, problem)
+                about = (boundary.boundary_id, problem)
+                log.warning("boundary %d stays open for now: %s", *about, extra=_extra(boundary))
                 await trio.sleep(RETRY_SECONDS)
             else:
                 return
 
     async def _deliver(self, boundary: Boundary) -> str | None:
         """Call each hook; return the last failure, for the boundary's row."""
-        failure = None
+        failure, about = None, (boundary.event, boundary.session_id)
         for hook in self._hooks.get(boundary.event, ()):
             context = TurnContext(boundary.session_key, boundary.session_id)
             with user_code.contained(_NoThread) as caught, within(context):
@@ -177,12 +178,11 @@ class HookRunner:
             error = caught.error
             if isinstance(error, trio.TooSlowError):
                 failure = f"{_name(hook)} did not return within {self._timeout:g} s"
-                log.warning("%s of %s: %s", boundary.event, boundary.session_id, failure)
+                log.warning("%s of %s: %s", *about, failure, extra=_extra(boundary))
             elif error is not None:
                 failure = f"{_name(hook)} raised {user_code.loggable(user_code.leaf(error))}"
-                log.error(
-                    "%s of %s: a hook failed", boundary.event, boundary.session_id, exc_info=error
-                )
+                extra = _extra(boundary)
+                log.error("%s of %s: a hook failed", *about, exc_info=error, extra=extra)
         return failure
 
     async def _call(self, hook: Callable[..., Any], boundary: Boundary) -> None:
@@ -234,6 +234,11 @@ class HookRunner:
 
 class _NoThread(Exception):
     """All threads are occupied by hooks that do not return."""
+
+
+def _extra(boundary: Boundary) -> JsonObject:
+    """Return what log records about a boundary have besides their text."""
+    return {"metadata": boundary.metadata}
 
 
 async def _result_of(result: object) -> None:

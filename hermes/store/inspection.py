@@ -11,7 +11,8 @@ import apsw
 
 from hermes.errors import StoreRefused
 from hermes.messages import StoreStats
-from hermes.store import connection, file_lock, schema
+from hermes.store import connection, schema
+from hermes.store.files import file_lock
 from hermes.store.group_commit import read
 from hermes.store.maintenance import stats
 from hermes.store.transaction import Clock

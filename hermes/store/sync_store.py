@@ -13,10 +13,13 @@ from typing import Final, Self, TypeVar
 import apsw
 
 from hermes.errors import ActorStopped
-from hermes.store import connection, file_lock
+from hermes.store import connection
 from hermes.store.chunked import Chunked
 from hermes.store.conversations.search import unindexed
-from hermes.store.group_commit import commit_one, read
+from hermes.store.files import file_lock
+from hermes.store.files.guard import FileGuard
+from hermes.store.group_commit import commit_one, read, run_outside
+from hermes.store.maintenance import backups
 from hermes.store.transaction import Clock, Work
 from hermes.store.verbs import StoreVerbs
 
@@ -50,7 +53,7 @@ class SessionStore(StoreVerbs):
         had_lock = file_lock.has_lock(self.path)
         with file_lock.no_trace(self.path, had_lock=had_lock), file_lock.wait_opening(self.path):
             self._db = connection.open_database(self.path, self._clock, vfs)
-            self._guard = file_lock.FileGuard(self.path)
+            self._guard = FileGuard(self.path)
         self._open = True
 
     def __enter__(self) -> Self:
@@ -120,25 +123,22 @@ class SessionStore(StoreVerbs):
 
     def vacuum(self) -> None:
         """Return free space to the file system."""
-        self._run(connection.vacuum)
+        self._run(backups.vacuum)
 
     def backup(
-        self, target: str | os.PathLike[str], *, progress: connection.Progress | None = None
+        self, target: str | os.PathLike[str], *, progress: backups.Progress | None = None
     ) -> Path:
         """Copy the database while it is in use, and return the path of the copy.
 
         The copy appears when it is complete. `progress` is called with the number of pages that are
         copied and the number of all. Raises `StoreRefused` if the target exists.
         """
-        return self._run(lambda db: connection.backup(db, Path(target), progress=progress))
+        return self._run(lambda db: backups.backup(db, Path(target), progress=progress))
 
     def _run(self, function: Callable[[connection.Database], R]) -> R:
         with self._lock:
             self._require_open()
-            try:
-                return function(self._db)
-            except apsw.Error as error:
-                raise connection.translate(error, "nothing was done") from error
+            return run_outside(self._db, function)
 
     def _require_open(self) -> None:
         if not self._open:

@@ -29,6 +29,13 @@ class Clock(msgspec.Struct, frozen=True):
     hex8: Callable[[], str] = lambda: secrets.token_hex(4)
 
 
+class Connection(apsw.Connection):
+    """A connection of a store, as far as store functions know it."""
+
+    refusal: str | None = None
+    """Why no message can be accepted now, or None."""
+
+
 R_co = TypeVar("R_co", covariant=True)
 
 
@@ -40,7 +47,7 @@ class Transaction:
     who act on it after COMMIT.
     """
 
-    db: apsw.Connection
+    db: Connection
     now: float
     steady: float
     hex8: Callable[[], str]
@@ -56,7 +63,7 @@ class Transaction:
     """The inbound messages it stored, in order."""
 
     @classmethod
-    def begin(cls, db: apsw.Connection, clock: Clock) -> Transaction:
+    def begin(cls, db: Connection, clock: Clock) -> Transaction:
         """Wrap a connection on which a transaction has just begun."""
         return cls(db, clock.wall(), clock.steady(), clock.hex8, db.cursor())
 

@@ -8,12 +8,15 @@ it.)
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
+import attrs
 import outcome
 import trio
 from outcome import Error, Maybe, Value
@@ -26,7 +29,11 @@ R = TypeVar("R")
 
 
 Then: TypeAlias = Callable[[R], None]
-_Call: TypeAlias = tuple[trio.lowlevel.Task, Callable[[], Any], Then[Any] | None]
+
+EX_SOFTWARE = 70
+_RESCUE_ATTEMPTS = 100
+_RESCUE_DELAY = 0.05
+_LAST_WORDS = b"hermes: out of memory: the result of a database call cannot be passed on; exiting\n"
 
 
 class Worker(Protocol):
@@ -52,16 +59,26 @@ class OpenWorker(Protocol):
     async def __call__(self, path: Path, *, readonly: bool, vfs: str | None) -> Worker: ...
 
 
+@attrs.define
+class _Call:
+    """A function to run, and the task that waits for it; None once it is resumed."""
+
+    task: trio.lowlevel.Task | None
+    function: Callable[[], Any]
+    then: Then[Any] | None
+
+
 class StoreThread:
     """Runs functions one after the other; a task that waits for one cannot be cancelled."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._running: _Call | None = None
         self._token = trio.lowlevel.current_trio_token()
         self._ended = False
         watch_forks(self)
         # A daemon thread never keeps the process from exiting.
-        threading.Thread(target=self._work, name="hermes store", daemon=True).start()
+        threading.Thread(target=self._run, name="hermes store", daemon=True).start()
 
     # No Ctrl-C between queueing the call and parking: only a parked task may be woken.
     @trio.lowlevel.enable_ki_protection
@@ -69,18 +86,43 @@ class StoreThread:
         """Run the function in the thread; see `Worker.run` for `then`."""
         if self._ended:
             raise ActorStopped("the connection is closed")
-        self._calls.put((trio.lowlevel.current_task(), function, then))
+        self._calls.put(_Call(trio.lowlevel.current_task(), function, then))
         return cast(R, await trio.lowlevel.wait_task_rescheduled(_refuse_abort))
+
+    def _run(self) -> None:
+        """The thread: work until the end. If memory is exhausted, nobody is left waiting."""
+        failed = Error(MemoryError("no memory was left for the result of a database call"))
+        while True:
+            try:
+                self._work()
+            except trio.RunFinishedError:
+                return
+            except MemoryError:
+                self._rescue(failed)
+            else:
+                return
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            task, function, then = call
-            result = outcome.capture(function)
+            self._running = call
+            result = outcome.capture(call.function)
+            self._token.run_sync_soon(_resume, call, result)
+            self._running = None
+            del call, result  # they may hold a whole transcript
+
+    def _rescue(self, failed: Error) -> None:
+        """Let the running call fail. If even that is impossible, end the process."""
+        for _ in range(_RESCUE_ATTEMPTS):
             try:
-                self._token.run_sync_soon(_resume, task, result, then)
-            except trio.RunFinishedError:
+                if self._running is not None:
+                    self._token.run_sync_soon(_resume, self._running, failed)
+                self._running = None
+            except MemoryError:
+                time.sleep(_RESCUE_DELAY)
+            else:
                 return
-            del call, function, then, result  # they may hold a whole transcript
+        os.write(2, _LAST_WORDS)
+        os._exit(EX_SOFTWARE)
 
     def forked(self) -> None:
         """Refuse calls in a forked process, which does not have the thread."""
@@ -92,12 +134,14 @@ class StoreThread:
         self._calls.put(None)
 
 
-def _resume(task: trio.lowlevel.Task, result: Maybe[R], then: Then[R] | None) -> None:
+def _resume(call: _Call, result: Maybe[Any]) -> None:
     """Call `then` with the result, then resume the task; in Trio's thread, outside of any task."""
-    if then is not None and type(result) is Value:
-        after = outcome.capture(then, result.value)
+    task, call.task = call.task, None
+    if call.then is not None and type(result) is Value and task is not None:
+        after = outcome.capture(call.then, result.value)
         result = after if type(after) is Error else result
-    trio.lowlevel.reschedule(task, result)
+    if task is not None:  # else it was resumed: the thread ran out of memory right after that
+        trio.lowlevel.reschedule(task, result)
 
 
 @trio.lowlevel.enable_ki_protection

@@ -21,13 +21,26 @@ def visible_text(result: TurnResult, history_len: int, texts: Texts) -> str:
     """
     if result.text and result.text.strip():
         return scrub(result.text)
+    return _notice(result, history_len, texts)
+
+
+def _notice(result: TurnResult, history_len: int, texts: Texts) -> str:
+    has_error = bool(result.error and result.error.strip())
     if result.failed:
         return _failure(result.error, history_len, texts)
     if result.interrupted:
         return "" if result.api_calls > 0 else texts.not_started
-    if result.api_calls > 0 or result.data is not None:
-        return _without_text(result, texts)
-    return "" if result.partial else texts.not_processed
+    if result.partial:
+        return _stopped_early(result, texts) if has_error or _did_work(result) else ""
+    if has_error:
+        return _failure(result.error, history_len, texts)
+    if result.data is not None:
+        return ""
+    return texts.no_text if result.api_calls > 0 else texts.not_processed
+
+
+def _did_work(result: TurnResult) -> bool:
+    return result.api_calls > 0 or result.data is not None
 
 
 def _failure(error: str | None, history_len: int, texts: Texts) -> str:
@@ -36,9 +49,7 @@ def _failure(error: str | None, history_len: int, texts: Texts) -> str:
     return texts.failed.format(error=_cut(error, texts))
 
 
-def _without_text(result: TurnResult, texts: Texts) -> str:
-    if not result.partial:
-        return texts.no_text if result.data is None else ""
+def _stopped_early(result: TurnResult, texts: Texts) -> str:
     if _UNFINISHED in (result.error or ""):
         return ""
     return texts.stopped_early.format(error=_cut(result.error, texts))

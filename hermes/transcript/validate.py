@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 from msgspec.structs import replace
 
-from hermes.messages import Extra, Message, TurnResult, Usage
+from hermes.messages import Extra, JsonObject, Message, TurnResult, Usage
 from hermes.sanitize import encodable
 
 MAX_DEPTH = 100
 """The deepest nesting of JSON that is stored; more might exhaust the stack of a reader."""
 MAX_SESSION_ID = 200
+MAX_METADATA = 4096
+"""The size of the metadata of a message or a conversation, in bytes of JSON."""
 _MAX_INT = 2**63 - 1
 _EXTRA_FIELDS = Extra.__struct_fields__
 _extra_values = operator.attrgetter(*_EXTRA_FIELDS)
@@ -122,13 +125,36 @@ def _check_extra(row: Message) -> None:
 
 def _check_data(data: object) -> None:
     check_depth(data)
-    try:
-        scrubbed = encodable(data)
-        if msgspec.json.decode(msgspec.json.encode(scrubbed)) == scrubbed:
-            return
-    except (TypeError, ValueError):
-        pass
-    raise TypeError("TurnResult.data must be a JSON value: dicts, lists, strings, numbers, None")
+    if _as_json(data) is None:
+        raise TypeError(
+            "TurnResult.data must be a JSON value: dicts, lists, strings, numbers, None"
+        )
+
+
+def stored_metadata(metadata: object) -> JsonObject:
+    """Return metadata as it is stored: with lone surrogates replaced.
+
+    Raises `ValueError` if it is not a dict of JSON values, or is too large.
+    """
+    with suppress(ValueError):
+        check_depth(metadata)
+        encoded = _as_json(metadata) if isinstance(metadata, dict) else None
+        if encoded is not None and len(encoded) <= MAX_METADATA:
+            stored: JsonObject = msgspec.json.decode(encoded)
+            return stored
+    raise ValueError(
+        f"metadata must be a dict of JSON values, of at most {MAX_METADATA} bytes as JSON"
+    )
+
+
+def _as_json(value: object) -> bytes | None:
+    """Return a value as JSON; None if it would not be the same when it is read again."""
+    with suppress(TypeError, ValueError):
+        scrubbed = encodable(value)
+        encoded = msgspec.json.encode(scrubbed)
+        if msgspec.json.decode(encoded) == scrubbed:
+            return encoded
+    return None
 
 
 def _check_session_id(session_id: str) -> None:

@@ -1,7 +1,9 @@
 """The program of test_host_storms: clients that storm one host, which is killed over and over.
 
 A plan, made from the seed, has one step per message: who says what, how the client waits (`ask`,
-`stream`, `submit`, `withdraw`), when it gives up, how the agent misbehaves, and which verb follows.
+`stream`, `submit`, `withdraw`), when it gives up, how the agent misbehaves, whether it asks another
+conversation, which may ask a third one, and which verb follows.
+
 Each life is a real process with real files. It works on the steps that are not finished and reports
 each acceptance and answer through a pipe, until it is killed. The last life finishes the plan.
 """
@@ -34,19 +36,22 @@ from hermes import (
     AlreadyAnswered,
     CompressionConfig,
     Config,
+    Draining,
     EventConflict,
     Inbound,
     ReplyTimeout,
     Source,
     Summary,
     TextDelta,
+    TurnClosed,
     TurnResult,
     UnknownSession,
+    WaitCircle,
     open_runtime,
 )
 from hermes.agents import blocking_agent
 from hermes.embed import open_runtime_asyncio, start_runtime
-from tests.campaigns.storm_checks import violations
+from tests.campaigns.storm_checks import ASKS, partner, violations
 
 HOSTS = ("trio", "asyncio", "blocking")
 CLIENTS = 12
@@ -58,11 +63,15 @@ CONFIG = Config(
     drain_timeout=600,
     max_attempts=10_000,
     max_agents=8,
+    agents_may_ask=True,
     grace_period=GRACE,
     transcript_bytes=20_000,
     compression=CompressionConfig(window=400, max_output=0, share=0.5, tail_share=0.2),
 )
 FAULTS = ("raise", "group", "exit", "leak", "slow", "stubborn")
+ASK_TIMEOUT = 0.2
+ASK_ERRORS = (AlreadyAnswered, Draining, ReplyTimeout, TurnClosed)
+"""What an agent that asks another conversation must expect, besides a circle."""
 VERBS = {
     "new": lambda chat, _: chat.new(),
     "title": lambda chat, name: chat.set_title(name),
@@ -115,10 +124,11 @@ def make_plan(seed, asks, keys):
 def _make_step(dice, number, keys):
     key = f"k{dice.randrange(keys)}"
     fault = "" if number % 3 else FAULTS[number // 3 % len(FAULTS)]
+    ask = dice.choice(ASKS) if dice.random() < 0.2 else ""
     return Step(
         number=number,
         key=key,
-        text=f"{number:05} {'word ' * dice.randint(1, 20)}{fault}",
+        text=f"{number:05} {'word ' * dice.randint(1, 20)}{fault} {ask}",
         form=dice.choice(("ask", "ask", "ask", "stream", "submit", "withdraw")),
         give_up=dice.random() * 0.03 if dice.random() < 0.3 else None,
         timeout=dice.random() * 0.03 if dice.random() < 0.2 else None,
@@ -158,6 +168,41 @@ def fault_of(turn):
     return next((word for word in turn.text.split() if word in FAULTS), None)
 
 
+def question_of(turn):
+    """Return what the agent asks: a key and the arguments of `ask`; None if it asks nothing.
+
+    It is always the same for a turn and a number of further questions, also after a crash.
+    """
+    hops = max((int(word[3:]) for word in turn.text.split() if word in ASKS), default=0)
+    if not hops:
+        return None
+    name = f"t{turn.turn_id}.{hops}"
+    text = f"{name} {'' if hops == 1 else f'ask{hops - 1}'}"
+    key = partner(turn.turn_id, hops)
+    return (key, text), {"event_id": name, "timeout": ASK_TIMEOUT}
+
+
+def say_asked(question, reply):
+    """Report the reply to the question of an agent."""
+    say("asked", question[1]["event_id"], f"{reply.turn_id} {reply.status} {reply.text}")
+
+
+@contextlib.contextmanager
+def asking():
+    """Report circles of agents that ask each other, and errors that they must not get."""
+    with reported(*ASK_ERRORS):
+        try:
+            yield
+        except WaitCircle as error:
+            say("circle", str(error))
+
+
+def check_status(turn, status):
+    """Report a status that is not that of a running turn."""
+    if status.session_key != turn.session_key or not status.busy:
+        say("violation", f"the turn of {turn.session_key} sees the status {status}")
+
+
 def raise_fault(fault):
     """Fail as a message asks for, if that needs no event loop."""
     if fault == "raise":
@@ -185,6 +230,12 @@ class StormAgent:
             self.busy = False
 
     async def _answer(self, turn):
+        with reported(TurnClosed):
+            check_status(turn, await turn.runtime.conversation.status())
+        if (question := question_of(turn)) is not None:
+            with asking():
+                args, named = question
+                say_asked(question, await turn.runtime.ask(*args, **named))
         said = ""
         for number in range(3):
             said = say_piece(turn, said, number)
@@ -211,6 +262,14 @@ async def ignore_cancellation():
 
 def answer_in_thread(turn):
     """Answer as `StormAgent` does, in a thread."""
+    with reported(TurnClosed):
+        status = turn.runtime.conversation.status()
+        if not turn.cancelled:
+            check_status(turn, status)
+    if (question := question_of(turn)) is not None:
+        with asking():
+            args, named = question
+            say_asked(question, turn.runtime.ask(*args, **named))
     said = ""
     for number in range(3):
         said = say_piece(turn, said, number)
@@ -527,8 +586,11 @@ class Storm:
     accepted: set = attrs.Factory(set)
     answers: dict = attrs.Factory(functools.partial(defaultdict, set))
     """The replies to each message, as the clients were told."""
+    asked: dict = attrs.Factory(functools.partial(defaultdict, set))
+    """The replies to each question of an agent."""
     problems: list = attrs.Factory(list)
     """Errors that a client must not get, and other misbehaviour of the host."""
+    circles: int = 0
     reports: int = 0
 
     def carry_out(self, kills):
@@ -540,7 +602,8 @@ class Storm:
 
     def contradictions(self):
         """Return what the clients saw and must not see."""
-        several = [replies for replies in self.answers.values() if len(replies) > 1]
+        answers = [*self.answers.values(), *self.asked.values()]
+        several = [replies for replies in answers if len(replies) > 1]
         return [*self.problems, *(f"one message has several answers: {each}" for each in several)]
 
     @property
@@ -585,6 +648,10 @@ class Storm:
                 case ["answered", number, reply]:
                     self.accepted.add(number)
                     self.answers[number].add(reply)
+                case ["asked", name, reply]:
+                    self.asked[name].add(reply)
+                case ["circle", _]:
+                    self.circles += 1
                 case ["violation", text]:
                     self.problems.append(text)
 
@@ -616,6 +683,8 @@ def main(host, path, asks, keys, kills, seed):
     report = {
         "accepted": len(storm.accepted),
         "answered": len(storm.answers),
+        "asked": len(storm.asked),
+        "circles": storm.circles,
         "withdrawn": sorted(storm.withdrawn),
         "violations": [*storm.contradictions(), *found][:20],
     }

@@ -25,6 +25,9 @@ DAMAGE = {
     "is unknown": "UPDATE inbox SET event_id = 'other' WHERE id = 1",
     "without an answer": "UPDATE inbox SET state = 'open', closed_at = NULL WHERE id = 1",
     "in no transcript": "UPDATE messages SET content = ''; UPDATE arrivals SET content = ''",
+    "the question": "UPDATE messages SET content = '' WHERE content GLOB 't[0-9]*'; "
+    "UPDATE arrivals SET content = '' WHERE content GLOB 't[0-9]*'",
+    "('t999.1', ": "UPDATE inbox SET event_id = 't999.1' WHERE id = 1",
     "stored more than once": "UPDATE messages SET content = '00001 ' WHERE role = 'user'; "
     "UPDATE arrivals SET content = '00001 ' WHERE role = 'user'",
     "in a transcript of": "UPDATE sessions SET session_key = 'k3' WHERE session_key <> 'k3'",
@@ -60,6 +63,7 @@ def test_a_storm_loses_nothing_and_repeats_nothing(host, tmp_path, prove):
         assert seen["violations"] == [], f"seed {seed}"
         assert seen["accepted"] == asks
         assert seen["answered"] > asks / 4
+        assert seen["asked"] + seen["circles"] > asks / 50
 
 
 @pytest.fixture(scope="module")

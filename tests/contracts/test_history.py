@@ -196,10 +196,8 @@ def test_what_waits_is_part_of_the_history_exactly_until_its_turn_is_stored(stor
     world.pass_time(1)
     second = store.accept(Inbound("k", "e2", "", parts=parts, platform_message_id="p2"))
     rows = store.get_history("k", include_waiting=True)
-    assert [(row.id, row.inbox_id) for row in rows] == [
-        (0, first.receipt.inbox_id),
-        (0, second.receipt.inbox_id),
-    ]
+    ids = [each.receipt.inbox_id for each in (first, second)]
+    assert [(row.id, row.inbox_id) for row in rows] == [(-each, each) for each in ids]
     assert [(row.role, row.content) for row in rows] == [("user", "first"), ("user", None)]
     assert rows[0].timestamp == first.receipt.accepted_at
     assert (rows[1].parts, rows[1].platform_message_id) == (parts, "p2")
@@ -211,16 +209,70 @@ def test_what_waits_is_part_of_the_history_exactly_until_its_turn_is_stored(stor
     assert texts(store.get_history("k")) == ["first", "hello"]
 
 
-def test_what_waits_follows_the_last_page_only(store):
+def test_what_waits_follows_what_is_stored_and_is_counted(store):
     accepted = store.accept(Inbound("k", "e1", "1"))
     commit(store, accepted, Message("user", "1"), Message("assistant", "2"))
+    for number in (3, 4, 5):
+        store.accept(Inbound("k", f"e{number}", f"{number}"))
+
+    def page(**where):
+        return store.get_history("k", include_waiting=True, **where)
+
+    whole = page()
+    assert texts(whole) == ["1", "2", "3", "4", "5"]
+    for limit in range(1, 7):
+        assert page(limit=limit) == whole[-limit:]
+        for index, row in enumerate(whole):
+            assert page(limit=limit, before=row.id) == whole[max(0, index - limit) : index]
+            assert page(limit=limit, after=row.id) == whole[index + 1 : index + 1 + limit]
+    assert page(after=0) == whole
+    assert page(before=0) == []
+    for row in whole[2:]:
+        assert texts(store.get_history("k", before=row.id)) == ["1", "2"]
+        assert store.get_history("k", after=row.id) == []
+    for wrong in ({"limit": 0}, {"before": 1, "after": 1}):
+        with pytest.raises(ValueError, match=r"at least 1|only one of"):
+            store.get_history("nobody", **wrong)
+
+
+def test_a_page_after_a_message_that_was_answered_is_refused_and_one_before_it_is_not(store):
+    first = store.accept(Inbound("k", "e1", "1"))
     store.accept(Inbound("k", "e2", "3"))
-    rows = store.get_history("k", limit=1, include_waiting=True)
-    assert texts(rows) == ["2", "3"]
-    assert texts(store.get_history("k", before=rows[0].id, include_waiting=True)) == ["1"]
-    first = store.get_history("k")[0].id
-    assert texts(store.get_history("k", after=first, limit=1, include_waiting=True)) == ["2"]
-    assert texts(store.get_history("k", after=first, include_waiting=True)) == ["2", "3"]
+    [waiting, _] = store.get_history("k", include_waiting=True)
+    commit(store, first, Message("user", "1"), Message("assistant", "2"))
+    # The answer comes after the message: to leave it out would be a gap.
+    with pytest.raises(ValueError, match=r"message 1 does not wait any more: pass after="):
+        store.get_history("k", after=waiting.id, include_waiting=True)
+    rows = store.get_history("k", before=waiting.id, include_waiting=True)
+    assert texts(rows) == ["1", "2"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    stored=st.integers(0, 5),
+    waiting=st.lists(st.sampled_from(["text", "command", "other"]), max_size=8),
+    limit=st.integers(1, 6),
+    forward=st.booleans(),
+)
+def test_pages_with_what_waits_join_to_the_whole_history(stored, waiting, limit, forward):
+    with quick_folder() as folder, SessionStore(folder / "state.db") as store:
+        fill(store, "a", *map(str, range(stored)))
+        store.switch("k", "a", any_key=True)
+        for number, kind in enumerate(waiting):
+            key, command = "other" if kind == "other" else "k", kind == "command"
+            store.accept(Inbound(key, f"e{number}", f"w{number}", command=command))
+        whole = store.get_history("k", include_waiting=True)
+        kept = [f"w{number}" for number, kind in enumerate(waiting) if kind == "text"]
+        assert texts(whole) == [*map(str, range(stored)), *kept]
+        rows, page = [], None
+        while page is None or page:
+            here = {} if not rows else {"before": rows[0].id}
+            if forward:
+                here = {"after": rows[-1].id if rows else 0}
+            page = store.get_history("k", include_waiting=True, limit=limit, **here)
+            assert len(page) <= limit
+            rows = rows + page if forward else page + rows
+        assert rows == whole
 
 
 def test_commands_and_other_keys_are_not_part_of_the_history(store):

@@ -16,7 +16,7 @@ from hermes.messages import (
     TurnCommit,
     Usage,
 )
-from hermes.store import Rotation
+from hermes.store import Rotation, SessionStore
 from hermes.store.maintenance import cleanup
 
 DAY = 86_400.0
@@ -392,6 +392,54 @@ def test_a_pruned_parent_leaves_its_children(store, world):
     assert rows_and_kinds(store) == {"child": "branch"}
 
 
+def lineage(store, world, *ages):
+    """A conversation that was compressed: each session ended so many days ago, or is open (None).
+
+    Returns the session ids.
+    """
+    now, ids = world.now, ["root"]
+    world.now = now - 400 * DAY
+    store.create_session("root", "tui")
+    for number, age in enumerate(ages):
+        head = store.append_message(ids[-1], "user", f"text {number}")
+        if age is not None:
+            world.now = now - age * DAY
+        if number < len(ages) - 1:
+            rotation = Rotation(
+                session_id=ids[-1], messages=[], rotation_id=f"r{number}", rewrites=0,
+                upto=head.message_id,
+            )  # fmt: skip
+            ids.append(store.rotate(rotation).session_id)
+        elif age is not None:
+            store.end_session(ids[-1], "done")
+    world.now = now
+    return ids
+
+
+@pytest.mark.parametrize("ages", [(300, None), (300, 200, 10), (300, 200, None)])
+def test_the_compressed_past_of_a_conversation_that_is_needed_is_kept(store, world, ages):
+    ids = lineage(store, world, *ages)
+    ended(store, world, "other", 100)
+    assert store.prune_sessions(dry_run=True).session_ids == ("other",)
+    assert store.prune_sessions().session_ids == ("other",)
+    assert store.get_compression_lineage(ids[-1]) == ids
+    assert [len(store.get_messages(each)) for each in ids] == [1] * len(ids)
+
+
+def test_the_compressed_past_of_a_routed_session_is_kept(store, world):
+    ids = lineage(store, world, 300, 200)
+    store.switch("key", ids[-1], any_key=True)
+    store.end_session(ids[-1], "done")
+    world.pass_time(100 * DAY)
+    assert store.prune_sessions().session_ids == ()
+
+
+def test_an_old_lineage_is_pruned_as_a_whole(store, world):
+    ids = lineage(store, world, 300, 200, 100)
+    assert store.prune_sessions() == Pruned(tuple(ids), 3, dry_run=False)
+    assert rows_and_kinds(store) == {}
+
+
 def test_pruned_text_is_not_found_by_search(store, world):
     ended(store, world, "a", 100, texts=("plum", "plum 梅"))
     assert len(store.search_messages("plum")) == 2
@@ -510,6 +558,29 @@ def test_a_vacuum_frees_space_and_changes_nothing_else(store, path):
 def test_the_check_finds_no_problems_in_a_healthy_file(talk):
     talk.index_pending()
     assert talk.integrity_check() == []
+
+
+def test_the_check_finds_no_problems_while_another_connection_writes(store, path):
+    with SessionStore(path) as other:
+        for number in range(100):  # from time to time FTS5 merges what it has
+            other.ensure_session("a")
+            other.append_message("a", "user", f"word{number}")
+            other.index_pending()
+            assert store.integrity_check() == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM search_data WHERE id > 10",
+        "UPDATE search_data SET block = x'00' WHERE id <> 10",
+    ],
+)
+def test_the_check_reports_a_damaged_index(talk, sql, damage):
+    talk.index_pending()
+    assert talk.integrity_check() == []
+    sql(damage)
+    assert any("fts5" in problem or "search" in problem for problem in talk.integrity_check())
 
 
 def test_the_check_reports_a_wrong_counter(talk, sql):

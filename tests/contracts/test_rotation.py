@@ -65,11 +65,12 @@ def test_a_new_prompt_may_come_with_the_rotation(store, talk):
 
 def test_the_loser_of_a_race_is_given_the_winner_and_changes_nothing(store, talk, sql):
     store.rotate(talk)
-    assert store.rotate(other(talk)) == Skipped("already compressed", winner="c1")
+    lost = Skipped("already compressed", winner="c1", compressed=True)
+    assert store.rotate(other(talk)) == lost
     store.rotate(
         replace(talk, session_id="c1", rotation_id="r3", child_session_id="c3", rewrites=0, upto=0)
     )
-    assert store.rotate(other(talk)) == Skipped("already compressed", winner="c3")
+    assert store.rotate(other(talk)) == replace(lost, winner="c3")
     assert children(store, sql) == [["c1"], ["c3"]]
 
 

@@ -12,6 +12,7 @@ from hermes.adapters.telegram import Telegram
 from hermes.errors import NotAdmitted, Overloaded, StoreBusy, StoreFull
 from hermes.messages import TurnResult
 from hermes.redaction.keys import Secret
+from hermes.store import SessionStore
 from hermes.testing.telegram import TOKEN, WEEK, Fault, open_telegram
 from tests.support.telegram_bot import (
     NO_BURSTS,
@@ -220,6 +221,12 @@ async def test_an_edit_is_submitted_only_if_the_policy_says_so(server, path, edi
             await wait_texts(server, 7, 2)
         await wait_confirmed(server)
     assert texts(server, 7)[1:] == (["You said: (edited) hello"] if edits else [])
+    with SessionStore(path) as store:
+        session_id = store.get_route("agent:main:telegram:dm:7").session_id
+        said = [row for row in store.get_messages(session_id) if row.role == "user"]
+    ids = [(row.platform_message_id, row.edits) for row in said]
+    assert ids == [(str(number), None), (str(number), str(number))][: 1 + edits]
+    assert {row.chat for row in said} == {f"{server.me['id']}/7"}
 
 
 # Groups

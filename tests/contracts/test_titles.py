@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -187,12 +189,15 @@ def shared(keyed):
     return keyed
 
 
-def test_a_title_for_a_shared_session_is_refused_if_the_acting_key_has_it(shared):
-    with pytest.raises(ValueError, match="Title 'Chat' is already in use by session a"):
-        shared.set_title("k1", "Chat")
+@pytest.mark.parametrize("key", ["k1", "k2"])
+def test_a_title_for_a_shared_session_is_refused_if_any_of_its_keys_has_it(shared, key):
+    shared.switch(key, "b")
+    in_use = "Title 'Chat' is already in use by session a"
+    with pytest.raises(ValueError, match=in_use):
+        shared.set_title(key, "Chat")
+    with pytest.raises(ValueError, match=in_use):
+        shared.set_session_title("b", "Chat")
     assert shared.get_session("b").title is None
-    shared.switch("k2", "b")
-    assert shared.set_title("k2", "Chat") == ("b", Title("Chat"))
 
 
 def test_a_title_is_refused_if_a_shared_session_has_it(shared):
@@ -222,6 +227,102 @@ def test_titles_that_hermes_makes_skip_those_of_shared_sessions(shared):
     shared.create_session("c", "tui", session_key="k1")
     assert shared.set_auto_title_if_empty("c", "Plans")
     assert shared.get_session("c").title == "Plans #2"
+
+
+def test_titles_that_hermes_makes_for_a_shared_session_skip_those_of_all_its_keys(shared):
+    assert shared.set_auto_title_if_empty("b", "Chat")
+    assert shared.get_session("b").title == "Chat #2"
+    shared.create_session("c", "tui", session_key="k1")
+    shared.set_session_title("c", "Chat #3")
+    rotate(shared, "b", "child")
+    assert shared.get_session("child").title == "Chat #4"
+
+
+def test_a_pending_title_for_a_shared_session_skips_those_of_all_its_keys(shared):
+    shared.transact(
+        lambda tx: tx.run("UPDATE routes SET pending_title = 'Chat' WHERE session_key = 'k1'")
+    )
+    assert shared.apply_pending_title("k1") == "Chat #2"
+
+
+@pytest.mark.parametrize("target", ["b", "child"])
+def test_sharing_a_session_numbers_the_titles_that_the_key_has(keyed, target):
+    keyed.set_session_title("b", "Chat")
+    rotate(keyed, "b", "child")
+    keyed.create_session("c", "tui", session_key="k1")
+    keyed.set_session_title("a", "Chat")
+    keyed.set_session_title("c", "Chat #2")
+    keyed.switch("k1", target, any_key=True)
+    titles = [keyed.get_session(i).title for i in ("a", "c", "b", "child")]
+    assert titles == ["Chat", "Chat #2", "Chat #3", "Chat #4"]
+    assert keyed.resolve_session_by_title("Chat", session_key="k1") == "a"
+    assert keyed.resolve_session_by_title("Chat", session_key="k2") == "child"
+
+
+def test_sharing_a_session_keeps_a_title_that_nobody_else_has(keyed):
+    keyed.set_session_title("a", "Other")
+    keyed.set_session_title("b", "Chat")
+    rotate(keyed, "b", "child")
+    for _ in range(2):
+        keyed.switch("k1", "b", any_key=True)
+    keyed.switch("k2", "b", any_key=True)
+    assert [keyed.get_session(i).title for i in ("b", "child")] == ["Chat", "Chat #2"]
+
+
+def test_a_number_for_a_shared_title_is_unused_by_all_its_keys(keyed):
+    """k3 shares the session already, and has the next number."""
+    keyed.set_session_title("b", "Chat")
+    keyed.switch("k3", "b", any_key=True)
+    keyed.create_session("c", "tui", session_key="k3")
+    keyed.set_session_title("c", "Chat #2")
+    keyed.set_session_title("a", "Chat")
+    keyed.switch("k1", "b", any_key=True)
+    assert keyed.get_session("b").title == "Chat #3"
+
+
+def test_a_shared_session_without_a_key_that_gets_one_keeps_its_title(keyed):
+    keyed.create_session("c", "tui")
+    keyed.set_session_title("c", "Plans")
+    keyed.switch("k1", "c", any_key=True)
+    keyed.create_session("c", session_key="k1")
+    assert (keyed.get_session("c").session_key, keyed.get_session("c").title) == ("k1", "Plans")
+
+
+def force_title(store, session_id, title):
+    """Set a title that the store would refuse, as an earlier version did."""
+    sql = "UPDATE sessions SET title = ? WHERE id = ?"
+    store.transact(lambda tx: tx.run(sql, title, session_id))
+
+
+@pytest.mark.parametrize("title", ["Chat", "Chat #2"])
+def test_a_title_that_a_key_sees_twice_is_ambiguous(shared, title):
+    for session_id in ("a", "b"):
+        force_title(shared, session_id, title)
+    with pytest.raises(
+        AmbiguousTitle, match=r"'Chat': a \(key k1\), b \(key k2\); use an id$"
+    ) as e:
+        shared.switch("k1", "Chat")
+    assert e.value.session_ids == ("a", "b")
+    assert pickle.loads(pickle.dumps(e.value)).session_ids == ("a", "b")
+    with pytest.raises(AmbiguousTitle):
+        shared.switch("k1", "Chat", any_key=True)
+    assert shared.resolve_session_by_title("Chat", session_key="k2") == "b"
+    assert shared.get_route("k1").session_id == "b"
+
+
+def test_the_highest_number_counts_among_own_and_shared_sessions(shared):
+    shared.set_session_title("a", "Talk #2")
+    shared.set_session_title("b", "Talk #3")
+    assert shared.resolve_session_by_title("Talk", session_key="k1") == "b"
+
+
+def test_a_title_is_not_ambiguous_within_one_lineage(shared):
+    rotate(shared, "b", "child")
+    force_title(shared, "b", "Talk")
+    force_title(shared, "child", "Talk #2")
+    shared.transact(lambda tx: tx.run("UPDATE sessions SET session_key = 'k9' WHERE id = 'child'"))
+    force_title(shared, "child", "Talk")
+    assert shared.resolve_session_by_title("Talk", session_key="k1") == "child"
 
 
 def test_a_title_is_resolved_for_one_key_and_ambiguous_without_it(keyed):

@@ -314,6 +314,56 @@ def test_accept_follows_a_compression_and_starts_a_new_session_after_an_end(stor
     assert third.head == Head(third.receipt.session_id)
 
 
+def compress(store, session_id, child):
+    upto = store.load(session_id).messages[-1].id
+    summary = [Message("user", "s")]
+    store.rotate(
+        Rotation(
+            session_id=session_id,
+            messages=summary,
+            rotation_id=child,
+            rewrites=0,
+            upto=upto,
+            child_session_id=child,
+        )
+    )
+
+
+@pytest.mark.parametrize("theirs", [False, True])
+def test_a_turn_is_stored_in_a_continuation_to_which_a_message_moved_the_route(store, theirs):
+    store.commit_turn(turn(store.accept(inbound())))
+    accepted = store.accept(inbound("e2"))
+    if theirs:
+        store.append_message(accepted.receipt.session_id, "user", "theirs")
+    compress(store, accepted.receipt.session_id, "child")
+    later = store.accept(inbound("e3"))
+    done = store.commit_turn(turn(accepted))
+    assert done == Committed(Head("child", 3, 2, 0), 2, foreign=theirs, moved=True, rows=done.rows)
+    assert texts(store, "child") == ["s", "hi", "yo"]
+    assert open_ids(store) == [later.receipt.inbox_id]
+
+
+@pytest.mark.parametrize("change", [{"rotated_to": "own-child"}, {"rewind_to": 1}], ids=str)
+def test_a_turn_that_changes_its_session_is_not_stored_in_a_continuation(store, change):
+    store.commit_turn(turn(store.accept(inbound())))
+    accepted = store.accept(inbound("e2"))
+    compress(store, accepted.receipt.session_id, "child")
+    store.accept(inbound("e3"))
+    assert isinstance(store.commit_turn(turn(accepted, **change)), Discarded)
+    assert texts(store, "child") == ["s"]
+
+
+def test_a_turn_is_discarded_if_its_route_left_the_continuation_and_came_back(store):
+    store.commit_turn(turn(store.accept(inbound())))
+    accepted = store.accept(inbound("e2"))
+    compress(store, accepted.receipt.session_id, "child")
+    store.create_session("other", session_key="k")
+    for target in ("other", "child"):
+        store.switch("k", target)
+        assert isinstance(store.commit_turn(turn(accepted)), Discarded)
+    assert texts(store, "child") == ["s"]
+
+
 def test_a_rotation_by_the_agent_is_followed(store):
     first = store.accept(inbound())
     store.commit_turn(turn(first))

@@ -8,17 +8,17 @@ import pytest
 import trio
 
 from hermes.agents import Endpoint, chat_agents
-from hermes.agents.compressor import DAMAGED
 from hermes.agents.providers.anthropic_messages import _StreamedAnswer as AnthropicAnswer
 from hermes.agents.providers.base import Unavailable
 from hermes.agents.providers.openai_chat import _StreamedAnswer as OpenAIAnswer
-from hermes.agents.providers.stream_events import LOST, MAX_LOST, HalfJoiner
+from hermes.agents.providers.stream_events import MAX_LOST, HalfJoiner
 from hermes.agents.tools.toolbox import tool
 from hermes.errors import CompressorFailed
 from hermes.events import TextDelta
 from hermes.messages import Message, ToolCall
 from hermes.protocols import SummaryRequest
 from hermes.testing import Garbage, ModelAnswer, open_model
+from hermes.texts import ENGLISH
 from tests.support.runtime import SECONDS
 
 ENDPOINT = Endpoint(base_url="http://x", model="m", name="lamp")
@@ -120,18 +120,18 @@ def test_the_halves_of_a_character_in_arguments_are_joined(deltas):
 
 
 @pytest.mark.parametrize("events", [[r"a\ud83d", "b"], [r"a\udfe5b"], [r"ab\ud83d"]])
-def test_half_a_character_makes_the_answer_partial(dialect, deltas, events):
+def test_half_a_character_damages_the_answer(dialect, deltas, events):
     completion = completed(dialect, deltas, *map(dialect.text, events))
     assert completion.damaged
-    assert completion.message.content.replace("\ufffd", "") == "ab" + LOST
+    assert completion.message.content.replace("\ufffd", "") == "ab"
     assert shown(deltas) == completion.message.content
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-def test_an_event_that_cannot_be_decoded_makes_the_answer_partial(dialect, deltas, garbage):
+def test_an_event_that_cannot_be_decoded_damages_the_answer(dialect, deltas, garbage):
     completion = completed(dialect, deltas, dialect.text("a"), garbage, dialect.text("b"))
-    assert (completion.message.content, completion.damaged) == ("ab" + LOST, True)
-    assert shown(deltas) == "ab" + LOST
+    assert (completion.message.content, completion.damaged) == ("ab", True)
+    assert shown(deltas) == "ab"
 
 
 @pytest.mark.parametrize("empty", [b"", b" "])
@@ -179,8 +179,12 @@ async def test_a_turn_with_a_gap_is_partial_and_says_so(start, protocol):
                 chat_agents(endpoint, protocol=protocol, tools=[look]) as agents,
                 start(build_agent=agents.build, agent_spec=agents.agent_spec) as runtime,
             ):
-                reply = await runtime.ask("k", "hi")
-                assert (reply.text, reply.status) == ("one two three" + LOST, "partial")
+                async with runtime.stream("k", "hi") as stream:
+                    events = [event async for event in stream]
+                reply = events[-1].reply
+                assert shown(events) == reply.text
+                text = f"one two three\n\n{ENGLISH.part_missing}"
+                assert (reply.text, reply.status) == (text, "partial")
                 rows = await runtime.conversation("k").history()
                 assert rows[-1].content == reply.text
                 # The call of the damaged answer was not made; the answer was asked for again.
@@ -197,6 +201,6 @@ async def test_a_summary_with_a_gap_is_not_used():
         request = SummaryRequest(
             session_id="s", messages=said, previous=None, focus=None, max_tokens=100
         )
-        with pytest.raises(CompressorFailed, match=DAMAGED) as caught:
+        with pytest.raises(CompressorFailed, match=ENGLISH.summary_damaged) as caught:
             await agents.compressor().summarize(request)
     assert not caught.value.lasting

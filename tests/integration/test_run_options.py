@@ -16,7 +16,8 @@ import pytest
 import trio
 
 from hermes.settings import example_config
-from hermes.store import SessionStore, file_lock
+from hermes.store import SessionStore
+from hermes.store.files import runtime_lock
 from hermes.testing import open_model
 from hermes.testing.telegram import TOKEN, open_telegram
 from tests.support.jsonrpc_client import Client
@@ -535,7 +536,7 @@ def test_a_second_start_does_not_wait_for_mcp_servers(tmp_path):
         "base_url = 'http://127.0.0.1:1'\n[mcp.slow]\n"
         "command = ['sh', '-c', 'touch started; cat']\n"
     )
-    lock = file_lock.RuntimeLock(tmp_path / "chat.db")
+    lock = runtime_lock.RuntimeLock(tmp_path / "chat.db")
     try:
         done = run("--config", path, cwd=tmp_path)
     finally:

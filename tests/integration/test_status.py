@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from hermes.errors import StoreInUse
 from hermes.messages import Inbound
 from hermes.run import status
-from hermes.store import SessionStore, file_lock
+from hermes.store import SessionStore
+from hermes.store.files import runtime_lock
 
 BOT = """
 import sys, trio
@@ -108,7 +109,7 @@ def test_reading_the_status_never_prevents_a_start(path):
             "-c",
             "import sys; from hermes.run import status\n"
             "print('ready', flush=True)\n"
-            "while True: status.file_lock.owner(status.Path(sys.argv[1]))",
+            "while True: status.runtime_lock.owner(status.Path(sys.argv[1]))",
             str(path),
         ],
         stdout=subprocess.PIPE,
@@ -117,7 +118,7 @@ def test_reading_the_status_never_prevents_a_start(path):
     try:
         assert reader.stdout.readline() == "ready\n"
         for _ in range(300):
-            file_lock.RuntimeLock(path).close()
+            runtime_lock.RuntimeLock(path).close()
     finally:
         reader.kill()
         reader.wait(30)
@@ -125,14 +126,14 @@ def test_reading_the_status_never_prevents_a_start(path):
 
 
 def test_a_second_runtime_is_still_refused_and_its_owner_named(path):
-    lock = file_lock.RuntimeLock(path)
+    lock = runtime_lock.RuntimeLock(path)
     try:
-        assert file_lock.owner(path) == f"pid {os.getpid()}"
+        assert runtime_lock.owner(path) == f"pid {os.getpid()}"
         with pytest.raises(StoreInUse):
-            file_lock.RuntimeLock(path)
+            runtime_lock.RuntimeLock(path)
     finally:
         lock.close()
-    assert file_lock.owner(path) is None
+    assert runtime_lock.owner(path) is None
 
 
 def test_a_bot_that_hangs_is_reported(bot, path):
@@ -164,7 +165,7 @@ def test_an_unreadable_status_file_is_one_sentence(path, content, message):
         pass
     if content is not None:
         status.status_path(path).write_bytes(content)
-    lock = file_lock.RuntimeLock(path)  # a runtime without a status file
+    lock = runtime_lock.RuntimeLock(path)  # a runtime without a status file
     try:
         text, code = status.report(path)
     finally:

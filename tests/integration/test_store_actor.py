@@ -21,7 +21,7 @@ from hermes.errors import (
 )
 from hermes.messages import Inbound, Message, TurnCommit
 from hermes.store import SessionStore, Store, actor, open_store
-from hermes.store.file_lock import Opening
+from hermes.store.files.file_lock import Opening
 from hermes.testing import inline
 from tests.support.stores import open_kind
 

@@ -14,6 +14,7 @@ from hermes.actors.runtime import open_actors
 from hermes.embed.agent import default_spec
 from hermes.store import open_store
 from hermes.testing import CountingBuilder, MemoryAdapter, RecordingHook, inline
+from hermes.texts import ENGLISH
 from tests.support.chat import Chat, access_for
 from tests.support.compression import SMALL, RecordingAgent, ScriptedCompressor
 from tests.support.other_process import start_other_process
@@ -26,7 +27,15 @@ def start_proxy(path, world):
     """Open a runtime whose store has replaced verbs: `async with start_proxy(answer=function)`."""
 
     @asynccontextmanager
-    async def opened(build_agent=None, config=None, adapters=(), access=None, **verbs):
+    async def opened(
+        build_agent=None,
+        config=None,
+        adapters=(),
+        access=None,
+        compressor=None,
+        texts=ENGLISH,
+        **verbs,
+    ):
         async with (
             open_store(path, clock=world.clock, open_worker=inline()) as store,
             open_actors(
@@ -36,6 +45,8 @@ def start_proxy(path, world):
                 config=config or Config(),
                 adapters=adapters,
                 access=access,
+                compressor=compressor,
+                texts=texts,
                 wall=world.clock.wall,
             ) as runtime,
         ):

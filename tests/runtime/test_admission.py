@@ -100,7 +100,8 @@ async def test_without_access_control_everybody_is_answered(chat):
 async def test_ids_must_be_strings(chat):
     async with chat() as here:
         for wrong in ({"user_id": 1}, {"chat_id": ["1"]}, {"account": 7}, {"platform": None}):
-            with pytest.raises(ValueError, match="must be strings"):
+            name = next(iter(wrong))
+            with pytest.raises(TypeError, match=f"^source.{name} must be a string, not "):
                 await here.runtime.submit(Inbound("k", "e", "x", replace(ALICE, **wrong)))
 
 

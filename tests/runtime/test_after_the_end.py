@@ -12,7 +12,8 @@ import trio
 
 from hermes import Config, open_runtime
 from hermes.embed import open_runtime_asyncio, start_runtime
-from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed
+from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed, UnknownSession
+from hermes.events import TurnEnded
 from hermes.messages import Inbound, Receipt, Snapshot
 from tests.support.runtime import SECONDS
 
@@ -38,7 +39,7 @@ async def echo(turn):
     return f"echo: {turn.text}"
 
 
-def verbs_of(runtime):
+def verbs_of(runtime, without=()):
     """All verbs with arguments: a list of name and function."""
     parts = [runtime, runtime.conversation("k"), runtime.admin, runtime.adapter_state]
     calls = []
@@ -47,7 +48,7 @@ def verbs_of(runtime):
         kind = type(part).__name__
         calls += [(f"{kind}.{name}", with_arguments(getattr(part, name))) for name in names]
     assert len(calls) > 30
-    return calls
+    return [(name, call) for name, call in calls if name not in without]
 
 
 def with_arguments(verb):
@@ -87,9 +88,9 @@ def refused(outcomes, kind, words):
 # How to call all verbs, per host
 
 
-async def call_on_trio(runtime):
+async def call_on_trio(runtime, without=()):
     outcomes = {}
-    for name, call in verbs_of(runtime):
+    for name, call in verbs_of(runtime, without):
         try:
             with trio.fail_after(SECONDS):
                 outcomes[name] = await finished(call())
@@ -98,18 +99,18 @@ async def call_on_trio(runtime):
     return outcomes
 
 
-def call_blocking(runtime):
+def call_blocking(runtime, without=()):
     outcomes = {}
     with ThreadPoolExecutor(1) as threads:
-        for name, call in verbs_of(runtime):
+        for name, call in verbs_of(runtime, without):
             called = threads.submit(lambda call=call: entered(call()))
             outcomes[name] = called.exception(SECONDS) or called.result()
     return outcomes
 
 
-async def call_on_asyncio(runtime):
+async def call_on_asyncio(runtime, without=()):
     outcomes = {}
-    for name, call in verbs_of(runtime):
+    for name, call in verbs_of(runtime, without):
         try:
             outcomes[name] = await asyncio.wait_for(finished(call()), SECONDS)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - the test judges it
@@ -255,52 +256,278 @@ def test_on_asyncio_every_verb_says_that_the_store_has_failed(path):
     refused(outcomes[0], StoreFailed, "removed or replaced")
 
 
+# Subscriptions and streams when the store fails
+
+
+def opened_by(runtime):
+    """Everything that iterates over events."""
+    return {
+        "subscribe": runtime.subscribe(),
+        "follow": runtime.follow("k"),
+        "follow a conversation": runtime.conversation("k").follow(),
+        "stream": runtime.stream("k", "hold"),
+        "stream of a conversation": runtime.conversation("other").stream("hold"),
+    }
+
+
+async def read_to_the_end(events):
+    """Read events to the end; return the error that ended them."""
+    try:
+        async for _ in events:
+            pass
+    except HermesError as error:
+        return error
+    return None
+
+
+def read_in_a_thread(events):
+    try:
+        for _ in events:
+            pass
+    except HermesError as error:
+        return error
+    return None
+
+
+async def test_on_trio_events_end_with_the_failure_of_the_store(path):
+    outcomes = {}
+
+    async def read(name, events, task_status):
+        async with events:
+            task_status.started()
+            outcomes[name] = await read_to_the_end(events)
+
+    async def hold(turn):
+        await trio.sleep(SECONDS if turn.text == "hold" else 0)
+        return "held"
+
+    with trio.fail_after(SECONDS):
+        async with trio.open_nursery() as nursery:
+            with pytest.raises(StoreFailed):
+                async with open_runtime(path, agent=hold) as runtime:
+                    late = runtime.subscribe()
+                    for name, events in opened_by(runtime).items():
+                        await nursery.start(read, name, events)
+                    break_store(path)
+                    await runtime.ask("third", "hello")
+    outcomes["read afterwards"] = await read_to_the_end(late)
+    assert len(outcomes) == 6
+    refused(outcomes, StoreFailed, "removed or replaced")
+
+
+def test_in_a_script_events_end_with_the_failure_of_the_store(path):
+    async def hold(turn):
+        await trio.sleep(SECONDS if turn.text == "hold" else 0)
+        return "held"
+
+    with ThreadPoolExecutor(5) as threads:
+        with pytest.raises(StoreFailed), start_runtime(path, agent=hold) as runtime:
+            late = runtime.subscribe().__enter__()
+            opened = {name: each.__enter__() for name, each in opened_by(runtime).items()}
+            read = {name: threads.submit(read_in_a_thread, each) for name, each in opened.items()}
+            break_store(path)
+            runtime.ask("third", "hello")
+        outcomes = {name: each.result(SECONDS) for name, each in read.items()}
+    outcomes["read afterwards"] = read_in_a_thread(late)
+    refused(outcomes, StoreFailed, "removed or replaced")
+
+
+def test_on_asyncio_events_end_with_the_failure_of_the_store(path):
+    async def hold(turn):
+        await asyncio.sleep(SECONDS if turn.text == "hold" else 0)
+        return "held"
+
+    async def main():
+        read = {}
+        with pytest.raises(StoreFailed):
+            async with open_runtime_asyncio(path, agent=hold) as runtime:
+                late = await runtime.subscribe().__aenter__()
+                for name, each in opened_by(runtime).items():
+                    events = await each.__aenter__()
+                    read[name] = asyncio.create_task(read_to_the_end(events))
+                break_store(path)
+                await runtime.ask("third", "hello")
+        outcomes = {name: await asyncio.wait_for(each, SECONDS) for name, each in read.items()}
+        return {**outcomes, "read afterwards": await read_to_the_end(late)}
+
+    refused(asyncio.run(main()), StoreFailed, "removed or replaced")
+
+
+# Subscriptions at an orderly end
+
+
+async def test_on_trio_a_subscription_that_is_read_after_the_end_has_all_events(path):
+    async with open_runtime(path, agent=echo) as runtime:
+        events = runtime.subscribe()
+        await runtime.ask("k", "hello")
+    assert [type(each.event) async for each in events][-1] is TurnEnded
+
+
+def test_in_a_script_a_subscription_that_is_read_after_the_end_has_all_events(path):
+    with start_runtime(path, agent=echo) as runtime:
+        events = runtime.subscribe().__enter__()
+        runtime.ask("k", "hello")
+    assert [type(each.event) for each in events][-1] is TurnEnded
+
+
+def test_on_asyncio_a_subscription_that_is_read_after_the_end_has_all_events(path):
+    async def main():
+        async with open_runtime_asyncio(path, agent=echo) as runtime:
+            events = await runtime.subscribe().__aenter__()
+            await runtime.ask("k", "hello")
+        return [type(each.event) async for each in events]
+
+    assert asyncio.run(main())[-1] is TurnEnded
+
+
+# Functions for Trio that still run
+
+
+def test_on_asyncio_a_function_for_trio_is_told_why_the_runtime_ended(path):
+    async def forever(_):
+        await trio.sleep_forever()
+
+    async def main():
+        with pytest.raises(StoreFailed):
+            async with open_runtime_asyncio(path, agent=echo) as runtime:
+                await runtime.ask("k", "hello")
+                pending = asyncio.create_task(runtime.run_on_trio(forever))
+                await runtime.conversation("k").history()
+                break_store(path)
+                await runtime.ask("k", "hello")
+        with pytest.raises(StoreFailed, match="removed or replaced"):
+            await asyncio.wait_for(pending, SECONDS)
+
+    asyncio.run(main())
+
+
+def test_in_a_script_a_function_for_trio_is_told_why_the_runtime_ended(path):
+    pending = threading.Event()
+
+    async def forever(_):
+        pending.set()
+        await trio.sleep_forever()
+
+    with ThreadPoolExecutor(1) as threads:
+        with pytest.raises(StoreFailed), start_runtime(path, agent=echo) as runtime:
+            waiting = threads.submit(runtime.run_on_trio, forever)
+            assert pending.wait(SECONDS)
+            break_store(path)
+            runtime.ask("k", "hello")
+        with pytest.raises(StoreFailed, match="removed or replaced"):
+            waiting.result(SECONDS)
+
+
 # A drain inside the block
 
+STORE_ONLY = {
+    "drain", "follow", "subscribe", "is_answered", "reply_of", "run_on_trio", "wait", "wait_hooks",
+    "history", "title", "settings", "sessions", "search", "snapshot", "interrupt", "archive",
+    "unarchive", "find", "messages", "delete", "running_turns", "statistics", "passivate", "get",
+    "set",
+}  # fmt: skip
+"""Verbs that work until the block is left; `wait` does so for a message that was answered."""
 
-def answered_or_refused(outcomes):
-    """After a drain, verbs that read still work; those that need an actor are refused."""
-    wrong = {
-        name: outcome
-        for name, outcome in outcomes.items()
-        if isinstance(outcome, BaseException) and not isinstance(outcome, HermesError)
+
+def refused_by_a_drain(outcomes, kind, words, also_working=()):
+    """All verbs are refused with this error, except those that use the store only."""
+    named = {name: name.partition(".")[2] for name in outcomes}
+    working = {name for name in outcomes if named[name] in {*STORE_ONLY, *also_working}}
+    refused({name: outcomes[name] for name in outcomes.keys() - working}, kind, words)
+    failed = {
+        name: outcomes[name]
+        for name in working
+        if isinstance(outcomes[name], BaseException)
+        and not isinstance(outcomes[name], UnknownSession)
     }
-    assert wrong == {}
-    for name in ("ask", "stream", "submit"):
-        [outcome] = [outcomes[each] for each in outcomes if each.endswith(f"Runtime.{name}")]
-        assert isinstance(outcome, Draining)
+    assert failed == {}
+    assert len(outcomes) - len(working) > 15
 
 
-async def test_on_trio_a_drain_stops_the_runtime(path):
-    async with open_runtime(path, agent=echo) as runtime:
+def refused_while_draining(outcomes):
+    refused_by_a_drain(outcomes, Draining, "accepts no new work", {"status"})
+
+
+def refused_once_drained(outcomes):
+    refused_by_a_drain(outcomes, ActorStopped, "the runtime has ended")
+
+
+async def test_on_trio_verbs_are_refused_by_a_drain(path):
+    gate, began = trio.Event(), trio.Event()
+
+    async def agent(turn):
+        if turn.text == "hold":
+            began.set()
+            await gate.wait()
+        return "held"
+
+    async with trio.open_nursery() as nursery, open_runtime(path, agent=agent) as runtime:
         await runtime.ask("k", "hello")
-        await runtime.drain()
+        await runtime.submit(Inbound("held", "e", "hold"))
+        await began.wait()
+        nursery.start_soon(runtime.drain)
+        while not (await runtime.admin.statistics()).draining:
+            pass
+        refused_while_draining(await call_on_trio(runtime, without={"Runtime.drain"}))
+        gate.set()
         await runtime.wait_stopped()
-        answered_or_refused(await call_on_trio(runtime))
+        refused_once_drained(await call_on_trio(runtime))
         assert len(await runtime.conversation("k").history()) == 2
 
 
-def test_in_a_script_a_drain_stops_the_runtime(path):
-    with start_runtime(path, agent=echo) as runtime:
+def test_in_a_script_verbs_are_refused_by_a_drain(path):
+    gate, began = trio.Event(), threading.Event()
+
+    async def agent(turn):
+        if turn.text == "hold":
+            began.set()
+            await gate.wait()
+        return "held"
+
+    async def open_gate(_):
+        gate.set()
+
+    with start_runtime(path, agent=agent) as runtime, ThreadPoolExecutor(1) as threads:
         runtime.ask("k", "hello")
-        waiting = threading.Thread(target=runtime.wait_stopped)
-        waiting.start()
-        runtime.drain()
-        waiting.join(SECONDS)
-        assert not waiting.is_alive()
-        answered_or_refused(call_blocking(runtime))
+        runtime.submit(Inbound("held", "e", "hold"))
+        assert began.wait(SECONDS)
+        drain = threads.submit(runtime.drain)
+        while not runtime.admin.statistics().draining:
+            pass
+        refused_while_draining(call_blocking(runtime, without={"BlockingRuntime.drain"}))
+        runtime.run_on_trio(open_gate)
+        drain.result(SECONDS)
+        runtime.wait_stopped()
+        refused_once_drained(call_blocking(runtime))
 
 
-def test_on_asyncio_a_drain_stops_the_runtime(path):
+def test_on_asyncio_verbs_are_refused_by_a_drain(path):
     async def main():
-        async with open_runtime_asyncio(path, agent=echo) as runtime:
-            await runtime.ask("k", "hello")
-            waiting = asyncio.create_task(runtime.wait_stopped())
-            await runtime.drain()
-            await asyncio.wait_for(waiting, SECONDS)
-            return await call_on_asyncio(runtime)
+        gate, began = asyncio.Event(), asyncio.Event()
 
-    answered_or_refused(asyncio.run(main()))
+        async def agent(turn):
+            if turn.text == "hold":
+                began.set()
+                await gate.wait()
+            return "held"
+
+        async with open_runtime_asyncio(path, agent=agent) as runtime:
+            await runtime.ask("k", "hello")
+            await runtime.submit(Inbound("held", "e", "hold"))
+            await began.wait()
+            stopped = asyncio.create_task(runtime.wait_stopped())
+            drain = asyncio.create_task(runtime.drain())
+            while not (await runtime.admin.statistics()).draining:
+                pass
+            during = await call_on_asyncio(runtime, without={"AsyncioRuntime.drain"})
+            gate.set()
+            await drain
+            await asyncio.wait_for(stopped, SECONDS)
+            return during, await call_on_asyncio(runtime)
+
+    during, once_drained = asyncio.run(main())
+    refused_while_draining(during)
+    refused_once_drained(once_drained)
 
 
 # Waiting for the end
@@ -323,6 +550,103 @@ async def test_on_trio_those_who_wait_for_the_end_are_told_why_it_came(path):
                 break_store(path)
                 await runtime.ask("k", "hello")
     assert len(ended) == 1
+
+
+def test_in_a_script_those_who_wait_for_the_end_are_told_why_it_came(path):
+    with ThreadPoolExecutor(1) as threads:
+        with pytest.raises(StoreFailed), start_runtime(path, agent=echo) as runtime:
+            runtime.ask("k", "hello")
+            waiting = threads.submit(runtime.wait_stopped)
+            break_store(path)
+            runtime.ask("k", "hello")
+        assert "removed or replaced" in str(waiting.exception(SECONDS))
+        with pytest.raises(StoreFailed, match="removed or replaced"):
+            runtime.wait_stopped()
+
+
+def test_on_asyncio_those_who_wait_for_the_end_are_told_why_it_came(path):
+    async def main():
+        with pytest.raises(StoreFailed):
+            async with open_runtime_asyncio(path, agent=echo) as runtime:
+                await runtime.ask("k", "hello")
+                waiting = asyncio.create_task(runtime.wait_stopped())
+                break_store(path)
+                await runtime.ask("k", "hello")
+        for wait in (waiting, runtime.wait_stopped()):
+            with pytest.raises(StoreFailed, match="removed or replaced"):
+                await asyncio.wait_for(wait, SECONDS)
+
+    asyncio.run(main())
+
+
+# A store that fails while the runtime drains, or afterwards
+
+
+async def test_on_trio_a_store_that_fails_during_a_drain_is_reported(path):
+    began, errors = trio.Event(), []
+
+    async def hold(turn):
+        began.set()
+        await trio.sleep_forever()
+
+    with pytest.raises(StoreFailed, match="removed or replaced"):
+        async with open_runtime(path, agent=hold) as runtime:
+            await runtime.submit(Inbound("k", "e", "hold"))
+            await began.wait()
+            break_store(path)
+            try:
+                await runtime.drain(0)
+            except BaseException as error:
+                errors.append(error)
+                raise
+    assert isinstance(errors[0], StoreFailed | trio.Cancelled)
+    with pytest.raises(StoreFailed, match="removed or replaced"):
+        await runtime.wait_stopped()
+
+
+def test_in_a_script_a_store_that_fails_during_a_drain_is_reported(path):
+    began = threading.Event()
+
+    async def hold(turn):
+        began.set()
+        await trio.sleep_forever()
+
+    with pytest.raises(StoreFailed), start_runtime(path, agent=hold) as runtime:
+        runtime.submit(Inbound("k", "e", "hold"))
+        assert began.wait(SECONDS)
+        break_store(path)
+        for wait in (lambda: runtime.drain(0), runtime.wait_stopped):
+            with pytest.raises(StoreFailed, match="removed or replaced"):
+                wait()
+
+
+def test_on_asyncio_a_store_that_fails_during_a_drain_is_reported(path):
+    async def main():
+        began = asyncio.Event()
+
+        async def hold(turn):
+            began.set()
+            await asyncio.Event().wait()
+
+        async with open_runtime_asyncio(path, agent=hold) as runtime:
+            await runtime.submit(Inbound("k", "e", "hold"))
+            await began.wait()
+            break_store(path)
+            for wait in (lambda: runtime.drain(0), runtime.wait_stopped):
+                with pytest.raises(StoreFailed, match="removed or replaced"):
+                    await asyncio.wait_for(wait(), SECONDS)
+
+    with pytest.raises(StoreFailed):
+        asyncio.run(main())
+
+
+def test_in_a_script_a_store_that_fails_after_a_drain_is_reported(path):
+    with pytest.raises(StoreFailed), start_runtime(path, agent=echo) as runtime:
+        runtime.drain()
+        break_store(path)
+        for verb in (lambda: runtime.adapter_state.set("n", "v"), runtime.wait_stopped):
+            with pytest.raises(StoreFailed, match="removed or replaced"):
+                verb()
 
 
 async def test_an_error_of_the_host_is_no_failure_of_the_runtime(path):

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 import inspect as python_inspect
 import json
 import logging
+import re
+import threading
 
 import msgspec
 import pytest
 import trio
 
-from hermes import Config, Conversation, ExpiryPolicy, Inbound, Runtime, TextDelta, TurnResult
-from hermes.actors.intake import MAX_METADATA, MessageOptions
-from hermes.agents import blocking_agent
+from hermes import (
+    Config,
+    Conversation,
+    ExpiryPolicy,
+    Inbound,
+    Receipt,
+    Runtime,
+    Source,
+    TextDelta,
+    ToolCall,
+    TurnResult,
+)
+from hermes.actors.intake import MessageOptions
+from hermes.agents import Toolbox, blocking_agent, tool
 from hermes.embed import AsyncioRuntime, BlockingRuntime
-from hermes.errors import HermesError, ReplyTimeout
+from hermes.errors import HermesError, ReplyTimeout, StoreFull
 from hermes.events import Envelope, TurnStarted
 from hermes.testing import inspect
+from hermes.transcript.validate import MAX_METADATA
 from tests.support.held_turns import HeldAgent, held_runtime
 from tests.support.runtime import SECONDS
 
@@ -71,6 +86,73 @@ async def test_a_wrong_timeout_is_refused_before_anything_is_stored(start, secon
         with pytest.raises(ValueError, match="timeout is a number of seconds"):
             runtime.stream("k", "hello", timeout=seconds)
         assert await runtime.conversation("k").history(include_waiting=True) == []
+
+
+WRONG = [
+    ({"text": None}, TypeError, "text must be a string, not None"),
+    ({"text": 5}, TypeError, "text must be a string, not 5"),
+    ({"text": b"bytes"}, TypeError, "text must be a string, not b'bytes'"),
+    ({"session_key": None}, TypeError, "session_key must be a string, not None"),
+    ({"session_key": 42}, TypeError, "session_key must be a string, not 42"),
+    ({"event_id": 5}, TypeError, "event_id must be a string, not 5"),
+    ({"event_id": ""}, ValueError, "event_id must not be empty; None means that there is none"),
+    ({"source": "web"}, TypeError, "source must be a hermes.Source, not 'web'"),
+    ({"source": ""}, TypeError, "source must be a hermes.Source, not ''"),
+    ({"source": Source(thread_id=7)}, TypeError, "source.thread_id must be a string, not 7"),
+    ({"parts": 5}, TypeError, "parts must be a list of dicts, not 5"),
+    ({"parts": "text"}, TypeError, "parts must be a list of dicts, not 'text'"),
+    ({"parts": [1]}, TypeError, "parts must be a list of dicts, not [1]"),
+    ({"when_busy": ["steer"]}, ValueError, "when_busy is one of queue, interrupt"),
+    ({"metadata": []}, ValueError, "metadata must be a dict of JSON values"),
+    ({"timeout": True}, ValueError, "timeout is a number of seconds"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "kind", "sentence"), WRONG, ids=[str(each[0]) for each in WRONG])
+async def test_a_wrong_argument_is_refused_before_anything_is_stored(start, wrong, kind, sentence):
+    arguments = {"session_key": "k", "text": "hello", **wrong}
+    async with start() as runtime:
+        with pytest.raises(kind, match=f"^{re.escape(sentence)}"):
+            await runtime.ask(**arguments)
+        with pytest.raises(kind, match=f"^{re.escape(sentence)}"):
+            runtime.stream(**arguments)
+        assert await runtime.admin.sessions() == []
+
+
+RECEIPT = Receipt(1, "k", "s", 0, 0.0)
+CALLS = {
+    "submit": lambda r: r.submit("hello"),
+    "submit without an id": lambda r: r.submit(Inbound("k", "", "hello")),
+    "submit without a text": lambda r: r.submit(Inbound("k", "e", None)),
+    "submit a part": lambda r: r.submit(Inbound("k", "e", "", parts=("hello",))),
+    "submit metadata": lambda r: r.submit(Inbound("k", "e", "hello", metadata=[])),
+    "submit a platform's id": lambda r: r.submit(Inbound("k", "e", "a", platform_message_id=5)),
+    "wait": lambda r: r.wait("1"),
+    "wait for text": lambda r: r.wait(RECEIPT, timeout="5"),
+    "wait a negative time": lambda r: r.wait(RECEIPT, timeout=-5),
+    "withdraw": lambda r: r.withdraw(1),
+    "is_answered": lambda r: r.is_answered(None),
+    "reply_of": lambda r: r.reply_of("k", 5),
+    "reply_of nothing": lambda r: r.reply_of("k", ""),
+    "reply_of a key": lambda r: r.reply_of(None, "e"),
+    "reply_of a source": lambda r: r.reply_of("k", "e", source="web"),
+    "post": lambda r: r.post("k", None),
+    "post to a key": lambda r: r.post(5, "hello"),
+    "post to a source": lambda r: r.post("k", "hello", source="web"),
+    "conversation": lambda r: r.conversation(None),
+    "conversation and source": lambda r: r.conversation("k", source="web"),
+    "steer": lambda r: r.conversation("k").steer(None),
+    "subscribe": lambda r: r.subscribe(5),
+    "follow": lambda r: r.follow(None),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+async def test_verbs_refuse_wrong_arguments_in_one_sentence(start, call):
+    async with start() as runtime:
+        with pytest.raises((TypeError, ValueError), match=r"must|is a number of seconds"):
+            await call(runtime)
+        assert await runtime.admin.sessions() == []
 
 
 async def test_a_wrong_way_to_handle_a_busy_conversation_is_refused_by_name(start):
@@ -275,6 +357,78 @@ async def test_metadata_is_part_of_the_log_line_of_a_failed_turn(start, caplog):
         await runtime.ask("k", "one", metadata=TENANT)
     [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert record.metadata == TENANT
+
+
+async def test_metadata_is_part_of_the_log_lines_of_a_failing_tool(start_proxy, caplog):
+    def broken():
+        raise OSError("broken")
+
+    async def full(*_, **__):
+        raise StoreFull("the disk is full")
+
+    toolbox = Toolbox([tool()(broken), tool(once=True, name="once")(broken)])
+
+    class Agent:
+        async def run(self, turn):
+            for name in ("broken", "once"):
+                await toolbox.run(ToolCall("c", name, "{}"), turn)
+            turn.records = None
+            await toolbox.run(ToolCall("c", "once", "{}"), turn)
+            return TurnResult(text="done")
+
+    async with start_proxy(lambda _: Agent(), end_once=full) as runtime:
+        await runtime.ask("k", "one", metadata=TENANT)
+    async with start_proxy(lambda _: Agent(), begin_once=full) as runtime:
+        await runtime.ask("k", "two", metadata=TENANT)
+    said = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record.metadata for record in said] == [TENANT] * len(said)
+    assert {record.msg.partition(" %s ")[2] for record in said} == {
+        "failed in turn %d",
+        "was not recorded: %s",
+        "could not be recorded: %s",
+        "needs a store to record its calls",
+    }
+
+
+async def test_metadata_is_part_of_the_log_lines_of_failing_hooks(start, caplog, autojump_clock):
+    async def fail(session_id, platform):
+        raise OSError("broken")
+
+    async def hang(session_id, platform):
+        await trio.sleep_forever()
+
+    async with start(hooks={"on_session_reset": [fail, hang]}) as runtime:
+        await runtime.ask("k", "one")
+        await runtime.ask("k", "/new", metadata=TENANT)
+        await runtime.wait_hooks()
+    failed, late = (record for record in caplog.records if record.levelno >= logging.WARNING)
+    assert (failed.levelno, late.levelno) == (logging.ERROR, logging.WARNING)
+    assert failed.metadata == late.metadata == TENANT
+
+
+async def test_metadata_is_part_of_the_log_lines_of_an_abandoned_turn(start, caplog):
+    caplog.set_level(logging.INFO)
+    begun, release, ended = trio.Event(), threading.Event(), threading.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    def hang(turn):
+        token.run_sync_soon(begun.set)
+        release.wait(SECONDS)
+        ended.set()
+        return "late"
+
+    agents = blocking_agent(hang, grace_period=0)
+    async with start(build_agent=agents) as runtime, trio.open_nursery() as nursery:
+        nursery.start_soon(functools.partial(runtime.ask, "k", "one", metadata=TENANT))
+        await begun.wait()
+        await runtime.conversation("k").interrupt()
+        await inspect(runtime).wait_idle("k")
+        release.set()
+        while agents.statistics().abandoned:
+            await trio.to_thread.run_sync(ended.wait)
+    said = [record for record in caplog.records if "abandoned" in record.msg]
+    assert [record.levelno for record in said] == [logging.WARNING, logging.INFO]
+    assert [record.metadata for record in said] == [TENANT, TENANT]
 
 
 @pytest.mark.parametrize(

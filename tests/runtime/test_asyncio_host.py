@@ -20,6 +20,7 @@ from hermes.errors import RetryAfter, TurnClosed
 from hermes.events import Notice, TextDelta, ToolFinished, ToolStarted, TurnEnded, TurnStarted
 from hermes.messages import Inbound, OutboxRow
 from hermes.protocols import Summary
+from hermes.texts import ENGLISH
 from tests.support.processes import foreign
 
 
@@ -423,9 +424,12 @@ def test_a_shared_agent_that_does_not_stop_is_abandoned_by_one_conversation(path
                 await agent.begun.wait()
                 assert await runtime.conversation("k").interrupt()
                 assert (await caller).status == "interrupted"
-                assert (await runtime.ask("other", "hello")).build_reason == "cold"
-                assert (await runtime.ask("k", "hello")).build_reason == "abandoned"
-                assert (await runtime.ask("k", "hello")).build_reason is None
+                assert (await runtime.ask("other", "hello")).text == "echo: hello"
+                refused = [await runtime.ask("k", "own") for _ in range(2)]
+                assert [(reply.status, reply.error) for reply in refused] == [
+                    ("failed", ENGLISH.still_running)
+                ] * 2
+                assert [reply.build_reason for reply in refused] == ["abandoned", None]
                 await events.aclose()
                 notices = [e.session_key async for e in events if isinstance(e.event, Notice)]
             assert notices == ["k"]
@@ -433,6 +437,25 @@ def test_a_shared_agent_that_does_not_stop_is_abandoned_by_one_conversation(path
         agent.release.set()
         await agent.was_closed.wait()
         assert agent.closed == 1
+
+    run_with(Deaf, main)
+
+
+def test_a_shared_agent_waits_for_the_turn_that_it_abandoned(path):
+    async def main(agent):
+        config = hermes.Config(grace_period=1.0)  # also the time to release the first turn below
+        async with open_runtime_asyncio(path, agent=agent, config=config) as runtime:
+            caller = asyncio.create_task(runtime.ask("k", "hang"))
+            await agent.begun.wait()
+            assert await runtime.conversation("k").interrupt()
+            assert (await caller).status == "interrupted"
+            async with runtime.stream("k", "own") as stream:  # the agent checks that it is alone
+                async for event in stream:
+                    if isinstance(event, TurnStarted):
+                        assert agent.running == 1
+                        agent.release.set()
+            assert (stream.reply.text, stream.reply.build_reason) == ("echo: own", "abandoned")
+            assert (await runtime.ask("k", "own")).build_reason is None
 
     run_with(Deaf, main)
 

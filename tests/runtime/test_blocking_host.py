@@ -6,14 +6,17 @@ import subprocess
 import sys
 import textwrap
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, _base
 
 import pytest
+import trio
+import trio.testing
 
 from hermes.embed import BlockingRuntime, start_runtime
-from hermes.errors import Draining, UnknownSession
+from hermes.errors import ActorStopped, UnknownSession
 from hermes.events import TextDelta, TurnEnded
 from hermes.store import SessionStore
+from tests.support.runtime import SECONDS
 
 
 async def echo(turn):
@@ -86,7 +89,7 @@ def test_errors_are_raised_in_the_script_unchanged(path):
         with pytest.raises(ValueError, match="session_key"):
             runtime.ask("", "hello")
         runtime.drain()
-        with pytest.raises(Draining):
+        with pytest.raises(ActorStopped):
             runtime.ask("k", "too late")
     with pytest.raises(ZeroDivisionError), start_runtime(path, agent=echo):
         raise ZeroDivisionError
@@ -136,3 +139,32 @@ def test_search_finds_messages_of_the_key_only(path):
             ">>>bees<<< sleep at night"
         ]
         assert runtime.conversation("k").search("mine") == []
+
+
+def test_a_call_that_ends_while_it_is_being_cancelled_logs_nothing(path, caplog):
+    """The call ends after its future was cancelled, but before the callbacks of that have run."""
+    begun, gates = threading.Event(), []
+
+    async def call():
+        gates.append(trio.Event())
+        begun.set()
+        await gates[0].wait()
+
+    async def end_call(_):
+        gates[0].set()
+        await trio.testing.wait_all_tasks_blocked()
+
+    def end_call_once(frame, _event, _argument):
+        if frame.f_code.co_filename not in {_base.__file__, threading.__file__}:
+            sys.settrace(traced_before)
+            runtime.run_on_trio(end_call)
+
+    with start_runtime(path, agent=echo) as runtime:
+        future = runtime._portal.start_task_soon(call)
+        assert begun.wait(SECONDS)
+        traced_before = sys.gettrace()
+        sys.settrace(end_call_once)
+        future.cancel()
+        assert sys.gettrace() is traced_before
+        assert future.cancelled()
+    assert caplog.records == []

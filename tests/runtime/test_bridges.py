@@ -10,6 +10,7 @@ import sys
 import textwrap
 import threading
 import weakref
+from contextlib import asynccontextmanager
 
 import anyio.lowlevel
 import pytest
@@ -17,15 +18,23 @@ import sniffio
 import trio
 
 import hermes
-from hermes import Config, TurnResult, current_session_id, current_turn_id, set_current_session_id
+from hermes import (
+    AgentSpec,
+    Config,
+    TurnResult,
+    current_session_id,
+    current_turn_id,
+    set_current_session_id,
+)
 from hermes.agents.bridges import BridgeStatistics, asyncio_agent, blocking_agent
 from hermes.embed import open_runtime_asyncio, start_runtime
 from hermes.errors import TurnClosed
-from hermes.events import Notice, TextDelta, TurnEnded
+from hermes.events import Notice, TextDelta, TurnEnded, TurnStarted
 from hermes.store import SessionStore
 from hermes.testing import texts_of
 from hermes.texts import ENGLISH
-from tests.support.runtime import with_threads
+from tests.support.marked_texts import MARKED
+from tests.support.runtime import SECONDS, with_threads
 
 
 class Hanging:
@@ -33,11 +42,15 @@ class Hanging:
 
     def __init__(self):
         self.begun, self.release = threading.Semaphore(0), threading.Event()
-        self.refused = []
+        self.refused, self.refused_before = [], []
+
+    def echo(self, turn):
+        self.refused_before.append(len(self.refused))
+        return f"echo: {turn.text}"
 
     def thread(self, turn):
         if turn.text != "hang":
-            return f"echo: {turn.text}"
+            return self.echo(turn)
         turn.emit(TextDelta("so far"))
         self.begun.release()
         self.release.wait()
@@ -45,7 +58,7 @@ class Hanging:
 
     async def on_loop(self, turn):
         if turn.text != "hang":
-            return f"echo: {turn.text}"
+            return self.echo(turn)
         turn.emit(TextDelta("so far"))
         self.begun.release()
         while not self.release.is_set():
@@ -334,9 +347,91 @@ async def test_a_turn_that_does_not_stop_is_abandoned_and_has_no_effect(start, h
         assert (await runtime.ask("k", "last")).session_id == reply.session_id
 
 
+@pytest.fixture
+async def stuck(start, hung, hanging):
+    """Open a runtime with one agent for all conversations, whose turn in "k" was abandoned."""
+
+    @asynccontextmanager
+    async def opened(grace_period):
+        agent = hung(grace_period=0)(AgentSpec(session_key="k", platform="embedded"))
+        async with start(agent=agent, config=Config(grace_period=grace_period)) as runtime:
+            async with trio.open_nursery() as nursery:
+                Asking(runtime, nursery).soon("k", "hang")
+                await hanging.wait_begun()
+                await runtime.conversation("k").interrupt()
+            yield runtime
+
+    return opened
+
+
+async def test_a_shared_agent_is_never_used_twice_at_once_by_a_conversation(stuck, hanging):
+    async with stuck(grace_period=0) as runtime:
+        for reason in ("abandoned", None):
+            reply = await runtime.ask("k", "next")
+            assert (reply.status, reply.error) == ("failed", ENGLISH.still_running)
+            assert (reply.build_reason, ENGLISH.still_running in reply.text) == (reason, True)
+        assert (await runtime.ask("other", "hello")).text == "echo: hello"
+        hanging.release.set()
+        with trio.fail_after(SECONDS):
+            while (reply := await runtime.ask("k", "next")).status == "failed":
+                pass
+        assert reply.text == "echo: next"
+
+
+async def test_a_shared_agent_waits_for_the_turn_that_it_abandoned(stuck, hanging):
+    async with stuck(grace_period=SECONDS) as runtime:
+        async with runtime.stream("k", "next") as stream:
+            async for event in stream:
+                if isinstance(event, TurnStarted):
+                    hanging.release.set()
+        assert stream.reply.text == "echo: next"
+        assert hanging.refused_before == [3]  # the abandoned turn had ended
+
+
+async def test_a_turn_that_waits_for_an_abandoned_one_can_be_interrupted(stuck, hanging):
+    async with stuck(grace_period=SECONDS) as runtime:
+        async with runtime.stream("k", "next") as stream:
+            async for event in stream:
+                if isinstance(event, TurnStarted):
+                    await runtime.conversation("k").interrupt()
+        assert stream.reply.status == "interrupted"
+
+
+async def test_an_agent_object_that_says_that_it_is_abandoned_is_not_used(start):
+    class Agent:
+        abandoned = False
+        turns = 0
+
+        async def run(self, turn):
+            self.turns += 1
+            self.abandoned = turn.text == "leave work"
+            return TurnResult(text="done")
+
+    agent = Agent()
+    async with start(agent=agent, config=Config(grace_period=0)) as runtime:
+        assert (await runtime.ask("k", "leave work")).text == "done"
+        assert (await runtime.ask("k", "next")).error == ENGLISH.still_running
+        assert agent.turns == 1
+        agent.abandoned = False
+        assert (await runtime.ask("k", "next")).text == "done"
+
+
+def test_the_blocking_host_waits_for_an_abandoned_turn_too(path, hanging):
+    agent = blocking_agent(hanging.thread, grace_period=0)(
+        AgentSpec(session_key="k", platform="embedded")
+    )
+    with start_runtime(path, agent=agent, config=Config(grace_period=0)) as runtime:
+        with runtime.stream("k", "hang") as stream:
+            for event in stream:
+                if isinstance(event, TextDelta):
+                    runtime.conversation("k").interrupt()
+        assert stream.reply.status == "interrupted"
+        assert runtime.ask("k", "next").error == ENGLISH.still_running
+
+
 async def test_with_too_many_abandoned_turns_no_other_turn_starts(start, hung, hanging):
     agents = hung(grace_period=0, max_abandoned=2)
-    async with start(build_agent=agents) as runtime:
+    async with start(build_agent=agents, texts=MARKED) as runtime:
         for key in ("a", "b"):
             async with trio.open_nursery() as nursery:
                 Asking(runtime, nursery).soon(key, "hang")
@@ -345,10 +440,7 @@ async def test_with_too_many_abandoned_turns_no_other_turn_starts(start, hung, h
         assert agents.statistics() == BridgeStatistics(0, 2)
         reply = await runtime.ask("c", "hello")
         assert reply.status == "failed"
-        assert reply.error == (
-            "2 earlier turns did not stop when they were cancelled and still run; "
-            "no new turn starts until one of them ends"
-        )
+        assert reply.error == MARKED.too_many_abandoned.format(number=2)
         hanging.release.set()
         await ended(agents)
         assert (await runtime.ask("c", "hello")).text == "echo: hello"

@@ -38,6 +38,8 @@ SHAPES = {
     "a required column": LEASES.replace("ttl REAL NOT NULL", "ttl REAL, owner TEXT NOT NULL"),
     "a view": "CREATE VIEW leases AS SELECT 'x' AS session_id, 'y' AS holder, 1 AS token, "
     "2.0 AS expires, 3.0 AS ttl",
+    "a view with a live holder of every session": "CREATE VIEW leases AS SELECT id AS session_id, "
+    "'elsewhere' AS holder, 99 AS token, 5010.0 AS expires, 30.0 AS ttl FROM sessions",
     "a view of a missing table": "CREATE VIEW leases AS SELECT * FROM gone",
     "inserting raises": f"{LEASES}; CREATE TRIGGER t BEFORE INSERT ON leases "
     "BEGIN SELECT raise(ABORT, 'no'); END",
@@ -57,14 +59,24 @@ SHAPES = {
     "BEGIN SELECT raise(FAIL, 'no'); END",
     "updating rolls back": f"{LEASES}; CREATE TRIGGER t AFTER UPDATE ON leases "
     "BEGIN SELECT raise(ROLLBACK, 'no'); END",
+    "deleting raises": f"{LEASES}; CREATE TRIGGER t BEFORE DELETE ON leases "
+    "BEGIN SELECT raise(ABORT, 'no'); END",
+    "deleting rolls back": f"{LEASES}; CREATE TRIGGER t BEFORE DELETE ON leases "
+    "BEGIN SELECT raise(ROLLBACK, 'no'); END",
 }
 
 
 def reshape(path, statements):
     """Replace the lease table, through another connection."""
-    with contextlib.closing(apsw.Connection(str(path))) as db:
-        db.set_busy_timeout(10_000)
+    with contextlib.closing(open_again(path)) as db:
         db.execute(f"DROP TABLE leases; {statements}")
+
+
+def open_again(path):
+    """Return another connection to the file."""
+    db = apsw.Connection(str(path))
+    db.set_busy_timeout(10_000)
+    return db
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -117,6 +129,31 @@ async def test_a_lease_that_could_not_be_released_does_not_block_the_next_attemp
     assert len(lineage(path)) == 2
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_session_is_deleted_although_the_lease_table_has_a_wrong_shape(small, path, shape):
+    async with small() as runtime:
+        session_id = (await talk(runtime, 2))[-1].session_id
+        await runtime.ask("other", question(0))
+        with SessionStore(path) as store:
+            store.try_acquire_compression_lock(session_id, "elsewhere")
+            rows = store.snapshot(lambda tx: tx.all("SELECT * FROM leases"))
+        reshape(path, SHAPES[shape])
+        with contextlib.suppress(apsw.Error), contextlib.closing(open_again(path)) as db:
+            db.executemany("INSERT INTO leases VALUES (?, ?, ?, ?, ?)", rows)
+        assert await runtime.admin.delete(session_id) == 4
+        assert await runtime.conversation("k").history() == []
+        assert len(await runtime.admin.sessions()) == 1
+
+
+async def test_the_lease_of_a_session_is_deleted_with_it(small, path):
+    async with small() as runtime:
+        session_id = (await talk(runtime, 2))[-1].session_id
+        with SessionStore(path) as store:
+            store.try_acquire_compression_lock(session_id, "elsewhere")
+            await runtime.admin.delete(session_id)
+            assert store.snapshot(lambda tx: tx.all("SELECT * FROM leases")) == []
+
+
 async def paid(_):
     return Summary("short", [Usage(cost=0.25)])
 
@@ -146,7 +183,7 @@ async def test_a_failing_rotation_counts_for_the_breaker(small_behind, path, wor
         assert [call.cost for call in store.get_usage(parent)] == [0.25] * 3
 
 
-async def test_a_refused_rotation_counts_for_the_breaker(small_behind):
+async def test_a_refused_rotation_counts_for_the_breaker(small_behind, caplog):
     async def rotate(real, rotation):
         return Skipped("the lease was lost", holder="elsewhere")
 
@@ -156,7 +193,8 @@ async def test_a_refused_rotation_counts_for_the_breaker(small_behind):
         await talk(runtime, 14)
         assert len(compressor) == 1
         note = (await runtime.conversation("k").status()).compression_note
-    assert "the lease was lost" in note
+    assert "another compression is running" in note
+    assert "was not compressed: the lease was lost (elsewhere)" in caplog.text
 
 
 async def test_the_breaker_works_although_its_state_cannot_be_stored(small_behind):

@@ -8,17 +8,20 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from hermes.actors.session.inbox import CAPACITY
+from hermes.config import Config
 from hermes.errors import CompressorFailed
 from hermes.messages import (
     Inbound,
     Reply,
     SessionChange,
 )
-from hermes.store import Clock
+from hermes.store import Clock, SessionStore
 from hermes.testing import CountingBuilder
 from tests.support.compression import (
     FULL,
     ROTATE,
+    SMALL,
     Gate,
     RecordingAgent,
     ScriptedCompressor,
@@ -120,8 +123,8 @@ async def test_a_second_request_says_what_came_first(small, path, world):
         (reply,) = [each for each in seconds if isinstance(each, Reply)]
         assert [each.changed for each in firsts] == [True]
         assert (change.changed, change.session_id) == (False, child)
-        assert change.detail == f"already compressed by another request ({child})"
-        assert reply.text == f"Not compressed: {change.detail}."
+        assert change.detail == "Not compressed: already compressed by another request."
+        assert reply.text == change.detail
         assert len(compressor) == 1
         world.pass_time(1)
         assert (await second()).changed
@@ -130,7 +133,8 @@ async def test_a_second_request_says_what_came_first(small, path, world):
 
 
 @pytest.mark.parametrize(("then", "reason"), [
-    (at_length, "smaller"), (failing(CompressorFailed("it is out")), "it is out"),
+    (at_length, "the summary would not make it smaller"),
+    (failing(CompressorFailed("it is out")), "it is out"),
 ])  # fmt: skip
 async def test_a_second_request_does_not_pay_for_what_the_first_tried_in_vain(
     small, world, then, reason
@@ -153,8 +157,9 @@ async def test_a_second_request_does_not_pay_for_what_the_first_tried_in_vain(
                 world.pass_time(1)
     assert len(compressor) == 1
     assert [each.changed for each in changes] == [False]
-    assert changes[0].detail.startswith("another request has just tried it: ")
-    assert reason in changes[0].detail
+    assert changes[0].detail == (
+        f"Not compressed: another request has just tried it without success ({reason})."
+    )
 
 
 async def test_calls_are_ordered_although_the_clock_is_set_back(small, world):
@@ -176,6 +181,61 @@ async def test_calls_are_ordered_although_the_clock_is_set_back(small, world):
     assert len(compressor) == 2
 
 
+@pytest.mark.parametrize("jump", [-3600, 0, 3600])
+@pytest.mark.parametrize("first", ["/compress here 4", question(10)])
+async def test_commands_are_ordered_although_the_clock_jumps(small, path, world, first, jump):
+    gate = Gate()
+    compressor = ScriptedCompressor(gate)
+    seconds = []
+    async with small(compressor=compressor) as runtime:
+        await talk(runtime)
+        async with trio.open_nursery() as nursery:
+            async with during_compression(gate, runtime.ask, "k", first):
+                nursery.start_soon(collect, seconds, runtime.ask, "k", "/compress here 1")
+                await wait_all_tasks_blocked()
+                world.now += jump
+        what = "a turn" if first == question(10) else "another request"
+        done = f"Not compressed: already compressed by {what} ({lineage(path)[-1]})."
+        assert [reply.text for reply in seconds] == [done], "it was asked for before"
+        assert len(compressor) == 1
+        world.now += jump
+        await runtime.ask("k", "/compress here 1")
+        assert len(compressor) == 2, "it was asked for later"
+    assert problems(path) == []
+
+
+async def test_a_command_that_found_the_queue_full_is_ordered_as_it_was_accepted(small, path):
+    """It is fetched from the store after the compression."""
+    gate = Gate()
+    compressor = ScriptedCompressor(gate)
+    replies = []
+    config = Config(compression=SMALL, max_queued=2 * CAPACITY)
+    async with small(compressor=compressor, config=config) as runtime:
+        await talk(runtime)
+        async with trio.open_nursery() as nursery:
+            async with during_compression(gate, runtime.ask, "k", "/compress here 4"):
+                for number in range(CAPACITY):
+                    await runtime.submit(Inbound("k", f"status {number}", "/usage", command=True))
+                nursery.start_soon(collect, replies, runtime.ask, "k", "/compress here 1")
+                await wait_all_tasks_blocked()
+    done = f"Not compressed: already compressed by another request ({lineage(path)[-1]})."
+    assert [reply.text for reply in replies] == [done]
+    assert len(compressor) == 1
+
+
+async def test_a_command_of_an_earlier_process_is_skipped_after_a_turn_that_compressed(small, path):
+    compressor = ScriptedCompressor()
+    async with small(compressor=compressor) as runtime:
+        await talk(runtime)
+    with SessionStore(path) as store:
+        store.accept(Inbound("k", "turn", question(10)))
+        receipt = store.accept(Inbound("k", "e", "/compress here 1", command=True)).receipt
+    async with small(compressor=compressor) as runtime:
+        reply = await runtime.wait(receipt, timeout=20)
+    assert reply.text == f"Not compressed: already compressed by a turn ({lineage(path)[-1]})."
+    assert len(compressor) == 1
+
+
 async def test_a_request_during_a_turn_that_compresses_says_so(small, path, world):
     gate = Gate()
     compressor = ScriptedCompressor(gate)
@@ -189,7 +249,8 @@ async def test_a_request_during_a_turn_that_compresses_says_so(small, path, worl
                 await wait_all_tasks_blocked()
                 world.pass_time(1)
     assert len(compressor) == 1
-    assert changes[0].detail == f"already compressed by a turn ({lineage(path)[-1]})"
+    assert changes[0].detail == "Not compressed: already compressed by a turn."
+    assert changes[0].session_id == lineage(path)[-1]
 
 
 async def test_late_requests_do_not_end_automatic_compression(small, path):
@@ -272,7 +333,7 @@ async def test_another_process_that_rotates_during_our_summary_wins(small, path,
             winner = elsewhere(path, world, ROTATE, session_id=parent, key=key)
         reply = await runtime.ask("k", question(10))
     (change,) = changes
-    assert (change.changed, change.detail) == (False, f"already compressed ({winner})")
+    assert (change.changed, change.detail) == (False, "Not compressed: it was already compressed.")
     assert (change.old_session_id, change.session_id) == (parent, winner)
     assert reply.session_id == winner
     assert reply.build_reason is None
@@ -392,7 +453,7 @@ async def test_a_rewritten_transcript_refuses_the_summary(small, path, world, ho
             elsewhere(path, world, REWRITES[how], session_id=parent)
         now = rows_in(path, parent)
         assert [(each.changed, each.detail) for each in changes] == [
-            (False, "the transcript was rewritten meanwhile")
+            (False, "Not compressed: the conversation has changed meanwhile.")
         ]
         assert await runtime.conversation("k").history() == now
         assert (await runtime.ask("k", "hello")).session_id == parent

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from datetime import date
 
 import pytest
 import trio
@@ -182,7 +184,12 @@ async def test_the_description_of_a_host_is_completed(start):
         {"metadata": [1]},
         {"metadata": {1: "a"}},
         {"metadata": {"a": object()}},
-        {"metadata": {"a": "x" * 20_000}},
+        {"metadata": {"a": "x" * 5_000}},
+        {"metadata": {"a": (1, 2)}},
+        {"metadata": {"a": float("nan")}},
+        {"metadata": {"a": date(2026, 1, 1)}},
+        {"metadata": json.loads('{"a":' * 200 + "1" + "}" * 200)},
+        {"metadata": "text"},
     ],
 )
 async def test_settings_that_cannot_be_stored_are_refused(start, wrong):
@@ -190,6 +197,25 @@ async def test_settings_that_cannot_be_stored_are_refused(start, wrong):
         with pytest.raises(ValueError, match=r"^(agent|model|metadata) must be"):
             await runtime.conversation("k").configure(**wrong)
         assert await runtime.conversation("k").settings() == ConversationSettings()
+
+
+@pytest.mark.parametrize("value", [{"b": [1, None, 2.5, True]}, "ü", "half \ud83d of it", {}])
+async def test_metadata_is_the_same_for_a_conversation_and_a_message(start, value):
+    async with start() as runtime:
+        settings = await runtime.conversation("k").configure(metadata={"a": value})
+        assert settings == await runtime.conversation("k").settings()
+        assert (
+            await runtime.ask("k", "hello", metadata={"a": value})
+        ).metadata == settings.metadata
+
+
+async def test_metadata_that_was_stored_earlier_is_not_checked_again(start, sql):
+    large = ConversationSettings(metadata={"a": "x" * 5_000})
+    async with start() as runtime:
+        await runtime.conversation("k").configure(model="small")
+        sql("UPDATE routes SET settings = ?", large.to_json())
+        changed = await runtime.conversation("k").configure(model="large")
+        assert (changed.model, changed.metadata) == ("large", large.metadata)
 
 
 async def test_an_agent_of_the_previous_settings_is_closed(start):

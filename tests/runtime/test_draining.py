@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 
 import pytest
@@ -12,6 +13,7 @@ from hermes import CompressionConfig, Config, Inbound, Source
 from hermes.actors.runtime import open_actors
 from hermes.embed.agent import default_spec
 from hermes.errors import ActorStopped, Draining, HermesError, StoreBusy
+from hermes.messages import Receipt
 from hermes.store import SessionStore, open_store
 from hermes.testing import (
     CountingBuilder,
@@ -68,7 +70,7 @@ async def test_a_host_may_drain_and_continue_its_own_work(start):
             await runtime.ask("k", "one")
             await runtime.drain()
             await trio.lowlevel.checkpoint()
-            with pytest.raises(Draining):
+            with pytest.raises(ActorStopped):
                 await runtime.ask("k", "two")
             assert len(await runtime.conversation("k").history()) == 2
             await runtime.drain()
@@ -465,6 +467,175 @@ async def test_two_drains_at_once_are_one(start):
         assert (await reply.wait()).status == "complete"
         await here.runtime.drain()
         assert ended == [True, True]
+
+
+class Drains:
+    """Drains in tasks of their own, which a test can cancel one by one."""
+
+    def __init__(self, here):
+        self.here, self.scopes, self.ended = here, [], []
+
+    async def start(self, *seconds):
+        number = len(self.scopes)
+        self.scopes.append(trio.CancelScope())
+        self.here.nursery.start_soon(self._drain, number, seconds)
+        await wait_all_tasks_blocked()
+
+    async def _drain(self, number, seconds):
+        with self.scopes[number]:
+            await self.here.runtime.drain(*seconds)
+            self.ended.append(number)
+
+    async def cancel(self, *numbers):
+        for number in numbers:
+            self.scopes[number].cancel()
+        await wait_all_tasks_blocked()
+
+
+@pytest.mark.parametrize("cancelled", [(0,), (1,), (0, 1), (1, 0)])
+async def test_a_drain_goes_on_while_anybody_waits_for_it(start, cancelled):
+    async with held_runtime(start) as here:
+        reply = await here.send("one")
+        await here.agent.wait_started()
+        drains = Drains(here)
+        for _ in range(3):
+            await drains.start()
+        for number in cancelled:
+            await drains.cancel(number)
+        assert not reply.done
+        here.agent.release(0)
+        assert (await reply.wait()).text == "answer 0"
+        await here.runtime.wait_stopped()
+        await wait_all_tasks_blocked()
+        assert sorted(drains.ended) == sorted({0, 1, 2} - {*cancelled})
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_drain_stops_turns_when_the_last_one_who_waits_is_cancelled(start, together):
+    async with held_runtime(start) as here:
+        reply = await here.send("one")
+        await here.agent.wait_started()
+        drains = Drains(here)
+        await drains.start()
+        await drains.start()
+        if together:
+            await drains.cancel(0, 1)
+        else:
+            await drains.cancel(0)
+            await drains.cancel(1)
+        assert here.runtime.admin.running_turns() == {}
+        assert (await here.inbox())[0][1:] == ("open", 0)
+        with pytest.raises(Draining):
+            await here.runtime.ask("k", "two")
+        assert not reply.done
+        await here.runtime.drain()
+        with pytest.raises(ActorStopped):
+            await reply.wait()
+
+
+async def test_of_several_drains_the_time_of_the_first_counts(start, autojump_clock):
+    async with held_runtime(start) as here:
+        reply = await here.send("one")
+        await here.agent.wait_started()
+        began, drains = trio.current_time(), Drains(here)
+        await drains.start(20)
+        await drains.start(0)
+        await drains.cancel(0)
+        with pytest.raises(ActorStopped):
+            await reply.wait()
+        assert trio.current_time() - began == pytest.approx(20, abs=1)
+
+
+async def test_a_drain_after_a_cancelled_one_has_its_own_time(start, autojump_clock):
+    class Slow(MemoryAdapter):
+        async def send(self, row):
+            await trio.sleep(50)
+            await super().send(row)
+
+    adapter = Slow()
+    async with start(adapters=[adapter]) as runtime:
+        await runtime.ask("k", "one", source=Source("memory", chat_id="c"))
+        with trio.move_on_after(1):
+            await runtime.drain(2)
+        await trio.sleep(10)
+        await runtime.drain(100)
+        assert len(adapter.sent) == 1
+
+
+@pytest.mark.parametrize("how", ["raises", "is cancelled", "is cancelled while it drains"])
+async def test_a_failing_block_ends_the_wait_of_other_drains(start, recorder, autojump_clock, how):
+    agent = GatedAgent()
+
+    async def drain(runtime, task_status):
+        task_status.started()
+        await runtime.drain(1000)
+
+    hooks = {"on_session_finalize": [recorder.named("finalize")]}
+    async with trio.open_nursery() as nursery:
+        began = trio.current_time()
+        with trio.CancelScope() as scope, contextlib.suppress(Mine):
+            async with start(build_agent=lambda _: agent, hooks=hooks) as runtime:
+                await runtime.submit(Inbound("k", "e", "one"))
+                await agent.began.wait()
+                await nursery.start(drain, runtime)
+                await wait_all_tasks_blocked()
+                if how == "raises":
+                    raise Mine
+                if how == "is cancelled":
+                    scope.cancel()
+                    await trio.sleep_forever()
+                scope.deadline = trio.current_time() + 5
+        assert trio.current_time() - began < 20
+    assert [name for name, *_ in recorder.calls] == ["finalize"]
+
+
+class LateCommits:
+    """Replaced verbs: the first acceptance begins only when the runtime has been drained."""
+
+    def __init__(self):
+        self.entered, self.release = trio.Event(), trio.Event()
+
+    async def __call__(self, real, *args, **kwargs):
+        self.entered.set()
+        await self.release.wait()
+        return await real(*args, **kwargs)
+
+
+@pytest.mark.parametrize("way", ["submit", "ask", "stream"])
+async def test_a_message_that_is_accepted_while_the_runtime_ends_is_answered_later(
+    start, start_proxy, path, caplog, way
+):
+    accept, outcomes = LateCommits(), []
+
+    async def stream(runtime):
+        async with runtime.stream("k", "one", event_id="e") as stream:
+            async for _ in stream:
+                pass
+
+    ways = {
+        "submit": lambda runtime: runtime.submit(Inbound("k", "e", "one", per_conversation=True)),
+        "ask": lambda runtime: runtime.ask("k", "one", event_id="e"),
+        "stream": stream,
+    }
+    with trio.fail_after(SECONDS):
+        async with start_proxy(accept=accept) as runtime, trio.open_nursery() as nursery:
+
+            async def send():
+                outcomes.append(await reply_or_error(lambda: ways[way](runtime)))
+
+            nursery.start_soon(send)
+            await accept.entered.wait()
+            await runtime.drain()
+            accept.release.set()
+        assert table_rows(path, "state") == [("open",)]
+        if way == "submit":
+            assert outcomes[0].inbox_id == 1
+        else:
+            assert isinstance(outcomes[0], ActorStopped)
+        assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+        async with start() as runtime:
+            reply = await runtime.wait(Receipt(1, "k", "s", 1, 0.0))
+            assert reply.text == "echo: one"
 
 
 async def test_a_subscription_that_begins_after_a_drain_has_ended(start):

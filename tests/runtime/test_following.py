@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import threading
 from collections import Counter
 
 import pytest
@@ -11,10 +13,19 @@ from hypothesis import given, settings, strategies as st
 
 from hermes import Config, open_runtime
 from hermes.actors.session.inbox import CAPACITY
+from hermes.agents import blocking_agent
 from hermes.embed import open_runtime_asyncio, start_runtime
 from hermes.errors import ContextOverflow
-from hermes.events import MessageWaiting, Steered, TextDelta, TurnEnded, TurnStarted
-from hermes.messages import Inbound
+from hermes.events import (
+    MessageWaiting,
+    Steered,
+    TextDelta,
+    ToolFinished,
+    ToolStarted,
+    TurnEnded,
+    TurnStarted,
+)
+from hermes.messages import Inbound, ToolCall
 from hermes.testing import DeterministicCompressor, inline, inspect
 from tests.support.folders import quick_folder
 from tests.support.held_turns import HeldAgent, held_runtime
@@ -185,6 +196,34 @@ async def test_text_that_a_restart_has_discarded_stays_discarded(start):
         ]  # fmt: skip
 
 
+async def test_a_follower_learns_of_the_tools_that_run(start):
+    async def work(turn):
+        for name in ("one", "two", "three"):
+            turn.emit(ToolStarted(ToolCall(name, "look", '{"key": "key-7"}')))
+        turn.emit(TextDelta("Wait"))
+        turn.emit(ToolFinished("two", "found"))
+        working.set()
+        await go_on.wait()
+        turn.emit(ToolFinished("three", "found"))
+        turn.emit(ToolFinished("one", "found"))
+        return "done"
+
+    working, go_on = trio.Event(), trio.Event()
+    agent, redact = HeldAgent(turn0=work), lambda text: text.replace("key-7", "***")
+    async with held_runtime(start, agent, redact=redact) as here:
+        await here.send("one")
+        await working.wait()
+        with here.runtime.follow("k") as follower:
+            go_on.set()
+            await inspect(here.runtime).wait_idle("k")
+        _, _, text, *tools, _ = [each.event for each in await received(follower)]
+    assert text == TextDelta("Wait")
+    assert tools == [
+        *(ToolStarted(ToolCall(name, "look", '{"key": "***"}')) for name in ("one", "three")),
+        *(ToolFinished(name, "found") for name in ("three", "one")),
+    ]
+
+
 async def test_a_command_that_waits_is_not_announced(start):
     async with held_runtime(start) as here:
         await here.send("one")
@@ -257,6 +296,132 @@ async def test_a_message_that_finds_the_mailbox_full_is_announced_once(start):
         assert waiting == ["waits: first", *(f"waits: {n}" for n in range(CAPACITY + 5))]
 
 
+MANY = 200
+
+
+async def read(follower, count):
+    """Return the next events of an open subscription."""
+    return [await anext(follower) for _ in range(count)]
+
+
+def waits(texts):
+    return [(None, f"waits: {text}") for text in texts]
+
+
+async def test_a_follower_begins_with_all_that_waits_however_much_that_is(start):
+    texts = ["first", *map(str, range(MANY))]
+    async with held_runtime(start, config=Config(max_queued=2 * MANY)) as here:
+        with here.runtime.follow("k") as early:
+            await here.send("first")
+            await here.agent.wait_started(0)
+            for number in range(MANY):
+                await here.runtime.submit(Inbound("k", f"e{number}", f"{number}"))
+            with here.runtime.follow("k") as late:
+                expected = [*waits(texts), (1, TurnStarted)]
+                assert moments(await read(late, len(expected))) == expected
+                started = waits(texts)
+                started.insert(1, (1, TurnStarted))
+                assert moments(await read(early, len(started))) == started
+                here.agent.release(*range(MANY))
+                await inspect(here.runtime).wait_idle("k")
+        rest = moments(await received(early))
+        assert rest == moments(await received(late))
+        assert not [short for _, short in rest if "waits" in str(short)]
+
+
+async def test_messages_that_arrive_during_the_first_page_are_announced_in_order(start):
+    async with held_runtime(start, config=Config(max_queued=3 * MANY)) as here:
+        await here.send("first")
+        await here.agent.wait_started(0)
+        for number in range(MANY):
+            await here.runtime.submit(Inbound("k", f"e{number}", f"{number}"))
+        with here.runtime.follow("k") as follower:
+            begin = await read(follower, 1)
+            for number in range(MANY, 2 * MANY):
+                await here.runtime.submit(Inbound("k", f"e{number}", f"{number}"))
+            events = moments([*begin, *await read(follower, 2 * MANY + 1)])
+            events.remove((1, TurnStarted))
+            assert events == waits(["first", *map(str, range(2 * MANY))])
+            here.agent.release(*range(MANY))
+            await inspect(here.runtime).wait_idle("k")
+        rest = moments(await received(follower))
+        assert not [short for _, short in rest if "waits" in str(short)]
+
+
+async def test_after_a_restart_a_follower_begins_with_all_that_waits(start):
+    agent = HeldAgent()
+    config = Config(drain_timeout=0, max_queued=2 * MANY, merge_messages=False)
+    with trio.fail_after(SECONDS):
+        async with start(agent=agent, config=config) as runtime:
+            for number in range(MANY):
+                await runtime.submit(Inbound("k", f"e{number}", f"{number}"))
+        agent = HeldAgent()
+        async with start(agent=agent, config=config) as runtime:
+            early = runtime.follow("k")  # before the messages are fetched
+            expected = waits(map(str, range(MANY)))
+            assert moments(await read(early, MANY)) == expected
+            status = await runtime.conversation("k").status()
+            assert status.waiting + status.busy == MANY
+            await agent.wait_started(0)
+            with runtime.follow("k") as late:
+                expected.append((1, TurnStarted))
+                assert moments(await read(late, MANY + 1)) == expected
+            assert moments(await received(early)) == [(1, TurnStarted)]
+            agent.release(0)
+
+
+async def test_a_message_that_only_the_store_has_is_announced_before_it_is_withdrawn(start):
+    async with held_runtime(start, config=Config(max_queued=2 * MANY)) as here:
+        await here.send("first")
+        await here.agent.wait_started(0)
+        for number in range(MANY):
+            last = await here.runtime.submit(Inbound("k", f"e{number}", f"{number}"))
+        with here.runtime.follow("k") as follower:
+            assert await here.runtime.withdraw(last)
+            events = moments(await read(follower, MANY + 3))
+            assert events[: MANY + 1] == [
+                *waits(["first", *map(str, range(MANY - 1))]),
+                (1, TurnStarted),
+            ]
+            assert events[MANY + 1 :] == [*waits([str(MANY - 1)]), (last.inbox_id, "reply: ")]
+        here.agent.release(*range(MANY))
+
+
+async def test_a_message_that_is_answered_while_it_is_read_is_announced_once(start_proxy):
+    agent = HeldAgent()
+
+    async def open_inbox(real, *args, **options):
+        await runtime.submit(Inbound("k", "e1", "one"))
+        await agent.wait_started(0)
+        rows = await real(*args, **options)
+        agent.release(0)
+        await inspect(runtime).wait_idle("k")
+        return rows
+
+    with trio.fail_after(SECONDS):
+        async with start_proxy(lambda _: agent, open_inbox=open_inbox) as runtime:
+            with runtime.follow("k") as follower:
+                events = moments(await read(follower, 3))
+    assert events == [(None, "waits: one"), (1, TurnStarted), (1, "reply: answer 0")]
+    assert await received(follower) == []
+
+
+async def test_the_status_counts_all_that_waits(start):
+    async with held_runtime(start, config=Config(max_queued=2 * MANY)) as here:
+        chat = here.runtime.conversation("k")
+        await here.send("first")
+        await here.agent.wait_started(0)
+        assert (await chat.status()).waiting == 0
+        for number in range(MANY):
+            await here.runtime.submit(Inbound("k", f"e{number}", f"{number}"))
+        assert (await chat.status()).waiting == MANY
+        assert f"{MANY} " in (await here.runtime.ask("k", "/status")).text
+        here.agent.release(0)
+        await here.agent.wait_started(1)
+        assert (await chat.status()).waiting == 0
+        here.agent.release(*range(MANY))
+
+
 async def test_a_follower_ends_with_the_runtime(start):
     async with start() as runtime:
         follower = runtime.follow("k")
@@ -286,6 +451,7 @@ class Reader:
         self.announced = Counter()
         self.ended = []
         self._texts = {}
+        self._tools = {}
         for envelope in envelopes:
             self._read(envelope.turn_id, envelope.event)
 
@@ -295,16 +461,25 @@ class Reader:
                 self.announced[inbox_id, message.content] += 1
             case TurnStarted():
                 self._texts[turn_id] = ""
+                self._tools[turn_id] = {}
+            case ToolStarted(call):
+                self._tools[turn_id][call.id] = call.arguments
+            case ToolFinished(call_id):
+                del self._tools[turn_id][call_id]
             case TextDelta(text, restart):
                 self._texts[turn_id] = "" if restart else self._texts[turn_id] + text
             case TurnEnded(reply, inbox_ids):
                 assert set(inbox_ids) <= {inbox_id for inbox_id, _ in self.announced}
-                self.ended.append((turn_id, self._texts.get(turn_id), reply.text, inbox_ids))
+                shown = self._texts.get(turn_id), self._tools.get(turn_id)
+                self.ended.append((turn_id, *shown, reply.text, inbox_ids))
 
 
+TOOLS = [ToolStarted(ToolCall(name, "look", '{"key": "key-7"}')) for name in "xy"]
 PIECES = st.lists(
-    st.sampled_from([TextDelta("a"), TextDelta("key-7"), TextDelta("…", restart=True), "wait"]),
-    max_size=6,
+    st.sampled_from(
+        [TextDelta("a"), TextDelta("key-7"), TextDelta("…", restart=True), *TOOLS, "finish", "wait"]
+    ),
+    max_size=8,
 )
 TURNS = st.lists(st.tuples(PIECES, st.sampled_from(["reply", "fail", "overflow"])), max_size=3)
 
@@ -317,11 +492,16 @@ class Script:
 
     async def run(self, turn):
         pieces, end = next(self._turns, ([], "reply"))
+        running = []
         for piece in pieces:
             if piece == "wait":
                 turn.steered()
                 await trio.lowlevel.checkpoint()
-            else:
+            elif piece == "finish":
+                if running:
+                    turn.emit(ToolFinished(running.pop(0).call.id, "found"))
+            elif piece not in running:
+                running += [piece] * isinstance(piece, ToolStarted)
                 turn.emit(piece)
         if end == "fail":
             raise OSError("not now")
@@ -332,7 +512,7 @@ class Script:
 
 @settings(max_examples=25, deadline=None)
 @given(turns=TURNS, redacted=st.booleans(), steered=st.booleans())
-def test_a_follower_that_joins_at_any_moment_shows_the_same_text(turns, redacted, steered):
+def test_a_follower_that_joins_at_any_moment_shows_the_same_answer(turns, redacted, steered):
     async def main(path):
         async with open_runtime(
             path,
@@ -365,6 +545,44 @@ def test_a_follower_that_joins_at_any_moment_shows_the_same_text(turns, redacted
 
     with quick_folder() as folder:
         trio.run(main, folder / "state.db")
+
+
+async def test_a_follower_that_reads_from_any_moment_on_shows_the_same_answer(start):
+    """Here the open messages are read from the store while turns end."""
+
+    async def follow_along(envelopes):
+        with runtime.follow("k") as follower:
+            followers.append(follower)
+            async for envelope in follower:
+                envelopes.append(envelope)
+
+    async def join(task_status):
+        task_status.started()
+        while len(shown) < 60:
+            shown.append([])
+            tasks.start_soon(follow_along, shown[-1])
+            await trio.lowlevel.checkpoint()
+
+    shown, followers = [], []
+    pieces = [TextDelta("a"), *TOOLS, "wait", "finish", TextDelta("b"), "wait"]
+    agent, config = Script([(pieces, "reply")] * 20), Config(merge_messages=False, max_queued=200)
+    with trio.fail_after(SECONDS):
+        async with start(agent=agent, config=config) as runtime, trio.open_nursery() as tasks:
+            first = runtime.follow("k")
+            await tasks.start(join)
+            async with trio.open_nursery() as asking:
+                for number in range(20):
+                    asking.start_soon(runtime.ask, "k", f"m{number}")
+            for follower in followers:
+                follower.close()
+        whole = Reader(await received(first))
+        assert len(whole.announced) == len(whole.ended) == 20
+        for late in map(Reader, shown):
+            assert late.ended == whole.ended[len(whole.ended) - len(late.ended) :]
+            answered = {inbox_id for ended in late.ended for inbox_id in ended[-1]}
+            assert {inbox_id for inbox_id, _ in late.announced} == answered
+            assert set(late.announced.values()) <= {1}
+        assert len({len(Reader(envelopes).ended) for envelopes in shown}) > 1
 
 
 # All hosts
@@ -401,6 +619,26 @@ def test_follow_in_threads(path, of_conversation):
             runtime.ask("k", "one")
         assert [_short(each.event) for each in follower] == EXPECTED
         assert follower.lost == 0
+
+
+def test_a_follower_in_a_thread_begins_with_all_that_waits(path):
+    def wait(turn):
+        started.set()
+        go_on.wait()
+        return "done"
+
+    started, go_on = threading.Event(), threading.Event()
+    config = Config(max_queued=2 * MANY)
+    with start_runtime(path, build_agent=blocking_agent(wait), config=config) as runtime:
+        runtime.submit(Inbound("k", "first", "first"))
+        started.wait()
+        for number in range(MANY):
+            runtime.submit(Inbound("k", f"e{number}", f"{number}"))
+        assert runtime.conversation("k").status().waiting == MANY
+        with runtime.follow("k") as follower:
+            events = moments(itertools.islice(follower, MANY + 2))
+        go_on.set()
+        assert events == [*waits(["first", *map(str, range(MANY))]), (1, TurnStarted)]
 
 
 @pytest.mark.parametrize("of_conversation", [True, False])

@@ -13,8 +13,10 @@ from hermes.messages import Inbound, Title
 from hermes.store import SessionStore
 from hermes.testing import (
     DeterministicCompressor,
+    ScriptedAgent,
     texts_of,
 )
+from tests.support.conversations import wait_ended
 from tests.support.other_process import APPEND, CHANGES, COMPRESS, every_change
 from tests.support.recording import LONG, builds, recording_builder
 from tests.support.runtime import SECONDS, reply_to, with_threads
@@ -143,6 +145,33 @@ async def test_a_row_added_during_a_retry_is_not_taken_back(start, in_other_proc
         assert ("user", "theirs") in shown
         assert ("assistant", "one") not in shown
         assert ("assistant", "one again") in shown
+
+
+@pytest.mark.parametrize(
+    ("change", "question"),
+    [
+        ("store.edit_message(sid, rows[0].id, 'edited')", "edited"),
+        ("store.edit_message(sid, rows[1].id, 'edited')", "1"),
+        ("store.replace_messages(sid, [Message('user', 'other')])", "other"),
+    ],
+    ids=["question", "answer", "all"],
+)
+async def test_a_retry_during_an_edit_answers_the_edited_conversation(
+    start, in_other_process, change, question
+):
+    async def meanwhile(turn):
+        in_other_process(turn.session_id, change)
+
+    builder = recording_builder("rebuilt", [meanwhile, "discarded"])
+    async with start(build_agent=builder) as runtime:
+        await runtime.ask("k", "1")
+        reply = await runtime.conversation("k").retry()
+        assert (reply.text, reply.build_reason) == ("rebuilt", "foreign-write")
+        rows = await runtime.conversation("k").history()
+        assert [(row.role, row.content) for row in rows] == [
+            ("user", question),
+            ("assistant", "rebuilt"),
+        ]
 
 
 async def test_undo_does_not_hide_an_earlier_change(start, in_other_process):
@@ -315,6 +344,36 @@ async def test_a_compression_by_another_process_during_a_turn_loses_nothing(
         ]  # fmt: skip
 
 
+COMPRESS_WITH_KEY = COMPRESS.removesuffix("))") + (
+    ", session_key='k', epoch=store.get_route('k').epoch))"
+)
+
+
+@with_threads
+@pytest.mark.parametrize("compress", [COMPRESS, COMPRESS_WITH_KEY], ids=["session", "route"])
+async def test_a_message_after_a_compression_during_a_turn_does_not_run_the_turn_again(
+    start, in_other_process, compress
+):
+    receipts = []
+
+    async def meanwhile(turn):
+        in_other_process(turn.session_id, compress)
+        receipts.append(await runtime.submit(Inbound("k", "e", "3")))
+
+    builder = recording_builder("one", [meanwhile, "two"], "three")
+    async with start(build_agent=builder) as runtime:
+        parent = (await runtime.ask("k", "1")).session_id
+        with runtime.subscribe("k") as received, trio.fail_after(SECONDS):
+            reply = await runtime.ask("k", "2")
+            third = await reply_to(received, receipts[0])
+        assert (reply.text, third.text) == ("two", "three")
+        assert reply.session_id == third.session_id != parent
+        [agent] = builder.agents
+        assert len(agent.shown) == 3
+        assert agent.shown[-1] == [("user", "summary"), ("user", "2"), ("assistant", "two")]
+        assert (await runtime.ask("k", "4")).build_reason is None
+
+
 @attrs.define
 class InterruptedCompressor(DeterministicCompressor):
     """A compressor that calls a function before it summarizes."""
@@ -426,3 +485,40 @@ async def test_a_turn_is_discarded_if_its_route_was_moved_away_and_back(start, i
         await runtime.conversation("k").switch(session_id)
         assert (await runtime.ask("k", "3")).text == "both"
         assert ("assistant", "discarded") not in texts_of(await runtime.conversation("k").history())
+
+
+ACCEPT = """
+from hermes.messages import Inbound
+store.accept(Inbound(sid, "theirs", "from another process"))
+"""
+
+
+@pytest.mark.parametrize("key", ["new", "k"])
+async def test_a_message_that_another_process_accepts_is_answered_soon(
+    start, in_other_process, autojump_clock, key
+):
+    agent = ScriptedAgent()
+    async with start(build_agent=lambda _: agent) as runtime:
+        await runtime.ask("k", "hello")
+        with runtime.subscribe(key) as events:
+            in_other_process(key, ACCEPT)
+            with trio.fail_after(2):
+                await wait_ended(events, 1)
+    assert agent.turns[-1].text == "from another process"
+
+
+async def test_a_message_that_another_process_accepts_during_a_turn_follows_it(
+    start, in_other_process, autojump_clock
+):
+    async def meanwhile(turn):
+        in_other_process("k", ACCEPT)
+        await trio.sleep(5)
+
+    async with start(build_agent=recording_builder([meanwhile, "first"], "second")) as runtime:
+        with runtime.subscribe("k") as events:
+            await runtime.ask("k", "hello")
+            with trio.fail_after(2):
+                await wait_ended(events, 2)
+        rows = await runtime.conversation("k").history()
+    said = ["hello", "first", "from another process", "second"]
+    assert [row.content for row in rows] == said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
+from hermes import Config
 from hermes.errors import UnknownSession
 from hermes.messages import Inbound, Message, StoredMessage, WaitingMessage
 from hermes.store import Rotation, SessionStore
@@ -79,19 +80,40 @@ async def test_what_is_accepted_but_not_answered_is_part_of_the_history(start):
             nursery.start_soon(chat.ask, "one")
             await agent.wait_started(0)
             receipt = await runtime.submit(Inbound("k", "e2", "two"))
-            rows = await chat.history(include_waiting=True)
+            rows = await chat.history()
             assert texts(rows) == ["one", "two"]
-            assert [row.id for row in rows] == [0, 0]
+            assert [type(row) for row in rows] == [WaitingMessage, WaitingMessage]
             assert rows[1].inbox_id == receipt.inbox_id
-            assert await chat.history() == []
+            assert await chat.history(limit=1) == rows[1:]
+            assert await chat.history(limit=1, before=rows[1].id) == rows[:1]
+            assert await chat.history(include_waiting=False) == []
             agent.release(0)
             await agent.wait_started(1)
-            rows = await chat.history(include_waiting=True)
+            rows = await chat.history()
             assert [(row.content, type(row)) for row in rows[::2]] == [
                 ("one", StoredMessage),
                 ("two", WaitingMessage),
             ]
             agent.release(1)
+
+
+async def test_the_pages_of_many_waiting_messages_join_to_the_history(start):
+    agent, config = HeldAgent(), Config(max_queued=300, drain_timeout=0)
+    with trio.fail_after(SECONDS):
+        async with start(agent=agent, config=config) as runtime:
+            chat = runtime.conversation("k")
+            agent.release(0)
+            await chat.ask("zero")
+            for number in range(1, 201):
+                await runtime.submit(Inbound("k", f"e{number}", f"{number}"))
+            await agent.wait_started(1)
+            rows, page = [], await chat.history(limit=30)
+            while page:
+                assert len(page) <= 30
+                rows = page + rows
+                page = await chat.history(limit=30, before=rows[0].id)
+            assert texts(rows) == ["zero", "answer 0", *map(str, range(1, 201))]
+            assert rows == await chat.history()
 
 
 async def test_an_archived_conversation_is_hidden_from_all_lists(start):

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import threading
-from concurrent.futures import CancelledError
 from contextlib import asynccontextmanager
 
 import pytest
@@ -20,6 +19,7 @@ from hermes.adapters.jsonrpc import serve_stdio
 from hermes.adapters.telegram import Telegram
 from hermes.agents import Endpoint, OfflineAgent, Toolbox, chat_agents, tool
 from hermes.embed import open_runtime_asyncio, start_runtime
+from hermes.errors import ActorStopped
 from hermes.redaction import Secret
 from hermes.testing import (
     DeterministicCompressor,
@@ -429,7 +429,7 @@ def test_a_function_for_trio_does_not_keep_an_asyncio_host_from_ending(path):
         async with open_runtime_asyncio(path, agent=ScriptedAgent()) as runtime:
             task = asyncio.create_task(runtime.run_on_trio(forever))
             await runtime.ask("k", "hello")
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(ActorStopped, match="the runtime has ended"):
             await task
 
     asyncio.run(main())
@@ -444,11 +444,13 @@ def test_a_function_for_trio_does_not_keep_a_blocking_host_from_ending(path):
             await trio.sleep_forever()
 
         def call():
-            with pytest.raises(CancelledError):
+            with pytest.raises(ActorStopped, match="the runtime has ended"):
                 runtime.run_on_trio(forever)
+            errors.append("told")
 
+        errors = []
         thread = threading.Thread(target=call)
         thread.start()
         started.wait()
     thread.join(SECONDS)
-    assert not thread.is_alive()
+    assert errors == ["told"]

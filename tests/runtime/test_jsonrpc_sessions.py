@@ -166,6 +166,32 @@ async def test_conversations_may_have_the_same_title_and_are_resumed_by_id_then(
             assert resumed["session_id"] == handle
 
 
+async def test_a_title_is_no_id_for_history_and_delete(start):
+    async with start() as runtime, connected(runtime) as client:
+        await new_session(client, title="Plans")
+        for method, name in (("session.delete", "session_id"),
+                             ("session.history", "stored_session_id")):  # fmt: skip
+            with pytest.raises(Problem, match="No stored session has this id") as problem:
+                await client.call(method, **{name: "Plans"})
+            assert problem.value.code == 4007
+        with pytest.raises(Problem, match="No stored session, or more than one, has this id"):
+            await client.call("session.resume", title="Nothing")
+
+
+async def test_a_title_must_be_unused_in_the_chat_of_a_resumed_session(start):
+    async with start() as runtime, connected(runtime) as client:
+        chat = runtime.conversation("chat")
+        await chat.new("Plans")
+        plans = (await chat.ask("one")).session_id
+        await chat.new()
+        current = (await chat.ask("two")).session_id
+        handle = (await client.call("session.resume", session_id=current))["session_id"]
+        with pytest.raises(Problem, match=f"already in use by session {plans}") as problem:
+            await client.call("session.title", session_id=handle, title="Plans")
+        assert problem.value.code == 4022
+        await new_session(client, title="Plans")
+
+
 async def test_an_invalid_title_is_refused_at_once_and_creates_no_handle(start, path):
     async with start() as runtime, connected(runtime) as client:
         assert await error_code(client, "session.create", title="x" * 200) == 4022

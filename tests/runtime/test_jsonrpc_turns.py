@@ -169,6 +169,21 @@ async def test_an_answer_that_ends_during_resume_is_not_missing(start_proxy):
             assert (resumed["running"], resumed["inflight"]) == (False, None)
 
 
+async def test_a_prompt_without_an_answer_is_not_among_the_stored_messages(start):
+    gate = Gate()
+    async with start(build_agent=scripted("one", [gate, "two"])) as runtime:
+        async with connected(runtime) as client:
+            handle = await new_session(client)
+            await client.call("prompt.submit", session_id=handle, text="more")
+            await gate.reached.wait()
+            page = await client.call("session.history", session_id=handle)
+            resumed = await client.call("session.resume", session_id=handle)
+            for shown in (page, resumed):
+                assert [row["text"] for row in shown["messages"]] == ["hello", "one"]
+            assert (page["count"], resumed["message_count"], resumed["running"]) == (2, 2, True)
+            gate.open.set()
+
+
 async def test_steering_reaches_the_running_answer(start):
     gate = Gate()
     heard = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import pytest
 import trio
@@ -10,6 +11,7 @@ import trio.testing
 
 from hermes.config import Config
 from hermes.context import set_current_session_id
+from hermes.errors import TitleTaken
 from hermes.events import TurnEnded
 from hermes.messages import Inbound, Title, TurnResult
 from hermes.testing import (
@@ -119,7 +121,7 @@ async def test_a_first_turn_interrupted_by_the_shutdown_creates_no_row_and_runs_
 async def recovered_turn_ended(runtime):
     """Wait for the end of a turn that an earlier runtime left unfinished."""
     with runtime.subscribe("k") as events:
-        if await runtime.conversation("k").history():
+        if await runtime.conversation("k").history(include_waiting=False):
             return
         async for each in events:
             if isinstance(each.event, TurnEnded):
@@ -213,6 +215,9 @@ async def test_a_title_set_during_the_first_turn_is_applied_after_it(start_with_
         assert list((await session_titles(store)).values()) == ["Plans"]
 
 
+TAKEN = "You already have a conversation called Plans. Use /resume Plans to go back to it."
+
+
 @pytest.mark.parametrize("how", ["/title Plans", "/new Plans", "set_title", "new"])
 async def test_a_title_in_use_is_refused_before_the_first_message(start_with_store, how):
     async with start_with_store() as (store, runtime):
@@ -220,13 +225,14 @@ async def test_a_title_in_use_is_refused_before_the_first_message(start_with_sto
         holder = (await runtime.ask("k", "hello")).session_id
         await conversation.set_title("Plans")
         fresh = (await conversation.new()).session_id
-        refusal = f"Title 'Plans' is already in use by session {holder}"
         if how.startswith("/"):
-            assert refusal in (await runtime.ask("k", how)).text
+            assert (await runtime.ask("k", how)).text == TAKEN
         else:
             verb = conversation.set_title if how == "set_title" else conversation.new
-            with pytest.raises(ValueError, match=refusal):
+            with pytest.raises(TitleTaken, match=f"already in use by session {holder}") as refused:
                 await verb("Plans")
+            assert (refused.value.title, refused.value.session_id) == ("Plans", holder)
+            assert isinstance(refused.value, ValueError)
         assert await conversation.title() == Title(None)
         assert (await runtime.ask("k", "hello")).session_id == fresh
         assert await session_titles(store) == {holder: "Plans", fresh: None}
@@ -247,11 +253,21 @@ async def test_a_refused_new_reports_the_messages_that_it_cancelled(start_with_s
         await begun.wait()
         await runtime.submit(Inbound("k", "queued", "and then?"))
         reply = await runtime.ask("k", "/new Plans")
-        assert reply.text == (
-            f"That did not work: Title 'Plans' is already in use by session {holder}. "
-            "1 queued message was cancelled."
-        )
+        assert reply.text == f"{TAKEN} 1 queued message was cancelled."
         assert (await runtime.conversation("k").status()).session_id == holder
+
+
+@pytest.mark.parametrize("title", ["Plans", "1"])
+async def test_the_hint_of_a_refused_new_leads_to_the_conversation(start_with_store, title):
+    """Also if the title is a number, which `/resume` takes for a place in the list."""
+    async with start_with_store() as (_, runtime):
+        holder = (await runtime.ask("k", f"/new {title}")).session_id
+        await runtime.ask("k", "hello")
+        await runtime.ask("k", "/new")
+        await runtime.ask("k", "hello")
+        refusal = (await runtime.ask("k", f"/new {title}")).text
+        hint = re.search(r"Use (/resume .+) to go back", refusal)[1]
+        assert (await runtime.ask("k", hint)).session_id == holder
 
 
 async def test_another_key_may_have_the_same_title(start_with_store):

@@ -110,6 +110,51 @@ async def test_an_operator_needs_a_key_for_a_title_that_several_keys_have(start)
         assert not (await runtime.admin.switch("bob", "Plans")).changed, "its own comes first"
 
 
+async def test_a_key_that_shares_a_session_sees_each_title_once(start):
+    async with start(agent=echo) as runtime:
+        theirs, own = await two_users(runtime)
+        bob = runtime.conversation("bob")
+        await runtime.admin.switch("bob", theirs)
+        assert await bob.title() == Title("Plans #2")
+        assert await runtime.conversation("alice").title() == Title("Plans #2")
+        with pytest.raises(ValueError, match=f"'Plans' is already in use by session {own}"):
+            await runtime.conversation("alice").set_title("Plans")
+        assert (await bob.ask("/resume Plans")).text == "Back in Plans."
+        assert (await bob.status()).session_id == own
+
+
+async def test_resume_lists_the_conversations_that_have_one_title(start, path):
+    async with start(agent=echo) as runtime:
+        theirs, own = await two_users(runtime)
+        await runtime.admin.switch("bob", theirs)
+        with SessionStore(path) as store:  # as an earlier version could store it
+            sql = "UPDATE sessions SET title = 'Plans' WHERE id = ?"
+            store.transact(lambda tx: tx.run(sql, theirs))
+        reply = await runtime.ask("bob", "/resume Plans")
+        head, *listed = reply.text.splitlines()
+        assert head.startswith("You have more than one conversation called 'Plans'.")
+        assert sorted(listed) == ["1. Plans (2 messages)", "2. Plans (2 messages)"]
+        assert reply.session_id == theirs
+        with pytest.raises(AmbiguousTitle, match=rf"{theirs} \(key alice\), {own} \(key bob\)"):
+            await runtime.conversation("bob").switch("Plans")
+
+
+async def test_resume_lists_the_titles_that_differ_in_case_only(start):
+    async with start(agent=echo) as runtime:
+        chat = runtime.conversation("k")
+        for title in ("Plans", "PLANS", "Other"):
+            await chat.new(title)
+            await chat.ask("hello")
+        before = (await chat.status()).session_id
+        head, *listed = (await chat.ask("/resume plans")).text.splitlines()
+        assert head.startswith("You have more than one conversation called 'plans'.")
+        assert [line.split()[1] for line in listed] == ["PLANS", "Plans"]
+        assert (await chat.status()).session_id == before
+        number = listed[1].partition(".")[0]
+        assert (await chat.ask(f"/resume {number}")).text == "Back in Plans."
+        assert (await chat.ask("/resume PLANS")).text == "Back in PLANS."
+
+
 def test_an_operator_switches_in_a_blocking_host(path):
     with start_runtime(path, agent=echo) as runtime:
         theirs = runtime.ask("alice", "hello").session_id

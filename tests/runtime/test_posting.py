@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from hermes import Config, ExpiryPolicy, Inbound, MessagePosted, Source, embed
-from hermes.errors import Draining, HermesError, WaitCircle
+from hermes.errors import ActorStopped, HermesError, WaitCircle
 from hermes.messages import TurnResult
 from hermes.testing import CountingBuilder, MemoryAdapter, inspect, texts_of
 from tests.support.held_turns import PendingReply, held_runtime
@@ -225,11 +225,13 @@ async def test_an_agent_cannot_post_into_its_own_turn_but_into_other_conversatio
 # Refusals
 
 
-@pytest.mark.parametrize("text", ["", None, 5, b"bytes"])
+@pytest.mark.parametrize("text", ["", "   ", "\n\t", None, 5, b"bytes"])
 async def test_a_post_without_a_text_is_refused(start, text):
+    kind = ValueError if isinstance(text, str) else TypeError
     async with start() as runtime:
-        with pytest.raises(ValueError, match="a post needs a text"):
+        with pytest.raises(kind, match=r"not blank$|^text must be a string, not "):
             await runtime.post("k", text)
+        assert await runtime.conversation("k").history() == []
         with pytest.raises(ValueError, match="session_key"):
             await runtime.post("two\nlines", "hello")
         assert (await runtime.ask("k", "hello")).text == "echo: hello"
@@ -248,10 +250,10 @@ async def test_a_post_is_redacted(start):
         assert [row[2] for row in await outbox(runtime)] == ["a ***"]
 
 
-async def test_nothing_is_posted_while_the_runtime_ends(start):
+async def test_nothing_is_posted_after_a_drain(start):
     async with start() as runtime:
         await runtime.drain()
-        with pytest.raises(Draining):
+        with pytest.raises(ActorStopped):
             await runtime.post("k", "too late")
 
 

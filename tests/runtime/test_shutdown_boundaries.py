@@ -13,7 +13,7 @@ import trio
 
 from hermes.config import Config
 from hermes.context import set_current_session_id
-from hermes.errors import Draining
+from hermes.errors import ActorStopped, Draining
 from hermes.messages import Inbound, TurnResult
 from hermes.store import SessionStore
 from hermes.testing import (
@@ -278,7 +278,7 @@ async def test_a_host_may_drain_inside_the_block_and_each_session_is_finalized_o
             reply = await runtime.ask("k", "hello")
             await runtime.drain()
             assert recorder.calls == [(FINALIZE, reply.session_id)]
-            with pytest.raises(Draining):
+            with pytest.raises(ActorStopped):
                 await runtime.ask("k", "more")
             return reply
 

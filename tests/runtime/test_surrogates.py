@@ -11,6 +11,7 @@ from hermes.errors import UnknownSession
 from hermes.events import Notice, ReasoningDelta, TextDelta
 from hermes.messages import Inbound, Message, TurnResult
 from hermes.sanitize import encodable, scrub
+from hermes.store import SessionStore, open_store
 from hermes.testing import MemoryAdapter
 from tests.support.boundaries import FINALIZE
 from tests.support.runtime import SECONDS, with_threads
@@ -102,6 +103,54 @@ async def test_a_text_of_the_host_may_have_them(start, entry):
             for session in await runtime.admin.sessions():
                 msgspec.json.encode(await runtime.admin.messages(session.root_session_id))
             msgspec.json.encode(await runtime.admin.sessions())
+
+
+STORE_IDS = {
+    "get_session": lambda s: s.get_session(HALF),
+    "get_route": lambda s: s.get_route(HALF),
+    "find": lambda s: s.find(HALF),
+    "resolve_session_by_title": lambda s: s.resolve_session_by_title(HALF),
+    "get_messages": lambda s: s.get_messages(HALF),
+    "list_sessions": lambda s: s.list_sessions(session_key=HALF),
+    "search_messages": lambda s: s.search_messages("hello", role=HALF),
+    "create_session": lambda s: s.create_session("new", HALF),
+    "create_session key": lambda s: s.create_session("new", "cli", session_key=HALF),
+    "append_message": lambda s: s.append_message(HALF, "user", "hello"),
+    "append_message id": lambda s: s.append_message("s", "user", "a", platform_message_id=HALF),
+    "set_title": lambda s: s.set_title(HALF, "title"),
+    "set_session_title": lambda s: s.set_session_title(HALF, "title"),
+    "switch": lambda s: s.switch("k", HALF),
+    "new_session": lambda s: s.new_session("k", reason=HALF),
+    "set_meta": lambda s: s.set_meta(HALF, "value"),
+    "acquire_lease": lambda s: s.acquire_lease("s", HALF, ttl_seconds=1),
+    "delete_session": lambda s: s.delete_session(HALF),
+    "export_session": lambda s: s.export_session(HALF),
+}
+
+
+@pytest.mark.parametrize("call", STORE_IDS.values(), ids=STORE_IDS)
+async def test_ids_of_the_store_cannot_have_them(path, call):
+    with SessionStore(path) as store:
+        store.create_session("s", "cli")
+        with pytest.raises(ValueError, match="names cannot have lone surrogates: 'half ") as plain:
+            call(store)
+    async with open_store(path) as store:
+        with pytest.raises(ValueError, match="names cannot have lone surrogates: 'half ") as later:
+            await call(store)
+    assert type(plain.value) is type(later.value) is ValueError
+
+
+def test_texts_of_the_store_may_have_them(path):
+    with SessionStore(path) as store:
+        store.create_session("a", "cli", system_prompt=HALF, model_config={HALF: HALF})
+        store.create_session("b", "cli")
+        store.set_system_prompt("b", HALF)
+        store.set_session_title("b", HALF)
+        store.append_message("b", "user", HALF)
+        assert [store.get_session(name).system_prompt for name in "ab"] == [CLEAN, CLEAN]
+        assert store.get_session("a").model_config == {CLEAN: CLEAN}
+        assert store.get_session("b").title == "half of it"
+        assert store.get_messages("b")[0].content == CLEAN
 
 
 async def raises(turn):

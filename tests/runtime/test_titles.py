@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import attrs
 import pytest
 import trio
@@ -242,13 +244,31 @@ async def test_failed_turns_and_background_tasks_get_no_title(start):
     assert call.purpose == "background"
 
 
-@pytest.mark.parametrize("answer", ["a text", None, Summary(3)])
-async def test_an_invalid_result_of_a_titler_is_ignored(start, answer):
+WRONG = {
+    "text": ("a text", "returned str, not a hermes.Summary"),
+    "nothing": (None, "returned NoneType, not a hermes.Summary"),
+    "number": (Summary(3), "returned a Summary whose text is int, not a string"),
+    "usage": (
+        Summary("A talk", [3]),
+        "that is not valid: an item of usage must be a Usage, not int",
+    ),
+    "blank": (Summary(' "" '), "returned an empty title"),
+}
+
+
+@pytest.mark.parametrize(("answer", "problem"), WRONG.values(), ids=WRONG)
+async def test_an_invalid_result_of_a_titler_is_ignored_with_a_warning(
+    start, caplog, answer, problem
+):
     class InvalidTitler:
         async def title(self, _):
             return answer
 
     async with start(agent=echo, titler=InvalidTitler()) as runtime:
-        assert (await runtime.ask("k", "one")).status == "complete"
-        assert (await runtime.ask("k", "two")).status == "complete"
+        for text in ("one", "two"):
+            assert (await runtime.ask("k", text)).status == "complete"
+            await trio.testing.wait_all_tasks_blocked()
         assert await title_of(runtime) is None
+    warnings = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(warnings) == 2
+    assert all(said.endswith(problem) for said in warnings), warnings

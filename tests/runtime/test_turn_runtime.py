@@ -7,7 +7,18 @@ import asyncio
 import pytest
 import trio
 
-from hermes import Config, HermesError, Texts, Turn, TurnClosed, WaitCircle
+from hermes import (
+    AccessPolicy,
+    Config,
+    HermesError,
+    NotAdmitted,
+    PlatformRules,
+    Source,
+    Texts,
+    Turn,
+    TurnClosed,
+    WaitCircle,
+)
 from hermes.agents import asyncio_agent, blocking_agent
 from hermes.agents.tools import Toolbox, tool
 from hermes.embed import open_runtime_asyncio, start_runtime
@@ -200,6 +211,32 @@ async def test_a_turn_may_ask_other_conversations_if_the_host_allows_it(start, m
             assert (await runtime.ask("a", "b")).text == "I am b"
             own = (await runtime.ask("a", "a")).text
         assert own.startswith("WaitCircle: a turn cannot wait for its own conversation")
+
+
+@pytest.mark.parametrize("make", [lambda reply: {"agent": reply}, lambda reply: {
+    "build_agent": asyncio_agent(reply)}], ids=["Trio", "asyncio"])  # fmt: skip
+async def test_what_an_agent_may_ask_is_not_refused_by_the_access_policy(start, make):
+    anna = Source(platform="telegram", chat_id="1", user_id="1")
+    stranger = Source(platform="telegram", chat_id="2", user_id="2")
+
+    async def reply(turn):
+        if turn.session_key == "b":
+            return f"from {turn.source.platform}"
+        inner = (await turn.runtime.ask("b", "hello")).text
+        sent = (await turn.runtime.ask("b", "hello", source=anna)).text
+        with pytest.raises(NotAdmitted):
+            await turn.runtime.ask("b", "hello", source=stranger)
+        return f"{inner}, {sent}"
+
+    access = AccessPolicy(rules={"telegram": PlatformRules(users=["1"])})
+    config = Config(agents_may_ask=True)
+    async with start(**make(reply), config=config, access=access) as runtime:
+        assert (await runtime.ask("a", "go", source=anna)).text == "from embedded, from telegram"
+        with pytest.raises(NotAdmitted):
+            await runtime.ask("b", "hello")
+    async with start(**make(asking(caught=HermesError)), access=access) as runtime:
+        refused = (await runtime.ask("a", "b", source=anna)).text
+        assert refused.startswith("HermesError: agents may not ask other conversations")
 
 
 async def test_a_turn_in_a_thread_may_ask_other_conversations_if_the_host_allows_it(start):

@@ -9,7 +9,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from hermes import Config, Inbound, TurnEnded
-from hermes.errors import AlreadyAnswered, Draining, StoreFull
+from hermes.errors import ActorStopped, AlreadyAnswered, StoreFull
 from hermes.testing import inspect
 from tests.support.held_turns import HeldAgent, PendingReply, held_runtime
 from tests.support.runtime import SECONDS, with_threads
@@ -229,12 +229,12 @@ async def test_a_receipt_of_another_conversation_withdraws_nothing(start):
         assert (await here.runtime.wait(receipt)).text == "answer 1"
 
 
-async def test_nothing_is_withdrawn_while_the_runtime_ends(start):
+async def test_nothing_is_withdrawn_after_a_drain(start):
     async with held_runtime(start) as here:
         receipt = await submit(here, "one")
         await here.agent.wait_started()
         await here.runtime.drain(0)
-        with pytest.raises(Draining):
+        with pytest.raises(ActorStopped):
             await here.runtime.withdraw(receipt)
 
 

@@ -31,8 +31,8 @@ async def outbox_texts(store, turn_id):
 
 
 async def history(runtime, key="k"):
-    """Return role and text of each message of a conversation."""
-    return texts_of(await runtime.conversation(key).history())
+    """Return role and text of each stored message of a conversation."""
+    return texts_of(await runtime.conversation(key).history(include_waiting=False))
 
 
 async def wait_ended(events, number):

@@ -107,8 +107,8 @@ class HeldRuntime:
         await self.store.transact(lambda tx: None)
 
     async def history(self, key="k"):
-        """Role and text of each message of a conversation."""
-        return texts_of(await self.runtime.conversation(key).history())
+        """Role and text of each stored message of a conversation."""
+        return texts_of(await self.runtime.conversation(key).history(include_waiting=False))
 
     async def inbox(self):
         """Id, state and number of attempts of each inbox row."""

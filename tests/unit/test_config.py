@@ -60,6 +60,13 @@ def test_a_value_that_is_not_allowed_is_refused_in_one_sentence(cls, name, value
     assert str(raised.value) == message
 
 
+@pytest.mark.parametrize(("window", "max_output"), [(10, 20), (8000, 8000)])
+def test_the_window_includes_the_answer(window, max_output):
+    with pytest.raises(ValueError, match=rf"^max_output is {max_output}: .* which is {window} and"):
+        CompressionConfig(window=window, max_output=max_output)
+    assert CompressionConfig(window=window, max_output=window - 1).window == window
+
+
 def test_values_inside_of_mappings_are_named():
     with pytest.raises(
         ValueError, match=r"Config\.when_busy_by_platform\['x'\] is 'quue': .*queue\?"

@@ -14,11 +14,13 @@ from hermes.errors import (
     HermesError,
     ReplyTimeout,
     RetryAfter,
+    TitleTaken,
+    TitleTooLong,
 )
 from hermes.messages import Receipt
 
 RECEIPT = Receipt(1, "k", "s", 1, 0.0)
-WITH_VALUES = {AlreadyAnswered, ReplyTimeout, RetryAfter}
+WITH_VALUES = {AlreadyAnswered, ReplyTimeout, RetryAfter, TitleTaken, TitleTooLong}
 PLAIN = [
     kind("why")
     for kind in vars(errors).values()
@@ -29,6 +31,8 @@ ERRORS = [
     AlreadyAnswered("before", RECEIPT),
     ReplyTimeout("too late", RECEIPT),
     RetryAfter("slower", 2.5),
+    TitleTaken("Plans", "s"),
+    TitleTooLong(101, 100),
     CompressorFailed("no", lasting=True, retry_after=3.0),
 ]
 

@@ -10,7 +10,8 @@ import pytest
 
 from hermes.actors.commands import ALIASES, COMMANDS
 from hermes.settings.example import field_docs
-from hermes.texts import ENGLISH, Texts, help_line, problems, require_usable
+from hermes.text_checks import problems, require_usable
+from hermes.texts import ENGLISH, Texts, help_line
 
 HERMES = Path(__file__).parents[2] / "hermes"
 DEFAULTS = msgspec.structs.asdict(ENGLISH)
@@ -21,7 +22,7 @@ def test_every_sentence_is_documented_and_used():
     code = "\n".join(
         path.read_text() for path in HERMES.rglob("*.py") if path != HERMES / "texts.py"
     )
-    used = set(re.findall(r"texts(?:\(state\))?\.(\w+)", code))
+    used = set(re.findall(r"texts(?:\(state\)|_of\([\w.]+\))?\.(\w+)", code))
     assert set(DEFAULTS) == field_docs(Texts).keys()
     assert set(DEFAULTS) - HELP <= used
 
@@ -50,6 +51,8 @@ def test_every_command_that_a_sentence_names_exists():
         ({"resumed": "Wieder in {name"}, "resumed", "the braces do not match"),
         ({"resumed": "Wieder in }"}, "resumed", "the braces do not match"),
         ({"resumed": None}, "resumed", "expected a string, not None"),
+        ({"unexpected": ""}, "unexpected", "the text is empty"),
+        ({"resumed": " \n"}, "resumed", "the text is empty"),
         ({"help_new": "start a conversation"}, "help_new", "expected /new, a colon"),
         ({"help_new": "/neu: ein Gespräch"}, "help_new", "expected /new, a colon"),
     ],

@@ -243,6 +243,7 @@ class SessionCompressor:
             max_tokens=self.limits.summary_tokens,
             spent=spent,
             charge=charged.append,
+            texts=self._texts,
         )
         with trio.fail_after(self._config.summary_timeout):
             summary: object = await self._compressor.summarize(request)
@@ -320,8 +321,17 @@ class SessionCompressor:
         self, job: CompressionJob, state: CompressionState, skipped: Skipped
     ) -> Skipped:
         """Count a summary that came too late as a failure: the next one may come too late, too."""
-        await self._suspend(job, state, self._cooldown(state.failures + 1), skipped.text)
-        return replace(skipped, paid=True)
+        log.warning("%s was not compressed: %s", job.session_id, skipped.text)
+        reason = self._too_late(skipped)
+        await self._suspend(job, state, self._cooldown(state.failures + 1), reason)
+        return replace(skipped, reason=reason, paid=True)
+
+    def _too_late(self, skipped: Skipped) -> str:
+        """Return why the store refused a summary, for the user."""
+        if skipped.compressed:
+            return self._texts.already_compressed
+        lost = skipped.holder is not None
+        return self._texts.compression_running if lost else self._texts.compression_outdated
 
     async def _failed(
         self, job: CompressionJob, state: CompressionState, error: BaseException
@@ -329,8 +339,9 @@ class SessionCompressor:
         reference, text = new_reference(), "%s was not compressed (reference %s)"
         log.error(text, job.session_id, reference, exc_info=error)
         cooldown = self._cooldown(state.failures + 1, leaf(error))
-        await self._suspend(job, state, cooldown, self._reason(leaf(error), reference))
-        return CompressionFailed(self._texts.compression_failed.format(error=state.error))
+        reason = self._reason(leaf(error), reference)
+        await self._suspend(job, state, cooldown, reason)
+        return CompressionFailed(reason)
 
     def _reason(self, error: BaseException, reference: str) -> str:
         """Return what the user is told: what the compressor reported, or only a reference."""

@@ -23,19 +23,23 @@ class Compressed(msgspec.Struct, frozen=True):
 
 
 class CompressionFailed(msgspec.Struct, frozen=True):
-    """There is no summary, and nothing was changed. `text` is a sentence for the user."""
+    """There is no summary, for this reason, and nothing was changed."""
 
-    text: str
+    reason: str
 
 
 CompressionResult: TypeAlias = Compressed | Skipped | CompressionFailed
 
 
 def result_text(result: CompressionResult, texts: Texts) -> str:
-    """Return what came of a compression: a sentence, or the reason why it was skipped."""
-    if isinstance(result, Compressed):
-        return texts.compressed.format(before=result.before, after=result.after)
-    return result.text
+    """Return what the user is told about a compression."""
+    match result:
+        case Compressed(_, before, after):
+            return texts.compressed.format(before=before, after=after)
+        case Skipped(reason):
+            return texts.not_compressed.format(reason=reason)
+        case CompressionFailed(reason):
+            return texts.compression_failed.format(error=reason)
 
 
 class PastAttempt(msgspec.Struct, frozen=True):
@@ -45,7 +49,8 @@ class PastAttempt(msgspec.Struct, frozen=True):
     """Whether a turn caused it, and not a request."""
     number: int
     """How many attempts the runtime had made when it ended, with this one."""
-    ended_at: float
+    latest_command: int
+    """The inbox id of the latest command that the conversation had got when it ended."""
     result: CompressionResult
 
     def skipped(self, texts: Texts) -> Skipped:
@@ -56,7 +61,7 @@ class PastAttempt(msgspec.Struct, frozen=True):
                 return Skipped(reason, winner=rotated.session_id)
             case other:
                 reason = texts.tried_by_turn if self.by_turn else texts.tried_by_request
-                return Skipped(reason.format(outcome=other.text.rstrip(".")))
+                return Skipped(reason.format(outcome=other.reason))
 
 
 class CompressionJob(msgspec.Struct, frozen=True, kw_only=True):

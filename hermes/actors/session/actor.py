@@ -19,7 +19,7 @@ from hermes.actors.context import RuntimeContext
 from hermes.actors.kernel.mailbox import Request, refuse
 from hermes.actors.session.commands import CommandCall, run_command
 from hermes.actors.session.compression import used_tokens
-from hermes.actors.session.following import announcement
+from hermes.actors.session.following import announcement, count_waiting
 from hermes.actors.session.inbox import Item, SessionInbox
 from hermes.actors.session.policy import decide
 from hermes.actors.session.state import SessionState
@@ -80,8 +80,8 @@ class SessionActor:
         self._announce(row)
 
     def _announce(self, row: InboxRow) -> None:
-        """Tell followers of a message; of one that is fetched later, they are told then."""
-        if self.inbox.knows(row.inbox_id) and not row.inbound.command:
+        """Tell followers of a message; a follower ignores what it knows already."""
+        if not row.inbound.command:
             self.state.context.bus.announce(self.key, announcement(row))
 
     def _decide(self, row: InboxRow) -> None:
@@ -89,6 +89,7 @@ class SessionActor:
         inbox, turn = self.inbox, self.runner.turn
         mode: CommandMode = "message"
         if row.inbound.command:
+            self.state.note_command(row.inbox_id)
             mode, inbound = interpret(row.inbound)
             row = replace(row, inbound=inbound)
         config = self.state.context.config
@@ -126,6 +127,7 @@ class SessionActor:
         if withdrawn is None:
             return False
         self._notify_idle()
+        self._announce(withdrawn.row)  # it may have been in the store only
         self.state.context.bus.reply([withdrawn.row], withdrawn.reply)
         return True
 
@@ -147,7 +149,7 @@ class SessionActor:
     async def wait_idle(self) -> None:
         """Wait until the actor has nothing to do, or has ended."""
         while not self.idle and not self.inbox.mailbox.closed:
-            self._calm = self._calm or trio.Event()
+            self._calm = trio.Event() if self._calm is None else self._calm
             await self._calm.wait()
 
     def _notify_idle(self) -> None:
@@ -279,6 +281,8 @@ class SessionActor:
         inbox.add([row.inbox_id for row in fetched])
         for row in fetched:
             mode, inbound = interpret(row.inbound) if row.inbound.command else (None, row.inbound)
+            if mode is not None:
+                self.state.note_command(row.inbox_id)
             if mode == "stops":
                 inbox.put_urgent(row)
             else:
@@ -304,6 +308,7 @@ class SessionActor:
         text = self.state.context.texts.gave_up.format(attempts=row.attempts)
         answer = inbox_reply([row], self.state.session_id or "", text, "notice")
         await self.state.context.store.park_inbox([row.inbox_id], "begun too often", answer=answer)
+        self._announce(row)
         self._reply([row], text, "refused")
 
     # Commands, and messages that get no turn
@@ -331,7 +336,8 @@ class SessionActor:
         with contained(StoreFailed) as caught:
             await work(row)
         if caught.error is not None:
-            log.error("message %d of %s waits", row.inbox_id, self.key, exc_info=caught.error)
+            about, extra = (row.inbox_id, self.key), {"metadata": row.inbound.metadata}
+            log.error("message %d of %s waits", *about, exc_info=caught.error, extra=extra)
             self.inbox.release([row])
             self.wake()
 
@@ -374,8 +380,8 @@ class SessionActor:
             session_id=head.session_id,
             title=(await state.context.store.get_title(self.key)).text,
             message_count=head.message_count,
+            waiting=await count_waiting(state.context.store, self.key, self.inbox),
             busy=self.runner.turn is not None,
-            waiting=self.inbox.waiting,
             context_tokens=used_tokens(state, transcript),
             compression_note=compressor.suspended(history),
         )

@@ -20,6 +20,7 @@ from hermes.actors.compression.types import result_text
 from hermes.actors.session import approvals, compression, operations
 from hermes.actors.session.failures import command_failure
 from hermes.actors.session.listing import (
+    MAX_LISTED,
     find_session,
     is_number,
     own_sessions,
@@ -28,13 +29,12 @@ from hermes.actors.session.listing import (
     usage_text,
 )
 from hermes.actors.session.state import SessionState
-from hermes.errors import HermesError
+from hermes.errors import StoreFailed
 from hermes.messages import (
     Inbound,
     InboxReply,
     InboxRow,
     Role,
-    Skipped,
     Status,
     StoredMessage,
     Transcript,
@@ -44,8 +44,8 @@ from hermes.outbound import inbox_reply
 from hermes.session_keys import background_key
 from hermes.texts import Texts, help_line
 from hermes.transcript.compaction import is_question
+from hermes.user_code import contained
 
-MAX_LISTED = 10
 MAX_KEPT = 100
 MAX_LINE = 80
 _HERE = re.compile(r"(?:up to )?here(?:\s+(\d{1,9}))?|(?:--keep[= ]|-k )(\d{1,9})", re.IGNORECASE)
@@ -86,13 +86,11 @@ async def run_command(state: SessionState, call: CommandCall) -> str | None:
     if parsed is None:
         word = (call.row.inbound.text.split() or ["/"])[0][:50]
         return await _reply(state, call, _texts(state).unknown_command.format(command=word))
-    try:
+    with contained(StoreFailed) as caught:
         return await _HANDLERS[parsed.name](state, call, parsed.argument)
-    except (HermesError, ValueError) as error:
-        text = command_failure(call.row, error, _texts(state))
-        if call.cancelled:
-            text = f"{text.removesuffix('.')}.{_cancelled(_texts(state), call)}"
-        return await _reply(state, call, text)
+    assert caught.error is not None
+    text = command_failure(call.row, caught.error, _texts(state))
+    return await _reply(state, call, text + _cancelled(_texts(state), call))
 
 
 def _texts(state: SessionState) -> Texts:
@@ -222,15 +220,12 @@ async def _compress(state: SessionState, call: CommandCall, argument: str) -> st
     result = await compression.on_request(
         state,
         f"{call.row.inbox_id}:command",
-        lambda past: call.row.accepted_at < past.ended_at,
+        lambda past: call.row.inbox_id <= past.latest_command,
         focus=None if here is not None else argument or None,
         keep_exchanges=keep,
         answer=functools.partial(_reply_to, state, call),
     )
-    text = result_text(result, _texts(state))
-    if isinstance(result, Skipped):
-        text = _texts(state).not_compressed.format(reason=text)
-    return await _reply(state, call, text)
+    return await _reply(state, call, result_text(result, _texts(state)))
 
 
 # Tools and background tasks
@@ -260,19 +255,11 @@ async def _deny(state: SessionState, call: CommandCall, argument: str) -> str:
 
 
 async def _decide(state: SessionState, call: CommandCall, name: str, argument: str) -> str:
-    if argument and not is_number(argument):
-        return await _usage(state, call, name)
     reply = functools.partial(_reply_to, state, call)
-    decision = await approvals.decide(
-        state.context.store,
-        call.row,
-        argument,
-        reply,
-        state.context.config.expiry_of,
-        texts=_texts(state),
-        approve=name == "approve",
-    )
-    return decision.text if decision.stored else await _reply(state, call, decision.text)
+    answer = await approvals.run(state.context, call.row, name, argument, reply)
+    if answer is None:
+        return await _usage(state, call, name)
+    return answer.text if answer.stored else await _reply(state, call, answer.text)
 
 
 @_handles("queue")

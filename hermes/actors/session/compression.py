@@ -13,6 +13,7 @@ from hermes.actors.compression.types import (
     CompressionResult,
     PastAttempt,
     Trigger,
+    result_text,
 )
 from hermes.actors.session.agent_cache import CachedTranscript
 from hermes.actors.session.running_turn import RunningTurn
@@ -51,7 +52,9 @@ async def before_turn(state: SessionState, turn: RunningTurn) -> list[str]:
     result = await _try_compress(
         state, f"{turn.turn_id}:size", "size", waiting=turn.unstored, turn=turn
     )
-    return [result.text] if isinstance(result, CompressionFailed) else []
+    if not isinstance(result, CompressionFailed):
+        return []
+    return [result_text(result, state.context.texts)]
 
 
 async def after_overflow(state: SessionState, turn: RunningTurn) -> bool:
@@ -80,8 +83,9 @@ async def after_turn(state: SessionState, session_id: str, call: Usage, turn: Ru
     result = await _try_compress(state, f"{turn.turn_id}:after", "size")
     if not isinstance(result, CompressionFailed):
         return
-    state.context.bus.publish(state.key, turn.turn_id, Notice(result.text))
-    outbox = reply_rows(turn.rows[-1], session_id, result.text, "notice")
+    text = result_text(result, state.context.texts)
+    state.context.bus.publish(state.key, turn.turn_id, Notice(text))
+    outbox = reply_rows(turn.rows[-1], session_id, text, "notice")
     try:
         await state.context.store.answer(
             InboxReply(session_key=state.key, inbox_ids=(), outbox=outbox)
@@ -175,7 +179,7 @@ def _record_attempt(state: SessionState, trigger: Trigger, result: CompressionRe
     state.last_attempt = PastAttempt(
         by_turn=trigger != "asked",
         number=context.compressor.attempts,
-        ended_at=context.wall(),
+        latest_command=state.latest_command,
         result=result,
     )
 

@@ -2,37 +2,123 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import TypeAlias
 
+from hermes.actors.event_bus import EventBus, Subscription
 from hermes.actors.session.inbox import SessionInbox
 from hermes.actors.session.running_turn import RunningTurn
-from hermes.events import MessageWaiting, RuntimeEvent, Steered
+from hermes.errors import ActorStopped, StoreFailed
+from hermes.events import Envelope, MessageWaiting, RuntimeEvent, Steered, TurnEnded
 from hermes.messages import InboxRow
+from hermes.protocols import Store
 
-Moment: TypeAlias = tuple[int | None, RuntimeEvent]
-"""A turn, or None, and an event."""
+PAGE = 100
+"""How many open messages a follower reads from the store at once."""
+Moment: TypeAlias = tuple[int, RuntimeEvent]
+"""An event and its turn."""
 
 
-def so_far(inbox: SessionInbox, turn: RunningTurn | None) -> list[Moment]:
-    """Return what a follower would have received that was here from the start.
+class Follower(Subscription):
+    """The events of one conversation, beginning with all of its open messages.
 
-    These are the messages without an answer, and the start and the text of the running turn. Must
-    be called in the same step as the follower's subscription, without a checkpoint between them.
+    An actor does not have all of them in memory, so the follower reads the others from the store,
+    page by page, while it is being read. Each message is announced once.
+    """
+
+    def __init__(
+        self, bus: EventBus, session_key: str, store: Store, waiting: Iterable[InboxRow]
+    ) -> None:
+        super().__init__(bus, session_key, follows=True)
+        self._store = store
+        self._session_key = session_key
+        self._seq = bus.seq
+        self._waiting = {row.inbox_id: announcement(row) for row in waiting}
+        """Messages that the actor had in memory, and that are not in `_beginning` yet."""
+        self._announced = set(self._waiting)
+        """Open messages that are announced, or will be."""
+        self._beginning: deque[Envelope] = deque()
+        """The announcements that have been read from the store; they come before all events."""
+        self._read_to: int | None = 0
+        """The last open message that has been read from the store; None after the last page."""
+        self._ended: set[int] | None = None
+        """Messages that were answered while a page is being read."""
+
+    def offer(self, envelope: Envelope) -> None:
+        """Take an event of this conversation, unless it announces a message again."""
+        if envelope.session_key != self._session_key:
+            return
+        match envelope.event:
+            case MessageWaiting(_, inbox_id):
+                if inbox_id in self._announced:
+                    return
+                self._announced.add(inbox_id)
+            case TurnEnded(_, inbox_ids):
+                self._announced.difference_update(inbox_ids)
+                if self._ended is not None:
+                    self._ended.update(inbox_ids)
+        super().offer(envelope)
+
+    async def __anext__(self) -> Envelope:
+        while not self._beginning and self._read_to is not None:
+            await self._read_page(self._read_to)
+        return self._beginning.popleft() if self._beginning else await super().__anext__()
+
+    def take_ready(self, *, before: tuple[type[RuntimeEvent], ...] = ()) -> list[Envelope]:
+        """Return the events that have arrived, without waiting; only those before these types."""
+        ready = list(self._beginning)
+        self._beginning.clear()
+        return ready if self._read_to is not None else ready + super().take_ready(before=before)
+
+    async def _read_page(self, after: int) -> None:
+        """Announce the next open messages; after `close`, only those that were in memory."""
+        rows: list[InboxRow] = []
+        self._ended = set()
+        try:
+            with suppress(ActorStopped, StoreFailed):  # then the subscription ends as well
+                if not self._closed:
+                    rows = await self._store.open_inbox(self._session_key, after=after, limit=PAGE)
+        finally:
+            known, self._ended = self._announced | self._ended, None
+        fresh = [row for row in rows if row.inbox_id not in known and not row.inbound.command]
+        self._waiting |= {row.inbox_id: announcement(row) for row in fresh}
+        self._announced.update([row.inbox_id for row in fresh])
+        self._read_to = rows[-1].inbox_id if len(rows) == PAGE else None
+        for inbox_id in sorted(self._waiting):
+            if self._read_to is None or inbox_id <= self._read_to:
+                event = self._waiting.pop(inbox_id)
+                self._beginning.append(Envelope(self._seq, self._session_key, None, event))
+
+
+def so_far(inbox: SessionInbox, turn: RunningTurn | None) -> tuple[list[InboxRow], list[Moment]]:
+    """Return the messages in memory without an answer, and what the running turn has published.
+
+    The latter is its start, its text and the tools that run. A follower must be added in the same
+    step, without a checkpoint after this call.
     """
     rows = [*inbox.rows, *([] if turn is None else turn.open_rows)]
-    waiting = {row.inbox_id: row for row in rows if inbox.knows(row.inbox_id)}
-    found: list[Moment] = [
-        (None, announcement(waiting[inbox_id]))
-        for inbox_id in sorted(waiting)
-        if not waiting[inbox_id].inbound.command
-    ]
-    if turn is not None and turn.started is not None and turn.reply is None and not turn.discarded:
-        steered = [event for event in turn.events if isinstance(event, Steered)]
-        said: list[RuntimeEvent] = [turn.started, *steered, *turn.published_deltas]
-        found += [(turn.turn_id, event) for event in said]
-    return found
+    waiting = [row for row in rows if inbox.knows(row.inbox_id) and not row.inbound.command]
+    if turn is None or turn.started is None or turn.reply is not None or turn.discarded:
+        return waiting, []
+    steered = [event for event in turn.events if isinstance(event, Steered)]
+    said: list[RuntimeEvent] = [turn.started, *steered, *turn.published_deltas, *turn.running_tools]
+    return waiting, [(turn.turn_id, event) for event in said]
 
 
 def announcement(row: InboxRow) -> MessageWaiting:
     """Return the event that tells followers of a message."""
     return MessageWaiting(row.message, row.inbox_id)
+
+
+async def count_waiting(store: Store, session_key: str, inbox: SessionInbox) -> int:
+    """Return how many messages wait for their turn, in memory or only in the store."""
+    unknown: set[int] = set()
+    after: int | None = 0
+    while after is not None:
+        known = inbox.known  # a message may be answered while the page is being read
+        page = await store.open_inbox(session_key, after=after, limit=PAGE)
+        unknown.update([row.inbox_id for row in page if row.inbox_id not in known])
+        after = page[-1].inbox_id if len(page) == PAGE else None
+    return inbox.waiting + sum(not inbox.knows(inbox_id) for inbox_id in unknown)

@@ -58,7 +58,7 @@ class SessionInbox:
         other = self.urgent or command
         first, last = sorted([command, other], key=_inbox_id)
         if first is not last:
-            self.queue.append(first)
+            self.put_back([first])  # the queue is in inbox order
         self.urgent = last
 
     # Rows that are in memory, or being worked on
@@ -150,6 +150,11 @@ class SessionInbox:
     # State
 
     @property
+    def known(self) -> frozenset[int]:
+        """The rows that are in memory or being worked on."""
+        return frozenset(self._known or ())
+
+    @property
     def has_known(self) -> bool:
         """Whether any row is in memory or being worked on."""
         return bool(self._known)
@@ -166,12 +171,12 @@ class SessionInbox:
 
     @property
     def waiting(self) -> int:
-        """How many messages wait for their turn."""
+        """How many messages in memory wait for their turn."""
         return sum(isinstance(item, InboxRow) for item in (*self.queue, *self.mailbox))
 
     @property
     def rows(self) -> list[InboxRow]:
-        """The messages that wait for their turn."""
+        """The messages in memory that wait for their turn."""
         return [item for item in (*self.queue, *self.mailbox) if isinstance(item, InboxRow)]
 
 

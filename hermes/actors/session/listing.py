@@ -10,6 +10,7 @@ from hermes.messages import Session, SessionSummary, Status, Usage
 from hermes.texts import Texts
 
 MAX_SEARCHED = 200
+MAX_LISTED = 10
 MAX_DIGITS = 10
 
 
@@ -21,24 +22,34 @@ async def own_sessions(state: SessionState) -> list[SessionSummary]:
 async def find_session(state: SessionState, wanted: str) -> Session | str:
     """Return the session of the key with this number in its list, id, title or unique id prefix.
 
-    If there is none, a title may match without regard to case. Otherwise, returns why there is
-    none, for the user.
+    If there is none, a title may match without regard to case. If nothing matches, or more than
+    one session, returns a text for the user that says so and lists the matches.
     """
     own, texts = await own_sessions(state), state.context.texts
     if is_number(wanted) and len(wanted) < MAX_DIGITS and 0 < int(wanted) <= len(own):
         return own[int(wanted) - 1].session
     try:
         match = await state.context.store.find(wanted, session_key=state.key)
-    except AmbiguousTitle:
-        return texts.ambiguous_session.format(wanted=repr(wanted))
+    except AmbiguousTitle as error:
+        return _ambiguous(wanted, error.session_ids, own, texts)
     if match is not None and match.session is not None:
         return match.session
-    for each in own:
-        if (each.session.title or "").lower() == wanted.lower():
-            return each.session
-    matching = [each for each in own if each.session.id.startswith(wanted)]
-    text = texts.ambiguous_session if matching else texts.no_such_session
-    return text.format(wanted=repr(wanted))
+    named = [each.session for each in own if (each.session.title or "").lower() == wanted.lower()]
+    if len(named) == 1:
+        return named[0]
+    matching = named or [each.session for each in own if each.session.id.startswith(wanted)]
+    if matching:
+        return _ambiguous(wanted, [each.id for each in matching], own, texts)
+    return texts.no_such_session.format(wanted=repr(wanted))
+
+
+def _ambiguous(wanted: str, ids: Sequence[str], own: Sequence[SessionSummary], texts: Texts) -> str:
+    """Return that several sessions match, with their numbers in the list of the key."""
+    lines = {each.session.id: session_line(n, each, texts) for n, each in enumerate(own, 1)}
+    listed = [lines.get(session_id, session_id) for session_id in ids[:MAX_LISTED]]
+    if len(ids) > MAX_LISTED:
+        listed.append(texts.more_sessions.format(number=len(ids) - MAX_LISTED))
+    return "\n".join([texts.ambiguous_session.format(wanted=repr(wanted)), *listed])
 
 
 def session_line(number: int, summary: SessionSummary, texts: Texts) -> str:

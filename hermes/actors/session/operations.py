@@ -61,7 +61,7 @@ async def branch(
 ) -> SessionChange:
     """Continue in a copy of the conversation."""
     if await _current(state) is None:
-        return _unchanged(state, "branch", "there is nothing to branch from")
+        return _unchanged(state, "branch", state.context.texts.nothing_to_branch)
     head = await state.locate()
     child = await state.context.store.branch(
         head.session_id, title=title, session_key=state.key, answer=answer
@@ -77,7 +77,7 @@ async def branch(
 async def branch_to(state: SessionState, other_key: str, title: str | None) -> SessionChange:
     """Point another key at a copy of the conversation; this one stays as it is."""
     if await _current(state) is None:
-        return _unchanged(state, "branch", "there is nothing to branch from")
+        return _unchanged(state, "branch", state.context.texts.nothing_to_branch)
     store, head = state.context.store, await state.locate()
     before = await store.route_head(other_key)
     child = await store.branch(head.session_id, title=title, session_key=other_key)
@@ -103,14 +103,14 @@ async def close(state: SessionState, reason: str) -> SessionChange:
         old_session_id=ended,
         session_id=new,
         changed=ended is not None,
-        detail=None if ended is not None else "there is no session to end",
+        detail=None if ended is not None else state.context.texts.nothing_to_close,
     )
 
 
 async def undo(state: SessionState, exchanges: int) -> SessionChange:
     """Take back the last user messages and their replies."""
     if await _current(state) is None:
-        return _unchanged(state, "undo", "there is nothing to take back")
+        return _unchanged(state, "undo", state.context.texts.nothing_to_undo)
     head = await state.locate()
     transcript = await state.context.store.load(head.session_id)
     questions = [row.id for row in transcript.messages if is_question(row)]
@@ -124,7 +124,7 @@ async def undo(state: SessionState, exchanges: int) -> SessionChange:
         session_id=head.session_id,
         changed=removed > 0,
         removed=removed,
-        detail=None if removed else "there is nothing to take back",
+        detail=None if removed else state.context.texts.nothing_to_undo,
     )
 
 
@@ -177,7 +177,9 @@ async def compress(
     """
     old = await _current(state)
     if old is None:
-        return _unchanged(state, "compress", "there is nothing to compress")
+        texts = state.context.texts
+        reason = texts.not_compressed.format(reason=texts.nothing_to_compress)
+        return _unchanged(state, "compress", reason)
     result = await compression.on_request(
         state,
         uuid4().hex,
@@ -229,7 +231,7 @@ def _moved(
         old_session_id=old,
         session_id=route.session_id,
         changed=old != route.session_id,
-        detail=None if old != route.session_id else "this is the current session already",
+        detail=None if old != route.session_id else state.context.texts.already_there,
     )
 
 

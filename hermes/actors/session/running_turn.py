@@ -14,7 +14,15 @@ from msgspec.structs import replace
 from hermes.actors.budget import InFlightUsage
 from hermes.context import TurnContext
 from hermes.errors import HermesError, TurnClosed
-from hermes.events import AgentEvent, RuntimeEvent, Steered, TextDelta, TurnStarted
+from hermes.events import (
+    AgentEvent,
+    RuntimeEvent,
+    Steered,
+    TextDelta,
+    ToolFinished,
+    ToolStarted,
+    TurnStarted,
+)
 from hermes.messages import (
     ConversationSettings,
     CostTotals,
@@ -124,6 +132,12 @@ class RunningTurn:
         return "\n\n".join([message.content or "" for message in self.input])
 
     @property
+    def decided_calls(self) -> list[int]:
+        """The numbers of the tool calls that the input approves or denies."""
+        calls = [row.inbound.decided_call for row in self.rows]
+        return [number for number in calls if number is not None]
+
+    @property
     def published_text(self) -> str:
         """The text of the answer that was published so far."""
         return _joined(self._deltas)
@@ -138,10 +152,24 @@ class RunningTurn:
         return [*discarded, TextDelta(text)] if text else discarded
 
     @property
+    def running_tools(self) -> list[ToolStarted]:
+        """The published starts of tools that have not finished."""
+        running: list[ToolStarted] = []
+        for event in self._published:
+            match event:
+                case ToolStarted():
+                    running.append(event)
+                case ToolFinished(call_id):
+                    running = [started for started in running if started.call.id != call_id]
+        return running
+
+    @property
     def _deltas(self) -> list[TextDelta]:
-        if self._redactor is not None:
-            return self._redactor.published
-        return [event for event in self.events if isinstance(event, TextDelta)]
+        return [event for event in self._published if isinstance(event, TextDelta)]
+
+    @property
+    def _published(self) -> Sequence[RuntimeEvent]:
+        return self.events if self._redactor is None else self._redactor.published
 
     @property
     def open_rows(self) -> list[InboxRow]:

@@ -15,8 +15,8 @@ class SessionState:
     """Cached route and head of one session_key, and its agent. The higher epoch wins."""
 
     __slots__ = (
-        "cache", "context", "epoch", "head", "in_background", "key", "last_attempt", "notice",
-        "settings", "titled",
+        "cache", "context", "epoch", "head", "in_background", "key", "last_attempt",
+        "latest_command", "notice", "settings", "titled",
     )  # fmt: skip
 
     def __init__(self, key: str, context: RuntimeContext) -> None:
@@ -34,6 +34,12 @@ class SessionState:
         """The session that needs no automatic title any more."""
         self.last_attempt: PastAttempt | None = None
         """The last compression that was paid for."""
+        self.latest_command: int = 0
+        """The highest inbox id of a command. Unlike times, it orders them if the clock changes."""
+
+    def note_command(self, inbox_id: int) -> None:
+        """Note that a command has arrived."""
+        self.latest_command = max(self.latest_command, inbox_id)
 
     @property
     def session_id(self) -> str | None:

@@ -22,7 +22,7 @@ from hermes.adapters.console.plain_screen import MAX_LINE, PlainScreen, read_lin
 from hermes.adapters.console.view import PROMPT, ConversationView
 from hermes.adapters.lines import TooLong
 from hermes.background import open_background
-from hermes.errors import Draining, HermesError, StoreFailed
+from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed
 from hermes.messages import Inbound, OutboxRow, SessionSummary, Source
 from hermes.session_keys import session_key
 
@@ -239,7 +239,7 @@ class Console:
         )
         try:
             await runtime.submit(inbound)
-        except (StoreFailed, Draining):
+        except (StoreFailed, Draining, ActorStopped):
             raise
         except (HermesError, ValueError) as error:
             await self._reject(NOT_ACCEPTED.format(error))

@@ -80,7 +80,7 @@ class Handlers:
         await self._match(handle)
         while True:  # until no answer ended in the meantime: it would be in neither of the two
             count = handle.answer_count
-            rows = await self._conversation(handle).history()
+            rows = await self._conversation(handle).history(include_waiting=False)
             title = await self._conversation(handle).title()
             if count == handle.answer_count:
                 break
@@ -117,7 +117,9 @@ class Handlers:
             found = await self._runtime.admin.find(target)
         except AmbiguousTitle as error:
             raise Refused(NOT_FOUND, f"{error}.") from None
-        if found is None or (by_id and target not in found.lineage):
+        if by_id and (found is None or target not in found.lineage):
+            raise Refused(NOT_FOUND, "No stored session has this id.")
+        if found is None:
             raise Refused(NOT_FOUND)
         return found
 
@@ -304,7 +306,7 @@ class Handlers:
             messages = _rows(rows, params.limit, params.before)
             return t.HistoryResult(params.stored_session_id, parent, len(rows), messages)
         handle = self._handles.require(params.session_id)
-        rows = await self._conversation(handle).history()
+        rows = await self._conversation(handle).history(include_waiting=False)
         found = await self._match(handle)
         lineage = () if found is None else found.lineage
         parent = lineage[-2] if len(lineage) > 1 else None
@@ -355,7 +357,7 @@ class Handlers:
             return t.CompressResult("compressed", detail, change.session_id, before, after)
         if change.failed:
             return t.CompressResult("failed", detail, handle.stored_id)
-        return t.CompressResult("skipped", f"Not compressed: {detail}.", handle.stored_id)
+        return t.CompressResult("skipped", detail, handle.stored_id)
 
     def _send_status(self, handle: Handle, status: StatusUpdate) -> None:
         self._buffer.send_event("status.update", handle.id, status)

@@ -14,11 +14,12 @@ from hermes.adapters.rate_limit import Rate, RateLimiter
 from hermes.adapters.telegram.api import BASE, BotApi
 from hermes.adapters.telegram.inbound import GroupPolicy
 from hermes.adapters.telegram.poller import POLL_TIMEOUT, Poller
-from hermes.adapters.telegram.sender import MAX_LENGTH, RECOVERED, ChatTarget, Sender
+from hermes.adapters.telegram.sender import MAX_LENGTH, MAX_MARK, ChatTarget, Sender
 from hermes.background import open_background
 from hermes.events import TurnEnded
 from hermes.messages import Inbound, OutboxRow
 from hermes.redaction import Secret
+from hermes.texts import ENGLISH, Texts
 
 MAX_TARGETS = 10_000
 PREVIEW_INTERVAL = 1.5
@@ -41,11 +42,12 @@ class Telegram:
     - `poll_timeout`: how many seconds a long poll waits for updates.
     - `preview_interval`: seconds between two previews of a running answer; None shows none.
     - `retry_delay`: seconds before the first retry after a failed poll; doubled each time.
+    - `texts`: the texts of the runtime. The adapter uses `recovered`, at most 90 characters of it.
     """
 
     platform = "telegram"
     on_trio: bool = True
-    limit: int = MAX_LENGTH - len(RECOVERED)
+    limit: int = MAX_LENGTH - MAX_MARK - len("__\n")
     """The longest text of one message, in UTF-16 code units."""
 
     def __init__(  # noqa: PLR0913 - settings
@@ -58,12 +60,13 @@ class Telegram:
         poll_timeout: int = POLL_TIMEOUT,
         preview_interval: float | None = PREVIEW_INTERVAL,
         retry_delay: float = 1.0,
+        texts: Texts = ENGLISH,
     ) -> None:
         self.group_policy: GroupPolicy = group_policy or GroupPolicy()
         self.problem: str | None = None
         """Why no messages are received at present, in one sentence; None if all is well."""
         self._api = BotApi(token, base_url)
-        self._sender = Sender(self._api, rate_limiter or default_rate_limiter())
+        self._sender = Sender(self._api, rate_limiter or default_rate_limiter(), texts)
         self._poll_timeout = poll_timeout
         self._retry_delay = retry_delay
         self._shows_text = preview_interval is not None

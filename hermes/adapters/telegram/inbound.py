@@ -125,6 +125,7 @@ def _inbound(
         command=command,
         parts=tuple(content.parts) or None,
         platform_message_id=str(post.message_id),
+        edits=str(post.message_id) if edited else None,
         linger=0.0 if command else policy.album_seconds if continues else policy.burst_seconds,
         sent_at=float(post.edit_date or post.date) or None,
     )

@@ -30,6 +30,7 @@ from hermes.adapters.telegram.bot_api_types import (
 from hermes.adapters.telegram.inbound import GroupPolicy, Ignored, inbound_of, post_of
 from hermes.adapters.telegram.sender import ChatTarget, Sender
 from hermes.errors import (
+    ActorStopped,
     Draining,
     HermesError,
     NotAdmitted,
@@ -96,12 +97,12 @@ class Poller:
                 try:
                     bot = bot or _decode_user(await self.api.call("getMe", {}))
                     await self._receive(bot)
-                except (Draining, StoreFailed, Revoked):
+                except (Draining, ActorStopped, StoreFailed, Revoked):
                     raise
                 except (*MALFORMED, HermesError) as error:
                     await self._wait_after(error)
-        except Draining:
-            log.info("the runtime is draining: no more messages are received from Telegram")
+        except (Draining, ActorStopped):
+            log.info("the runtime is ending: no more messages are received from Telegram")
         except Revoked as revoked:
             self._report(str(revoked))
 

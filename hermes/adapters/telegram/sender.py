@@ -20,14 +20,17 @@ from hermes.adapters.telegram.api import BotApi, Refused, Revoked, Unreachable
 from hermes.adapters.telegram.bot_api_types import Int
 from hermes.adapters.telegram.inbound import GENERAL_TOPIC
 from hermes.adapters.telegram.markdown import markdown_v2, visible_text
+from hermes.adapters.telegram.utf16 import extract
 from hermes.errors import HermesError, MessageRefused, RetryAfter, Unsendable
 from hermes.messages import JsonObject, OutboxRow
 from hermes.retry import Backoff
+from hermes.texts import Texts
 
 log: logging.Logger = logging.getLogger(__name__)
 
 MAX_LENGTH = 4096
-RECOVERED = "_You may have seen this before:_\n"
+MAX_MARK = 90
+"""The longest line before a message that may be sent twice, in UTF-16 code units."""
 CURSOR = " ▌"
 """The end of a preview."""
 MAX_PREVIEWS = 10_000
@@ -78,9 +81,11 @@ class _Preview:
 class Sender:
     """Makes all calls that send something, within the rate limits."""
 
-    def __init__(self, api: BotApi, rate_limiter: RateLimiter) -> None:
+    def __init__(self, api: BotApi, rate_limiter: RateLimiter, texts: Texts) -> None:
         self._api = api
         self._rate_limiter = rate_limiter
+        mark = extract(texts.recovered, 0, MAX_MARK) or texts.recovered
+        self._mark = f"_{mark}_\n"
         self._migrations: dict[str, str] = {}
         self._permits: dict[ChatTarget, float] = {}
         """When the rate limiter has allowed a reply that is not sent yet."""
@@ -118,7 +123,7 @@ class Sender:
         preview = self._previews.get(row.turn_id) if is_final else None
         try:
             if preview is None or not await self._edit_into_final(target, preview, text):
-                await self._send_text(target, (RECOVERED if row.recovered else "") + text, row)
+                await self._send_text(target, (self._mark if row.recovered else "") + text, row)
         except (Revoked, Unreachable, Refused) as error:
             raise self._delivery_error(error) from None
         self._backoff.reset()

@@ -12,7 +12,7 @@ from msgspec.structs import asdict, replace
 
 from hermes.agents.providers.base import Completion, Delta, Endpoint, Unavailable
 from hermes.agents.providers.sse_transport import post, response_error
-from hermes.agents.providers.stream_events import LOST, EventDecoder, HalfJoiner
+from hermes.agents.providers.stream_events import EventDecoder, HalfJoiner
 from hermes.agents.providers.tool_calls import arguments_object, valid_id, valid_name
 from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import JsonObject, Message, ToolCall, Usage
@@ -172,9 +172,6 @@ class _StreamedAnswer:
         damaged = self._is_damaged()
         if damaged and any(_is_call(block) for block in self.blocks.values()):
             raise Unavailable(f"{self.endpoint.name} sent a malformed answer with tool calls")
-        if damaged:
-            end = self.blocks[max(self.blocks, default=0) + 1] = _Block({"type": "text"})
-            self._append(end, "text", LOST)
         blocks = [block for _, block in sorted(self.blocks.items())]
         message = Message(
             "assistant",

@@ -12,10 +12,15 @@ from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import Message, Usage
 from hermes.redaction import Secret as Secret, StrictRedactor, url_credentials
 from hermes.redaction.urls import hide_credentials
+from hermes.texts import Texts
 
 
 class ProviderError(HermesError):
     """The provider did not answer. The message says why, in one sentence for the user."""
+
+    def text(self, texts: Texts) -> str:
+        """Return why, for the user: the message, unless the table has a sentence for it."""
+        return str(self)
 
 
 class AuthenticationFailed(ProviderError):
@@ -99,7 +104,7 @@ class Completion:
     truncated: bool = False
     """Whether the answer ended because it reached the token limit."""
     damaged: bool = False
-    """Whether a part of the text is missing, because it could not be decoded. The text says so."""
+    """Whether a part of the text is missing, because it could not be decoded."""
 
 
 class Provider(Protocol):

@@ -17,7 +17,7 @@ from hermes.agents.providers.base import (
     Unavailable,
 )
 from hermes.agents.providers.sse_transport import post, response_error
-from hermes.agents.providers.stream_events import JSON_ERRORS, LOST, EventDecoder, HalfJoiner
+from hermes.agents.providers.stream_events import JSON_ERRORS, EventDecoder, HalfJoiner
 from hermes.agents.providers.tool_calls import Nesting, arguments_json, valid_name
 from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import JsonObject, Message, ToolCall, Usage
@@ -233,8 +233,6 @@ class _StreamedAnswer:
         damaged = self._is_damaged()
         if damaged and self.calls:
             raise Unavailable(f"{self.endpoint.name} sent a malformed answer with tool calls")
-        if damaged:
-            self._add_text(LOST)
         calls = tuple(
             ToolCall(call.id or f"call_{index}", call.name, call.arguments or "{}")
             for index, call in enumerate(self.calls)

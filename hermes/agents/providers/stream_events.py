@@ -17,8 +17,6 @@ JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What `msgspec.json.decode` raises for text that is truncated, not UTF-8, or nested too deeply."""
 MAX_LOST = 20
 """After more events than this that cannot be decoded, the answer counts as failed."""
-LOST = "\n\n[Part of this answer could not be read and is missing.]"
-"""The end of an answer with events that could not be decoded."""
 
 
 @attrs.define

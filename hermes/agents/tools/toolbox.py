@@ -28,7 +28,7 @@ from hermes.outbound import outbox_rows
 from hermes.protocols import ToolRecords, Turn
 from hermes.redaction import redact_all
 from hermes.sanitize import one_line
-from hermes.texts import Texts
+from hermes.transcript import questions
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -265,29 +265,34 @@ class Toolbox:
         record = ToolCallRecord(turn.turn_id, tool.name, arguments.canonical, ordinal)
         return await self._call_once(tool, arguments, turn, record)
 
+    async def approved_calls(self, turn: Turn) -> list[ToolCall]:
+        """Return the calls that the input approves. Make them with `run` before asking a model."""
+        if (records := self._records or turn.records) is None:
+            return []
+        key, numbers = turn.session_key, turn.decided_calls
+        found = [(number, await records.get_approved_call(key, number)) for number in numbers]
+        return [ToolCall(f"approved_{n}", x.tool, x.arguments) for n, x in found if x is not None]
+
     async def _call_once(
         self, tool: Tool, arguments: Arguments, turn: Turn, record: ToolCallRecord
     ) -> ToolOutcome:
         """Record a call and run it, unless an earlier run of the turn has done so."""
         records = self._records or turn.records
         if records is None:
-            log.error("tool %s needs a store to record its calls, but there is none", tool.name)
+            log.error("tool %s needs a store to record its calls", tool.name, extra=_extra(turn))
             return ToolOutcome(NO_STORE.format(name=tool.name), failed=True)
         try:
-            earlier = await records.begin_once(
-                record.turn_id,
-                record.tool,
-                record.arguments,
-                record.ordinal,
-                approved_for=turn.session_key if tool.approval else None,
-            )
+            call = (record.turn_id, record.tool, record.arguments, record.ordinal)
+            approved_for = turn.session_key if tool.approval else None
+            earlier = await records.begin_once(*call, approved_for=approved_for)
         except NotApproved:
             return await self._ask_approval(tool, arguments, turn, records)
         except (StoreError, Overloaded) as error:
-            return _not_recorded(tool, error)
+            return _not_recorded(tool, error, _extra(turn))
         if earlier is None:
             outcome = await self._call(tool, arguments, turn)
-            await _save(records, replace(record, result=outcome.content, failed=outcome.failed))
+            done = replace(record, result=outcome.content, failed=outcome.failed)
+            await _save(records, done, _extra(turn))
             return outcome
         if earlier.result is None:
             return ToolOutcome(UNKNOWN_OUTCOME.format(name=tool.name), failed=True)
@@ -299,10 +304,10 @@ class Toolbox:
         """Ask the user to approve the call, with the arguments as the model sent them."""
         if len(arguments.canonical) > MAX_APPROVAL_ARGUMENTS:
             return ToolOutcome(ARGUMENTS_TOO_LONG.format(name=tool.name), failed=True)
-        source, session_id, texts = turn.source, turn.session_id, turn.runtime.texts
+        source, session_id, runtime = turn.source, turn.session_id, turn.runtime
 
         def question(approval: Approval) -> list[Outbound]:
-            text = approval_question(approval, texts)
+            text = questions.question(approval, runtime.texts)
             return outbox_rows(source, approval.session_key, session_id, text, "notice")
 
         try:
@@ -312,9 +317,11 @@ class Toolbox:
                 arguments.canonical,
                 seconds=self._approval_timeout,
                 say=question,
+                delivery=runtime.question_delivery(source),
+                turn_id=turn.turn_id,
             )
         except (StoreError, Overloaded) as error:
-            return _not_recorded(tool, error)
+            return _not_recorded(tool, error, _extra(turn))
         turn.emit(ApprovalAsked(approval))
         text = NEEDS_APPROVAL.format(name=tool.name, number=approval.approval_id)
         return ToolOutcome(text, failed=True)
@@ -325,7 +332,8 @@ class Toolbox:
             with user_code.contained(TurnClosed) as caught:
                 return self._outcome(tool, result_text(await self._await(tool, arguments, turn)))
             assert caught.error is not None
-            log.warning("tool %s failed in turn %d", tool.name, turn.turn_id, exc_info=caught.error)
+            about, extra = (tool.name, turn.turn_id), _extra(turn)
+            log.warning("tool %s failed in turn %d", *about, exc_info=caught.error, extra=extra)
             error = self._redact(user_code.describe(caught.error))
             return self._outcome(tool, f"{tool.name} failed: {one_line(error)}", failed=True)
         return ToolOutcome(f"{tool.name} timed out after {tool.timeout:g} seconds.", failed=True)
@@ -361,28 +369,23 @@ def _bind(tool: Tool, arguments: Arguments, turn: Turn) -> Callable[[], Any]:
     return functools.partial(tool.function, **values)
 
 
-async def _save(records: ToolRecords, call: ToolCallRecord) -> None:
+def _extra(turn: Turn) -> JsonObject:
+    """Return what log records about a turn have besides their text."""
+    return {"metadata": turn.metadata}
+
+
+async def _save(records: ToolRecords, call: ToolCallRecord, extra: JsonObject) -> None:
     """Record the result of a call, even if the turn is being cancelled: the call has happened."""
     with trio.CancelScope(shield=True):
         try:
             await records.end_once(call)
         except (StoreError, Overloaded) as error:
-            log.warning("the result of tool %s was not recorded: %s", call.tool, error)
+            log.warning("the result of tool %s was not recorded: %s", call.tool, error, extra=extra)
 
 
-def _not_recorded(tool: Tool, error: Exception) -> ToolOutcome:
-    log.warning("a call of tool %s could not be recorded: %s", tool.name, error)
+def _not_recorded(tool: Tool, error: Exception, extra: JsonObject) -> ToolOutcome:
+    log.warning("a call of tool %s could not be recorded: %s", tool.name, error, extra=extra)
     return ToolOutcome(NOT_RECORDED.format(name=tool.name, error=error), failed=True)
-
-
-def approval_question(approval: Approval, texts: Texts) -> str:
-    """Return the question to the user for a call that needs approval.
-
-    The arguments are shown in full, so that users approve only what they have seen.
-    """
-    return texts.approval_question.format(
-        tool=approval.tool, arguments=approval.arguments, number=approval.approval_id
-    )
 
 
 def result_text(value: object) -> str:

@@ -13,8 +13,10 @@ from typing import TypeVar
 
 from hermes.config import data_path
 from hermes.errors import StoreInUse, StoreRefused
-from hermes.store import connection, file_lock, schema
+from hermes.store import connection, schema
 from hermes.store.chunked import Chunked
+from hermes.store.files import file_lock
+from hermes.store.files.runtime_lock import RuntimeLock
 from hermes.store.sync_store import SessionStore
 from hermes.store.transaction import Work
 
@@ -60,7 +62,7 @@ def open_current(path: Path) -> Iterator[SessionStore]:
 def in_use(path: Path) -> bool:
     """Return whether a runtime owns the file."""
     try:
-        file_lock.RuntimeLock(path).close()
+        RuntimeLock(path).close()
     except StoreInUse:
         return True
     return False
@@ -70,7 +72,7 @@ def in_use(path: Path) -> bool:
 def exclusive(path: Path) -> Iterator[None]:
     """Hold the runtime lock of the file. Raises `StoreInUse` if a runtime owns it."""
     had_lock = file_lock.has_lock(path)
-    lock = file_lock.RuntimeLock(path)
+    lock = RuntimeLock(path)
     try:
         with file_lock.no_trace(path, had_lock=had_lock):
             yield

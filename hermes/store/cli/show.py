@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from msgspec.structs import asdict
 
+from hermes.errors import AmbiguousTitle
 from hermes.messages import SearchHit, Session, StoredMessage
 from hermes.sanitize import one_line, sanitize
 from hermes.store.cli.opening import existing_path, open_current
@@ -88,8 +89,16 @@ def show(options: Namespace) -> int:
 
 
 def resolve(store: SessionStore, name: str, session_key: str | None) -> str | None:
-    """Return the session with this id, title or unique prefix of an id, of one key or of all."""
-    return store.snapshot(lambda tx: titles.resolve_session(tx, name, session_key=session_key))
+    """Return the session with this id, title or unique prefix of an id, of one key or of all.
+
+    Raises `AmbiguousTitle`, which names the option that helps.
+    """
+    try:
+        return store.snapshot(lambda tx: titles.resolve_session(tx, name, session_key=session_key))
+    except AmbiguousTitle as error:
+        if session_key is not None:
+            raise
+        raise AmbiguousTitle(f"{error} or --session-key", error.session_ids) from None
 
 
 def report_unknown_session(name: str) -> int:

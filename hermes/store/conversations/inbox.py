@@ -66,14 +66,37 @@ def open_inbox(
     return [InboxRow(row[0], decode(row[1]), row[2], row[3]) for row in found]
 
 
-def waiting_keys(tx: Transaction, after: int = 0, limit: int = 1000) -> list[tuple[str, int]]:
-    """Return the keys that have open messages, each with the id of its first one, in that order.
+def waiting_page(
+    tx: Transaction, session_key: str, after: int, before: int | None, limit: int, *, forward: bool
+) -> list[InboxRow]:
+    """Return open messages of a key that are no commands, in inbox order.
 
-    To read page by page, pass the last id of a page as `after` of the next.
+    Only those between the ids `after` and `before`; the first `limit` of them with `forward`, else
+    the last. A negative `limit` means all.
     """
     found = tx.all(
-        "SELECT session_key, min(id) AS first FROM inbox INDEXED BY inbox_open "
-        "WHERE state = 'open' GROUP BY session_key HAVING first > ? ORDER BY first LIMIT ?",
+        "SELECT id, body, attempts, accepted_at FROM inbox INDEXED BY inbox_open "
+        "WHERE state = 'open' AND session_key = ?1 AND id > ?2 AND (?3 IS NULL OR id < ?3) "
+        "AND json_extract(body, '$.command') IS NOT 1 "
+        f"ORDER BY id {'ASC' if forward else 'DESC'} LIMIT ?4",
+        session_key,
+        after,
+        before,
+        limit,
+    )
+    rows = [InboxRow(row[0], decode(row[1]), row[2], row[3]) for row in found]
+    return rows if forward else rows[::-1]
+
+
+def waiting_keys(tx: Transaction, after: int = 0, limit: int = 1000) -> list[tuple[str, int]]:
+    """Return the keys that have open messages after the id `after`, in the order of their last one.
+
+    Each key comes with the id of that message. To read page by page, or to see later what is new,
+    pass the last id of a page as `after` of the next.
+    """
+    found = tx.all(
+        "SELECT session_key, max(id) AS last FROM inbox INDEXED BY inbox_open "
+        "WHERE state = 'open' AND id > ? GROUP BY session_key ORDER BY last LIMIT ?",
         after,
         limit,
     )

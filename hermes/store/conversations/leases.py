@@ -10,12 +10,22 @@ from __future__ import annotations
 
 import apsw
 
+from hermes.errors import StoreError
 from hermes.messages import RUNTIME_HOLDER, Lease
 from hermes.store.transaction import Row, Transaction
 
 DEFAULT_TTL = 30.0
 # One second of slack, because (now + ttl) - now may be slightly more than ttl.
 _LIVE = "holder IS NOT NULL AND expires - ? > 0 AND expires - ? <= ttl + 1"
+# One statement: what it decides on cannot change before it writes.
+_ACQUIRE = f"""
+INSERT INTO leases (session_id, holder, token, expires, ttl) VALUES (?, ?, 1, ?, ?)
+ON CONFLICT (session_id) DO UPDATE SET
+  token = token + (NOT ({_LIVE})),
+  holder = excluded.holder, expires = excluded.expires, ttl = excluded.ttl
+WHERE holder = excluded.holder OR NOT ({_LIVE})
+RETURNING token
+"""
 
 _WRONG_SHAPE = (apsw.SQLError, apsw.ConstraintError, apsw.MismatchError)
 """Errors of a statement that leave its transaction as it was: a missing column, a trigger, ..."""
@@ -26,24 +36,17 @@ def acquire_lease(
 ) -> Lease | None:
     """Acquire or renew the lease, or return None if another holder has a live one.
 
-    The token grows with every new holder.
+    The token grows with every new holder. Raises `StoreError` if `leases` is not a table: a view
+    may show a holder who never releases the lease.
     """
-    row = _row(tx, session_id)
-    live = row is not None and bool(row[2])
-    if live and row is not None and row[0] != holder:
+    if not _is_table(tx):
+        raise StoreError("no such table: leases")
+    wanted = (session_id, holder, tx.steady + ttl_seconds, ttl_seconds)
+    rows = tx.all(_ACQUIRE, *wanted, *[tx.steady] * 4)
+    if not rows and get_compression_lock_holder(tx, session_id) is not None:
         return None
-    token = (0 if row is None else int(row[1])) + (0 if live else 1)
-    tx.run(
-        "INSERT INTO leases (session_id, holder, token, expires, ttl) VALUES (?, ?, ?, ?, ?) "
-        "ON CONFLICT (session_id) DO UPDATE SET holder = excluded.holder, token = excluded.token, "
-        "expires = excluded.expires, ttl = excluded.ttl",
-        session_id,
-        holder,
-        token,
-        tx.steady + ttl_seconds,
-        ttl_seconds,
-    )
-    return Lease(session_id, holder, token)
+    # A trigger of another program may ignore the row: leases are optional.
+    return Lease(session_id, holder, rows[0][0] if rows else 1)
 
 
 def try_acquire_compression_lock(
@@ -92,6 +95,8 @@ def new_holder(tx: Transaction, lease: Lease) -> str | None:
     Returns None if the table is missing or has another shape: leases are optional, `rotate` is
     still safe.
     """
+    if not _is_table(tx):
+        return None
     sql = "SELECT token, holder FROM leases WHERE session_id = ?"
     try:
         row = tx.one(sql, lease.session_id)
@@ -103,15 +108,25 @@ def new_holder(tx: Transaction, lease: Lease) -> str | None:
 
 
 def release(tx: Transaction, session_id: str) -> None:
-    """Release the lease of a session that has been rotated, whoever holds it.
+    """Release the lease of a session that has been rotated, whoever holds it."""
+    _run_if_possible(tx, _RELEASE, session_id)
+
+
+def delete(tx: Transaction, session_id: str) -> None:
+    """Delete the lease of a session that is being deleted."""
+    _run_if_possible(tx, "DELETE FROM leases WHERE session_id = ?", session_id)
+
+
+def _run_if_possible(tx: Transaction, sql: str, session_id: str) -> None:
+    """Run a statement as a minor part of a transaction.
 
     A table that is missing or has another shape is left alone, and so is one with triggers, which
-    could roll back the rotation. The lease expires by itself.
+    could roll back the transaction. The lease expires by itself.
     """
     if tx.one(_TRIGGER) is not None:
         return
     try:
-        tx.run(_RELEASE, session_id)
+        tx.run(sql, session_id)
     except _WRONG_SHAPE:
         if not tx.db.in_transaction:
             raise
@@ -124,6 +139,13 @@ _TRIGGER = (
 
 def forget_runtimes(tx: Transaction) -> int:
     """Release the leases of earlier runtimes, at the start of one. Return how many there were."""
-    if not tx.db.table_exists("main", "leases"):
+    if not _is_table(tx):
         return 0
     return tx.run("UPDATE leases SET holder = NULL WHERE holder LIKE ? || '%'", RUNTIME_HOLDER)
+
+
+def _is_table(tx: Transaction) -> bool:
+    """Return whether there is a table of leases; False for a view."""
+    # Not `Connection.table_exists`: that does not see what another process has changed.
+    sql = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'leases' COLLATE NOCASE"
+    return tx.one(sql) is not None

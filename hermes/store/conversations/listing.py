@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hermes.messages import (
     InboxRow,
     Session,
@@ -132,22 +134,54 @@ def get_history(  # noqa: PLR0913 - the filters of a list
 ) -> list[StoredMessage]:
     """Return the messages of a key's current session; see `get_page` for the arguments.
 
-    With `include_waiting`, the messages that are accepted but not answered follow on the last page.
-    They are read in the same transaction, so each message is in the result exactly once.
+    With `include_waiting`, the messages that are accepted but not answered follow those that are
+    stored, and count as part of the same sequence. A page is read in one transaction, so each
+    message is in it at most once. Raises `ValueError` if `after` names a message that does not wait
+    any more: what follows it is not known.
     """
-    rows: list[StoredMessage] = []
+    _check_page(limit, before, after)
     route = routes.get_route(tx, session_key)
     tip = "" if route is None else lineages.get_compression_tip(tx, route.session_id)
-    if sessions.number(tx, tip) is not None:
-        rows = get_page(
+
+    def stored(limit: int | None, before: int | None, after: int | None) -> list[StoredMessage]:
+        if limit == 0 or sessions.number(tx, tip) is None:
+            return []
+        return get_page(
             tx, tip, limit=limit, before=before, after=after, lineage=lineage,
             include_rewound=include_rewound,
         )  # fmt: skip
-    is_last = before is None and (after is None or limit is None or len(rows) < limit)
-    if include_waiting and is_last:
-        waiting = inbox.open_inbox(tx, session_key, limit=-1)
-        rows += [_waiting(row) for row in waiting if not row.inbound.command]
-    return rows
+
+    if after is None:
+        waiting = _last_waiting(tx, session_key, before, limit) if include_waiting else []
+        before = None if before is None or before < 0 else before
+        return stored(_left(limit, waiting), before, None) + waiting
+    rows = [] if after < 0 else stored(limit, None, after)
+    left = _left(limit, rows)
+    return rows + (_next_waiting(tx, session_key, after, left) if include_waiting else [])
+
+
+def _left(limit: int | None, rows: Sequence[StoredMessage]) -> int | None:
+    return None if limit is None else limit - len(rows)
+
+
+def _last_waiting(
+    tx: Transaction, session_key: str, before: int | None, limit: int | None
+) -> list[StoredMessage]:
+    if before is not None and before >= 0:
+        return []
+    end, most = None if before is None else -before, -1 if limit is None else limit
+    rows = inbox.waiting_page(tx, session_key, 0, end, most, forward=False)
+    return [_waiting(row) for row in rows]
+
+
+def _next_waiting(
+    tx: Transaction, session_key: str, after: int, limit: int | None
+) -> list[StoredMessage]:
+    if after < 0 and not inbox.all_open(tx, [-after], session_key):
+        raise ValueError(f"message {-after} does not wait any more: pass after= a stored message")
+    most = -1 if limit is None else limit
+    rows = inbox.waiting_page(tx, session_key, max(0, -after), None, most, forward=True)
+    return [_waiting(row) for row in rows]
 
 
 def get_page(  # noqa: PLR0913 - the filters of a list
@@ -170,10 +204,7 @@ def get_page(  # noqa: PLR0913 - the filters of a list
     Raises `UnknownSession`, and `ValueError` for a `limit` below 1 or if both `before` and `after`
     are given.
     """
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit must be at least 1, not {limit}")
-    if before is not None and after is not None:
-        raise ValueError("pass only one of before= and after=")
+    _check_page(limit, before, after)
     numbers = [sessions.require(tx, session_id)]
     if lineage:
         ids = lineages.get_compression_lineage(tx, session_id)
@@ -190,6 +221,13 @@ def get_page(  # noqa: PLR0913 - the filters of a list
         if len(rows) == limit:
             break
     return rows
+
+
+def _check_page(limit: int | None, before: int | None, after: int | None) -> None:
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
+    if before is not None and after is not None:
+        raise ValueError("pass only one of before= and after=")
 
 
 def _rows(
@@ -210,7 +248,7 @@ def _rows(
 def _waiting(row: InboxRow) -> WaitingMessage:
     message = row.message
     return WaitingMessage(
-        id=0,
+        id=-row.inbox_id,
         role=message.role,
         content=message.content,
         timestamp=row.accepted_at,

@@ -292,6 +292,11 @@ def _require_live(tx: Transaction, counters: _Counters, message_id: int) -> None
         raise StoreError(f"{counters.session_id} shows no message with the id {message_id}")
 
 
+def is_live(tx: Transaction, message_id: int) -> bool:
+    """Return whether a message is part of the transcript."""
+    return tx.one("SELECT 1 FROM all_messages WHERE id = ? AND live = 1", message_id) is not None
+
+
 def copy_messages(tx: Transaction, source_no: int, target_id: str) -> Head:
     """Append every live row of one session to another, with its timestamp and platform id."""
     rows = _live_messages(tx, source_no)

@@ -55,7 +55,7 @@ def _already_rotated(
     """Return the result for a session that has a compression child already."""
     if rotation_id != rotation.rotation_id:
         winner = lineage.get_compression_tip(tx, child_id)
-        return Skipped("already compressed", winner=winner)
+        return Skipped("already compressed", winner=winner, compressed=True)
     route = None if rotation.session_key is None else routes.get_route(tx, rotation.session_key)
     epoch = None if route is None else route.epoch
     return Rotated(child_id, sessions.head(tx, child_id), epoch, repeated=True)

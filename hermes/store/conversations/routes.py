@@ -228,10 +228,10 @@ def switch(
 
     The route moves to the tip of that session's lineage, which is reopened if it has ended. The
     session left behind is neither ended nor finalized. With `any_key`, which is for operators, the
-    session may belong to another key; from then on it belongs to this key too.
+    session may belong to another key; from then on it belongs to this key too, and its title gets a
+    number if another session of this key has it.
 
-    Raises `UnknownSession`. With `any_key`, raises `AmbiguousTitle` if several sessions of other
-    keys have the title.
+    Raises `UnknownSession`, and `AmbiguousTitle` if several sessions have the title.
     """
     session_id = titles.resolve_session(tx, target, session_key=session_key)
     if session_id is None and any_key:
@@ -240,7 +240,7 @@ def switch(
         raise UnknownSession(f"there is no session {target!r}")
     tip = lineage.get_compression_tip(tx, session_id)
     if any_key:
-        lineage.share(tx, session_key, tip)
+        titles.share(tx, session_key, tip)
     route = _current_route(tx, session_key)
     sessions.reopen_session(tx, tip)
     if route is None or route.session_id != tip:
@@ -337,10 +337,10 @@ def set_title(tx: Transaction, session_key: str, title: str | None) -> tuple[str
     """Set or clear the title of a conversation. Return its session, and the title as stored.
 
     The title is pending until the session has a row. Raises `ValueError` if it is too long, or if
-    another conversation of the key has it.
+    another conversation has it that belongs to a key of this one.
     """
     tip = lineage.get_compression_tip(tx, ensure_route(tx, session_key).session_id)
-    stored = titles.set_title_as(tx, session_key, tip, title)
+    stored = titles.set_title_as(tx, [session_key], tip, title)
     set_pending_title(tx, session_key, None if stored else title)
     return tip, titles.get_title(tx, session_key)
 

@@ -6,6 +6,7 @@ import msgspec
 
 from hermes.errors import HasContinuation, StoreError, UnknownSession
 from hermes.messages import Head, JsonObject, Session, SessionKind
+from hermes.sanitize import encodable, scrub
 from hermes.store.conversations import lineage, titles
 from hermes.store.transaction import Row, Transaction
 from hermes.transcript.validate import check_depth
@@ -226,7 +227,7 @@ def _set_missing_texts(
     tx: Transaction, no: int, system_prompt: str | None, model_config: JsonObject | None
 ) -> None:
     check_depth(model_config)
-    config = msgspec.json.encode(model_config).decode() if model_config else None
+    config = msgspec.json.encode(encodable(model_config)).decode() if model_config else None
     if system_prompt is None and config is None:
         return
     tx.run(
@@ -235,7 +236,7 @@ def _set_missing_texts(
         "system_prompt = coalesce(system_prompt, excluded.system_prompt), "
         "model_config = coalesce(model_config, excluded.model_config)",
         no,
-        system_prompt,
+        None if system_prompt is None else scrub(system_prompt),
         config,
     )
 
@@ -246,7 +247,7 @@ def set_system_prompt(tx: Transaction, session_id: str, system_prompt: str) -> N
         "INSERT INTO session_texts (session_no, system_prompt) VALUES (?, ?) "
         "ON CONFLICT (session_no) DO UPDATE SET system_prompt = excluded.system_prompt",
         require(tx, session_id),
-        system_prompt,
+        scrub(system_prompt),
     )
 
 

@@ -1,8 +1,9 @@
 """Session titles: one line of at most 100 visible characters, unique per session_key.
 
-Sessions without a key share one namespace. A title that a user asks for is refused if another
-conversation that belongs to the key has it. A title that Hermes makes is cut if it is too long, and
-gets a number if it is in use.
+No key sees two conversations with one title, be they its own or shared with it. So a title is
+compared with the sessions of all keys that a session belongs to. Sessions without a key share one
+namespace. A title that a user asks for is refused if it is in use. A title that Hermes makes is cut
+if it is too long, and gets a number if it is in use; so does the title of a session that is shared.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from hermes.errors import AmbiguousTitle
+from hermes.errors import AmbiguousTitle, TitleTaken, TitleTooLong
 from hermes.messages import Title
 from hermes.store.conversations import lineage
 from hermes.store.transaction import Transaction
@@ -31,11 +32,11 @@ Match: TypeAlias = tuple[str, str | None]
 def sanitize_title(title: str | None) -> str | None:
     """Return the title on one line, without invisible characters; None if nothing is left.
 
-    Raises `ValueError` if it is too long.
+    Raises `TitleTooLong`.
     """
     clean = _one_line(title)
     if len(clean) > MAX_LENGTH:
-        raise ValueError(f"Title too long ({len(clean)} chars, max {MAX_LENGTH})")
+        raise TitleTooLong(len(clean), MAX_LENGTH)
     return clean or None
 
 
@@ -46,25 +47,25 @@ def _one_line(title: str | None) -> str:
 def set_session_title(tx: Transaction, session_id: str, title: str | None) -> bool:
     """Set or clear the title. Return False if the session does not exist.
 
-    A title moves here from an earlier session of the same lineage. Raises `ValueError` if it
-    is too long, or if another session that belongs to the same session_key has it.
+    A title moves here from an earlier session of the same lineage. Raises `TitleTooLong`, or
+    `TitleTaken` if another session has it that belongs to a key of this one.
     """
-    return set_title_as(tx, None, session_id, title)
+    return set_title_as(tx, [], session_id, title)
 
 
 def set_title_as(
-    tx: Transaction, session_key: str | None, session_id: str, title: str | None
+    tx: Transaction, more_keys: Sequence[str], session_id: str, title: str | None
 ) -> bool:
-    """Set or clear the title for a key, which may be another than that of a shared session.
+    """Set or clear the title. No other session of `more_keys` may have it, either.
 
-    Like `set_session_title`, but no other session that belongs to `session_key` may have the title.
+    A route may name a session that another process created without a key.
     """
     clean = sanitize_title(title)
-    row = tx.one("SELECT session_key FROM sessions WHERE id = ?", session_id)
+    row = tx.one("SELECT no FROM sessions WHERE id = ?", session_id)
     if row is None:
         return False
     if clean is not None:
-        _release_title(tx, session_id, clean, [row[0], session_key or row[0]])
+        _release_title(tx, session_id, clean, [*_keys_of(tx, row[0]), *more_keys])
     return tx.run("UPDATE sessions SET title = ? WHERE id = ?", clean, session_id) == 1
 
 
@@ -74,11 +75,11 @@ def set_auto_title_if_empty(tx: Transaction, session_id: str, title: str) -> boo
     A title that is too long is cut, and one that is already in use gets a number.
     """
     tip = lineage.get_compression_tip(tx, session_id)
-    row = tx.one("SELECT title, session_key FROM sessions WHERE id = ?", tip)
+    row = tx.one("SELECT title, no FROM sessions WHERE id = ?", tip)
     clean = _one_line(title)[:MAX_LENGTH].rstrip()
     if row is None or row[0] is not None or not clean:
         return False
-    return set_session_title(tx, tip, unused_title(tx, clean, row[1]))
+    return set_session_title(tx, tip, title_for(tx, row[1], clean))
 
 
 def get_title(tx: Transaction, session_key: str) -> Title:
@@ -107,14 +108,14 @@ def apply_pending_title(tx: Transaction, session_key: str) -> str | None:
     if route is None or route[1] is None:
         return None
     tip, title = lineage.get_compression_tip(tx, route[0]), str(route[1])
-    row = tx.one("SELECT session_key FROM sessions WHERE id = ?", tip)
+    row = tx.one("SELECT no FROM sessions WHERE id = ?", tip)
     if row is None:
         return None
     try:
-        set_title_as(tx, session_key, tip, title)
-    except ValueError:
-        title = unused_title(tx, title, row[0], session_key)
-        set_title_as(tx, session_key, tip, title)
+        set_title_as(tx, [session_key], tip, title)
+    except TitleTaken:
+        title = title_for(tx, row[0], title, session_key)
+        set_title_as(tx, [session_key], tip, title)
     tx.run("UPDATE routes SET pending_title = NULL WHERE session_key = ?", session_key)
     return title
 
@@ -122,11 +123,11 @@ def apply_pending_title(tx: Transaction, session_key: str) -> str | None:
 def sanitize_unused(tx: Transaction, title: str | None, session_key: str) -> str | None:
     """Return the clean title of a new session of a key.
 
-    Raises `ValueError` if it is too long, or if a session that belongs to the key has it.
+    Raises `TitleTooLong`, or `TitleTaken` if a session that belongs to the key has it.
     """
     clean = sanitize_title(title)
     if clean is not None and (holder := _holder(tx, clean, [session_key])) is not None:
-        raise _in_use(clean, holder)
+        raise TitleTaken(clean, holder)
     return clean
 
 
@@ -141,13 +142,9 @@ def _release_title(
     earlier = ids[: ids.index(session_id)]
     for holder in holders:
         if holder not in earlier:
-            raise _in_use(title, holder)
+            raise TitleTaken(title, holder)
     for holder in holders:
         tx.run("UPDATE sessions SET title = NULL WHERE id = ?", holder)
-
-
-def _in_use(title: str, holder: str | None) -> ValueError:
-    return ValueError(f"Title '{title}' is already in use by session {holder}")
 
 
 def get_next_title_in_lineage(
@@ -166,14 +163,13 @@ def resolve_session_by_title(
     """Return the tip of the conversation with this title, else with the highest number of it.
 
     With `session_key`, only sessions that belong to the key are found. Raises `AmbiguousTitle` if
-    sessions of several keys match.
+    several conversations match.
     """
     found = _exact(tx, title, session_key) or _highest(tx, title, session_key)
-    if session_key is not None:
-        found = [each for each in found if each[1] == session_key] or found
-    if len(found) > 1:
-        raise AmbiguousTitle(_ambiguous(title, found))
-    return lineage.get_compression_tip(tx, found[0][0]) if found else None
+    tips = dict.fromkeys(lineage.get_compression_tip(tx, id_) for id_, _ in found)
+    if len(tips) > 1:
+        raise AmbiguousTitle(_ambiguous(title, found), tuple(tips))
+    return next(iter(tips), None)
 
 
 def resolve_session(tx: Transaction, target: str, *, session_key: str | None = None) -> str | None:
@@ -196,7 +192,7 @@ def _exact(tx: Transaction, title: str, session_key: str | None) -> list[Match]:
 
 
 def _highest(tx: Transaction, title: str, session_key: str | None) -> list[Match]:
-    """Return the session with the highest number of a title, for each key."""
+    """Return the sessions with the highest number of a title: of the key, or else of each key."""
     belongs, values = lineage.only(session_key)
     rows = tx.all(
         "SELECT s.id, s.session_key, substr(s.title, ?) FROM sessions s "
@@ -204,16 +200,19 @@ def _highest(tx: Transaction, title: str, session_key: str | None) -> list[Match
         *_numbered_range(title),
         *values,
     )
-    numbered = [row for row in rows if _is_number(row[2])]
-    highest = {row[1]: row for row in sorted(numbered, key=lambda row: int(row[2]))}
-    return [(row[0], row[1]) for row in highest.values()]
+    found = [(row[0], row[1], int(row[2])) for row in rows if _is_number(row[2])]
+    highest: dict[str | None, int] = {}
+    for _, key, number in found:
+        group = session_key or key
+        highest[group] = max(number, highest.get(group, 0))
+    return [(id_, key) for id_, key, number in found if number == highest[session_key or key]]
 
 
 def _ambiguous(title: str, found: Sequence[Match]) -> str:
     listed = [f"{id_} (key {key})" if key else f"{id_} (no key)" for id_, key in found]
     more = [f"{len(found) - MAX_LISTED} more"] if len(found) > MAX_LISTED else []
     matches = ", ".join(listed[:MAX_LISTED] + more)
-    return f"several sessions have the title {title!r}: {matches}; use an id or a session_key"
+    return f"several sessions have the title {title!r}: {matches}; use an id"
 
 
 def unused_title(tx: Transaction, title: str, *keys: str | None) -> str:
@@ -229,19 +228,53 @@ def unused_title(tx: Transaction, title: str, *keys: str | None) -> str:
     return name
 
 
+def title_for(tx: Transaction, no: int, title: str, *more_keys: str | None) -> str:
+    """Return a title for a session: numbered if a session of its keys, or of others, has it."""
+    return unused_title(tx, title, *_keys_of(tx, no), *more_keys)
+
+
 def continue_title(tx: Transaction, parent_no: int, child_no: int) -> None:
     """Give a compression child its parent's title with the next number."""
-    row = tx.one("SELECT title, session_key FROM sessions WHERE no = ?", parent_no)
+    row = tx.one("SELECT title FROM sessions WHERE no = ?", parent_no)
     if row is not None and row[0] is not None:
-        tx.run("UPDATE sessions SET title = ? WHERE no = ?", unused_title(tx, *row), child_no)
+        title = title_for(tx, child_no, row[0], *_keys_of(tx, parent_no))
+        tx.run("UPDATE sessions SET title = ? WHERE no = ?", title, child_no)
 
 
 def move_title(tx: Transaction, no: int, session_key: str) -> None:
     """Number the title of a session if the key that it is about to get has that title already."""
-    row = tx.one("SELECT title FROM sessions WHERE no = ? AND session_key IS NULL", no)
-    if row is not None and row[0] is not None:
-        title = unused_title(tx, row[0], session_key)
-        tx.run("UPDATE sessions SET title = ? WHERE no = ?", title, no)
+    row = tx.one("SELECT id FROM sessions WHERE no = ? AND session_key IS NULL", no)
+    if row is not None:
+        _number_titles(tx, [row[0]], session_key)
+
+
+def share(tx: Transaction, session_key: str, session_id: str) -> None:
+    """Make a conversation belong to a key too. The key can then find it and switch to it.
+
+    Its title gets a number if another conversation of the key has it.
+    """
+    _number_titles(tx, lineage.get_compression_lineage(tx, session_id), session_key)
+    lineage.share(tx, session_key, session_id)
+
+
+def _number_titles(tx: Transaction, ids: Sequence[str], session_key: str) -> None:
+    """Number those titles of a conversation which another one of the key has."""
+    for session_id in ids:
+        row = tx.one("SELECT title, no FROM sessions WHERE id = ?", session_id)
+        if row is None or row[0] is None or set(_holders(tx, row[0], [session_key])) <= set(ids):
+            continue
+        title = title_for(tx, row[1], row[0], session_key)
+        tx.run("UPDATE sessions SET title = ? WHERE no = ?", title, row[1])
+
+
+def _keys_of(tx: Transaction, no: int) -> list[str | None]:
+    """Return the key in the row of a session, which may be None, and those that share it."""
+    rows = tx.all(
+        "SELECT session_key FROM sessions WHERE no = ?1 "
+        "UNION SELECT session_key FROM shared_sessions WHERE session_no = ?1",
+        no,
+    )
+    return [row[0] for row in rows]
 
 
 def _next_title(tx: Transaction, title: str, keys: Sequence[str | None] | None) -> str:

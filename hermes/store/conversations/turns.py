@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from hermes.config import Config
-from hermes.errors import EventConflict, NotInLineage, Overloaded
+from hermes.errors import EventConflict, NotInLineage, Overloaded, StoreBusy
 from hermes.messages import (
     Accepted,
     Committed,
@@ -71,7 +72,7 @@ def accept(
     conversation expires after this message. Raises `Overloaded` if `max_queued` messages of the
     same session_key are open already, and `EventConflict` if the event_id of this conversation
     was used for another message. (A platform may send an event again in another form; it gets the
-    first receipt.)
+    first receipt.) Raises `StoreBusy` if the write-ahead log has reached its limit.
     """
     inbound, body = _validated(inbound)
     source, key = inbound.source, inbound.session_key
@@ -82,6 +83,8 @@ def accept(
             raise EventConflict(f"event {inbound.event_id!r} of {key} has another text")
         receipt = Receipt(*row[:-1])
         return Accepted(receipt, sessions.head(tx, receipt.session_id), inbound, duplicate=True)
+    if tx.db.refusal is not None:
+        raise StoreBusy(tx.db.refusal)
     waiting = inbox.count_open(tx, key)
     if waiting >= max_queued:
         raise Overloaded(f"{waiting} messages already wait for {key}; try again later")
@@ -136,7 +139,8 @@ def commit_turn(tx: Transaction, turn: TurnCommit) -> Committed | Discarded:
        with; otherwise the turn is discarded.
     2. If only the revision differs, another process appended rows; the turn's rows follow them.
     3. If the session was compressed meanwhile, the rows go to its continuation and the route
-       follows. If it ended otherwise, the turn is discarded and its messages run again.
+       follows, unless it is there already. If the session ended otherwise, the turn is discarded
+       and its messages run again.
     """
     if not turn.inbox_ids:
         raise ValueError("a turn needs the inbox_ids of the messages that it answers")
@@ -145,10 +149,10 @@ def commit_turn(tx: Transaction, turn: TurnCommit) -> Committed | Discarded:
     if found is None or not inbox.all_open(tx, turn.inbox_ids, key):
         return _discarded(tx, key, "the messages of this turn are not open any more")
     if (found[0].epoch, found[0].session_id) != (turn.epoch, turn.session_id):
-        return _discarded(tx, key, "the conversation was moved to another session")
+        return _commit_moved(tx, turn, found[0])
     foreign = found[1].revision != turn.revision
     route, head = routes.ensure_open(tx, key, found)
-    if route.session_id != turn.session_id and (reason := _obstacle(tx, turn, route)) is not None:
+    if (foreign or route.session_id != turn.session_id) and (reason := _obstacle(tx, turn, route)):
         return _discarded(tx, key, reason)
     if turn.rotated_to:
         route, head = _follow_agent(tx, turn, route, head, foreign=foreign)
@@ -160,6 +164,21 @@ def commit_turn(tx: Transaction, turn: TurnCommit) -> Committed | Discarded:
     inbox.start_inbox(tx, turn.next_inbox_ids)
     routes.record_turn(tx, key, turn.policy)
     return Committed(head, route.epoch, foreign, route.session_id != turn.session_id, added, title)
+
+
+def _commit_moved(tx: Transaction, turn: TurnCommit, route: Route) -> Committed | Discarded:
+    """Commit a turn whose route was moved: only if it was moved once, to the continuation.
+
+    Another process has then compressed the session, and it or a new message moved the route.
+    """
+    followed = route.epoch == turn.epoch + 1 and route.session_id != turn.session_id
+    line = lineage.get_compression_lineage(tx, turn.session_id) if followed else []
+    if route.session_id not in line or turn.rotated_to or turn.rewind_to is not None:
+        return _discarded(tx, turn.session_key, "the conversation was moved to another session")
+    foreign = sessions.head(tx, turn.session_id).revision != turn.revision
+    there = replace(turn, session_id=route.session_id, epoch=route.epoch)
+    done = commit_turn(tx, there)
+    return replace(done, foreign=foreign, moved=True) if isinstance(done, Committed) else done
 
 
 def _store(
@@ -179,12 +198,16 @@ def _store(
 
 
 def _obstacle(tx: Transaction, turn: TurnCommit, route: Route) -> str | None:
-    """Return why a turn cannot be stored in the session that replaces its own, or None."""
-    if sessions.number(tx, route.session_id) is None:
+    """Return why a turn cannot be stored after a change by another process, or None."""
+    moved, first = route.session_id != turn.session_id, turn.rewind_to
+    if moved and sessions.number(tx, route.session_id) is None:
         return "the session has ended"
-    if turn.rewind_to is not None:
+    if first is None:
+        return None
+    if moved:
         return "the messages that this turn replaces were compressed"
-    return None
+    kept = messages.is_live(tx, first) and (turn.upto is None or messages.is_live(tx, turn.upto))
+    return None if kept else "the messages that this turn replaces were changed"
 
 
 def _discarded(tx: Transaction, session_key: str, reason: str) -> Discarded:

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import attrs
 import msgspec
 
-from hermes.store.conversations import codec, lineage, routes, search, sessions
+from hermes.store.conversations import codec, lineage, routes, search, sessions, titles
 from hermes.store.import_hermes_agent.report import ImportNotes, Note
 from hermes.store.import_hermes_agent.routes import SourceRoute
 from hermes.store.import_hermes_agent.source import AgentHome
@@ -316,7 +316,7 @@ class _RouteImport:
 
     def _assign(self, tx: Transaction, tip: str) -> None:
         route = self._route
-        lineage.share(tx, route.session_key, tip)
+        titles.share(tx, route.session_key, tip)
         epoch = routes.assign_session(tx, route.session_key, tip)
         tx.run(
             "UPDATE routes SET platform = ?, chat_type = ?, user_id = ?, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from hermes.messages import Pruned
-from hermes.store.conversations import codec, routes, search, sessions
+from hermes.store.conversations import codec, leases, routes, search, sessions
 from hermes.store.records import key_value, tool_records
 from hermes.store.transaction import Transaction, Work
 
@@ -23,6 +23,28 @@ doomed (no, below) AS (
   SELECT s.no, 1 FROM doomed d JOIN sessions s ON s.parent_no = d.no
   WHERE s.subagent = 1 AND (d.below OR s.kind <> 'compression')
 )
+"""
+# The members of a lineage are pruned together: none of them if one is needed. ?1 is the time before
+# which all must have ended, ?2 the source or NULL, ?3 the number of lineages.
+_IS_OLD = (
+    f"s.ended_at IS NOT NULL AND s.ended_at < ?1 AND (?2 IS NULL OR s.source = ?2) AND {_UNROUTED}"
+)
+_CONTINUES = "s.parent_no = line.no AND s.kind = 'compression'"
+_OLD_LINEAGES = f"""
+roots (no) AS (
+  SELECT root.no FROM (SELECT s.no, s.kind, s.parent_no FROM sessions s WHERE {_IS_OLD}) AS root
+  WHERE (root.kind <> 'compression' OR root.parent_no IS NULL) AND NOT EXISTS (
+    WITH RECURSIVE line (no) AS (
+      VALUES (root.no) UNION ALL SELECT s.no FROM line JOIN sessions s ON {_CONTINUES}
+    )
+    SELECT 1 FROM line JOIN sessions s USING (no) WHERE NOT ({_IS_OLD})
+  )
+  ORDER BY root.no LIMIT ?3
+),
+line (no) AS (
+  SELECT no FROM roots UNION ALL SELECT s.no FROM line JOIN sessions s ON {_CONTINUES}
+),
+chosen (no) AS (SELECT no FROM line)
 """
 
 
@@ -56,7 +78,7 @@ def _delete(tx: Transaction, session_id: str) -> int:
         routes.assign_session(tx, key, tx.new_session_id())
     # A compression child without its parent becomes the root of a lineage.
     tx.run("UPDATE sessions SET kind = 'import' WHERE parent_no = ? AND kind = 'compression'", no)
-    tx.run("DELETE FROM leases WHERE session_id = ?", session_id)
+    leases.delete(tx, session_id)
     key_value.delete_session_values(tx, session_id)
     tool_records.delete_session_approvals(tx, session_id)
     tx.run("DELETE FROM sessions WHERE no = ?", no)
@@ -68,12 +90,12 @@ def prunable(
 ) -> list[tuple[str, int]]:
     """Return (id, number of messages) of sessions that ended long ago and have no route.
 
-    Their subagents follow them, which do not count for the `limit`.
+    A session is left out if one of its lineage is. The `limit` is a number of lineages. Subagents
+    follow their sessions and do not count for it.
     """
     rows = tx.all(
-        "WITH RECURSIVE chosen (no) AS (SELECT s.no FROM sessions s WHERE s.ended_at < ?1 "
-        f"AND (?2 IS NULL OR s.source = ?2) AND {_UNROUTED} ORDER BY s.no LIMIT ?3), "
-        f"{_WITH_SUBAGENTS} SELECT s.id, (SELECT count(*) FROM {_SESSION_ROWS}) FROM sessions s "
+        f"WITH RECURSIVE {_OLD_LINEAGES}, {_WITH_SUBAGENTS} "
+        f"SELECT s.id, (SELECT count(*) FROM {_SESSION_ROWS}) FROM sessions s "
         "WHERE s.no IN (SELECT no FROM doomed) ORDER BY s.no",
         tx.now - older_than_days * DAY,
         source,
@@ -87,6 +109,7 @@ def prune_sessions(
 ) -> Generator[Work[Pruned], Pruned, Pruned]:
     """Delete sessions that ended more than `older_than_days` ago and have no route.
 
+    A session and its compressed past are deleted together, if this is true of all of them.
     The sessions of their subagents are deleted with them. Archived sessions are treated like all
     others. With `dry_run`, only report what would be deleted.
     """
@@ -172,6 +195,7 @@ def forget_closed(tx: Transaction, older_than_days: float = 30, limit: int = 500
 
 def integrity_check(tx: Transaction) -> list[str]:
     """Return the problems found in the file; empty if there are none."""
+    search.refresh(tx)
     problems = [str(row[0]) for row in tx.all("PRAGMA integrity_check(20)") if row[0] != "ok"]
     problems += [f"foreign key: {row}" for row in tx.all("PRAGMA foreign_key_check")]
     problems += [

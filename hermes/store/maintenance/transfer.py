@@ -318,10 +318,9 @@ def _kind(tx: Transaction, kind: SessionKind, parent_no: int | None) -> SessionK
 
 
 def unused_title(tx: Transaction, no: int, title: str | None) -> str | None:
-    """Return a title for a session, with a number if another session of its key has it."""
+    """Return a title for a session, with a number if another session of its keys has it."""
     clean = titles.sanitize_title(title)
-    row = tx.one("SELECT session_key FROM sessions WHERE no = ?", no)
-    return None if clean is None or row is None else titles.unused_title(tx, clean, row[0])
+    return None if clean is None else titles.title_for(tx, no, clean)
 
 
 def clean_up(tx: Transaction) -> Imported:

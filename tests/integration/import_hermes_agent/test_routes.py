@@ -37,6 +37,20 @@ def test_routes_are_imported(home, store):
     assert dump(store) == before
 
 
+@pytest.mark.parametrize("holder", [0, 1])
+def test_the_title_of_a_session_with_two_routes_is_unused_by_both_keys(home, store, holder):
+    keys = [f"agent:main:telegram:dm:{number}" for number in (1, 2)]
+    for key in keys:
+        store.create_session(f"ours-{key}", session_key=key)
+    store.set_session_title(f"ours-{keys[holder]}", "Talk")
+    home.session("a", "x", source="telegram", title="Talk")
+    home.routes({key: home.entry(number, "a") for number, key in enumerate(keys, 1)})
+    assert run_import(store, home).routes == Counts(imported=2)
+    assert store.get_session("a").title == "Talk #2"
+    for key in keys:
+        assert store.find("Talk #2", session_key=key).session_id == "a"
+
+
 @pytest.mark.parametrize(
     ("flags", "finalized"),
     [

@@ -100,7 +100,7 @@ def test_a_title_of_several_keys_needs_a_session_key(filled, command):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         "several sessions have the title 'The time': talk (key k1), other (key k2); "
-        "use an id or a session_key\n"
+        "use an id or --session-key\n"
     )
     for key, session_id in (("k1", "talk-2"), ("k2", "other")):
         done = run(command, "The time", "--session-key", key, "--db", filled, "--json", check=0)

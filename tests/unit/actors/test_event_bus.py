@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from msgspec.structs import replace
 from trio.testing import wait_all_tasks_blocked
 
-from hermes.actors.event_bus import BEHIND, MAX_BUFFERED, EventBus
+from hermes.actors.event_bus import BEHIND, MAX_BUFFERED, EventBus, Subscription
 from hermes.errors import ActorStopped, AlreadyAnswered
 from hermes.events import (
     MessageWaiting,
@@ -297,7 +297,8 @@ async def test_a_subscription_can_be_closed_in_an_async_block():
 async def test_a_follower_gets_what_it_missed_before_what_comes():
     bus = EventBus([].append)
     bus.publish("k", 1, TextDelta("a"))
-    with bus.follow("k", [(1, TextDelta("a"))]) as follower:
+    joined = Subscription(bus, "k", follows=True)
+    with bus.follow("k", joined, [(1, TextDelta("a"))]) as follower:
         assert bus.followers == 1
         bus.publish("k", 1, TextDelta("b"))
         bus.publish("other", 2, TextDelta("c"))

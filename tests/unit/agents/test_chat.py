@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from hermes.agents.chat import RETRYING, _DeltaRelay
+from hermes.agents.chat import _DeltaRelay
 from hermes.events import (
     AssistantMessage,
     ReasoningDelta,
@@ -14,6 +14,7 @@ from hermes.events import (
     ToolStarted,
 )
 from hermes.messages import Message, ToolCall
+from hermes.texts import ENGLISH
 from hermes.transcript.rows import rows_from_events
 from tests.support.examples import examples
 from tests.support.turns import running_turn
@@ -54,7 +55,7 @@ def test_what_is_kept_is_what_was_shown_last_in_one_piece(attempts, after_a_tool
     final = final_text(attempts)
     assert kept == ["before"] * after_a_tool + [final] * bool(final)
     assert turn.published_text.endswith(final), "the user has seen it"
-    assert RETRYING not in "".join(kept)
+    assert ENGLISH.retrying not in "".join(kept)
 
 
 def test_a_restart_keeps_steered_messages_and_the_complete_message():
@@ -65,7 +66,7 @@ def test_a_restart_keeps_steered_messages_and_the_complete_message():
         TextDelta("ba"),
         Steered(question),
         TextDelta("bad"),
-        TextDelta(RETRYING, restart=True),
+        TextDelta(ENGLISH.retrying, restart=True),
         TextDelta("good"),
         AssistantMessage(answer),
         *TOOL_EVENTS,

@@ -95,8 +95,18 @@ def test_no_call_at_all_asks_to_send_it_again():
     assert text != shown(interrupted=True, api_calls=0)
 
 
-def test_a_partial_result_without_a_call_shows_nothing():
-    assert shown(api_calls=0, partial=True, error="boom") == ""
+def test_a_partial_result_without_a_call_shows_its_error_if_it_has_one():
+    assert shown(api_calls=0, partial=True, error=" ") == ""
+    text = ENGLISH.stopped_early.format(error="boom")
+    assert shown(api_calls=0, partial=True, error="boom") == text
+
+
+@pytest.mark.parametrize("calls", [0, 2])
+@pytest.mark.parametrize("data", [None, {"x": 1}])
+def test_an_error_without_a_text_is_shown_although_the_result_has_not_failed(calls, data):
+    text = ENGLISH.failed.format(error="boom" * 75)
+    assert shown(error="boom" * 100, api_calls=calls, data=data) == text
+    assert shown(error="prompt is too long", api_calls=calls, data=data) == ENGLISH.overflow
 
 
 class TestResultsWithoutAResponse:

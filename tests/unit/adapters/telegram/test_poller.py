@@ -10,7 +10,7 @@ import trio
 
 from hermes.adapters.telegram import GroupPolicy
 from hermes.adapters.telegram.poller import CONFIRM_TIMEOUT, MAX_RETRY_DELAY, Poller
-from hermes.errors import Draining, OutcomeUnknown, RetryAfter
+from hermes.errors import ActorStopped, Draining, OutcomeUnknown, RetryAfter
 
 
 @attrs.define
@@ -64,6 +64,11 @@ async def receive(*script, wall=lambda: 1000.0):
     async with trio.open_nursery() as nursery:
         await new_poller(api, runtime, nursery, wall=wall).run()
     return api, runtime.submitted
+
+
+async def test_a_runtime_that_has_ended_ends_the_poller(autojump_clock):
+    api, _ = await receive(ActorStopped("the runtime has ended"))
+    assert len(api.offsets) == 1
 
 
 async def test_an_offset_is_sent_until_a_poll_succeeds(autojump_clock):

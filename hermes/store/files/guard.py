@@ -1,0 +1,195 @@
+"""What keeps the locks of a database file, and detects that the file was removed or replaced.
+
+POSIX locks have a trap: when any code of a process closes any descriptor of a file, the process
+loses all its locks on that file, including those of SQLite. A second copy of SQLite, or
+`open(path).close()`, is enough. The next process that closes the file then removes the WAL file
+although it is in use, and nobody sees later commits. `FileGuard` takes the same locks as
+open-file-description locks, which belong to their descriptor and survive this.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import operator
+import os
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import apsw
+import attrs
+
+from hermes.errors import StoreFailed
+from hermes.store.files.stamp import Stamp
+
+_SETTLED_NS = 100_000_000
+_OFD_GETLK, _OFD_SETLK = 36, 37  # constants of Linux; the fcntl module has no names for them
+_REQUEST = "hhqqi4x"  # struct flock
+_SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # the bytes of SQLite's shared lock
+_SHM_DEADMAN = 128  # the byte in the shared memory file that every connection locks
+
+_Seen: TypeAlias = tuple[tuple[int, ...], int]
+"""The database's file and its change time, and that of the directory."""
+_facts: Callable[[os.stat_result], tuple[int, ...]] = operator.attrgetter(
+    "st_dev", "st_ino", "st_ctime_ns"
+)
+
+
+@attrs.define
+class _Descriptors:
+    """The open files that guard one database, shared by all its connections in this process."""
+
+    database: int
+    log: int
+    shared: int
+    directory: int
+    identities: dict[str, tuple[int, int]]
+    users: int = 0
+    inherited: list[int] = attrs.Factory(list)
+
+
+_guards: dict[tuple[int, int], _Descriptors] = {}
+_guards_lock = threading.Lock()
+
+
+class FileGuard:
+    """Keeps a file's locks, and detects that the file was removed or replaced.
+
+    Create it when the connections are open; call `leave` before they are closed, `close` after.
+    """
+
+    def __init__(self, path: Path) -> None:
+        status = os.stat(path)
+        self._key = (status.st_dev, status.st_ino)
+        with _guards_lock:
+            held = _guards.get(self._key)
+            if held is None:
+                held = _guards[self._key] = _hold(path)
+            held.users += 1
+        self._held = held
+        self._path = str(path)
+        self._pid = os.getpid()
+        self._settled: object = ()
+        self._stamp: Stamp | None = None
+
+    def check(self) -> None:
+        """Raise `StoreFailed` if a file was removed, replaced or overwritten since it was opened.
+
+        This changes what the database's path leads to, its change time, or that of its directory.
+        """
+        try:
+            seen = _facts(os.stat(self._path)), os.fstat(self._held.directory).st_ctime_ns
+        except OSError:
+            seen = None
+        if seen != self._settled:
+            self._check_changed(seen)
+
+    def _check_changed(self, seen: _Seen | None) -> None:
+        self.check_files()
+        if self._stamp is not None:
+            self._stamp.check()
+        # A second change could have the same time as a recent one.
+        if seen is not None and time.time_ns() - max(seen[0][-1], seen[1]) > _SETTLED_NS:
+            self._settled = seen
+
+    def check_files(self) -> None:
+        """Raise `StoreFailed` if a file was removed or replaced since it was opened."""
+        for path, identity in self._held.identities.items():
+            try:
+                found = os.stat(path)
+            except OSError:
+                found = None
+            if found is None or (found.st_dev, found.st_ino) != identity:
+                raise StoreFailed(f"{path} was removed or replaced while in use")
+
+    def new_stamp(self, db: apsw.Connection) -> Stamp:
+        """Return a stamp for the owner of the file; `check` then also looks for it.
+
+        `check` must be called in the thread of the connection.
+        """
+        self._stamp = Stamp(Path(self._path), self._held.database, db)
+        return self._stamp
+
+    def leave(self) -> None:
+        """Release the locks, so that SQLite can remove the WAL file at the last close."""
+        if os.getpid() != self._pid:  # a forked process shares the locks with its parent
+            return
+        with _guards_lock:
+            self._held.users -= 1
+            if self._held.users == 0:
+                del _guards[self._key]
+                lock(self._held.shared, fcntl.F_UNLCK, _SHM_DEADMAN)
+                lock(self._held.database, fcntl.F_UNLCK, _SHARED_FIRST, _SHARED_SIZE)
+
+    def close(self) -> None:
+        """Close the descriptors, unless this process has opened the file again meanwhile.
+
+        In that case the new guard closes them, since closing would drop the new locks.
+        """
+        held = self._held
+        with _guards_lock:
+            if held.users:
+                return
+            descriptors = [held.shared, held.log, held.database, held.directory, *held.inherited]
+            if (successor := _guards.get(self._key)) is not None:
+                successor.inherited.extend(descriptors)
+                return
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+
+def _hold(path: Path) -> _Descriptors:
+    names = [f"{path}{suffix}" for suffix in ("", "-wal", "-shm")]
+    database, log, shared = (os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in names)
+    statuses = [os.fstat(descriptor) for descriptor in (database, log, shared)]
+    identities = [(status.st_dev, status.st_ino) for status in statuses]
+    lock(database, fcntl.F_RDLCK, _SHARED_FIRST, _SHARED_SIZE)
+    lock(shared, fcntl.F_RDLCK, _SHM_DEADMAN)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+    return _Descriptors(database, log, shared, directory, dict(zip(names, identities, strict=True)))
+
+
+def is_guarded(status: os.stat_result) -> bool:
+    """Return whether this process has the database with this status open."""
+    return (status.st_dev, status.st_ino) in _guards
+
+
+def close_descriptor(descriptor: int) -> None:
+    """Close a descriptor of a database, or let the guard do it if this process has it open."""
+    status = os.fstat(descriptor)
+    with _guards_lock:
+        held = _guards.get((status.st_dev, status.st_ino))
+        if held is None:
+            os.close(descriptor)
+        else:
+            held.inherited.append(descriptor)
+
+
+def lock(descriptor: int, kind: int, start: int, length: int = 1) -> None:
+    """Set or release a lock that belongs to the descriptor; raises `OSError` if it is held."""
+    if sys.platform != "linux":  # other systems have only `FileGuard.check`
+        return
+    request = struct.pack(_REQUEST, kind, os.SEEK_SET, start, length, 0)
+    fcntl.fcntl(descriptor, _OFD_SETLK, request)
+
+
+def try_lock(descriptor: int, kind: int, start: int, length: int = 1) -> bool:
+    """Set the lock, and return whether nobody else holds it."""
+    try:
+        lock(descriptor, kind, start, length)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def is_locked(descriptor: int, start: int) -> bool:
+    """Return whether somebody else holds a lock on this byte."""
+    if sys.platform != "linux":
+        return False
+    request = struct.pack(_REQUEST, fcntl.F_WRLCK, os.SEEK_SET, start, 1, 0)
+    found: int = struct.unpack(_REQUEST, fcntl.fcntl(descriptor, _OFD_GETLK, request))[0]
+    return found != fcntl.F_UNLCK

@@ -1,0 +1,77 @@
+"""A stamp in the database by which its owner notices that the content of the file was replaced.
+
+`cp other.db state.db` keeps the file and its locks, and SQLite would go on with the pages that it
+has in memory and in the WAL file. The stamp is a random number that the owner writes before each
+checkpoint, so the file has the latest one after each complete checkpoint, and neither another
+database nor an older backup has it. It is stored as a row of SQLite's table `sqlite_sequence`,
+which is always one page and so can be found in the file without SQLite.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from pathlib import Path
+
+import apsw
+
+from hermes.errors import StoreFailed
+
+_NAME = "hermes stamp"
+_ROOT_PAGE = "SELECT rootpage FROM sqlite_schema WHERE name = 'sqlite_sequence'"
+_TRIES, _PAUSE = 50, 0.01
+
+
+class Stamp:
+    """The stamps that the file may have now: that of the last complete checkpoint, or a later one.
+
+    `descriptor` is open for as long as the stamp is used. `db` is the connection whose thread calls
+    `check`.
+    """
+
+    def __init__(self, path: Path, descriptor: int, db: apsw.Connection) -> None:
+        self.db = db
+        self._path = path
+        self._descriptor = descriptor
+        self._page_size = int(db.pragma("page_size"))
+        self._root = self._find_root()
+        self._valid: list[bytes] = []
+        self._settled = False
+        self.pending: bool = False
+        """Whether a stamp was committed that may not be in the file yet."""
+
+    def write(self, db: apsw.Connection) -> None:
+        """Write a new stamp in the transaction that has begun on the connection."""
+        number = secrets.randbits(62) | 1 << 61  # always stored as eight bytes
+        self._root = self._find_root()
+        # As in the record: the text and the number follow each other.
+        self._valid.append(_NAME.encode() + number.to_bytes(8, "big"))
+        db.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = ?", (number, _NAME))
+        if db.changes() == 0:
+            db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (_NAME, number))
+
+    def settle(self) -> None:
+        """Expect the pending stamp, if there is one; call it after a complete checkpoint."""
+        if self.pending:
+            del self._valid[:-1]
+            self._settled = True
+            self.pending = False
+
+    def check(self) -> None:
+        """Raise `StoreFailed` if the file has no valid stamp, after a first complete checkpoint."""
+        for _ in range(_TRIES):  # another process may just be writing the page
+            # VACUUM moves the page, and a checkpoint after it writes it to its new place.
+            if not self._settled or self._is_at(self._root) or self._is_at(self._find_root()):
+                return
+            time.sleep(_PAUSE)
+        raise StoreFailed(f"{self._path} was overwritten while in use")
+
+    def _is_at(self, page: int) -> bool:
+        data = os.pread(self._descriptor, self._page_size, (page - 1) * self._page_size)
+        return any(stamp in data for stamp in self._valid)
+
+    def _find_root(self) -> int:
+        row = self.db.execute(_ROOT_PAGE).fetchone()
+        assert row is not None
+        return int(row[0])

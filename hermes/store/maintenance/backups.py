@@ -1,0 +1,82 @@
+"""Copy a database while it is in use, and return its free space."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import apsw
+
+from hermes.errors import StoreBusy, StoreRefused
+from hermes.store.files import file_lock
+
+BACKUP_STEP = 1024
+"""Pages that a backup copies between two reports of its progress."""
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Called with the number of pages that are done, and of all pages."""
+
+
+def backup(
+    db: apsw.Connection, target: Path, *, replace: bool = False, progress: Progress | None = None
+) -> Path:
+    """Copy the database as it is now, while others may write; return the path of the copy.
+
+    The copy appears under its name when it is complete. Raises `StoreRefused` if the target exists,
+    unless `replace` is true.
+    """
+    target = target.expanduser()
+    if target.exists() and not replace:
+        raise StoreRefused(f"{target} already exists; choose another file")
+    if not target.parent.is_dir():
+        raise StoreRefused(f"the folder {target.parent} does not exist; create it first")
+    partial = target.with_name(f"{target.name}.partial")
+    for leftover in (partial, partial.with_name(f"{partial.name}-journal")):
+        leftover.unlink(missing_ok=True)
+    file_lock.create(partial)
+    ours = os.stat(partial).st_ino
+    copy = apsw.Connection(str(partial), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        _copy(db, copy, progress or (lambda _done, _all: None))
+        # One file: a copy could be moved without its WAL file.
+        copy.execute("PRAGMA journal_mode = DELETE")
+    except BaseException:
+        copy.close()
+        partial.unlink(missing_ok=True)
+        raise
+    copy.close()
+    if os.stat(partial).st_ino != ours:
+        raise StoreBusy(f"another backup to {target} is running; try again")
+    os.replace(partial, target)
+    directory = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+    return target
+
+
+def _copy(db: apsw.Connection, copy: apsw.Connection, progress: Progress) -> None:
+    # One read transaction for all steps: otherwise each commit of another process would make the
+    # backup start again.
+    db.execute("BEGIN")
+    try:
+        db.execute("SELECT 1 FROM sqlite_schema").fetchall()
+        with copy.backup("main", db, "main") as job:
+            while not job.done:
+                job.step(BACKUP_STEP)
+                progress(job.page_count - job.remaining, job.page_count)
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+
+
+def vacuum(db: apsw.Connection) -> None:
+    """Merge the search index and return free space to the file system."""
+    db.execute("INSERT INTO search (search) VALUES ('optimize')")
+    db.execute("VACUUM")
+    with contextlib.suppress(apsw.BusyError):  # because of a reader; the file is truncated later
+        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)

@@ -1,0 +1,223 @@
+"""A database that is overwritten, moved or damaged under a running program."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import apsw
+import pytest
+import trio
+
+from hermes.errors import StoreFailed
+from hermes.store import SessionStore, open_store
+from tests.support.killed_programs import PREAMBLE, ROOT
+from tests.support.processes import foreign
+
+# Accepts one message per line, and says so when it is acknowledged.
+SERVER = """
+async def main():
+    async with open_runtime(path, agent=echo) as runtime:
+        store, number = runtime._supervisor.store, 0
+        say("ready")
+        while line := await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
+            match line.split():
+                case ["accept"]:
+                    number += 1
+                    await runtime.submit(Inbound("k", f"e{number}", "hello"))
+                    say("accepted")
+                case ["backup", target]:
+                    await store.backup(target)
+                    say("copied")
+                case ["checkpoint"]:
+                    await store.vacuum()
+                    await store.run_alone(lambda db: db.checkpoint())
+                    say("moved")
+
+trio.run(main)
+"""
+
+
+class Server:
+    """A process with a runtime that accepts a message for each call of `accept`."""
+
+    def __init__(self, path):
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        command = [sys.executable, "-W", "error", "-c", PREAMBLE + SERVER, str(path)]
+        self.process = subprocess.Popen(command, cwd=ROOT, text=True, **pipes)
+        assert self.process.stdout.readline() == "ready\n", self.process.stderr.read()
+
+    def ask(self, line):
+        """Send a command; returns the answer, which is empty if the process has ended."""
+        try:
+            self.process.stdin.write(f"{line}\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return ""
+        return self.process.stdout.readline().strip()
+
+
+@pytest.fixture
+def server(tmp_path):
+    (tmp_path / "data").mkdir()
+    server = Server(tmp_path / "data" / "state.db")
+    with server.process:
+        yield server
+        server.process.kill()
+
+
+def other_store(path):
+    with SessionStore(path) as store:
+        for number in range(50):
+            store.append_message(store.create_session(f"o{number}"), "user", "other " * 100)
+
+
+def overwrite(path, server):
+    """`cp other.db state.db`"""
+    other = path.parent.parent / "other.db"
+    other_store(other)
+    shutil.copyfile(other, path)
+
+
+def overwrite_with_an_empty_store(path, server):
+    other = path.parent.parent / "empty.db"
+    SessionStore(other).close()
+    shutil.copyfile(other, path)
+
+
+def restore_an_older_backup(path, server):
+    """`cp backup.db state.db`, with a backup that this process made some time ago."""
+    backup = path.parent.parent / "backup.db"
+    assert server.ask(f"backup {backup}") == "copied"
+    assert server.ask("accept") == "accepted"
+    assert server.ask("checkpoint") == "moved"
+    shutil.copyfile(backup, path)
+
+
+def truncate(path, server):
+    with path.open("r+b") as file:
+        file.truncate(0)
+
+
+def write_something_else(path, server):
+    path.write_text("not a database\n" * 10_000)
+
+
+def move_the_folder(path, server):
+    path.parent.rename(path.parent.with_name("moved"))
+
+
+def replace_the_folder(path, server):
+    move_the_folder(path, server)
+    shutil.copytree(path.parent.with_name("moved"), path.parent)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        overwrite,
+        overwrite_with_an_empty_store,
+        restore_an_older_backup,
+        truncate,
+        write_something_else,
+        move_the_folder,
+        replace_the_folder,
+    ],
+)
+def test_nothing_is_acknowledged_after_the_database_was_replaced(tmp_path, server, attack):
+    for _ in range(5):
+        assert server.ask("accept") == "accepted"
+    attack(tmp_path / "data" / "state.db", server)
+    assert server.ask("accept") == ""
+    _, errors = server.process.communicate(timeout=30)
+    assert server.process.returncode != 0
+    assert "StoreFailed" in errors
+
+
+def test_other_processes_that_checkpoint_and_vacuum_do_no_harm(tmp_path, server):
+    path = tmp_path / "data" / "state.db"
+    for _ in range(3):
+        assert server.ask("accept") == "accepted"
+        other_store(path) if foreign(path, "SELECT count(*) FROM sessions")[0][0] < 50 else None
+        foreign(path, "PRAGMA wal_checkpoint(TRUNCATE)")
+        assert server.ask("accept") == "accepted"
+        foreign(path, "VACUUM")
+        assert server.ask("accept") == "accepted"
+        foreign(path, "PRAGMA wal_checkpoint(TRUNCATE)")
+        assert server.ask("accept") == "accepted"
+        assert server.ask("checkpoint") == "moved"
+
+
+# Damage that a reader finds
+
+
+def _zero_pages(path, *, root_of):
+    """Overwrite a table's root page with zeros, as a failing disk would, and keep the file's times.
+
+    Returns after another connection has made the readers forget what they have in memory.
+    """
+    page = foreign(path, "SELECT rootpage FROM sqlite_schema WHERE name = ?", root_of)[0][0]
+    foreign(path, "PRAGMA wal_checkpoint(TRUNCATE)")
+    with path.open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(bytes(4096))
+    foreign(path, "INSERT INTO meta (key, value) VALUES ('seen', 'by readers')")
+
+
+async def test_damage_that_a_reader_finds_ends_the_store(path):
+    async def run():
+        async with open_store(path) as store:
+            await store.create_session("s")
+            await trio.to_thread.run_sync(lambda: _zero_pages(path, root_of="sessions"))
+            with pytest.raises(StoreFailed, match="damaged"):
+                await store.get_session("s")
+            with pytest.raises(StoreFailed):
+                await store.get_meta("seen")
+            await trio.sleep_forever()
+
+    with trio.fail_after(20), pytest.raises(StoreFailed, match="damaged"):
+        await run()
+
+
+async def test_damage_that_a_long_read_finds_ends_the_store(path, tmp_path):
+    async def run():
+        async with open_store(path) as store:
+            await store.create_session("s")
+            await trio.to_thread.run_sync(lambda: _zero_pages(path, root_of="sessions"))
+            with pytest.raises(StoreFailed, match="damaged"):
+                await store.run_beside(lambda db: db.execute("SELECT * FROM sessions").fetchall())
+            await trio.sleep_forever()
+
+    with trio.fail_after(20), pytest.raises(StoreFailed, match="damaged"):
+        await run()
+
+
+async def test_a_damaged_search_index_ends_only_the_search(path):
+    async with open_store(path) as store:
+        await store.append_message(await store.create_session("s"), "user", "apples")
+        assert len(await store.search_messages("apples")) == 1
+        await store.transact(
+            lambda tx: tx.run("UPDATE search_data SET block = x'00' WHERE id <> 10")
+        )
+        with pytest.raises(StoreFailed, match="damaged"):
+            await store.search_messages("apples")
+        await store.rebuild_search()
+        assert len(await store.search_messages("apples")) == 1
+
+
+def test_the_stamp_is_found_after_many_checkpoints(path):
+    """The number of rows in `sqlite_sequence` does not grow, and ids go on as before."""
+
+    async def run():
+        for _ in range(3):
+            async with open_store(path) as store:
+                for _ in range(3):
+                    await store.create_session(None)
+                    await store.run_alone(lambda db: db.checkpoint())
+
+    trio.run(run)
+    with apsw.Connection(str(path)) as db:
+        rows = db.execute("SELECT name, count(*) FROM sqlite_sequence GROUP BY name").fetchall()
+        assert ("hermes stamp", 1) in rows
+        assert db.execute("SELECT max(no) FROM sessions").fetchall() == [(9,)]
