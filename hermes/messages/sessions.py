@@ -96,7 +96,7 @@ class SessionMatch(msgspec.Struct, frozen=True):
 
     `lineage` is the chain of compressions from the first session to the current one, and
     `session_keys` are the keys whose route names it. `session` is None until the first turn of
-    the conversation is committed.
+    the conversation is committed. If its key leaves it before that, `session_keys` is that key.
     """
 
     session: Session | None

@@ -411,3 +411,43 @@ def test_a_branch_belongs_to_the_key_whose_route_names_it(store):
     assert store.find(child).session_keys == ("other",)
     unled = store.branch(session_id)
     assert store.get_session(unled).session_key == "k"
+
+
+# Sessions that were left without a row
+
+
+def test_a_session_without_a_row_is_found_after_its_key_has_left_it(store):
+    first = store.new_session("k").session_id
+    second = store.new_session("k").session_id
+    store.switch("k", say(store, "other"), any_key=True)
+    for session_id in (first, second):
+        found = store.find(session_id)
+        assert (found.session, found.lineage, found.session_keys) == (None, (session_id,), ("k",))
+        assert store.find(session_id, session_key="k") == found
+        assert store.find(session_id, session_key="other") is None
+
+
+def test_a_session_that_was_deleted_is_not_found_after_its_key_has_left_it(store):
+    left = store.new_session("k").session_id
+    session_id = say(store)
+    store.new_session("k")
+    store.delete_session(session_id)
+    assert store.find(session_id) is None
+    store.new_session("k")
+    store.create_session(left, "cli")
+    store.delete_session(left)
+    assert store.find(left) is None
+
+
+def test_a_session_without_a_row_is_forgotten_like_a_receipt(store, world):
+    first = store.new_session("k").session_id
+    store.new_session("k")
+    world.pass_time(29 * 86400)
+    second = store.new_session("other").session_id
+    store.new_session("other")
+    store.forget_closed()
+    assert store.find(first).session_keys == ("k",)
+    world.pass_time(2 * 86400)
+    store.forget_closed()
+    assert store.find(first) is None
+    assert store.find(second).session_keys == ("other",)

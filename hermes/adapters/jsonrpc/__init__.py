@@ -4,9 +4,10 @@
 
 Reading order: `frames` (requests, responses, error codes), `types` and `events` (the data of
 methods and events), `methods` (the table of methods), `connection` (one client), `handlers` (what
-the methods do), `handles` (a client's names for its conversations), `notifications` (runtime events
-become JSON-RPC events), `send_buffer` (sequence numbers, shedding, replay), `stdio` (transport),
-`schema` (JSON Schema and tables, generated from the code).
+the methods do), `handles` (a client's names for its conversations), `opening` (finds conversations
+and opens handles), `notifications` (runtime events become JSON-RPC events), `send_buffer` (sequence
+numbers, shedding, replay), `stdio` (transport), `schema` (JSON Schema and tables, generated from
+the code).
 """
 
 from __future__ import annotations

@@ -216,7 +216,7 @@ _CODES: dict[type[Exception], int] = {
     StoreBusy: NOT_NOW,
     StoreFull: NOT_NOW,
     SessionEnded: INTERNAL,
-    ActorStopped: INTERNAL,
+    ActorStopped: NOT_NOW,
 }
 
 

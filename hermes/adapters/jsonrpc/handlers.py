@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
 from uuid import uuid4
 
 import trio
@@ -13,7 +13,7 @@ from hermes.actors.commands import parse
 from hermes.actors.conversation import Conversation
 from hermes.actors.runtime import Runtime
 from hermes.adapters.jsonrpc import types as t
-from hermes.adapters.jsonrpc.events import StatusUpdate
+from hermes.adapters.jsonrpc.events import MessageComplete, StatusUpdate
 from hermes.adapters.jsonrpc.frames import (
     BAD_PARAMS,
     BUSY,
@@ -29,10 +29,11 @@ from hermes.adapters.jsonrpc.frames import (
     TITLE_REFUSED,
     Refused,
 )
-from hermes.adapters.jsonrpc.handles import PLATFORM, Handle, Handles, is_own_key, submitting
-from hermes.adapters.jsonrpc.notifications import Notifier
+from hermes.adapters.jsonrpc.handles import PLATFORM, Handle, Handles, submitting
+from hermes.adapters.jsonrpc.notifications import Notifier, completion
+from hermes.adapters.jsonrpc.opening import Opener
 from hermes.adapters.jsonrpc.send_buffer import SendBuffer
-from hermes.errors import AmbiguousTitle
+from hermes.errors import ReplyNotFound
 from hermes.messages import Inbound, Receipt, Session, SessionMatch, StoredMessage, WhenBusy
 
 END_REASON = "rpc_close"
@@ -49,7 +50,7 @@ class Handlers:
         self._runtime = runtime
         self._buffer = buffer
         self._handles = handles
-        self._binding = trio.Lock()
+        self._opener = Opener(runtime, handles)
         self.notifier: Notifier = Notifier(handles, buffer, runtime.admin.running_turns())
         self.epoch: str = secrets.token_hex(8)
 
@@ -59,24 +60,28 @@ class Handlers:
     # Sessions
 
     async def create(self, params: t.CreateParams) -> t.CreateResult:
-        """Start a conversation; nothing is stored before its first message."""
-        handle = self._handles.new()
+        """Open a new conversation, or the one with this name.
+
+        Nothing is stored before the first message. The title is set if nothing is stored yet.
+        """
+        handle, is_new = await self._opener.create(params.conversation)
+        _require_open(handle)
         pending = None
-        if params.title is not None:
-            with self._remove_on_failure(handle):
+        if params.title is not None and handle.stored_id is None:
+            with self._opener.remove_on_failure(handle) if is_new else nullcontext():
                 pending = (await self._set_title(handle, params.title)).title
-        else:
-            await trio.lowlevel.checkpoint()
-        return t.CreateResult(handle.id, handle.stored_id, pending)
+        elif params.conversation is not None:
+            title = await self._conversation(handle).title()
+            pending = title.text if title.pending else None
+        return t.CreateResult(handle.id, handle.stored_id, pending, handle.conversation)
 
     async def resume(self, params: t.ResumeParams) -> t.ResumeResult:
         """Continue a stored conversation; one that is open already keeps its handle."""
         target = params.session_id or params.title or ""
         if not target:
             raise Refused(NO_ID)
-        handle = self._handles.get(params.session_id) or await self._bind(target)
-        if handle.closing:
-            raise Refused(NOT_NOW, "The session is being closed.")
+        known = self._handles.get(params.session_id)
+        handle = _require_open(known or await self._opener.resume(target))
         await self._match(handle)
         while True:  # until no answer ended in the meantime: it would be in neither of the two
             count = handle.answer_count
@@ -93,44 +98,8 @@ class Handlers:
             messages=_rows(rows, params.limit),
             running=running is not None or bool(handle.pending),
             inflight=None if running is None else t.Inflight(running.turn_id, running.text),
+            conversation=handle.conversation,
         )
-
-    async def _bind(self, target: str) -> Handle:
-        """Return the handle for a stored conversation, creating one if necessary."""
-        async with self._binding:  # otherwise two calls could bind two keys to one conversation
-            found = await self._find(target)
-            key = next(filter(is_own_key, found.session_keys), None)
-            handle = None if key is None else self._handles.find(key)
-            if handle is not None:
-                return handle
-            handle = self._handles.new(key)
-            handle.stored_id = found.session_id
-            ended = found.session is not None and found.session.ended_at is not None
-            if key is None or ended:
-                with self._remove_on_failure(handle):
-                    await self._runtime.admin.switch(handle.session_key, found.session_id)
-            return handle
-
-    async def _find(self, target: str, *, by_id: bool = False) -> SessionMatch:
-        """Return the stored conversation with this id, or also with this id prefix or title."""
-        try:
-            found = await self._runtime.admin.find(target)
-        except AmbiguousTitle as error:
-            raise Refused(NOT_FOUND, f"{error}.") from None
-        if by_id and (found is None or target not in found.lineage):
-            raise Refused(NOT_FOUND, "No stored session has this id.")
-        if found is None:
-            raise Refused(NOT_FOUND)
-        return found
-
-    @contextmanager
-    def _remove_on_failure(self, handle: Handle) -> Iterator[None]:
-        """Remove a new handle if the block fails."""
-        try:
-            yield
-        except BaseException:  # undone also if cancelled, then raised
-            self._handles.remove(handle)
-            raise
 
     async def close(self, params: t.SessionParams) -> t.CloseResult:
         """Finalize and end the current stored session, and remove the handle.
@@ -171,7 +140,7 @@ class Handlers:
         """Delete a stored conversation, including its messages before compressions."""
         if not params.session_id:
             raise Refused(NO_ID)
-        found = await self._find(params.session_id, by_id=True)
+        found = await self._opener.find(params.session_id, by_id=True)
         if found.session is None:
             raise Refused(NOT_FOUND)
         open_ids = {handle.stored_id for handle in self._handles}
@@ -219,11 +188,19 @@ class Handlers:
         receipt = await self._submit(handle, params.text, params.busy, params.event_id)
         if params.event_id is not None and await self._runtime.is_answered(receipt):
             handle.pending.discard(receipt.inbox_id)
-            return t.SubmitResult("answered", receipt.inbox_id, handle.stored_id)
+            reply = await self._reply(receipt)
+            return t.SubmitResult("answered", receipt.inbox_id, handle.stored_id, reply)
         status: t.SubmitStatus = "queued" if busy else "streaming"
         if busy and params.busy == "steer":
             status = "steered"
         return t.SubmitResult(status, receipt.inbox_id, handle.stored_id)
+
+    async def _reply(self, receipt: Receipt) -> MessageComplete | None:
+        """Return the stored reply to a message that was answered."""
+        try:
+            return completion(await self._runtime.wait(receipt), [receipt.inbox_id])
+        except ReplyNotFound:
+            return None
 
     async def steer(self, params: t.SteerParams) -> t.SubmitResult:
         """Send a message to the running answer."""
@@ -238,10 +215,11 @@ class Handlers:
     async def _submit(
         self, handle: Handle, text: str, busy: WhenBusy | None, event_id: str | None
     ) -> Receipt:
-        unique_id = uuid4().hex if event_id is None else f"{handle.source.chat_id}:{event_id}"
+        # Earlier versions stored ids in this form, without a scope.
+        unique_id = uuid4().hex if event_id is None else f"{handle.conversation}:{event_id}"
         inbound = Inbound(
             handle.session_key, unique_id, text, handle.source,
-            command=parse(text) is not None, when_busy=busy,
+            command=parse(text) is not None, when_busy=busy, per_conversation=True,
         )  # fmt: skip
         with submitting(handle):
             try:
@@ -299,7 +277,7 @@ class Handlers:
     async def history(self, params: t.HistoryParams) -> t.HistoryResult:
         """Return the last messages of a session, or those before a given one, as stored."""
         if params.stored_session_id is not None:
-            stored = await self._find(params.stored_session_id, by_id=True)
+            stored = await self._opener.find(params.stored_session_id, by_id=True)
             rows = await self._runtime.admin.messages(params.stored_session_id)
             index = stored.lineage.index(params.stored_session_id)
             parent = stored.lineage[index - 1] if index else None
@@ -320,7 +298,7 @@ class Handlers:
         if parent is None or not parent.message_count:
             raise Refused(NOTHING_TO_BRANCH)
         copy = self._handles.new()
-        with self._remove_on_failure(copy):
+        with self._opener.remove_on_failure(copy):
             try:
                 branch = await self._conversation(handle).branch(params.name, to=copy.session_key)
                 title = await self._conversation(copy).title()
@@ -329,7 +307,7 @@ class Handlers:
         child = branch.session_id
         assert child is not None
         copy.stored_id = child
-        return t.BranchResult(copy.id, child, title.text, parent.id)
+        return t.BranchResult(copy.id, child, title.text, parent.id, copy.conversation)
 
     async def undo(self, params: t.UndoParams) -> t.UndoResult:
         """Undo the last messages and their answers; they are hidden, not deleted."""
@@ -375,6 +353,12 @@ class Handlers:
         """Wait until every accepted message is answered."""
         while any(handle.pending for handle in self._handles):
             await self.notifier.wait_answer()
+
+
+def _require_open(handle: Handle) -> Handle:
+    if handle.closing:
+        raise Refused(NOT_NOW, "The session is being closed.")
+    return handle
 
 
 def _rows(rows: Sequence[StoredMessage], limit: int, before: int | None = None) -> list[t.Row]:

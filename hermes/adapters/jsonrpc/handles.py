@@ -1,11 +1,13 @@
 """Handles: the names that one client has for its conversations while it is connected.
 
 A handle stands for a session_key, not for a stored session, so it stays valid when the conversation
-moves to another stored session.
+moves to another stored session. The key contains the name of the conversation, which the client may
+choose; with the name, the client finds the conversation again after a restart.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 import secrets
 from collections.abc import Iterator
@@ -14,12 +16,13 @@ from contextlib import contextmanager
 import attrs
 
 from hermes.adapters.jsonrpc.frames import NO_SESSION, TOO_MANY, Refused
+from hermes.adapters.jsonrpc.types import NAME_PATTERN
 from hermes.messages import Source
 from hermes.session_keys import session_key
 
 PLATFORM = "rpc"
 MAX_HANDLES = 10_000
-_OWN_KEY = re.compile(rf"agent:main:{PLATFORM}:dm:([0-9a-f]{{8}})[0-9a-f]{{16}}")
+_OWN_KEY = re.compile(rf"agent:main:{PLATFORM}:dm:({NAME_PATTERN})")
 
 
 @attrs.define(eq=False)
@@ -27,6 +30,8 @@ class Handle:
     """A conversation of one client."""
 
     id: str
+    conversation: str
+    """The name of the conversation, which is the same in every process."""
     source: Source
     session_key: str
     stored_id: str | None = None
@@ -64,20 +69,20 @@ class Handles:
     def __iter__(self) -> Iterator[Handle]:
         return iter(list(self._by_id.values()))
 
-    def new(self, key: str | None = None) -> Handle:
-        """Create a handle for a key of this adapter, or for a new key.
+    def new(self, conversation: str | None = None) -> Handle:
+        """Create a handle for the conversation with this name, or for a new conversation.
 
-        The id is derived from the key, so the same key has the same handle after a restart. Raises
-        `Refused` if there are too many handles.
+        The id is derived from the name, so a conversation usually has the same handle after a
+        restart. Raises `Refused` if there are too many handles.
         """
         if len(self._by_id) >= self._limit:
             raise Refused(TOO_MANY)
-        chat_id = secrets.token_hex(12) if key is None else key.rsplit(":", 1)[1]
-        handle_id = chat_id[:8]
+        name = secrets.token_hex(12) if conversation is None else conversation
+        handle_id = _digest(name, 4)
         while handle_id in self._by_id:
             handle_id = secrets.token_hex(4)
-        source = Source(platform=PLATFORM, chat_id=chat_id, user_id="operator")
-        handle = Handle(handle_id, source, key or session_key(source))
+        source = _source(name)
+        handle = Handle(handle_id, name, source, session_key(source))
         self._by_id[handle_id] = self._by_key[handle.session_key] = handle
         return handle
 
@@ -96,12 +101,33 @@ class Handles:
         """Return the handle of this session_key, if there is one."""
         return self._by_key.get(key)
 
+    def named(self, conversation: str) -> Handle | None:
+        """Return the handle of the conversation with this name, if there is one."""
+        return self._by_key.get(session_key(_source(conversation)))
+
     def remove(self, handle: Handle) -> None:
         """Remove a handle."""
         self._by_id.pop(handle.id, None)
         self._by_key.pop(handle.session_key, None)
 
 
-def is_own_key(key: str) -> bool:
-    """Return whether a session_key was created for a handle, by this process or an earlier one."""
-    return _OWN_KEY.fullmatch(key) is not None
+def name_in(key: str | None) -> str | None:
+    """Return the name of the conversation that a session_key of this adapter contains.
+
+    Returns None for keys of other platforms.
+    """
+    found = _OWN_KEY.fullmatch(key or "")
+    return None if found is None else found[1]
+
+
+def name_for(session_id: str) -> str:
+    """Return the name of the conversation that continues a session of another platform."""
+    return _digest(session_id, 12)
+
+
+def _source(conversation: str) -> Source:
+    return Source(platform=PLATFORM, chat_id=conversation, user_id="operator")
+
+
+def _digest(text: str, size: int) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=size).hexdigest()

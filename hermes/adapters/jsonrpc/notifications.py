@@ -151,16 +151,20 @@ class Notifier:
             handle.answered.update(inbox_ids)
         self._answered.set()
         self._answered = trio.Event()
-        complete = e.MessageComplete(
-            turn_id=reply.turn_id,
-            message_ids=[*inbox_ids],
-            text=reply.text,
-            status=STATUS[reply.status],
-            usage=_total(reply.usage),
-            stored_session_id=reply.session_id,
-            error=reply.error,
-        )
-        self._buffer.send_event("message.complete", handle.id, complete)
+        self._buffer.send_event("message.complete", handle.id, completion(reply, inbox_ids))
+
+
+def completion(reply: Reply, inbox_ids: Sequence[int]) -> e.MessageComplete:
+    """Return a reply in the form of the event `message.complete`."""
+    return e.MessageComplete(
+        turn_id=reply.turn_id,
+        message_ids=[*inbox_ids],
+        text=reply.text,
+        status=STATUS[reply.status],
+        usage=_total(reply.usage),
+        stored_session_id=reply.session_id,
+        error=reply.error,
+    )
 
 
 def _total(usage: Sequence[Usage]) -> e.TokenUsage:

@@ -7,10 +7,15 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from hermes.adapters.jsonrpc.events import MessageComplete
 from hermes.messages import WhenBusy
 
+NAME_PATTERN = "[!-$&-9;-~]{1,200}"
+"""Names of conversations: visible ASCII without ":" and "%", so that session keys contain them."""
 HandleId: TypeAlias = Annotated[str, Meta(max_length=200)]
 Name: TypeAlias = Annotated[str, Meta(max_length=1000)]
+# "$" alone would also match before a newline at the end.
+ConversationName: TypeAlias = Annotated[str, Meta(pattern=rf"^{NAME_PATTERN}(?!\n)$")]
 MessageId: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=1000)]
 SubmitStatus: TypeAlias = Literal["streaming", "queued", "steered", "answered"]
@@ -21,9 +26,14 @@ class Params(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class CreateParams(Params):
-    """An optional title; it is applied after the first turn."""
+    """An optional title for a new conversation; it is applied after the first turn.
+
+    `conversation` is a name that the client chooses: 1 to 200 visible ASCII characters other than
+    ":" and "%". The same name always opens the same conversation, also after a restart.
+    """
 
     title: Name | None = None
+    conversation: ConversationName | None = None
 
 
 class ResumeParams(Params):
@@ -97,9 +107,10 @@ class DeleteParams(Params):
 
 
 class SubmitParams(SessionParams):
-    """A message or a command. A message with the same `event_id` again is processed once.
+    """A message or a command. `event_id` identifies it within its conversation.
 
-    `busy` says what to do while an answer is running; the default comes from the configuration.
+    A message that is sent again with the same `event_id` is processed once. `busy` says what to do
+    while an answer is running; the default comes from the configuration.
     """
 
     text: str = ""
@@ -128,11 +139,15 @@ class Row(msgspec.Struct, omit_defaults=True):
 
 
 class CreateResult(msgspec.Struct):
-    """The new handle. Nothing is stored before the first message."""
+    """The handle. Nothing is stored before the first message.
+
+    `conversation` is the name of the conversation: the given one, or a new one.
+    """
 
     session_id: str
     stored_session_id: str | None
     pending_title: str | None
+    conversation: str
 
 
 class Inflight(msgspec.Struct):
@@ -152,6 +167,7 @@ class ResumeResult(msgspec.Struct):
     messages: list[Row]
     running: bool
     inflight: Inflight | None
+    conversation: str
 
 
 class ListedSession(msgspec.Struct):
@@ -202,6 +218,7 @@ class BranchResult(msgspec.Struct):
     stored_session_id: str
     title: str | None
     parent: str
+    conversation: str
 
 
 class UndoResult(msgspec.Struct):
@@ -240,15 +257,17 @@ class DeleteResult(msgspec.Struct):
     messages: int
 
 
-class SubmitResult(msgspec.Struct):
+class SubmitResult(msgspec.Struct, omit_defaults=True):
     """The message is on disk; `message_id` identifies it in events.
 
-    `answered`: it was submitted before and has its answer, which `session.history` returns.
+    `answered`: it was submitted before and was answered. `reply` is that answer, in the form of
+    `message.complete`; it is missing if the answer is older than 30 days or was not stored.
     """
 
     status: SubmitStatus
     message_id: int
     stored_session_id: str | None
+    reply: MessageComplete | None = None
 
 
 class ReplayResult(msgspec.Struct):

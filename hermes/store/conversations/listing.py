@@ -79,8 +79,8 @@ def find(tx: Transaction, target: str, *, session_key: str | None = None) -> Ses
     """Return the conversation with this session id, title or unique prefix of an id.
 
     With `session_key`, only conversations that belong to the key are found. A session that has no
-    row yet is found by its full id only. Raises `AmbiguousTitle` if several sessions have the
-    title.
+    row is found by its full id only, also if its key has left it. Raises `AmbiguousTitle` if
+    several sessions have the title.
     """
     session_id = titles.resolve_session(tx, target, session_key=session_key)
     ids = [target] if session_id is None else lineages.get_compression_lineage(tx, session_id)
@@ -88,6 +88,8 @@ def find(tx: Transaction, target: str, *, session_key: str | None = None) -> Ses
         "SELECT session_key FROM routes WHERE session_id IN (SELECT value FROM json_each(?)) "
         "ORDER BY 1", codec.encode_json(ids),
     )]  # fmt: skip
+    if session_id is None and not keys and (left := sessions.left_by(tx, target)) is not None:
+        keys = [left]
     if session_id is None and not (keys if session_key is None else session_key in keys):
         return None
     return SessionMatch(sessions.get_session(tx, ids[-1]), tuple(ids), tuple(keys))

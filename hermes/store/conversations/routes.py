@@ -58,6 +58,7 @@ def assign_session(tx: Transaction, session_key: str, session_id: str) -> int:
 
     No other function writes `routes.session_id`.
     """
+    sessions.record_left(tx, session_key)
     tx.run(
         "INSERT INTO routes (session_key, session_id, epoch, last_active) VALUES (?, ?, 1, ?) "
         "ON CONFLICT (session_key) DO UPDATE SET session_id = excluded.session_id, "

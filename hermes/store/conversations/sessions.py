@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import msgspec
 
 from hermes.errors import HasContinuation, StoreError, UnknownSession
@@ -304,3 +306,30 @@ def _set_archived(
         raise UnknownSession(f"there is no session {session_id!r}")
     for each in lineage.get_compression_lineage(tx, session_id):
         tx.run("UPDATE sessions SET archived_at = ? WHERE id = ?", at, each)
+
+
+# Sessions that their key left before they got a row. A client may know the id of such a session, so
+# it is kept in `meta` for as long as a receipt, and still leads to the conversation.
+
+
+def record_left(tx: Transaction, session_key: str) -> None:
+    """Record that a key is about to leave its session, if that has no row."""
+    tx.run(
+        "INSERT OR IGNORE INTO meta (key, value) SELECT 'left:' || session_id, session_key "
+        "FROM routes r WHERE session_key = ? "
+        "AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.id = r.session_id)",
+        session_key,
+    )
+
+
+def left_by(tx: Transaction, session_id: str) -> str | None:
+    """Return the key that has left this session, which has no row."""
+    row = tx.one("SELECT value FROM meta WHERE key = ?", f"left:{session_id}")
+    return None if row is None else str(row[0])
+
+
+def forget_left(tx: Transaction, before: float) -> None:
+    """Forget the sessions without a row whose id was made before this time."""
+    # `Transaction.new_session_id` made all of these ids. They begin with their time.
+    made = time.strftime("%Y%m%d_%H%M%S_", time.gmtime(before))
+    tx.run("DELETE FROM meta WHERE key > 'left:' AND key < ?", f"left:{made}")

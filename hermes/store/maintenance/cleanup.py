@@ -182,6 +182,7 @@ def forget_closed(tx: Transaction, older_than_days: float = 30, limit: int = 500
     At most `limit` of each are deleted in one call.
     """
     before = tx.now - older_than_days * DAY
+    sessions.forget_left(tx, before)
     return tool_records.delete_expired_approvals(tx, before, limit) + sum(
         tx.run(
             f"DELETE FROM {table} WHERE id IN "

@@ -13,7 +13,7 @@ def get_meta(tx: Transaction, name: str) -> str | None:
 
 def delete_session_values(tx: Transaction, session_id: str) -> None:
     """Delete the values that belong to a session."""
-    for name in ("compression", "imported"):
+    for name in ("compression", "imported", "left"):
         tx.run("DELETE FROM meta WHERE key = ?", f"{name}:{session_id}")
 
 

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from hermes.adapters.jsonrpc.handles import Handles, is_own_key
+import pytest
+
+from hermes.adapters.jsonrpc.handles import Handles, name_in
 from hermes.session_keys import session_key
 
 
-def test_a_handle_has_eight_hex_digits_and_is_derived_from_its_key():
-    handle = Handles().new()
+@pytest.mark.parametrize("name", [None, "plans", "~/work/a.txt", "x" * 200])
+def test_a_handle_has_eight_hex_digits_and_is_derived_from_its_name(name):
+    handle = Handles().new(name)
     assert len(handle.id) == 8
     assert int(handle.id, 16) >= 0
-    assert is_own_key(handle.session_key)
+    assert name_in(handle.session_key) == handle.conversation == (name or handle.conversation)
     assert handle.session_key == session_key(handle.source)
-    later = Handles().new(handle.session_key)
+    later = Handles().new(handle.conversation)
     assert (later.id, later.session_key, later.source) == (
         handle.id, handle.session_key, handle.source
     )  # fmt: skip
-    assert not is_own_key("agent:main:telegram:dm:12345678")
-    assert not is_own_key("agent:main:rpc:dm:12345678")
 
 
-def test_two_keys_with_the_same_prefix_have_two_handles():
+def test_keys_of_others_have_no_name():
+    for key in (None, "", "k", "agent:main:telegram:dm:5", "agent:main:rpc:dm:a:background:7"):
+        assert name_in(key) is None
+
+
+def test_two_conversations_have_two_handles_even_if_their_ids_collide():
     handles = Handles()
-    first = handles.new("agent:main:rpc:dm:0123456789abcdef01234567")
-    other = handles.new("agent:main:rpc:dm:01234567000000000000dddd")
-    assert first.id != other.id
-    assert (handles.require(first.id), handles.require(other.id)) == (first, other)
+    first = handles.new("a")
+    handles._by_id[Handles().new("b").id] = first
+    other = handles.new("b")
+    assert other.id not in {first.id, Handles().new("b").id}
+    assert (handles.named("a"), handles.named("b")) == (first, other)
