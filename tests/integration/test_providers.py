@@ -144,10 +144,10 @@ async def test_all_tokens_are_accounted_for(provider, kind):
         assert second.reasoning_tokens == 3
 
 
-async def test_malformed_events_between_good_ones_are_ignored(provider):
+async def test_malformed_events_between_good_ones_damage_the_answer(provider):
     async with open_model([SPEECH], [Garbage(5)]) as model:
         completion, _ = await complete(provider(model), "hi")
-        assert completion.message.content == SPEECH.text
+        assert (completion.message.content, completion.damaged) == (SPEECH.text, True)
 
 
 async def test_a_slow_answer_is_an_answer(provider):

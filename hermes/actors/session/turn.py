@@ -89,9 +89,9 @@ class Attempt:
     @property
     def status(self) -> ReplyStatus:
         """How the turn ended."""
-        if self.result.failed:
-            return "failed"
-        return "interrupted" if self.result.interrupted else "complete"
+        if self.result.failed or self.result.interrupted:
+            return "failed" if self.result.failed else "interrupted"
+        return "partial" if self.result.partial and self.result.text else "complete"
 
     @property
     def text(self) -> str:
@@ -370,7 +370,7 @@ class TurnRunner:
         if commit.usage:
             await compression.after_turn(state, done.head.session_id, commit.usage[-1], turn)
         titler = state.context.auto_titler
-        if titler is not None and reply.status == "complete" and not state.in_background:
+        if titler and reply.status in {"complete", "partial"} and not state.in_background:
             exchange = [*turn.input, Message("assistant", reply.text)]
             titler.offer(state.key, state, exchange, len(commit.rows))
 
