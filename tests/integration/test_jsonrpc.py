@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from hermes.adapters.jsonrpc.schema import reference
+from hermes.messages import Inbound
 from hermes.store import SessionStore
 from tests.support.jsonrpc_client import Client
 
@@ -243,6 +244,64 @@ def test_a_client_that_does_not_read_delays_no_turn(command):
     ]  # fmt: skip
     assert sorted(each["session_id"] for each in complete) == sorted(handles)
     assert {len(each["payload"]["text"]) for each in complete} == {60_000}
+
+
+# The exit code of `--stdio`
+
+
+@pytest.fixture
+def impatient(path):
+    """The command of a bot whose drain is short."""
+    config = path.with_name("hermes.toml")
+    config.write_text(
+        f"data = '{path}'\n[agent]\nkind = 'offline'\n"
+        "[runtime]\ndrain_timeout = 0.2\nmax_attempts = 100\n"
+    )
+    return [sys.executable, "-W", "error", "-m", "hermes.run", "--stdio", "--config", str(config)]
+
+
+def unanswered(number):
+    return f"Accepted messages without an answer: {number}; the next start answers them.\n".encode()
+
+
+@pytest.mark.parametrize("end", ["input", "signal", "output"])
+def test_the_bot_does_not_exit_with_0_while_messages_are_unanswered(impatient, path, end):
+    with subprocess.Popen(
+        impatient, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+
+        def call(number, method, **params):
+            frame = {"id": number, "method": method, "params": params}
+            process.stdin.write(json.dumps(frame).encode() + b"\n")
+            process.stdin.flush()
+            while (answer := json.loads(process.stdout.readline())).get("id") != number:
+                pass
+            return answer["result"]
+
+        handle = call(1, "session.create")["session_id"]
+        for number in (2, 3):
+            call(number, "prompt.submit", session_id=handle, text="count to 1000 slowly")
+        if end == "input":
+            process.stdin.close()
+        elif end == "signal":
+            process.send_signal(signal.SIGTERM)
+        else:
+            process.stdout.close()
+        assert process.wait(30) == 6
+        assert process.stderr.read().endswith(unanswered(2))
+    with SessionStore(path) as store:
+        assert len(store.open_inbox()) == 2
+
+
+def test_messages_of_an_earlier_process_count_as_well(impatient, path):
+    with SessionStore(path) as store:
+        store.accept(Inbound("k", "e", "count to 1000 slowly"))
+    done = run(impatient, b"")
+    assert done.returncode == 6
+    assert done.stderr.endswith(unanswered(1))
+    with SessionStore(path) as store:
+        store.withdraw("k", 1)
+    assert run(impatient, b"").returncode == 0
 
 
 # docs/jsonrpc.md
