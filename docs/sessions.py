@@ -31,7 +31,8 @@ def shown(command: str, lines: str, output: str) -> str:
     """Return a session as Markdown: the command as a user would type it, and its output."""
     said = "".join(f"{line}\\n" for line in lines.splitlines())
     typed = f"printf '{said}' | {command}" if lines else command
-    return f"```console\n$ {typed}\n{output.rstrip()}\n```\n"
+    fence = "````" if "```" in output else "```"
+    return f"{fence}console\n$ {typed}\n{output.rstrip()}\n{fence}\n"
 
 
 async def play(folder: Path, command: str, lines: str, **env: str) -> str:
@@ -66,7 +67,6 @@ async def tools(folder: Path) -> str:
         "A heron costs 12.50 francs.",
         ModelAnswer(calls=[ToolCall("2", "order", '{"bird": "heron", "number": 2}')]),
         "Please approve the order.",
-        ModelAnswer(calls=[ToolCall("3", "order", '{"bird": "heron", "number": 2}')]),
         "Two herons are on their way.",
     ]
     async with open_model(script) as model:

@@ -28,6 +28,12 @@ UNSAFE = re.compile(  # ranges compile four times faster than single characters
     "\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 """Matches a character that `sanitize` replaces or removes."""
+_SPACES = re.compile(r"^ +|(?<= {15}) +| +\Z")
+# Characters that count as printable and show nothing: fillers, joiners and variation selectors.
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
+    "\U000e0100-\U000e01ef]"
+)
 
 
 def sanitize(text: str) -> str:
@@ -37,6 +43,25 @@ def sanitize(text: str) -> str:
     character is handled by itself, so a text may be sanitized in pieces.
     """
     return text.translate(_TABLE) if UNSAFE.search(text) else text
+
+
+def visible(text: str) -> str:
+    """Return JSON text on one line, with everything that a reader might not see as `\\uXXXX`.
+
+    That is all control, format and bidirectional characters, separators, and long runs of spaces.
+    The JSON has the same value: only characters inside of its strings are written differently.
+    """
+    text = _SPACES.sub(lambda spaces: _escaped(spaces[0]), text)
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() and not _BLANK.match(char) else _escaped(char) for char in text
+    )
+
+
+def _escaped(text: str) -> str:
+    units = text.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
 
 
 def one_line(text: str) -> str:

@@ -29,7 +29,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-Area: TypeAlias = Literal["store", "plumbing", "session"]
+Area: TypeAlias = Literal["store", "plumbing", "session", "backlog"]
 Outcome: TypeAlias = Literal["caught", "survived", "timeout", "broken"]
 
 TESTS: Mapping[Area, tuple[str, ...]] = {
@@ -41,6 +41,7 @@ TESTS: Mapping[Area, tuple[str, ...]] = {
         "tests/integration/test_boundary_lanes.py",
     ),
     "session": ("tests/unit/actors", "tests/runtime"),
+    "backlog": ("tests/campaigns/test_backlogs.py",),
 }
 """The tests of each area, used if the command line selects none."""
 CAUGHT: frozenset[Outcome] = frozenset({"caught", "timeout"})

@@ -18,6 +18,7 @@ from hermes.actors.metrics import RuntimeMetrics
 from hermes.actors.rebuild import RebuildPolicy, rebuild_reason
 from hermes.config import Config
 from hermes.errors import ActorStopped
+from hermes.messages import QuestionDelivery, Source
 from hermes.protocols import Build, Describe, Store, TurnRuntime
 from hermes.redaction import Redactor
 from hermes.texts import ENGLISH, Texts
@@ -48,6 +49,8 @@ class RuntimeContext:
     """What users are told."""
     turn_runtime: Callable[[str], TurnRuntime] | None = None
     """Returns what the turns of a conversation may do with the runtime."""
+    question_delivery: Callable[[str, Source], QuestionDelivery]
+    """Returns what shows a question to the user of a conversation."""
     rebuild_policy: RebuildPolicy = rebuild_reason
     wall: Callable[[], float] = time.time
 

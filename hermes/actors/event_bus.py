@@ -89,6 +89,10 @@ class Subscription:
         self._events.append(unread)
         self._arrived.set()
 
+    def watches(self, session_key: str, *, directly: bool) -> bool:
+        """Whether it shows the events of a conversation; `directly`: of this one only."""
+        return self._key == session_key or (self._key is None and self._deltas and not directly)
+
     def _make_room(self) -> None:
         """Drop the oldest event that is neither text nor the start or end of a turn.
 
@@ -274,6 +278,13 @@ class EventBus:
         for turn_id, event in so_far:
             subscription.offer(Envelope(self.seq, session_key, turn_id, encodable(event)))
         return self._added(subscription)
+
+    def is_watched(self, session_key: str, *, directly: bool) -> bool:
+        """Whether a subscriber shows the events of a conversation.
+
+        One that receives no text shows nothing. `directly`: it has subscribed to this one only.
+        """
+        return any(each.watches(session_key, directly=directly) for each in self._subscriptions)
 
     def _added(self, subscription: Subscription) -> Subscription:
         """Add a subscription; it has ended already if the runtime has."""

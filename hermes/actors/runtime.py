@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -30,7 +31,7 @@ from hermes.background import open_background, protected
 from hermes.config import Config
 from hermes.context import current_turn, inside_hook
 from hermes.errors import HermesError
-from hermes.messages import Inbound, Receipt, Reply, Source, StoredMessage
+from hermes.messages import Inbound, QuestionDelivery, Receipt, Reply, Source, StoredMessage
 from hermes.protocols import Adapter, Build, Compressor, Describe, Store, Titler
 from hermes.redaction import Redact, as_redactor
 from hermes.sanitize import scrub
@@ -314,11 +315,11 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
             redact=None if redact is None else as_redactor(redact),
             texts=texts,
             turn_runtime=lambda key: runtime_of_turn(key, context, supervisor),
+            question_delivery=functools.partial(_question_delivery, bus, dispatcher),
             rebuild_policy=rebuild_policy,
             wall=wall,
         )
-        supervisor = Supervisor(context, dispatcher)
-        runtime = Runtime(context, supervisor)
+        runtime = Runtime(context, supervisor := Supervisor(context, dispatcher))
         nursery.start_soon(dispatcher.run)
         nursery.start_soon(supervisor.run_maintenance)
         try:
@@ -328,6 +329,19 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
                     yield runtime
         finally:
             bus.close(context.stop_error())
+
+
+def _question_delivery(
+    bus: EventBus, dispatcher: Dispatcher, session_key: str, source: Source
+) -> QuestionDelivery:
+    """Return what shows a question: subscribers, else an adapter, else the reply of the turn.
+
+    Beside an adapter, subscribers to all conversations are only observers.
+    """
+    served = dispatcher.serves(source.platform)
+    if bus.is_watched(session_key, directly=served):
+        return "event"
+    return "outbox" if served else "reply"
 
 
 @asynccontextmanager

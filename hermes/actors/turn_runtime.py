@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from hermes.actors.context import RuntimeContext
@@ -9,7 +11,7 @@ from hermes.actors.conversation import Conversation
 from hermes.actors.intake import Intake, MessageOptions
 from hermes.actors.supervisor import Supervisor
 from hermes.errors import HermesError
-from hermes.messages import Reply, Source, StoredMessage
+from hermes.messages import QuestionDelivery, Reply, Source, StoredMessage
 from hermes.protocols import OwnConversation, TurnRuntime
 from hermes.texts import Texts
 
@@ -22,7 +24,8 @@ def runtime_of_turn(
     # Without access control: the host has allowed what its agents ask.
     internal = Intake(attrs.evolve(context, admission=None), supervisor)
     own = ConversationOfTurn(session_key, None, context, intake, supervisor)
-    return RuntimeOfTurn(own, context.texts, intake, internal, context.config.agents_may_ask)
+    may_ask, delivery = context.config.agents_may_ask, context.question_delivery
+    return RuntimeOfTurn(own, context.texts, intake, internal, may_ask, delivery)
 
 
 class ConversationOfTurn(Conversation):
@@ -57,6 +60,11 @@ class RuntimeOfTurn:
     _intake: Intake
     _internal: Intake
     _may_ask: bool
+    _question_delivery: Callable[[str, Source], QuestionDelivery]
+
+    def question_delivery(self, source: Source) -> QuestionDelivery:
+        """Return what shows a question to the user. See `TurnRuntime.question_delivery`."""
+        return self._question_delivery(self.conversation.session_key, source)
 
     async def ask(
         self,

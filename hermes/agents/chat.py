@@ -152,6 +152,8 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
         history = self._prompts.history(turn.session_id, turn.history)
         progress = _Progress(self._prompts.start_turn(turn.session_id))
         progress.messages.add(turn.input)
+        if turn.decided_calls:
+            await self._run_approved(turn, progress)
         facts = self._facts(turn) if self._facts else None
         suffix = [Message("user", facts)] if facts else []
         try:
@@ -197,6 +199,12 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
             if completion.usage is not None:
                 turn.charge(self._spending.priced(completion.usage))
             return completion
+
+    async def _run_approved(self, turn: Turn, progress: _Progress) -> None:
+        """Make the calls that the user has approved, as if the model had asked for them now."""
+        if calls := await self._tools.approved_calls(turn):
+            message = Message("assistant", tool_calls=tuple(calls))
+            await self._run_tools(turn, Completion(message), progress)
 
     async def _run_tools(self, turn: Turn, completion: Completion, progress: _Progress) -> None:
         """Run the tool calls of a message concurrently; the results keep the order of the calls."""

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 import attrs
 
 from hermes.messages import (
+    QuestionDelivery,
     Reply,
     SearchHit,
     SessionSummary,
@@ -100,6 +101,10 @@ class LoopRuntime:
         """What users are told."""
         return self._runtime.texts
 
+    def question_delivery(self, source: Source) -> QuestionDelivery:
+        """Return what shows a question to the user."""
+        return self._runtime.question_delivery(source)
+
     async def ask(
         self,
         session_key: str,
@@ -183,6 +188,10 @@ class ThreadRuntime:
     def texts(self) -> Texts:
         """What users are told."""
         return self._runtime.texts
+
+    def question_delivery(self, source: Source) -> QuestionDelivery:
+        """Return what shows a question to the user."""
+        return self._runtime.question_delivery(source)
 
     def ask(
         self,

@@ -233,6 +233,11 @@ class RemoteTurn:
         return self._turn.text
 
     @property
+    def decided_calls(self) -> Sequence[int]:
+        """The numbers of the tool calls that the input approves or denies."""
+        return self._turn.decided_calls
+
+    @property
     def history(self) -> Sequence[Message | StoredMessage]:
         """The stored rows before this turn. Not a copy: do not keep it after the turn."""
         return self._turn.history

@@ -20,6 +20,7 @@ from hermes.messages.access import (
     may as may,
 )
 from hermes.messages.inbox import (
+    APPROVAL as APPROVAL,
     Accepted as Accepted,
     Inbound as Inbound,
     InboxRow as InboxRow,
@@ -87,6 +88,7 @@ from hermes.messages.turns import (
     Committed as Committed,
     CostTotals as CostTotals,
     Discarded as Discarded,
+    QuestionDelivery as QuestionDelivery,
     RunningTurnInfo as RunningTurnInfo,
     Snapshot as Snapshot,
     Status as Status,

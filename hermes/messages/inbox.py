@@ -15,6 +15,8 @@ from hermes.sanitize import scrub
 InboxState: TypeAlias = Literal["open", "done", "parked"]
 WhenBusy: TypeAlias = Literal["queue", "interrupt", "steer", "reject"]
 """What happens to a message that arrives while a turn runs."""
+APPROVAL = "approval"
+"""The event_id of a message about a decision is this, a colon and the number of the call."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -63,6 +65,12 @@ class Inbound(msgspec.Struct, frozen=True):
 
     edits: str | None = None
     """The platform id of the message that this one is a new version of."""
+
+    @property
+    def decided_call(self) -> int | None:
+        """The number of the tool call that the user has decided about, if this message says so."""
+        prefix, _, number = self.event_id.partition(":")
+        return int(number) if prefix == APPROVAL and number.isdecimal() else None
 
     @property
     def identity(self) -> tuple[str, str, str, str]:

@@ -16,6 +16,9 @@ from hermes.messages.sessions import ConversationSettings, ExpiryPolicy
 from hermes.messages.transcript import Head, Message, StoredMessage
 
 ApprovalState: TypeAlias = Literal["pending", "approved", "denied", "used", "expired"]
+QuestionDelivery: TypeAlias = Literal["event", "outbox", "reply"]
+"""What shows a question to the user: an event, at once; an outbox row, when it is sent; or the
+reply, when the turn ends."""
 
 
 @attrs.frozen(kw_only=True)

@@ -14,6 +14,7 @@ from hermes.messages import (
     CostTotals,
     JsonObject,
     Message,
+    QuestionDelivery,
     Reply,
     SearchHit,
     SessionSummary,
@@ -90,6 +91,10 @@ class TurnRuntime(Protocol):
         """What users are told."""
         ...
 
+    def question_delivery(self, source: Source) -> QuestionDelivery:
+        """Return what shows a question to the user, for `ToolRecords.ask_approval`."""
+        ...
+
     async def ask(
         self,
         session_key: str,
@@ -151,6 +156,14 @@ class Turn(Protocol):
     @property
     def text(self) -> str:
         """The input as one text."""
+        ...
+
+    @property
+    def decided_calls(self) -> Sequence[int]:
+        """The numbers of the tool calls that the input approves or denies.
+
+        See `Toolbox.approved_calls`.
+        """
         ...
 
     @property

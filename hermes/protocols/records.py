@@ -14,6 +14,7 @@ from hermes.messages import (
     Pairing,
     PairingRejected,
     Principal,
+    QuestionDelivery,
     Role,
     Source,
     ToolCallRecord,
@@ -43,7 +44,7 @@ class ToolRecords(Protocol):
         """Record the result of a call; the first result stays."""
         ...
 
-    def ask_approval(
+    def ask_approval(  # noqa: PLR0913 - the call, and how the question is shown
         self,
         session_key: str,
         tool: str,
@@ -51,10 +52,14 @@ class ToolRecords(Protocol):
         *,
         seconds: float = ...,
         say: Callable[[Approval], Sequence[Outbound]] | None = None,
+        delivery: QuestionDelivery | None = None,
+        turn_id: int | None = None,
     ) -> Awaitable[Approval]:
         """Ask a user to approve a call, and store the question as a reply.
 
-        If the same question is already pending, it is returned and nothing is sent again.
+        `delivery` says when the question counts as shown; by default when that reply is sent, or
+        at once if there is none. `turn_id` is the turn whose reply shows it. If the same question
+        is already pending, it is returned and nothing is sent again.
         """
         ...
 
@@ -66,21 +71,36 @@ class ToolRecords(Protocol):
         """Return an approval of this conversation."""
         ...
 
+    def get_approved_call(self, session_key: str, approval_id: int) -> Awaitable[Approval | None]:
+        """Return a call of this conversation if it was approved, even if it has run since."""
+        ...
+
+    def open_approvals(self, session_key: str, before: int) -> Awaitable[list[Approval]]:
+        """Return the calls that were shown, and not decided, before the message with this id."""
+        ...
+
+    def show_approval(
+        self, session_key: str, approval_id: int, *, answer: InboxReply, sent: bool
+    ) -> Awaitable[None]:
+        """Store a reply that shows a call; `sent` if an adapter sends it."""
+        ...
+
     def pending_approvals(self, session_key: str) -> Awaitable[list[Approval]]:
         """Return the approvals that this conversation's user has to decide, oldest first."""
         ...
 
-    def decide_approval(
+    def decide_approval(  # noqa: PLR0913 - the decision, and the messages that belong to it
         self,
         session_key: str,
-        approval_id: int | None,
+        approval_id: int,
         *,
         approve: bool,
+        before: int | None = None,
         answer: InboxReply | None = None,
         then: Inbound | None = None,
         policy: ExpiryPolicy = ...,
     ) -> Awaitable[Approval | None]:
-        """Approve or deny a call; without an id, the latest pending one.
+        """Approve or deny a pending call; with `before`, one shown before that inbox message.
 
         `answer` is stored and the message `then` accepted in the same transaction. Returns None,
         and stores nothing, if no such call is pending.

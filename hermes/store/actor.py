@@ -64,12 +64,13 @@ class _Alone(Request[R]):
 class Connections:
     """The connections of one store, and the guard of its file.
 
-    Reads that may take long, such as searches, use `browser`, so that they do not delay others.
+    Reads that may take long use `browser`, and searches `searcher`, so that they delay no others.
     """
 
     writer: Worker
     reader: Worker
     browser: Worker
+    searcher: Worker
     guard: FileGuard
 
 

@@ -22,6 +22,7 @@ from hermes.store.conversations.search import unindexed
 from hermes.store.files import file_lock
 from hermes.store.files.guard import FileGuard
 from hermes.store.files.runtime_lock import RuntimeLock
+from hermes.store.group_commit import read
 from hermes.store.hooks import HOOK_TIMEOUT, require_hooks
 from hermes.store.maintenance import backups
 from hermes.store.transaction import Clock, Work
@@ -42,7 +43,7 @@ class Store(StoreActor, StoreVerbs):
         """Bring the search index up to date, then run work that reads it."""
         if await self.snapshot(unindexed):
             await self.index_pending()
-        return await self.browse(work)
+        return await self._read(self._connections.searcher, lambda db: read(db, self._clock, work))
 
     async def run_chunked(self, chunks: Generator[Work[S], S, R]) -> R:
         """Run each piece of a chunked operation in its own request."""
@@ -135,17 +136,17 @@ async def _open_connections(
         first, guard = await _open_first(path, clock, vfs, threads=threads)
     try:
         try:
-            for readonly in (False, True, True):
+            for readonly in (False, True, True, True):
                 worker = await open_worker(path, readonly=readonly, vfs=vfs)
                 workers.append(worker)
         except apsw.Error as error:
             raise connection.unreadable(path, error) from error
         finally:
             first.close()
-        writer, reader, browser = workers
+        writer, reader, browser, searcher = workers
         if first.stamp is not None:
             first.stamp.db, writer.db.stamp = writer.db, first.stamp
-        yield Connections(writer, reader, browser, guard)
+        yield Connections(writer, reader, browser, searcher, guard)
     finally:
         with trio.CancelScope(shield=True):
             guard.leave()

@@ -51,14 +51,12 @@ CREATE UNIQUE INDEX one_compression_child ON sessions (parent_no) WHERE kind = '
 CREATE INDEX children ON sessions (parent_no) WHERE parent_no IS NOT NULL;
 CREATE INDEX sessions_ended ON sessions (ended_at) WHERE ended_at IS NOT NULL;
 CREATE INDEX sessions_of_key ON sessions (session_key, started_at) WHERE session_key IS NOT NULL;
-
 -- Long texts live apart, so that counting a message does not rewrite them.
 CREATE TABLE session_texts (
   session_no INTEGER PRIMARY KEY REFERENCES sessions (no) ON DELETE CASCADE,
   system_prompt TEXT,
   model_config TEXT
 ) STRICT;
-
 CREATE TABLE messages (
   id INTEGER PRIMARY KEY,
   role TEXT NOT NULL,
@@ -92,7 +90,6 @@ CREATE VIEW all_messages AS
 SELECT id, role, content, created_at, platform_message_id, live, extra FROM messages
 UNION ALL
 SELECT id, role, content, created_at, platform_message_id, 1, extra FROM arrivals;
-
 CREATE TABLE usage (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   session_no INTEGER NOT NULL REFERENCES sessions (no) ON DELETE CASCADE,
@@ -109,7 +106,6 @@ CREATE TABLE usage (
   created_at REAL NOT NULL
 ) STRICT;
 CREATE INDEX usage_of_session ON usage (session_no, id);
-
 -- `expires` is on the machine's steady clock, so that setting the date ends nobody's lease.
 CREATE TABLE leases (
   session_id TEXT PRIMARY KEY,
@@ -118,7 +114,6 @@ CREATE TABLE leases (
   expires REAL NOT NULL,
   ttl REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
-
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 """
 
@@ -137,7 +132,6 @@ CREATE TABLE routes (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX routes_of_session ON routes (session_id);
 CREATE INDEX routes_due ON routes (expires_at) WHERE expires_at IS NOT NULL;
-
 CREATE TABLE inbox (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   platform TEXT NOT NULL,
@@ -156,7 +150,6 @@ CREATE TABLE inbox (
 ) STRICT;
 CREATE INDEX inbox_open ON inbox (session_key, id) WHERE state = 'open';
 CREATE INDEX inbox_closed ON inbox (closed_at) WHERE closed_at IS NOT NULL;
-
 CREATE TABLE outbox (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   session_key TEXT NOT NULL,
@@ -172,7 +165,6 @@ CREATE TABLE outbox (
 ) STRICT;
 CREATE INDEX outbox_open ON outbox (lane, id) WHERE state IN ('pending', 'sending');
 CREATE INDEX outbox_closed ON outbox (closed_at) WHERE closed_at IS NOT NULL;
-
 CREATE TABLE boundaries (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   event TEXT NOT NULL,
@@ -219,7 +211,6 @@ CREATE TABLE once_calls (
 CREATE TRIGGER finished_turns_need_no_calls AFTER UPDATE OF state ON inbox
 WHEN NEW.state <> 'open'
 BEGIN DELETE FROM once_calls WHERE turn_id = NEW.id; END;
-
 CREATE TABLE approvals (
   id INTEGER PRIMARY KEY AUTOINCREMENT,
   asked_of TEXT NOT NULL,
@@ -261,7 +252,6 @@ CREATE TABLE principals (
   paired_at REAL NOT NULL,
   PRIMARY KEY (platform, account, user_id)
 ) STRICT, WITHOUT ROWID;
-
 CREATE TABLE pairings (
   platform TEXT NOT NULL,
   account TEXT NOT NULL,
@@ -274,7 +264,6 @@ CREATE TABLE pairings (
   expires_at REAL NOT NULL,
   PRIMARY KEY (platform, account, user_id)
 ) STRICT, WITHOUT ROWID;
-
 CREATE TABLE wrong_codes (
   platform TEXT NOT NULL,
   account TEXT NOT NULL,
@@ -366,7 +355,6 @@ WITH RECURSIVE up (session_key, no, parent_no, kind) AS (
   FROM line JOIN sessions s ON s.parent_no = line.no AND s.kind = 'compression'
 )
 SELECT session_key, no FROM line;
-
 DROP INDEX one_platform_message;
 DROP INDEX one_platform_arrival;
 CREATE INDEX platform_messages ON messages (id >> 32, platform_message_id)
@@ -380,6 +368,33 @@ ALTER TABLE routes ADD COLUMN settings TEXT;
 ALTER TABLE boundaries ADD COLUMN metadata TEXT;
 """
 
+# A command decides only about calls that its user had been shown when it was accepted. Inbox ids
+# are the sequence: `shown_after` and `decided_after` are the highest one at that moment. A question
+# is shown when its outbox row `question` is sent, unless that certainly failed, or when the turn
+# `turn_id` ends. The questions of earlier versions are dated by the clock.
+APPROVALS = """
+ALTER TABLE approvals ADD COLUMN question INTEGER;
+ALTER TABLE approvals ADD COLUMN turn_id INTEGER;
+ALTER TABLE approvals ADD COLUMN shown_after INTEGER;
+ALTER TABLE approvals ADD COLUMN decided_after INTEGER;
+UPDATE approvals SET shown_after =
+  (SELECT coalesce(max(id), 0) FROM inbox WHERE accepted_at < asked_at);
+CREATE INDEX approvals_by_question ON approvals (question) WHERE question IS NOT NULL;
+CREATE INDEX approvals_by_turn ON approvals (turn_id) WHERE turn_id IS NOT NULL;
+CREATE INDEX approvals_decided ON approvals (asked_of, decided_after) WHERE decided_after NOT NULL;
+CREATE TRIGGER sending_shows_a_question AFTER UPDATE OF state ON outbox
+WHEN OLD.state = 'pending' AND NEW.state = 'sending' BEGIN
+  UPDATE approvals SET shown_after = (SELECT coalesce(max(id), 0) FROM inbox)
+  WHERE question = NEW.id AND shown_after IS NULL; END;
+CREATE TRIGGER an_unsent_question_is_not_shown AFTER UPDATE OF state ON outbox
+WHEN OLD.state = 'sending' AND NEW.state IN ('pending', 'dead') AND NOT NEW.recovered
+BEGIN UPDATE approvals SET shown_after = NULL WHERE question = NEW.id; END;
+CREATE TRIGGER a_reply_shows_its_questions AFTER UPDATE OF state ON inbox
+WHEN NEW.state <> 'open'
+BEGIN UPDATE approvals SET shown_after = (SELECT max(id) FROM inbox) WHERE turn_id = NEW.id; END;
+"""
+
 MIGRATIONS: tuple[str, ...] = (
     CONVERSATIONS, RUNTIME, SEARCH, TOOLS, LEDGER, DELIVERY, ADMISSION, PAYERS, IDENTITY, OWNERSHIP,
+    APPROVALS,
 )  # fmt: skip

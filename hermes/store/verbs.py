@@ -253,7 +253,10 @@ class StoreVerbs:
     ask_approval: Final = writes(tool_records.ask_approval)
     take_approval: Final = writes(tool_records.take_approval)
     decide_approval: Final = writes(tool_records.decide_approval)
+    show_approval: Final = writes(tool_records.show_approval)
     get_approval: Final = reads(tool_records.get_approval)
+    get_approved_call: Final = reads(tool_records.get_approved_call)
+    open_approvals: Final = reads(tool_records.open_approvals)
     pending_approvals: Final = reads(tool_records.pending_approvals)
 
     find_principal: Final = reads(access.find_principal)

@@ -188,6 +188,28 @@ def test_a_session_belongs_to_the_keys_whose_routes_name_it(fixture):
         assert store.integrity_check() == []
 
 
+def test_the_questions_of_an_earlier_version_are_shown_to_later_commands(fixture):
+    path = fixture(10)
+    db = apsw.Connection(str(path))
+    for number, accepted_at in ((3, 10), (4, 30)):
+        body = json.dumps({"session_key": "k", "event_id": f"e{number}", "text": "/approve"})
+        db.execute(
+            "INSERT INTO inbox (id, platform, account, event_id, scope, session_key, session_id, "
+            "epoch, body, accepted_at) VALUES (?1, 'embedded', '', 'e' || ?1, '', 'k', 's2', 1, "
+            "?2, ?3)",
+            (number, body, accepted_at),
+        )
+    db.execute(
+        "INSERT INTO approvals (asked_of, session_key, tool, arguments, asked_at, expires_at) "
+        "VALUES ('k', 'k', 'mail', '{}', 20, 1e12)"
+    )
+    db.close()
+    with SessionStore(path) as store:
+        assert store.decide_approval("k", 1, approve=True, before=3) is None
+        assert [call.approval_id for call in store.open_approvals("k", 4)] == [1]
+        assert store.decide_approval("k", 1, approve=True, before=4).state == "approved"
+
+
 def test_a_file_stays_as_it_is_if_the_last_step_fails(fixture):
     path = fixture(1)
     db = apsw.Connection(str(path))

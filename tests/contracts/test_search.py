@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import threading
 from itertools import chain
 
 import apsw
 import pytest
+import trio
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from hermes.errors import UnknownSession
+from hermes.errors import StoreError, UnknownSession
 from hermes.messages import Message, SearchHit, ToolCall
+from hermes.store import open_store
+from hermes.store.conversations import search
 
 WRITE_ELSEWHERE = """
 import sys
@@ -680,3 +684,47 @@ def test_a_snippet_that_ends_inside_a_match_shows_the_start_of_the_match(store):
     store.append_message("a", "user", text)
     [hit] = store.search_messages("ああああ")
     assert hit.snippet.endswith(">>>あああ<<<…")
+
+
+# Bounds
+
+
+def test_a_star_after_a_single_letter_is_ignored(chat):
+    _, plum, dashed, _ = say(chat, "a", "apple", "a plum", "b-a", "b-ab")
+    assert sorted(ids(chat, "a*")) == [plum, dashed]
+    assert ids(chat, "b-a*") == [dashed]
+
+
+def test_only_the_first_stars_count():
+    words = [f"word{number}*" for number in range(20)]
+    assert search.to_fts(" OR ".join(words)).count("*") == search.MAX_PREFIXES
+    assert search.to_fts("ap* 梅* a* pl*").count("*") == 2
+
+
+def test_a_search_that_takes_too_long_is_ended(store):
+    store.create_session("s")
+    store.append_messages("s", [Message("user", f"apple {number}") for number in range(2000)])
+    with pytest.raises(StoreError, match="the search took longer than 0 s") as caught:
+        store.search_messages("apple", timeout=0.0)
+    assert type(caught.value) is StoreError
+    assert len(store.search_messages("apple")) == 20
+
+
+async def test_a_search_delays_neither_lists_nor_facts(path):
+    """Otherwise a slow search would hang `/sessions` and the status of everybody."""
+    started, release = threading.Event(), threading.Event()
+
+    def slow(tx):
+        started.set()
+        assert release.wait(30)
+
+    async with open_store(path) as store, trio.open_nursery() as nursery:
+        nursery.start_soon(store.run_search, slow)
+        await trio.to_thread.run_sync(started.wait)
+        try:
+            with trio.fail_after(20):
+                assert await store.list_sessions() == []
+                await store.facts()
+                assert await store.get_session("s") is None
+        finally:
+            release.set()

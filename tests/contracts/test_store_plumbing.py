@@ -358,10 +358,10 @@ async def test_a_decision_hands_over_the_message_that_follows_from_it(async_stor
     heard, subscribed = subscriber(async_store, sql)
     with subscribed:
         await async_store.ask_approval("k", "mail", "{}")
-        assert (await async_store.decide_approval("k", None, approve=False)).state == "denied"
+        assert (await async_store.decide_approval("k", 1, approve=False)).state == "denied"
         await async_store.ask_approval("k", "mail", "{}")
         then = Inbound("k", "approval:2", "you may")
-        decided = await async_store.decide_approval("k", None, approve=True, then=then)
+        decided = await async_store.decide_approval("k", 2, approve=True, then=then)
         assert decided.state == "approved"
         assert await async_store.decide_approval("k", 99, approve=True, then=then) is None
     assert heard == [("accepted", "approval:2", "open")]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import trio
 
-from hermes import AccessPolicy, Config, Texts, open_runtime
+from hermes import AccessPolicy, Config, Texts, ToolCall, open_runtime
 from hermes.adapters.rate_limit import Rate, RateLimiter
 from hermes.adapters.telegram import Telegram
+from hermes.agents.tools.toolbox import Toolbox, tool
 from hermes.events import TextDelta
 from hermes.messages import OutboxRow, Source
 from hermes.redaction.keys import Secret
 from hermes.store import SessionStore
 from hermes.testing.telegram import TOKEN, Fault, Limits, open_telegram
+from tests.support.chat import access_for
 from tests.support.telegram_bot import (
     echo,
     running_bot,
@@ -50,6 +54,36 @@ async def test_a_reply_whose_formatting_is_refused_is_sent_as_plain_text(server,
     async with running_bot(server, path, talk):
         server.say(7, "go")
         assert await wait_texts(server, 7, 1) == ["**bold** words"]
+
+
+@pytest.mark.parametrize("formatted", [True, False])
+async def test_the_call_that_is_shown_is_the_call_that_runs(server, path, formatted):
+    ran = []
+    command = "rm -rf a*.log b* [x](http://evil) \\\\ ``` \u202e"
+
+    @tool(approval=True)
+    def run_it(command: str) -> str:
+        """Run a command."""
+        ran.append(command)
+        return "done"
+
+    toolbox = Toolbox([run_it])
+
+    async def talk(turn):
+        calls = await toolbox.approved_calls(turn)
+        calls = calls or [ToolCall("c", "run_it", json.dumps({"command": command}))]
+        return (await toolbox.run(calls[0], turn)).content
+
+    server.refuse_formatting = not formatted
+    async with running_bot(server, path, talk, access=access_for(users=["7"])):
+        server.say(7, "go")
+        question, _ = await wait_texts(server, 7, 2)
+        server.say(7, "/approve")
+        assert (await wait_texts(server, 7, 4))[-1] == "done"
+    assert ran == [command]
+    [shown] = [line for line in question.splitlines() if line.startswith("{")]
+    assert "\u202e" not in shown
+    assert json.loads(shown) == {"command": command}
 
 
 async def test_a_preview_is_edited_into_the_final_message(server, path):

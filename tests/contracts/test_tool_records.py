@@ -152,7 +152,6 @@ def test_a_key_sees_and_decides_only_its_own_requests(store):
     assert store.get_approval("other", asked.approval_id) is None
     assert store.pending_approvals("other") == []
     assert store.decide_approval("other", asked.approval_id, approve=True) is None
-    assert store.decide_approval("other", None, approve=True) is None
     assert store.pending_approvals("k") == [asked]
 
 
@@ -171,15 +170,6 @@ def test_the_same_request_is_stored_and_announced_once(store):
     other = store.ask_approval("k", "mail", "[]", say=saying)
     texts = [row.body["text"] for row in store.pending_outbox()]
     assert texts == [f"may mail run? {each.approval_id}" for each in (asked, other)]
-
-
-def test_without_a_number_the_latest_pending_request_is_decided(store):
-    for arguments in ("[1]", "[2]", "[3]"):
-        store.ask_approval("k", "mail", arguments)
-    order = []
-    while decided := store.decide_approval("k", None, approve=len(order) != 1):
-        order.append((decided.arguments, decided.state))
-    assert order == [("[3]", "approved"), ("[2]", "denied"), ("[1]", "approved")]
 
 
 def test_a_request_expires(store, world):
@@ -212,7 +202,7 @@ def test_too_many_pending_requests_are_refused(store, world):
         store.ask_approval("k", "mail", "[20]")
     assert store.ask_approval("k", "mail", "[3]")  # it is pending already
     assert store.ask_approval("other", "mail", "[20]")
-    store.decide_approval("k", None, approve=False)
+    store.decide_approval("k", 1, approve=False)
     assert store.ask_approval("k", "mail", "[20]")
 
 
@@ -282,9 +272,7 @@ def test_a_decision_is_accepted_even_if_the_queue_is_full(store):
         begun_turn(store, f"e{n}")
     with pytest.raises(Overloaded):
         begun_turn(store, "one more")
-    assert store.decide_approval(
-        "k", None, approve=True, then=Inbound("k", "approval:1", "you may")
-    )
+    assert store.decide_approval("k", 1, approve=True, then=Inbound("k", "approval:1", "you may"))
 
 
 def test_a_call_that_needs_approval_takes_it_with_its_record_or_leaves_both(store, sql):

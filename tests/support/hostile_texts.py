@@ -26,12 +26,13 @@ from hermes.agents.providers.sse_transport import _EventParser, response_error
 from hermes.agents.providers.tool_calls import Nesting, arguments_json, valid_id
 from hermes.agents.tools.schema import BadArguments, GivenSignature
 from hermes.events import ReasoningDelta, TextDelta
-from hermes.messages import Message, ToolCall
+from hermes.messages import Approval, Message, ToolCall
 from hermes.redaction import Secret, StrictRedactor, ValueRedactor, redact_keys
 from hermes.redaction.keys import key_stream
-from hermes.sanitize import encodable, one_line, sanitize, scrub, shorten
+from hermes.sanitize import encodable, one_line, sanitize, scrub, shorten, visible
 from hermes.store.conversations import codec, search, titles
-from hermes.transcript import compaction
+from hermes.texts import ENGLISH
+from hermes.transcript import compaction, questions
 from hermes.transcript.overflow import is_overflow
 from hermes.transcript.rows import rows_from_events
 from hermes.transcript.tokens import estimate_tokens
@@ -154,6 +155,11 @@ def _previews(text: str) -> None:
         turn.append(piece)
 
 
+def _question(text: str) -> str:
+    approval = Approval(1, "k", "k", "run", text, "pending", 0.0, 1.0)
+    return questions.question(approval, ENGLISH)
+
+
 FUNCTIONS: dict[str, Callable[[str], object]] = {
     "redaction of values": _VALUES,
     "redaction of keys": redact_keys,
@@ -162,6 +168,8 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "streamed redaction in one chunk": lambda text: _STRICT.stream().feed(text),
     "sanitize": sanitize,
     "one line": one_line,
+    "visible arguments": visible,
+    "questions": _question,
     "shorten": lambda text: shorten(text, 100),
     "lone surrogates": scrub,
     "lone surrogates in JSON": lambda text: encodable({text: [text]}),

@@ -43,14 +43,14 @@ def synchronous(store: SessionStore, inbound: Inbound, turn: TurnCommit) -> None
     assert_type(store.import_sessions(["{}"]), Imported)
     assert_type(store.accept(inbound, max_queued=3), Accepted)
     assert_type(store.commit_turn(turn), Committed | Discarded)
-    assert_type(store.decide_approval("k", None, approve=True), Approval | None)
+    assert_type(store.decide_approval("k", 1, approve=True), Approval | None)
     assert_type(store.transact(count), int)
     assert_type(store.snapshot(count), int)
 
     store.append_message("a")  # type: ignore[call-arg]
     store.append_message("a", "user", tokens=3)  # type: ignore[call-arg]
     store.head(7)  # type: ignore[arg-type]
-    store.decide_approval("k", None)  # type: ignore[call-arg]
+    store.decide_approval("k", 1)  # type: ignore[call-arg]
     store.no_such_verb()  # type: ignore[attr-defined]
 
 
@@ -66,7 +66,7 @@ async def asynchronous(store: Store, inbound: Inbound, turn: TurnCommit) -> None
     assert_type(await store.import_sessions(["{}"]), Imported)
     assert_type(await store.accept(inbound, max_queued=3), Accepted)
     assert_type(await store.commit_turn(turn), Committed | Discarded)
-    assert_type(await store.decide_approval("k", None, approve=True), Approval | None)
+    assert_type(await store.decide_approval("k", 1, approve=True), Approval | None)
     assert_type(await store.transact(count), int)
     assert_type(await store.browse(count), int)
     numbers: list[int] = []

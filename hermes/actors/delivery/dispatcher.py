@@ -62,6 +62,10 @@ class Dispatcher:
             raise HermesError(f"there are two adapters for {adapter.platform}, account {account}")
         accounts[account] = endpoint
 
+    def serves(self, platform: str) -> bool:
+        """Whether an adapter sends the replies of a platform, now or after another start."""
+        return platform in self._served
+
     def offer(self, rows: Sequence[OutboxRow]) -> None:
         """Take committed rows, in the order of their commits. Never waits."""
         for row in rows:

@@ -126,6 +126,7 @@ class SessionActor:
                 self.wake()  # it may still be open
         if withdrawn is None:
             return False
+        self.inbox.note_closed(inbox_id)
         self._notify_idle()
         self._announce(withdrawn.row)  # it may have been in the store only
         self.state.context.bus.reply([withdrawn.row], withdrawn.reply)
@@ -267,6 +268,7 @@ class SessionActor:
         inbox, store = self.inbox, self.state.context.store
         limit = self.state.context.config.max_attempts
         inbox.behind = False
+        closed = inbox.closed = set()
         unknown = [row for row in await self._open_rows() if not inbox.knows(row.inbox_id)]
         for row in unknown:
             if row.attempts >= limit:
@@ -277,7 +279,9 @@ class SessionActor:
             inbox.note_attempts(rows)
             await store.start_inbox([row.inbox_id for row in first])
         inbox.collect()
-        fetched = [row for row in rows if not inbox.knows(row.inbox_id)]  # delivered meanwhile
+        inbox.closed = None
+        taken = closed | inbox.known  # closed or delivered meanwhile
+        fetched = [row for row in rows if row.inbox_id not in taken]
         inbox.add([row.inbox_id for row in fetched])
         for row in fetched:
             mode, inbound = interpret(row.inbound) if row.inbound.command else (None, row.inbound)
@@ -340,6 +344,8 @@ class SessionActor:
             log.error("message %d of %s waits", *about, exc_info=caught.error, extra=extra)
             self.inbox.release([row])
             self.wake()
+        else:
+            self.inbox.note_closed(row.inbox_id)
 
     def _reply(
         self,

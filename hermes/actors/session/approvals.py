@@ -1,24 +1,32 @@
-"""`/approve` and `/deny`: a user decides about a tool call."""
+"""`/approve` and `/deny`: a user decides about a tool call.
+
+A command decides only about calls that its user had been shown when it was accepted. If there were
+several, it must name one: otherwise a command that was sent twice, or that crossed with another
+question, would decide about a call that its user did not mean.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
+from hermes.actors.context import RuntimeContext
+from hermes.actors.session.listing import is_number
 from hermes.messages import (
+    APPROVAL,
     Approval,
-    ExpiryPolicy,
     Inbound,
     InboxReply,
     InboxRow,
 )
-from hermes.protocols import ToolRecords
 from hermes.texts import Texts
+from hermes.transcript import questions
 
-MAX_SHOWN = 500
+_SHOW = re.compile(r"show\s+([0-9]{1,18})(?:\s+([0-9]{1,9}))?", re.IGNORECASE)
 APPROVED = (
     "[The user has approved one call of {tool}, with exactly these arguments: {arguments}\n"
     "Make it now. Any other call needs an approval of its own.]"
@@ -32,50 +40,79 @@ ReplyTo: TypeAlias = Callable[[str], InboxReply]
 """Makes the reply to the command from its text."""
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True):
     """What the user is told; `stored` if the reply is already on disk."""
 
     text: str
     stored: bool = False
 
 
-async def decide(  # noqa: PLR0913 - the parts of a decision
-    records: ToolRecords,
-    row: InboxRow,
-    number: str,
-    reply: ReplyTo,
-    expiry_of: Callable[[str, str], ExpiryPolicy],
-    *,
-    texts: Texts,
-    approve: bool,
-) -> Decision:
+async def run(
+    context: RuntimeContext, row: InboxRow, command: str, argument: str, reply: ReplyTo
+) -> Answer | None:
+    """Run `/approve` or `/deny`. Returns None if the argument is wrong."""
+    found = _SHOW.fullmatch(argument) if command == "approve" else None
+    if found is not None:
+        return await _show(context, row, int(found[1]), int(found[2] or 1), reply)
+    if not argument:
+        return await _decide_only_one(context, row, command, reply)
+    if not is_number(argument):
+        return None
+    approval = await context.store.get_approval(row.inbound.session_key, int(argument[:18]))
+    if approval is None:
+        return Answer(context.texts.unknown_approval.format(number=argument[:18]))
+    return await _decide(context, row, command, approval, reply)
+
+
+async def _decide_only_one(
+    context: RuntimeContext, row: InboxRow, command: str, reply: ReplyTo
+) -> Answer:
+    """Decide about the only call that was open when the command was accepted, if it was one."""
+    key, texts = row.inbound.session_key, context.texts
+    known = await context.store.open_approvals(key, row.inbox_id)
+    if len(known) == 1:
+        return await _decide(context, row, command, known[0], reply)
+    if pending := [approval for approval in known if approval.state == "pending"]:
+        text = texts.which_call.format(command=command)
+    elif pending := await context.store.pending_approvals(key):
+        text = texts.not_shown
+    else:
+        return Answer(texts.no_approvals)
+    return Answer(f"{text}\n{questions.listing(pending)}")
+
+
+async def _decide(
+    context: RuntimeContext, row: InboxRow, command: str, approval: Approval, reply: ReplyTo
+) -> Answer:
     """Decide about a call and tell its agent, in one transaction.
 
     An agent that was not told of a refusal would ask again, or continue as if the call had run.
     """
-    approval = await _find(records, row, number, texts)
-    if isinstance(approval, str):
-        return Decision(approval)
-    text = (texts.approved if approve else texts.denied).format(
-        tool=approval.tool, arguments=_shorten(approval.arguments)
-    )
-    source = row.inbound.source
-    decided = await records.decide_approval(
+    approve, texts, source = command == "approve", context.texts, row.inbound.source
+    template = texts.approved if approve else texts.denied
+    text = questions.described(approval, template, texts)
+    decided = await context.store.decide_approval(
         approval.asked_of,
         approval.approval_id,
         approve=approve,
+        before=row.inbox_id,
         answer=reply(text),
         then=_message_to_agent(row, approval, APPROVED if approve else DENIED),
-        policy=expiry_of(source.platform, source.chat_type),
+        policy=context.config.expiry_of(source.platform, source.chat_type),
     )
-    return Decision(text, stored=True) if decided else await _too_late(records, approval, texts)
+    if decided is not None:
+        return Answer(text, stored=True)
+    now = await context.store.get_approval(approval.asked_of, approval.approval_id)
+    if now is not None and now.state == "pending":
+        return Answer(f"{texts.not_shown}\n{questions.listing([now])}")
+    return Answer(_why_not(now, texts).format(number=approval.approval_id))
 
 
 def _message_to_agent(row: InboxRow, approval: Approval, template: str) -> Inbound:
     return replace(
         row.inbound,
         session_key=approval.session_key,
-        event_id=f"approval:{approval.approval_id}",
+        event_id=f"{APPROVAL}:{approval.approval_id}",
         text=template.format(tool=approval.tool, arguments=approval.arguments),
         command=False,
         parts=None,
@@ -83,29 +120,28 @@ def _message_to_agent(row: InboxRow, approval: Approval, template: str) -> Inbou
     )
 
 
-async def _find(records: ToolRecords, row: InboxRow, number: str, texts: Texts) -> Approval | str:
-    """Return the call that is meant, or why there is none."""
-    key = row.inbound.session_key
-    if not number:
-        pending = await records.pending_approvals(key)
-        return pending[-1] if pending else texts.no_approvals
-    approval = await records.get_approval(key, int(number[:18]))
-    return texts.unknown_approval.format(number=number[:18]) if approval is None else approval
-
-
-async def _too_late(records: ToolRecords, asked: Approval, texts: Texts) -> Decision:
-    """Return why there was nothing left to decide."""
-    number = asked.approval_id
-    now = await records.get_approval(asked.asked_of, number)
-    decided = {
+def _why_not(approval: Approval | None, texts: Texts) -> str:
+    """Return why there was nothing to decide about a call."""
+    reasons = {
         "approved": texts.already_approved,
         "denied": texts.already_denied,
         "used": texts.already_used,
         "expired": texts.approval_expired,
     }
-    text = texts.unknown_approval if now is None else decided.get(now.state, texts.unknown_approval)
-    return Decision(text.format(number=number))
+    return reasons.get("" if approval is None else approval.state, texts.unknown_approval)
 
 
-def _shorten(arguments: str) -> str:
-    return arguments if len(arguments) <= MAX_SHOWN else arguments[: MAX_SHOWN - 1] + "…"
+async def _show(
+    context: RuntimeContext, row: InboxRow, number: int, page: int, reply: ReplyTo
+) -> Answer:
+    """Show a page of a call. The first one also shows a call whose question was never delivered."""
+    key, store = row.inbound.session_key, context.store
+    approval = await store.get_approval(key, number)
+    if approval is None:
+        return Answer(context.texts.unknown_approval.format(number=number))
+    text = questions.question(approval, context.texts, page)
+    if page > 1:
+        return Answer(text)
+    sent = context.question_delivery(key, row.inbound.source) == "outbox"
+    await store.show_approval(key, number, answer=reply(text), sent=sent)
+    return Answer(text, stored=True)

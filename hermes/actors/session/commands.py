@@ -255,19 +255,11 @@ async def _deny(state: SessionState, call: CommandCall, argument: str) -> str:
 
 
 async def _decide(state: SessionState, call: CommandCall, name: str, argument: str) -> str:
-    if argument and not is_number(argument):
-        return await _usage(state, call, name)
     reply = functools.partial(_reply_to, state, call)
-    decision = await approvals.decide(
-        state.context.store,
-        call.row,
-        argument,
-        reply,
-        state.context.config.expiry_of,
-        texts=_texts(state),
-        approve=name == "approve",
-    )
-    return decision.text if decision.stored else await _reply(state, call, decision.text)
+    answer = await approvals.run(state.context, call.row, name, argument, reply)
+    if answer is None:
+        return await _usage(state, call, name)
+    return answer.text if answer.stored else await _reply(state, call, answer.text)
 
 
 @_handles("queue")

@@ -22,7 +22,9 @@ Item: TypeAlias = InboxRow | Request[Any] | None
 class SessionInbox:
     """The queue of one actor: messages in inbox order, requests in the order of their arrival."""
 
-    __slots__ = ("_attempts", "_known", "_merge", "behind", "mailbox", "queue", "urgent")
+    __slots__ = (
+        "_attempts", "_known", "_merge", "behind", "closed", "mailbox", "queue", "urgent",
+    )  # fmt: skip
 
     def __init__(self, *, merge: bool = True) -> None:
         self._merge = merge
@@ -32,6 +34,8 @@ class SessionInbox:
         self._attempts: dict[int, int] | None = None  # of rows that were fetched from the store
         self.behind: bool = False
         """Whether the store has messages for this actor that are not in memory."""
+        self.closed: set[int] | None = None
+        """Rows that were closed beside the actor while it reads the store; None at other times."""
         self.urgent: InboxRow | None = None
         """A command that cancels everything queued before it."""
 
@@ -88,6 +92,11 @@ class SessionInbox:
         if self._known is not None:
             self._known.discard(inbox_id)
             self._known = self._known or None
+
+    def note_closed(self, inbox_id: int) -> None:
+        """Note that a row was closed beside the actor, which may just have read it as open."""
+        if self.closed is not None:
+            self.closed.add(inbox_id)
 
     # Work
 

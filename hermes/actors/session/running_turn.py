@@ -132,6 +132,12 @@ class RunningTurn:
         return "\n\n".join([message.content or "" for message in self.input])
 
     @property
+    def decided_calls(self) -> list[int]:
+        """The numbers of the tool calls that the input approves or denies."""
+        calls = [row.inbound.decided_call for row in self.rows]
+        return [number for number in calls if number is not None]
+
+    @property
     def published_text(self) -> str:
         """The text of the answer that was published so far."""
         return _joined(self._deltas)

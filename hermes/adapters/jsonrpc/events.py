@@ -94,7 +94,10 @@ class SessionTitle(msgspec.Struct):
 
 
 class ApprovalRequest(msgspec.Struct):
-    """A tool needs approval: submit `/approve <number>` or `/deny <number>`."""
+    """A tool needs approval: submit `/approve <number>` or `/deny <number>`.
+
+    `arguments` is JSON on one line; what a reader might not see is written as `\\uXXXX`.
+    """
 
     number: int
     tool: str

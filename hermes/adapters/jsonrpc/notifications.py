@@ -27,6 +27,7 @@ from hermes.events import (
     TurnStarted,
 )
 from hermes.messages import Reply, ReplyStatus, RunningTurnInfo, Usage
+from hermes.sanitize import visible
 from hermes.user_code import contained
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -134,8 +135,9 @@ class Notifier:
             case TitleChanged(session_id, title):
                 send("session.title", handle.id, e.SessionTitle(session_id, title))
             case ApprovalAsked(approval):
+                arguments = visible(approval.arguments)
                 request = e.ApprovalRequest(
-                    approval.approval_id, approval.tool, approval.arguments, approval.expires_at
+                    approval.approval_id, approval.tool, arguments, approval.expires_at
                 )
                 send("approval.request", handle.id, request)
 

@@ -28,7 +28,7 @@ from hermes.outbound import outbox_rows
 from hermes.protocols import ToolRecords, Turn
 from hermes.redaction import redact_all
 from hermes.sanitize import one_line
-from hermes.texts import Texts
+from hermes.transcript import questions
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -265,6 +265,14 @@ class Toolbox:
         record = ToolCallRecord(turn.turn_id, tool.name, arguments.canonical, ordinal)
         return await self._call_once(tool, arguments, turn, record)
 
+    async def approved_calls(self, turn: Turn) -> list[ToolCall]:
+        """Return the calls that the input approves. Make them with `run` before asking a model."""
+        if (records := self._records or turn.records) is None:
+            return []
+        key, numbers = turn.session_key, turn.decided_calls
+        found = [(number, await records.get_approved_call(key, number)) for number in numbers]
+        return [ToolCall(f"approved_{n}", x.tool, x.arguments) for n, x in found if x is not None]
+
     async def _call_once(
         self, tool: Tool, arguments: Arguments, turn: Turn, record: ToolCallRecord
     ) -> ToolOutcome:
@@ -296,10 +304,10 @@ class Toolbox:
         """Ask the user to approve the call, with the arguments as the model sent them."""
         if len(arguments.canonical) > MAX_APPROVAL_ARGUMENTS:
             return ToolOutcome(ARGUMENTS_TOO_LONG.format(name=tool.name), failed=True)
-        source, session_id, texts = turn.source, turn.session_id, turn.runtime.texts
+        source, session_id, runtime = turn.source, turn.session_id, turn.runtime
 
         def question(approval: Approval) -> list[Outbound]:
-            text = approval_question(approval, texts)
+            text = questions.question(approval, runtime.texts)
             return outbox_rows(source, approval.session_key, session_id, text, "notice")
 
         try:
@@ -309,6 +317,8 @@ class Toolbox:
                 arguments.canonical,
                 seconds=self._approval_timeout,
                 say=question,
+                delivery=runtime.question_delivery(source),
+                turn_id=turn.turn_id,
             )
         except (StoreError, Overloaded) as error:
             return _not_recorded(tool, error, _extra(turn))
@@ -376,16 +386,6 @@ async def _save(records: ToolRecords, call: ToolCallRecord, extra: JsonObject) -
 def _not_recorded(tool: Tool, error: Exception, extra: JsonObject) -> ToolOutcome:
     log.warning("a call of tool %s could not be recorded: %s", tool.name, error, extra=extra)
     return ToolOutcome(NOT_RECORDED.format(name=tool.name, error=error), failed=True)
-
-
-def approval_question(approval: Approval, texts: Texts) -> str:
-    """Return the question to the user for a call that needs approval.
-
-    The arguments are shown in full, so that users approve only what they have seen.
-    """
-    return texts.approval_question.format(
-        tool=approval.tool, arguments=approval.arguments, number=approval.approval_id
-    )
 
 
 def result_text(value: object) -> str:

@@ -6,7 +6,6 @@ All except `vacuum` and `migrate` may run while a runtime owns the file.
 from __future__ import annotations
 
 import os
-import stat
 import sys
 import time
 from argparse import Namespace
@@ -159,14 +158,16 @@ def import_(options: Namespace) -> int:
     source = Path(options.source).expanduser()
     if not source.exists():
         raise StoreRefused(f"{source} does not exist; name an exported file or a hermes-agent home")
-    if source.is_dir() or _is_sqlite(source):
+    if source.is_dir():
+        return _import_home(options, source)
+    if not source.is_file():  # a device may never end, nor a pipe whose writer does not
+        raise StoreRefused(f"{source} is not a regular file; use - to read from a pipe")
+    if _is_sqlite(source):
         return _import_home(options, source)
     return _import_lines(options, source.read_bytes())
 
 
 def _is_sqlite(path: Path) -> bool:
-    if not stat.S_ISREG(path.stat().st_mode):  # a pipe can be read only once
-        return False
     with path.open("rb") as file:
         return file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
 

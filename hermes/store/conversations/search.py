@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Generator, Sequence
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 import apsw
 import msgspec
 
+from hermes.errors import StoreError
 from hermes.messages import SUMMARY, SearchHit
 from hermes.store.conversations import codec, lineage
-from hermes.store.transaction import Row, Transaction, Work
+from hermes.store.transaction import Row, Transaction, Value, Work
 
 STEP = 1000
 """Rows per indexing step, which takes the writer about ten milliseconds."""
@@ -25,6 +27,12 @@ _CJK = (
 )
 _MARK_START, _MARK_END = "\x02", "\x03"
 MAX_TERMS = 60
+MAX_PREFIXES, MIN_PREFIX = 4, 2
+"""How many terms of a query may end with *, after how many characters: each reads many words."""
+SEARCH_SECONDS = 5.0
+_PROGRESS_STEPS = 10_000
+"""SQLite instructions between two looks at the clock."""
+_LAST_WORD = re.compile(r"[^\W_]*$")
 _TERM = re.compile(r'"([^"]*)"|([^\s"()]+)')
 # Another program may have written invalid JSON.
 _IS_NO_SUMMARY = (
@@ -197,17 +205,19 @@ def to_fts(query: str) -> str | None:
     """Return the query in the syntax of FTS5, or None if it contains no word.
 
     Quoted phrases, AND, OR, NOT and a trailing * are operators; anything else is a word, so no
-    query is invalid.
+    query is invalid. A * after a single letter is ignored, and so are those after `MAX_PREFIXES`.
     """
     parts: list[str] = []
-    joiner = ""
+    joiner, prefixes = "", 0
     for phrase, word in _TERM.findall(query[:MAX_QUERY]):
         if word in _OPERATORS:
             joiner = word
             continue
-        term = _term(phrase or word.rstrip("*"), prefix=not phrase and word.endswith("*"))
+        prefix = not phrase and word.endswith("*") and prefixes < MAX_PREFIXES
+        term = _term(phrase or word.rstrip("*"), prefix=prefix)
         if term is None:
             continue
+        prefixes += term.endswith("*")
         if parts:
             parts.append(joiner or "AND")
         parts.append(term)
@@ -221,7 +231,8 @@ def _term(text: str, *, prefix: bool) -> str | None:
     plain = indexed_text(text.replace("\x00", " ").encode(errors="ignore").decode())
     if plain is None or not any(character.isalnum() for character in plain):
         return None
-    return f'"{plain}"' + (" *" if prefix else "")
+    long_enough = len(_LAST_WORD.findall(plain)[0]) >= MIN_PREFIX
+    return f'"{plain}"' + (" *" if prefix and long_enough else "")
 
 
 def search_messages(  # noqa: PLR0913 - the filters of a search
@@ -237,12 +248,14 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
     newest_first: bool = False,
     limit: int = 20,
     offset: int = 0,
+    timeout: float = SEARCH_SECONDS,
 ) -> list[SearchHit]:
     """Return messages that match, best first, each with a snippet and its neighbours.
 
     Live messages are searched, and those that hermes-agent had compacted before they were imported.
     With `session_key`, the messages of all sessions that belong to the key are searched.
     Summaries of a compression are stored with the role "user", but `role="user"` excludes them.
+    Raises `StoreError` after `timeout` seconds.
     """
     expression = to_fts(query)
     if expression is None:
@@ -259,6 +272,32 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
         given[_IS_NO_SUMMARY] = SUMMARY
     if session_ids is not None:
         given["s.id IN (SELECT value FROM json_each(?))"] = codec.encode_json(list(session_ids))
+    with _limited(tx, timeout):
+        return _find(tx, expression, given, (limit, offset), newest_first=newest_first)
+
+
+@contextlib.contextmanager
+def _limited(tx: Transaction, seconds: float) -> Iterator[None]:
+    """Interrupt SQL that runs for longer than this; no other search would get its turn."""
+    end = time.monotonic() + seconds
+    tx.db.set_progress_handler(lambda: time.monotonic() > end, _PROGRESS_STEPS, id=_limited)
+    try:
+        yield
+    except apsw.InterruptError as error:
+        text = f"the search took longer than {seconds:g} s; use words that are less common"
+        raise StoreError(text) from error
+    finally:
+        tx.db.set_progress_handler(None, id=_limited)
+
+
+def _find(
+    tx: Transaction,
+    expression: str,
+    given: Mapping[str, Value],
+    page: tuple[int, int],
+    *,
+    newest_first: bool,
+) -> list[SearchHit]:
     rows = tx.all(
         "SELECT m.id, s.id, m.role, m.created_at, s.source, s.title, m.compacted, s.subagent "
         "FROM search JOIN messages m ON m.id = search.rowid JOIN sessions s ON s.no = m.id >> 32 "
@@ -268,23 +307,31 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
         " LIMIT ? OFFSET ?",
         expression,
         *given.values(),
-        limit,
-        offset,
+        *page,
     )
-    return [_hit(tx, expression, row) for row in rows]
+    # Only for the rows returned: snippets of all matches would cost ten times the search. All at
+    # once (+ prevents a lookup per row): each lookup would collect the words of a prefix again.
+    snippets: dict[int, str | None] = dict(
+        tx.all(
+            "SELECT rowid, snippet(search, -1, char(2), char(3), '…', 40) FROM search "
+            "WHERE search MATCH ? AND +rowid IN (SELECT value FROM json_each(?))",
+            expression,
+            codec.encode_json([row[0] for row in rows]),
+        )
+        if rows
+        else ()
+    )
+    return [_hit(tx, row, snippets.get(row[0])) for row in rows]
 
 
-def _hit(tx: Transaction, expression: str, row: Row) -> SearchHit:
+def _hit(tx: Transaction, row: Row, snippet: str | None) -> SearchHit:
     message_id, session_id, role, at, source, title, compacted, subagent = row
-    # Only for the rows returned: snippets of all matches would cost ten times the search.
-    sql = "SELECT snippet(search, -1, char(2), char(3), '…', 40) FROM search "
-    snippet = tx.one(sql + "WHERE search MATCH ? AND rowid = ?", expression, message_id)
     low, high = codec.bounds(message_id // codec.SPAN)
     return SearchHit(
         message_id=message_id,
         session_id=session_id,
         role=role,
-        snippet=_format_snippet("" if snippet is None else snippet[0] or ""),
+        snippet=_format_snippet(snippet or ""),
         timestamp=at,
         source=source,
         title=title,

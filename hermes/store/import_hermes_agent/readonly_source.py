@@ -74,6 +74,7 @@ def _open(path: Path, stack: ExitStack) -> ReadOnlySource:
     if not header.startswith(b"SQLite format 3\0"):
         raise StoreRefused(f"{path} is not a SQLite file")
     if header[18] != _WAL_FORMAT:
+        _exists(path, "-journal")
         try:
             return ReadOnlySource(path, _connect(path, stack, "mode=ro"))
         except apsw.ReadOnlyError:  # there is a journal that must be rolled back
@@ -94,7 +95,10 @@ def _header(path: Path) -> bytes:
 
 
 def _exists(path: Path, suffix: str) -> bool:
-    return path.with_name(path.name + suffix).exists()
+    companion = path.with_name(path.name + suffix)
+    if companion.exists() and not companion.is_file():  # SQLite or a copy of it may never end
+        raise StoreRefused(f"{companion} is not a regular file")
+    return companion.exists()
 
 
 def _fingerprint(path: Path) -> object:

@@ -20,6 +20,9 @@ MAX_VALUE = 64 * 1024 * 1024
 SESSION_ID = "(SELECT id FROM sessions WHERE rowid = ?)"
 """SQL for the id of the session with a given rowid; ids are not necessarily valid text."""
 
+_TABLES = ("sessions", "messages", "session_model_usage", "gateway_routing")
+_NAMES = {*_TABLES, "schema_version"}
+
 Values: TypeAlias = Mapping[str, Any]
 
 
@@ -29,11 +32,21 @@ class Tables:
     def __init__(self, path: Path, db: apsw.Connection) -> None:
         self.path = path
         self._db = db
+        self._refuse_views()
         self._columns = {
             table: {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
-            for table in ("sessions", "messages", "session_model_usage", "gateway_routing")
+            for table in _TABLES
         }
         self.version: int = self._version()
+
+    def _refuse_views(self) -> None:
+        """Raise `StoreRefused` if a name is no ordinary table: a view may have rows without end."""
+        rows = self._db.execute("SELECT name, type FROM pragma_table_list WHERE schema = 'main'")
+        for name, kind in rows.fetchall():
+            if str(name).lower() in _NAMES and kind != "table":
+                raise StoreRefused(
+                    f"{self.path} is not a hermes-agent database: {name} is a {kind}, not a table"
+                )
 
     def has(self, table: str, *columns: str) -> bool:
         """Return whether the table has all of these columns."""

@@ -114,15 +114,15 @@ def approve_pairing(
 
 def _approve(tx: Transaction, code: str, role: Role, by: Source) -> Pairing | PairingRejected:
     operator = (by.platform, by.account, by.user_id or "")
-    wrong, seconds = _wrong_codes(tx, operator)
-    if wrong >= MAX_WRONG_CODES:
-        return PairingRejected(0, seconds)
+    attempt = _count_attempt(tx, operator)
+    if attempt is None:
+        return PairingRejected(0, _lockout(tx, operator))
     pairing = _find_pairing(tx, code)
-    if pairing is None:
-        return _record_wrong_code(tx, operator, wrong + 1)
+    if pairing is None or not _use_pairing(tx, pairing):
+        seconds = 0.0 if attempt < MAX_WRONG_CODES else LOCKOUT_SECONDS
+        return PairingRejected(MAX_WRONG_CODES - attempt, seconds)
     user = pairing.source
     identity = (user.platform, user.account, user.user_id)
-    tx.run(f"DELETE FROM pairings WHERE {_IS_USER}", *identity)
     tx.run(f"DELETE FROM wrong_codes WHERE {_IS_USER}", *operator)
     tx.run(
         "INSERT INTO principals VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE "
@@ -141,20 +141,36 @@ def _find_pairing(tx: Transaction, code: str) -> Pairing | None:
     return match
 
 
-def _wrong_codes(tx: Transaction, operator: tuple[str, str, str]) -> tuple[int, float]:
-    """Return how many wrong codes an operator has tried, and for how many seconds they count."""
-    row = tx.one(f"SELECT number, latest FROM wrong_codes WHERE {_IS_USER}", *operator)
-    if row is None or row[1] + LOCKOUT_SECONDS <= tx.now:
-        return 0, 0.0
-    return row[0], row[1] + LOCKOUT_SECONDS - tx.now
+def _use_pairing(tx: Transaction, pairing: Pairing) -> bool:
+    """Delete the request, and return whether it was still there."""
+    user = pairing.source
+    sql = f"DELETE FROM pairings WHERE {_IS_USER} AND asked_at = ?"
+    return tx.run(sql, user.platform, user.account, user.user_id, pairing.asked_at) == 1
 
 
-def _record_wrong_code(
-    tx: Transaction, operator: tuple[str, str, str], number: int
-) -> PairingRejected:
-    tx.run("INSERT OR REPLACE INTO wrong_codes VALUES (?, ?, ?, ?, ?)", *operator, number, tx.now)
-    seconds = 0.0 if number < MAX_WRONG_CODES else LOCKOUT_SECONDS
-    return PairingRejected(MAX_WRONG_CODES - number, seconds)
+def _count_attempt(tx: Transaction, operator: tuple[str, str, str]) -> int | None:
+    """Count an attempt as wrong, before its code is known to be right.
+
+    Returns the number of wrong codes so far, or None if there were too many: one statement, so that
+    no attempt is lost.
+    """
+    rows = tx.all(
+        "INSERT INTO wrong_codes (platform, account, user_id, number, latest) "
+        "VALUES (?, ?, ?, 1, ?) ON CONFLICT DO UPDATE SET latest = excluded.latest, "
+        "number = CASE WHEN latest <= ? THEN 1 ELSE number + 1 END "
+        "WHERE latest <= ? OR number < ? RETURNING number",
+        *operator,
+        tx.now,
+        *[tx.now - LOCKOUT_SECONDS] * 2,
+        MAX_WRONG_CODES,
+    )
+    return rows[0][0] if rows else None
+
+
+def _lockout(tx: Transaction, operator: tuple[str, str, str]) -> float:
+    """Return for how many seconds the wrong codes of an operator count."""
+    row = tx.one(f"SELECT latest FROM wrong_codes WHERE {_IS_USER}", *operator)
+    return 0.0 if row is None else max(0.0, row[0] + LOCKOUT_SECONDS - tx.now)
 
 
 def unpair(

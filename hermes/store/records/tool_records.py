@@ -16,6 +16,7 @@ from hermes.messages import (
     Inbound,
     InboxReply,
     Outbound,
+    QuestionDelivery,
     ToolCallRecord,
 )
 from hermes.sanitize import scrub
@@ -31,6 +32,8 @@ _OPEN_APPROVALS = (
     "approvals INDEXED BY approvals_open "
     "WHERE asked_of = ? AND expires_at > ? AND state IN ('pending', 'approved') AND state ="
 )
+_LATEST = "(SELECT coalesce(max(id), 0) FROM inbox)"
+"""The inbox id of the latest message. What is accepted later has a higher one."""
 _IS_CALL = "turn_id = ? AND tool = ? AND arguments = ? AND ordinal = ?"
 
 
@@ -75,7 +78,7 @@ def end_once(tx: Transaction, call: ToolCallRecord) -> None:
     )  # fmt: skip
 
 
-def ask_approval(
+def ask_approval(  # noqa: PLR0913 - the call, and how the question is shown
     tx: Transaction,
     session_key: str,
     tool: str,
@@ -83,9 +86,13 @@ def ask_approval(
     *,
     seconds: float = APPROVAL_SECONDS,
     say: Callable[[Approval], Sequence[Outbound]] | None = None,
+    delivery: QuestionDelivery | None = None,
+    turn_id: int | None = None,
 ) -> Approval:
     """Ask a user to approve a call, and enqueue the messages that `say` returns.
 
+    `delivery` says when the question counts as shown, by default when that message is sent; if
+    there is none, the caller shows it at once. `turn_id` is the turn whose reply shows it.
     If the same call is pending already, that approval is returned and nothing is sent. Raises
     `Overloaded` if too many are pending.
     """
@@ -110,21 +117,48 @@ def ask_approval(
         tx.db.last_insert_rowid(), asked_of, session_key, tool, arguments,
         "pending", tx.now, tx.now + seconds,
     )  # fmt: skip
-    if say is not None:
-        outbox.enqueue(tx, session_key, 0, say(approval))
+    sent = [] if say is None else say(approval)
+    outbox.enqueue(tx, session_key, 0, sent)
+    if delivery in {None, "outbox"}:
+        delivery = "outbox" if sent else "event"
+    _await_showing(tx, approval, delivery, turn_id)
     return approval
+
+
+def _await_showing(
+    tx: Transaction, approval: Approval, delivery: QuestionDelivery, turn_id: int | None = None
+) -> None:
+    """Note what shows a question that was not shown yet: nothing more, a row, or a turn's end."""
+    shown = {"event": _LATEST}.get(delivery, "NULL")
+    tx.run(
+        f"UPDATE approvals SET shown_after = {shown}, question = ?, turn_id = ? "
+        "WHERE id = ? AND shown_after IS NULL",
+        tx.outbox[-1].outbox_id if delivery == "outbox" else None,
+        turn_id if delivery == "reply" else None,
+        approval.approval_id,
+    )
 
 
 def take_approval(tx: Transaction, session_key: str, tool: str, arguments: str) -> bool:
     """Use up an approval of exactly this call. Return False if there is none."""
-    row = tx.one(
-        f"SELECT id FROM {_OPEN_APPROVALS} 'approved' "
-        "AND session_key = ? AND tool = ? AND arguments = ? ORDER BY id LIMIT 1",
+    taken = tx.run(
+        "UPDATE approvals SET state = 'used' WHERE state = 'approved' AND id = "
+        f"(SELECT id FROM {_OPEN_APPROVALS} 'approved' "
+        "AND session_key = ? AND tool = ? AND arguments = ? ORDER BY id LIMIT 1)",
         _approver_key(tx, session_key), tx.now, session_key, tool, arguments,
     )  # fmt: skip
-    return row is not None and bool(
-        tx.run("UPDATE approvals SET state = 'used' WHERE id = ?", row[0])
+    return taken == 1
+
+
+def get_approved_call(tx: Transaction, session_key: str, approval_id: int) -> Approval | None:
+    """Return a call of this conversation if it was approved, even if it has run since."""
+    row = tx.one(
+        f"SELECT {_APPROVAL_COLUMNS} FROM approvals "
+        "WHERE id = ? AND session_key = ? AND state IN ('approved', 'used')",
+        min(approval_id, _MAX_ID),
+        session_key,
     )
+    return None if row is None else _approval(tx, row)
 
 
 def get_approval(tx: Transaction, session_key: str, approval_id: int) -> Approval | None:
@@ -143,39 +177,66 @@ def pending_approvals(tx: Transaction, session_key: str) -> list[Approval]:
     return [_approval(tx, row) for row in tx.all(sql, session_key, tx.now)]
 
 
+def open_approvals(tx: Transaction, session_key: str, before: int) -> list[Approval]:
+    """Return the calls that the user had been shown, and not decided, before this message.
+
+    `before` is the inbox id of the message. A call that was decided since has its new state.
+    """
+    pending = tx.all(
+        f"SELECT {_APPROVAL_COLUMNS} FROM {_OPEN_APPROVALS} 'pending' AND shown_after < ?",
+        session_key, tx.now, before,
+    )  # fmt: skip
+    decided = tx.all(
+        f"SELECT {_APPROVAL_COLUMNS} FROM approvals "
+        "WHERE asked_of = ? AND decided_after >= ? AND shown_after < ?",
+        session_key, before, before,
+    )  # fmt: skip
+    return [_approval(tx, row) for row in sorted([*pending, *decided])]
+
+
+def show_approval(
+    tx: Transaction, session_key: str, approval_id: int, *, answer: InboxReply, sent: bool
+) -> None:
+    """Store a reply that shows a call; `sent` if an adapter sends it. From then on it is shown."""
+    approval = get_approval(tx, session_key, approval_id)
+    inbox.close(tx, answer)
+    if approval is not None:
+        _await_showing(tx, approval, "outbox" if sent and tx.outbox else "event")
+
+
 def decide_approval(  # noqa: PLR0913 - the decision and the messages that belong to it
     tx: Transaction,
     session_key: str,
-    approval_id: int | None,
+    approval_id: int,
     *,
     approve: bool,
+    before: int | None = None,
     answer: InboxReply | None = None,
     then: Inbound | None = None,
     policy: ExpiryPolicy = turns.NEVER,
 ) -> Approval | None:
-    """Approve or deny a pending call; without an id, the latest. Return None if there is none.
+    """Approve or deny a pending call. Return None if it is not pending.
 
-    `answer` closes the inbox rows of the command and `then` is accepted as a new message, both in
-    the same transaction.
+    With `before`, the inbox id of a command, the call must have been shown before that was
+    accepted. `answer` closes the inbox rows of the command and `then` is accepted as a new message,
+    both in the same transaction.
     """
-    pending = pending_approvals(tx, session_key)
-    matching = [approval for approval in pending if approval_id in {None, approval.approval_id}]
-    if not matching:
-        return None
-    approval = matching[-1]
-    expires_at = approval.expires_at
-    if approve:  # restart the time limit, so that a late approval can still be used
-        expires_at = tx.now + approval.expires_at - approval.asked_at
     state: ApprovalState = "approved" if approve else "denied"
-    tx.run(
-        "UPDATE approvals SET state = ?, expires_at = ? WHERE id = ?",
-        state, expires_at, approval.approval_id,
+    # An approval restarts the time limit, so that a late one can still be used.
+    changed = tx.run(
+        f"UPDATE approvals SET state = ?1, decided_after = {_LATEST}, "
+        "expires_at = iif(?1 = 'approved', ?4 + expires_at - asked_at, expires_at) "
+        "WHERE id = ?2 AND asked_of = ?3 AND state = 'pending' AND expires_at > ?4 "
+        "AND (?5 IS NULL OR shown_after < ?5)",
+        state, min(approval_id, _MAX_ID), session_key, tx.now, before,
     )  # fmt: skip
+    if changed != 1:
+        return None
     inbox.close(tx, answer)
     if then is not None:
         # It replaces the command that has just been closed, so the bound does not apply.
         turns.accept(tx, then, policy=policy, max_queued=sys.maxsize)
-    return replace(approval, state=state, expires_at=expires_at)
+    return get_approval(tx, session_key, approval_id)
 
 
 def delete_session_approvals(tx: Transaction, session_id: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 
 import apsw
 import pytest
 
-from hermes.errors import StoreError
+from hermes.errors import StoreError, StoreRefused
 from hermes.store.cli.opening import run_chunked
 from hermes.store.import_hermes_agent.importer import Counts, import_home
 from hermes.store.import_hermes_agent.report import ImportNotes
@@ -158,3 +159,35 @@ def test_a_damaged_home_is_reported(home, store):
     with pytest.raises(StoreError, match=r"state.db"):
         run_import(store, home.path)
     assert store.integrity_check() == []
+
+
+# What may never end
+
+ENDLESS = "WITH RECURSIVE n (i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n)"
+
+
+@pytest.mark.parametrize("table", ["sessions", "messages", "schema_version"])
+def test_a_view_instead_of_a_table_is_refused(home, tmp_path, table):
+    home.session("a", "x")
+    home.close()
+    columns = "i AS id, 'x' AS source, 's' AS session_id, 'user' AS role, i AS version"
+    with apsw.Connection(str(home.path / "state.db")) as db:
+        db.execute(f"DROP TABLE IF EXISTS {table}")
+        db.execute(f"CREATE VIEW {table} AS {ENDLESS} SELECT {columns} FROM n")
+    with pytest.raises(StoreRefused) as refused:
+        run_import(tmp_path / "new.db", home.path)
+    assert str(refused.value).endswith(f"{table} is a view, not a table")
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-journal"])
+def test_a_device_instead_of_a_companion_file_is_refused(home, tmp_path, suffix):
+    home.session("a", "x")
+    home.close()
+    file = home.path / "state.db"
+    mode = "wal" if suffix == "-wal" else "delete"
+    with contextlib.closing(apsw.Connection(str(file))) as db:
+        assert db.pragma("journal_mode", mode) == mode
+    (home.path / f"state.db{suffix}").symlink_to("/dev/zero")
+    with pytest.raises(StoreRefused, match=r"is not a regular file"):
+        run_import(tmp_path / "new.db", home.path)

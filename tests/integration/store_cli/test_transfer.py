@@ -178,3 +178,16 @@ def test_a_backup_that_is_interrupted_leaves_nothing_behind(filled, tmp_path):
             store.backup(tmp_path / "copy.db", progress=interrupt)
         store.append_message("evil", "user", "the store still works")
     assert list(tmp_path.glob("copy*")) == []
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_an_import_from_what_may_never_end_is_refused(tmp_path, kind):
+    source = tmp_path / "source"
+    if kind == "pipe":
+        os.mkfifo(source)  # with nobody who writes to it
+    else:
+        source.symlink_to("/dev/zero")
+    done = run("import", source, "--db", tmp_path / "new.db")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == f"{source} is not a regular file; use - to read from a pipe\n"
+    assert not (tmp_path / "new.db").exists()

@@ -1,0 +1,411 @@
+"""`/approve` in a real runtime: which call it is about, and that this very call runs."""
+
+from __future__ import annotations
+
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from hermes import Config, Inbound, Source, ToolCall
+from hermes.agents import Endpoint, Secret, chat_agents
+from hermes.agents.tools.toolbox import Toolbox, tool
+from hermes.errors import Unsendable
+from hermes.events import ApprovalAsked, ToolFinished, ToolStarted, TurnEnded
+from hermes.messages import TurnResult
+from hermes.testing import MemoryAdapter, ModelAnswer, inspect, open_model
+from tests.support.jsonrpc_client import connected
+from tests.support.processes import foreign
+from tests.support.runtime import SECONDS
+
+CHAT = Source("memory", chat_id="c")
+
+
+@pytest.fixture
+def start(start):
+    """Open a runtime, with a time limit."""
+
+    @asynccontextmanager
+    async def opened(**options):
+        with trio.fail_after(SECONDS):
+            async with start(**options) as runtime:
+                yield runtime
+
+    return opened
+
+
+class Shell:
+    """An agent that obeys: it asks for each command of its input, one per line, and may wait."""
+
+    def __init__(self):
+        self.ran = []
+        self.asked = trio.Event()
+        self.go_on = trio.Event()
+
+        @tool(approval=True)
+        def run(command: str) -> str:
+            """Run a command."""
+            self.ran.append(command)
+            return f"ran {command}"
+
+        self.toolbox = Toolbox([run])
+
+    async def run(self, turn):
+        results = [
+            (await self.toolbox.run(call, turn)).content
+            for call in await self.toolbox.approved_calls(turn)
+        ]
+        for line in () if turn.decided_calls else turn.text.splitlines():
+            if line == "wait":
+                self.asked.set()
+                await self.go_on.wait()
+            else:
+                arguments = json.dumps({"command": line})
+                results.append(
+                    (await self.toolbox.run(ToolCall("c", "run", arguments), turn)).content
+                )
+        return TurnResult(text="\n".join(results))
+
+    @property
+    def build(self):
+        return lambda _: self
+
+
+class Platform(MemoryAdapter):
+    """A platform that may not be ready, or slow to answer."""
+
+    def __init__(self):
+        super().__init__("memory")
+        self.is_ready = trio.Event()
+        self.is_ready.set()
+        self.arriving = trio.Event()
+        self.held = False
+
+    async def ready(self, row):
+        await self.is_ready.wait()
+
+    async def send(self, row):
+        self.arriving.set()
+        if self.held:
+            await trio.sleep_forever()
+        await super().send(row)
+
+
+async def submit(runtime, text, event):
+    command = text.startswith("/")
+    await runtime.submit(Inbound("k", event, text, CHAT, command=command))
+
+
+async def say(runtime, text):
+    return (await runtime.ask("k", text, source=CHAT)).text
+
+
+async def replies(events, number):
+    """The next replies of the conversation."""
+    texts = []
+    async for envelope in events:
+        if isinstance(envelope.event, TurnEnded):
+            texts.append(envelope.event.reply.text)
+        if len(texts) == number:
+            break
+    return texts
+
+
+@pytest.fixture(params=["adapter", "host"])
+def platform(request):
+    return Platform() if request.param == "adapter" else None
+
+
+async def shown(platform, number):
+    if platform is not None:
+        await platform.wait_sent(number)
+
+
+def adapters(platform):
+    return [] if platform is None else [platform]
+
+
+# Which call is meant
+
+
+async def test_a_call_that_is_asked_for_after_the_command_is_not_approved(start, platform):
+    shell = Shell()
+    async with start(build_agent=shell.build, adapters=adapters(platform)) as runtime:
+        await say(runtime, "ls")
+        await shown(platform, 2)
+        await submit(runtime, "wait\nrm -rf ~", "hostile")
+        await shell.asked.wait()
+        await submit(runtime, "/approve", "the command")
+        shell.go_on.set()
+        await inspect(runtime).wait_idle("k")
+    assert shell.ran == ["ls"]
+
+
+async def test_a_call_that_is_asked_for_but_not_sent_is_not_approved(start):
+    shell, platform = Shell(), Platform()
+    async with start(
+        build_agent=shell.build, adapters=[platform], config=Config(drain_timeout=0)
+    ) as runtime:
+        platform.is_ready = trio.Event()
+        await say(runtime, "rm")
+        for command in ("/approve", "/deny"):
+            told = await say(runtime, command)
+            assert told == (
+                "Not decided, as it was not shown before. Reply /approve show and the number:\n"
+                '```\n1: run {"command":"rm"}\n```'
+            )
+            assert await say(runtime, f"{command} 1") == told
+        platform.is_ready.set()
+        await platform.wait_sent(6)
+        assert (await say(runtime, "/approve 1")).startswith("Approved: `run` with")
+        await inspect(runtime).wait_idle("k")
+    assert shell.ran == ["rm"]
+
+
+async def test_an_answer_is_not_refused_because_the_question_is_still_being_sent(start):
+    shell, platform = Shell(), Platform()
+    platform.held = True
+    async with start(
+        build_agent=shell.build, adapters=[platform], config=Config(drain_timeout=0)
+    ) as runtime:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(say, runtime, "ls\nwait")
+            await platform.arriving.wait()
+            await submit(runtime, "/approve", "fast")
+            await shell.asked.wait()
+            shell.go_on.set()
+        await inspect(runtime).wait_idle("k")
+    assert shell.ran == ["ls"]
+
+
+async def test_a_host_that_has_received_the_event_may_answer_at_once(start):
+    shell = Shell()
+    async with start(build_agent=shell.build) as runtime:
+        async with runtime.stream("k", "ls\nwait") as stream:
+            async for event in stream:
+                if isinstance(event, ApprovalAsked):
+                    await runtime.submit(Inbound("k", "fast", "/approve", command=True))
+                    shell.go_on.set()
+        await inspect(runtime).wait_idle("k")
+    assert shell.ran == ["ls"]
+
+
+async def test_a_host_without_events_is_shown_a_call_by_the_reply(start):
+    shell = Shell()
+    async with start(build_agent=shell.build) as runtime:
+        with runtime.subscribe(deltas=False):  # a log, which shows nothing to the user
+            await runtime.submit(Inbound("k", "e", "rm\nwait"))
+            await shell.asked.wait()
+            await runtime.submit(Inbound("k", "blind", "/approve", command=True))
+            shell.go_on.set()
+            await inspect(runtime).wait_idle("k")
+            assert shell.ran == []
+            await runtime.ask("k", "/approve")
+            await inspect(runtime).wait_idle("k")
+    assert shell.ran == ["rm"]
+
+
+async def test_of_several_calls_one_must_be_named(start, platform):
+    shell = Shell()
+    async with start(build_agent=shell.build, adapters=adapters(platform)) as runtime:
+        await say(runtime, "ls\nrm")
+        await shown(platform, 3)
+        for command in ("approve", "deny"):
+            assert await say(runtime, f"/{command}") == (
+                f"Several calls wait. Reply /{command} and the number of one of them:\n"
+                '```\n1: run {"command":"ls"}\n2: run {"command":"rm"}\n```'
+            )
+        assert (await say(runtime, "/approve 1")).startswith("Approved: `run` with")
+        await inspect(runtime).wait_idle("k")
+        assert (await say(runtime, "/deny")).startswith("Denied: `run` with")
+        await inspect(runtime).wait_idle("k")
+    assert shell.ran == ["ls"]
+
+
+async def test_a_command_that_is_repeated_approves_no_other_call(start, platform):
+    """When it was sent again, two calls were open; when it is worked on, only the other one is."""
+    shell = Shell()
+    async with start(build_agent=shell.build, adapters=adapters(platform)) as runtime:
+        await say(runtime, "ls")
+        await shown(platform, 2)
+        async with runtime.stream("k", "rm\nwait", source=CHAT) as stream:
+            await shell.asked.wait()
+            await shown(platform, 3)
+            for event in ("first", "again"):
+                await submit(runtime, "/approve 1" if event == "first" else "/approve", event)
+            await submit(runtime, "/approve 1", "first")  # the platform delivers it once more
+            with runtime.subscribe("k") as events:
+                shell.go_on.set()
+                async for _ in stream:
+                    pass
+                said = await replies(events, 4)
+        await inspect(runtime).wait_idle("k")
+    assert shell.ran == ["ls"]
+    assert '2: run {"command":"rm"}' in said[2]
+    assert '1: run {"command":"ls"}' not in said[2]
+
+
+async def test_a_second_command_reports_what_the_first_has_decided(start):
+    shell = Shell()
+    async with start(build_agent=shell.build) as runtime:
+        await say(runtime, "ls")
+        async with runtime.stream("k", "wait") as stream:
+            await shell.asked.wait()
+            for event in ("first", "again"):
+                await runtime.submit(Inbound("k", event, "/approve", command=True))
+            with runtime.subscribe("k") as events:
+                shell.go_on.set()
+                async for _ in stream:
+                    pass
+                said = await replies(events, 4)
+    assert said[1].startswith("Approved: `run`")
+    assert said[2] in {"You have already approved call 1.", "Call 1 was approved and has run."}
+    assert shell.ran == ["ls"]
+
+
+async def test_a_call_whose_question_could_not_be_sent_can_be_shown_and_approved(start):
+    shell, platform = Shell(), Platform()
+    platform.errors = [Unsendable("the chat is gone, for now")]
+    async with start(build_agent=shell.build, adapters=[platform]) as runtime:
+        await say(runtime, "ls")
+        await inspect(runtime).wait_sent()
+        assert platform.sent == []
+        assert (await say(runtime, "/approve 1")).startswith("Not decided")
+        told = await say(runtime, "/approve show 1")
+        assert '```\n{"command":"ls"}\n```' in told
+        await platform.wait_sent(2)
+        assert (await say(runtime, "/approve 1")).startswith("Approved: `run` with")
+        await inspect(runtime).wait_idle("k")
+    assert shell.ran == ["ls"]
+
+
+async def test_all_of_a_long_call_can_be_seen_page_by_page(start):
+    shell, long = Shell(), "echo " + "x" * 4000
+    platform = Platform()
+    async with start(build_agent=shell.build, adapters=[platform]) as runtime:
+        await say(runtime, long)
+        await platform.wait_sent(2)
+        assert "\nPage 1 of 3: /approve show 1 PAGE. SHA-256: " in platform.texts[0]
+        pages = [await say(runtime, f"/approve show 1 {n}") for n in (1, 2, 3)]
+        assert (await say(runtime, "/approve show 9")) == "There is no pending call 9 here."
+        assert (await say(runtime, "/deny show 1")).startswith("Usage: /deny")
+    assert "".join(page.split("```\n")[1].removesuffix("\n") for page in pages) == json.dumps(
+        {"command": long}, separators=(",", ":")
+    )
+
+
+async def test_a_client_is_shown_calls_by_an_event_and_may_answer_at_once(start):
+    shell = Shell()
+    async with start(build_agent=shell.build) as runtime, connected(runtime) as client:
+        handle = (await client.call("session.create"))["session_id"]
+        await client.call("prompt.submit", session_id=handle, text="ls \u202e\nwait")
+        asked = await client.event("approval.request")
+        assert asked["arguments"] == r'{"command":"ls \u202e"}'
+        await client.call("prompt.submit", session_id=handle, text="/approve")
+        shell.go_on.set()
+        for _ in range(3):
+            await client.event("message.complete")
+    assert shell.ran == ["ls \u202e"]
+
+
+# The call itself
+
+
+@pytest.mark.parametrize("protocol", ["openai", "anthropic"])
+async def test_an_approved_call_runs_without_the_model(start, protocol):
+    shell = Shell()
+    script = [
+        ModelAnswer("I need", calls=[ToolCall("c1", "run", '{ "command": "ls" }')]),
+        "Please approve.",
+        "Here are your files.",
+        "Good bye.",
+    ]
+    async with open_model(script) as model:
+        url = model.openai_url if protocol == "openai" else model.anthropic_url
+        endpoint = Endpoint(base_url=url, model="m", key=Secret("sk-test-0123456789abcdef"))
+        tools = list(shell.toolbox._tools.values())
+        async with (
+            chat_agents(endpoint, protocol=protocol, tools=tools) as agents,
+            start(build_agent=agents.build, agent_spec=agents.agent_spec, clock=None) as runtime,
+        ):
+            await runtime.ask("k", "list my files")
+            with runtime.subscribe("k") as events:
+                await runtime.ask("k", "/approve")
+                seen = []
+                async for envelope in events:
+                    seen.append(envelope.event)
+                    if isinstance(envelope.event, TurnEnded) and envelope.event.reply.text == (
+                        "Here are your files."
+                    ):
+                        break
+            assert shell.ran == ["ls"]
+            rows = await runtime.conversation("k").history()
+            assert (await runtime.ask("k", "thanks")).text == "Good bye."
+    assert shell.ran == ["ls"]
+    assert [type(event) for event in seen if isinstance(event, ToolStarted | ToolFinished)] == [
+        ToolStarted,
+        ToolFinished,
+    ]
+    assert [row.role for row in rows] == [
+        "user", "assistant", "tool", "assistant", "user", "assistant", "tool", "assistant",
+    ]  # fmt: skip
+    assert rows[4].content.startswith("[The user has approved one call of run")
+    [call] = rows[5].tool_calls
+    assert (call.name, call.arguments) == ("run", '{"command":"ls"}')
+    assert (rows[6].content, rows[6].tool_call_id) == ("ran ls", call.id)
+    assert len(model.requests) == 4
+    assert "ran ls" in json.dumps(model.requests[2].json["messages"][-1])
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_an_approved_call_of_a_turn_that_runs_again_is_not_repeated(start, path, ended):
+    shell, reached = Shell(), trio.Event()
+
+    class Dying(Shell):
+        async def run(self, turn):
+            if turn.decided_calls:
+                [call] = await self.toolbox.approved_calls(turn)
+                if ended:
+                    await self.toolbox.run(call, turn)
+                else:
+                    await turn.records.begin_once(
+                        turn.turn_id, call.name, call.arguments, approved_for="k"
+                    )
+                reached.set()
+                await trio.sleep_forever()
+            return await super().run(turn)
+
+    dying = Dying()
+    async with start(build_agent=dying.build, config=Config(drain_timeout=0)) as runtime:
+        await runtime.ask("k", "ls")
+        await runtime.ask("k", "/approve")
+        await reached.wait()
+    async with start(build_agent=shell.build) as runtime:
+        await inspect(runtime).wait_recovered()
+        await inspect(runtime).wait_idle("k")
+        rows = await runtime.conversation("k").history()
+    assert shell.ran == []
+    assert rows[-1].content == (
+        "ran ls"
+        if ended
+        else "This call of run was started before, and then the process ended. It is unknown "
+        "whether it took effect; it is not run again."
+    )
+    assert foreign(path, "SELECT state FROM approvals") == [["used"]]
+
+
+async def test_two_calls_that_are_approved_together_both_run(start):
+    shell = Shell()
+    async with start(build_agent=shell.build) as runtime:
+        await runtime.ask("k", "ls\npwd")
+        async with runtime.stream("k", "wait") as stream:
+            await shell.asked.wait()
+            for number in (1, 2):
+                command = Inbound("k", f"e{number}", f"/approve {number}", command=True)
+                await runtime.submit(command)
+            shell.go_on.set()
+            async for _ in stream:
+                pass
+        await inspect(runtime).wait_idle("k")
+    assert shell.ran == ["ls", "pwd"]

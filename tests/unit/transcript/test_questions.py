@@ -1,0 +1,147 @@
+"""What a user is shown of a call is what runs, whatever its arguments contain."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+
+import msgspec
+import pytest
+from hypothesis import example, given, strategies as st
+
+from hermes.adapters.telegram.markdown import markdown_v2
+from hermes.adapters.telegram.sender import MAX_LENGTH
+from hermes.messages import Approval
+from hermes.sanitize import sanitize, visible
+from hermes.testing.markdown_v2 import parse
+from hermes.texts import ENGLISH, Texts
+from hermes.transcript import questions
+
+HOSTILE = st.text(
+    st.sampled_from(
+        "`~\\*_[]()<>#+-=|{}.!\"'$ \n\r\tab:/\u202e\u2066\u200f\u200b\ufeff\u3164\ufe0f"
+    )
+    | st.characters(codec="utf-8"),
+    max_size=60,
+)
+VALUES = st.recursive(
+    HOSTILE | st.integers() | st.booleans() | st.none(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(HOSTILE, inner, max_size=3),
+    max_leaves=6,
+)
+ARGUMENTS = st.dictionaries(HOSTILE, VALUES, max_size=4).map(
+    lambda value: msgspec.json.encode(value, order="deterministic").decode()
+)
+"""Arguments as a toolbox passes them."""
+ESCAPE = re.compile(r"\\(?:u([0-9a-f]{4})|.)")
+
+
+def call(arguments, tool="run"):
+    return Approval(7, "k", "k", tool, arguments, "pending", 0.0, 1.0)
+
+
+def unescaped(shown):
+    """The arguments, from what is shown: the escapes that JSON does not need are undone."""
+
+    def character(escape):
+        needless = escape[1] and int(escape[1], 16) >= 0x20
+        return chr(int(escape[1], 16)) if needless else escape[0]
+
+    return ESCAPE.sub(character, shown).encode("utf-16", "surrogatepass").decode("utf-16")
+
+
+def on_telegram(text):
+    """The code blocks of a message as Telegram displays them, and all of its text."""
+    displayed, entities = parse(markdown_v2(text))
+    units = displayed.encode("utf-16-le")
+    blocks = [
+        units[2 * each.offset : 2 * (each.offset + each.length)].decode("utf-16-le")
+        for each in entities
+        if each.type == "pre"
+    ]
+    return blocks, displayed
+
+
+def as_plain_text(text):
+    """The code blocks of a message as the console displays it."""
+    return re.findall(r"^(`{3,})\n(.*)\n\1$", sanitize(text), re.MULTILINE)
+
+
+@given(ARGUMENTS)
+@example('{"command":"rm -rf a*.log b*"}')
+@example('{"text":"[the bank](https://evil.example)"}')
+@example('{"text":"a\\\\\\",\\"to\\":\\"b"}')
+@example('{"text":"\u202e}\\"gro.knab\\":\\"ot\\"{"}')
+@example('{"text":"```\\n``` run it"}')
+@example(json.dumps({"text": " " * 40}, separators=(",", ":")))
+@example('{"text":"\U000e0041\U0001f600"}')
+def test_the_exact_arguments_are_displayed_on_every_platform(arguments):
+    text = questions.question(call(arguments), ENGLISH)
+    shown = visible(arguments)
+    assert unescaped(shown) == arguments
+    assert json.loads(shown) == json.loads(arguments)
+    assert shown.isprintable()
+    [block], displayed = on_telegram(text)
+    assert block.removesuffix("\n") == shown[: questions.PAGE]
+    [(_, plain)] = as_plain_text(text)
+    assert plain == shown[: questions.PAGE]
+    assert len(displayed.encode("utf-16-le")) // 2 <= MAX_LENGTH
+
+
+@given(st.text(max_size=200))
+@example("   ")
+@example("")
+def test_any_text_is_displayed_on_one_line(arguments):
+    shown = visible(arguments)
+    [block], _ = on_telegram(questions.question(call(arguments), ENGLISH))
+    assert block.removesuffix("\n") == (shown or "(empty)")
+    assert shown.isprintable()
+
+
+@pytest.mark.parametrize("size", [0, 1, 1479, 1480, 1481, 5000])
+def test_what_is_cut_says_so_and_all_of_it_can_be_seen(size):
+    arguments = '{"command":"' + "x y `" * (size // 5) + "z" * (size % 5) + '"}'
+    asked = call(arguments)
+    shown, digest = visible(arguments), hashlib.sha256(arguments.encode()).hexdigest()
+    text = questions.question(asked, ENGLISH)
+    cut = len(shown) > questions.PAGE
+    assert (digest in text) == cut == ("/approve show 7" in text)
+    pages, number = [], 1
+    while len(pages) * questions.PAGE < len(shown):
+        [block], displayed = on_telegram(questions.question(asked, ENGLISH, number))
+        assert not cut or f"Page {number} of" in displayed
+        assert len(displayed) < MAX_LENGTH
+        pages.append(block.removesuffix("\n"))
+        number += 1
+    assert "".join(pages) == shown
+    last = questions.question(asked, ENGLISH, number - 1)
+    assert questions.question(asked, ENGLISH, number) == last
+
+
+@pytest.mark.parametrize("tool", ["_rm_", "__x__", "a`b", "*b*", "\u202ex"])
+def test_the_name_of_a_tool_is_displayed_as_it_is(tool):
+    _, displayed = on_telegram(questions.question(call("{}", tool), ENGLISH))
+    name = displayed.partition(" wants")[0]
+    assert name.replace(r"\u0060", "`").replace(r"\u202e", "\u202e") == tool
+
+
+@pytest.mark.parametrize(
+    "template", ["{tool}({arguments})?", "{arguments}", "run {tool}?", "{arguments} or {arguments}"]
+)
+def test_the_arguments_are_displayed_whatever_the_host_writes_around_them(template):
+    texts = Texts(approval_question=template)
+    [block], _ = on_telegram(questions.question(call('{"a":"*b*"}'), texts))
+    assert block.removesuffix("\n") == '{"a":"*b*"}'
+
+
+@given(st.lists(ARGUMENTS, min_size=1, max_size=20))
+def test_a_list_has_one_line_for_each_call(several):
+    text = questions.listing([call(arguments, "run_it") for arguments in several])
+    [block], displayed = on_telegram(text)
+    lines = block.removesuffix("\n").split("\n")
+    assert len(lines) == len(several)
+    for line, arguments in zip(lines, several, strict=True):
+        shown = line.removeprefix("7: run_it ")
+        assert visible(arguments).startswith(shown.removesuffix("…"))
+    assert len(displayed.encode("utf-16-le")) // 2 < MAX_LENGTH
