@@ -41,6 +41,7 @@ exit codes:
   3    the database cannot be used
   4    the database failed while the bot was running
   5    no platform is left to serve, for example because a token was revoked
+  6    --stdio ended before all accepted messages were answered
   75   the database cannot be opened now; a restart may help
   130  stopped at once by a second signal, or left with Ctrl-C
 
@@ -169,6 +170,8 @@ def _run(settings: Settings, frontend: Frontend, stdio: ReservedStdio) -> int:
     try:
         return 0 if trio.run(run_bot, settings, frontend, stdio) else 1
     except Stopped as stopped:
+        if stopped.reason is not None:
+            sys.stderr.write(f"{stopped.reason}\n")
         return stopped.code
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")

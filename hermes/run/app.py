@@ -44,18 +44,24 @@ Conversations are stored in {path}
 """
 HISTORY_FILE = "console_history"
 EXIT_NO_PLATFORM = 5
+EXIT_UNANSWERED = 6
 EXIT_INTERRUPTED = 130
 LOCAL_PLATFORMS: frozenset[str] = frozenset({"console", "rpc"})
 """Platforms whose user is whoever started the bot."""
+UNANSWERED = "Accepted messages without an answer: {number}; the next start answers them."
 NOTHING_TO_RUN = "nothing to run: no console, and no platform such as [telegram] in the settings"
 
 
 class Stopped(HermesError):
-    """The bot stopped without serving all of its input; `code` is the exit code."""
+    """The bot stopped without serving all of its input.
 
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
+    `code` is the exit code, and `reason` a sentence for the user, if there is one.
+    """
+
+    def __init__(self, code: int, reason: str | None = None) -> None:
+        super().__init__(code, reason)
         self.code = code
+        self.reason = reason
 
 
 @attrs.frozen
@@ -142,9 +148,12 @@ async def _run(
         shutdown.started.set()
         logs.event_logger("hermes.run")("started", frontend=frontend, agent=settings.agent.kind)
         async with receiving(platforms, runtime, required=frontend == "none"):
-            if frontend == "stdio":
-                return await _serve_stdio(runtime, shutdown, stdio)
-            return await _serve_console(runtime, console, shutdown)
+            if frontend != "stdio":
+                return await _serve_console(runtime, console, shutdown)
+            answered = await _serve_stdio(runtime, settings, shutdown, stdio)
+        await runtime.drain(None if answered else 0)  # 0: they had their time
+        await _require_answered(runtime)
+        return True
 
 
 @asynccontextmanager
@@ -170,11 +179,22 @@ async def receiving(
         yield
 
 
-async def _serve_stdio(runtime: Runtime, shutdown: Shutdown, stdio: ReservedStdio) -> bool:
+async def _serve_stdio(
+    runtime: Runtime, settings: Settings, shutdown: Shutdown, stdio: ReservedStdio
+) -> bool:
+    """Serve JSON-RPC. Returns whether all messages were answered within the drain time."""
     from hermes.adapters.jsonrpc import serve_stdio  # noqa: PLC0415 - rarely needed
 
-    await serve_stdio(runtime, stop=shutdown.requested, descriptors=stdio)
-    return True
+    linger = settings.config().drain_timeout
+    return await serve_stdio(runtime, linger=linger, stop=shutdown.requested, descriptors=stdio)
+
+
+async def _require_answered(runtime: Runtime) -> None:
+    """Raise `Stopped` if accepted messages have no answer after the drain."""
+    stored = (await runtime.admin.statistics()).store
+    if stored is None or stored.inbox_open:
+        number = "some" if stored is None else stored.inbox_open
+        raise Stopped(EXIT_UNANSWERED, UNANSWERED.format(number=number))
 
 
 async def _serve_console(runtime: Runtime, console: Console | None, shutdown: Shutdown) -> bool:

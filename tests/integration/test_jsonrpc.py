@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from hermes.adapters.jsonrpc.schema import reference
+from hermes.messages import Inbound
 from hermes.store import SessionStore
 from tests.support.jsonrpc_client import Client
 
@@ -92,7 +93,6 @@ POINTS = [
     (point, first)
     for point in ("sent", "answered", "running", "complete")
     for first in (False, True)
-    if not first or point != "sent"  # without a stored id there is nothing to resume
 ]
 
 
@@ -101,7 +101,8 @@ async def test_a_client_misses_nothing_when_the_process_is_killed(command, path,
     text = "hang" if point == "running" else "go"
     ask = {"text": text, "event_id": "e1"}
     async with server(command) as (process, client):
-        handle = (await client.call("session.create"))["session_id"]
+        handle = (await client.call("session.create", conversation="c"))["session_id"]
+        done = None
         if not first:
             done = await client.call("prompt.submit", session_id=handle, text="hello")
             await client.event("message.complete")
@@ -117,15 +118,18 @@ async def test_a_client_misses_nothing_when_the_process_is_killed(command, path,
     async with server(command) as (_, client):
         replayed = await client.call("events.replay", after=seen, epoch=epoch)
         assert not replayed["complete"]
-        resumed = await client.call("session.resume", session_id=done["stored_session_id"])
-        assert resumed["session_id"] == handle
+        if done is None:  # without a stored id there is nothing to resume
+            opened = await client.call("session.create", conversation="c")
+        else:
+            opened = await client.call("session.resume", session_id=done["stored_session_id"])
+        assert (opened["session_id"], opened["conversation"]) == (handle, "c")
         again = await client.call("prompt.submit", session_id=handle, **ask)
         if again["status"] != "answered":
             await client.answer_to(again["message_id"])
         shown = await client.call("session.history", session_id=handle)
         before = [] if first else ["hello", "one two"]
         assert [row["text"] for row in shown["messages"]] == [*before, text, "one two"]
-        assert shown["stored_session_id"] == done["stored_session_id"]
+        assert done is None or shown["stored_session_id"] == done["stored_session_id"]
         assert (await client.call("session.resume", session_id=handle))["running"] is False
     with SessionStore(path) as store:
         assert store.open_inbox() == []
@@ -243,6 +247,64 @@ def test_a_client_that_does_not_read_delays_no_turn(command):
     ]  # fmt: skip
     assert sorted(each["session_id"] for each in complete) == sorted(handles)
     assert {len(each["payload"]["text"]) for each in complete} == {60_000}
+
+
+# The exit code of `--stdio`
+
+
+@pytest.fixture
+def impatient(path):
+    """The command of a bot whose drain is short."""
+    config = path.with_name("hermes.toml")
+    config.write_text(
+        f"data = '{path}'\n[agent]\nkind = 'offline'\n"
+        "[runtime]\ndrain_timeout = 0.2\nmax_attempts = 100\n"
+    )
+    return [sys.executable, "-W", "error", "-m", "hermes.run", "--stdio", "--config", str(config)]
+
+
+def unanswered(number):
+    return f"Accepted messages without an answer: {number}; the next start answers them.\n".encode()
+
+
+@pytest.mark.parametrize("end", ["input", "signal", "output"])
+def test_the_bot_does_not_exit_with_0_while_messages_are_unanswered(impatient, path, end):
+    with subprocess.Popen(
+        impatient, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+
+        def call(number, method, **params):
+            frame = {"id": number, "method": method, "params": params}
+            process.stdin.write(json.dumps(frame).encode() + b"\n")
+            process.stdin.flush()
+            while (answer := json.loads(process.stdout.readline())).get("id") != number:
+                pass
+            return answer["result"]
+
+        handle = call(1, "session.create")["session_id"]
+        for number in (2, 3):
+            call(number, "prompt.submit", session_id=handle, text="count to 1000 slowly")
+        if end == "input":
+            process.stdin.close()
+        elif end == "signal":
+            process.send_signal(signal.SIGTERM)
+        else:
+            process.stdout.close()
+        assert process.wait(30) == 6
+        assert process.stderr.read().endswith(unanswered(2))
+    with SessionStore(path) as store:
+        assert len(store.open_inbox()) == 2
+
+
+def test_messages_of_an_earlier_process_count_as_well(impatient, path):
+    with SessionStore(path) as store:
+        store.accept(Inbound("k", "e", "count to 1000 slowly"))
+    done = run(impatient, b"")
+    assert done.returncode == 6
+    assert done.stderr.endswith(unanswered(1))
+    with SessionStore(path) as store:
+        store.withdraw("k", 1)
+    assert run(impatient, b"").returncode == 0
 
 
 # docs/jsonrpc.md

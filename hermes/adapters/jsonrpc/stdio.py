@@ -32,23 +32,26 @@ async def serve(
     *,
     linger: float = LINGER_TIMEOUT,
     stop: trio.Event | None = None,
-) -> None:
+) -> bool:
     """Serve one client until its input ends or `stop` is set.
 
-    Then it waits up to `linger` seconds for the answers to what the client has sent. It also ends
-    if the client stops reading.
+    Then it waits up to `linger` seconds for the answers to what the client has sent, and returns
+    whether that was long enough. It also ends if the client stops reading.
     """
+    lingering = trio.CancelScope()
     async with open_connection(runtime) as connection, open_background() as background:
         with trio.CancelScope() as serving:
             written = trio.Event()
             background.start_soon(_write, connection, sink, serving, written)
             connection.greet()
             await _read_until(stop, connection, source)
-            with trio.move_on_after(linger):
+            lingering.deadline = trio.current_time() + linger
+            with lingering:
                 await connection.wait_idle()
             connection.close()
             with trio.move_on_after(FLUSH_TIMEOUT):
                 await written.wait()
+    return not lingering.cancelled_caught
 
 
 async def _read_until(
@@ -164,12 +167,12 @@ async def serve_stdio(
     linger: float = LINGER_TIMEOUT,
     stop: trio.Event | None = None,
     descriptors: tuple[int, int] | None = None,
-) -> None:
+) -> bool:
     """Serve the client at standard input and output; see `serve`.
 
     `descriptors` is the value of `reserve_stdio`, if the caller has reserved them already.
     """
     with reserve_stdio() if descriptors is None else nullcontext(descriptors) as (source, sink):
-        await serve(
+        return await serve(
             runtime, _FdReceiveStream(source), _FdSendStream(sink), linger=linger, stop=stop
         )
