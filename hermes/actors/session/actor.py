@@ -60,7 +60,7 @@ class SessionActor:
     def deliver(self, accepted: Accepted) -> None:
         """Take a message that is on disk."""
         self.state.learn(accepted.receipt.epoch, accepted.head, accepted.route)
-        if accepted.waiting > self.inbox.number_known:
+        if accepted.waiting and self.inbox.misses(accepted.waiting, accepted.previous):
             self.inbox.behind = True  # there are older messages that this actor has never seen
         receipt = accepted.receipt
         self._take(InboxRow(receipt.inbox_id, accepted.inbound, 0, receipt.accepted_at))

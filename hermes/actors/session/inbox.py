@@ -81,6 +81,10 @@ class SessionInbox:
         """Whether a row is known."""
         return self._known is not None and inbox_id in self._known
 
+    def misses(self, number: int, last: int) -> bool:
+        """Whether some of the open rows are unknown: there are so many, and this is the last."""
+        return not self.knows(last) or number > len(self._known or ())
+
     def release(self, rows: Sequence[InboxRow]) -> None:
         """Forget rows that are finished, or that will be fetched again."""
         if self._known is not None:
@@ -162,11 +166,6 @@ class SessionInbox:
     def known(self) -> frozenset[int]:
         """The rows that are in memory or being worked on."""
         return frozenset(self._known or ())
-
-    @property
-    def number_known(self) -> int:
-        """How many rows are in memory or being worked on."""
-        return len(self._known or ())
 
     @property
     def earlier_attempts(self) -> dict[int, int]:

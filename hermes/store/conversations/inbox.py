@@ -42,9 +42,16 @@ SAME_EVENT = (
 
 def count_open(tx: Transaction, session_key: str) -> int:
     """Return how many messages of this key are open."""
-    row = tx.one("SELECT count(*) FROM inbox WHERE session_key = ? AND state = 'open'", session_key)
-    assert row is not None
-    return int(row[0])
+    return count_and_last(tx, session_key)[0]
+
+
+def count_and_last(tx: Transaction, session_key: str) -> tuple[int, int]:
+    """Return how many messages of this key are open, and the id of the last one or 0."""
+    sql = (
+        "SELECT count(*), coalesce(max(id), 0) FROM inbox WHERE session_key = ? AND state = 'open'"
+    )
+    [(count, last)] = tx.all(sql, session_key)
+    return count, last
 
 
 def open_inbox(

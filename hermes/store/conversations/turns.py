@@ -86,7 +86,7 @@ def accept(
         return Accepted(receipt, sessions.head(tx, receipt.session_id), inbound, duplicate=True)
     if tx.db.refusal is not None:
         raise StoreBusy(tx.db.refusal)
-    waiting = inbox.count_open(tx, key)
+    waiting, previous = inbox.count_and_last(tx, key)
     if waiting >= max_queued:
         raise Overloaded(f"{waiting} messages already wait for {key}; try again later")
     route, head, expired = open_route(tx, key, inbound.metadata)
@@ -96,7 +96,9 @@ def accept(
     located = (key, route.session_id, route.epoch)
     tx.run(INSERT_MESSAGE, *event, digest, *located, body, tx.now, attempts)
     receipt = Receipt(tx.db.last_insert_rowid(), *located, tx.now)
-    accepted = Accepted(receipt, head, inbound, expired=expired, waiting=waiting, route=route)
+    accepted = Accepted(
+        receipt, head, inbound, expired=expired, waiting=waiting, route=route, previous=previous
+    )
     tx.accepted.append(accepted)
     return accepted
 
