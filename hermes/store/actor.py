@@ -226,7 +226,11 @@ class StoreActor:
         Raises `StoreFailed` if the store was closed because it cannot go on.
         """
         with trio.CancelScope(shield=True):
-            await serve(self._requests, self._handle, MAX_BATCH)
+            try:
+                await serve(self._requests, self._handle, MAX_BATCH)
+            except BaseException as error:
+                self._fail(error)
+                raise
         if self._failure is not None:  # found by a reader or a sweep
             raise StoreFailed(*self._failure.args) from self._failure
 
