@@ -76,7 +76,11 @@ class SessionActor:
 
     def _take_slowly(self, row: InboxRow) -> None:
         """Take a message that is more than the next one in a queue that nobody watches."""
-        self._decide(row)
+        try:
+            self._decide(row)
+        except MemoryError:  # the supervisor finds it in the store
+            self.inbox.forget(row.inbox_id)
+            raise
         self._announce(row)
 
     def _announce(self, row: InboxRow) -> None:

@@ -42,10 +42,13 @@ class SessionInbox:
     # Arrival
 
     def put(self, item: Item) -> None:
-        """Put an item into the mailbox and wake the actor."""
+        """Put an item into the mailbox and wake the actor.
+
+        A message that finds no room there is fetched from the store later.
+        """
         try:
             self.mailbox.send_nowait(item)
-        except Overloaded:
+        except (Overloaded, MemoryError):
             if not isinstance(item, InboxRow):
                 raise
             self.release([item])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +25,8 @@ from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import JsonObject, Message, ToolCall, Usage
 from hermes.sanitize import encodable
 from hermes.transcript.render import parts_of
+
+log: logging.Logger = logging.getLogger(__name__)
 
 _TRUNCATED = frozenset({"length", "max_tokens"})
 _STATUS = {"insufficient_quota": 402, "invalid_api_key": 401}
@@ -321,8 +325,18 @@ def _usage(counts: _Usage, endpoint: Endpoint) -> Usage:
         cache_read_tokens=cached,
         cache_write_tokens=written,
         reasoning_tokens=output.reasoning_tokens or 0,
-        cost=None if isinstance(counts.cost, dict) else counts.cost,
+        cost=_cost(counts.cost, endpoint),
     )
+
+
+def _cost(reported: float | JsonObject | None, endpoint: Endpoint) -> float | None:
+    """Return a cost that a provider reports. A negative one would lower what was spent."""
+    if reported is None or isinstance(reported, dict):
+        return None
+    if not 0.0 <= reported < math.inf:
+        log.warning("%s reported a cost of %s, which is ignored", endpoint.name, reported)
+        return None
+    return reported
 
 
 def _to_json(message: Message) -> JsonObject:
