@@ -392,9 +392,7 @@ class StoreActor:
     def _pending_boundaries(self, after: int) -> Coroutine[object, object, list[Boundary]]:
         return self.snapshot(lambda tx: boundaries.pending_boundaries(tx, after))
 
-    def _close_boundary(
-        self, boundary_id: int, error: str | None
-    ) -> Coroutine[object, object, bool]:
+    def _close_boundary(self, boundary_id: int, error: str | None) -> Coroutine[Any, Any, bool]:
         return self.transact(lambda tx: boundaries.close_boundary(tx, boundary_id, error))
 
     def _load(self, session_id: str) -> Coroutine[object, object, Transcript]:

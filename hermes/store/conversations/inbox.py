@@ -32,6 +32,9 @@ _FINISH = (
     "UPDATE inbox SET state = 'done', closed_at = ?1, body = NULL, turn_id = ?2, "
     "reply = iif(id = ?2, ?3, NULL) WHERE id = ?4 AND state = 'open'"
 )
+_COUNT_OPEN = (
+    "SELECT count(*), coalesce(max(id), 0) FROM inbox WHERE session_key = ? AND state = 'open'"
+)
 _decode_reply = msgspec.json.Decoder(Reply).decode
 # An event of one conversation may be stored without a scope: submitted, or by an earlier version.
 SAME_EVENT = (
@@ -47,11 +50,9 @@ def count_open(tx: Transaction, session_key: str) -> int:
 
 def count_and_last(tx: Transaction, session_key: str) -> tuple[int, int]:
     """Return how many messages of this key are open, and the id of the last one or 0."""
-    sql = (
-        "SELECT count(*), coalesce(max(id), 0) FROM inbox WHERE session_key = ? AND state = 'open'"
-    )
-    [(count, last)] = tx.all(sql, session_key)
-    return count, last
+    row = tx.one(_COUNT_OPEN, session_key)
+    assert row is not None
+    return row[0], row[1]
 
 
 def open_inbox(

@@ -91,10 +91,9 @@ def accept(
         raise Overloaded(f"{waiting} messages already wait for {key}; try again later")
     route, head, expired = open_route(tx, key, inbound.metadata)
     routes.record_message(tx, key, source, policy)
-    # Without other open rows, a turn starts at once: this is its first attempt.
-    attempts = int(waiting == 0)
     located = (key, route.session_id, route.epoch)
-    tx.run(INSERT_MESSAGE, *event, digest, *located, body, tx.now, attempts)
+    # Without other open rows, a turn starts at once: this is its first attempt.
+    tx.run(INSERT_MESSAGE, *event, digest, *located, body, tx.now, int(waiting == 0))
     receipt = Receipt(tx.db.last_insert_rowid(), *located, tx.now)
     accepted = Accepted(
         receipt, head, inbound, expired=expired, waiting=waiting, route=route, previous=previous

@@ -172,7 +172,8 @@ class InboxMachine(RuleBasedStateMachine):
     def teardown(self):
         self.finish(self.running)
         self.running = []
-        for _ in range(4 * (len(self.open) + len(self.requests) + len(self.inbox.mailbox)) + 4):
+        items = (self.open, self.requests, self.inbox.mailbox, self.inbox.queue)
+        for _ in range(4 * sum(map(len, items)) + 4):
             self.step()
             self.finish(self.running)
             self.running = []
