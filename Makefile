@@ -44,7 +44,7 @@ bench: $(VENV)/ready
 	$(BIN)/python -m bench all
 
 prove: $(VENV)/ready
-	$(BIN)/python -m pytest tests --prove -v
+	$(BIN)/python -m pytest tests --prove -v --scoreboard build
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

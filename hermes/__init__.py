@@ -68,6 +68,7 @@ if TYPE_CHECKING:
         StoreFull as StoreFull,
         StoreInUse as StoreInUse,
         StoreRefused as StoreRefused,
+        StoreUnavailable as StoreUnavailable,
         TitleTaken as TitleTaken,
         TitleTooLong as TitleTooLong,
         TurnClosed as TurnClosed,
@@ -157,7 +158,7 @@ _NAMES = {
     "ContextOverflow Draining EventConflict HasContinuation HermesError MessageRefused "
     "NotAdmitted NotApproved NotInLineage OutcomeUnknown Overloaded ReplyNotFound ReplyTimeout "
     "RetryAfter SessionEnded StoreBusy StoreError StoreFailed StoreFull StoreInUse StoreRefused "
-    "TitleTaken TitleTooLong TurnClosed UnknownSession Unsendable WaitCircle",
+    "StoreUnavailable TitleTaken TitleTooLong TurnClosed UnknownSession Unsendable WaitCircle",
     "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope MessagePosted "
     "MessageWaiting Notice ReasoningDelta RuntimeEvent SessionMoved Steered TextDelta TitleChanged "
     "ToolFinished ToolStarted TurnEnded TurnStarted",

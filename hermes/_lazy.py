@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from types import ModuleType
 
 
 def lazy_names(
@@ -20,7 +21,7 @@ def lazy_names(
     def load(name: str) -> object:
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(f"{package}.{where[name]}")
+        module = _import(f"{package}.{where[name]}")
         found = module if name == where[name] else getattr(module, name)
         setattr(sys.modules[package], name, found)
         return found
@@ -29,3 +30,17 @@ def lazy_names(
         return sorted({*where, *(n for n in vars(sys.modules[package]) if n.startswith("__"))})
 
     return load, listed
+
+
+def _import(name: str) -> ModuleType:
+    """Import a module. Inside `trio.run`, Ctrl-C waits until that is done.
+
+    Extension modules were seen to crash if Ctrl-C interrupted their import.
+    """
+    trio = sys.modules.get("trio")
+    if trio is None:
+        return importlib.import_module(name)
+    protected: Callable[[], ModuleType] = trio.lowlevel.enable_ki_protection(
+        lambda: importlib.import_module(name)
+    )
+    return protected()

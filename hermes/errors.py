@@ -27,6 +27,10 @@ class StoreRefused(StoreError):
     """The file cannot be opened as a Hermes store. It was not changed."""
 
 
+class StoreUnavailable(StoreRefused):
+    """The file could not be opened because of an error that may pass, such as an I/O error."""
+
+
 class StoreInUse(StoreRefused):
     """Another runtime owns this file."""
 

@@ -96,6 +96,8 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A platform's message was refused because too many are waiting."""
     retrying: str = "[Connection lost; retrying.]"
     """Streamed between two attempts of a model to write an answer."""
+    part_missing: str = "[Part of this answer could not be read and is missing.]"
+    """The end of an answer of which the model's server has sent a part that cannot be decoded."""
     recovered: str = "You may have seen this before:"
     """Telegram: the line before a message that may be sent twice."""
 
@@ -114,10 +116,10 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The `{error}` if the summary was not written in time."""
     summary_empty: str = "the model returned an empty summary"
     """The `{error}` if there is no summary."""
-    summary_truncated: str = (
-        "the summary is longer than the model's maximum answer; raise max_tokens"
-    )
+    summary_truncated: str = "the summary exceeds the model's maximum answer; raise max_tokens"
     """The `{error}` if the summary was cut."""
+    summary_damaged: str = "a part of the model's summary could not be read"
+    """The `{error}` if the model's server has sent a part that cannot be decoded."""
     not_compressed: str = "Not compressed: {reason}."
     """The answer to /compress if there is nothing to do."""
     no_compressor: str = "there is no compressor"
@@ -337,9 +339,7 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The answer to /unpair."""
     never_paired: str = "{user_id} on {platform} is not a paired user."
     """The answer to /unpair if there is no such user."""
-    no_access_control: str = (
-        "The host program decides who may use this bot, so there is nothing to pair."
-    )
+    no_access_control: str = "The host decides who may use this bot, so there is nothing to pair."
     """The answer to /pair and /unpair without an access policy."""
     not_operator: str = "This command is for operators, and you are not one any more."
     """The answer to /pair and /unpair if the role was withdrawn meanwhile."""

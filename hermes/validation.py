@@ -96,6 +96,12 @@ def require_instance(name: str, value: object, kind: type) -> None:
         raise TypeError(f"{name} must be {expected}, not {value!r:.{_MAX_SHOWN}}")
 
 
+def require_whole(name: str, value: object) -> None:
+    """Raise `TypeError` unless a value is a whole number, or None."""
+    if isinstance(value, bool) or not (value is None or isinstance(value, int)):
+        raise TypeError(f"{name} must be a whole number or None, not {value!r:.{_MAX_SHOWN}}")
+
+
 def require_timeout(seconds: object) -> None:
     """Raise `ValueError` unless this is a time to wait, or None."""
     if seconds is None:

@@ -22,6 +22,8 @@ MEASURE_PROGRAMS = pytest.StashKey[str | None]()
 
 def pytest_addoption(parser):
     parser.addoption("--prove", action="store_true", help="run campaigns in their long form")
+    parser.addoption("--seed", type=int, help="run random campaigns with this seed only")
+    parser.addoption("--scoreboard", help="write the results of the campaigns to this folder")
 
 
 def pytest_configure(config):

@@ -30,6 +30,7 @@ from hermes.messages import (
 )
 from hermes.sanitize import scrub
 from hermes.session_keys import require_encodable
+from hermes.validation import require_whole
 
 
 class Conversation:
@@ -273,6 +274,8 @@ class Conversation:
         Raises `ValueError` for a `limit` below 1, if both `before` and `after` are given, and if
         `after` is the id of a message that does not wait any more.
         """
+        for name, value in (("limit", limit), ("before", before), ("after", after)):
+            require_whole(name, value)
         return await self._supervisor.store.get_history(
             self.session_key, limit=limit, before=before, after=after, lineage=lineage,
             include_rewound=include_rewound, include_waiting=include_waiting,

@@ -10,8 +10,9 @@ from typing import Self, TypeAlias
 import attrs
 import trio
 from msgspec.structs import replace
+from outcome import Error
 
-from hermes.actors.kernel.mailbox import Request
+from hermes.actors.kernel.mailbox import Request, refuse
 from hermes.errors import StoreFailed
 from hermes.events import (
     Envelope,
@@ -23,7 +24,7 @@ from hermes.events import (
     TurnEnded,
     TurnStarted,
 )
-from hermes.messages import Inbound, InboxRow, Reply
+from hermes.messages import Inbound, InboxRow, MessageOutcome, Reply
 from hermes.sanitize import encodable
 
 BEHIND = 100
@@ -341,8 +342,7 @@ class EventBus:
         `dropped_by` is the command that cancelled the messages before their turn.
         """
         for row in rows:
-            for request in self._callers(row.inbound):
-                request.answer(reply)
+            self._answer(row.inbound, reply)
         self._on_reply(reply)
         first = rows[0].inbound
         ids = tuple([row.inbox_id for row in rows])
@@ -351,29 +351,43 @@ class EventBus:
 
     def fail(self, inbound: Inbound, error: Exception) -> None:
         """Tell the callers of a message that it gets no reply."""
-        for request in self._callers(inbound):
-            request.fail(error)
+        self._answer(inbound, Error(error))
         for subscription in self._subscriptions:
             subscription.wake()
 
-    def _callers(self, inbound: Inbound) -> list[Request[Reply]]:
-        """Remove and return the callers of a message.
+    def _answer(self, inbound: Inbound, answer: Reply | Error) -> None:
+        """Answer the callers of a message, and forget them once all are answered.
 
         If it was submitted, or stored by an earlier version, a caller of `ask` who repeats it
         waits for it in the scope of its conversation.
         """
-        callers = self._waiting.pop(inbound.identity, [])
+        self._answer_as(inbound.identity, answer)
         if not inbound.per_conversation:
-            callers += self._waiting.pop((*inbound.identity[:3], inbound.session_key), [])
-        return callers
+            self._answer_as((*inbound.identity[:3], inbound.session_key), answer)
+
+    def _answer_as(self, identity: Identity, answer: Reply | Error) -> None:
+        for request in self._waiting.get(identity, ()):
+            request.answer(answer)
+        self._waiting.pop(identity, None)
+
+    def settle(self, outcome: MessageOutcome, answer: Reply | Error) -> None:
+        """Answer the callers of a closed message that its actor failed to answer."""
+        receipt, first = outcome.receipt, outcome.identity
+        names = [first, (*first[:3], receipt.session_key)]
+        if not any(name in self._waiting for name in names):
+            return  # the reply was given and published
+        for name in names:
+            self._answer_as(name, answer)
+        if isinstance(answer, Reply):
+            event = TurnEnded(answer, (receipt.inbox_id,), first[0])
+            self.publish(receipt.session_key, answer.turn_id, event)
 
     def close(self, error: Exception) -> None:
         """End all subscriptions, and fail all waiting callers with a copy of the error."""
         self._closed = True
-        waiting, self._waiting = self._waiting, {}
-        for requests in waiting.values():
-            for request in requests:
-                request.fail(type(error)(*error.args))
+        for requests in self._waiting.values():
+            refuse(requests, error)
+        self._waiting = {}
         for subscription in list(self._subscriptions):
             if isinstance(error, StoreFailed):
                 subscription.fail(error)

@@ -39,6 +39,9 @@ from hermes.validation import require_instance, require_string, require_timeout
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., object])
 
+STEPS_TO_BEGIN = 10
+"""How many steps of the scheduler the turn of a message takes to begin, if nothing else waits."""
+
 
 class MessageOptions(TypedDict, total=False):
     """The keyword arguments of `ask` and `stream`. All of them are optional."""
@@ -231,11 +234,18 @@ class Intake:
         return actor is not None and actor.runner.interrupt()
 
     async def _interrupt_turn_of(self, session_key: str, inbox_id: int) -> bool:
-        """Interrupt the running turn if it answers this message."""
-        actor = self._supervisor.find(session_key)
-        turn = None if actor is None else actor.runner.turn
-        answers = turn is not None and any(row.inbox_id == inbox_id for row in turn.rows)
-        return answers and await self.interrupt(session_key)
+        """Interrupt the turn that answers this message, if it runs or is about to begin.
+
+        A turn that waits for another one is left alone.
+        """
+        for _ in range(STEPS_TO_BEGIN):
+            await trio.lowlevel.checkpoint()
+            actor = self._supervisor.find(session_key)
+            turn = None if actor is None else actor.runner.turn
+            if actor is not None and turn is not None:
+                answers = any(row.inbox_id == inbox_id for row in turn.rows)
+                return answers and actor.runner.interrupt()
+        return False
 
     def require_running(self) -> None:
         """Raise `Draining` while the runtime drains, and afterwards why it has ended."""

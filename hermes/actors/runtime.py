@@ -200,7 +200,9 @@ class Runtime:
         callback: EventCallback | None = None,
         deltas: bool = True,
     ) -> Subscription:
-        """Receive events from now on, of one conversation or of all. Use it in a `with` block.
+        """Receive events from now on, of one conversation or of all.
+
+        Use it in a `with` block; in an asyncio program, in an `async with` block.
 
         Iterate over the subscription with `async for`, or pass a `callback`: it is called with each
         event as it happens, so that none is buffered or lost; it must be quick and must not raise.

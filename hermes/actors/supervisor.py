@@ -6,13 +6,14 @@ import contextvars
 import functools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 
 import trio
 
 from hermes.actors.context import RuntimeContext
 from hermes.actors.delivery.dispatcher import Dispatcher
 from hermes.actors.session.actor import SessionActor
+from hermes.actors.session.retries import retry, settle
 from hermes.errors import (
     ActorStopped,
     Draining,
@@ -34,7 +35,6 @@ log: logging.Logger = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
 FAILURE_WINDOW = 60.0
-FINALIZE_DELAY = 0.5
 PAGE = 1000
 TASK_NAME = "hermes session"
 MAINTENANCE_INTERVAL = 30.0
@@ -134,6 +134,8 @@ class Supervisor:
         """Start a new actor for the open messages; after repeated failures, only after a while."""
         log.error("the actor of %s failed", actor.key, exc_info=error)
         self._forget(actor)
+        answer = functools.partial(settle, self._context, actor.inbox.known)
+        await retry(f"callers of {actor.key} wait", answer)
         failures = self._failures.setdefault(actor.key, deque(maxlen=MAX_FAILURES))
         failures.append(trio.current_time())
         if len(failures) == MAX_FAILURES and failures[-1] - failures[0] < FAILURE_WINDOW:
@@ -218,12 +220,16 @@ class Supervisor:
         """
         last = after
         while found := await self._context.store.waiting_keys(last, limit=PAGE):
-            for key, last in found:
-                actor = self._actors.get(key)
-                seen = actor is not None and actor.inbox.knows(last)
-                if not (seen or key in self.quarantined):
-                    self.actor(key).wake()
+            last = found[-1][1]
+            for key in dict.fromkeys(key for key, inbox_id in found if self._is_new(key, inbox_id)):
+                self.actor(key).wake()
         return last
+
+    def _is_new(self, session_key: str, inbox_id: int) -> bool:
+        """Whether a message must be fetched: its actor has not seen it, and is not paused."""
+        actor = self._actors.get(session_key)
+        seen = actor is not None and actor.inbox.knows(inbox_id)
+        return not seen and session_key not in self.quarantined
 
     async def wait_recovered(self) -> None:
         """Wait until the conversations of an earlier process have been woken."""
@@ -314,7 +320,7 @@ class Supervisor:
             await self._finalize(keys)
             if attempts:  # afterwards: `finalize` looks at the attempts
                 restore = functools.partial(store.restore_attempts, attempts)
-                await _retry("cancelled turns still count as attempts", restore)
+                await retry("cancelled turns still count as attempts", restore)
             await self._dispatcher.flush()
 
     async def _finalize(self, keys: Collection[str]) -> None:
@@ -324,7 +330,7 @@ class Supervisor:
                     finalize = functools.partial(
                         self._context.store.finalize, key, reason="shutdown"
                     )
-                    nursery.start_soon(_retry, f"{key} is not finalized yet", finalize)
+                    nursery.start_soon(retry, f"{key} is not finalized yet", finalize)
         except BaseExceptionGroup as group:
             raise actionable(group) from None
 
@@ -372,20 +378,6 @@ class Supervisor:
         failure = self._failure or self._context.store.failure
         if failure is not None:
             raise _copy(failure)
-
-
-async def _retry(problem: str, write: Callable[[], Awaitable[object]]) -> None:
-    """Write to the store; on temporary errors, log the problem and try again."""
-    while True:
-        try:
-            await write()
-        except StoreFailed:
-            raise
-        except HermesError as error:
-            log.warning("%s: %s", problem, error)
-            await trio.sleep(FINALIZE_DELAY)
-        else:
-            return
 
 
 def _is_duration(value: object) -> bool:

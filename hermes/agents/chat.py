@@ -94,12 +94,14 @@ class _Progress:
         self.messages.add(rows)
 
     def result(self, completion: Completion, turn: Turn) -> TurnResult:
+        if completion.damaged:
+            completion = _with_note(completion, turn)
         text = completion.message.content
         no_answer = completion.truncated and not text
         return TurnResult(
             text=text,
             rows=[*self.rows, completion.message] if text else None,
-            partial=completion.truncated,
+            partial=completion.truncated or completion.damaged,
             error=texts_of(turn).truncated if no_answer else None,
             api_calls=self.api_calls,
         )
@@ -238,6 +240,15 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
         """Discard the encoded histories. The HTTP client stays open; its creator closes it."""
         self._prompts = PromptCache(self._provider)
         await trio.lowlevel.checkpoint()
+
+
+def _with_note(completion: Completion, turn: Turn) -> Completion:
+    """Add a note to the end of an answer with a part that could not be read."""
+    message, note = completion.message, texts_of(turn).part_missing
+    note = f"\n\n{note}" if message.content else note
+    turn.emit(TextDelta(note))
+    text = (message.content or "") + note
+    return attrs.evolve(completion, message=replace(message, content=text))
 
 
 def _raise_if_overflow(turn: Turn, error: ProviderError) -> None:

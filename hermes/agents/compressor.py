@@ -93,6 +93,8 @@ class ModelCompressor(Compressor, RunsOnTrio):
             summary = redact_keys((completion.message.content or "").strip())
             if not summary:
                 raise CompressorFailed(request.texts.summary_empty)
+            if completion.damaged:
+                raise CompressorFailed(request.texts.summary_damaged)
             if completion.truncated:  # the most important sections come last
                 raise CompressorFailed(request.texts.summary_truncated, lasting=True)
         return Summary(summary or "")

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar, cast
 
 import anyio
+import trio
 
 from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import Runtime
@@ -147,7 +148,8 @@ class _Opened(Proxy[Callable[[], S_co]]):
             return
         if isinstance(self._events, Stream):
             self._unread.clear()
-        await self._events.aclose()
+        with trio.CancelScope(shield=True):  # or a cancelled call would not interrupt the turn
+            await self._events.aclose()
         self._lost = self._events.lost
 
 
@@ -174,8 +176,15 @@ class BlockingEvents(_Opened[S_co], BlockingProxy[Callable[[], S_co]]):
         if self._ended:
             self._unread.clear()
             return
-        with contextlib.suppress(ActorStopped, StoreFailed):  # it has ended with the runtime
-            self._call(self._close)
+        closing = False
+        try:
+            with contextlib.suppress(ActorStopped, StoreFailed):  # it has ended with the runtime
+                self._call(self._close)
+            closing = True
+        finally:
+            if not closing:  # Ctrl-C may have come before the call
+                with contextlib.suppress(ActorStopped, StoreFailed):
+                    self._portal.start_task_soon(self._close)
 
     def __enter__(self) -> Self:
         self._require_new()

@@ -152,3 +152,5 @@ class Accepted(msgspec.Struct, frozen=True):
     """Messages of the same key that were already open."""
     route: Route | None = None
     """The route of the key; None for a duplicate."""
+    previous: int = 0
+    """The last of the messages that were already open; 0 if there were none."""

@@ -11,9 +11,13 @@ from hermes.messages.transcript import JsonObject
 BuildReason: TypeAlias = Literal["cold", "signature", "foreign-write", "evicted", "abandoned"]
 """Why an agent was built instead of reused."""
 ReplyStatus: TypeAlias = Literal[
-    "complete", "failed", "interrupted", "refused", "command", "withdrawn"
+    "complete", "partial", "failed", "interrupted", "refused", "command", "withdrawn"
 ]
-"""How a message was answered; `withdrawn` means that the host took it back before its turn."""
+"""How a message was answered.
+
+`partial` means that a part of the text is missing: it reached the token limit, or could not be
+read. `withdrawn` means that the host took the message back before its turn.
+"""
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ class InboxStore(Protocol):
         ...
 
     def waiting_keys(self, after: int = 0, limit: int = 1000) -> Awaitable[list[tuple[str, int]]]:
-        """Return keys with open messages after an id, each with the id of its last one."""
+        """Return the key and the id of each open message after an id, in inbox order."""
         ...
 
     def start_inbox(self, inbox_ids: Sequence[int]) -> Awaitable[None]:

@@ -12,7 +12,7 @@ import json
 import re
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 MAX_INDENT = 16
 """Spaces around a line break that count as part of it."""
@@ -25,6 +25,7 @@ _ESCAPE = re.compile(
     | \\+([rt!-/:-@\[\]-`{{-~]) | (\\\\+)""",
     re.VERBOSE,
 )
+_LINE_BREAK = re.compile(rf"[ \t]{{0,{MAX_INDENT}}}\r?\n{_INDENT}")
 # The end of a text that could become an escape, or a longer one. This is a pattern for the reversed
 # text, where the end is the beginning, so that it is tried at one place only.
 _PARTIAL_ESCAPE = re.compile(
@@ -81,6 +82,17 @@ def _base64_forms(raw: bytes) -> Iterator[str]:
 def has_escapes(text: str) -> bool:
     """Return whether the text may contain escape sequences or line breaks."""
     return "\\" in text or "%" in text or "&" in text or "\n" in text
+
+
+def may_contain(text: str, forms: Sequence[str]) -> bool:
+    """Return False if the decoded text certainly contains none of the forms.
+
+    This is much quicker than decoding for a text with many lines and no other escapes.
+    """
+    if "\\" in text or "%" in text or "&" in text:
+        return True
+    joined = _LINE_BREAK.sub("", text)
+    return any(form in joined for form in forms)
 
 
 def without_partial_escape(text: str) -> str:

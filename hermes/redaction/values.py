@@ -10,6 +10,7 @@ from hermes.redaction.encodings import (
     decoded_forms,
     encoded_forms,
     has_escapes,
+    may_contain,
     occurrences,
     without_partial_escape,
 )
@@ -50,7 +51,7 @@ class ValueRedactor:
         for form in self._encoded:
             if form in text:
                 text = text.replace(form, REDACTED)
-        if self._decoded and has_escapes(text):
+        if self._decoded and has_escapes(text) and may_contain(text, self._decoded):
             text = _without_escaped(text, self._decoded)
         return text
 

@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import trio
 
-from hermes.errors import StoreFailed, StoreRefused
+from hermes.errors import StoreBusy, StoreFailed, StoreRefused, StoreUnavailable
 from hermes.run.references import check_references, secret_values
 from hermes.run.status import report
 from hermes.settings import Problem, Settings, SettingsError, example_config, load, with_lines
@@ -42,6 +42,7 @@ exit codes:
   4    the database failed while the bot was running
   5    no platform is left to serve, for example because a token was revoked
   6    --stdio ended before all accepted messages were answered
+  75   the database cannot be opened now; a restart may help
   130  stopped at once by a second signal, or left with Ctrl-C
 
 exit codes of --status:
@@ -175,9 +176,9 @@ def _run(settings: Settings, frontend: Frontend, stdio: ReservedStdio) -> int:
     except SettingsError as error:
         sys.stderr.write(f"{error}\n")
         return 2
-    except StoreRefused as error:
+    except (StoreRefused, StoreBusy) as error:
         sys.stderr.write(f"{error}\n")
-        return 3
+        return os.EX_TEMPFAIL if isinstance(error, StoreUnavailable | StoreBusy) else 3
     except StoreFailed as error:
         sys.stderr.write(f"The database failed: {error}\n")
         return 4

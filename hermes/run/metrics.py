@@ -38,7 +38,7 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     running: int = 0
     """Running turns."""
     turns: dict[str, int] = {}
-    """Finished messages by status: complete, failed, interrupted, refused, command."""
+    """Finished messages by status: complete, partial, failed, interrupted, refused..."""
     builds: dict[str, int] = {}
     """Built agents by reason."""
     reuses: int = 0

@@ -122,6 +122,7 @@ class StoreActor:
         self._failure: StoreFailed | None = None
         self._unindexed = trio.Event()
         self._unindexed.set()  # an earlier process may have left some
+        self._forget_closed = cleanup.SteadyCleanup(clock)
         self._commits = self._committed = self._largest = 0
         self._hooks = HookRunner(
             hooks,
@@ -227,7 +228,11 @@ class StoreActor:
         Raises `StoreFailed` if the store was closed because it cannot go on.
         """
         with trio.CancelScope(shield=True):
-            await serve(self._requests, self._handle, MAX_BATCH)
+            try:
+                await serve(self._requests, self._handle, MAX_BATCH)
+            except BaseException as error:
+                self._fail(error)
+                raise
         if self._failure is not None:  # found by a reader or a sweep
             raise StoreFailed(*self._failure.args) from self._failure
 
@@ -364,10 +369,9 @@ class StoreActor:
                 log.warning("a sweep failed and will be repeated: %s", error)
 
     async def sweep_once(self) -> list[str]:
-        """Check the file, expire overdue sessions, and delete old closed rows.
+        """Check the file, expire overdue sessions, delete old rows, notice what others wrote.
 
-        Also notices what other processes wrote: messages to index, and boundaries. Returns the
-        sessions that expired. Raises `StoreFailed` if the file was removed or replaced.
+        Returns the sessions that expired. Raises `StoreFailed` if the file was removed or replaced.
         """
         try:
             self._connections.guard.check_files()
@@ -379,7 +383,7 @@ class StoreActor:
             for key, epoch in due:
                 work = functools.partial(routes.expire, session_key=key, epoch=epoch)
                 expired.append(await self.transact(work))
-        await self.transact(cleanup.forget_closed)
+        await self.transact(self._forget_closed)
         if await self.snapshot(search.unindexed):
             self._unindexed.set()
         await self._hooks.fetch()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -27,7 +27,7 @@ from hermes.store.hooks import HOOK_TIMEOUT, require_hooks
 from hermes.store.maintenance import backups
 from hermes.store.transaction import Clock, Work
 from hermes.store.verbs import StoreVerbs
-from hermes.store.worker import OpenWorker, Worker, open_in_thread
+from hermes.store.worker import OpenWorker, Worker, open_in_thread, watch
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -134,25 +134,38 @@ async def _open_connections(
     workers: list[Worker] = []
     with file_lock.no_trace(path, had_lock=had_lock):
         first, guard = await _open_first(path, clock, vfs, threads=threads)
-    try:
+    async with _watched(workers):
         try:
-            for readonly in (False, True, True, True):
-                worker = await open_worker(path, readonly=readonly, vfs=vfs)
-                workers.append(worker)
-        except apsw.Error as error:
-            raise connection.unreadable(path, error) from error
+            try:
+                for readonly in (False, True, True, True):
+                    worker = await open_worker(path, readonly=readonly, vfs=vfs)
+                    workers.append(worker)
+            except apsw.Error as error:
+                raise connection.unreadable(path, error) from error
+            finally:
+                first.close()
+            writer, reader, browser, searcher = workers
+            if first.stamp is not None:
+                first.stamp.db, writer.db.stamp = writer.db, first.stamp
+            yield Connections(writer, reader, browser, searcher, guard)
         finally:
-            first.close()
-        writer, reader, browser, searcher = workers
-        if first.stamp is not None:
-            first.stamp.db, writer.db.stamp = writer.db, first.stamp
-        yield Connections(writer, reader, browser, searcher, guard)
-    finally:
-        with trio.CancelScope(shield=True):
-            guard.leave()
-            for worker in reversed(workers):  # the writer last: it may remove the log
-                await worker.aclose()
-            guard.close()
+            with trio.CancelScope(shield=True):
+                guard.leave()
+                for worker in reversed(workers):  # the writer last: it may remove the log
+                    await worker.aclose()
+                guard.close()
+
+
+@protected
+async def _watched(workers: Sequence[Worker]) -> AsyncIterator[None]:
+    """Watch the threads of these workers during the block, even if it is cancelled."""
+    until = trio.CancelScope(shield=True)
+    async with open_background() as nursery:
+        nursery.start_soon(watch, workers, until)
+        try:
+            yield
+        finally:
+            until.cancel()
 
 
 @trio.lowlevel.enable_ki_protection
@@ -162,7 +175,7 @@ async def _open_first(
     """Open a first connection, which migrates the file, and the guard of the file's locks."""
 
     def open_it() -> tuple[connection.Database, FileGuard]:
-        db, guard = connection.open_database(path, clock, vfs), FileGuard(path)
+        db, guard = connection.open_guarded(path, clock, vfs)
         with suppress(apsw.Error, StoreFailed):  # it is tried again at the next checkpoint
             db.stamp = guard.new_stamp(db)
             db.checkpoint()

@@ -12,10 +12,19 @@ from urllib.parse import quote
 import apsw
 
 from hermes.config import MAX_WAL_BYTES
-from hermes.errors import StoreBusy, StoreError, StoreFailed, StoreFull, StoreRefused
+from hermes.errors import (
+    StoreBusy,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+    StoreRefused,
+    StoreUnavailable,
+)
 from hermes.store import schema
 from hermes.store.conversations import search
 from hermes.store.files import file_lock
+from hermes.store.files.guard import FileGuard
+from hermes.store.files.problems import cannot_open, may_write
 from hermes.store.files.stamp import Stamp
 from hermes.store.maintenance import backups, cleanup
 from hermes.store.transaction import Clock, Connection, Transaction
@@ -216,6 +225,16 @@ def open_database(path: Path, clock: Clock, vfs: str | None = None) -> Database:
     return _open(path, vfs, lambda db, version: _make_current(db, path, clock, version))
 
 
+def open_guarded(path: Path, clock: Clock, vfs: str | None = None) -> tuple[Database, FileGuard]:
+    """Open a store's file as `open_database` does, with the guard of its locks."""
+    db = open_database(path, clock, vfs)
+    try:
+        return db, FileGuard(path)
+    except OSError as error:
+        db.close()
+        raise cannot_open(path, error) from error
+
+
 def stored_version(path: Path) -> int:
     """Return the schema version of an existing file, without migrating it.
 
@@ -261,11 +280,14 @@ def _make_current(db: Database, path: Path, clock: Clock, version: int) -> None:
 
 def unreadable(path: Path, error: apsw.Error) -> StoreError:
     """Return the error for a file that could not be opened, in one sentence."""
+    temporary = isinstance(error, apsw.IOError | apsw.NoMemError)
+    if temporary or (isinstance(error, apsw.CantOpenError) and may_write(path)):
+        return StoreUnavailable(f"{path} cannot be opened now: {type(error).__name__}: {error}")
     match error:
         case apsw.BusyError():
             return StoreBusy(f"{path} is in use by another process; try again")
         case apsw.FullError():
-            return StoreRefused(f"the disk is full; {path} was left as it is")
+            return StoreUnavailable(f"the disk is full; {path} was left as it is")
         case apsw.CantOpenError() | apsw.PermissionsError() | apsw.ReadOnlyError():
             return StoreRefused(f"{path} cannot be opened: {error}")
         case apsw.CorruptError() | apsw.NotADBError():

@@ -17,7 +17,6 @@ from hermes.store import connection
 from hermes.store.chunked import Chunked
 from hermes.store.conversations.search import unindexed
 from hermes.store.files import file_lock
-from hermes.store.files.guard import FileGuard
 from hermes.store.group_commit import commit_one, read, run_outside
 from hermes.store.maintenance import backups
 from hermes.store.transaction import Clock, Work
@@ -52,8 +51,7 @@ class SessionStore(StoreVerbs):
         self._lock = threading.RLock()
         had_lock = file_lock.has_lock(self.path)
         with file_lock.no_trace(self.path, had_lock=had_lock), file_lock.wait_opening(self.path):
-            self._db = connection.open_database(self.path, self._clock, vfs)
-            self._guard = FileGuard(self.path)
+            self._db, self._guard = connection.open_guarded(self.path, self._clock, vfs)
         self._open = True
 
     def __enter__(self) -> Self:

@@ -8,10 +8,9 @@ it.)
 
 from __future__ import annotations
 
-import os
 import threading
-import time
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeAlias, TypeVar, cast
@@ -21,6 +20,7 @@ import outcome
 import trio
 from outcome import Error, Maybe, Value
 
+from hermes.actors.kernel.memory import resume
 from hermes.errors import ActorStopped
 from hermes.forks import watch_forks
 from hermes.store.connection import Database
@@ -30,10 +30,7 @@ R = TypeVar("R")
 
 Then: TypeAlias = Callable[[R], None]
 
-EX_SOFTWARE = 70
-_RESCUE_ATTEMPTS = 100
-_RESCUE_DELAY = 0.05
-_LAST_WORDS = b"hermes: out of memory: the result of a database call cannot be passed on; exiting\n"
+WATCH_INTERVAL = 1.0
 
 
 class Worker(Protocol):
@@ -61,11 +58,14 @@ class OpenWorker(Protocol):
 
 @attrs.define
 class _Call:
-    """A function to run, and the task that waits for it; None once it is resumed."""
+    """A function to run, the task that waits for it, and the result once it is `done`."""
 
     task: trio.lowlevel.Task | None
     function: Callable[[], Any]
     then: Then[Any] | None
+    done: bool = False
+    result: Maybe[Any] | None = None
+    """None if there was no memory for it."""
 
 
 class StoreThread:
@@ -73,7 +73,8 @@ class StoreThread:
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._running: _Call | None = None
+        self._waiting: deque[_Call] = deque()
+        """The calls whose tasks have not been resumed, in the order of `_calls`."""
         self._token = trio.lowlevel.current_trio_token()
         self._ended = False
         watch_forks(self)
@@ -86,43 +87,50 @@ class StoreThread:
         """Run the function in the thread; see `Worker.run` for `then`."""
         if self._ended:
             raise ActorStopped("the connection is closed")
-        self._calls.put(_Call(trio.lowlevel.current_task(), function, then))
-        return cast(R, await trio.lowlevel.wait_task_rescheduled(_refuse_abort))
+        call = _Call(trio.lowlevel.current_task(), function, then)
+        self._waiting.append(call)
+        try:
+            self._calls.put(call)
+            await trio.lowlevel.wait_task_rescheduled(_refuse_abort)
+        except MemoryError:  # the task does not wait
+            call.task, call.done = None, True
+            raise
+        if call.result is None:
+            raise MemoryError("no memory was left for the result of a database call")
+        return cast(R, call.result.unwrap())
 
     def _run(self) -> None:
-        """The thread: work until the end. If memory is exhausted, nobody is left waiting."""
-        failed = Error(MemoryError("no memory was left for the result of a database call"))
+        """The thread: run the calls until the end."""
         while True:
             try:
                 self._work()
+            except MemoryError:  # `watch` resumes the task
+                continue
             except trio.RunFinishedError:
-                return
-            except MemoryError:
-                self._rescue(failed)
-            else:
-                return
+                pass
+            return
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            self._running = call
-            result = outcome.capture(call.function)
-            self._token.run_sync_soon(_resume, call, result)
-            self._running = None
-            del call, result  # they may hold a whole transcript
-
-    def _rescue(self, failed: Error) -> None:
-        """Let the running call fail. If even that is impossible, end the process."""
-        for _ in range(_RESCUE_ATTEMPTS):
             try:
-                if self._running is not None:
-                    self._token.run_sync_soon(_resume, self._running, failed)
-                self._running = None
-            except MemoryError:
-                time.sleep(_RESCUE_DELAY)
-            else:
-                return
-        os.write(2, _LAST_WORDS)
-        os._exit(EX_SOFTWARE)
+                call.result = outcome.capture(call.function)
+            finally:
+                call.done = True
+                del call  # it may hold a whole transcript
+            self._token.run_sync_soon(self.resume_finished)
+
+    def resume_finished(self) -> None:
+        """Resume the tasks whose calls are done; in Trio's thread."""
+        while self._waiting and self._waiting[0].done:
+            call = self._waiting[0]
+            result, then = call.result, call.then
+            if then is not None and type(result) is Value:
+                call.result = call.then = None  # `then` is called once, and may fail
+                after = outcome.capture(then, result.value)
+                call.result = after if type(after) is Error else result
+            self._waiting.popleft()
+            if call.task is not None:
+                resume(call.task)
 
     def forked(self) -> None:
         """Refuse calls in a forked process, which does not have the thread."""
@@ -132,16 +140,6 @@ class StoreThread:
         """Let the thread end after the calls that are queued."""
         self._ended = True
         self._calls.put(None)
-
-
-def _resume(call: _Call, result: Maybe[Any]) -> None:
-    """Call `then` with the result, then resume the task; in Trio's thread, outside of any task."""
-    task, call.task = call.task, None
-    if call.then is not None and type(result) is Value and task is not None:
-        after = outcome.capture(call.then, result.value)
-        result = after if type(after) is Error else result
-    if task is not None:  # else it was resumed: the thread ran out of memory right after that
-        trio.lowlevel.reschedule(task, result)
 
 
 @trio.lowlevel.enable_ki_protection
@@ -163,6 +161,10 @@ class ThreadWorker:
         """See `Worker.run`."""
         return self._thread.run(lambda: function(self.db), then)
 
+    def resume_finished(self) -> None:
+        """Resume the tasks whose calls have a result."""
+        self._thread.resume_finished()
+
     @trio.lowlevel.enable_ki_protection
     async def aclose(self) -> None:
         """Close the connection and let the thread end."""
@@ -182,3 +184,20 @@ async def open_in_thread(path: Path, *, readonly: bool, vfs: str | None) -> Thre
         thread.end()
         raise
     return ThreadWorker(thread, db)
+
+
+async def watch(workers: Iterable[Worker], until: trio.CancelScope) -> None:
+    """Background loop: resume tasks whose results Trio was not told of, until the scope ends.
+
+    The threads tell Trio of each result. If memory is exhausted, that can fail; and Trio stops
+    listening to threads for good if it fails in its own task, while a commit still waits.
+    """
+    with until:
+        while True:
+            try:
+                await trio.sleep(WATCH_INTERVAL)
+                for worker in workers:
+                    if isinstance(worker, ThreadWorker):
+                        worker.resume_finished()
+            except MemoryError:  # the next pass goes on
+                pass

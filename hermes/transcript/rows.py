@@ -66,9 +66,9 @@ class _Block:
             case TextDelta(_, restart) if restart:
                 self.text.clear()
             case TextDelta(text):
-                self.text.append(text)
+                self.text.append(_checked(text))
             case ReasoningDelta(text):
-                self.reasoning.append(text)
+                self.reasoning.append(_checked(text))
             case AssistantMessage(message):
                 self.message = message
             case ToolStarted(call):
@@ -77,6 +77,13 @@ class _Block:
                 self.results[call_id] = content
             case Steered(message, _):
                 self.steered.append(message)
+
+
+def _checked(text: object) -> str:
+    """Return the text of a delta. Raises `TypeError` if an agent emitted something else."""
+    if not isinstance(text, str):
+        raise TypeError(f"the text of a delta must be a string, not {type(text).__name__}")
+    return text
 
 
 def rows_from_events(events: Sequence[AgentEvent | Steered], text: str | None) -> list[Message]:

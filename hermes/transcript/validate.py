@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from contextlib import suppress
@@ -94,6 +95,8 @@ def check_call(call: Usage) -> None:
     for name in _TOKEN_FIELDS:
         if not 0 <= fields[name] <= _MAX_INT:
             raise ValueError(f"Usage.{name} is out of range: {fields[name]}")
+    if call.cost is not None and not 0.0 <= call.cost < math.inf:
+        raise ValueError(f"Usage.cost is out of range: {call.cost}")  # it would lower budgets
 
 
 def check_depth(value: object) -> None:

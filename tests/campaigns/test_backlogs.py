@@ -10,6 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tools.mutants import CAUGHT, MUTANTS, TESTS, run
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -26,8 +30,18 @@ def run_campaign(path, kills, seed):
     return json.loads(done.stdout)
 
 
-def test_a_backlog_beyond_every_bound_is_done_in_order(tmp_path, prove):
-    for seed in range(20) if prove else (1,):
+def test_a_backlog_beyond_every_bound_is_done_in_order(tmp_path, prove, campaign):
+    for seed in campaign.seeds(range(20) if prove else [1]):
         seen = run_campaign(tmp_path / f"{seed}.db", 4 if prove else 1, seed)
-        assert seen["violations"] == [], f"seed {seed}"
+        campaign.count(starts=seen["starts"], messages=seen["said"])
+        campaign.check(seen["violations"])
         assert seen["exceeded"]
+
+
+@pytest.mark.mutant
+@pytest.mark.parametrize("mutant", MUTANTS["backlog"], ids=lambda mutant: mutant.breaks)
+def test_the_campaign_finds_that_this_is_broken(mutant, prove):
+    if not prove:
+        pytest.skip("runs this file on a copy of the tree; part of make prove")
+    outcome, what = run(ROOT, mutant, TESTS["backlog"], 300)
+    assert outcome in CAUGHT, what

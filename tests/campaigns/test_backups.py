@@ -46,12 +46,13 @@ def check(path, acknowledged):
 # Under load
 
 
-def test_backups_under_load_are_complete(tmp_path, prove):
+def test_backups_under_load_are_complete(tmp_path, prove, campaign):
     """Several rounds, each with a new file: a check reads all of it, and it grows fast."""
     for number in range(12 if prove else 1):
         folder = tmp_path / f"round{number}"
         folder.mkdir()
         back_up_under_load(folder, 8)
+        campaign.count(backups=8)
         shutil.rmtree(folder)
 
 
@@ -89,9 +90,10 @@ def report(backups, slowest, said):
     )
 
 
-def test_backups_of_the_actor_under_load_are_complete(path, tmp_path, prove):
+def test_backups_of_the_actor_under_load_are_complete(path, tmp_path, prove, campaign):
     """Other processes and tasks of this one write meanwhile; the tasks do not wait for the copy."""
     backups = 10 if prove else 3
+    campaign.count(backups=backups)
 
     async def append_for_ever(store, acknowledged, who):
         await store.create_session(f"task {who}")
@@ -142,6 +144,7 @@ def test_a_vacuum_under_load_keeps_everything(path, tmp_path, prove):
     report(0, 0, said)
 
 
+@pytest.mark.mutant
 def test_the_harness_detects_a_partial_turn_and_a_lost_turn(path, tmp_path):
     """Mutants: a copy without a row, and a copy without an acknowledged turn."""
     with writing(path, tmp_path, 1) as writers:

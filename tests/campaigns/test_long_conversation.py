@@ -49,8 +49,9 @@ class Model:
 
 
 @threads_only
-async def test_a_conversation_always_stays_below_its_window(start, path, prove):
+async def test_a_conversation_always_stays_below_its_window(start, path, prove, campaign):
     turns = 2000 if prove else 150
+    campaign.count(turns=turns)
     model_of = Model()
     async with (
         open_model(model_of, window=WINDOW, keep=None) as model,

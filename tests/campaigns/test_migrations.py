@@ -265,7 +265,7 @@ def test_a_current_file_is_not_cleaned_up(fixture):
 
 @pytest.mark.parametrize("version", [0, *OLDER])
 def test_a_kill_at_every_statement_of_a_migration_loses_nothing(
-    fixture, folder, server, version, prove
+    fixture, folder, server, version, prove, campaign
 ):
     def fresh():
         if version:
@@ -288,6 +288,7 @@ def test_a_kill_at_every_statement_of_a_migration_loses_nothing(
             if rows is not None:
                 check(path, rows, 20)
             shutil.rmtree(path.parent)
+            campaign.count(kills=1)
 
 
 @pytest.mark.parametrize("version", OLDER)

@@ -147,11 +147,13 @@ def judge_rows(judge, session_id, answers, appended):
                 yield f"the child of {name} has {len(carried)} carried rows, of {acknowledged}"
 
 
-def test_exactly_one_process_rotates_and_nothing_is_lost(path, prove):
+def test_exactly_one_process_rotates_and_nothing_is_lost(path, prove, campaign):
     processes, rounds = (8, 1000) if prove else (4, 100)
-    assert race(path, processes, rounds) == []
+    campaign.count(rotations=rounds)
+    campaign.check(race(path, processes, rounds, seed=campaign.seed(4)))
 
 
+@pytest.mark.mutant
 def test_the_mutant_that_does_not_compare_is_caught(path):
     """M3: the index prevents the fork, so the losers see an error instead of the winner."""
     violations = race(path, 4, 5, "blind")
@@ -159,6 +161,7 @@ def test_the_mutant_that_does_not_compare_is_caught(path):
     assert not [v for v in violations if "4 children" in v]
 
 
+@pytest.mark.mutant
 def test_the_mutant_that_does_not_compare_forks_without_the_index(path):
     SessionStore(path).close()
     db = apsw.Connection(str(path))
@@ -169,6 +172,7 @@ def test_the_mutant_that_does_not_compare_forks_without_the_index(path):
     assert [v for v in violations if "winners" in v]
 
 
+@pytest.mark.mutant
 def test_the_mutant_that_starts_deferred_is_caught(path):
     """M13: an outdated snapshot cannot be written from, however long it waits."""
     violations = race(path, 4, 30, "deferred")
@@ -217,10 +221,13 @@ def freeze_once(holder, other, session_id, ttl, *, first):
     return found
 
 
-def test_a_holder_whose_lease_has_expired_cannot_rotate(path, prove):
-    assert freeze(path, 200 if prove else 10) == []
+def test_a_holder_whose_lease_has_expired_cannot_rotate(path, prove, campaign):
+    rounds = 200 if prove else 10
+    campaign.count(expired_leases=rounds)
+    campaign.check(freeze(path, rounds))
 
 
+@pytest.mark.mutant
 def test_the_mutant_without_a_token_is_caught(path):
     """M7."""
     violations = freeze(path, 4, "tokenless")
@@ -297,10 +304,13 @@ def jump_once(holder, other, session_id, jumps):
     return found
 
 
-def test_setting_the_date_does_not_end_a_lease(path, prove):
-    assert jump(path, 200 if prove else 20) == []
+def test_setting_the_date_does_not_end_a_lease(path, prove, campaign):
+    rounds = 200 if prove else 20
+    campaign.count(clock_jumps=rounds)
+    campaign.check(jump(path, rounds, seed=campaign.seed(8)))
 
 
+@pytest.mark.mutant
 def test_the_mutant_with_leases_on_the_wall_clock_is_caught(path):
     """M8."""
     violations = jump(path, 20, wall_clock_leases=True)

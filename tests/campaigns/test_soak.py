@@ -10,6 +10,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 GROWTH = 10.0
 PROGRAM = """
 import gc, json, os, sys
@@ -90,9 +92,10 @@ def growth(figures):
     return max(marks[5:]) - max(marks[:5])
 
 
-def test_memory_stays_bounded_and_flat(path, prove):
+def test_memory_stays_bounded_and_flat(path, prove, campaign):
     sessions, messages, words = (10_000, 20, 80) if prove else (1_000, 10, 800)
     figures = soak(path, sessions, messages, words)
+    campaign.count(sessions=sessions, messages=sessions * messages)
     report = f"\n{sessions} sessions, {sessions * messages} messages: {figures}\n"
     sys.stdout.write(report)
     assert max(figures["marks"]) < 300
@@ -101,6 +104,7 @@ def test_memory_stays_bounded_and_flat(path, prove):
     assert figures["actors"] < sessions
 
 
+@pytest.mark.mutant
 def test_the_measurement_detects_memory_that_is_never_freed(path):
     """Mutant: without bounds, memory grows with every conversation."""
     assert growth(soak(path, 1_000, 10, 800, "unbounded")) > GROWTH

@@ -26,11 +26,13 @@ def run_campaign(path, seed, kills, mutant=""):
     return json.loads(done.stdout)
 
 
-def test_the_messages_sent_are_the_turns(tmp_path, prove):
+def test_the_messages_sent_are_the_turns(tmp_path, prove, campaign):
     floods = edits = 0  # summed over all seeds: on a busy machine one seed may have none
-    for seed in range(40) if prove else (1,):
-        seen = run_campaign(tmp_path / f"{seed}.db", seed, 8 if prove else 3)
-        assert seen["wrong"] == [], f"seed {seed}"
+    kills = 8 if prove else 3
+    for seed in campaign.seeds(range(40) if prove else [1]):
+        seen = run_campaign(tmp_path / f"{seed}.db", seed, kills)
+        campaign.count(kills=kills, turns=seen["turns"])
+        campaign.check(seen["wrong"])
         assert seen["turns"] > 10
         floods += seen["floods"]
         edits += seen["edits"]
@@ -44,6 +46,7 @@ def test_without_faults_nothing_is_marked_as_recovered_and_no_preview_is_left(tm
     assert seen["edits"]
 
 
+@pytest.mark.mutant
 @pytest.mark.parametrize(
     ("mutant", "kills"),
     [

@@ -144,10 +144,10 @@ async def test_all_tokens_are_accounted_for(provider, kind):
         assert second.reasoning_tokens == 3
 
 
-async def test_malformed_events_between_good_ones_are_ignored(provider):
+async def test_malformed_events_between_good_ones_damage_the_answer(provider):
     async with open_model([SPEECH], [Garbage(5)]) as model:
         completion, _ = await complete(provider(model), "hi")
-        assert completion.message.content == SPEECH.text
+        assert (completion.message.content, completion.damaged) == (SPEECH.text, True)
 
 
 async def test_a_slow_answer_is_an_answer(provider):
@@ -351,8 +351,9 @@ async def test_an_answer_without_token_counts_is_recorded(client):
     assert completion.usage == Usage(model="m", provider="model")
 
 
-async def test_an_unknown_format_of_costs_is_ignored(client):
-    counted = b'{"prompt_tokens":5,"completion_tokens":1,"cost":{"total":0.1}}'
+@pytest.mark.parametrize("cost", [b'{"total":0.1}', b"-5.0", b"-1e300"])
+async def test_an_unknown_format_of_costs_and_negative_ones_are_ignored(client, cost):
+    counted = b'{"prompt_tokens":5,"completion_tokens":1,"cost":%b}' % cost
     chunks = [
         b'data: {"choices":[{"delta":{"content":"hi"}}],"usage":%b}\n\n' % counted,
         b'data: {"choices":null,"usage":%b}\n\n' % counted,

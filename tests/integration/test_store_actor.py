@@ -22,8 +22,9 @@ from hermes.errors import (
 from hermes.messages import Inbound, Message, TurnCommit
 from hermes.store import SessionStore, Store, actor, open_store
 from hermes.store.files.file_lock import Opening
+from hermes.store.maintenance.cleanup import DAY
 from hermes.testing import inline
-from tests.support.stores import open_kind
+from tests.support.stores import World, open_kind
 
 
 @pytest.fixture(params=["threads", "inline"])
@@ -571,3 +572,30 @@ def test_a_ctrl_c_at_any_line_leaves_no_lock_behind(path):
                 number += 1
             assert number > 10
         assert store.integrity_check() == []
+
+
+async def test_a_clock_that_jumps_ahead_during_a_sweep_forgets_no_receipts(path):
+    world, event = World(), Inbound("k", "e", "hello")
+    async with open_kind("inline", path, clock=world.clock) as store:
+        accepted = await store.accept(event)
+        await store.park_inbox([accepted.receipt.inbox_id], "closed")
+        world.now += 31 * DAY
+        await store.sweep_once()
+        world.now -= 31 * DAY
+        await store.sweep_once()
+        assert (await store.accept(event)).duplicate
+
+
+async def test_after_a_jump_of_the_clock_receipts_are_forgotten_once_it_was_right_for_a_day(path):
+    world, event = World(), Inbound("k", "e", "hello")
+    async with open_kind("inline", path, clock=world.clock) as store:
+        accepted = await store.accept(event)
+        await store.park_inbox([accepted.receipt.inbox_id], "closed")
+        world.now += 31 * DAY
+        await store.sweep_once()
+        world.pass_time(DAY - 1)
+        await store.sweep_once()
+        assert (await store.accept(event)).duplicate
+        world.pass_time(1)
+        await store.sweep_once()
+        assert not (await store.accept(event)).duplicate

@@ -22,6 +22,7 @@ from hermes.messages import Inbound, OutboxRow
 from hermes.protocols import Summary
 from hermes.texts import ENGLISH
 from tests.support.processes import foreign
+from tests.support.runtime import SECONDS
 
 
 async def echo(turn):
@@ -677,6 +678,31 @@ def test_a_subscription_says_how_many_events_were_lost(path):
 
 
 # Leaving a stream
+
+
+def test_a_task_that_is_cancelled_while_it_leaves_a_stream_interrupts_the_turn(path):
+    async def hang(turn):
+        await asyncio.Event().wait()
+
+    async def leave(runtime):
+        async with runtime.stream("k", "hello", interrupt_on_exit=True) as stream:
+            await anext(stream)
+            asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
+
+    async def main():
+        ends = []
+        async with open_runtime_asyncio(path, agent=hang) as runtime:
+            for _ in range(20):
+                async with runtime.subscribe("k") as events:
+                    with pytest.raises(asyncio.CancelledError):
+                        await asyncio.create_task(leave(runtime))
+                    async for envelope in events:
+                        if isinstance(envelope.event, TurnEnded):
+                            ends.append(envelope.event.reply.status)
+                            break
+        assert ends == ["interrupted"] * 20
+
+    asyncio.run(asyncio.wait_for(main(), SECONDS))
 
 
 @pytest.mark.parametrize("how", ["anyio", "asyncio", "break"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from hermes import Inbound
+from hermes import Config, Inbound, TurnResult
 from hermes.store import SessionStore
 from hermes.testing import ScriptedAgent
 from tests.support.runtime import SECONDS
@@ -70,3 +70,25 @@ async def test_a_command_that_is_answered_during_a_read_is_not_cancelled(start_p
             held.finish.set()
             reply = await runtime.wait(stop)
     assert reply.text == "Stopped. 1 queued message was cancelled."
+
+
+async def test_a_message_waits_for_older_ones_that_another_process_accepted(start, path):
+    agent, begun, go = ScriptedAgent(), trio.Event(), trio.Event()
+
+    async def first(turn):
+        begun.set()
+        await go.wait()
+        return TurnResult(text="done")
+
+    agent.script = [first]
+    config = Config(merge_messages=False)
+    with trio.fail_after(SECONDS):
+        async with start(build_agent=lambda _: agent, config=config) as runtime:
+            await runtime.submit(Inbound("k", "a", "first"))
+            await begun.wait()
+            with SessionStore(path) as other:
+                other.accept(Inbound("k", "b", "second"))
+            last = await runtime.submit(Inbound("k", "c", "third"))
+            go.set()
+            await runtime.wait(last)
+    assert [turn.text for turn in agent.turns] == ["first", "second", "third"]

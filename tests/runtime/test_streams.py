@@ -87,6 +87,18 @@ async def test_leaving_a_stream_with_interrupt_on_exit_stops_the_turn(start):
                     break
 
 
+async def test_leaving_a_stream_at_once_stops_the_turn_that_is_about_to_begin(start):
+    async with held_runtime(start) as here:
+        for number in range(20):
+            with here.runtime.subscribe("k") as events:
+                async with here.runtime.stream("k", str(number), interrupt_on_exit=True):
+                    pass
+                async for envelope in events:
+                    if isinstance(envelope.event, TurnEnded):
+                        assert envelope.event.reply.status == "interrupted"
+                        break
+
+
 async def test_cancelling_a_stream_with_interrupt_on_exit_stops_the_turn(start):
     async with held_runtime(start) as here:
         with here.runtime.subscribe("k") as events:

@@ -10,7 +10,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from hermes import Config, Inbound, TurnEnded
 from hermes.errors import ActorStopped, AlreadyAnswered, StoreFull
-from hermes.testing import inspect
+from hermes.testing import ScriptedAgent, inspect
 from tests.support.held_turns import HeldAgent, PendingReply, held_runtime
 from tests.support.runtime import SECONDS, with_threads
 
@@ -277,3 +277,39 @@ async def test_without_merging_the_parts_of_one_message_are_one_turn(start, auto
         here.agent.release(0, 1)
         await here.runtime.wait(receipt)
     assert here.agent.inputs() == [["a1", "a2", "a3"], ["b"]]
+
+
+@pytest.mark.parametrize("merge", [True, False])
+async def test_withdrawing_after_a_restart_leaves_the_other_messages_to_be_answered(start, merge):
+    async with held_runtime(start) as here:
+        receipts = [await submit(here, text) for text in ("one", "two")]
+        await here.runtime.drain(0)
+    agent = ScriptedAgent()
+    config = Config(merge_messages=merge)
+    async with start(build_agent=lambda _: agent, config=config) as runtime:
+        assert await runtime.withdraw(receipts[1])
+        with trio.fail_after(SECONDS):
+            assert (await runtime.wait(receipts[0])).text == "echo: one"
+    assert [turn.text for turn in agent.turns] == ["one"]
+
+
+async def test_a_message_after_a_withdrawal_waits_for_older_ones_after_a_restart(
+    start_proxy, start
+):
+    async with held_runtime(start) as here:
+        receipts = [await submit(here, text) for text in ("one", "two")]
+        await here.runtime.drain(0)
+    agent, gate = ScriptedAgent(), trio.Event()
+
+    async def slow(real, *args, **kwargs):  # the look for what was left unfinished
+        await gate.wait()
+        return await real(*args, **kwargs)
+
+    config = Config(merge_messages=False)
+    with trio.fail_after(SECONDS):
+        async with start_proxy(lambda _: agent, config=config, waiting_keys=slow) as runtime:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(runtime.withdraw, receipts[1])
+                await runtime.ask("k", "three")
+            gate.set()
+    assert [turn.text for turn in agent.turns][:1] == ["one"]

@@ -18,7 +18,14 @@ import trio
 from msgspec.structs import replace
 
 from hermes.actors.delivery.split import split
-from hermes.errors import HermesError, MessageRefused, RetryAfter, StoreFailed, Unsendable
+from hermes.errors import (
+    ActorStopped,
+    HermesError,
+    MessageRefused,
+    RetryAfter,
+    StoreFailed,
+    Unsendable,
+)
 from hermes.messages import JsonObject, OutboxRow
 from hermes.protocols import Adapter, HasLimit, OutboxStore, SupportsReady
 from hermes.retry import Backoff
@@ -233,11 +240,11 @@ async def _failure(send: Send, row: OutboxRow) -> BaseException | None:
 
 
 async def until_stored(verb: Callable[[], Awaitable[T]]) -> T:
-    """Call a store verb until it succeeds. Raises `StoreFailed` only."""
+    """Call a store verb until it succeeds. Raises `StoreFailed` or `ActorStopped` at its end."""
     while True:
         try:
             return await verb()
-        except StoreFailed:
+        except (ActorStopped, StoreFailed):
             raise
         except HermesError as error:
             log.warning("the outbox is delayed: %s", error)

@@ -9,7 +9,7 @@ work, not to every request: `fail_after` costs more than a request.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import attrs
 from outcome import Error
@@ -18,10 +18,10 @@ from trio.lowlevel import (
     Task,
     current_task,
     enable_ki_protection,
-    reschedule,
     wait_task_rescheduled,
 )
 
+from hermes.actors.kernel.memory import OUT_OF_MEMORY, resume
 from hermes.errors import ActorStopped, Overloaded
 
 M = TypeVar("M")
@@ -29,6 +29,8 @@ M_contra = TypeVar("M_contra", contravariant=True)
 R = TypeVar("R")
 
 CAPACITY = 1000
+_ENDED = ActorStopped("the actor has ended")
+_UNANSWERED = ActorStopped("the actor ended before it could answer")
 
 
 class Mailbox(Generic[M]):
@@ -71,15 +73,15 @@ class Mailbox(Generic[M]):
         """
         if self._stopped is not None:
             raise _copy(self._stopped)
+        if self._messages is not None and len(self._messages) >= self.capacity:
+            raise Overloaded(f"{self.capacity} messages are already waiting")
+        if self._reader is not None:  # first: a message that cannot be stored was not sent
+            resume(self._reader)
+            self._reader = None
         if self._messages is None:
             self._messages = [message]
-        elif len(self._messages) < self.capacity:
-            self._messages.append(message)
         else:
-            raise Overloaded(f"{self.capacity} messages are already waiting")
-        if self._reader is not None:
-            reschedule(self._reader)
-            self._reader = None
+            self._messages.append(message)
 
     def take_nowait(self, limit: int | None = None) -> list[M]:
         """Return the waiting messages in order, at most `limit` of them; the list may be empty."""
@@ -105,9 +107,12 @@ class Mailbox(Generic[M]):
     @enable_ki_protection
     async def take(self, limit: int | None = None) -> list[M]:
         """Wait for messages and return them; an empty list means that the mailbox is closed."""
-        if self._messages is None and self._stopped is None:
+        while self._messages is None and self._stopped is None:
             self._reader = current_task()
-            await wait_task_rescheduled(self._abort)
+            try:
+                await wait_task_rescheduled(self._abort)
+            finally:  # also if there was no memory to wait
+                self._reader = None
         return self.take_nowait(limit)
 
     @enable_ki_protection
@@ -122,9 +127,9 @@ class Mailbox(Generic[M]):
         Later senders get a copy of `error`.
         """
         if error is not None or self._stopped is None:
-            self._stopped = error or ActorStopped("the actor has ended")
+            self._stopped = error or _ENDED
         if self._reader is not None:
-            reschedule(self._reader)
+            resume(self._reader)
             self._reader = None
 
     def abandon(self, error: Exception) -> None:
@@ -139,7 +144,9 @@ class Mailbox(Generic[M]):
     def refuse_rest(self, taken: Iterable[M] = ()) -> None:
         """Close the mailbox and fail every request in it, and those of `taken`."""
         self.close()
-        refuse([*taken, *self.take_nowait()], self._stopped)
+        refuse(taken, self._stopped)
+        refuse(self._messages or (), self._stopped)
+        self._messages = None
 
 
 class _Receiver(Protocol[M_contra]):
@@ -169,7 +176,7 @@ class Request(Generic[R]):
             self.answered = True
             self._answer = value
             if self._task is not None:
-                reschedule(self._task)
+                resume(self._task)
                 self._task = None
 
     def fail(self, error: BaseException) -> None:
@@ -183,18 +190,19 @@ class Request(Generic[R]):
 
         With `sent_to`, the request is first sent to that mailbox.
         """
-        if sent_to is not None:
-            sent_to.send_nowait(self)
-        if not self.answered:
-            self._task = current_task()
-            await wait_task_rescheduled(self._abort)
-        answer: R | Error = self._answer
         try:
-            if type(answer) is Error:  # `isinstance` would ask an abstract base class: slower
-                raise answer.error
-            return answer
-        finally:  # or the traceback of an error would keep it and the request alive
-            del self, answer
+            if sent_to is not None:
+                sent_to.send_nowait(self)
+            if not self.answered:
+                self._task = current_task()
+                await wait_task_rescheduled(self._abort)
+            if type(self._answer) is Error:  # `isinstance` would ask an abstract base class: slower
+                raise self._answer.error
+            return cast(R, self._answer)
+        finally:
+            # There may have been no memory to wait; then nobody waits for an answer any more.
+            self._task, self.abandoned = None, not self.answered
+            del self  # or the traceback of an error would keep it and the request alive
 
     @enable_ki_protection
     def _abort(self, _: object) -> Abort:
@@ -221,10 +229,13 @@ async def serve(
 
 def refuse(messages: Iterable[object], error: Exception | None = None) -> None:
     """Fail the requests among the messages, each with a copy of `error`."""
-    error = error or ActorStopped("the actor ended before it could answer")
+    error = error or _UNANSWERED
     for message in messages:
         if isinstance(message, Request):
-            message.fail(_copy(error))
+            try:
+                message.fail(_copy(error))
+            except MemoryError:  # the others need an answer too
+                message.answer(OUT_OF_MEMORY)
 
 
 def _copy(error: Exception) -> Exception:

@@ -60,7 +60,7 @@ class SessionActor:
     def deliver(self, accepted: Accepted) -> None:
         """Take a message that is on disk."""
         self.state.learn(accepted.receipt.epoch, accepted.head, accepted.route)
-        if accepted.waiting and not self.inbox.has_known:
+        if accepted.waiting and self.inbox.misses(accepted.waiting, accepted.previous):
             self.inbox.behind = True  # there are older messages that this actor has never seen
         receipt = accepted.receipt
         self._take(InboxRow(receipt.inbox_id, accepted.inbound, 0, receipt.accepted_at))
@@ -76,7 +76,11 @@ class SessionActor:
 
     def _take_slowly(self, row: InboxRow) -> None:
         """Take a message that is more than the next one in a queue that nobody watches."""
-        self._decide(row)
+        try:
+            self._decide(row)
+        except MemoryError:  # the supervisor finds it in the store
+            self.inbox.forget(row.inbox_id)
+            raise
         self._announce(row)
 
     def _announce(self, row: InboxRow) -> None:

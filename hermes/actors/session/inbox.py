@@ -42,10 +42,13 @@ class SessionInbox:
     # Arrival
 
     def put(self, item: Item) -> None:
-        """Put an item into the mailbox and wake the actor."""
+        """Put an item into the mailbox and wake the actor.
+
+        A message that finds no room there is fetched from the store later.
+        """
         try:
             self.mailbox.send_nowait(item)
-        except Overloaded:
+        except (Overloaded, MemoryError):
             if not isinstance(item, InboxRow):
                 raise
             self.release([item])
@@ -80,6 +83,10 @@ class SessionInbox:
     def knows(self, inbox_id: int) -> bool:
         """Whether a row is known."""
         return self._known is not None and inbox_id in self._known
+
+    def misses(self, number: int, last: int) -> bool:
+        """Whether some of the open rows are unknown: there are so many, and this is the last."""
+        return not self.knows(last) or number > len(self._known or ())
 
     def release(self, rows: Sequence[InboxRow]) -> None:
         """Forget rows that are finished, or that will be fetched again."""
@@ -162,11 +169,6 @@ class SessionInbox:
     def known(self) -> frozenset[int]:
         """The rows that are in memory or being worked on."""
         return frozenset(self._known or ())
-
-    @property
-    def has_known(self) -> bool:
-        """Whether any row is in memory or being worked on."""
-        return bool(self._known)
 
     @property
     def earlier_attempts(self) -> dict[int, int]:

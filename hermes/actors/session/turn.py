@@ -13,16 +13,11 @@ from msgspec.structs import replace
 from hermes.actors.session import compression, operations
 from hermes.actors.session.agent_cache import CachedTranscript
 from hermes.actors.session.inbox import SessionInbox
+from hermes.actors.session.retries import TEMPORARY, commit_later
 from hermes.actors.session.running_turn import RunningTurn
 from hermes.actors.session.state import SessionState
 from hermes.context import TurnContext, within
-from hermes.errors import (
-    ContextOverflow,
-    NotInLineage,
-    Overloaded,
-    StoreBusy,
-    StoreFull,
-)
+from hermes.errors import ContextOverflow, NotInLineage
 from hermes.events import Notice, TurnStarted
 from hermes.messages import (
     BuildReason,
@@ -39,7 +34,6 @@ from hermes.messages import (
 )
 from hermes.outbound import metadata_of, reply_rows
 from hermes.redaction import redact_result
-from hermes.retry import Backoff
 from hermes.texts import Texts
 from hermes.transcript.compaction import as_message, is_question
 from hermes.transcript.notices import visible_text
@@ -49,7 +43,6 @@ from hermes.user_code import contained, describe, kind, leaf, new_reference
 
 log: logging.Logger = logging.getLogger(__name__)
 
-_FIRST_DELAY, _LONGEST_DELAY = 0.05, 2.0
 _NOT_STARTED = TurnResult(interrupted=True, api_calls=0)
 
 
@@ -89,9 +82,9 @@ class Attempt:
     @property
     def status(self) -> ReplyStatus:
         """How the turn ended."""
-        if self.result.failed:
-            return "failed"
-        return "interrupted" if self.result.interrupted else "complete"
+        if self.result.failed or self.result.interrupted:
+            return "failed" if self.result.failed else "interrupted"
+        return "partial" if self.result.partial and self.result.text else "complete"
 
     @property
     def text(self) -> str:
@@ -323,19 +316,13 @@ class TurnRunner:
 
     async def _commit(self, commit: TurnCommit) -> Committed | Discarded:
         """Commit, and retry while the disk is full or another process holds the file."""
-        context = self._state.context
-        backoff = Backoff(_FIRST_DELAY, _LONGEST_DELAY)
-        started = trio.current_time()
+        context, started = self._state.context, trio.current_time()
         done: Committed | Discarded | None = None
         with trio.CancelScope(shield=True):
-            while done is None:
-                try:
-                    done = await context.store.commit_turn(commit)
-                except (StoreBusy, StoreFull, Overloaded):
-                    delay = backoff.next()
-                    if trio.current_time() + delay > started + context.config.commit_timeout:
-                        raise
-                    await trio.sleep(delay)
+            try:
+                done = await context.store.commit_turn(commit)
+            except TEMPORARY as error:
+                done = await commit_later(context, commit, started, error)
         assert done is not None
         context.metrics.commits.add(started, trio.current_time())
         return done
@@ -344,20 +331,23 @@ class TurnRunner:
 
     def _take_over(self, done: Committed, commit: TurnCommit, transcript: CachedTranscript) -> None:
         """Move the cached state to the commit, but never past what another process wrote."""
-        state, old, head = self._state, transcript.head, done.head
+        state, head = self._state, done.head
         state.moved(done.epoch, head)
         state.notice = None
-        if head.session_id != old.session_id:
-            compression.moved_to_child(state, old.session_id, head.session_id, None)
-            if head.session_id == commit.rotated_to and not done.foreign:
-                state.cache.committed(head)
-        elif done.foreign:
+        if head.session_id != transcript.head.session_id or done.foreign or commit.rewind_to:
+            self._take_over_changed(done, commit, transcript.head.session_id)
+        else:
+            transcript.extend(done.rows, head)
+            state.cache.committed(head)
+
+    def _take_over_changed(self, done: Committed, commit: TurnCommit, old_id: str) -> None:
+        """Take over a commit after which the cached transcript is not what the store has."""
+        state, head = self._state, done.head
+        if head.session_id == old_id:
             state.cache.release(head.session_id)
         else:
-            if commit.rewind_to is None:
-                transcript.extend(done.rows, head)
-            else:
-                state.cache.release(head.session_id)
+            compression.moved_to_child(state, old_id, head.session_id, None)
+        if not done.foreign and head.session_id in (old_id, commit.rotated_to):
             state.cache.committed(head)
 
     async def _after_commit(
@@ -370,7 +360,7 @@ class TurnRunner:
         if commit.usage:
             await compression.after_turn(state, done.head.session_id, commit.usage[-1], turn)
         titler = state.context.auto_titler
-        if titler is not None and reply.status == "complete" and not state.in_background:
+        if titler and reply.status in {"complete", "partial"} and not state.in_background:
             exchange = [*turn.input, Message("assistant", reply.text)]
             titler.offer(state.key, state, exchange, len(commit.rows))
 

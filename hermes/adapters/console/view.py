@@ -124,7 +124,8 @@ class ConversationView:
             if self.running == reply.turn_id:
                 await self.screen.finish()
         elif not self._was_shown(row_turn_id, reply.text):
-            await self._show_answer(reply.turn_id, reply.text, markdown=reply.status == "complete")
+            markdown = reply.status in {"complete", "partial"}
+            await self._show_answer(reply.turn_id, reply.text, markdown=markdown)
             # Afterwards: if this is cancelled, the outbox row must still be shown.
             self._shown.append((row_turn_id, reply.text))
         if reply.status == "interrupted":

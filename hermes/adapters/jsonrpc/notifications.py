@@ -35,6 +35,7 @@ log: logging.Logger = logging.getLogger(__name__)
 STATUS: dict[ReplyStatus, e.Status] = {
     "complete": "complete",
     "command": "complete",
+    "partial": "complete",
     "interrupted": "interrupted",
     "withdrawn": "interrupted",
     "failed": "error",

@@ -11,16 +11,16 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from hermes.agents.providers.base import Completion, Delta, Endpoint, Unavailable
-from hermes.agents.providers.sse_transport import JSON_ERRORS, post, response_error
+from hermes.agents.providers.sse_transport import post, response_error
+from hermes.agents.providers.stream_events import EventDecoder, HalfJoiner
 from hermes.agents.providers.tool_calls import arguments_object, valid_id, valid_name
 from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import JsonObject, Message, ToolCall, Usage
+from hermes.sanitize import encodable
 from hermes.transcript.render import parts_of
 
 VERSION = "2023-06-01"
 MAX_TOKENS = 8192
-MAX_MALFORMED = 20
-"""After more malformed events than this the answer counts as failed."""
 _CACHE_CONTROL = {"type": "ephemeral"}
 _BREAKPOINT = b',"cache_control":{"type":"ephemeral"}'
 _END = b"}]}"
@@ -76,6 +76,7 @@ class _Block:
     start: JsonObject
     chunks: list[str] = attrs.Factory(list)
     signature: str | None = None
+    halves: HalfJoiner = attrs.Factory(HalfJoiner)
 
     @property
     def content(self) -> str:
@@ -91,16 +92,16 @@ class _StreamedAnswer:
     blocks: dict[int, _Block] = attrs.Factory(dict)
     usage: _Usage = attrs.Factory(_Usage)
     stop_reason: str | None = None
-    malformed: int = 0
+    events: EventDecoder[_Event] = attrs.field(init=False)
+
+    @events.default
+    def _new_decoder(self) -> EventDecoder[_Event]:
+        return EventDecoder(self.endpoint.name, _Event, _decode)
 
     def feed(self, data: bytes) -> None:
         """Add the data of the next event."""
-        try:
-            event = _decode(data)
-        except JSON_ERRORS:
-            self.malformed += 1
-            if self.malformed > MAX_MALFORMED:
-                raise Unavailable(f"{self.endpoint.name} sent malformed data") from None
+        event = self.events.decode(data)
+        if event is None:
             return
         if event.type == "error":
             raise _event_error(self.endpoint, event.error, data)
@@ -142,20 +143,35 @@ class _StreamedAnswer:
         if delta.thinking:
             self._extend(block, "thinking", delta.thinking)
         if delta.partial_json:
-            block.chunks.append(delta.partial_json)
+            block.chunks.append(block.halves.feed(delta.partial_json))
         block.signature = delta.signature or block.signature
 
     def _extend(self, block: _Block, kind: str, text: str) -> None:
-        block.chunks.append(text)
-        self.on_delta(TextDelta(text) if kind == "text" else ReasoningDelta(text))
+        self._append(block, kind, block.halves.feed(text))
+
+    def _append(self, block: _Block, kind: str, text: str) -> None:
+        if text:
+            block.chunks.append(text)
+            self.on_delta(TextDelta(text) if kind == "text" else ReasoningDelta(text))
+
+    def _is_damaged(self) -> bool:
+        """Return whether text is missing, after the ends of all texts have been read."""
+        for block in self.blocks.values():
+            kind = "text" if block.start.get("type") == "text" else "thinking"
+            self._append(block, kind, block.halves.finish())
+        return bool(self.events.lost) or any(b.halves.broken for b in self.blocks.values())
 
     def completion(self) -> Completion:
         """Return the whole answer.
 
-        Raises `Unavailable` if the stream ended early, since tool calls may be missing.
+        Raises `Unavailable` if the stream ended early, since tool calls may be missing, and if a
+        part is missing from an answer with tool calls.
         """
         if self.stop_reason is None:
             raise Unavailable(f"{self.endpoint.name} ended the stream before the answer was over")
+        damaged = self._is_damaged()
+        if damaged and any(_is_call(block) for block in self.blocks.values()):
+            raise Unavailable(f"{self.endpoint.name} sent a malformed answer with tool calls")
         blocks = [block for _, block in sorted(self.blocks.items())]
         message = Message(
             "assistant",
@@ -173,18 +189,24 @@ class _StreamedAnswer:
             cache_read_tokens=self.usage.cache_read_input_tokens or 0,
             cache_write_tokens=self.usage.cache_creation_input_tokens or 0,
         )
-        return Completion(message, usage, truncated=self.stop_reason in _TRUNCATED)
+        truncated = self.stop_reason in _TRUNCATED
+        return Completion(encodable(message), usage, truncated, damaged)
 
 
 def _contents(blocks: Sequence[_Block], kind: str) -> Iterator[str]:
     return (block.content for block in blocks if block.start.get("type") == kind)
 
 
+def _is_call(block: _Block) -> bool:
+    return block.start.get("type") == "tool_use"
+
+
 def _calls(blocks: Sequence[_Block]) -> Iterator[ToolCall]:
     for block in blocks:
-        if block.start.get("type") == "tool_use":
+        if _is_call(block):
             initial = block.start.get("input")
-            arguments = block.content or (_encode(initial).decode() if initial else "{}")
+            whole = _encode(encodable(initial)).decode() if initial else "{}"
+            arguments = block.content or whole
             yield ToolCall(str(block.start.get("id")), str(block.start.get("name")), arguments)
 
 

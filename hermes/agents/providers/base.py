@@ -103,6 +103,8 @@ class Completion:
     """Token counts as reported by the provider."""
     truncated: bool = False
     """Whether the answer ended because it reached the token limit."""
+    damaged: bool = False
+    """Whether a part of the text is missing, because it could not be decoded."""
 
 
 class Provider(Protocol):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,14 +18,16 @@ from hermes.agents.providers.base import (
     RequestRejected,
     Unavailable,
 )
-from hermes.agents.providers.sse_transport import JSON_ERRORS, post, response_error
+from hermes.agents.providers.sse_transport import post, response_error
+from hermes.agents.providers.stream_events import JSON_ERRORS, EventDecoder, HalfJoiner
 from hermes.agents.providers.tool_calls import Nesting, arguments_json, valid_name
 from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import JsonObject, Message, ToolCall, Usage
+from hermes.sanitize import encodable
 from hermes.transcript.render import parts_of
 
-MAX_MALFORMED = 20
-"""After more malformed events than this the answer counts as failed."""
+log: logging.Logger = logging.getLogger(__name__)
+
 _TRUNCATED = frozenset({"length", "max_tokens"})
 _STATUS = {"insufficient_quota": 402, "invalid_api_key": 401}
 _ANTHROPIC_REASONING = frozenset({"thinking", "redacted_thinking"})
@@ -93,6 +97,7 @@ class _PartialCall:
     name: str = ""
     chunks: list[str] = attrs.Factory(list)
     nesting: Nesting = attrs.Factory(Nesting)
+    halves: HalfJoiner = attrs.Factory(HalfJoiner)
 
     @property
     def arguments(self) -> str:
@@ -101,6 +106,7 @@ class _PartialCall:
 
     def add_arguments(self, text: str) -> None:
         """Add a piece of the arguments."""
+        text = self.halves.feed(text)
         self.chunks.append(text)
         self.nesting.feed(text)
 
@@ -137,20 +143,22 @@ class _StreamedAnswer:
     by_id: dict[str, _PartialCall] = attrs.Factory(dict)
     finish_reason: str | None = None
     usage: _Usage | None = None
-    malformed: int = 0
     done: bool = False
+    events: EventDecoder[_Chunk] = attrs.field(init=False)
+    text_halves: HalfJoiner = attrs.Factory(HalfJoiner)
+    reasoning_halves: HalfJoiner = attrs.Factory(HalfJoiner)
+
+    @events.default
+    def _new_decoder(self) -> EventDecoder[_Chunk]:
+        return EventDecoder(self.endpoint.name, _Chunk, _decode)
 
     def feed(self, data: bytes) -> None:
         """Add the data of the next event."""
         if data == b"[DONE]":
             self.done = True
             return
-        try:
-            chunk = _decode(data)
-        except JSON_ERRORS:
-            self.malformed += 1
-            if self.malformed > MAX_MALFORMED:
-                raise Unavailable(f"{self.endpoint.name} sent malformed data") from None
+        chunk = self.events.decode(data)
+        if chunk is None:
             return
         if chunk.error is not None:
             raise _event_error(self.endpoint, data)
@@ -160,16 +168,31 @@ class _StreamedAnswer:
             self._add(choice.delta or choice.message or _Delta())
 
     def _add(self, delta: _Delta) -> None:
-        reasoning = delta.reasoning_content or delta.reasoning
-        if reasoning:
-            self.reasoning.append(reasoning)
-            self.on_delta(ReasoningDelta(reasoning))
-        if text := delta.content or delta.refusal:
-            self.text.append(text)
-            self.on_delta(TextDelta(text))
+        reasoning = delta.reasoning_content or delta.reasoning or ""
+        self._add_reasoning(self.reasoning_halves.feed(reasoning))
+        self._add_text(self.text_halves.feed(delta.content or delta.refusal or ""))
         self.details += delta.reasoning_details or ()
         for call in delta.tool_calls or ():
             self._add_call(call)
+
+    def _add_reasoning(self, text: str) -> None:
+        if text:
+            self.reasoning.append(text)
+            self.on_delta(ReasoningDelta(text))
+
+    def _add_text(self, text: str) -> None:
+        if text:
+            self.text.append(text)
+            self.on_delta(TextDelta(text))
+
+    def _is_damaged(self) -> bool:
+        """Return whether text is missing, after the ends of all texts have been read."""
+        self._add_reasoning(self.reasoning_halves.finish())
+        self._add_text(self.text_halves.finish())
+        for call in self.calls:
+            call.chunks.append(call.halves.finish())
+        halves = [self.text_halves, self.reasoning_halves, *(call.halves for call in self.calls)]
+        return bool(self.events.lost) or any(each.broken for each in halves)
 
     def _add_call(self, call: _Call) -> None:
         partial = self._partial_call(call)
@@ -180,7 +203,7 @@ class _StreamedAnswer:
         partial.name = partial.name or function.name or ""
         arguments = function.arguments
         if isinstance(arguments, dict):
-            arguments = _encode(arguments).decode()
+            arguments = _encode(encodable(arguments)).decode()
         if arguments:
             partial.add_arguments(arguments)
 
@@ -206,10 +229,14 @@ class _StreamedAnswer:
     def completion(self) -> Completion:
         """Return the whole answer.
 
-        Raises `Unavailable` if the stream ended early, since tool calls may be missing.
+        Raises `Unavailable` if the stream ended early, since tool calls may be missing, and if a
+        part is missing from an answer with tool calls.
         """
         if self.finish_reason is None and not self.done:
             raise Unavailable(f"{self.endpoint.name} ended the stream before the answer was over")
+        damaged = self._is_damaged()
+        if damaged and self.calls:
+            raise Unavailable(f"{self.endpoint.name} sent a malformed answer with tool calls")
         calls = tuple(
             ToolCall(call.id or f"call_{index}", call.name, call.arguments or "{}")
             for index, call in enumerate(self.calls)
@@ -224,7 +251,8 @@ class _StreamedAnswer:
         )
         # A call counts even if the provider reports no tokens.
         usage = _usage(self.usage or _Usage(), self.endpoint)
-        return Completion(message, usage, truncated=self.finish_reason in _TRUNCATED)
+        truncated = self.finish_reason in _TRUNCATED
+        return Completion(encodable(message), usage, truncated, damaged)
 
 
 @attrs.frozen
@@ -297,8 +325,18 @@ def _usage(counts: _Usage, endpoint: Endpoint) -> Usage:
         cache_read_tokens=cached,
         cache_write_tokens=written,
         reasoning_tokens=output.reasoning_tokens or 0,
-        cost=None if isinstance(counts.cost, dict) else counts.cost,
+        cost=_cost(counts.cost, endpoint),
     )
+
+
+def _cost(reported: float | JsonObject | None, endpoint: Endpoint) -> float | None:
+    """Return a cost that a provider reports. A negative one would lower what was spent."""
+    if reported is None or isinstance(reported, dict):
+        return None
+    if not 0.0 <= reported < math.inf:
+        log.warning("%s reported a cost of %s, which is ignored", endpoint.name, reported)
+        return None
+    return reported
 
 
 def _to_json(message: Message) -> JsonObject:

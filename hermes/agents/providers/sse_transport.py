@@ -20,6 +20,7 @@ from hermes.agents.providers.base import (
     RequestRejected,
     Unavailable,
 )
+from hermes.agents.providers.stream_events import JSON_ERRORS
 from hermes.errors import ContextOverflow, HermesError
 from hermes.sanitize import one_line
 from hermes.transcript.overflow import LONG_HISTORY, is_overflow
@@ -27,8 +28,6 @@ from hermes.transcript.overflow import LONG_HISTORY, is_overflow
 MAX_EVENT = 16 * 2**20
 MAX_ERROR_BODY = 4000
 MAX_REASON = 300
-JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What `msgspec.json.decode` raises for text that is truncated, not UTF-8, or nested too deeply."""
 _QUOTA_WORDS = ("billing", "credit", "payment", "quota")
 # A rate limit message may also mention billing, but the same request succeeds later.
 _RATE_LIMIT_WORDS = ("rate limit", "rate_limit", "per min", "per sec", "try again in", "retry in")

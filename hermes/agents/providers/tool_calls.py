@@ -11,7 +11,7 @@ import re
 import attrs
 import msgspec
 
-from hermes.agents.providers.sse_transport import JSON_ERRORS
+from hermes.agents.providers.stream_events import JSON_ERRORS
 from hermes.messages import ToolCall
 from hermes.sanitize import scrub
 

@@ -42,9 +42,16 @@ SAME_EVENT = (
 
 def count_open(tx: Transaction, session_key: str) -> int:
     """Return how many messages of this key are open."""
-    row = tx.one("SELECT count(*) FROM inbox WHERE session_key = ? AND state = 'open'", session_key)
-    assert row is not None
-    return int(row[0])
+    return count_and_last(tx, session_key)[0]
+
+
+def count_and_last(tx: Transaction, session_key: str) -> tuple[int, int]:
+    """Return how many messages of this key are open, and the id of the last one or 0."""
+    sql = (
+        "SELECT count(*), coalesce(max(id), 0) FROM inbox WHERE session_key = ? AND state = 'open'"
+    )
+    [(count, last)] = tx.all(sql, session_key)
+    return count, last
 
 
 def open_inbox(
@@ -89,14 +96,13 @@ def waiting_page(
 
 
 def waiting_keys(tx: Transaction, after: int = 0, limit: int = 1000) -> list[tuple[str, int]]:
-    """Return the keys that have open messages after the id `after`, in the order of their last one.
+    """Return the key and the id of each open message after the id `after`, in inbox order.
 
-    Each key comes with the id of that message. To read page by page, or to see later what is new,
-    pass the last id of a page as `after` of the next.
+    To read page by page, or to see later what is new, pass the last id of a page as `after`.
     """
     found = tx.all(
-        "SELECT session_key, max(id) AS last FROM inbox INDEXED BY inbox_open "
-        "WHERE state = 'open' AND id > ? GROUP BY session_key ORDER BY last LIMIT ?",
+        "SELECT session_key, id FROM inbox INDEXED BY inbox_open "
+        "WHERE state = 'open' AND id > ? ORDER BY id LIMIT ?",
         after,
         limit,
     )

@@ -46,6 +46,7 @@ from hermes.store.conversations import (
 from hermes.store.transaction import Transaction
 from hermes.transcript.validate import check_depth
 
+_SORTED = msgspec.json.Encoder(order="deterministic")
 _decode_source = msgspec.json.Decoder(Source).decode
 NEVER = ExpiryPolicy()
 MAX_QUEUED = Config().max_queued
@@ -85,7 +86,7 @@ def accept(
         return Accepted(receipt, sessions.head(tx, receipt.session_id), inbound, duplicate=True)
     if tx.db.refusal is not None:
         raise StoreBusy(tx.db.refusal)
-    waiting = inbox.count_open(tx, key)
+    waiting, previous = inbox.count_and_last(tx, key)
     if waiting >= max_queued:
         raise Overloaded(f"{waiting} messages already wait for {key}; try again later")
     route, head, expired = open_route(tx, key, inbound.metadata)
@@ -95,7 +96,9 @@ def accept(
     located = (key, route.session_id, route.epoch)
     tx.run(INSERT_MESSAGE, *event, digest, *located, body, tx.now, attempts)
     receipt = Receipt(tx.db.last_insert_rowid(), *located, tx.now)
-    accepted = Accepted(receipt, head, inbound, expired=expired, waiting=waiting, route=route)
+    accepted = Accepted(
+        receipt, head, inbound, expired=expired, waiting=waiting, route=route, previous=previous
+    )
     tx.accepted.append(accepted)
     return accepted
 
@@ -111,8 +114,8 @@ def open_route(tx: Transaction, key: str, metadata: JsonObject | None = None) ->
 
 def _digest(inbound: Inbound) -> str:
     """Return a fingerprint of what the message says."""
-    content = codec.encode_json([inbound.text, inbound.parts])
-    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
+    content = _SORTED.encode([inbound.text, inbound.parts])
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _validated(inbound: Inbound) -> tuple[Inbound, str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hermes.errors import StoreBusy, StoreRefused
 from hermes.store.files import guard
+from hermes.store.files.problems import cannot_open
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -91,7 +92,7 @@ def resolve(path: str | os.PathLike[str]) -> Path:
             ) from None
         return real
     except OSError as error:
-        raise StoreRefused(f"{real} cannot be opened: {error.strerror}") from error
+        raise cannot_open(real, error) from error
     if stat.S_ISDIR(mode):
         raise StoreRefused(f"{real} is a directory; choose a file in it, such as {real}/state.db")
     if not stat.S_ISREG(mode):
@@ -106,7 +107,7 @@ def create(path: Path) -> bool:
     except FileExistsError:
         return False
     except OSError as error:
-        raise StoreRefused(f"{path} cannot be created: {error.strerror}") from error
+        raise cannot_open(path, error, "created") from error
     os.close(descriptor)  # the file is new: there are no locks to lose
     return True
 
@@ -139,7 +140,7 @@ class Opening:
         try:
             descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise StoreRefused(f"{path}.lock cannot be opened: {error.strerror}") from error
+            raise cannot_open(f"{path}.lock", error) from error
         self.waits: bool = not guard.try_lock(descriptor, fcntl.F_WRLCK, 0)
         self._descriptor = descriptor
         if self.waits:
@@ -176,7 +177,7 @@ def refuse_damaged(path: Path) -> None:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
-        raise StoreRefused(f"{path} cannot be opened: {error.strerror}") from error
+        raise cannot_open(path, error) from error
     try:
         header = os.read(descriptor, 100)
     finally:

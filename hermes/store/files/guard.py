@@ -144,12 +144,19 @@ class FileGuard:
 
 def _hold(path: Path) -> _Descriptors:
     names = [f"{path}{suffix}" for suffix in ("", "-wal", "-shm")]
-    database, log, shared = (os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in names)
+    opened: list[int] = []
+    try:
+        for name in (*names, str(path.parent)):
+            opened.append(os.open(name, os.O_RDONLY | os.O_CLOEXEC))  # noqa: PERF401 - to close
+    except OSError:
+        for descriptor in opened:
+            os.close(descriptor)
+        raise
+    database, log, shared, directory = opened
     statuses = [os.fstat(descriptor) for descriptor in (database, log, shared)]
     identities = [(status.st_dev, status.st_ino) for status in statuses]
     lock(database, fcntl.F_RDLCK, _SHARED_FIRST, _SHARED_SIZE)
     lock(shared, fcntl.F_RDLCK, _SHM_DEADMAN)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
     return _Descriptors(database, log, shared, directory, dict(zip(names, identities, strict=True)))
 
 

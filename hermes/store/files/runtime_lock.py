@@ -14,10 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from hermes.errors import StoreInUse, StoreRefused
+from hermes.errors import StoreInUse, StoreUnavailable
 from hermes.forks import watch_forks
 from hermes.store.files import guard
 from hermes.store.files.file_lock import resolve
+from hermes.store.files.problems import cannot_open
 
 LOCK_TRIES, LOCK_PAUSE = 10, 0.01
 _OWNER_BYTE = 0x40000200  # follows the bytes of SQLite's locks, in a page without data
@@ -38,7 +39,7 @@ class RuntimeLock:
                 f"{path}.lock", "a+", opener=lambda name, flags: os.open(name, flags, 0o600)
             )
         except OSError as error:
-            raise StoreRefused(f"{path}.lock cannot be opened: {error.strerror}") from error
+            raise cannot_open(f"{path}.lock", error) from error
         if not self._acquire():
             self._file.seek(0)
             owner = self._file.read(100).strip() or _UNKNOWN
@@ -70,9 +71,8 @@ class RuntimeLock:
         """
         if self._database is not None:
             return
-        try:
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:  # it does not exist yet, or cannot be opened, which SQLite will report
+        descriptor = _open(self._path, os.O_RDWR)
+        if descriptor is None:
             return
         for _ in range(LOCK_TRIES):
             if guard.try_lock(descriptor, fcntl.F_WRLCK, _OWNER_BYTE):
@@ -112,19 +112,29 @@ def owner(path: Path) -> str | None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise StoreRefused(f"{path}.lock cannot be opened: {error.strerror}") from error
+        raise cannot_open(f"{path}.lock", error) from error
     return _UNKNOWN if _is_database_locked(path) else None
 
 
 def _is_database_locked(path: Path) -> bool:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+    descriptor = _open(path, os.O_RDONLY)
+    if descriptor is None:
         return False
     try:
         return guard.is_locked(descriptor, _OWNER_BYTE)
     finally:
         guard.close_descriptor(descriptor)
+
+
+def _open(path: Path, flags: int) -> int | None:
+    """Open the database, or return None if it does not exist or SQLite will report the error."""
+    try:
+        return os.open(path, flags | os.O_CLOEXEC)
+    except OSError as error:
+        problem = cannot_open(path, error)
+        if isinstance(problem, StoreUnavailable):
+            raise problem from error
+        return None
 
 
 def require_free(path: str | os.PathLike[str]) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Generator
 
 from hermes.messages import Pruned
 from hermes.store.conversations import codec, leases, routes, search, sessions
 from hermes.store.records import key_value, tool_records
-from hermes.store.transaction import Transaction, Work
+from hermes.store.transaction import Clock, Transaction, Work
+
+log: logging.Logger = logging.getLogger(__name__)
 
 DAY = 86400.0
 PRUNE_STEP = 20
@@ -192,6 +196,26 @@ def forget_closed(tx: Transaction, older_than_days: float = 30, limit: int = 500
         )
         for table in ("inbox", "outbox", "boundaries")
     )
+
+
+class SteadyCleanup:
+    """`forget_closed` for a running store, which does not trust a wall clock that jumps.
+
+    After a jump of more than a day nothing is deleted for a day: with a clock that is a month
+    ahead, all receipts would look old, and repeated events would be answered again.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._offset = clock.wall() - clock.steady()
+        self._trusted_at = -math.inf
+
+    def __call__(self, tx: Transaction) -> int:
+        """Delete old closed rows, unless the wall clock jumped less than a day ago."""
+        offset = tx.now - tx.steady
+        if abs(offset - self._offset) > DAY:
+            log.warning("the clock jumped; old rows are not deleted for a day")
+            self._offset, self._trusted_at = offset, tx.steady + DAY
+        return forget_closed(tx) if tx.steady >= self._trusted_at else 0
 
 
 def integrity_check(tx: Transaction) -> list[str]:

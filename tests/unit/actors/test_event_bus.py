@@ -18,7 +18,7 @@ from hermes.events import (
     TurnEnded,
     TurnStarted,
 )
-from hermes.messages import Inbound, InboxRow, Message, Receipt, Reply, Source
+from hermes.messages import Inbound, InboxRow, Message, MessageOutcome, Receipt, Reply, Source
 
 REPLY = Reply(text="hi", session_id="s", turn_id=7)
 RECEIPT = Receipt(1, "k", "s", 1, 0.0)
@@ -229,6 +229,19 @@ async def test_a_reply_reaches_all_callers_of_its_messages_and_ends_the_turn():
     (ended,) = await received(subscription)
     assert (ended.session_key, ended.turn_id) == ("k", 7)
     assert ended.event == TurnEnded(REPLY, (1, 2), "telegram", 9)
+
+
+async def test_a_closed_message_is_settled_for_those_who_still_wait():
+    bus = EventBus([].append)
+    inbound = row(1).inbound
+    caller = bus.expect(inbound.identity)
+    repeated = bus.expect((*inbound.identity[:3], RECEIPT.session_key))
+    subscription = bus.subscribe()
+    outcome = MessageOutcome(RECEIPT, inbound.identity, "done", reply=REPLY)
+    bus.settle(outcome, REPLY)
+    assert (await caller.wait(), await repeated.wait(), bus.waiting) == (REPLY, REPLY, 0)
+    bus.settle(outcome, REPLY)  # nobody waits: it was published
+    assert len(await received(subscription)) == 1
 
 
 async def test_a_failed_message_fails_its_callers_only():

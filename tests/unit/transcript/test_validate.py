@@ -101,6 +101,12 @@ def test_token_counts_must_fit_into_the_store(tokens):
         checked_result(TurnResult(usage=[Usage(model="m", output_tokens="3")]))
 
 
+@pytest.mark.parametrize("cost", [-0.01, float("inf"), float("nan")])
+def test_a_cost_that_would_falsify_budgets_is_refused(cost):
+    with pytest.raises(ValueError, match="cost is out of range"):
+        checked_result(TurnResult(usage=[Usage(model="m", cost=cost)]))
+
+
 @pytest.mark.parametrize("session_id", ["x" * 201, "a\nb", "\x00"])
 def test_a_session_id_is_printable_and_short(session_id):
     with pytest.raises(ValueError, match="at most 200 printable characters"):

@@ -650,3 +650,44 @@ def test_ctrl_c_at_any_line_ends_everything_and_breaks_nothing():
     hits, problems = json.loads(done.stdout)
     assert hits > 60
     assert problems == {}
+
+
+class Unraisable(Exception):
+    """An exception of which there is no memory for a copy."""
+
+    def __init__(self, *args):
+        if args:
+            raise MemoryError
+        super().__init__("the actor has failed")
+
+
+async def test_without_memory_for_a_copy_of_the_error_all_requests_are_answered_still():
+    requests = [Request() for _ in range(3)]
+    async with trio.open_nursery() as nursery:
+        for request in requests:
+            nursery.start_soon(raises_memory_error, request)
+        await wait_all_tasks_blocked()
+        refuse(requests, Unraisable())
+    assert all(request.answered for request in requests)
+
+
+async def raises_memory_error(request):
+    with pytest.raises(MemoryError):
+        await request.wait()
+
+
+async def test_a_reader_that_is_woken_without_a_message_waits_again():
+    mailbox, found = Mailbox(), []
+
+    async def read():
+        found.append(await mailbox.take())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await wait_all_tasks_blocked()
+        mailbox.send_nowait("first")
+        assert mailbox.take_nowait() == ["first"]
+        await wait_all_tasks_blocked()
+        assert mailbox.parked
+        mailbox.send_nowait("second")
+    assert found == [["second"]]

@@ -162,7 +162,7 @@ class InboxMachine(RuleBasedStateMachine):
     def open_messages_are_known_unless_the_inbox_is_behind(self):
         if not self.inbox.behind:
             assert all(map(self.inbox.knows, self.open))
-        assert self.inbox.has_known or self.inbox.behind or not self.open
+        assert self.inbox.known or self.inbox.behind or not self.open
 
     @invariant()
     def messages_are_counted(self):
@@ -177,7 +177,7 @@ class InboxMachine(RuleBasedStateMachine):
             self.finish(self.running)
             self.running = []
         assert (self.open, self.requests, self.inbox.queue) == ({}, [], [])
-        assert not self.inbox.has_known
+        assert not self.inbox.known
         assert not self.inbox.behind
 
 

@@ -1,0 +1,27 @@
+"""Which errors of the operating system are temporary, so that a file may be opened later."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from hermes.errors import StoreRefused, StoreUnavailable
+
+_TEMPORARY = frozenset(
+    {
+        errno.EAGAIN, errno.EBUSY, errno.EDQUOT, errno.EINTR, errno.EIO, errno.EMFILE, errno.ENFILE,
+        errno.ENOLCK, errno.ENOMEM, errno.ENOSPC, errno.ESTALE, errno.ETIMEDOUT,
+    }
+)  # fmt: skip
+
+
+def cannot_open(path: object, error: OSError, what: str = "opened") -> StoreRefused:
+    """Return the error for a path that could not be opened, in one sentence."""
+    kind = StoreUnavailable if error.errno in _TEMPORARY else StoreRefused
+    return kind(f"{path} cannot be {what}: {error.strerror}")
+
+
+def may_write(path: Path) -> bool:
+    """Return whether this process is allowed to write to the file and its folder."""
+    return os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK)
