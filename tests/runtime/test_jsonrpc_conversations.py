@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 
 import pytest
+import trio
+import trio.testing
 
 from hermes import Config
 from hermes.messages import ExpiryPolicy, Inbound, Source
@@ -193,6 +195,22 @@ async def test_a_prompt_that_is_still_running_is_answered_to_the_client_that_sen
             assert "reply" not in again
             gate.open.set()
             assert (await client.answer_to(first["message_id"]))["text"] == "done"
+
+
+async def test_an_answer_that_comes_before_the_response_is_in_the_response(start_proxy):
+    async def open_inbox(real, *args, **options):
+        rows = await real(*args, **options)
+        if rows and options.get("limit") == 1:
+            with trio.fail_after(10):
+                while await real(*args, **options):
+                    await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked()
+        return rows
+
+    async with start_proxy(open_inbox=open_inbox) as runtime, connected(runtime) as client:
+        handle = await opened(client, "c")
+        done = await client.call("prompt.submit", session_id=handle, text="go", event_id="e1")
+        assert (done["status"], done["reply"]["text"]) == ("answered", "echo: go")
 
 
 async def test_an_event_id_belongs_to_its_conversation_and_to_one_text(start):

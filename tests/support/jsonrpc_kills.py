@@ -28,6 +28,8 @@ from hermes.store import SessionStore
 
 CONVERSATIONS = 4
 IN_FLIGHT = 3
+WINDOW = 20
+"""Requests of a conversation without a response; further prompts wait."""
 MOST_SECONDS = 0.5
 PATIENCE = 60.0
 SETTINGS = """
@@ -52,6 +54,10 @@ class Prompt:
     text: str
     answer: dict | None = None
 
+    @property
+    def complete(self):
+        return self.answer is not None and self.answer["status"] == "complete"
+
 
 @attrs.define
 class Chat:
@@ -64,6 +70,10 @@ class Chat:
     handle: str | None = None
     waiting: dict = attrs.Factory(dict)
     """Prompts that were accepted in this life, by message id."""
+    unsent: list = attrs.Factory(list)
+    """Prompts that are to be sent in this life."""
+    sent: int = 0
+    """How many of them have no response yet."""
 
     @property
     def open(self):
@@ -94,7 +104,7 @@ class Client:
         os.write(self.writing, json.dumps(frame).encode() + b"\n")
 
     def reopen(self, chat):
-        chat.handle, chat.waiting = None, {}
+        chat.handle, chat.waiting, chat.unsent, chat.sent = None, {}, [], 0
 
         def opened(frame):
             if "error" in frame or chat.name not in {None, frame["result"]["conversation"]}:
@@ -103,8 +113,7 @@ class Client:
             chat.handle, chat.name = frame["result"]["session_id"], frame["result"]["conversation"]
             done = [prompt for prompt in chat.prompts if prompt.answer is not None]
             again = done if self.last else self.dice.sample(done, min(len(done), 2))
-            for prompt in self.dice.sample(chat.open + again, len(chat.open + again)):
-                self.submit(chat, prompt)
+            chat.unsent = self.dice.sample(chat.open + again, len(chat.open + again))
             self.submit_more(chat)
 
         if chat.told and self.dice.random() < 0.4:
@@ -118,10 +127,16 @@ class Client:
             number = len(chat.prompts)
             text = "/new" if self.dice.random() < 0.1 else f"{chat.name} says {number}"
             chat.prompts.append(Prompt(f"e{number}", text))
-            self.submit(chat, chat.prompts[-1])
+            chat.unsent.append(chat.prompts[-1])
+        while chat.unsent and chat.sent < WINDOW:
+            self.submit(chat, chat.unsent.pop(0))
 
     def submit(self, chat, prompt):
+        chat.sent += 1
+
         def submitted(frame):
+            chat.sent -= 1
+            self.submit_more(chat)
             if "error" in frame:
                 self.violations.append(f"{prompt} was refused: {frame}")
             elif frame["result"]["status"] != "answered":
@@ -158,7 +173,7 @@ class Client:
             chat.told.append(event["payload"]["stored_session_id"])
         if event["type"] == "message.complete" and chat is not None:
             for message_id in event["payload"]["message_ids"]:
-                # An answer may come before the response; then the prompt is sent again.
+                # An answer that comes before its response is in the response.
                 if message_id in chat.waiting:
                     self.answered(chat, chat.waiting.pop(message_id), event["payload"])
 
@@ -227,22 +242,26 @@ def violations(client):
         yield from (
             f"{row} is not done" for row in ask("SELECT id FROM inbox WHERE state <> 'done'")
         )
-    wanted = 0
     for chat in client.chats:
         for prompt in chat.prompts:
-            accepted = events.get(f"{chat.name}:{prompt.event_id}", 0)
-            if accepted != 1:
-                yield f"{prompt} was accepted {accepted} times"
-            complete = prompt.answer is not None and prompt.answer["status"] == "complete"
-            if prompt.text == "/new":
-                wanted += complete  # a later command may have cancelled it
-                continue
-            count = said.get(prompt.text, 0)
-            if count > 1 or (complete and (not count or prompt.text not in prompt.answer["text"])):
-                yield f"{prompt} was said {count} times"
-    resets = changes(client.path).get("session_reset", 0)
-    if resets != wanted:
-        yield f"{wanted} resets were done {resets} times"
+            yield from prompt_violations(
+                prompt, events.get(f"{chat.name}:{prompt.event_id}", 0), said.get(prompt.text, 0)
+            )
+    done = [prompt for chat in client.chats for prompt in chat.prompts if prompt.complete]
+    resets = sum(prompt.text == "/new" for prompt in done)  # a later command may cancel one
+    if changes(client.path).get("session_reset", 0) != resets:
+        yield f"there were {resets} resets, but {changes(client.path)}"
+
+
+def prompt_violations(prompt, accepted, said):
+    if prompt.answer is None:
+        yield f"{prompt} has no answer"
+    if accepted != 1:
+        yield f"{prompt} was accepted {accepted} times"
+    if prompt.text == "/new":
+        return
+    if said > 1 or (prompt.complete and (not said or prompt.text not in prompt.answer["text"])):
+        yield f"{prompt} was said {said} times"
 
 
 def changes(path):
@@ -264,7 +283,7 @@ def main(path, kills, seed):
     prompts = [prompt for chat in client.chats for prompt in chat.prompts]
     report = {
         "prompts": len(prompts),
-        "complete": sum(prompt.answer["status"] == "complete" for prompt in prompts),
+        "complete": sum(prompt.complete for prompt in prompts),
         "repeated": client.repeated,
         "announced": sum(len(chat.told) for chat in client.chats),
         "changes": changes(client.path),

@@ -186,7 +186,7 @@ class Handlers:
         if busy and params.busy == "reject":
             raise Refused(BUSY)
         receipt = await self._submit(handle, params.text, params.busy, params.event_id)
-        if params.event_id is not None and await self._runtime.is_answered(receipt):
+        if params.event_id is not None and await self._is_answered(handle, receipt):
             handle.pending.discard(receipt.inbox_id)
             reply = await self._reply(receipt)
             return t.SubmitResult("answered", receipt.inbox_id, handle.stored_id, reply)
@@ -194,6 +194,11 @@ class Handlers:
         if busy and params.busy == "steer":
             status = "steered"
         return t.SubmitResult(status, receipt.inbox_id, handle.stored_id)
+
+    async def _is_answered(self, handle: Handle, receipt: Receipt) -> bool:
+        """Return whether a message was answered; if not, `message.complete` is not sent yet."""
+        answered = await self._runtime.is_answered(receipt)
+        return answered or receipt.inbox_id not in handle.pending  # answered in the meantime
 
     async def _reply(self, receipt: Receipt) -> MessageComplete | None:
         """Return the stored reply to a message that was answered."""
