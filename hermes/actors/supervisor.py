@@ -317,7 +317,7 @@ class Supervisor:
         attempts, self._attempts, self._cancelled = self._attempts, {}, set()
         store = self._context.store
         with trio.move_on_after(self._context.config.close_timeout):
-            await self._finalize(keys)
+            await self._finalize(sorted(keys))  # in the same order in every process
             if attempts:  # afterwards: `finalize` looks at the attempts
                 restore = functools.partial(store.restore_attempts, attempts)
                 await retry("cancelled turns still count as attempts", restore)

@@ -8,7 +8,8 @@ exactly, in any process:
 
 COMMITs fail: busy, full, or with an unknown outcome, which ends the runtime as a crash would. The
 program crashes, the platform fails before or after it has taken a reply, summaries fail, agents
-fail, the wall clock is set, and other processes write. In the end the runtime is opened once more
+fail, the wall clock is set, other processes write, and the message ids of the platform start again
+and again. In the end the runtime is opened once more
 without faults. `invariants.py` then reads the file and the log of acknowledgements.
 """
 
@@ -40,15 +41,17 @@ from hermes.transcript.render import is_valid
 from tests.campaigns.invariants import Entry, violations
 from tests.support.stores import World
 
-KEYS = ("k0", "k1")
+KEYS = ("k0", "k1", "k2")
 COMMANDS = (
     "/new", "/new a title", "/stop", "/retry", "/undo", "/undo 3", "/compress", "/compress here 1",
     "/branch", "/resume 1", "/resume 2", "/sessions", "/title x", "/status", "/background look",
     "/steer left", "/queue later", "/usage", "/nonsense",
 )  # fmt: skip
 WHEN_BUSY = (None, None, "queue", "interrupt", "steer", "reject")
+PLATFORM_IDS = 5
+"""After so many messages, the ids of the platform start again."""
 PATIENCE = 10_000.0
-MOST_OPERATIONS = 60
+MOST_OPERATIONS = 80
 CONFIG = Config(
     expiry=ExpiryPolicy(mode="idle", idle_minutes=10),
     turn_timeout=60,
@@ -87,7 +90,8 @@ DRAWS: dict[str, Callable[[random.Random], tuple]] = {
 def script_of(dice: random.Random) -> list[tuple]:
     """Return operations. Which kinds occur, and how often, differs from seed to seed."""
     weights = {name: dice.choice([0, 0, 1, 1, 2, 5]) for name in DRAWS}
-    weights["say"] = dice.choice([2, 5, 10])
+    weights |= {"say": dice.choice([5, 10, 20])}
+    weights |= {name: dice.choice([1, 2, 5]) for name in ("steps", "wait")}  # else nothing happens
     names = dice.choices(list(weights), list(weights.values()), k=dice.randint(5, MOST_OPERATIONS))
     return [(name, *DRAWS[name](dice)) for name in names]
 
@@ -215,7 +219,10 @@ class Story:
     def inbound(self, session_key, text, **options):
         number = len(self.said)
         source = Source(platform="sim", chat_id=session_key, user_id=session_key)
-        inbound = Inbound(session_key, f"e{number}", text, source, **options)
+        platform_id = str(number % PLATFORM_IDS)
+        inbound = Inbound(
+            session_key, f"e{number}", text, source, platform_message_id=platform_id, **options
+        )
         self.said.append(inbound)
         return inbound
 

@@ -42,7 +42,7 @@ def test_every_guarantee_holds_for_every_seed(fresh, prove, campaign):
             file.unlink()
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
 def test_a_seed_repeats_exactly_in_every_process(fresh, seed):
     traces = set()
     for hash_seed in ("1", "2"):
@@ -72,6 +72,16 @@ class LosesInput(Through):
 
     async def commit_turn(self, turn):
         return await self.store.commit_turn(replace(turn, rows=turn.rows[1:]))
+
+
+class DropsKnownIds(Through):
+    """It does not store a message whose platform id it has seen."""
+
+    async def commit_turn(self, turn):
+        fresh = [row for row in turn.rows if row.platform_message_id not in self.seen]
+        done = await self.store.commit_turn(replace(turn, rows=fresh))
+        self.seen.update(row.platform_message_id for row in fresh if row.platform_message_id)
+        return done
 
 
 class LosesReplies(Through):
@@ -132,6 +142,7 @@ class LeavesOpen(Through):
 
 MUTANTS = {
     "loses input": LosesInput,
+    "drops known ids": lambda store: DropsKnownIds(store, seen=set()),
     "loses replies": LosesReplies,
     "commits twice": CommitsTwice,
     "accepts twice": lambda store: AcceptsTwice(store, seen=Counter()),
