@@ -12,6 +12,7 @@ import trio
 
 from hermes.actors.context import RuntimeContext
 from hermes.actors.delivery.dispatcher import Dispatcher
+from hermes.actors.kernel.memory import cancel
 from hermes.actors.session.actor import SessionActor
 from hermes.actors.session.retries import retry, settle
 from hermes.errors import (
@@ -311,7 +312,7 @@ class Supervisor:
         """
         assert self._nursery is not None
         keys = {actor.key for actor in self._actors.values() if actor.has_session}
-        self._nursery.cancel_scope.cancel()
+        cancel(self._nursery.cancel_scope)
         await self._ended.wait()
         keys |= self._cancelled
         attempts, self._attempts, self._cancelled = self._attempts, {}, set()

@@ -8,12 +8,13 @@ it.)
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast
 
 import attrs
 import outcome
@@ -71,6 +72,13 @@ class _Call:
 class StoreThread:
     """Runs functions one after the other; a task that waits for one cannot be cancelled."""
 
+    telling: ClassVar = threading.Lock()
+    """Held while Trio is told of a result, and from the end of the program on.
+
+    A daemon thread that Python stops inside `run_sync_soon` would keep a lock of Trio's, for which
+    Trio waits at the end if its run has crashed.
+    """
+
     def __init__(self) -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._waiting: deque[_Call] = deque()
@@ -95,9 +103,7 @@ class StoreThread:
         except MemoryError:  # the task does not wait
             call.task, call.done = None, True
             raise
-        if call.result is None:
-            raise MemoryError("no memory was left for the result of a database call")
-        return cast(R, call.result.unwrap())
+        return cast(R, (call.result or _no_result()).unwrap())
 
     def _run(self) -> None:
         """The thread: run the calls until the end."""
@@ -117,7 +123,8 @@ class StoreThread:
             finally:
                 call.done = True
                 del call  # it may hold a whole transcript
-            self._token.run_sync_soon(self.resume_finished)
+            with self.telling:
+                self._token.run_sync_soon(self.resume_finished)
 
     def resume_finished(self) -> None:
         """Resume the tasks whose calls are done; in Trio's thread."""
@@ -135,11 +142,21 @@ class StoreThread:
     def forked(self) -> None:
         """Refuse calls in a forked process, which does not have the thread."""
         self._ended = True
+        StoreThread.telling = threading.Lock()  # a thread of the other process may hold it
 
     def end(self) -> None:
         """Let the thread end after the calls that are queued."""
         self._ended = True
         self._calls.put(None)
+
+
+@atexit.register
+def _stop_telling() -> None:
+    StoreThread.telling.acquire()
+
+
+def _no_result() -> Error:
+    return Error(MemoryError("no memory was left for the result of a database call"))
 
 
 @trio.lowlevel.enable_ki_protection

@@ -487,6 +487,30 @@ async def test_a_turn_is_discarded_if_its_route_was_moved_away_and_back(start, i
         assert ("assistant", "discarded") not in texts_of(await runtime.conversation("k").history())
 
 
+@with_threads
+async def test_a_message_whose_turns_are_discarded_again_and_again_is_parked(
+    start, in_other_process, sql
+):
+    turns = []
+
+    async def agent(turn):
+        if turn.text == "3":
+            turns.append(turn.turn_id)
+            away_and_back = f"store.switch('k', {other!r}); store.switch('k', sid)"
+            in_other_process(turn.session_id, away_and_back)
+        return "done"
+
+    async with start(agent=agent) as runtime:
+        session_id = (await runtime.ask("k", "1")).session_id
+        await runtime.conversation("k").new()
+        other = (await runtime.ask("k", "2")).session_id
+        await runtime.conversation("k").switch(session_id)
+        reply = await runtime.ask("k", "3")
+        assert (reply.status, len(turns)) == ("refused", 3)
+        assert (await runtime.ask("k", "4")).text == "done"
+    assert sql("SELECT state, attempts FROM inbox ORDER BY id")[2] == ["parked", 3]
+
+
 ACCEPT = """
 from hermes.messages import Inbound
 store.accept(Inbound(sid, "theirs", "from another process"))

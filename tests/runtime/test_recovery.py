@@ -109,10 +109,11 @@ async def test_a_turn_that_runs_again_keeps_its_id_although_more_messages_have_a
     with trio.fail_after(SECONDS):
         async with start(build_agent=lambda _: agent) as runtime:
             with runtime.subscribe("k") as events:
-                await wait_ended(events, 1)
-    [turn] = agent.turns
-    assert turn.turn_id == 1
-    assert [message.content for message in turn.input] == ["one", "text 2", "text 3"]
+                await wait_ended(events, 2)
+    first, rest = agent.turns
+    assert (first.turn_id, rest.turn_id) == (1, 2)
+    assert [message.content for message in first.input] == ["one"]
+    assert [message.content for message in rest.input] == ["text 2", "text 3"]
 
 
 WAITING = """
@@ -218,6 +219,37 @@ async def test_only_the_message_that_was_started_too_often_is_parked(start, path
             with runtime.subscribe("k") as events:
                 await wait_ended(events, 2)
     assert [message.content for turn in agent.turns for message in turn.input] == ["1", "3"]
+    assert table_rows(path, "state") == [("done",), ("parked",), ("done",)]
+
+
+DEADLY = """
+async def deadly(turn):
+    if "2" in [message.content for message in turn.input]:
+        say("dies")
+        await trio.sleep_forever()
+    return "alive"
+
+async def main():
+    async with open_runtime(path, agent=deadly) as runtime:
+        await trio.sleep_forever()
+
+trio.run(main)
+"""
+
+
+async def test_a_message_that_kills_the_process_does_not_take_those_that_waited_with_it(
+    start, path
+):
+    with SessionStore(path) as store:
+        for n in range(1, 4):
+            store.accept(Inbound("k", f"e{n}", str(n)))
+    for _ in range(3):
+        run_until_killed(path, DEADLY, "dies")
+    agent = ScriptedAgent()
+    with trio.fail_after(SECONDS):
+        async with start(build_agent=lambda _: agent) as runtime:
+            await wait_ended_all(runtime)
+    assert [turn.text for turn in agent.turns] == ["3"]
     assert table_rows(path, "state") == [("done",), ("parked",), ("done",)]
 
 

@@ -10,10 +10,11 @@ import os
 from typing import Final, NoReturn
 
 from outcome import Error, Value
+from trio import CancelScope
 from trio.lowlevel import Task, reschedule
 
 EX_SOFTWARE = 70
-_LAST_WORDS = b"hermes: out of memory: a waiting task cannot be resumed; exiting\n"
+_LAST_WORDS = b"hermes: out of memory: a task cannot be resumed or cancelled; exiting\n"
 _SPARE: Final = [Value(None) for _ in range(100)]  # each can be used once
 
 OUT_OF_MEMORY: Final = Error(MemoryError("no memory was left for the answer"))
@@ -33,6 +34,14 @@ def _resume_without_memory(task: Task) -> None:
         reschedule(task, _SPARE.pop())
     except (AssertionError, IndexError, MemoryError):
         end_process()  # Trio takes the task for scheduled, and will never run it
+
+
+def cancel(scope: CancelScope) -> None:
+    """Cancel a scope, or else end the process: Trio cancels no scope twice."""
+    try:
+        scope.cancel()
+    except MemoryError:
+        end_process()
 
 
 def end_process() -> NoReturn:

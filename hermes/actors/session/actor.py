@@ -255,8 +255,15 @@ class SessionActor:
 
     async def _requeue(self, rows: Sequence[InboxRow]) -> None:
         self.state.forget()
-        still_open = {row.inbox_id for row in await self._open_rows()}
-        self.inbox.put_back([row for row in rows if row.inbox_id in still_open])
+        still_open = {row.inbox_id: row.attempts for row in await self._open_rows()}
+        waiting = [row for row in rows if row.inbox_id in still_open]
+        limit = self.state.context.config.max_attempts
+        for row in [row for row in waiting if still_open[row.inbox_id] >= limit]:
+            waiting.remove(row)
+            await self._park(replace(row, attempts=still_open[row.inbox_id]))
+        self.inbox.put_back(waiting)
+        # Each of its turns counts: another process could discard them without end.
+        await self.state.context.store.start_inbox([row.inbox_id for row in waiting])
         for row in rows:
             if row.inbox_id not in still_open:
                 self.inbox.release([row])

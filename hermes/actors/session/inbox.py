@@ -133,15 +133,21 @@ class SessionInbox:
     def first_turn(self, items: Iterable[Item]) -> list[InboxRow]:
         """Return the messages of the first turn: those up to the next command or request.
 
-        If messages are not merged, it is the first one, with the parts that it waits for.
+        If messages are not merged, it is the first one, with the parts that it waits for. Messages
+        whose turn has crashed before run singly, so that one of them does not stop the others.
         """
         rows: list[InboxRow] = []
         for item in items:
-            separate = rows and not (self._merge or rows[-1].inbound.linger)
-            if separate or not isinstance(item, InboxRow) or item.inbound.command:
+            if not isinstance(item, InboxRow) or item.inbound.command:
+                break
+            if rows and not (rows[-1].inbound.linger or self._merges(rows[-1], item)):
                 break
             rows.append(item)
         return rows
+
+    def _merges(self, row: InboxRow, later: InboxRow) -> bool:
+        """Whether two messages share a turn; not if a turn with one of them has crashed before."""
+        return self._merge and not (row.attempts or later.attempts)
 
     def remove(self, inbox_id: int) -> InboxRow | None:
         """Remove a message that waits; None if it does not. Any task may call this."""
