@@ -32,7 +32,6 @@ from hermes.user_code import contained
 log: logging.Logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
-PAGE = 1000
 MAX_LINGER = 3.0
 
 
@@ -255,7 +254,7 @@ class SessionActor:
 
     async def _requeue(self, rows: Sequence[InboxRow]) -> None:
         self.state.forget()
-        still_open = {row.inbox_id: row.attempts for row in await self._open_rows()}
+        still_open = {row.inbox_id: row.attempts for row in await self.state.open_rows()}
         waiting = [row for row in rows if row.inbox_id in still_open]
         limit = self.state.context.config.max_attempts
         for row in [row for row in waiting if still_open[row.inbox_id] >= limit]:
@@ -280,7 +279,7 @@ class SessionActor:
         limit = self.state.context.config.max_attempts
         inbox.behind = False
         closed = inbox.closed = set()
-        unknown = [row for row in await self._open_rows() if not inbox.knows(row.inbox_id)]
+        unknown = [row for row in await self.state.open_rows() if not inbox.knows(row.inbox_id)]
         for row in unknown:
             if row.attempts >= limit:
                 await self._park(row)
@@ -303,17 +302,6 @@ class SessionActor:
             else:
                 inbox.put_back([replace(row, inbound=inbound)])
                 self._announce(row)
-
-    async def _open_rows(self) -> list[InboxRow]:
-        """Return all open messages of this key; `accept` bounds their number."""
-        rows: list[InboxRow] = []
-        store, after = self.state.context.store, 0
-        while page := await store.open_inbox(self.key, after=after, limit=PAGE):
-            rows += page
-            if len(page) < PAGE:
-                break
-            after = page[-1].inbox_id
-        return rows
 
     async def _park(self, row: InboxRow) -> None:
         """Set a message aside that failed too often, and tell its sender."""

@@ -7,8 +7,10 @@ from hermes.actors.context import RuntimeContext
 from hermes.actors.session.agent_cache import AgentCache, CachedTranscript
 from hermes.errors import StoreError
 from hermes.events import SessionMoved
-from hermes.messages import Head, Route
+from hermes.messages import Head, InboxRow, Route
 from hermes.session_keys import background_origin
+
+PAGE = 1000
 
 
 class SessionState:
@@ -75,6 +77,17 @@ class SessionState:
         transcript = await self.cache.transcript(await self.locate())
         self.learn(self.epoch, transcript.head)
         return transcript
+
+    async def open_rows(self) -> list[InboxRow]:
+        """Return all open messages of this key; `accept` bounds their number."""
+        rows: list[InboxRow] = []
+        after = 0
+        while page := await self.context.store.open_inbox(self.key, after=after, limit=PAGE):
+            rows += page
+            if len(page) < PAGE:
+                break
+            after = page[-1].inbox_id
+        return rows
 
     def moved(self, epoch: int, head: Head) -> None:
         """Take over what our own commit or rotation returned."""
