@@ -238,6 +238,27 @@ async def test_all_pages_of_a_server_are_offered_and_each_tool_has_its_own_name(
     assert len(Toolbox(tools).schemas) == len(tools)
 
 
+@pytest.mark.parametrize(
+    ("names", "pages", "used"),
+    [
+        ('[f"{page}-{n}" for n in range(400)]', 10**9, 1000),
+        ('["same"]', 10**9, 1),
+        ("[str(n) for n in range(5000)]", 1, 1000),
+        ('[f"{page}-{n}" for n in range(500)]', 2, 1000),
+    ],
+    ids=["endless", "the same page for ever", "one large page", "just within the limit"],
+)
+async def test_the_tools_and_pages_of_a_server_are_bounded(caplog, names, pages, used):
+    program = PAGES.replace(
+        '[["look.at", "look_at"], ["x" * 70, "x" * 80], ["last"]][page]', names
+    ).replace("page < 2", f"page < {pages - 1}")
+    with trio.fail_after(SECONDS):
+        server = McpServer(name="s", command=[sys.executable, "-c", program])
+        async with open_servers([server]) as [connection]:
+            assert len(connection.offered) == used
+    assert ("too many tools" in caplog.text) == (pages != 2)
+
+
 def test_a_server_does_not_show_the_keys_it_is_given():
     by_command = McpServer(name="s", command=["serve"], environment={"TOKEN": "opensesame"})
     by_url = McpServer(name="s", url="https://example.org/mcp?key=opensesame")

@@ -30,6 +30,9 @@ FIRST_DELAY, MAX_DELAY = 0.5, 30.0
 STABLE_SECONDS = 60.0
 """If a server ran for longer than this, its next start is not delayed by earlier failures."""
 MAX_NAME = 64
+MAX_TOOLS = 1_000
+"""How many tools of one server are used. A model can choose among far fewer."""
+MAX_PAGES = 100
 _INVALID = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -122,7 +125,7 @@ class Connection:
         self._lost = trio.Event()
         with trio.CancelScope(deadline=trio.current_time() + self.server.start_timeout) as starting:
             async with self.server.client() as client:
-                offered = await _list_tools(client)
+                offered = await _list_tools(client, self.server.name)
                 starting.deadline = float("inf")
                 self._offered = offered
                 self._client, self.problem = client, None
@@ -220,16 +223,21 @@ def _unique_name(connection: Connection, tool: str, taken: Container[str]) -> st
     return name
 
 
-async def _list_tools(client: Client) -> dict[str, McpTool]:
-    """Return all tools of a server by name, from all pages."""
+async def _list_tools(client: Client, server: str) -> dict[str, McpTool]:
+    """Return the tools of a server by name, from all pages, within the limits."""
     tools: dict[str, McpTool] = {}
     cursor = None
-    while True:
+    for _ in range(MAX_PAGES):
         page = await client.list_tools(cursor=cursor, cache_mode="bypass")
-        tools.update((tool.name, tool) for tool in page.tools)
+        tools.update((tool.name, tool) for tool in page.tools[:MAX_TOOLS])
         cursor = page.next_cursor
+        if len(page.tools) > MAX_TOOLS or len(tools) > MAX_TOOLS:
+            break
         if cursor is None:
             return tools
+    tools = dict(itertools.islice(tools.items(), MAX_TOOLS))
+    log.warning("MCP server %s offers too many tools; the first %d are used", server, len(tools))
+    return tools
 
 
 def _caller(connection: Connection, name: str) -> Callable[..., Awaitable[str]]:
