@@ -268,6 +268,21 @@ def test_a_kill_in_the_middle_of_a_backup_leaves_no_copy(stored, path, tmp_path,
         assert len(copy.get_messages("s")) == 2001
 
 
+def test_files_of_an_earlier_partial_backup_do_not_get_into_the_copy(stored, tmp_path):
+    other = apsw.Connection(str(tmp_path / "other.db"))
+    other.execute("PRAGMA journal_mode = WAL").fetchall()
+    other.execute("CREATE TABLE stale (x)")
+    for suffix in ("", "-wal", "-shm"):
+        shutil.copy(tmp_path / f"other.db{suffix}", tmp_path / f"copy.db.partial{suffix}")
+    (tmp_path / "copy.db.partial-journal").write_bytes(b"garbage")
+    other.close()
+    target = stored.backup(tmp_path / "copy.db")
+    assert [file.name for file in tmp_path.glob("copy*")] == ["copy.db"]
+    with SessionStore(target) as copy:
+        assert copy.integrity_check() == []
+        assert len(copy.get_messages("s")) == len(stored.get_messages("s"))
+
+
 def test_a_backup_can_be_read_with_plain_sqlite(stored, tmp_path):
     """Conversations can be read without Hermes."""
     target = stored.backup(tmp_path / "copy.db")

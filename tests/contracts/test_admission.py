@@ -218,6 +218,15 @@ def test_five_wrong_codes_lock_pairing_for_an_hour(store, world):
     assert isinstance(store.approve_pairing("BBBB-0001", "user", CONSOLE), Pairing)
 
 
+def test_wrong_codes_that_are_dated_in_the_future_do_not_lock_pairing(store, world):
+    world.now += 31 * 24 * HOUR
+    for n in range(5):
+        store.approve_pairing(f"ZZZZ-000{n}", "user", CONSOLE)
+    world.now -= 31 * 24 * HOUR  # the clock was wrong
+    ask(store)
+    assert isinstance(store.approve_pairing("AAAA-0001", "user", CONSOLE), Pairing)
+
+
 def test_another_operator_is_not_locked_out(store):
     ask(store)
     for n in range(5):

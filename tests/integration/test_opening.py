@@ -355,6 +355,7 @@ def test_a_refused_file_is_not_locked_afterwards(path):
     ("kind", "fits"),
     [
         *((kind, False) for kind in ("nfs4", "cifs", "virtiofs", "fuse.sshfs", "9p")),
+        *((kind, False) for kind in ("fuse.ceph", "fuse.juicefs", "gfs2", "orangefs", "vmhgfs")),
         *((kind, True) for kind in ("ext4", "tmpfs", "btrfs", "overlay", "xfs")),
     ],
 )

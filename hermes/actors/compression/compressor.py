@@ -47,6 +47,7 @@ from hermes.user_code import contained, leaf, new_reference
 log: logging.Logger = logging.getLogger(__name__)
 
 MAX_ERROR = 300
+DAY = 86400.0
 """Characters of a compressor's error that users are shown."""
 _TURN_PURPOSES = frozenset({"turn", "background"})
 
@@ -110,7 +111,8 @@ class SessionCompressor:
             return None
         if trigger == "size" and state.useless >= self._config.max_useless:
             return self._texts.compressions_useless.format(number=state.useless)
-        if state.not_before > self._wall():
+        longest = max((*self._config.cooldowns, DAY))  # a later date is that of a wrong clock
+        if 0.0 < state.not_before - self._wall() <= longest:
             return self._texts.compression_later.format(error=state.error)
         return None
 

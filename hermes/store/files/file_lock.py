@@ -17,9 +17,11 @@ from hermes.store.files.problems import cannot_open
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
-        "9p", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "fuse.glusterfs", "fuse.rclone",
-        "fuse.s3fs", "fuse.sshfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "smb3",
-        "smbfs", "vboxsf", "virtiofs",
+        "9p", "acfs", "afs", "beegfs", "ceph", "cifs", "coda", "davfs", "fuse.ceph", "fuse.gcsfuse",
+        "fuse.glusterfs", "fuse.juicefs", "fuse.mfs", "fuse.rclone", "fuse.s3fs", "fuse.seaweedfs",
+        "fuse.smbnetfs", "fuse.sshfs", "fuse.vmhgfs-fuse", "gfs2", "glusterfs", "gpfs", "lustre",
+        "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "smbfs",
+        "vboxsf", "virtiofs", "vmhgfs",
     }
 )  # fmt: skip
 

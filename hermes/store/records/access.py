@@ -148,6 +148,10 @@ def _use_pairing(tx: Transaction, pairing: Pairing) -> bool:
     return tx.run(sql, user.platform, user.account, user.user_id, pairing.asked_at) == 1
 
 
+# One that is dated later than a lockout lasts was written with a clock that was wrong.
+_OUTDATED = "abs(latest - excluded.latest) >= ?"
+
+
 def _count_attempt(tx: Transaction, operator: tuple[str, str, str]) -> int | None:
     """Count an attempt as wrong, before its code is known to be right.
 
@@ -157,11 +161,11 @@ def _count_attempt(tx: Transaction, operator: tuple[str, str, str]) -> int | Non
     rows = tx.all(
         "INSERT INTO wrong_codes (platform, account, user_id, number, latest) "
         "VALUES (?, ?, ?, 1, ?) ON CONFLICT DO UPDATE SET latest = excluded.latest, "
-        "number = CASE WHEN latest <= ? THEN 1 ELSE number + 1 END "
-        "WHERE latest <= ? OR number < ? RETURNING number",
+        f"number = CASE WHEN {_OUTDATED} THEN 1 ELSE number + 1 END "
+        f"WHERE {_OUTDATED} OR number < ? RETURNING number",
         *operator,
         tx.now,
-        *[tx.now - LOCKOUT_SECONDS] * 2,
+        *[LOCKOUT_SECONDS] * 2,
         MAX_WRONG_CODES,
     )
     return rows[0][0] if rows else None
