@@ -6,7 +6,7 @@ ids. What a step may do:
 
 - the last stopping command that the start found comes first, and cancels all that is before it;
 - a turn takes the first open messages; of those that the start found, all up to the next command
-  (or one, if messages are not merged);
+  (or one, if messages are not merged, or its turn was begun before);
 - a command that waits is run when it is the first; the start treats all of its commands so;
 - a fresh command runs at any time, or stops and cancels all that is open before it;
 - a fresh message may be refused or steer a turn if its sender wants that.
@@ -31,6 +31,7 @@ from tests.campaigns.killing import VIOLATIONS, sending_violations
 STOPPING = ("/stop", "/new", "/reset")
 AT_ONCE = ("/sessions", "/title", "/status", "/usage", "/help", "/whoami", "/nonsense",
            "/background")  # fmt: skip
+BEGUN = "SELECT id FROM inbox WHERE state = 'open' AND attempts > 0"
 CARRYING = ("/queue", "/steer")
 
 
@@ -41,6 +42,8 @@ class Start:
     open: Sequence[int]
     keys: Mapping[int, str]
     """The keys of the open messages."""
+    crashed: Collection[int]
+    """The open messages whose turn was begun before."""
     pending: Sequence[int]
     lanes: Counter[str]
     """How many replies wait in each lane."""
@@ -58,6 +61,7 @@ class Start:
             return cls(
                 open=list(keys),
                 keys=keys,
+                crashed={row[0] for row in db.execute(BEGUN)},
                 pending=[row[0] for row in db.execute(f"SELECT id {unsent} ORDER BY id")],
                 lanes=Counter(row[0] for row in db.execute(f"SELECT lane {unsent}")),
                 accepted=accepted,
@@ -172,6 +176,7 @@ class _Model:
         self._left: list[Row] = []
         self._old: set[int] = set()
         """The messages that the start found."""
+        self._crashed: Collection[int] = ()
 
     def compare(
         self, starts: Sequence[Start], steps: Sequence[tuple[int, int, Mapping]]
@@ -191,6 +196,7 @@ class _Model:
 
     def _begin(self, start: Start, last: float) -> None:
         self._old = {row.id for row in self.accepted if row.id in start.keys}
+        self._crashed = start.crashed
         self._left = [
             row for row in self.accepted
             if row.id in self._old or start.last_message < row.id <= last
@@ -250,11 +256,15 @@ class _Model:
         self.answered += rows
         self._left = [row for row in self._left if row not in rows]
 
+    def _merge(self, rows: Sequence[int], row: Row) -> bool:
+        """Return whether a message is part of the same turn as those before it."""
+        return self.merges and rows[-1] not in self._crashed and row.id not in self._crashed
+
     def _expected(self, first: Row) -> list[int]:
         """Return the messages of the backlog that a turn takes."""
         expected: list[int] = []
         for row in self._left[self._left.index(first) :]:
-            if row.word or row.id not in self._old or (expected and not self.merges):
+            if row.word or row.id not in self._old or (expected and not self._merge(expected, row)):
                 break
             expected.append(row.id)
         return expected
