@@ -97,6 +97,8 @@ def append_message(  # noqa: PLR0913 - the fields of a message
     token_count: int | None = None,
     provider_data: JsonObject | None = None,
     platform_message_id: str | None = None,
+    edits: str | None = None,
+    chat: str | None = None,
     timestamp: float | None = None,
 ) -> Appended:
     """Append one message.
@@ -118,6 +120,8 @@ def append_message(  # noqa: PLR0913 - the fields of a message
         finish_reason=finish_reason,
         token_count=token_count,
         provider_data=provider_data,
+        edits=edits,
+        chat=chat,
     )
     if platform_message_id is not None:
         earlier = _find_platform_message(tx, session_id, platform_message_id)
@@ -282,6 +286,8 @@ def edit_message(tx: Transaction, session_id: str, message_id: int, content: str
         tool_call_id=edited.tool_call_id,
         tool_name=edited.tool_name,
         finish_reason=edited.finish_reason,
+        edits=edited.edits,
+        chat=edited.chat,
     )
     return append_rows(tx, session_id, [changed, *rest])[0]
 

@@ -531,6 +531,8 @@ def test_a_stored_message_keeps_everything_except_its_id():
         "finish_reason": "stop",
         "token_count": 3,
         "provider_data": {"b": 2},
+        "edits": "p0",
+        "chat": "bot/7",
     }
     assert set(fields) == set(Message.__struct_fields__)
     row = StoredMessage(id=7, **fields)
