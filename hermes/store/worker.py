@@ -72,7 +72,7 @@ class _Call:
 class StoreThread:
     """Runs functions one after the other; a task that waits for one cannot be cancelled."""
 
-    telling: ClassVar = threading.Lock()
+    telling: ClassVar[threading.Lock] = threading.Lock()
     """Held while Trio is told of a result, and from the end of the program on.
 
     A daemon thread that Python stops inside `run_sync_soon` would keep a lock of Trio's, for which
