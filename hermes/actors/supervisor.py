@@ -222,6 +222,8 @@ class Supervisor:
         last = after
         while found := await self._context.store.waiting_keys(last, limit=PAGE):
             last = found[-1][1]
+            if any(self._is_new(key, inbox_id) for key, inbox_id in found):
+                await self._context.store.start_inbox(())  # all that we accepted is delivered then
             for key in dict.fromkeys(key for key, inbox_id in found if self._is_new(key, inbox_id)):
                 self.actor(key).wake()
         return last

@@ -279,7 +279,10 @@ class SessionActor:
         limit = self.state.context.config.max_attempts
         inbox.behind = False
         closed = inbox.closed = set()
-        unknown = [row for row in await self.state.open_rows() if not inbox.knows(row.inbox_id)]
+        rows = await self.state.open_rows()
+        if not all(inbox.knows(row.inbox_id) for row in rows):
+            await store.start_inbox(())  # a write: what was accepted before it is delivered then
+        unknown = [row for row in rows if not inbox.knows(row.inbox_id)]
         for row in unknown:
             if row.attempts >= limit:
                 await self._park(row)
