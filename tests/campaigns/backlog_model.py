@@ -6,7 +6,7 @@ ids. What a step may do:
 
 - the last stopping command that the start found comes first, and cancels all that is before it;
 - a turn takes the first open messages; of those that the start found, all up to the next command
-  (or one, if messages are not merged, or its turn was begun before);
+  (or one, if messages are not merged, or its turn was begun twice before);
 - a command that waits is run when it is the first; the start treats all of its commands so;
 - a fresh command runs at any time, or stops and cancels all that is open before it;
 - a fresh message may be refused or steer a turn if its sender wants that.
@@ -31,7 +31,7 @@ from tests.campaigns.killing import VIOLATIONS, sending_violations
 STOPPING = ("/stop", "/new", "/reset")
 AT_ONCE = ("/sessions", "/title", "/status", "/usage", "/help", "/whoami", "/nonsense",
            "/background")  # fmt: skip
-BEGUN = "SELECT id FROM inbox WHERE state = 'open' AND attempts > 0"
+BEGUN = "SELECT id FROM inbox WHERE state = 'open' AND attempts > 1"
 CARRYING = ("/queue", "/steer")
 
 
@@ -43,7 +43,7 @@ class Start:
     keys: Mapping[int, str]
     """The keys of the open messages."""
     crashed: Collection[int]
-    """The open messages whose turn was begun before."""
+    """The open messages whose turn was begun twice before."""
     pending: Sequence[int]
     lanes: Counter[str]
     """How many replies wait in each lane."""
@@ -209,8 +209,10 @@ class _Model:
         elif row.word in STOPPING:
             yield from self._stop(row, body)
         elif row.word:
-            if row is not self._left[0] and (row.word not in AT_ONCE or row.id in self._old):
-                yield f"{row.event} {row.word} ran before {self._left[0].event}"
+            older = [each for each in self._left[: self._left.index(row)]
+                     if not self._runs_beside(each)]  # fmt: skip
+            if older and (row.word not in AT_ONCE or row.id in self._old):
+                yield f"{row.event} {row.word} ran before {older[0].event}"
             self._left.remove(row)
         elif body["kind"] == "notice":
             if row.when_busy != "reject" or row.id in self._old:
@@ -240,12 +242,16 @@ class _Model:
         at_once = row.id not in self._old and (row.word in AT_ONCE or row.when_busy == "reject")
         return at_once and row.turn_id == row.id and row.reply is not None
 
+    def _comes_first(self, row: Row) -> bool:
+        """Return whether later messages must wait for this one."""
+        return (row.id in self._old or not row.steers) and not self._runs_beside(row)
+
     def _turn(self, first: Row) -> Iterator[str]:
         """Take the messages of one turn."""
         rows = [row for row in self._left if row.turn_id == first.id]
         waiting = [row for row in rows if not row.steers or row.id in self._old]
         index = self._left.index(first)
-        older = [row for row in self._left[:index] if row.id in self._old or not row.steers]
+        older = [row for row in self._left[:index] if self._comes_first(row)]
         if older:
             yield f"the turn of {first.event} ran before {older[0].event}"
         if any(row.word in STOPPING and row.id in self._old for row in self._left):

@@ -111,7 +111,7 @@ class SessionCompressor:
             return None
         if trigger == "size" and state.useless >= self._config.max_useless:
             return self._texts.compressions_useless.format(number=state.useless)
-        longest = max((*self._config.cooldowns, DAY))  # a later date is that of a wrong clock
+        longest = max((*self._config.cooldowns, 2 * DAY))  # a later date is of a wrong clock
         if 0.0 < state.not_before - self._wall() <= longest:
             return self._texts.compression_later.format(error=state.error)
         return None

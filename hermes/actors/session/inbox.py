@@ -15,6 +15,8 @@ from hermes.errors import ActorStopped, Overloaded
 from hermes.messages import InboxRow
 
 CAPACITY = 64
+SUSPECT = 2
+"""After so many crashes, a message does not share its turn: it may be what crashes the process."""
 Item: TypeAlias = InboxRow | Request[Any] | None
 """A message, a request of the host, or a wake-up."""
 
@@ -134,20 +136,21 @@ class SessionInbox:
         """Return the messages of the first turn: those up to the next command or request.
 
         If messages are not merged, it is the first one, with the parts that it waits for. Messages
-        whose turn has crashed before run singly, so that one of them does not stop the others.
+        whose turns have crashed twice run singly, so that one of them does not stop the others.
         """
         rows: list[InboxRow] = []
         for item in items:
             if not isinstance(item, InboxRow) or item.inbound.command:
                 break
-            if rows and not (rows[-1].inbound.linger or self._merges(rows[-1], item)):
+            if rows and not self._merges(rows[-1], item):
                 break
             rows.append(item)
         return rows
 
     def _merges(self, row: InboxRow, later: InboxRow) -> bool:
-        """Whether two messages share a turn; not if a turn with one of them has crashed before."""
-        return self._merge and not (row.attempts or later.attempts)
+        """Whether two messages share a turn; not if turns with one of them keep crashing."""
+        together = self._merge or row.inbound.linger > 0
+        return together and max(row.attempts, later.attempts) < SUSPECT
 
     def remove(self, inbox_id: int) -> InboxRow | None:
         """Remove a message that waits; None if it does not. Any task may call this."""
