@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import logging
@@ -223,7 +224,9 @@ class Supervisor:
         while found := await self._context.store.waiting_keys(last, limit=PAGE):
             last = found[-1][1]
             if any(self._is_new(key, inbox_id) for key, inbox_id in found):
-                await self._context.store.start_inbox(())  # all that we accepted is delivered then
+                with contextlib.suppress(StoreBusy, StoreFull, Overloaded):
+                    # A write: all that was accepted before it is delivered then.
+                    await self._context.store.start_inbox(())
             for key in dict.fromkeys(key for key, inbox_id in found if self._is_new(key, inbox_id)):
                 self.actor(key).wake()
         return last
