@@ -73,7 +73,7 @@ class StoreThread:
     """Runs functions one after the other; a task that waits for one cannot be cancelled."""
 
     telling: ClassVar[threading.Lock] = threading.Lock()
-    """Held while Trio is told of a result, and from the end of the program on.
+    """Held while a thread hands a result to Trio, and after the interpreter starts to exit.
 
     A daemon thread that Python stops inside `run_sync_soon` would keep a lock of Trio's, for which
     Trio waits at the end if its run has crashed.

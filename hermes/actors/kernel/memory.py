@@ -1,6 +1,6 @@
 """What must work without memory: a waiting task is resumed, or the process ends with a code.
 
-Any allocation can raise `MemoryError`. A task that nobody resumes would wait for ever, without a
+Any allocation can raise `MemoryError`. A task that nobody resumes would wait forever, without a
 line in the log, so what resumes tasks allocates as little as possible.
 """
 

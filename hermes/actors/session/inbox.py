@@ -16,7 +16,7 @@ from hermes.messages import InboxRow
 
 CAPACITY = 64
 SUSPECT = 2
-"""After so many crashes, a message does not share its turn: it may be what crashes the process."""
+"""After this many crashes a message runs alone: it may be what crashes the process."""
 Item: TypeAlias = InboxRow | Request[Any] | None
 """A message, a request of the host, or a wake-up."""
 
@@ -37,7 +37,7 @@ class SessionInbox:
         self.behind: bool = False
         """Whether the store has messages for this actor that are not in memory."""
         self.closed: set[int] | None = None
-        """Rows that were closed beside the actor while it reads the store; None at other times."""
+        """Rows that another task closed while the actor reads the store; None at other times."""
         self.urgent: InboxRow | None = None
         """A command that cancels everything queued before it."""
 
@@ -87,7 +87,7 @@ class SessionInbox:
         return self._known is not None and inbox_id in self._known
 
     def misses(self, number: int, last: int) -> bool:
-        """Whether some of the open rows are unknown: there are so many, and this is the last."""
+        """Whether any of the `number` open rows is unknown; `last` is the id of the newest."""
         return not self.knows(last) or number > len(self._known or ())
 
     def release(self, rows: Sequence[InboxRow]) -> None:
@@ -103,7 +103,7 @@ class SessionInbox:
             self._known = self._known or None
 
     def note_closed(self, inbox_id: int) -> None:
-        """Note that a row was closed beside the actor, which may just have read it as open."""
+        """Note that another task closed a row, which the actor may just have read as open."""
         if self.closed is not None:
             self.closed.add(inbox_id)
 

@@ -1,4 +1,4 @@
-"""Who owns a database file: at most one runtime, also if the lock file is removed.
+"""The lock of a runtime on its database file: it holds even if the lock file is removed.
 
 A runtime holds two locks. The one on the lock file exists before the database does, and its text
 names the process. The other one is on a byte of the database itself that SQLite does not use; it
