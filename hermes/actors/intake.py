@@ -10,9 +10,8 @@ from typing import TypedDict, TypeVar, get_args
 from uuid import uuid4
 
 import trio
-from msgspec.structs import replace
 
-from hermes.actors.commands import parse
+from hermes.actors.commands import Commands, with_command
 from hermes.actors.context import RuntimeContext
 from hermes.actors.kernel.mailbox import Request
 from hermes.actors.session import operations
@@ -55,8 +54,9 @@ class MessageOptions(TypedDict, total=False):
     twice."""
     when_busy: WhenBusy | None
     """What to do if a turn is running; by default the configuration decides."""
-    commands: bool
-    """Whether a text that starts with a known command is a command (the default), or a text."""
+    commands: Commands
+    """Whether a text that starts with a known command is a command (the default), or a text. With
+    "all", any `/word` is a command: an unknown one is answered, and `//word` sends `/word`."""
     metadata: JsonObject | None
     """What the host wants to find again, such as a tenant or a trace id: a dict of JSON values, of
     at most 4096 bytes. It reaches the turn, its events, the hooks, the log and the reply."""
@@ -285,8 +285,7 @@ def make_inbound(session_key: str, text: str, options: MessageOptions) -> Inboun
         per_conversation=True, metadata=options.get("metadata") or {},
     )  # fmt: skip
     require_valid(inbound)
-    is_command = options.get("commands", True) and parse(text) is not None
-    return replace(inbound, command=True) if is_command else inbound
+    return with_command(inbound, options.get("commands", True))
 
 
 def _check_options(text: object, options: MessageOptions) -> None:

@@ -29,8 +29,8 @@ from hermes.store import Clock, open_store
 from hermes.store.actor import SWEEP_INTERVAL
 from hermes.store.hooks import HOOK_TIMEOUT
 from hermes.store.worker import OpenWorker, open_in_thread
-from hermes.text_checks import require_usable
 from hermes.texts import ENGLISH, Texts
+from hermes.texts.checks import require_usable
 
 
 class RuntimeOptions(TypedDict, total=False):

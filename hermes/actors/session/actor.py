@@ -17,7 +17,8 @@ from msgspec.structs import replace
 from hermes.actors.commands import CommandMode, interpret
 from hermes.actors.context import RuntimeContext
 from hermes.actors.kernel.mailbox import Request, refuse
-from hermes.actors.session.commands import CommandCall, run_command
+from hermes.actors.session.commands.calls import CommandCall
+from hermes.actors.session.commands.handlers import run_command
 from hermes.actors.session.compression import used_tokens
 from hermes.actors.session.following import announcement, count_waiting
 from hermes.actors.session.inbox import Item, SessionInbox

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import trio
 
-from hermes.actors.commands import parse
+from hermes.actors.commands import parse, recognize
 from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import Runtime
 from hermes.adapters.console.display_queue import DisplayQueue, Gap, Item, QueuedRow
@@ -192,7 +192,9 @@ class Console:
                 if isinstance(line, TooLong):
                     await self._reject(LINE_TOO_LONG)
                 elif line.strip():
-                    await self._ask(runtime, line.strip())
+                    if _quits(line):
+                        return
+                    await self._ask(runtime, line.rstrip())
                 if screen.closed:
                     return
                 if prompt:
@@ -200,7 +202,7 @@ class Console:
 
     async def _ask(self, runtime: Runtime, text: str) -> None:
         try:
-            reply = await runtime.ask(self.session_key, text, source=SOURCE)
+            reply = await runtime.ask(self.session_key, text, source=SOURCE, commands="all")
         except (StoreFailed, Draining):
             raise
         except (HermesError, ValueError) as error:
@@ -218,6 +220,8 @@ class Console:
         async for item in terminal.inputs:
             match item:
                 case str():
+                    if _quits(item):
+                        return
                     await self._submit(runtime, item)
                 case Interrupt():
                     await self._interrupt(runtime)
@@ -233,10 +237,8 @@ class Console:
             return []  # completion is a convenience
 
     async def _submit(self, runtime: Runtime, text: str) -> None:
-        text = text.strip()
-        inbound = Inbound(
-            self.session_key, uuid4().hex, text, SOURCE, command=parse(text) is not None
-        )
+        text, command = recognize(text.rstrip())
+        inbound = Inbound(self.session_key, uuid4().hex, text, SOURCE, command=command)
         try:
             await runtime.submit(inbound)
         except (StoreFailed, Draining, ActorStopped):
@@ -268,3 +270,8 @@ class Console:
         else:
             self._last_interrupt = trio.current_time()
             await self._view.screen.note(HOW_TO_QUIT)
+
+
+def _quits(line: str) -> bool:
+    parsed = parse(line.rstrip())
+    return parsed is not None and parsed.name == "quit"

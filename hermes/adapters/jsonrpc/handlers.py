@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import trio
 
-from hermes.actors.commands import parse
+from hermes.actors.commands import recognize
 from hermes.actors.conversation import Conversation
 from hermes.actors.runtime import Runtime
 from hermes.adapters.jsonrpc import types as t
@@ -222,9 +222,10 @@ class Handlers:
     ) -> Receipt:
         # Earlier versions stored ids in this form, without a scope.
         unique_id = uuid4().hex if event_id is None else f"{handle.conversation}:{event_id}"
+        text, command = recognize(text)
         inbound = Inbound(
             handle.session_key, unique_id, text, handle.source,
-            command=parse(text) is not None, when_busy=busy, per_conversation=True,
+            command=command, when_busy=busy, per_conversation=True,
         )  # fmt: skip
         with submitting(handle):
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from hermes.actors.session.state import SessionState
@@ -52,11 +53,22 @@ def _ambiguous(wanted: str, ids: Sequence[str], own: Sequence[SessionSummary], t
     return "\n".join([texts.ambiguous_session.format(wanted=repr(wanted)), *listed])
 
 
-def session_line(number: int, summary: SessionSummary, texts: Texts) -> str:
+def session_line(
+    number: int, summary: SessionSummary, texts: Texts, *, current: bool = False
+) -> str:
     """Return the line of a conversation in a numbered list."""
-    name = summary.session.title or summary.preview or summary.session.id
-    messages = summary.session.message_count
-    return texts.session_line.format(number=number, name=name, messages=messages)
+    session = summary.session
+    return (texts.current_session_line if current else texts.session_line).format(
+        number=number,
+        name=session.title or summary.preview or session.id,
+        messages=session.message_count,
+        date=day(session.last_active),
+    )
+
+
+def day(timestamp: float) -> str:
+    """Return a time as a local date with hours and minutes."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(timestamp))
 
 
 def status_text(status: Status, texts: Texts) -> str:
