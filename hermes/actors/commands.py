@@ -52,6 +52,8 @@ COMMANDS: Mapping[str, Command] = {
     "background": Command("now"),
     "approve": Command("waits"),
     "deny": Command("waits"),
+    "model": Command("now"),
+    "tools": Command("now"),
     "status": Command("now"),
     "usage": Command("now"),
     "help": Command("now", "guest"),

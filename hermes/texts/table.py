@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
-from hermes.texts.help import HelpTexts
+from hermes.texts.facts import FactTexts
 
 
-class Texts(HelpTexts, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Texts(FactTexts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The sentences that users see. Pass the ones to replace, for example in another language.
 
     A sentence may use the placeholders of its default, and may leave some out, but not be empty.
@@ -98,6 +98,12 @@ class Texts(HelpTexts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A platform's message was refused because too many are waiting."""
     retrying: str = "[Connection lost; retrying.]"
     """Streamed between two attempts of a model to write an answer."""
+    retrying_in: str = "Retrying in {seconds} s ({reason})."
+    """Shown while a call of the model waits for its next attempt."""
+    rate_limited: str = "rate limited"
+    """A `{reason}`: the provider has refused the call because of too many requests."""
+    no_connection: str = "the model cannot be reached"
+    """A `{reason}`: the connection failed, or the provider had an error."""
     part_missing: str = "[Part of this answer could not be read and is missing.]"
     """The end of an answer of which the model's server has sent a part that cannot be decoded."""
     recovered: str = "You may have seen this before:"
@@ -270,36 +276,6 @@ class Texts(HelpTexts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The same if there is an access policy."""
     no_user: str = "unnamed"
     """The `{user}` of /whoami if the platform names none."""
-
-    # /status and /usage
-
-    status_session: str = "Session {session_id}"
-    """The first line of /status."""
-    status_titled_session: str = "Session {session_id}: {title}"
-    """The same if there is a title."""
-    status_idle: str = "{messages} messages, {waiting} waiting, nothing is running"
-    """The second line of /status."""
-    status_running: str = "{messages} messages, {waiting} waiting, an answer is running"
-    """The same during a turn."""
-    status_context: str = "Context: about {tokens} of {window} tokens; compressed at {compress_at}"
-    """The third line of /status."""
-    status_context_note: str = (
-        "Context: about {tokens} of {window} tokens; compressed at {compress_at} ({note})"
-    )
-    """The same while automatic compression is suspended."""
-    status_builds: str = "Agents built: {builds}"
-    """The fourth line of /status: how often an agent was built, by reason."""
-    status_no_builds: str = "Agents built: none"
-    """The same if there was none."""
-    usage_tokens: str = (
-        "{calls} calls, {input} input tokens (and {cached} from the cache), {output} output tokens."
-    )
-    """The answer to /usage."""
-    usage_cost: str = (
-        "{calls} calls, {input} input tokens (and {cached} from the cache), "
-        "{output} output tokens, cost {cost}."
-    )
-    """The same if the cost is known."""
 
     # Approvals of tool calls
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from hermes import Source, TurnResult
+from hermes import AgentChoice, ServerInfo, Source, ToolInfo, TurnResult
 
 DATE = r"\d{4}-\d\d-\d\d \d\d:\d\d"
 
@@ -135,3 +135,66 @@ async def test_quit_is_listed_and_works_at_the_console_only(start):
         assert "/quit" not in await say(runtime, "/help")
         assert "/quit" in (await runtime.ask("c", "/help", source=console)).text
         assert await say(runtime, "/quit") == "/quit works at the console only."
+
+
+# /model and /tools
+
+
+class _Catalog:
+    """Two agents; the host chooses the first by default."""
+
+    small = AgentChoice(name="small", model="tiny-1")
+    large = AgentChoice(
+        name="large",
+        model="huge-1",
+        tools=(
+            ToolInfo(name="price", summary="Returns a price."),
+            ToolInfo(name="order", summary="Orders.", approval=True),
+        ),
+    )
+
+    def choices(self, source):
+        return [self.small, self.large]
+
+    def current(self, settings, source):
+        return self.large if settings.agent == "large" else self.small
+
+    def servers(self):
+        down = ServerInfo(name="files", tools=0, problem="it did not start")
+        return [ServerInfo(name="web", tools=3), down]
+
+
+async def test_model_shows_and_switches_the_agent_of_one_conversation(start):
+    async with start(catalog=_Catalog()) as runtime:
+        assert await say(runtime, "/model") == (
+            "tiny-1 answers here.\n- small: tiny-1\n- large: huge-1\n"
+            "Use /model and a name to switch."
+        )
+        unknown = await say(runtime, "/model other")
+        assert unknown.startswith("There is no agent called other.")
+        assert await say(runtime, "/model HUGE-1") == "large (huge-1) answers here from now on."
+        assert (await runtime.conversation("k").settings()).agent == "large"
+        await say(runtime, "hello")
+        assert (await runtime.conversation("k").status()).model == "huge-1"
+        assert "Model: huge-1" in await say(runtime, "/status")
+        assert "tiny-1 answers here." in await say(runtime, "/model", key="other")
+    async with start(catalog=_Catalog()) as runtime:
+        assert (await say(runtime, "/model")).startswith("huge-1 answers here.")
+
+
+async def test_tools_and_servers_are_listed_with_their_state(start):
+    async with start(catalog=_Catalog()) as runtime:
+        await say(runtime, "/model large")
+        assert (await say(runtime, "/tools")).splitlines() == [
+            "- price: Returns a price.",
+            "- order (asks first): Orders.",
+            "MCP server web: 3 tools",
+            "MCP server files is not running: it did not start",
+        ]
+
+
+async def test_without_a_catalog_there_is_nothing_to_choose(start):
+    async with start() as runtime:
+        fixed = "The host of this bot chooses the model."
+        assert await say(runtime, "/model") == await say(runtime, "/model x") == fixed
+        assert await say(runtime, "/tools") == "There are no tools."

@@ -41,6 +41,7 @@ SAID = (
     "/usage", "/whoami", "/pair", "/unpair telegram 1", "/approve", "/deny 7", "/queue", "/steer",
     "/background", "/approve zebra", "/undo zebra", "/compress", "/compress here 1",
     "/search zebra", "/search", "/delete", "/delete nowhere", "/export", "/export nowhere", "/quit",
+    "/model", "/model zebra", "/tools",
     "/resume nowhere", "/title " + "x" * 500, "/new " + "x" * 500,
 )  # fmt: skip
 """Commands for an empty conversation, a full one, and one that was compressed."""

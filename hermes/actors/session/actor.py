@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from hermes.actors.commands import CommandMode, interpret
 from hermes.actors.context import RuntimeContext
 from hermes.actors.kernel.mailbox import Request, refuse
+from hermes.actors.session.commands.agents import agent_facts
 from hermes.actors.session.commands.calls import CommandCall
 from hermes.actors.session.commands.handlers import run_command
 from hermes.actors.session.compression import used_tokens
@@ -393,4 +394,5 @@ class SessionActor:
             busy=self.runner.turn is not None,
             context_tokens=used_tokens(state, transcript),
             compression_note=compressor.suspended(history),
+            **await agent_facts(state, head.session_id),
         )

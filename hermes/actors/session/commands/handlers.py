@@ -12,7 +12,8 @@ import re
 
 from msgspec.structs import replace
 
-import hermes.actors.session.commands.sessions  # noqa: F401 - registers its handlers
+import hermes.actors.session.commands.agents
+import hermes.actors.session.commands.sessions  # noqa: F401 - they register their handlers
 from hermes.actors.admission import pairing
 from hermes.actors.commands import ALIASES, COMMANDS, parse
 from hermes.actors.compression.types import result_text

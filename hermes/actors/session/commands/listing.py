@@ -79,6 +79,8 @@ def status_text(status: Status, texts: Texts) -> str:
     context = texts.status_context_note if note else texts.status_context
     lines = [
         session.format(session_id=status.session_id, title=status.title),
+        *([texts.status_model.format(model=status.model)] if status.model else []),
+        *([texts.status_cost.format(cost=f"{status.cost:.4f}")] if status.cost else []),
         activity.format(messages=status.message_count, waiting=status.waiting),
         context.format(
             tokens=status.context_tokens, window=status.window, compress_at=status.compress_at,
