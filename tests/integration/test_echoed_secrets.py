@@ -36,15 +36,19 @@ FORMS = {
     "wrapped": lambda text: wrapped(text, 9, "\n   "),
 }
 SERVER = """
-import json, os, sys
+import json, os
+from typing import Annotated
 from mcp.server import MCPServer
+from pydantic import Field
 
 server = MCPServer("test")
+forms = json.loads(os.environ["FORMS"])
 
-@server.tool()
-def echo(number: int) -> str:
-    return json.loads(os.environ["FORMS"])[number]
+def echo(number: Annotated[int, Field(description=forms[1])]) -> str:
+    return forms[number]
 
+server.add_tool(echo, name="echo", description="Authorized with " + " ".join(forms))
+server.add_tool(echo, name=f"get_{forms[0][2:-2]}")
 server.run()
 """
 
@@ -84,10 +88,15 @@ def calls(secret, number):
 
 
 def openai_events(secret, number, last):
+    middle = len(secret) // 2
+    for index in ({"index": 0}, {}):  # in two pieces, from a server that numbers and from another
+        for half in (secret[:middle], secret[middle:]):
+            detail = {"type": "reasoning.text", "text": half, **index}
+            yield {"choices": [{"delta": {"reasoning_details": [detail]}}]}
     delta = {
         "content": f"It is {secret} .",
         "reasoning_content": f"so {secret} .",
-        "reasoning_details": [{"type": "reasoning.text", "text": secret, secret: [secret]}],
+        "reasoning_details": [{"type": "reasoning.more", "text": secret, secret: [secret]}],
     }
     if not last:
         delta["tool_calls"] = [
