@@ -21,9 +21,8 @@ from hermes.agents.tools.mcp_servers import McpServer, open_servers, tools_of
 from hermes.redaction import REDACTED, ValueRedactor
 from hermes.testing import MemoryAdapter
 from hermes.testing.loopback import Response, serve_http
-from tests.support.secrets import wrapped
+from tests.support.secrets import TOKEN, wrapped
 
-TOKEN = "tok_A1-b2.C3*d4+e5/f6=g7~h8"
 MCP_TOKEN = "mcp_Z9-y8.X7*w6+v5/u4=t3~s2"
 PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 FORMS = {
@@ -34,6 +33,9 @@ FORMS = {
     "json": lambda text: "".join(f"\\u{ord(one):04x}" for one in text),
     "markdown": lambda text: PUNCTUATION.sub(r"\\\1", text),
     "wrapped": lambda text: wrapped(text, 9, "\n   "),
+    "carriage returns": lambda text: wrapped(text, 9, "\r"),
+    "invisible": lambda text: wrapped(text, 9, "\u200e"),
+    "table": lambda text: wrapped(text, 9, " |\n| "),
 }
 SERVER = """
 import json, os
@@ -57,7 +59,7 @@ def found_in(content):
     """Return the forms of a token in this content, independently of the redactor."""
     text = content if isinstance(content, str) else content.decode(errors="replace")
     # JSON inside of JSON doubles backslashes; a line break is "\n" in it.
-    bare = re.sub(r"\\+n|[\\\s]", "", text)
+    bare = re.sub(r"\\+(?:[nr]|u200e)|[\\\s\u200e]", "", text)
     units = re.sub(r"\\+u00", r"\\u00", text)
     return [
         name
@@ -65,7 +67,7 @@ def found_in(content):
         for name, form in FORMS.items()
         if form(token) in text
         or json.dumps(form(token))[1:-1] in text
-        or re.sub(r"[\\\s]", "", form(token)) in bare
+        or re.sub(r"[\\\s\u200e]", "", form(token)) in bare
         or form(token) in units
     ]
 
