@@ -195,12 +195,22 @@ class Intake:
 
     async def reply_of(self, session_key: str, event_id: str, source: Source) -> Reply | None:
         """Return the reply to an event; None if there is none, or not yet."""
+        outcome = await self._find_event(session_key, event_id, source)
+        return None if outcome is None or outcome.state == "open" else _reply_in(outcome)
+
+    async def receipt_of(self, session_key: str, event_id: str, source: Source) -> Receipt | None:
+        """Return the receipt of an event; None if it is unknown."""
+        outcome = await self._find_event(session_key, event_id, source)
+        return None if outcome is None else outcome.receipt
+
+    async def _find_event(
+        self, session_key: str, event_id: str, source: Source
+    ) -> MessageOutcome | None:
         require_encodable(session_key)
         require_event_id(event_id)
         require_instance("source", source, Source)
         found = (session_key, event_id, source.platform, source.account)
-        outcome = await self._supervisor.store.find_event(*found)
-        return None if outcome is None or outcome.state == "open" else _reply_in(outcome)
+        return await self._supervisor.store.find_event(*found)
 
     async def withdraw(self, receipt: Receipt) -> bool:
         """Take back a message whose turn has not begun."""

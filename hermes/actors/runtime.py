@@ -170,6 +170,15 @@ class Runtime:
         """
         return await self._intake.reply_of(session_key, event_id, source or Source())
 
+    async def receipt_of(
+        self, session_key: str, event_id: str, *, source: Source | None = None
+    ) -> Receipt | None:
+        """Return the receipt of the message with this event id; None if it was not accepted.
+
+        `source` is that of the message, as in `reply_of`.
+        """
+        return await self._intake.receipt_of(session_key, event_id, source or Source())
+
     async def withdraw(self, receipt: Receipt) -> bool:
         """Take back a message whose turn has not begun. Returns False if it has begun or ended.
 

@@ -5,6 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
+from hermes.actors.session.commands.agents import agent_facts
+from hermes.actors.session.compression import used_tokens
+from hermes.actors.session.following import count_waiting
+from hermes.actors.session.inbox import SessionInbox
 from hermes.actors.session.state import SessionState
 from hermes.errors import AmbiguousTitle
 from hermes.messages import Session, SessionSummary, Status, Usage
@@ -108,3 +114,29 @@ def usage_text(calls: Sequence[Usage], texts: Texts) -> str:
 def is_number(text: str) -> bool:
     """Whether a text is a plain decimal number."""
     return text.isascii() and text.isdigit()
+
+
+async def read_status(state: SessionState, inbox: SessionInbox) -> Status:
+    """Return the status, without `busy`."""
+    compressor = state.context.compressor
+    status = Status(
+        session_key=state.key, session_id=None, title=None, message_count=0, busy=False,
+        waiting=0, context_tokens=0, compress_at=compressor.limits.compress_at,
+        window=compressor.limits.window, builds=state.cache.builds,
+    )  # fmt: skip
+    found = await state.context.store.route_head(state.key)
+    if found is None:
+        return status
+    _, head = found
+    transcript = await state.cache.transcript(head, keep=False)  # the actor may have ended
+    history = await compressor.state_of(head.session_id)
+    return replace(
+        status,
+        session_id=head.session_id,
+        title=(await state.context.store.get_title(state.key)).text,
+        message_count=head.message_count,
+        waiting=await count_waiting(state.context.store, state.key, inbox),
+        context_tokens=used_tokens(state, transcript),
+        compression_note=compressor.suspended(history),
+        **await agent_facts(state, head.session_id),
+    )
