@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     )
     from hermes.messages import (
         AgentSpec as AgentSpec,
+        Approval as Approval,
         ConversationSettings as ConversationSettings,
         CostTotals as CostTotals,
         ExpiryPolicy as ExpiryPolicy,
@@ -172,10 +173,10 @@ _NAMES = {
     "config": "CompressionConfig Config RateLimit",
     "context": "current_session_id current_session_key current_turn_id set_current_session_id",
     "embed.trio_host": "open_runtime",
-    "messages": "AgentSpec ConversationSettings CostTotals ExpiryPolicy Hooks Inbound JsonObject "
-    "Message OutboxRow Receipt Reply RunningTurnInfo SearchHit Session SessionChange SessionMatch "
-    "SessionSummary Snapshot Source Status StoreStats StoredMessage Title ToolCall TurnResult "
-    "Usage WaitingMessage WhenBusy",
+    "messages": "AgentSpec Approval ConversationSettings CostTotals ExpiryPolicy Hooks Inbound "
+    "JsonObject Message OutboxRow Receipt Reply RunningTurnInfo SearchHit Session SessionChange "
+    "SessionMatch SessionSummary Snapshot Source Status StoreStats StoredMessage Title ToolCall "
+    "TurnResult Usage WaitingMessage WhenBusy",
     "protocols": "Adapter Agent Build Compressor Describe HasAccount HasLimit HasLocal "
     "OwnConversation RunsOnTrio Summary SummaryRequest SupportsAbandon SupportsAclose "
     "SupportsReady TitleRequest Titler Turn TurnRuntime",

@@ -31,6 +31,7 @@ from hermes.actors.session.listing import (
 from hermes.actors.session.state import SessionState
 from hermes.errors import StoreFailed
 from hermes.messages import (
+    Approval,
     Inbound,
     InboxReply,
     InboxRow,
@@ -60,6 +61,8 @@ class CommandCall(msgspec.Struct, frozen=True):
     stopped_turn: bool
     """Whether a turn was interrupted for this command."""
     status: Callable[[], Awaitable[Status]]
+    shows: list[Approval] = msgspec.field(default_factory=list)
+    """The tool calls that the reply shows, for the user to decide about."""
 
     @property
     def rows(self) -> list[InboxRow]:
@@ -259,6 +262,7 @@ async def _decide(state: SessionState, call: CommandCall, name: str, argument: s
     answer = await approvals.run(state.context, call.row, name, argument, reply)
     if answer is None:
         return await _usage(state, call, name)
+    call.shows.extend(answer.shows)
     return answer.text if answer.stored else await _reply(state, call, answer.text)
 
 
