@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     )
     from hermes.messages import (
         AgentSpec as AgentSpec,
+        Approval as Approval,
         ConversationSettings as ConversationSettings,
         CostTotals as CostTotals,
         ExpiryPolicy as ExpiryPolicy,
@@ -177,10 +178,10 @@ _NAMES = {
     "config": "CompressionConfig Config RateLimit",
     "context": "current_session_id current_session_key current_turn_id set_current_session_id",
     "embed.trio_host": "open_runtime",
-    "messages": "AgentSpec ConversationSettings CostTotals ExpiryPolicy Hooks Inbound JsonObject "
-    "Message OutboxRow Receipt Reply RunningTurnInfo SearchHit Session SessionChange SessionMatch "
-    "SessionSummary Snapshot Source Status StoreStats StoredMessage Title ToolCall TurnResult "
-    "Usage WaitingMessage WhenBusy",
+    "messages": "AgentSpec Approval ConversationSettings CostTotals ExpiryPolicy Hooks Inbound "
+    "JsonObject Message OutboxRow Receipt Reply RunningTurnInfo SearchHit Session SessionChange "
+    "SessionMatch SessionSummary Snapshot Source Status StoreStats StoredMessage Title ToolCall "
+    "TurnResult Usage WaitingMessage WhenBusy",
     "protocols": "Adapter Agent AgentCatalog AgentChoice Build Compressor Describe HasAccount "
     "HasLimit HasLocal OwnConversation RunsOnTrio ServerInfo Summary SummaryRequest "
     "SupportsAbandon SupportsAclose SupportsReady TitleRequest Titler ToolInfo Turn TurnRuntime",

@@ -259,7 +259,7 @@ def share(tx: Transaction, session_key: str, session_id: str) -> None:
 
 def share_with_keys_of(tx: Transaction, no: int, session_id: str) -> None:
     """Make a conversation belong to all keys of another session, as `share` does."""
-    for key in _keys_of(tx, no):
+    for key in keys_of(tx, no):
         if key is not None:
             share(tx, key, session_id)
 

@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from hermes.actors.session.state import SessionState
-from hermes.messages import InboxReply, InboxRow, Status
+from hermes.messages import Approval, InboxReply, InboxRow, Status
 from hermes.outbound import inbox_reply
 from hermes.texts import Texts, help_line
 
@@ -24,6 +24,8 @@ class CommandCall(msgspec.Struct, frozen=True):
     stopped_turn: bool
     """Whether a turn was interrupted for this command."""
     status: Callable[[], Awaitable[Status]]
+    shows: list[Approval] = msgspec.field(default_factory=list)
+    """The tool calls that the reply shows, for the user to decide about."""
 
     @property
     def rows(self) -> list[InboxRow]:

@@ -158,6 +158,7 @@ async def _decide(state: SessionState, call: CommandCall, name: str, argument: s
     answer = await approvals.run(state.context, call.row, name, argument, stored)
     if answer is None:
         return await usage(state, call, name)
+    call.shows.extend(answer.shows)
     return answer.text if answer.stored else await reply(state, call, answer.text)
 
 
