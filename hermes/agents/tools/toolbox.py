@@ -24,7 +24,7 @@ from hermes.agents.tools.schema import Arguments, BadArguments, Signature, resul
 from hermes.errors import NotApproved, Overloaded, StoreError, TurnClosed
 from hermes.events import ApprovalAsked
 from hermes.messages import Approval, JsonObject, Outbound, ToolCall, ToolCallRecord
-from hermes.outbound import outbox_rows
+from hermes.outbound import question_rows
 from hermes.protocols import ToolRecords, Turn
 from hermes.redaction import redact_all
 from hermes.sanitize import one_line
@@ -306,8 +306,7 @@ class Toolbox:
         route = turn.runtime.question_route(source)
 
         def question(approval: Approval) -> list[Outbound]:
-            text = questions.question(approval, texts)
-            return outbox_rows(source, approval.session_key, session_id, text, "notice")
+            return question_rows(source, approval, session_id, questions.question(approval, texts))
 
         try:
             approval = await records.ask_approval(
