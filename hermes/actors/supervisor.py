@@ -307,6 +307,7 @@ class Supervisor:
         with trio.move_on_after(config.hook_drain_timeout):
             await self._context.store.wait_hooks()
         with trio.move_on_after(config.close_timeout, shield=True):
+            await self._context.questions.try_flush()
             await self._dispatcher.flush()
         self._context.bus.close(self._context.stop_error())
         self._drained = True

@@ -136,6 +136,7 @@ class RuntimeVerbs:
     withdraw: Final = verb(Runtime.withdraw)
     post: Final = verb(Runtime.post)
     is_answered: Final = verb(Runtime.is_answered)
+    mark_shown: Final = plain(Runtime.mark_shown)
     wait_hooks: Final = verb(Runtime.wait_hooks)
     drain: Final = verb(Runtime.drain)
 

@@ -18,16 +18,17 @@ from msgspec.structs import replace
 from hermes.actors.commands import CommandMode, interpret
 from hermes.actors.context import RuntimeContext
 from hermes.actors.kernel.mailbox import Request, refuse
-from hermes.actors.session.commands import CommandCall, run_command
+from hermes.actors.session.commands.calls import CommandCall
+from hermes.actors.session.commands.handlers import run_command
+from hermes.actors.session.commands.listing import read_status
 from hermes.actors.session.following import announcement
 from hermes.actors.session.inbox import Item, SessionInbox, Work
-from hermes.actors.session.listing import read_status
 from hermes.actors.session.policy import decide
 from hermes.actors.session.retries import TEMPORARY
 from hermes.actors.session.state import SessionState
 from hermes.actors.session.turn import TurnRunner
 from hermes.errors import AlreadyAnswered, HermesError, StoreFailed
-from hermes.messages import Accepted, InboxRow, Receipt, Reply, ReplyStatus, Status
+from hermes.messages import Accepted, Approval, InboxRow, Receipt, Reply, ReplyStatus, Status
 from hermes.outbound import inbox_reply, metadata_of
 from hermes.user_code import contained
 
@@ -344,11 +345,12 @@ class SessionActor:
 
     async def _run_command(self, row: InboxRow, cancelled: Sequence[InboxRow] = ()) -> None:
         stopped = self._stopped_for == row.inbox_id
-        text = await run_command(self.state, CommandCall(row, cancelled, stopped, self.status))
+        call = CommandCall(row, cancelled, stopped, self.status)
+        text = await run_command(self.state, call)
         if text is None:
             await self._run_turn([*cancelled, row], retry=True)
             return
-        self._reply([row], text, "command")
+        self._reply([row], text, "command", shows=call.shows)
         if cancelled:
             self._reply(cancelled, text, "refused", dropped_by=row.inbox_id)
 
@@ -377,6 +379,7 @@ class SessionActor:
         status: ReplyStatus,
         *,
         dropped_by: int | None = None,
+        shows: Sequence[Approval] = (),
     ) -> None:
         self.inbox.release([row.inbox_id for row in rows])
         self._notify_idle()
@@ -386,6 +389,7 @@ class SessionActor:
             turn_id=rows[0].inbox_id,
             status=status,
             metadata=metadata_of(rows),
+            approvals=tuple(shows),
         )
         self.state.context.bus.reply(rows, reply, dropped_by=dropped_by)
 

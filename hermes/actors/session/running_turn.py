@@ -16,6 +16,7 @@ from hermes.context import TurnContext
 from hermes.errors import HermesError, TurnClosed
 from hermes.events import (
     AgentEvent,
+    ApprovalAsked,
     RuntimeEvent,
     Steered,
     TextDelta,
@@ -24,6 +25,7 @@ from hermes.events import (
     TurnStarted,
 )
 from hermes.messages import (
+    Approval,
     ConversationSettings,
     CostTotals,
     InboxRow,
@@ -150,6 +152,12 @@ class RunningTurn:
         discarded = [TextDelta(_joined(deltas[:kept]), restart=True)] if kept else []
         text = _joined(deltas[kept:])
         return [*discarded, TextDelta(text)] if text else discarded
+
+    @property
+    def asked(self) -> tuple[Approval, ...]:
+        """The calls for which the turn has asked for an approval."""
+        asked = [event.approval for event in self._published if isinstance(event, ApprovalAsked)]
+        return tuple({approval.approval_id: approval for approval in asked}.values())
 
     @property
     def running_tools(self) -> list[ToolStarted]:

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import trio
 
-from hermes.actors.commands import parse
+from hermes.actors.commands import recognize
 from hermes.actors.conversation import Conversation
 from hermes.actors.runtime import Runtime
 from hermes.adapters.jsonrpc import types as t
@@ -238,10 +238,11 @@ class Handlers:
         name = sent_to or handle.conversation
         # Earlier versions stored ids in this form, without a scope.
         unique_id = uuid4().hex if event_id is None else f"{name}:{event_id}"
+        text, command = recognize(text)
         source = source_of(name)
         inbound = Inbound(
             session_key(source), unique_id, text, source,
-            command=parse(text) is not None, when_busy=busy, per_conversation=True,
+            command=command, when_busy=busy, per_conversation=True,
         )  # fmt: skip
         with submitting(handle):
             try:

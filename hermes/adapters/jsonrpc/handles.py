@@ -18,9 +18,9 @@ import attrs
 from hermes.adapters.jsonrpc.frames import NO_SESSION, TOO_MANY, Refused
 from hermes.adapters.jsonrpc.types import NAME_PATTERN
 from hermes.messages import Source
-from hermes.session_keys import session_key
+from hermes.session_keys import CLIENT_PLATFORM, session_key
 
-PLATFORM = "rpc"
+PLATFORM = CLIENT_PLATFORM
 MAX_HANDLES = 10_000
 _OWN_KEY = re.compile(rf"agent:main:{PLATFORM}:dm:({NAME_PATTERN})")
 

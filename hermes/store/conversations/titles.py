@@ -257,6 +257,13 @@ def share(tx: Transaction, session_key: str, session_id: str) -> None:
     lineage.share(tx, session_key, session_id)
 
 
+def share_with_keys_of(tx: Transaction, no: int, session_id: str) -> None:
+    """Make a conversation belong to all keys of another session, as `share` does."""
+    for key in keys_of(tx, no):
+        if key is not None:
+            share(tx, key, session_id)
+
+
 def _number_titles(tx: Transaction, ids: Sequence[str], session_key: str) -> None:
     """Number those titles of a conversation which another one of the key has."""
     for session_id in ids:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from hermes.actors.session.commands.agents import agent_facts
 from hermes.actors.session.compression import used_tokens
 from hermes.actors.session.following import count_waiting
 from hermes.actors.session.inbox import SessionInbox
@@ -57,11 +59,22 @@ def _ambiguous(wanted: str, ids: Sequence[str], own: Sequence[SessionSummary], t
     return "\n".join([texts.ambiguous_session.format(wanted=repr(wanted)), *listed])
 
 
-def session_line(number: int, summary: SessionSummary, texts: Texts) -> str:
+def session_line(
+    number: int, summary: SessionSummary, texts: Texts, *, current: bool = False
+) -> str:
     """Return the line of a conversation in a numbered list."""
-    name = summary.session.title or summary.preview or summary.session.id
-    messages = summary.session.message_count
-    return texts.session_line.format(number=number, name=name, messages=messages)
+    session = summary.session
+    return (texts.current_session_line if current else texts.session_line).format(
+        number=number,
+        name=session.title or summary.preview or session.id,
+        messages=session.message_count,
+        date=day(session.last_active),
+    )
+
+
+def day(timestamp: float) -> str:
+    """Return a time as a local date with hours and minutes."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(timestamp))
 
 
 def status_text(status: Status, texts: Texts) -> str:
@@ -72,6 +85,8 @@ def status_text(status: Status, texts: Texts) -> str:
     context = texts.status_context_note if note else texts.status_context
     lines = [
         session.format(session_id=status.session_id, title=status.title),
+        *([texts.status_model.format(model=status.model)] if status.model else []),
+        *([texts.status_cost.format(cost=f"{status.cost:.4f}")] if status.cost else []),
         activity.format(messages=status.message_count, waiting=status.waiting),
         context.format(
             tokens=status.context_tokens, window=status.window, compress_at=status.compress_at,
@@ -123,4 +138,5 @@ async def read_status(state: SessionState, inbox: SessionInbox) -> Status:
         waiting=await count_waiting(state.context.store, state.key, inbox),
         context_tokens=used_tokens(state, transcript),
         compression_note=compressor.suspended(history),
+        **await agent_facts(state, head.session_id),
     )
