@@ -39,6 +39,10 @@ base_url = "{url}"
 tools = ["tests.campaigns.run_tools:note"]
 [hooks]
 on_session_finalize = ["tests.campaigns.run_tools:on_boundary"]
+[runtime]
+commit_timeout = 1.0
+drain_timeout = 10.0
+quarantine_time = 0.2
 [log]
 level = "error"
 [compression]
@@ -257,6 +261,8 @@ class Users:
     """The errors that prompts got."""
     next_prompt: Callable[[random.Random, int, str], Prompt] = make_prompt
     _everything: bool = False
+    _refused_now: set[int] = attrs.Factory(set)
+    """The numbers of prompts that got an error in this life; they are sent again in the next."""
     _handles: dict[str, str] = attrs.Factory(dict)
     _requests: dict[int, Callable] = attrs.Factory(dict)
     _unsent: dict[str, list[Prompt]] = attrs.Factory(dict)
@@ -276,7 +282,7 @@ class Users:
         end when each prompt has its answer. `everything` sends all prompts again.
         """
         self._everything = everything
-        self._handles, self._requests, self._waiting = {}, {}, {}
+        self._handles, self._requests, self._waiting, self._refused_now = {}, {}, {}, set()
         self._lines, lines = trio.open_memory_channel(100_000)
         with trio.move_on_after(self.patience) as patience:
             async with trio.open_nursery() as nursery:
@@ -286,8 +292,7 @@ class Users:
                 await self._read(bot, kill_after)
                 nursery.cancel_scope.cancel()
         if patience.cancelled_caught:
-            waits = [prompt for prompt in self.prompts if prompt.answer is None]
-            self.violations.append(f"the bot hangs; without an answer: {waits}")
+            self.violations.append(f"the bot hangs; without an answer: {self.unanswered}")
             bot.signal(signal.SIGKILL)
         await bot.sink.aclose()
         await bot.source.aclose()
@@ -319,7 +324,13 @@ class Users:
     def is_done(self) -> bool:
         """Whether there is nothing left to say and nothing to wait for."""
         left = self._requests or self.budget or any(self._unsent.values())
-        return not left and all(prompt.answer is not None for prompt in self.prompts)
+        return not left and not self.unanswered
+
+    @property
+    def unanswered(self) -> list[Prompt]:
+        """The prompts that have neither an answer nor an error from this life."""
+        waiting = [prompt for prompt in self.prompts if prompt.answer is None]
+        return [prompt for prompt in waiting if prompt.number not in self._refused_now]
 
     # Requests
 
@@ -347,7 +358,7 @@ class Users:
         self._send("session.create", opened, conversation=chat)
 
     def _submit_more(self, chat: str) -> None:
-        open_ones = sum(each.chat == chat and each.answer is None for each in self.prompts)
+        open_ones = sum(each.chat == chat for each in self.unanswered)
         while open_ones < self.in_flight and self.budget != 0 and not self._everything:
             prompt = self.next_prompt(self.dice, len(self.prompts), chat)
             self.prompts.append(prompt)
@@ -362,6 +373,8 @@ class Users:
         def submitted(frame: dict) -> None:
             if "error" in frame:
                 self.refused.append(frame["error"])
+                self._refused_now.add(prompt.number)
+                self._submit_more(prompt.chat)
                 return
             result = frame["result"]
             if prompt.message_id not in {None, result["message_id"]}:

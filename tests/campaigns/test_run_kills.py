@@ -58,7 +58,8 @@ async def kill_repeatedly(folder, seed, kills, root=ROOT, patience=PATIENCE):
             bot = await bots.start(fork=fork)
             if (code := await users.life(bot, everything=True)) != 0:
                 users.violations.append(f"the last bot ended with {code}")
-    return users, [*users.violations, *violations(bots.path, users.acknowledged)]
+    found = [*users.violations, *(f"refused: {error}" for error in users.refused)]
+    return users, [*found, *violations(bots.path, users.acknowledged)]
 
 
 def test_kills_of_the_real_bot_lose_nothing_and_repeat_nothing(tmp_path, prove, campaign):
