@@ -188,6 +188,9 @@ FORMS = {
     "new": ["/new", "/reset"],
     "resume": ["/resume", "/resume 1", "/resume t{k}"],
     "sessions": ["/sessions"],
+    "search": ["/search word"],
+    "delete": ["/delete", "/delete yes", "/delete t{k} yes"],
+    "export": ["/export"],
     "title": ["/title", "/title t{k}"],
     "branch": ["/branch", "/branch b{n}"],
     "compress": ["/compress", "/compact"],
@@ -199,13 +202,18 @@ FORMS = {
     "background": ["/background {n} aside"],
     "approve": ["/approve", "/approve {k}"],
     "deny": ["/deny", "/deny {k}"],
+    "model": ["/model", "/model m"],
+    "tools": ["/tools"],
     "status": ["/status"],
     "usage": ["/usage"],
     "help": ["/help"],
     "whoami": ["/whoami"],
     "pair": ["/pair 12345678"],
     "unpair": ["/unpair {k}"],
+    "quit": ["/quit"],
 }
+DELETING = "chat/4"
+"""The only conversation that deletes sessions: it is not known which messages are gone then."""
 assert FORMS.keys() == COMMANDS.keys(), "the campaign uses every command"
 
 
@@ -233,6 +241,8 @@ def make_prompt(dice: random.Random, number: int, chat: str) -> Prompt:
     name = dice.choice(list(COMMANDS)) if dice.random() < 0.45 else None
     if name is not None:
         text = dice.choice(FORMS[name]).format(n=f"{number:04}", k=dice.randint(1, 5))
+        if chat != DELETING:
+            text = text.removesuffix(" yes")
         return Prompt(number, chat, text, name, None)
     words = "word " * dice.randint(1, 40) + ("tool" if dice.random() < 0.2 else "")
     busy = dice.choice([None, None, "queue", "steer", "interrupt"])
@@ -247,7 +257,7 @@ class Users:
     """JSON-RPC clients that survive the bot, and the log of what was acknowledged to them."""
 
     dice: random.Random
-    chats: tuple[str, ...] = ("chat/1", "chat/2", "chat/3", "chat/4")
+    chats: tuple[str, ...] = ("chat/1", "chat/2", "chat/3", DELETING)
     in_flight: int = 3
     """Prompts of a chat that may be without an answer."""
     patience: float = PATIENCE
