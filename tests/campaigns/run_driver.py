@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import signal
 import socket
 import sys
@@ -23,11 +22,14 @@ import attrs
 import trio
 
 from hermes.actors.commands import COMMANDS
+from hermes.agents.compressor import SUMMARY_PROMPT
 from hermes.messages import ToolCall
 from hermes.testing import open_model
 from hermes.testing.script import Drip, ModelAnswer
 
 ROOT = Path(__file__).parents[2]
+SUMMARY = SUMMARY_PROMPT[:40].encode()
+"""What the request for a summary contains."""
 PATIENCE = 60.0
 """Seconds after which a bot counts as hanging."""
 SETTINGS = """
@@ -93,6 +95,8 @@ class Bots:
     model: object
     _requests: socket.socket
     _responses: trio.socket.SocketType
+    on_summary: Callable[[], None] | None = None
+    """Called when a bot asks the model for a summary."""
     _partial: bytes = b""
 
     @property
@@ -148,7 +152,14 @@ async def open_bots(folder: Path, *, root: Path = ROOT, shim=None, seed: int = 0
     dice = random.Random(seed)
     faults = [Drip(0.01) if dice.random() < 0.3 else None for _ in range(20_000)]
     ours, theirs = socket.socketpair()
-    async with open_model(answer, faults, keep=1) as model:
+    bots: Bots | None = None
+
+    def respond(request):
+        if bots and bots.on_summary and SUMMARY in request.body:
+            bots.on_summary()
+        return answer(request)
+
+    async with open_model(respond, faults, keep=1) as model:
         command = [sys.executable, "-m", "tests.campaigns.run_forks", str(theirs.fileno())]
         forks = await trio.lowlevel.open_process(
             command, cwd=root, env=environment, pass_fds=[theirs.fileno()]
@@ -170,16 +181,6 @@ def answer(request):
         call = ToolCall(f"call{len(messages)}", "note", json.dumps({"text": request.text[:4]}))
         return ModelAnswer(calls=[call])
     return f"re {request.text[:4]}" + " so be it" * 5
-
-
-def mutate(scratch: Path, file: str, old: str, new: str) -> Path:
-    """Copy the package with one text of one file replaced; returns the folder to run it from."""
-    skipped = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "hermes", scratch / "hermes", ignore=skipped)
-    text = (scratch / file).read_text(encoding="utf-8")
-    assert text.count(old) == 1, f"{file} has {text.count(old)} times {old!r}"
-    (scratch / file).write_text(text.replace(old, new), encoding="utf-8")
-    return scratch
 
 
 # What users say
@@ -270,6 +271,8 @@ class Users:
     refused: list[dict] = attrs.Factory(list)
     """The errors that prompts got."""
     next_prompt: Callable[[random.Random, int, str], Prompt] = make_prompt
+    on_prompt: Callable[[], None] = lambda: None
+    """Called when a prompt was made."""
     _everything: bool = False
     _refused_now: set[int] = attrs.Factory(set)
     """The numbers of prompts that got an error in this life; they are sent again in the next."""
@@ -374,6 +377,7 @@ class Users:
             self.prompts.append(prompt)
             self._unsent[chat].append(prompt)
             self.budget = None if self.budget is None else self.budget - 1
+            self.on_prompt()
             open_ones += 1
         sent = sum(chat == each.chat for each in self._waiting.values())
         for _ in range(min(len(self._unsent[chat]), 20 - sent)):
