@@ -1,4 +1,4 @@
-"""JSON schemas of typed Python functions, and decoding of the arguments that a model sends."""
+"""JSON schemas of typed Python functions, and the conversion of arguments and results."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hermes.messages import JsonObject
 from hermes.protocols import Turn
 from hermes.sanitize import one_line
 
+NO_RESULT = "(done)"
 _TURN = "turn"
 _ARGS_SECTION = re.compile(r"(?:Args|Arguments|Parameters):\s*")
 _GOOGLE_ITEM = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
@@ -129,6 +130,18 @@ class GivenSignature(Signature):
             raise BadArguments(f"{one_line(str(error))}. It takes an object.") from None
         canonical = msgspec.json.encode(values, order="deterministic")
         return Arguments(canonical.decode(), values)
+
+
+def result_text(value: object) -> str:
+    """Return the return value of a function as text for a model: a string as it is, else JSON."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return NO_RESULT
+    try:
+        return msgspec.json.encode(value, enc_hook=str).decode()
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
