@@ -28,16 +28,17 @@ from hermes.agents.tools.toolbox import Toolbox, tool
 from hermes.events import ApprovalAsked, TurnEnded
 from hermes.messages import TurnResult
 from hermes.redaction.keys import Secret
-from hermes.sanitize import visible
 from hermes.store import SessionStore
 from hermes.testing.telegram import TOKEN, open_telegram
-from hermes.transcript.questions import PAGE
+from hermes.transcript.questions import PAGE, literal
 from tests.support.jsonrpc_client import connected
 from tests.support.telegram_bot import NO_BURSTS, fast_limiter
 
 CHAT = 77
+NEXT = "\x1e"
+"""Between two messages."""
 ANSWER = r"Approved: `?run`? with\s+`*\s*"
-PATIENCE = 20.0
+PATIENCE = 60.0
 AUDIT = """
 CREATE TABLE audit (seq INTEGER PRIMARY KEY AUTOINCREMENT, what TEXT, id INTEGER);
 CREATE TRIGGER audit_accepted AFTER INSERT ON inbox
@@ -146,7 +147,7 @@ class Host:
     def receive(self, envelope):
         match envelope.event:
             case ApprovalAsked(approval):
-                self.shown.append(as_question(approval.approval_id, visible(approval.arguments)))
+                self.shown.append(as_question(approval.approval_id, approval.arguments))
             case TurnEnded(reply):
                 self.shown.append(reply.text)
 
@@ -156,11 +157,11 @@ class Host:
 
     @property
     def text(self):
-        return "\n".join(self.shown)
+        return NEXT.join(self.shown)
 
 
-def as_question(number, shown):
-    return f"{shown}\nReply /approve {number} to"
+def as_question(number, arguments):
+    return f"{literal(arguments)}\nReply /approve {number} to"
 
 
 @contextlib.asynccontextmanager
@@ -190,7 +191,7 @@ class JsonRpcUser:
                 shown.append(as_question(payload["number"], payload["arguments"]))
             if kind == "message.complete":
                 shown.append(payload["text"])
-        return "\n".join(shown)
+        return NEXT.join(shown)
 
 
 @contextlib.asynccontextmanager
@@ -210,7 +211,7 @@ class TelegramUser:
 
     @property
     def text(self):
-        return "\n".join(self.server.chats[CHAT].texts) if CHAT in self.server.chats else ""
+        return NEXT.join(self.server.chats[CHAT].texts) if CHAT in self.server.chats else ""
 
 
 @contextlib.asynccontextmanager
@@ -325,7 +326,7 @@ def violations(path, user, ran):
         first.setdefault((what, number), seq)
     for number, text, state in approvals:
         if state in {"approved", "used"}:
-            alone = [each[1] for each in approvals].count(text) == 1
+            alone = [literal(each[1])[:PAGE] for each in approvals].count(literal(text)[:PAGE]) == 1
             yield from _approval(number, text, audit, first, sent, user, alone=alone)
 
 
@@ -334,7 +335,7 @@ def _counted(calls):
 
 
 def _approval(number, arguments, audit, first, sent, user, *, alone):
-    """Yield what is wrong with an approval; `alone` if the same call was asked for only once."""
+    """Yield what is wrong with an approval; `alone` if nobody else asked for the like."""
     decided = first.get(("approved", number))
     command = next((i for seq, what, i in audit if what == "closed" and seq > (decided or 0)), None)
     if decided is None or command is None:
@@ -348,7 +349,7 @@ def _approval(number, arguments, audit, first, sent, user, *, alone):
     if min(shown, default=decided) > first["accepted", command]:
         yield f"{number} was not shown before it was approved by message {command}"
     found = place(user.text, number, arguments)
-    answer = re.search(ANSWER + re.escape(visible(arguments)[:PAGE]), user.text)
+    answer = re.search(ANSWER + re.escape(literal(arguments)[:PAGE]), user.text)
     if found is None:
         yield f"{number} was never shown: {arguments[:200]!r}"
     elif alone and answer is not None and answer.start() < found:
@@ -356,12 +357,13 @@ def _approval(number, arguments, audit, first, sent, user, *, alone):
 
 
 def place(text, number, arguments):
-    """Return where a text shows a call whole, or cut and with its hash; None if it does not."""
-    exact = visible(arguments)
+    """Return where a message shows a call whole, or cut and with its hash; None if none does."""
+    exact = literal(arguments)
+    assert json.loads(exact) == json.loads(arguments)
     digest = hashlib.sha256(arguments.encode(errors="surrogatepass")).hexdigest()
     for part in (exact, exact[:PAGE]):
         for match in re.finditer(re.escape(part), text):
-            after = text[match.end() : match.end() + 400]
+            after = text[match.end() :].partition(NEXT)[0]
             whole = part == exact or digest in after
             if whole and f"/approve {number} to" in after.replace("\n", " "):
                 return match.start()
