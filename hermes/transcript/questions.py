@@ -1,7 +1,8 @@
 """How a tool call that needs approval is shown: its exact arguments, in one code block.
 
 The block holds a single line of printable characters (see `visible`), between fences that are
-longer than any run of backticks in it. So it reads the same as Markdown and as plain text.
+longer than any run of backticks in it. So it reads the same as Markdown and as plain text. Long
+runs of backticks are escaped: fences that are as long would not fit into one message.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ MAX_LISTED = 80
 """How many characters of the arguments a list shows."""
 _ARGUMENTS = "{arguments}"
 _TICKS = re.compile("`+")
+_MANY_TICKS = re.compile("`{10,}")
 
 
 def question(approval: Approval, texts: Texts, page: int = 1) -> str:
@@ -34,7 +36,7 @@ def described(approval: Approval, template: str, texts: Texts, page: int = 1) ->
     Of long arguments one page is shown, for a high number the last one. Then it says so, with a
     digest of all and how to see them.
     """
-    shown = visible(approval.arguments)
+    shown = literal(approval.arguments)
     pages = max(1, -(-len(shown) // PAGE))
     page = min(max(1, page), pages)
     text = _filled(template, approval, shown[(page - 1) * PAGE : page * PAGE])
@@ -46,10 +48,15 @@ def described(approval: Approval, template: str, texts: Texts, page: int = 1) ->
     return f"{text}\n{note}"
 
 
+def literal(arguments: str) -> str:
+    """Return the JSON text of the arguments as a code block can show it, with the same value."""
+    return _MANY_TICKS.sub(lambda ticks: r"\u0060" * len(ticks[0]), visible(arguments))
+
+
 def listing(approvals: Sequence[Approval]) -> str:
     """Return a code block with one line for each call: its number, tool and arguments."""
     lines = [
-        f"{each.approval_id}: {visible(each.tool)} {_shorten(visible(each.arguments))}"
+        f"{each.approval_id}: {visible(each.tool)} {_shorten(literal(each.arguments))}"
         for each in approvals
     ]
     return _block("\n".join(lines))
