@@ -21,7 +21,7 @@ import outcome
 import trio
 from outcome import Error, Maybe, Value
 
-from hermes.actors.kernel.memory import resume
+from hermes.background import resume
 from hermes.errors import ActorStopped
 from hermes.forks import watch_forks
 from hermes.store.connection import Database
