@@ -565,6 +565,21 @@ async def test_a_client_that_is_gone_is_shown_nothing(start):
     assert shell.ran == ["rm"]
 
 
+async def test_the_end_of_a_turn_shows_no_call_to_a_client_that_came_too_late(start):
+    shell, key = Shell(), "agent:main:rpc:dm:x"
+    client_chat = Source("rpc", chat_id="x", user_id="operator")
+    async with start(build_agent=shell.build) as runtime, connected(runtime) as client:
+        await runtime.submit(Inbound(key, "e", "rm\nwait", client_chat))
+        await shell.asked.wait()
+        handle = (await client.call("session.create", conversation="x"))["session_id"]
+        shell.go_on.set()
+        assert "`run` wants" not in (await client.event("message.complete"))["text"]
+        sent = await client.call("prompt.submit", session_id=handle, text="/approve")
+        told = (await client.answer_to(sent["message_id"]))["text"]
+        assert told.startswith("Not decided")
+    assert shell.ran == []
+
+
 async def test_a_client_is_shown_nothing_of_the_conversations_of_a_host(start):
     shell = Shell()
     async with start(build_agent=shell.build) as runtime, connected(runtime) as client:
