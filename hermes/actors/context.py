@@ -19,7 +19,7 @@ from hermes.actors.metrics import RuntimeMetrics
 from hermes.actors.rebuild import RebuildPolicy, rebuild_reason
 from hermes.config import Config
 from hermes.errors import ActorStopped
-from hermes.protocols import Build, Describe, Store, TurnRuntime
+from hermes.protocols import AgentCatalog, Build, Describe, Store, TurnRuntime
 from hermes.redaction import Redactor
 from hermes.texts import ENGLISH, Texts
 
@@ -47,6 +47,8 @@ class RuntimeContext:
     """Removes secrets from what agents say, before it is stored or published."""
     texts: Texts = ENGLISH
     """What users are told."""
+    catalog: AgentCatalog | None = None
+    """The agents that users may choose, and their tools."""
     turn_runtime: Callable[[str], TurnRuntime] | None = None
     """Returns what the turns of a conversation may do with the runtime."""
     questions: Questions

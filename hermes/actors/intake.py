@@ -10,9 +10,8 @@ from typing import TypedDict, TypeVar, get_args
 from uuid import uuid4
 
 import trio
-from msgspec.structs import replace
 
-from hermes.actors.commands import parse
+from hermes.actors.commands import Commands, with_command
 from hermes.actors.context import RuntimeContext
 from hermes.actors.kernel.mailbox import Request
 from hermes.actors.session import operations
@@ -55,8 +54,9 @@ class MessageOptions(TypedDict, total=False):
     twice."""
     when_busy: WhenBusy | None
     """What to do if a turn is running; by default the configuration decides."""
-    commands: bool
-    """Whether a text that starts with a known command is a command (the default), or a text."""
+    commands: Commands
+    """Whether a text that starts with a known command is a command (the default), or a text. With
+    "all", any `/word` is a command: an unknown one is answered, and `//word` sends `/word`."""
     metadata: JsonObject | None
     """What the host wants to find again, such as a tenant or a trace id: a dict of JSON values, of
     at most 4096 bytes. It reaches the turn, its events, the hooks, the log and the reply."""
@@ -206,14 +206,24 @@ class Intake:
 
     async def reply_of(self, session_key: str, event_id: str, source: Source) -> Reply | None:
         """Return the reply to an event; None if there is none, or not yet."""
+        outcome = await self._find_event(session_key, event_id, source)
+        if outcome is None or outcome.state == "open":
+            return None
+        return self._returned(_reply_in(outcome))
+
+    async def receipt_of(self, session_key: str, event_id: str, source: Source) -> Receipt | None:
+        """Return the receipt of an event; None if it is unknown."""
+        outcome = await self._find_event(session_key, event_id, source)
+        return None if outcome is None else outcome.receipt
+
+    async def _find_event(
+        self, session_key: str, event_id: str, source: Source
+    ) -> MessageOutcome | None:
         require_encodable(session_key)
         require_event_id(event_id)
         require_instance("source", source, Source)
         found = (session_key, event_id, source.platform, source.account)
-        outcome = await self._supervisor.store.find_event(*found)
-        if outcome is None or outcome.state == "open":
-            return None
-        return self._returned(_reply_in(outcome))
+        return await self._supervisor.store.find_event(*found)
 
     async def withdraw(self, receipt: Receipt) -> bool:
         """Take back a message whose turn has not begun."""
@@ -298,8 +308,7 @@ def make_inbound(session_key: str, text: str, options: MessageOptions) -> Inboun
         per_conversation=True, metadata=options.get("metadata") or {},
     )  # fmt: skip
     require_valid(inbound)
-    is_command = options.get("commands", True) and parse(text) is not None
-    return replace(inbound, command=True) if is_command else inbound
+    return with_command(inbound, options.get("commands", True))
 
 
 def _check_options(text: object, options: MessageOptions) -> None:

@@ -32,7 +32,7 @@ from hermes.config import Config
 from hermes.context import current_turn, inside_hook
 from hermes.errors import HermesError
 from hermes.messages import Approval, Inbound, Receipt, Reply, Source, StoredMessage
-from hermes.protocols import Adapter, Build, Compressor, Describe, Store, Titler
+from hermes.protocols import Adapter, AgentCatalog, Build, Compressor, Describe, Store, Titler
 from hermes.redaction import Redact, as_redactor
 from hermes.sanitize import scrub
 from hermes.session_keys import require_encodable
@@ -170,6 +170,15 @@ class Runtime:
         """
         return await self._intake.reply_of(session_key, event_id, source or Source())
 
+    async def receipt_of(
+        self, session_key: str, event_id: str, *, source: Source | None = None
+    ) -> Receipt | None:
+        """Return the receipt of the message with this event id; None if it was not accepted.
+
+        `source` is that of the message, as in `reply_of`.
+        """
+        return await self._intake.receipt_of(session_key, event_id, source or Source())
+
     async def withdraw(self, receipt: Receipt) -> bool:
         """Take back a message whose turn has not begun. Returns False if it has begun or ended.
 
@@ -304,6 +313,7 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
     access: AccessPolicy | None = None,
     redact: Redact | None = None,
     texts: Texts = ENGLISH,
+    catalog: AgentCatalog | None = None,
     wall: Callable[[], float] = time.time,
     rebuild_policy: RebuildPolicy = rebuild_reason,
 ) -> AsyncIterator[Runtime]:
@@ -322,12 +332,11 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
             metrics=metrics,
             bus=bus,
             caches=CacheLimits(config.max_agents, config.transcript_bytes),
-            auto_titler=None
-            if titler is None
-            else AutoTitler(nursery, store, titler, bus.publish, clean),
+            auto_titler=_auto_titler(titler, nursery, store, bus, clean),
             admission=None if access is None else Admission(store, access, texts=texts),
             redact=None if redact is None else as_redactor(redact),
             texts=texts,
+            catalog=catalog,
             turn_runtime=lambda key: runtime_of_turn(key, context, supervisor),
             questions=questions,
             rebuild_policy=rebuild_policy,
@@ -343,6 +352,12 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
                     yield runtime
         finally:
             bus.close(context.stop_error())
+
+
+def _auto_titler(
+    titler: Titler | None, nursery: trio.Nursery, store: Store, bus: EventBus, clean: Redact
+) -> AutoTitler | None:
+    return None if titler is None else AutoTitler(nursery, store, titler, bus.publish, clean)
 
 
 @asynccontextmanager

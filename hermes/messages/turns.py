@@ -120,6 +120,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Agent builds of this conversation, by reason."""
     compression_note: str | None = None
     """Why automatic compression is currently suspended, if it is."""
+    model: str | None = None
+    """The model that answers, if the host's catalog says so."""
+    cost: float = 0.0
+    """What the current session has cost so far."""
 
 
 class RunningTurnInfo(msgspec.Struct, frozen=True):

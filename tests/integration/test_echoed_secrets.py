@@ -21,9 +21,8 @@ from hermes.agents.tools.mcp_servers import McpServer, open_servers, tools_of
 from hermes.redaction import REDACTED, ValueRedactor
 from hermes.testing import MemoryAdapter
 from hermes.testing.loopback import Response, serve_http
-from tests.support.secrets import wrapped
+from tests.support.secrets import TOKEN, wrapped
 
-TOKEN = "tok_A1-b2.C3*d4+e5/f6=g7~h8"
 MCP_TOKEN = "mcp_Z9-y8.X7*w6+v5/u4=t3~s2"
 PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 FORMS = {
@@ -34,17 +33,24 @@ FORMS = {
     "json": lambda text: "".join(f"\\u{ord(one):04x}" for one in text),
     "markdown": lambda text: PUNCTUATION.sub(r"\\\1", text),
     "wrapped": lambda text: wrapped(text, 9, "\n   "),
+    "carriage returns": lambda text: wrapped(text, 9, "\r"),
+    "invisible": lambda text: wrapped(text, 9, "\u200e"),
+    "table": lambda text: wrapped(text, 9, " |\n| "),
 }
 SERVER = """
-import json, os, sys
+import json, os
+from typing import Annotated
 from mcp.server import MCPServer
+from pydantic import Field
 
 server = MCPServer("test")
+forms = json.loads(os.environ["FORMS"])
 
-@server.tool()
-def echo(number: int) -> str:
-    return json.loads(os.environ["FORMS"])[number]
+def echo(number: Annotated[int, Field(description=forms[1])]) -> str:
+    return forms[number]
 
+server.add_tool(echo, name="echo", description="Authorized with " + " ".join(forms))
+server.add_tool(echo, name=f"get_{forms[0][2:-2]}")
 server.run()
 """
 
@@ -53,7 +59,7 @@ def found_in(content):
     """Return the forms of a token in this content, independently of the redactor."""
     text = content if isinstance(content, str) else content.decode(errors="replace")
     # JSON inside of JSON doubles backslashes; a line break is "\n" in it.
-    bare = re.sub(r"\\+n|[\\\s]", "", text)
+    bare = re.sub(r"\\+(?:[nr]|u200e)|[\\\s\u200e]", "", text)
     units = re.sub(r"\\+u00", r"\\u00", text)
     return [
         name
@@ -61,7 +67,7 @@ def found_in(content):
         for name, form in FORMS.items()
         if form(token) in text
         or json.dumps(form(token))[1:-1] in text
-        or re.sub(r"[\\\s]", "", form(token)) in bare
+        or re.sub(r"[\\\s\u200e]", "", form(token)) in bare
         or form(token) in units
     ]
 
@@ -84,10 +90,15 @@ def calls(secret, number):
 
 
 def openai_events(secret, number, last):
+    middle = len(secret) // 2
+    for index in ({"index": 0}, {}):  # in two pieces, from a server that numbers and from another
+        for half in (secret[:middle], secret[middle:]):
+            detail = {"type": "reasoning.text", "text": half, **index}
+            yield {"choices": [{"delta": {"reasoning_details": [detail]}}]}
     delta = {
         "content": f"It is {secret} .",
         "reasoning_content": f"so {secret} .",
-        "reasoning_details": [{"type": "reasoning.text", "text": secret, secret: [secret]}],
+        "reasoning_details": [{"type": "reasoning.more", "text": secret, secret: [secret]}],
     }
     if not last:
         delta["tool_calls"] = [

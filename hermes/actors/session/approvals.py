@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hermes.actors.context import RuntimeContext
-from hermes.actors.session.listing import is_number
+from hermes.actors.session.commands.listing import is_number
 from hermes.actors.session.running_turn import RunningTurn
 from hermes.messages import (
     APPROVAL,

@@ -231,7 +231,7 @@ class RunningTurn:
         """Offer input that arrived during the turn; False if the turn is already over."""
         if self._closed:
             return False
-        self._steering.append(row)
+        self._steering = sorted([*self._steering, row], key=lambda each: each.inbox_id)
         return True
 
     def remove(self, inbox_id: int) -> InboxRow | None:

@@ -16,6 +16,7 @@ from hermes.events import (
     Envelope,
     Notice,
     ReasoningDelta,
+    Retrying,
     RuntimeEvent,
     SessionMoved,
     Steered,
@@ -131,6 +132,8 @@ class Notifier:
             case Steered():
                 update = e.StatusUpdate("steered", "The agent has received your message.")
                 send("status.update", handle.id, update)
+            case Retrying(_, text):
+                send("status.update", handle.id, e.StatusUpdate("retrying", text))
             case Notice(text):
                 send("status.update", handle.id, e.StatusUpdate("notice", text))
             case TitleChanged(session_id, title):

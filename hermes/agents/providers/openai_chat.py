@@ -19,7 +19,12 @@ from hermes.agents.providers.base import (
     Unavailable,
 )
 from hermes.agents.providers.sse_transport import post, response_error
-from hermes.agents.providers.stream_events import JSON_ERRORS, EventDecoder, HalfJoiner
+from hermes.agents.providers.stream_events import (
+    JSON_ERRORS,
+    DetailJoiner,
+    EventDecoder,
+    HalfJoiner,
+)
 from hermes.agents.providers.tool_calls import Nesting, arguments_json, valid_name
 from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import JsonObject, Message, ToolCall, Usage
@@ -137,7 +142,7 @@ class _StreamedAnswer:
     on_delta: Callable[[Delta], None]
     text: list[str] = attrs.Factory(list)
     reasoning: list[str] = attrs.Factory(list)
-    details: list[JsonObject] = attrs.Factory(list)
+    details: DetailJoiner = attrs.Factory(DetailJoiner)
     calls: list[_PartialCall] = attrs.Factory(list)
     by_index: dict[int, _PartialCall] = attrs.Factory(dict)
     by_id: dict[str, _PartialCall] = attrs.Factory(dict)
@@ -171,7 +176,7 @@ class _StreamedAnswer:
         reasoning = delta.reasoning_content or delta.reasoning or ""
         self._add_reasoning(self.reasoning_halves.feed(reasoning))
         self._add_text(self.text_halves.feed(delta.content or delta.refusal or ""))
-        self.details += delta.reasoning_details or ()
+        self.details.feed(delta.reasoning_details or ())
         for call in delta.tool_calls or ():
             self._add_call(call)
 
@@ -246,7 +251,7 @@ class _StreamedAnswer:
             "".join(self.text) or None,
             tool_calls=calls,
             reasoning="".join(self.reasoning) or None,
-            reasoning_details=tuple(self.details),
+            reasoning_details=self.details.finish(),
             finish_reason=self.finish_reason,
         )
         # A call counts even if the provider reports no tokens.

@@ -1,4 +1,4 @@
-"""JSON schemas of typed Python functions, and decoding of the arguments that a model sends."""
+"""JSON schemas of typed Python functions, and the conversion of arguments and results."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hermes.protocols import Turn
 from hermes.sanitize import one_line
 
 _ENCODER = msgspec.json.Encoder(order="deterministic", decimal_format="number")
+NO_RESULT = "(done)"
 _TURN = "turn"
 _ARGS_SECTION = re.compile(r"(?:Args|Arguments|Parameters):\s*")
 _GOOGLE_ITEM = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
@@ -140,6 +141,18 @@ def _exact_number(text: str) -> float | Decimal:
 
 
 _EXACT = msgspec.json.Decoder(float_hook=_exact_number)
+
+
+def result_text(value: object) -> str:
+    """Return the return value of a function as text for a model: a string as it is, else JSON."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return NO_RESULT
+    try:
+        return msgspec.json.encode(value, enc_hook=str).decode()
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:

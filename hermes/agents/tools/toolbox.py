@@ -6,21 +6,21 @@ can record a call before it runs (`once`) or require the approval of the user (`
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, overload
 
 import attrs
-import msgspec
 import trio
 from msgspec.structs import replace
 
 from hermes import user_code
 from hermes.agents.threads import HOST_LOOP, LoopTurn
-from hermes.agents.tools.schema import Arguments, BadArguments, Signature
+from hermes.agents.tools.schema import Arguments, BadArguments, Signature, result_text
 from hermes.errors import NotApproved, Overloaded, StoreError, TurnClosed
 from hermes.events import ApprovalAsked
 from hermes.messages import Approval, JsonObject, Outbound, ToolCall, ToolCallRecord
@@ -39,7 +39,6 @@ MAX_THREADS = 20
 APPROVAL_TIMEOUT = 3600.0
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
-NO_RESULT = "(done)"
 OMITTED = "\n[{omitted} of {total} characters omitted]"
 UNKNOWN_OUTCOME = (
     "This call of {name} was started before, and then the process ended. It is unknown whether it "
@@ -198,7 +197,7 @@ class Toolbox:
             the running turn.
         approval_timeout: How long a question for approval stays open, in seconds.
         max_threads: Maximum number of threads for plain functions, or a limiter to share.
-        redact: Removes secrets from calls and from their output, before anything else sees them.
+        redact: Removes secrets from the schemas of tools, from calls and from their output.
     """
 
     def __init__(
@@ -211,16 +210,17 @@ class Toolbox:
         redact: Callable[[str], str] | None = None,
     ) -> None:
         made = [each if isinstance(each, Tool) else tool(each) for each in tools]
-        self._tools: Mapping[str, Tool] = {each.name: each for each in made}
-        if len(self._tools) < len(made):
+        if len({each.name for each in made}) < len(made):
             raise ValueError("two tools of a toolbox have the same name")
         self._records = records
         self._approval_timeout = approval_timeout
         self._redact = redact or str
+        self._tools: Mapping[str, Tool] = _without_secret_names(made, self._redact)
         self._limiter = (
             trio.CapacityLimiter(max_threads) if isinstance(max_threads, int) else max_threads
         )
-        self._schemas = tuple(each.schema for _, each in sorted(self._tools.items()))
+        schemas = [each.schema for _, each in sorted(self._tools.items())]
+        self._schemas = tuple(redact_all(schema, self._redact) for schema in schemas)
 
     @property
     def schemas(self) -> tuple[JsonObject, ...]:
@@ -229,13 +229,11 @@ class Toolbox:
 
     def on(self, platform: str) -> Toolbox:
         """Return a toolbox with the tools of one platform; it shares the threads of this one."""
-        return Toolbox(
-            [each for each in self._tools.values() if each.is_for(platform)],
-            records=self._records,
-            approval_timeout=self._approval_timeout,
-            max_threads=self._limiter,
-            redact=self._redact,
-        )
+        tools = {name: each for name, each in self._tools.items() if each.is_for(platform)}
+        other = copy.copy(self)
+        other._tools = tools  # noqa: SLF001 - of the same class
+        other._schemas = tuple(each for each in self._schemas if each["name"] in tools)  # noqa: SLF001
+        return other
 
     async def run(self, call: ToolCall, turn: Turn) -> ToolOutcome:
         """Run a tool call of a model.
@@ -359,6 +357,14 @@ class Toolbox:
         return await value if inspect.isawaitable(value) else value
 
 
+def _without_secret_names(tools: Sequence[Tool], redact: Callable[[str], str]) -> dict[str, Tool]:
+    """Return the tools by name, except for those of which the name contains a secret."""
+    usable = {each.name: each for each in tools if redact(each.name) == each.name}
+    if len(usable) < len(tools):
+        log.warning("tools are left out, because their names contain a secret")
+    return usable
+
+
 def _bind(tool: Tool, arguments: Arguments, turn: Turn) -> Callable[[], Any]:
     """Return the function with its arguments, and the turn if it takes one."""
     values = dict(arguments.values)
@@ -384,15 +390,3 @@ async def _save(records: ToolRecords, call: ToolCallRecord, extra: JsonObject) -
 def _not_recorded(tool: Tool, error: Exception, extra: JsonObject) -> ToolOutcome:
     log.warning("a call of tool %s could not be recorded: %s", tool.name, error, extra=extra)
     return ToolOutcome(NOT_RECORDED.format(name=tool.name, error=error), failed=True)
-
-
-def result_text(value: object) -> str:
-    """Return the return value of a function as text for a model: a string as it is, else JSON."""
-    if isinstance(value, str):
-        return value
-    if value is None:
-        return NO_RESULT
-    try:
-        return msgspec.json.encode(value, enc_hook=str).decode()
-    except (TypeError, ValueError, RecursionError):
-        return str(value)
