@@ -37,8 +37,6 @@ MAX_OUTPUT = 50_000
 MIN_MAX_OUTPUT = 200
 MAX_THREADS = 20
 APPROVAL_TIMEOUT = 3600.0
-MAX_APPROVAL_ARGUMENTS = 10_000
-"""Arguments longer than this cannot be shown to a user, so such a call cannot be approved."""
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 OMITTED = "\n[{omitted} of {total} characters omitted]"
@@ -300,13 +298,14 @@ class Toolbox:
         self, tool: Tool, arguments: Arguments, turn: Turn, records: ToolRecords
     ) -> ToolOutcome:
         """Ask the user to approve the call, with the arguments as the model sent them."""
-        if len(arguments.canonical) > MAX_APPROVAL_ARGUMENTS:
-            return ToolOutcome(ARGUMENTS_TOO_LONG.format(name=tool.name), failed=True)
         source, session_id, texts = turn.source, turn.session_id, turn.runtime.texts
         route = turn.runtime.question_route(source)
+        if not questions.can_be_asked(tool.name, arguments.canonical, texts, route.limit):
+            return ToolOutcome(ARGUMENTS_TOO_LONG.format(name=tool.name), failed=True)
 
         def question(approval: Approval) -> list[Outbound]:
-            return question_rows(source, approval, session_id, questions.question(approval, texts))
+            text = questions.question(approval, texts, limit=route.limit)
+            return question_rows(source, approval, session_id, text)
 
         try:
             approval = await records.ask_approval(
