@@ -20,6 +20,7 @@ from hermes.events import (
     ToolStarted,
 )
 from hermes.messages import JsonObject, Message, TurnResult
+from hermes.redaction.slices import prepare
 from hermes.redaction.stream import Redact, Redactor
 from hermes.user_code import contained
 
@@ -108,8 +109,12 @@ def _redact_detail(detail: JsonObject, redact: Redact) -> JsonObject | None:
     return None if redacted != detail and "signature" in detail else redacted
 
 
-def redact_result(result: TurnResult, redact: Redact) -> TurnResult:
-    """Return the result of a turn without secrets in its text, error and data."""
+async def redact_result(result: TurnResult, redact: Redact) -> TurnResult:
+    """Return the result of a turn without secrets in its text, error and data.
+
+    The long texts of its rows are prepared. It is a checkpoint if there are any.
+    """
+    await prepare(result, redact)
     return replace(
         result,
         text=redact_optional(result.text, redact),
