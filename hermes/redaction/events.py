@@ -14,6 +14,7 @@ from hermes.events import (
     ApprovalAsked,
     AssistantMessage,
     ReasoningDelta,
+    Retrying,
     RuntimeEvent,
     TextDelta,
     ToolFinished,
@@ -160,7 +161,7 @@ def _redact_event(event: RuntimeEvent, redact: Redact) -> RuntimeEvent:
     match event:
         case AssistantMessage(message):
             return AssistantMessage(redact_message(message, redact))
-        case ToolStarted() | ToolFinished() | ApprovalAsked():
+        case ToolStarted() | ToolFinished() | ApprovalAsked() | Retrying():
             return redact_all(event, redact)
         case _:
             return event

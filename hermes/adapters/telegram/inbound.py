@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 import attrs
 from msgspec.structs import replace
 
-from hermes.actors.commands import parse
+from hermes.actors.commands import parse, recognize
 from hermes.adapters.telegram import utf16
 from hermes.adapters.telegram.bot_api_types import Entity, File, Post, Update, User
 from hermes.messages import Inbound, JsonObject, Source
@@ -111,8 +111,8 @@ def _inbound(
 ) -> Inbound:
     _, edited = post_of(update)
     # A forwarded command is not a command: an operator may forward the text of an unknown user.
-    command = parse(content.text) is not None and not edited and not post.is_by_another
-    text = content.text
+    text, command = recognize(content.text)
+    command = command and not edited and not post.is_by_another
     if not command:
         text = _with_context(post, text, source, policy, edited=edited)
     continues = post.media_group_id or len(content.text) >= CLIENT_SPLIT

@@ -45,12 +45,16 @@ class RequestRejected(ProviderError):
 class Unavailable(ProviderError):
     """A temporary failure: overload, a server error, a lost connection, a truncated stream.
 
-    `retry_after` is the delay in seconds that the provider asked for, if it did.
+    `retry_after` is the delay in seconds that the provider asked for, if it did. `rate_limited`
+    means that too many requests were sent.
     """
 
-    def __init__(self, text: str, retry_after: float | None = None) -> None:
+    def __init__(
+        self, text: str, retry_after: float | None = None, *, rate_limited: bool = False
+    ) -> None:
         super().__init__(text)
         self.retry_after = retry_after
+        self.rate_limited = rate_limited
 
 
 @attrs.frozen(kw_only=True)

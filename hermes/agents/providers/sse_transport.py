@@ -194,8 +194,9 @@ def response_error(
     if is_overflow(f"HTTP {status}: {reason}", 0):
         return ContextOverflow(f"{name}: {reason}")
     if status in _TEMPORARY or status >= httpx2.codes.INTERNAL_SERVER_ERROR:
-        state = "is busy" if status == httpx2.codes.TOO_MANY_REQUESTS else "is unavailable"
-        return Unavailable(f"{name} {state} ({status}: {reason})", retry_after(headers))
+        limited = status == httpx2.codes.TOO_MANY_REQUESTS
+        text = f"{name} {'is busy' if limited else 'is unavailable'} ({status}: {reason})"
+        return Unavailable(text, retry_after(headers), rate_limited=limited)
     if status == httpx2.codes.NOT_FOUND:
         return RequestRejected(
             f"{name} has no model {endpoint.model!r} at this URL ({reason}); "

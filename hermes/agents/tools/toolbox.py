@@ -303,10 +303,11 @@ class Toolbox:
         """Ask the user to approve the call, with the arguments as the model sent them."""
         if len(arguments.canonical) > MAX_APPROVAL_ARGUMENTS:
             return ToolOutcome(ARGUMENTS_TOO_LONG.format(name=tool.name), failed=True)
-        source, session_id, runtime = turn.source, turn.session_id, turn.runtime
+        source, session_id, texts = turn.source, turn.session_id, turn.runtime.texts
+        route = turn.runtime.question_route(source)
 
         def question(approval: Approval) -> list[Outbound]:
-            text = questions.question(approval, runtime.texts)
+            text = questions.question(approval, texts)
             return outbox_rows(source, approval.session_key, session_id, text, "notice")
 
         try:
@@ -316,8 +317,7 @@ class Toolbox:
                 arguments.canonical,
                 seconds=self._approval_timeout,
                 say=question,
-                delivery=runtime.question_delivery(source),
-                turn_id=turn.turn_id,
+                delivery=route.delivery,
             )
         except (StoreError, Overloaded) as error:
             return _not_recorded(tool, error, _extra(turn))
