@@ -17,6 +17,7 @@ from hermes.run.references import check_references, secret_values
 from hermes.run.status import report
 from hermes.settings import Problem, Settings, SettingsError, example_config, load, with_lines
 from hermes.settings.schema import AgentKind, LogForm
+from hermes.store.files.problems import RETRY, is_temporary
 from hermes.user_code import describe
 
 try:
@@ -44,7 +45,7 @@ exit codes:
   5    no platform is left to serve, for example because a token was revoked
   6    --stdio ended before all accepted messages were answered
   70   an internal error, for example because memory ran out; a restart may help
-  75   the database cannot be opened now; a restart may help
+  75   the database or the configuration cannot be opened now; a restart may help
   130  stopped at once by a second signal, or left with Ctrl-C
 
 exit codes of --status:
@@ -79,6 +80,11 @@ def _main(options: argparse.Namespace, stdio: ReservedStdio) -> int:
             return _print_problems(problems, options)
     except SettingsError as error:
         return _print_problems(error.problems, options)
+    except OSError as error:
+        if not is_temporary(error):
+            raise
+        sys.stderr.write(f"{options.config} cannot be read now: {error.strerror}; {RETRY}\n")
+        return os.EX_TEMPFAIL
     if options.check_config:
         sys.stdout.write(f"{options.config or 'configuration'}: OK\n")
         return 0
@@ -116,6 +122,8 @@ def _read(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except OSError as error:
+        if is_temporary(error):
+            raise
         reason = error.strerror or type(error).__name__
         raise SettingsError([Problem(0, "", f"cannot read the file: {reason}")]) from None
     except UnicodeDecodeError:
