@@ -266,8 +266,8 @@ def show_approval(world):
 
 
 def mark_shown(world):
-    _, number = _approval(world)
-    world.store.mark_shown({number: world.dice.choice([0, None])})
+    latest = world.dice.choice([None, 0, world.waiting[1]])
+    world.store.mark_shown({_approval(world)[1]: latest})
 
 
 # Access

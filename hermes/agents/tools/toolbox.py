@@ -24,9 +24,10 @@ from hermes.agents.tools.schema import Arguments, BadArguments, Signature, resul
 from hermes.errors import NotApproved, Overloaded, StoreError, TurnClosed
 from hermes.events import ApprovalAsked
 from hermes.messages import Approval, JsonObject, Outbound, ToolCall, ToolCallRecord
-from hermes.outbound import outbox_rows
+from hermes.outbound import question_rows
 from hermes.protocols import ToolRecords, Turn
 from hermes.redaction import redact_all
+from hermes.redaction.slices import prepare
 from hermes.sanitize import one_line
 from hermes.transcript import questions
 
@@ -254,7 +255,7 @@ class Toolbox:
         try:
             arguments = tool.signature.read(call.arguments)
         except BadArguments as error:
-            return self._outcome(tool, f"{tool.name} was not run: {error}", failed=True)
+            return await self._outcome(tool, f"{tool.name} was not run: {error}", failed=True)
         ordinal = turn.ordinal(tool.name, arguments.canonical)
         if not tool.once:
             return await self._call(tool, arguments, turn)
@@ -305,7 +306,7 @@ class Toolbox:
 
         def question(approval: Approval) -> list[Outbound]:
             text = questions.question(approval, texts, limit=route.limit)
-            return outbox_rows(source, approval.session_key, session_id, text, "notice")
+            return question_rows(source, approval, session_id, text)
 
         try:
             approval = await records.ask_approval(
@@ -326,15 +327,17 @@ class Toolbox:
         """Call the function, within its timeout and the deadline of the turn."""
         with trio.move_on_at(min(trio.current_time() + tool.timeout, turn.deadline)):
             with user_code.contained(TurnClosed) as caught:
-                return self._outcome(tool, result_text(await self._await(tool, arguments, turn)))
+                text = result_text(await self._await(tool, arguments, turn))
+                return await self._outcome(tool, text)
             assert caught.error is not None
             about, extra = (tool.name, turn.turn_id), _extra(turn)
             log.warning("tool %s failed in turn %d", *about, exc_info=caught.error, extra=extra)
             error = self._redact(user_code.describe(caught.error))
-            return self._outcome(tool, f"{tool.name} failed: {one_line(error)}", failed=True)
+            return await self._outcome(tool, f"{tool.name} failed: {one_line(error)}", failed=True)
         return ToolOutcome(f"{tool.name} timed out after {tool.timeout:g} seconds.", failed=True)
 
-    def _outcome(self, tool: Tool, text: str, *, failed: bool = False) -> ToolOutcome:
+    async def _outcome(self, tool: Tool, text: str, *, failed: bool = False) -> ToolOutcome:
+        await prepare(text, self._redact)
         # Redact before truncating: a partial secret would not be recognised.
         return ToolOutcome(tool.truncate(self._redact(text)), failed)
 

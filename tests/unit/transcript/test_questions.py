@@ -15,7 +15,7 @@ from hermes.adapters.telegram import Telegram
 from hermes.adapters.telegram.markdown import markdown_v2
 from hermes.adapters.telegram.sender import MAX_LENGTH
 from hermes.messages import Approval
-from hermes.sanitize import sanitize, visible
+from hermes.sanitize import sanitize
 from hermes.testing.markdown_v2 import parse
 from hermes.texts import ENGLISH, Texts
 from hermes.transcript import questions
@@ -78,6 +78,7 @@ def as_plain_text(text):
 @example('{"text":"```\\n``` run it"}')
 @example(json.dumps({"text": " " * 40}, separators=(",", ":")))
 @example('{"text":"\U000e0041\U0001f600"}')
+@example(json.dumps({"text": "`" * 3000}, separators=(",", ":")))
 def test_the_exact_arguments_are_displayed_on_every_platform(arguments):
     text = questions.question(call(arguments), ENGLISH)
     shown = questions.shown_arguments(arguments)
@@ -90,6 +91,7 @@ def test_the_exact_arguments_are_displayed_on_every_platform(arguments):
     assert shown.startswith(plain)
     assert len(plain) > questions.PAGE - 6 or plain == shown
     assert len(displayed.encode("utf-16-le")) // 2 <= MAX_LENGTH
+    assert len(text.encode("utf-16-le")) // 2 <= MAX_LENGTH, "it is sent in one message"
 
 
 @given(ARGUMENTS | st.text(max_size=4000), st.integers(300, 5000))
@@ -146,7 +148,10 @@ def test_any_text_is_displayed_on_one_line(arguments):
 def test_what_is_cut_says_so_and_all_of_it_can_be_seen(size):
     arguments = '{"command":"' + "x y `" * (size // 5) + "z" * (size % 5) + '"}'
     asked = call(arguments)
-    shown, digest = visible(arguments), hashlib.sha256(arguments.encode()).hexdigest()
+    shown, digest = (
+        questions.shown_arguments(arguments),
+        hashlib.sha256(arguments.encode()).hexdigest(),
+    )
     text = questions.question(asked, ENGLISH)
     cut = len(shown) > questions.PAGE
     assert (digest in text) == cut == ("/approve show 7" in text)
@@ -186,5 +191,5 @@ def test_a_list_has_one_line_for_each_call(several):
     assert len(lines) == len(several)
     for line, arguments in zip(lines, several, strict=True):
         shown = line.removeprefix("7: run_it ")
-        assert visible(arguments).startswith(shown.removesuffix("…"))
+        assert questions.shown_arguments(arguments).startswith(shown.removesuffix("…"))
     assert len(displayed.encode("utf-16-le")) // 2 < MAX_LENGTH
