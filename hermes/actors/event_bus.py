@@ -43,9 +43,8 @@ class Subscription:
     """Events for one subscriber, in order.
 
     For a subscriber that falls behind, adjacent deltas of a turn are joined, so that no text is
-    lost. If a thousand other events wait, the oldest are dropped; `lost` counts them.
-
-    Iterating ends when the runtime ends, and raises `StoreFailed` if the store has failed.
+    lost. If a thousand other events wait, the oldest are dropped; `lost` counts them. Iterating
+    ends when the runtime ends, and raises `StoreFailed` if the store has failed.
     """
 
     def __init__(

@@ -73,7 +73,7 @@ def shown_arguments(arguments: str) -> str:
 def listing(approvals: Sequence[Approval]) -> str:
     """Return a code block with one line for each call: its number, tool and arguments."""
     lines = [
-        f"{each.approval_id}: {visible(each.tool)} {_shorten(literal(each.arguments))}"
+        f"{each.approval_id}: {visible(each.tool)} {_shorten(shown_arguments(each.arguments))}"
         for each in approvals
     ]
     return _block("\n".join(lines))
