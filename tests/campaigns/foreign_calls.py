@@ -234,12 +234,10 @@ def end_once(world):
 
 def ask_approval(world):
     key = world.key
-    delivery = world.dice.choice([None, "event", "outbox", "reply"])
+    delivery = world.dice.choice([None, "outbox", "host", "client"])
     say = (lambda _: world.outbound(key)) if delivery in {None, "outbox"} else None
     arguments = f'{{"n": {world.dice.randrange(5)}}}'
-    world.store.ask_approval(
-        key, "remove", arguments, say=say, delivery=delivery, turn_id=world.waiting[1]
-    )
+    world.store.ask_approval(key, "remove", arguments, say=say, delivery=delivery)
 
 
 def _approval(world, state="pending"):
@@ -265,6 +263,11 @@ def show_approval(world):
     key, number = _approval(world)
     waiting, inbox_id = world.waiting
     world.store.show_approval(key, number, answer=world.answer(waiting, inbox_id), sent=True)
+
+
+def mark_shown(world):
+    latest = world.dice.choice([None, 0, world.waiting[1]])
+    world.store.mark_shown({_approval(world)[1]: latest})
 
 
 # Access
@@ -406,6 +409,7 @@ CALLS = {
     "take_approval": take_approval,
     "decide_approval": decide_approval,
     "show_approval": show_approval,
+    "mark_shown": mark_shown,
     "get_approval": lambda w: w.store.get_approval(*_approval(w)),
     "get_approved_call": lambda w: w.store.get_approved_call(*_approval(w, "approved")),
     "open_approvals": lambda w: w.store.open_approvals(*w.waiting),

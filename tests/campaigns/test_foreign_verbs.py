@@ -135,7 +135,7 @@ DROP INDEX one_compression_child; DROP TRIGGER only_arrivals_move_into_ended_ses
 DROP TRIGGER ended_sessions_take_no_rows;
 """
 WITHOUT_IDENTITY = """
-DROP TRIGGER sending_shows_a_question; DROP TRIGGER a_reply_shows_its_questions;
+DROP TRIGGER sending_shows_a_question;
 CREATE TABLE copy AS SELECT * FROM inbox; DROP TABLE inbox; ALTER TABLE copy RENAME TO inbox;
 """
 

@@ -24,7 +24,7 @@ from hermes.agents.tools.schema import Arguments, BadArguments, Signature, resul
 from hermes.errors import NotApproved, Overloaded, StoreError, TurnClosed
 from hermes.events import ApprovalAsked
 from hermes.messages import Approval, JsonObject, Outbound, ToolCall, ToolCallRecord
-from hermes.outbound import outbox_rows
+from hermes.outbound import question_rows
 from hermes.protocols import ToolRecords, Turn
 from hermes.redaction import redact_all
 from hermes.redaction.slices import prepare
@@ -38,8 +38,6 @@ MAX_OUTPUT = 50_000
 MIN_MAX_OUTPUT = 200
 MAX_THREADS = 20
 APPROVAL_TIMEOUT = 3600.0
-MAX_APPROVAL_ARGUMENTS = 10_000
-"""Arguments longer than this cannot be shown to a user, so such a call cannot be approved."""
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 OMITTED = "\n[{omitted} of {total} characters omitted]"
@@ -301,14 +299,14 @@ class Toolbox:
         self, tool: Tool, arguments: Arguments, turn: Turn, records: ToolRecords
     ) -> ToolOutcome:
         """Ask the user to approve the call, with the arguments as the model sent them."""
-        if len(arguments.canonical) > MAX_APPROVAL_ARGUMENTS:
-            return ToolOutcome(ARGUMENTS_TOO_LONG.format(name=tool.name), failed=True)
         source, session_id, texts = turn.source, turn.session_id, turn.runtime.texts
         route = turn.runtime.question_route(source)
+        if not questions.can_be_asked(tool.name, arguments.canonical, texts, route.limit):
+            return ToolOutcome(ARGUMENTS_TOO_LONG.format(name=tool.name), failed=True)
 
         def question(approval: Approval) -> list[Outbound]:
-            text = questions.question(approval, texts)
-            return outbox_rows(source, approval.session_key, session_id, text, "notice")
+            text = questions.question(approval, texts, limit=route.limit)
+            return question_rows(source, approval, session_id, text)
 
         try:
             approval = await records.ask_approval(
