@@ -100,8 +100,10 @@ def recognize(text: str) -> tuple[str, bool]:
 
 def with_command(inbound: Inbound, commands: Commands) -> Inbound:
     """Return a message of a host, marked as a command if it is one."""
-    if not commands or not inbound.text.startswith("/"):
-        return inbound
+    return _marked(inbound, commands) if commands and inbound.text.startswith("/") else inbound
+
+
+def _marked(inbound: Inbound, commands: Commands) -> Inbound:
     if commands == "all":
         text, command = recognize(inbound.text)
         return replace(inbound, text=text, command=command)

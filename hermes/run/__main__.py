@@ -18,6 +18,7 @@ from hermes.run.status import report
 from hermes.settings import Problem, Settings, SettingsError, example_config, load, with_lines
 from hermes.settings.schema import AgentKind, LogForm
 from hermes.store.files.problems import RETRY, is_temporary
+from hermes.user_code import describe
 
 try:
     from hermes.run.app import Frontend, ReservedStdio, Stopped, database_path, run_bot
@@ -43,6 +44,7 @@ exit codes:
   4    the database failed while the bot was running
   5    no platform is left to serve, for example because a token was revoked
   6    --stdio ended before all accepted messages were answered
+  70   an internal error, for example because memory ran out; a restart may help
   75   the database or the configuration cannot be opened now; a restart may help
   130  stopped at once by a second signal, or left with Ctrl-C
 
@@ -176,7 +178,7 @@ def _run(settings: Settings, frontend: Frontend, stdio: ReservedStdio) -> int:
         stream=sys.stderr,
     )
     try:
-        return 0 if trio.run(run_bot, settings, frontend, stdio) else 1
+        return _run_on_trio(settings, frontend, stdio)
     except Stopped as stopped:
         if stopped.reason is not None:
             sys.stderr.write(f"{stopped.reason}\n")
@@ -193,6 +195,14 @@ def _run(settings: Settings, frontend: Frontend, stdio: ReservedStdio) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         return 130
+
+
+def _run_on_trio(settings: Settings, frontend: Frontend, stdio: ReservedStdio) -> int:
+    try:
+        return 0 if trio.run(run_bot, settings, frontend, stdio) else 1
+    except (trio.TrioInternalError, MemoryError) as error:
+        sys.stderr.write(f"The event loop failed: {describe(error.__cause__ or error)}\n")
+        return os.EX_SOFTWARE
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from hermes.errors import HermesError
 from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import Message, Usage
 from hermes.redaction import Secret as Secret, StrictRedactor, url_credentials
-from hermes.redaction.urls import hide_credentials
+from hermes.redaction.urls import hide_credentials, named_credentials
 from hermes.texts import Texts
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -91,15 +91,18 @@ class Endpoint:
     call_timeout: float = 600.0
     """Maximum time in seconds for one call, including the wait for a free connection."""
 
+    @property
+    def secrets(self) -> list[str]:
+        """The API key, and the credentials inside of the URL and the headers."""
+        named = [*named_credentials(self.headers), *url_credentials(self.base_url)]
+        return [value for value in (self.key.reveal(), *named) if value]
+
     def redact(self, text: str) -> str:
         """Return the text without the credentials, and without strings that look like keys.
 
         Credentials are the API key, the values of headers, and those inside of the URL.
         """
-        values = [value for _, value in self.headers]
-        return StrictRedactor([self.key.reveal() or "", *values, *url_credentials(self.base_url)])(
-            text
-        )
+        return StrictRedactor([*self.secrets, *(value for _, value in self.headers)])(text)
 
 
 Delta: TypeAlias = TextDelta | ReasoningDelta
