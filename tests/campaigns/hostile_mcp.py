@@ -116,10 +116,10 @@ def habits(dice):
     }
 
 
-def server(name, how):
+def server(name, how, seconds):
     return McpServer(
         name=name, command=[sys.executable, "-c", SERVER, json.dumps(how)],
-        start_timeout=10.0, call_timeout=5.0, ping_interval=0.3,
+        start_timeout=seconds, call_timeout=seconds, ping_interval=0.3,
     )  # fmt: skip
 
 
@@ -139,11 +139,11 @@ async def call(connection, found):
 
 async def one_round(dice, mutant, found):
     number = 0 if mutant else HOSTILE
-    hostile = [server(f"bad{each}", habits(dice)) for each in range(number)]
+    hostile = [server(f"bad{each}", habits(dice), 3.0) for each in range(number)]
     answered = 0
     sound = {"tools/call": "exit"} if mutant == "stops the others" else {}
     with trio.move_on_after(60) as scope:
-        async with open_servers([*hostile, server("good", sound)]) as servers:
+        async with open_servers([*hostile, server("good", sound, 30.0)]) as servers:
             good = servers[-1]
             async with trio.open_nursery() as nursery:
                 for connection in servers[:-1]:
