@@ -61,6 +61,7 @@ COMMANDS: Mapping[str, Command] = {
     "pair": Command("waits", "operator"),
     "unpair": Command("waits", "operator"),
     "quit": Command("now", "guest", platform="console"),
+    "start": Command("now", "guest", platform="telegram"),
 }
 ALIASES = {"reset": "new", "compact": "compress", "exit": "quit"}
 
@@ -72,13 +73,18 @@ class ParsedCommand(msgspec.Struct, frozen=True):
     argument: str
 
 
-def parse(text: str) -> ParsedCommand | None:
-    """Return the command in a text; None if it is not a known command."""
+def parse(text: str, platform: str | None = None) -> ParsedCommand | None:
+    """Return the command in a text; None if it is not a known command.
+
+    With a `platform`, commands of other platforms are unknown.
+    """
     found = _COMMAND.fullmatch(text)
     if found is None:
         return None
     name = ALIASES.get(found[1].lower(), found[1].lower())
-    return ParsedCommand(name, (found[2] or "").strip()) if name in COMMANDS else None
+    if name not in COMMANDS or (platform and COMMANDS[name].platform not in {None, platform}):
+        return None
+    return ParsedCommand(name, (found[2] or "").strip())
 
 
 def recognize(text: str) -> tuple[str, bool]:
@@ -94,12 +100,15 @@ def recognize(text: str) -> tuple[str, bool]:
 
 def with_command(inbound: Inbound, commands: Commands) -> Inbound:
     """Return a message of a host, marked as a command if it is one."""
-    if not commands or not inbound.text.startswith("/"):
-        return inbound
+    return _marked(inbound, commands) if commands and inbound.text.startswith("/") else inbound
+
+
+def _marked(inbound: Inbound, commands: Commands) -> Inbound:
     if commands == "all":
         text, command = recognize(inbound.text)
         return replace(inbound, text=text, command=command)
-    return replace(inbound, command=parse(inbound.text) is not None)
+    command = parse(inbound.text, inbound.source.platform) is not None
+    return replace(inbound, command=command)
 
 
 def interpret(inbound: Inbound) -> tuple[CommandMode, Inbound]:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from outcome import Error
 
 from hermes.actors.kernel.mailbox import Request, refuse
+from hermes.background import set_event
 from hermes.errors import StoreFailed
 from hermes.events import (
     Envelope,
@@ -42,9 +43,8 @@ class Subscription:
     """Events for one subscriber, in order.
 
     For a subscriber that falls behind, adjacent deltas of a turn are joined, so that no text is
-    lost. If a thousand other events wait, the oldest are dropped; `lost` counts them.
-
-    Iterating ends when the runtime ends, and raises `StoreFailed` if the store has failed.
+    lost. If a thousand other events wait, the oldest are dropped; `lost` counts them. Iterating
+    ends when the runtime ends, and raises `StoreFailed` if the store has failed.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Subscription:
         unread = _Unread(envelope)
         self._latest[unread.turn] = unread
         self._events.append(unread)
-        self._arrived.set()
+        set_event(self._arrived)
 
     def _note_received(self, envelope: Envelope) -> None:
         if self._shows:
@@ -159,13 +159,13 @@ class Subscription:
 
     def wake(self) -> None:
         """Let the reader look again whether there is anything to wait for."""
-        self._arrived.set()
+        set_event(self._arrived)
 
     def close(self) -> None:
         """Stop receiving. Events that have arrived can still be read."""
         self._closed = True
         self._bus.unsubscribe(self)
-        self._arrived.set()
+        set_event(self._arrived)
 
     def fail(self, error: StoreFailed) -> None:
         """Stop receiving; after the events that have arrived, the reader gets the error."""

@@ -13,9 +13,9 @@ import trio
 
 from hermes.actors.context import RuntimeContext
 from hermes.actors.delivery.dispatcher import Dispatcher
-from hermes.actors.kernel.memory import cancel
 from hermes.actors.session.actor import SessionActor
 from hermes.actors.session.retries import retry, settle
+from hermes.background import cancel, set_event
 from hermes.errors import (
     ActorStopped,
     Draining,
@@ -199,12 +199,12 @@ class Supervisor:
             if not self.draining:  # a `Cancelled` that no scope asked for was taken for an end
                 raise ActorStopped("the task of all conversations has ended") from caught.error
         finally:
-            self._ended.set()
+            set_event(self._ended)
 
     async def _recover(self) -> None:
         """Wake conversations that are unfinished, then watch for messages of other processes."""
         after = await self._wake_after(0)
-        self._recovered.set()
+        set_event(self._recovered)
         while not self.draining:
             await trio.sleep(WATCH_INTERVAL)
             try:
@@ -311,7 +311,7 @@ class Supervisor:
             await self._dispatcher.flush()
         self._context.bus.close(self._context.stop_error())
         self._drained = True
-        self._stopped.set()
+        set_event(self._stopped)
 
     async def _end_actors(self) -> None:
         """End the actors, then have their sessions finalized; no session is ended by that.
@@ -354,7 +354,7 @@ class Supervisor:
         else:
             self._failure = failure
         self._end_error = self._failure or ActorStopped(ENDED)
-        self._stopped.set()
+        set_event(self._stopped)
 
     def forked(self) -> None:
         """Refuse everything in a forked process."""

@@ -43,12 +43,9 @@ _ESCAPE_OR_SPACES = re.compile(f"({_ESCAPES} | {_SPACES})", re.VERBOSE)
 _BEFORE_BREAK = (" \n", "\t\n", " \\", "\t\\", " \r", "\t\r")
 _SPECIAL = re.compile(rf"[\\%&{_BREAKS}{_INVISIBLE}]")
 _SKIPPED = re.compile(rf"[{_BREAKS}{_INVISIBLE}]")
-_NUMBER = re.compile(
-    rf"(?: \\++[uUx]\{{? | %(?:25(?={_HEX}{{2}}))*+ | &(?:amp;)*+\#[xX] )({_HEX}++)[;}}]?"
-    rf"| \\++([0-7]{{3}}) | &(?:amp;)*+\#([0-9]++);",
-    re.VERBOSE,
-)
-# The bases of the groups of `_NUMBER`.
+# The numbers in escapes, without backslashes and what else may be repeated in front of them.
+_NUMBER = re.compile(rf"(?:[uUx]\{{?|%|&\#[xX])({_HEX}+)[;}}]?|([0-7]{{3}})|&\#([0-9]+);")
+# The bases of its groups.
 _BASES = {1: 16, 2: 8, 3: 10}
 _TAB = {"t": "\t"}
 # The end of a text that could become an escape, or a longer one. This is a pattern for the reversed
@@ -177,20 +174,24 @@ def _split(text: str) -> list[str]:
 
 def _decode(escape: str) -> str:
     """Return the character that an escape sequence stands for; none for a line break."""
-    number = _NUMBER.fullmatch(escape)
-    if number is not None:
+    match escape[0]:
+        case "\\":
+            escape = escape.lstrip("\\")
+        case "%":
+            escape = f"%{escape[-2:]}"
+        case "&":
+            escape = escape.replace("amp;", "")
+        case _:
+            return ""
+    if number := _NUMBER.fullmatch(escape):
         group = number.lastindex or 1
         code = int(number[group], _BASES[group])
         return _shown(chr(code) if code <= sys.maxunicode else "?")
-    if escape[0] == "&":
-        name = escape.replace("amp;", "").lstrip("&")
-        return _shown(html5.get(name, escape)) if name else "&"
-    if escape[0] != "\\":
+    if escape.startswith("&"):
+        return _shown(html5.get(escape[1:], escape))
+    if escape.startswith(("n", "r", "\r", "\n")):
         return ""
-    escaped = escape.lstrip("\\")
-    if not escaped:
-        return "\\"
-    return "" if escaped[0] in "nr\r\n" else _TAB.get(escaped, escaped)
+    return _TAB.get(escape, escape) or "\\"
 
 
 def _shown(character: str) -> str:

@@ -1,9 +1,9 @@
-"""Credentials inside of URLs."""
+"""Credentials inside of URLs, headers and variables."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from urllib.parse import unquote, unquote_plus, urlsplit
 
 SECRET_NAME: re.Pattern[str] = re.compile(
@@ -30,6 +30,15 @@ def url_credentials(url: str) -> list[str]:
     """
     found = dict.fromkeys(_credentials(url))
     return list(dict.fromkeys([*found, *map(unquote, found), *map(unquote_plus, found)]))
+
+
+def named_credentials(fields: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the values of headers or variables that have the name of a secret.
+
+    Of `Bearer TOKEN` the token is a secret by itself.
+    """
+    values = [value for name, value in fields if SECRET_NAME.search(name)]
+    return [*values, *(value.rpartition(" ")[2] for value in values if " " in value)]
 
 
 def hide_credentials(url: str) -> str:

@@ -13,6 +13,7 @@ from hermes.redaction.encodings import (
 )
 from hermes.redaction.keys import key_stream, redact_keys
 from hermes.redaction.search import MIN_LENGTH, CondensedValues, Prefixes, occurrences
+from hermes.redaction.slices import KnownTexts, slices
 from hermes.redaction.stream import REDACTED, ChainedStream, IncrementalStream, RedactingStream
 
 MIN_LINE_LENGTH = 16
@@ -37,10 +38,28 @@ class ValueRedactor:
         self._condensed = CondensedValues(self._decoded)
         self._prefixes = Prefixes(self._encoded)
         self._decoded_prefixes = Prefixes(self._decoded)
+        self._known = KnownTexts()
         self._shortest = min(map(len, (*self._encoded, *self._decoded)), default=0)
 
     def __call__(self, text: str, /) -> str:
         """Return the text without these secrets."""
+        redacted = self._known.get(text)
+        if redacted is None:
+            redacted = self._redact(text)
+            self._known.add(text, redacted)
+        return redacted
+
+    def redact_slices(self, text: str) -> Iterator[None]:
+        """Redact a text in slices, and remember the result (see `hermes.redaction.slices`)."""
+        if self._encoded and self._known.get(text) is None:
+            stream, parts = self.stream(), []
+            for part in slices(text):
+                parts.append(stream.feed(part))
+                yield
+            self._known.add(text, "".join([*parts, stream.finish()]))
+            yield
+
+    def _redact(self, text: str) -> str:
         if len(text) < self._shortest or not self._encoded:
             return text
         parts, end = [], 0
@@ -64,7 +83,7 @@ class ValueRedactor:
     def stream(self) -> RedactingStream:
         """Return a stream that redacts one text in chunks."""
         return IncrementalStream(
-            lambda text, start: self(text[start:]),
+            lambda text, start: self._redact(text[start:]),
             lambda text, start: start + self._safe_end(text[start:]),
         )
 

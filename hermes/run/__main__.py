@@ -17,6 +17,8 @@ from hermes.run.references import check_references, secret_values
 from hermes.run.status import report
 from hermes.settings import Problem, Settings, SettingsError, example_config, load, with_lines
 from hermes.settings.schema import AgentKind, LogForm
+from hermes.store.files.problems import RETRY, is_temporary
+from hermes.user_code import describe
 
 try:
     from hermes.run.app import Frontend, ReservedStdio, Stopped, database_path, run_bot
@@ -42,7 +44,8 @@ exit codes:
   4    the database failed while the bot was running
   5    no platform is left to serve, for example because a token was revoked
   6    --stdio ended before all accepted messages were answered
-  75   the database cannot be opened now; a restart may help
+  70   an internal error, for example because memory ran out; a restart may help
+  75   the database or the configuration cannot be opened now; a restart may help
   130  stopped at once by a second signal, or left with Ctrl-C
 
 exit codes of --status:
@@ -77,6 +80,11 @@ def _main(options: argparse.Namespace, stdio: ReservedStdio) -> int:
             return _print_problems(problems, options)
     except SettingsError as error:
         return _print_problems(error.problems, options)
+    except OSError as error:
+        if not is_temporary(error):
+            raise
+        sys.stderr.write(f"{options.config} cannot be read now: {error.strerror}; {RETRY}\n")
+        return os.EX_TEMPFAIL
     if options.check_config:
         sys.stdout.write(f"{options.config or 'configuration'}: OK\n")
         return 0
@@ -114,6 +122,8 @@ def _read(path: Path) -> str:
     try:
         return path.read_bytes().decode()
     except OSError as error:
+        if is_temporary(error):
+            raise
         reason = error.strerror or type(error).__name__
         raise SettingsError([Problem(0, "", f"cannot read the file: {reason}")]) from None
     except UnicodeDecodeError:
@@ -168,7 +178,7 @@ def _run(settings: Settings, frontend: Frontend, stdio: ReservedStdio) -> int:
         stream=sys.stderr,
     )
     try:
-        return 0 if trio.run(run_bot, settings, frontend, stdio) else 1
+        return _run_on_trio(settings, frontend, stdio)
     except Stopped as stopped:
         if stopped.reason is not None:
             sys.stderr.write(f"{stopped.reason}\n")
@@ -185,6 +195,14 @@ def _run(settings: Settings, frontend: Frontend, stdio: ReservedStdio) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         return 130
+
+
+def _run_on_trio(settings: Settings, frontend: Frontend, stdio: ReservedStdio) -> int:
+    try:
+        return 0 if trio.run(run_bot, settings, frontend, stdio) else 1
+    except (trio.TrioInternalError, MemoryError) as error:
+        sys.stderr.write(f"The event loop failed: {describe(error.__cause__ or error)}\n")
+        return os.EX_SOFTWARE
 
 
 if __name__ == "__main__":

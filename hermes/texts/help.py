@@ -58,5 +58,7 @@ class HelpTexts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Help on /pair."""
     help_unpair: str = "/unpair <platform> <user id>: remove a user"
     """Help on /unpair."""
+    help_start: str = "/start: begin a chat"
+    """Help on /start."""
     help_quit: str = "/quit: leave the console (also /exit)"
     """Help on /quit."""

@@ -30,7 +30,7 @@ from hermes.messages import TurnResult
 from hermes.redaction.keys import Secret
 from hermes.store import SessionStore
 from hermes.testing.telegram import TOKEN, open_telegram
-from hermes.transcript.questions import PAGE, literal
+from hermes.transcript.questions import PAGE, shown_arguments
 from tests.support.jsonrpc_client import connected
 from tests.support.telegram_bot import NO_BURSTS, fast_limiter
 
@@ -161,7 +161,7 @@ class Host:
 
 
 def as_question(number, arguments):
-    return f"{literal(arguments)}\nReply /approve {number} to"
+    return f"{shown_arguments(arguments)}\nReply /approve {number} to"
 
 
 @contextlib.asynccontextmanager
@@ -326,7 +326,9 @@ def violations(path, user, ran):
         first.setdefault((what, number), seq)
     for number, text, state in approvals:
         if state in {"approved", "used"}:
-            alone = [literal(each[1])[:PAGE] for each in approvals].count(literal(text)[:PAGE]) == 1
+            alone = [shown_arguments(each[1])[:PAGE] for each in approvals].count(
+                shown_arguments(text)[:PAGE]
+            ) == 1
             yield from _approval(number, text, audit, first, sent, user, alone=alone)
 
 
@@ -349,7 +351,7 @@ def _approval(number, arguments, audit, first, sent, user, *, alone):
     if min(shown, default=decided) > first["accepted", command]:
         yield f"{number} was not shown before it was approved by message {command}"
     found = place(user.text, number, arguments)
-    answer = re.search(ANSWER + re.escape(literal(arguments)[:PAGE]), user.text)
+    answer = re.search(ANSWER + re.escape(shown_arguments(arguments)[:PAGE]), user.text)
     if found is None:
         yield f"{number} was never shown: {arguments[:200]!r}"
     elif alone and answer is not None and answer.start() < found:
@@ -358,7 +360,7 @@ def _approval(number, arguments, audit, first, sent, user, *, alone):
 
 def place(text, number, arguments):
     """Return where a message shows a call whole, or cut and with its hash; None if none does."""
-    exact = literal(arguments)
+    exact = shown_arguments(arguments)
     assert json.loads(exact) == json.loads(arguments)
     digest = hashlib.sha256(arguments.encode(errors="surrogatepass")).hexdigest()
     for part in (exact, exact[:PAGE]):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import signal
 import socket
 import sys
@@ -23,11 +22,14 @@ import attrs
 import trio
 
 from hermes.actors.commands import COMMANDS
+from hermes.agents.compressor import SUMMARY_PROMPT
 from hermes.messages import ToolCall
 from hermes.testing import open_model
 from hermes.testing.script import Drip, ModelAnswer
 
 ROOT = Path(__file__).parents[2]
+SUMMARY = SUMMARY_PROMPT[:40].encode()
+"""What the request for a summary contains."""
 PATIENCE = 60.0
 """Seconds after which a bot counts as hanging."""
 SETTINGS = """
@@ -39,6 +41,10 @@ base_url = "{url}"
 tools = ["tests.campaigns.run_tools:note"]
 [hooks]
 on_session_finalize = ["tests.campaigns.run_tools:on_boundary"]
+[runtime]
+commit_timeout = 1.0
+drain_timeout = 10.0
+quarantine_time = 0.2
 [log]
 level = "error"
 [compression]
@@ -89,6 +95,8 @@ class Bots:
     model: object
     _requests: socket.socket
     _responses: trio.socket.SocketType
+    on_summary: Callable[[], None] | None = None
+    """Called when a bot asks the model for a summary."""
     _partial: bytes = b""
 
     @property
@@ -144,7 +152,14 @@ async def open_bots(folder: Path, *, root: Path = ROOT, shim=None, seed: int = 0
     dice = random.Random(seed)
     faults = [Drip(0.01) if dice.random() < 0.3 else None for _ in range(20_000)]
     ours, theirs = socket.socketpair()
-    async with open_model(answer, faults, keep=1) as model:
+    bots: Bots | None = None
+
+    def respond(request):
+        if bots and bots.on_summary and SUMMARY in request.body:
+            bots.on_summary()
+        return answer(request)
+
+    async with open_model(respond, faults, keep=1) as model:
         command = [sys.executable, "-m", "tests.campaigns.run_forks", str(theirs.fileno())]
         forks = await trio.lowlevel.open_process(
             command, cwd=root, env=environment, pass_fds=[theirs.fileno()]
@@ -168,22 +183,15 @@ def answer(request):
     return f"re {request.text[:4]}" + " so be it" * 5
 
 
-def mutate(scratch: Path, file: str, old: str, new: str) -> Path:
-    """Copy the package with one text of one file replaced; returns the folder to run it from."""
-    skipped = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "hermes", scratch / "hermes", ignore=skipped)
-    text = (scratch / file).read_text(encoding="utf-8")
-    assert text.count(old) == 1, f"{file} has {text.count(old)} times {old!r}"
-    (scratch / file).write_text(text.replace(old, new), encoding="utf-8")
-    return scratch
-
-
 # What users say
 
 FORMS = {
     "new": ["/new", "/reset"],
     "resume": ["/resume", "/resume 1", "/resume t{k}"],
     "sessions": ["/sessions"],
+    "search": ["/search word"],
+    "delete": ["/delete", "/delete yes", "/delete t{k} yes"],
+    "export": ["/export"],
     "title": ["/title", "/title t{k}"],
     "branch": ["/branch", "/branch b{n}"],
     "compress": ["/compress", "/compact"],
@@ -195,13 +203,18 @@ FORMS = {
     "background": ["/background {n} aside"],
     "approve": ["/approve", "/approve {k}"],
     "deny": ["/deny", "/deny {k}"],
+    "model": ["/model", "/model m"],
+    "tools": ["/tools"],
     "status": ["/status"],
     "usage": ["/usage"],
     "help": ["/help"],
     "whoami": ["/whoami"],
     "pair": ["/pair 12345678"],
     "unpair": ["/unpair {k}"],
+    "quit": ["/quit"],
 }
+DELETING = "chat/4"
+"""The only conversation that deletes sessions: it is not known which messages are gone then."""
 assert FORMS.keys() == COMMANDS.keys(), "the campaign uses every command"
 
 
@@ -229,6 +242,8 @@ def make_prompt(dice: random.Random, number: int, chat: str) -> Prompt:
     name = dice.choice(list(COMMANDS)) if dice.random() < 0.45 else None
     if name is not None:
         text = dice.choice(FORMS[name]).format(n=f"{number:04}", k=dice.randint(1, 5))
+        if chat != DELETING:
+            text = text.removesuffix(" yes")
         return Prompt(number, chat, text, name, None)
     words = "word " * dice.randint(1, 40) + ("tool" if dice.random() < 0.2 else "")
     busy = dice.choice([None, None, "queue", "steer", "interrupt"])
@@ -243,7 +258,7 @@ class Users:
     """JSON-RPC clients that survive the bot, and the log of what was acknowledged to them."""
 
     dice: random.Random
-    chats: tuple[str, ...] = ("chat/1", "chat/2", "chat/3", "chat/4")
+    chats: tuple[str, ...] = ("chat/1", "chat/2", "chat/3", DELETING)
     in_flight: int = 3
     """Prompts of a chat that may be without an answer."""
     patience: float = PATIENCE
@@ -256,7 +271,11 @@ class Users:
     refused: list[dict] = attrs.Factory(list)
     """The errors that prompts got."""
     next_prompt: Callable[[random.Random, int, str], Prompt] = make_prompt
+    on_prompt: Callable[[], None] = lambda: None
+    """Called when a prompt was made."""
     _everything: bool = False
+    _refused_now: set[int] = attrs.Factory(set)
+    """The numbers of prompts that got an error in this life; they are sent again in the next."""
     _handles: dict[str, str] = attrs.Factory(dict)
     _requests: dict[int, Callable] = attrs.Factory(dict)
     _unsent: dict[str, list[Prompt]] = attrs.Factory(dict)
@@ -276,7 +295,7 @@ class Users:
         end when each prompt has its answer. `everything` sends all prompts again.
         """
         self._everything = everything
-        self._handles, self._requests, self._waiting = {}, {}, {}
+        self._handles, self._requests, self._waiting, self._refused_now = {}, {}, {}, set()
         self._lines, lines = trio.open_memory_channel(100_000)
         with trio.move_on_after(self.patience) as patience:
             async with trio.open_nursery() as nursery:
@@ -286,8 +305,7 @@ class Users:
                 await self._read(bot, kill_after)
                 nursery.cancel_scope.cancel()
         if patience.cancelled_caught:
-            waits = [prompt for prompt in self.prompts if prompt.answer is None]
-            self.violations.append(f"the bot hangs; without an answer: {waits}")
+            self.violations.append(f"the bot hangs; without an answer: {self.unanswered}")
             bot.signal(signal.SIGKILL)
         await bot.sink.aclose()
         await bot.source.aclose()
@@ -319,7 +337,13 @@ class Users:
     def is_done(self) -> bool:
         """Whether there is nothing left to say and nothing to wait for."""
         left = self._requests or self.budget or any(self._unsent.values())
-        return not left and all(prompt.answer is not None for prompt in self.prompts)
+        return not left and not self.unanswered
+
+    @property
+    def unanswered(self) -> list[Prompt]:
+        """The prompts that have neither an answer nor an error from this life."""
+        waiting = [prompt for prompt in self.prompts if prompt.answer is None]
+        return [prompt for prompt in waiting if prompt.number not in self._refused_now]
 
     # Requests
 
@@ -347,12 +371,13 @@ class Users:
         self._send("session.create", opened, conversation=chat)
 
     def _submit_more(self, chat: str) -> None:
-        open_ones = sum(each.chat == chat and each.answer is None for each in self.prompts)
+        open_ones = sum(each.chat == chat for each in self.unanswered)
         while open_ones < self.in_flight and self.budget != 0 and not self._everything:
             prompt = self.next_prompt(self.dice, len(self.prompts), chat)
             self.prompts.append(prompt)
             self._unsent[chat].append(prompt)
             self.budget = None if self.budget is None else self.budget - 1
+            self.on_prompt()
             open_ones += 1
         sent = sum(chat == each.chat for each in self._waiting.values())
         for _ in range(min(len(self._unsent[chat]), 20 - sent)):
@@ -362,6 +387,8 @@ class Users:
         def submitted(frame: dict) -> None:
             if "error" in frame:
                 self.refused.append(frame["error"])
+                self._refused_now.add(prompt.number)
+                self._submit_more(prompt.chat)
                 return
             result = frame["result"]
             if prompt.message_id not in {None, result["message_id"]}:

@@ -14,29 +14,19 @@ import pytest
 import trio
 
 from tests.campaigns.run_checks import statistics, violations
-from tests.campaigns.run_driver import PATIENCE, ROOT, Users, mutate, open_bots
+from tests.campaigns.run_driver import PATIENCE, ROOT, Users, open_bots
+from tests.campaigns.run_mutants import EVERY, mutate
+from tools.mutants import problem
 
 MOST_FRAMES = 150
 """How many frames a bot may send before it is killed."""
 
 
-MUTANTS = {
-    "a turn leaves its message open": (
-        "hermes/store/conversations/turns.py",
-        "inbox.finish(tx, turn.inbox_ids, turn.reply, route.session_id)",
-        "inbox.finish(tx, turn.inbox_ids[1:], turn.reply, route.session_id)",
-    ),
-    "a message that was begun is not begun again": (
-        "hermes/actors/session/actor.py",
-        "rows = [row for row in unknown if row.attempts < limit]",
-        "rows = [row for row in unknown if row.attempts < 1]",
-    ),
-    "an event is only recognized by the process that accepted it": (
-        "hermes/adapters/jsonrpc/handlers.py",
-        'f"{handle.conversation}:{event_id}"',
-        'f"{handle.conversation}:{event_id}@{self.epoch}"',
-    ),
-}
+FAST = "every process recognizes an event"
+SLOW = (
+    "a turn closes its message",
+    "a message that was begun is begun again after a crash",
+)
 
 
 async def kill_repeatedly(folder, seed, kills, root=ROOT, patience=PATIENCE):
@@ -58,7 +48,8 @@ async def kill_repeatedly(folder, seed, kills, root=ROOT, patience=PATIENCE):
             bot = await bots.start(fork=fork)
             if (code := await users.life(bot, everything=True)) != 0:
                 users.violations.append(f"the last bot ended with {code}")
-    return users, [*users.violations, *violations(bots.path, users.acknowledged)]
+    found = [*users.violations, *(f"refused: {error}" for error in users.refused)]
+    return users, [*found, *violations(bots.path, users.acknowledged)]
 
 
 def test_kills_of_the_real_bot_lose_nothing_and_repeat_nothing(tmp_path, prove, campaign):
@@ -76,15 +67,20 @@ def test_kills_of_the_real_bot_lose_nothing_and_repeat_nothing(tmp_path, prove, 
     assert seen["rotations"]
 
 
+@pytest.mark.parametrize("mutant", EVERY, ids=[mutant.breaks for mutant in EVERY])
+def test_every_mutant_of_the_real_bot_can_be_applied(mutant):
+    assert problem(ROOT, mutant) is None
+
+
 @pytest.mark.mutant
-@pytest.mark.parametrize("mutant", MUTANTS)
-def test_the_campaign_finds(tmp_path, prove, mutant):
-    if not prove and mutant != "an event is only recognized by the process that accepted it":
+@pytest.mark.parametrize("breaks", [FAST, *SLOW])
+def test_the_campaign_finds(tmp_path, prove, breaks):
+    if breaks in SLOW and not prove:
         pytest.skip("part of make prove")
-    root = mutate(tmp_path, *MUTANTS[mutant])
+    root = mutate(tmp_path, breaks)
     for seed in range(5):
         folder = tmp_path / str(seed)
         folder.mkdir()
         if trio.run(kill_repeatedly, folder, seed, 3, root, 10.0)[1]:
             return
-    raise AssertionError(f"{mutant} was not found")
+    raise AssertionError("it was not found")

@@ -86,6 +86,7 @@ def calls(secret, number):
         (f"call-{secret}", "test_echo", {"number": number}),
         ("call-2", f"no-{secret}", {secret: [secret]}),
         ("call-3", "pay", {"to": secret}),
+        ("call-4", "show_key", {}),
     ]
 
 
@@ -167,6 +168,12 @@ def pay(to: str) -> str:
     return to
 
 
+@tool
+def show_key() -> str:
+    """Show the environment."""
+    return f"KEY={TOKEN}"
+
+
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_no_credential_that_a_server_echoes_is_kept_or_shown(
     start, path, tmp_path, caplog, dialect
@@ -186,7 +193,7 @@ async def test_no_credential_that_a_server_echoes_is_kept_or_shown(
             endpoint = Endpoint(
                 base_url=f"http://127.0.0.1:{port}", model="m", key=Secret(TOKEN), name="model"
             )
-            tools = [*tools_of(connections), pay]
+            tools = [*tools_of(connections), pay, show_key]
             async with (
                 chat_agents(endpoint, protocol=dialect, tools=tools, redact=redact) as agents,
                 start(
@@ -224,3 +231,33 @@ async def test_no_credential_that_a_server_echoes_is_kept_or_shown(
     assert leaks == {}
     deltas = "".join(e.event.text for e in seen if type(e.event).__name__ == "TextDelta")
     assert found_in(deltas) == []
+
+
+@pytest.mark.parametrize(
+    "known", [None, lambda text: text.replace("so", "So")], ids=["no redactor", "another redactor"]
+)
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_the_key_of_the_endpoint_is_redacted_in_any_case(start, path, dialect, known):
+    """Also if neither the agents nor the runtime get a redactor that knows it."""
+    model, replies = EchoingModel(dialect), []
+    with trio.fail_after(120):
+        async with serve_http(model.respond) as port:
+            url, headers = f"http://127.0.0.1:{port}", (("x-other-token", f"Bearer {MCP_TOKEN}"),)
+            endpoint = Endpoint(base_url=url, model="m", key=Secret(TOKEN), headers=headers)
+            async with (
+                chat_agents(
+                    endpoint, protocol=dialect, tools=[pay, show_key], redact=known
+                ) as agents,
+                start(build_agent=agents.build, agent_spec=agents.agent_spec) as runtime,
+            ):
+                with runtime.subscribe() as events:
+                    for number, name in enumerate(FORMS):
+                        replies.append(await runtime.ask(name, f"form {number}"))
+                    seen = events.take_ready()
+    assert f"KEY={REDACTED}" in msgspec.json.encode(seen).decode()
+    assert all(REDACTED in (reply.text or "") for reply in replies)
+    deltas = "".join(e.event.text for e in seen if type(e.event).__name__ == "TextDelta")
+    assert deltas.count(REDACTED) >= len(FORMS)
+    shown = [msgspec.json.encode(replies), deltas, *(msgspec.json.encode(each) for each in seen)]
+    files = [file.read_bytes() for file in path.parent.glob(f"{path.name}*")]
+    assert [found for each in (*shown, *files, *model.bodies) if (found := found_in(each))] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import asynccontextmanager
+from decimal import Decimal
 
 import pytest
 import trio
@@ -469,6 +470,67 @@ async def test_a_client_is_shown_calls_by_an_event_and_may_answer_at_once(start)
     assert shell.ran == ["ls \u202e"]
 
 
+@pytest.mark.parametrize("limit", [300, 1000])
+async def test_a_question_is_one_message_however_short_messages_are(start, limit):
+    shell, platform = Shell(), MemoryAdapter("memory", limit=limit)
+    long = "echo " + "`" * 500 + "word " * 300 + "; rm -rf ~"
+    async with start(build_agent=shell.build, adapters=[platform]) as runtime:
+        await say(runtime, long)
+        await inspect(runtime).wait_sent()
+        question, *answer = platform.texts
+        pages = int(question.partition("Page 1 of ")[2].partition(":")[0])
+        for number in range(2, pages + 1):
+            await say(runtime, f"/approve show 1 {number}")
+        await inspect(runtime).wait_sent()
+        shown = [question, *platform.texts[1 + len(answer) :]]
+        assert len(shown) == pages
+        await say(runtime, "/approve")
+        await inspect(runtime).wait_idle("k")
+    blocks = [text.split("```\n")[1].removesuffix("\n") for text in shown]
+    assert json.loads("".join(blocks)) == {"command": long}
+    assert shell.ran == [long]
+
+
+async def test_a_call_that_does_not_fit_into_the_messages_of_a_platform_is_not_asked_for(start):
+    shell, platform = Shell(), MemoryAdapter("memory", limit=160)
+    async with start(build_agent=shell.build, adapters=[platform]) as runtime:
+        told = await say(runtime, "x" * 100)
+        assert told == (
+            "run was not run: its arguments are too long to be shown to the user for approval."
+        )
+        assert await say(runtime, "/approve") == "There is no tool call to decide about."
+
+
+async def test_an_approved_decimal_is_the_one_that_was_shown(start):
+    paid = []
+
+    @tool(approval=True)
+    def pay(amount: Decimal) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    toolbox = Toolbox([pay])
+
+    class Agent:
+        async def run(self, turn):
+            amounts = turn.text.split() if not turn.decided_calls else []
+            asked = [ToolCall("c", "pay", f'{{"amount":{amount}}}') for amount in amounts]
+            for call in [*await toolbox.approved_calls(turn), *asked]:
+                await toolbox.run(call, turn)
+            return TurnResult(text="done")
+
+    async with start(build_agent=lambda _: Agent()) as runtime:
+        asked = await runtime.ask("k", "12345678901234567000.0 12345678901234567890.99")
+        assert [call.arguments for call in asked.approvals] == [
+            '{"amount":12345678901234567000.0}',
+            '{"amount":12345678901234567890.99}',
+        ]
+        await runtime.ask("k", "/approve 2")
+        await inspect(runtime).wait_idle("k")
+    assert paid == [Decimal("12345678901234567890.99")]
+
+
 async def disconnected(client):
     await client.source.aclose()
     await client.sink.aclose()
@@ -501,6 +563,21 @@ async def test_a_client_that_is_gone_is_shown_nothing(start):
             await inspect(runtime).wait_idle(key)
         assert other.events() == []
     assert shell.ran == ["rm"]
+
+
+async def test_the_end_of_a_turn_shows_no_call_to_a_client_that_came_too_late(start):
+    shell, key = Shell(), "agent:main:rpc:dm:x"
+    client_chat = Source("rpc", chat_id="x", user_id="operator")
+    async with start(build_agent=shell.build) as runtime, connected(runtime) as client:
+        await runtime.submit(Inbound(key, "e", "rm\nwait", client_chat))
+        await shell.asked.wait()
+        handle = (await client.call("session.create", conversation="x"))["session_id"]
+        shell.go_on.set()
+        assert "`run` wants" not in (await client.event("message.complete"))["text"]
+        sent = await client.call("prompt.submit", session_id=handle, text="/approve")
+        told = (await client.answer_to(sent["message_id"]))["text"]
+        assert told.startswith("Not decided")
+    assert shell.ran == []
 
 
 async def test_a_client_is_shown_nothing_of_the_conversations_of_a_host(start):

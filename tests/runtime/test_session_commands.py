@@ -112,7 +112,8 @@ class _Answers:
     [
         ("/stauts", "Unknown command /stauts, did you mean /status?"),
         ("/xyzzy now", "Unknown command /xyzzy. See /help"),
-        ("/exti", "Unknown command /exti, did you mean /exit?"),
+        ("/rset", "Unknown command /rset, did you mean /reset?"),
+        ("/quit", "Unknown command /quit. See /help"),
     ],
 )
 async def test_an_unknown_command_is_answered_and_never_reaches_the_agent(start, text, answer):
@@ -134,7 +135,8 @@ async def test_quit_is_listed_and_works_at_the_console_only(start):
     async with start() as runtime:
         assert "/quit" not in await say(runtime, "/help")
         assert "/quit" in (await runtime.ask("c", "/help", source=console)).text
-        assert await say(runtime, "/quit") == "/quit works at the console only."
+        assert (await say(runtime, "/quit")).startswith("Unknown command /quit.")
+        assert (await runtime.ask("k", "/quit")).text == "echo: /quit"
 
 
 # /model and /tools

@@ -27,6 +27,7 @@ from hermes.actors.session.policy import decide
 from hermes.actors.session.retries import TEMPORARY
 from hermes.actors.session.state import SessionState
 from hermes.actors.session.turn import TurnRunner
+from hermes.background import set_event
 from hermes.errors import AlreadyAnswered, HermesError, StoreFailed
 from hermes.messages import Accepted, Approval, InboxRow, Receipt, Reply, ReplyStatus, Status
 from hermes.outbound import inbox_reply, metadata_of
@@ -160,7 +161,7 @@ class SessionActor:
 
     def _notify_idle(self) -> None:
         if self._calm is not None:
-            self._calm.set()
+            set_event(self._calm)
             self._calm = None
 
     @property

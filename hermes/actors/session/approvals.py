@@ -108,7 +108,8 @@ async def _decide(
     """
     approve, texts, source = command == "approve", context.texts, row.inbound.source
     template = texts.approved if approve else texts.denied
-    text = questions.described(approval, template, texts)
+    limit = context.questions.route(source).limit
+    text = questions.described(approval, template, texts, limit=limit)
     decided = await context.store.decide_approval(
         approval.asked_of,
         approval.approval_id,
@@ -157,10 +158,11 @@ async def _show(
     approval = await store.get_approval(key, number)
     if approval is None:
         return Answer(context.texts.unknown_approval.format(number=number))
-    text = questions.question(approval, context.texts, page)
+    route = context.questions.route(row.inbound.source)
+    text = questions.question(approval, context.texts, page, limit=route.limit)
     if page > 1:
         return Answer(text)
-    answer, route = reply(text), context.questions.route(row.inbound.source)
+    answer = reply(text)
     if answer.reply is not None:
         answer = replace(answer, reply=replace(answer.reply, approvals=(approval,)))
     await store.show_approval(key, number, answer=answer, sent=route.delivery == "outbox")

@@ -203,7 +203,7 @@ class TurnRunner:
             result = as_result(await agent.run(turn))
         turn.charged.extend(result.usage)  # paid for, even if the rest cannot be stored
         check_result(result)
-        attempt.result = result if redact is None else redact_result(result, redact)
+        attempt.result = result if redact is None else await redact_result(result, redact)
         attempt.error_kind = "agent" if result.failed else None
 
     async def _retry_shorter(self, turn: RunningTurn, first: Attempt, *, retry: bool) -> Attempt:

@@ -94,6 +94,10 @@ class Console:
 
     # Output
 
+    async def ready(self, row: OutboxRow, /) -> None:
+        """Wait until the chat has begun: before that nothing is shown."""
+        await self._opened.wait()
+
     async def send(self, row: OutboxRow, /) -> None:
         """Show an outbox row, after everything that happened before it."""
         await self._opened.wait()

@@ -17,6 +17,7 @@ from hermes.agents.providers.base import (
     Endpoint,
     RequestRejected,
     Unavailable,
+    token_count,
 )
 from hermes.agents.providers.sse_transport import post, response_error
 from hermes.agents.providers.stream_events import (
@@ -320,16 +321,16 @@ def _event_error(endpoint: Endpoint, data: bytes) -> Exception:
 def _usage(counts: _Usage, endpoint: Endpoint) -> Usage:
     prompt = counts.prompt_tokens_details or _PromptDetails()
     output = counts.completion_tokens_details or _OutputDetails()
-    cached = prompt.cached_tokens or counts.prompt_cache_hit_tokens or 0
-    written = prompt.cache_write_tokens or 0
+    cached = token_count(prompt.cached_tokens or counts.prompt_cache_hit_tokens, endpoint)
+    written = token_count(prompt.cache_write_tokens, endpoint)
     return Usage(
         model=endpoint.model,
         provider=endpoint.name,
-        input_tokens=max(0, (counts.prompt_tokens or 0) - cached - written),
-        output_tokens=counts.completion_tokens or 0,
+        input_tokens=max(0, token_count(counts.prompt_tokens, endpoint) - cached - written),
+        output_tokens=token_count(counts.completion_tokens, endpoint),
         cache_read_tokens=cached,
         cache_write_tokens=written,
-        reasoning_tokens=output.reasoning_tokens or 0,
+        reasoning_tokens=token_count(output.reasoning_tokens, endpoint),
         cost=_cost(counts.cost, endpoint),
     )
 

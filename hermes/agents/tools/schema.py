@@ -6,6 +6,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any
 
 import attrs
@@ -15,6 +16,7 @@ from hermes.messages import JsonObject
 from hermes.protocols import Turn
 from hermes.sanitize import one_line
 
+_ENCODER = msgspec.json.Encoder(order="deterministic", decimal_format="number")
 NO_RESULT = "(done)"
 _TURN = "turn"
 _ARGS_SECTION = re.compile(r"(?:Args|Arguments|Parameters):\s*")
@@ -38,7 +40,7 @@ class Arguments:
     """The decoded arguments of a call."""
 
     canonical: str
-    """JSON with sorted keys and no white space; equal arguments have equal texts."""
+    """JSON with sorted keys and no white space. Numbers keep all of their digits."""
     values: Mapping[str, Any]
     """The arguments as the types of the function's annotations."""
 
@@ -88,7 +90,7 @@ class Signature:
         try:
             sent = text.encode() if text.strip() else b"{}"
             values = self._decoder.decode(sent)
-            canonical = msgspec.json.encode(msgspec.json.decode(sent), order="deterministic")
+            canonical = _ENCODER.encode(_EXACT.decode(sent))
         except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
             raise BadArguments(f"{one_line(str(error))}. {self.usage}") from None
         except Exception as error:  # noqa: BLE001 - user code: validation in a type of the function
@@ -130,6 +132,15 @@ class GivenSignature(Signature):
             raise BadArguments(f"{one_line(str(error))}. It takes an object.") from None
         canonical = msgspec.json.encode(values, order="deterministic")
         return Arguments(canonical.decode(), values)
+
+
+def _exact_number(text: str) -> float | Decimal:
+    """Return a number that is encoded with the same digits: a parameter may be a `Decimal`."""
+    number, exact = float(text), Decimal(text)
+    return number if Decimal(repr(number)).as_tuple() == exact.as_tuple() else exact
+
+
+_EXACT = msgspec.json.Decoder(float_hook=_exact_number)
 
 
 def result_text(value: object) -> str:

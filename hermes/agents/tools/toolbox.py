@@ -24,9 +24,10 @@ from hermes.agents.tools.schema import Arguments, BadArguments, Signature, resul
 from hermes.errors import NotApproved, Overloaded, StoreError, TurnClosed
 from hermes.events import ApprovalAsked
 from hermes.messages import Approval, JsonObject, Outbound, ToolCall, ToolCallRecord
-from hermes.outbound import outbox_rows
+from hermes.outbound import question_rows
 from hermes.protocols import ToolRecords, Turn
 from hermes.redaction import redact_all
+from hermes.redaction.slices import prepare
 from hermes.sanitize import one_line
 from hermes.transcript import questions
 
@@ -37,8 +38,6 @@ MAX_OUTPUT = 50_000
 MIN_MAX_OUTPUT = 200
 MAX_THREADS = 20
 APPROVAL_TIMEOUT = 3600.0
-MAX_APPROVAL_ARGUMENTS = 10_000
-"""Arguments longer than this cannot be shown to a user, so such a call cannot be approved."""
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 OMITTED = "\n[{omitted} of {total} characters omitted]"
@@ -256,7 +255,7 @@ class Toolbox:
         try:
             arguments = tool.signature.read(call.arguments)
         except BadArguments as error:
-            return self._outcome(tool, f"{tool.name} was not run: {error}", failed=True)
+            return await self._outcome(tool, f"{tool.name} was not run: {error}", failed=True)
         ordinal = turn.ordinal(tool.name, arguments.canonical)
         if not tool.once:
             return await self._call(tool, arguments, turn)
@@ -300,14 +299,14 @@ class Toolbox:
         self, tool: Tool, arguments: Arguments, turn: Turn, records: ToolRecords
     ) -> ToolOutcome:
         """Ask the user to approve the call, with the arguments as the model sent them."""
-        if len(arguments.canonical) > MAX_APPROVAL_ARGUMENTS:
-            return ToolOutcome(ARGUMENTS_TOO_LONG.format(name=tool.name), failed=True)
         source, session_id, texts = turn.source, turn.session_id, turn.runtime.texts
         route = turn.runtime.question_route(source)
+        if not questions.can_be_asked(tool.name, arguments.canonical, texts, route.limit):
+            return ToolOutcome(ARGUMENTS_TOO_LONG.format(name=tool.name), failed=True)
 
         def question(approval: Approval) -> list[Outbound]:
-            text = questions.question(approval, texts)
-            return outbox_rows(source, approval.session_key, session_id, text, "notice")
+            text = questions.question(approval, texts, limit=route.limit)
+            return question_rows(source, approval, session_id, text)
 
         try:
             approval = await records.ask_approval(
@@ -328,15 +327,17 @@ class Toolbox:
         """Call the function, within its timeout and the deadline of the turn."""
         with trio.move_on_at(min(trio.current_time() + tool.timeout, turn.deadline)):
             with user_code.contained(TurnClosed) as caught:
-                return self._outcome(tool, result_text(await self._await(tool, arguments, turn)))
+                text = result_text(await self._await(tool, arguments, turn))
+                return await self._outcome(tool, text)
             assert caught.error is not None
             about, extra = (tool.name, turn.turn_id), _extra(turn)
             log.warning("tool %s failed in turn %d", *about, exc_info=caught.error, extra=extra)
             error = self._redact(user_code.describe(caught.error))
-            return self._outcome(tool, f"{tool.name} failed: {one_line(error)}", failed=True)
+            return await self._outcome(tool, f"{tool.name} failed: {one_line(error)}", failed=True)
         return ToolOutcome(f"{tool.name} timed out after {tool.timeout:g} seconds.", failed=True)
 
-    def _outcome(self, tool: Tool, text: str, *, failed: bool = False) -> ToolOutcome:
+    async def _outcome(self, tool: Tool, text: str, *, failed: bool = False) -> ToolOutcome:
+        await prepare(text, self._redact)
         # Redact before truncating: a partial secret would not be recognised.
         return ToolOutcome(tool.truncate(self._redact(text)), failed)
 

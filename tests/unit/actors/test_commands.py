@@ -118,6 +118,7 @@ def test_commands_that_cost_or_permit_something_are_not_available_to_guests():
         "help",
         "whoami",
         "quit",
+        "start",
     }
     for_operators = {name for name, each in COMMANDS.items() if each.role == "operator"}
     assert for_operators == {"pair", "unpair"}

@@ -50,13 +50,15 @@ def test_the_credentials_of_all_urls_of_the_settings_are_secrets(monkeypatch):
         kind = "openai"
         model = "m"
         base_url = "https://me:of-the-model@x.example/v1"
+        headers = { authorization = "Basic of-the-header", x-team = "research" }
         [mcp.search]
         url = "https://x.example/mcp?token=of-the-server"
         [mcp.files]
         command = ["files", "https://me:of-the-command@x.example"]
     """
     wanted = {"of-the-database", "of-the-model", "of-the-server", "of-the-command"}
-    assert set(secret_values(load(text))) == wanted
+    headers = {"of-the-header", "Basic of-the-header"}
+    assert set(secret_values(load(text))) == wanted | headers
 
 
 def test_an_endpoint_hides_the_credentials_of_its_url():

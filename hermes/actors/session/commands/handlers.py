@@ -52,9 +52,10 @@ _HERE = re.compile(r"(?:up to )?here(?:\s+(\d{1,9}))?|(?:--keep[= ]|-k )(\d{1,9}
 
 async def run_command(state: SessionState, call: CommandCall) -> str | None:
     """Run a command and store its reply. Returns the reply; None if the command needs a turn."""
-    parsed = parse(call.row.inbound.text)
+    inbound = call.row.inbound
+    parsed = parse(inbound.text, inbound.source.platform)
     if parsed is None:
-        return await reply(state, call, _unknown(call.row.inbound.text, texts_of(state)))
+        return await reply(state, call, _unknown(inbound, texts_of(state)))
     with contained(StoreFailed) as caught:
         return await HANDLERS[parsed.name](state, call, parsed.argument)
     assert caught.error is not None
@@ -62,11 +63,12 @@ async def run_command(state: SessionState, call: CommandCall) -> str | None:
     return await reply(state, call, text + cancelled(texts_of(state), call))
 
 
-def _unknown(text: str, texts: Texts) -> str:
+def _unknown(inbound: Inbound, texts: Texts) -> str:
     """Return the answer to a command that does not exist, with the one that was probably meant."""
-    command = (text.split() or ["/"])[0][:50]
-    name = command[1:].partition("@")[0].lower()
-    if close := difflib.get_close_matches(name, [*COMMANDS, *ALIASES], 1):
+    command = (inbound.text.split() or ["/"])[0][:50]
+    name, platform = command[1:].partition("@")[0].lower(), inbound.source.platform
+    known = [each for each in (*COMMANDS, *ALIASES) if parse(f"/{each}", platform) is not None]
+    if close := difflib.get_close_matches(name, known, 1):
         return texts.unknown_command_meant.format(command=command, meant=f"/{close[0]}")
     return texts.unknown_command.format(command=command)
 
@@ -202,8 +204,12 @@ async def _help(state: SessionState, call: CommandCall, _: str) -> str:
 
 @handles("quit")
 async def _quit(state: SessionState, call: CommandCall, _: str) -> str:
-    # The console ends by itself, without a message to the runtime.
-    return await reply(state, call, texts_of(state).nothing_to_quit)
+    return await reply(state, call, texts_of(state).goodbye)
+
+
+@handles("start")
+async def _start(state: SessionState, call: CommandCall, _: str) -> str:
+    return await reply(state, call, texts_of(state).start)
 
 
 @handles("whoami")
