@@ -18,6 +18,7 @@ from hermes.cli.main import main
 from tests.support.served_model import served
 from tests.support.tty import Tty
 
+pytestmark = pytest.mark.usefixtures("measure_programs")
 ROOT = Path(__file__).parents[2]
 # Without the current folder on the path of modules, like an installed script.
 HERMES = [sys.executable, "-P", "-W", "error", "-m", "hermes"]
