@@ -254,6 +254,7 @@ class StoreVerbs:
     take_approval: Final = writes(tool_records.take_approval)
     decide_approval: Final = writes(tool_records.decide_approval)
     show_approval: Final = writes(tool_records.show_approval)
+    mark_shown: Final = writes(tool_records.mark_shown)
     get_approval: Final = reads(tool_records.get_approval)
     get_approved_call: Final = reads(tool_records.get_approved_call)
     open_approvals: Final = reads(tool_records.open_approvals)

@@ -15,13 +15,15 @@ import msgspec
 from msgspec.structs import replace
 
 from hermes.actors.context import RuntimeContext
-from hermes.actors.session.listing import is_number
+from hermes.actors.session.commands.listing import is_number
+from hermes.actors.session.running_turn import RunningTurn
 from hermes.messages import (
     APPROVAL,
     Approval,
     Inbound,
     InboxReply,
     InboxRow,
+    TurnCommit,
 )
 from hermes.texts import Texts
 from hermes.transcript import questions
@@ -41,16 +43,32 @@ ReplyTo: TypeAlias = Callable[[str], InboxReply]
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the user is told; `stored` if the reply is already on disk."""
+    """What the user is told; `stored` if the reply is already on disk.
+
+    `shows` are the calls that the text shows.
+    """
 
     text: str
     stored: bool = False
+    shows: tuple[Approval, ...] = ()
+
+
+def with_questions(commit: TurnCommit, turn: RunningTurn, context: RuntimeContext) -> TurnCommit:
+    """Add the questions of a turn to its reply, also to the text if the host shows it."""
+    asked, reply = turn.asked, commit.reply
+    if not asked or reply is None:
+        return commit
+    if context.questions.route(turn.source).delivery == "host":
+        parts = [reply.text, *(questions.question(each, context.texts) for each in asked)]
+        reply = replace(reply, text="\n\n".join(filter(None, parts)))
+    return replace(commit, reply=replace(reply, approvals=asked))
 
 
 async def run(
     context: RuntimeContext, row: InboxRow, command: str, argument: str, reply: ReplyTo
 ) -> Answer | None:
     """Run `/approve` or `/deny`. Returns None if the argument is wrong."""
+    await context.questions.flush()
     found = _SHOW.fullmatch(argument) if command == "approve" else None
     if found is not None:
         return await _show(context, row, int(found[1]), int(found[2] or 1), reply)
@@ -90,7 +108,8 @@ async def _decide(
     """
     approve, texts, source = command == "approve", context.texts, row.inbound.source
     template = texts.approved if approve else texts.denied
-    text = questions.described(approval, template, texts)
+    limit = context.questions.route(source).limit
+    text = questions.described(approval, template, texts, limit=limit)
     decided = await context.store.decide_approval(
         approval.asked_of,
         approval.approval_id,
@@ -134,14 +153,17 @@ def _why_not(approval: Approval | None, texts: Texts) -> str:
 async def _show(
     context: RuntimeContext, row: InboxRow, number: int, page: int, reply: ReplyTo
 ) -> Answer:
-    """Show a page of a call. The first one also shows a call whose question was never delivered."""
+    """Show a page of a call. The first one also asks a question that was never delivered."""
     key, store = row.inbound.session_key, context.store
     approval = await store.get_approval(key, number)
     if approval is None:
         return Answer(context.texts.unknown_approval.format(number=number))
-    text = questions.question(approval, context.texts, page)
+    route = context.questions.route(row.inbound.source)
+    text = questions.question(approval, context.texts, page, limit=route.limit)
     if page > 1:
         return Answer(text)
-    sent = context.question_delivery(key, row.inbound.source) == "outbox"
-    await store.show_approval(key, number, answer=reply(text), sent=sent)
-    return Answer(text, stored=True)
+    answer = reply(text)
+    if answer.reply is not None:
+        answer = replace(answer, reply=replace(answer.reply, approvals=(approval,)))
+    await store.show_approval(key, number, answer=answer, sent=route.delivery == "outbox")
+    return Answer(text, stored=True, shows=(approval,))
