@@ -102,6 +102,7 @@ class ToolRecords(Protocol):
         approval_id: int,
         *,
         approve: bool,
+        always: bool = False,
         before: int | None = None,
         answer: InboxReply | None = None,
         then: Inbound | None = None,
@@ -109,9 +110,20 @@ class ToolRecords(Protocol):
     ) -> Awaitable[Approval | None]:
         """Approve or deny a pending call; with `before`, one shown before that inbox message.
 
+        With `always`, an approval also allows the tool in this conversation from now on.
         `answer` is stored and the message `then` accepted in the same transaction. Returns None,
         and stores nothing, if no such call is pending.
         """
+        ...
+
+    def allowed_tools(self, session_key: str) -> Awaitable[list[str]]:
+        """Return the tools that the user has allowed in this conversation for good."""
+        ...
+
+    def revoke_tool(
+        self, session_key: str, tool: str, *, answer: InboxReply | None = None
+    ) -> Awaitable[bool]:
+        """Ask again for each call of a tool. Returns False if it was not allowed."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes.store.tool_schema import APPROVALS, QUESTIONS, TOOLS
+from hermes.store.tool_schema import ALLOWED, APPROVALS, QUESTIONS, TOOLS
 
 APPLICATION_ID = 0x48524D53  # "HRMS"
 
@@ -338,5 +338,5 @@ ALTER TABLE boundaries ADD COLUMN metadata TEXT;
 
 MIGRATIONS: tuple[str, ...] = (
     CONVERSATIONS, RUNTIME, SEARCH, TOOLS, LEDGER, DELIVERY, ADMISSION, PAYERS, IDENTITY, OWNERSHIP,
-    APPROVALS, QUESTIONS,
+    APPROVALS, QUESTIONS, ALLOWED,
 )  # fmt: skip

@@ -71,3 +71,13 @@ DROP INDEX approvals_by_turn;
 ALTER TABLE approvals DROP COLUMN turn_id;
 ALTER TABLE approvals ADD COLUMN asked_after INTEGER NOT NULL DEFAULT 0;
 """
+
+# Tools that a user has allowed in a conversation for good.
+ALLOWED = """
+CREATE TABLE allowed_tools (
+  session_key TEXT NOT NULL,
+  tool TEXT NOT NULL,
+  allowed_at REAL NOT NULL,
+  PRIMARY KEY (session_key, tool)
+) STRICT, WITHOUT ROWID;
+"""

@@ -28,6 +28,10 @@ class FactTexts(HelpTexts, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A line of /tools."""
     tool_line_approval: str = "- {name} (asks first): {summary}"
     """The same for a tool that needs approval."""
+    tools_allowed: str = (
+        "Allowed here without a question: {tools}. Use /deny always and a name to end that."
+    )
+    """A line of /tools."""
     server_line: str = "MCP server {name}: {tools} tools"
     """A line of /tools."""
     server_down: str = "MCP server {name} is not running: {problem}"

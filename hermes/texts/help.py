@@ -38,9 +38,11 @@ class HelpTexts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Help on /steer."""
     help_background: str = "/background <text>: run a task in the background"
     """Help on /background."""
-    help_approve: str = "/approve [number | show number [page]]: allow a tool call, or show it"
+    help_approve: str = (
+        "/approve [number | always number | show number [page]]: allow a tool call, or show it"
+    )
     """Help on /approve."""
-    help_deny: str = "/deny [number]: refuse a tool call"
+    help_deny: str = "/deny [number | always tool]: refuse a tool call, or ask again for a tool"
     """Help on /deny."""
     help_model: str = "/model [name]: show or switch the agent that answers here"
     """Help on /model."""

@@ -256,7 +256,9 @@ def take_approval(world):
 def decide_approval(world):
     key, number = _approval(world)
     then = world.inbound(key) if world.dice.random() < 0.3 else None
-    world.store.decide_approval(key, number, approve=world.dice.random() < 0.6, then=then)
+    world.store.decide_approval(
+        key, number, approve=world.dice.random() < 0.6, always=world.dice.random() < 0.1, then=then
+    )
 
 
 def show_approval(world):
@@ -413,6 +415,8 @@ CALLS = {
     "get_approval": lambda w: w.store.get_approval(*_approval(w)),
     "get_approved_call": lambda w: w.store.get_approved_call(*_approval(w, "approved")),
     "open_approvals": lambda w: w.store.open_approvals(*w.waiting),
+    "allowed_tools": lambda w: w.store.allowed_tools(w.key),
+    "revoke_tool": lambda w: w.store.revoke_tool(w.key, "send"),
     "pending_approvals": lambda w: w.store.pending_approvals(w.key),
     "find_principal": lambda w: w.store.find_principal("wire", "", "u1"),
     "principals": lambda w: w.store.principals(),

@@ -55,7 +55,7 @@ async def test_a_button_decides_about_the_call_and_then_disappears(server, path,
     shop = Shop()
     async with running_bot(server, path, shop, access=ACCESS):
         question = await ask(server)
-        assert list(question.buttons) == ["Allow once", "Deny"]
+        assert list(question.buttons) == ["Allow once", "Always allow here", "Deny"]
         assert "heron" in question.text
         query = server.press(7, question.message_id, button)
         await server.wait_until(lambda: query in server.answered_queries and not question.buttons)
@@ -64,6 +64,27 @@ async def test_a_button_decides_about_the_call_and_then_disappears(server, path,
     assert shop.ordered == (["heron"] if button == "Allow once" else [])
     shown = " ".join(texts(server, 7))
     assert ("Approved: order" if shop.ordered else "Denied: order") in shown
+
+
+async def test_a_tool_can_be_allowed_for_good_and_that_can_be_revoked(server, path):
+    shop = Shop()
+    async with running_bot(server, path, shop, access=ACCESS):
+        question = await ask(server)
+        server.press(7, question.message_id, "Always allow here")
+        await server.wait_until(lambda: shop.ordered == ["heron"])
+        await wait_texts(server, 7, 4)
+        server.say(7, "stork")
+        await server.wait_until(lambda: shop.ordered == ["heron", "stork"])
+        await wait_texts(server, 7, 5)
+        server.say(7, "/tools")
+        assert "Allowed here without a question: order." in (await wait_texts(server, 7, 6))[-1]
+        server.say(7, "/deny always order")
+        assert (await wait_texts(server, 7, 7))[-1] == "order asks here again before each call."
+        server.say(7, "crane")
+        assert "order wants to run" in " ".join((await wait_texts(server, 7, 9))[-2:])
+        server.say(7, "/deny always order")
+        assert "not allowed here" in (await wait_texts(server, 7, 10))[-1]
+    assert shop.ordered == ["heron", "stork"]
 
 
 async def test_a_button_that_is_pressed_twice_decides_once(server, path):

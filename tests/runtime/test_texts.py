@@ -39,7 +39,8 @@ CHAT = Source("memory", chat_id="c", user_id="u")
 SAID = (
     "/help", "/sessions", "/title", "/undo", "/retry", "/branch", "/stop", "/status",
     "/usage", "/whoami", "/pair", "/unpair telegram 1", "/approve", "/deny 7", "/queue", "/steer",
-    "/background", "/approve zebra", "/undo zebra", "/compress", "/compress here 1",
+    "/background", "/approve zebra", "/approve always", "/deny always zebra", "/undo zebra",
+    "/compress", "/compress here 1",
     "/search zebra", "/search", "/delete", "/delete nowhere", "/export", "/export nowhere", "/quit",
     "/model", "/model zebra", "/tools",
     "/resume nowhere", "/title " + "x" * 500, "/new " + "x" * 500,

@@ -25,10 +25,14 @@ from hermes.messages import (
     InboxRow,
     TurnCommit,
 )
+from hermes.sanitize import shorten
 from hermes.texts import Texts
 from hermes.transcript import questions
 
+_ALWAYS = re.compile(r"always(?:\s+(\S.*))?", re.IGNORECASE | re.DOTALL)
 _SHOW = re.compile(r"show\s+([0-9]{1,18})(?:\s+([0-9]{1,9}))?", re.IGNORECASE)
+ALWAYS = "approve always"
+MAX_NAME = 100
 APPROVED = (
     "[The user has approved one call of {tool}, with exactly these arguments: {arguments}\n"
     "Make it now. Any other call needs an approval of its own.]"
@@ -72,6 +76,11 @@ async def run(
     found = _SHOW.fullmatch(argument) if command == "approve" else None
     if found is not None:
         return await _show(context, row, int(found[1]), int(found[2] or 1), reply)
+    if (always := _ALWAYS.fullmatch(argument)) is not None:
+        argument = (always[1] or "").strip()
+        if command == "deny":
+            return await _revoke(context, row, argument, reply) if argument else None
+        command = ALWAYS
     if not argument:
         return await _decide_only_one(context, row, command, reply)
     if not is_number(argument):
@@ -106,14 +115,16 @@ async def _decide(
 
     An agent that was not told of a refusal would ask again, or continue as if the call had run.
     """
-    approve, texts, source = command == "approve", context.texts, row.inbound.source
-    template = texts.approved if approve else texts.denied
+    approve, texts, source = command != "deny", context.texts, row.inbound.source
+    templates = {"deny": texts.denied, ALWAYS: texts.approved_always}
+    template = templates.get(command, texts.approved)
     limit = context.questions.route(source).limit
     text = questions.described(approval, template, texts, limit=limit)
     decided = await context.store.decide_approval(
         approval.asked_of,
         approval.approval_id,
         approve=approve,
+        always=command == ALWAYS,
         before=row.inbox_id,
         answer=reply(text),
         then=_message_to_agent(row, approval, APPROVED if approve else DENIED),
@@ -125,6 +136,15 @@ async def _decide(
     if now is not None and now.state == "pending":
         return Answer(f"{texts.not_shown}\n{questions.listing([now])}")
     return Answer(_why_not(now, texts).format(number=approval.approval_id))
+
+
+async def _revoke(context: RuntimeContext, row: InboxRow, tool: str, reply: ReplyTo) -> Answer:
+    """Ask again for each call of a tool that was allowed for good."""
+    text = context.texts.revoked.format(tool=tool)
+    key = row.inbound.session_key
+    if await context.store.revoke_tool(key, tool, answer=reply(text)):
+        return Answer(text, stored=True)
+    return Answer(context.texts.not_allowed.format(tool=shorten(tool, MAX_NAME)))
 
 
 def _message_to_agent(row: InboxRow, approval: Approval, template: str) -> Inbound:

@@ -28,7 +28,7 @@ CLIENT_SPLIT = 4000
 GENERAL_TOPIC = "1"
 """The forum topic of messages without a topic. Telegram rejects its id when sending."""
 _CHAT_TYPES = {"private": "dm", "group": "group", "supergroup": "group", "channel": "channel"}
-_BUTTON = re.compile(r"(?:approve|deny) [0-9]{1,18}", re.ASCII)
+_BUTTON = re.compile(r"(?:approve|approve always|deny) [0-9]{1,18}", re.ASCII)
 _COMMAND = re.compile(r"/(\w+)(?:@(\w+))?", re.ASCII)
 _NAME_SYNTAX = re.compile(r"[\[\]:\"]")
 

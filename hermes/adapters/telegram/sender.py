@@ -300,7 +300,11 @@ class Sender:
 
 def _buttons(approval: object, texts: Texts) -> JsonObject:
     """Return the buttons below a question; each sends the command that it stands for."""
-    buttons = {"approve": texts.button_approve, "deny": texts.button_deny}
+    buttons = {
+        "approve": texts.button_approve,
+        "approve always": texts.button_always,
+        "deny": texts.button_deny,
+    }
     return {
         "inline_keyboard": [
             [

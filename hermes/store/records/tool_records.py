@@ -21,6 +21,7 @@ from hermes.messages import (
 )
 from hermes.sanitize import scrub
 from hermes.store.conversations import inbox, outbox, turns
+from hermes.store.records.tool_permissions import allow, is_allowed
 from hermes.store.transaction import Row, Transaction
 
 APPROVAL_SECONDS = 3600.0
@@ -59,8 +60,10 @@ def begin_once(
     )  # fmt: skip
     if row is not None:
         return ToolCallRecord(turn_id, tool, arguments, ordinal, row[0], bool(row[1]))
-    if approved_for is not None and not take_approval(tx, approved_for, tool, arguments):
-        raise NotApproved(f"nobody has approved this call of {tool}")
+    if approved_for is not None:
+        allowed = is_allowed(tx, _approver_key(tx, approved_for), tool)
+        if not allowed and not take_approval(tx, approved_for, tool, arguments):
+            raise NotApproved(f"nobody has approved this call of {tool}")
     tx.run(
         "INSERT INTO once_calls (turn_id, tool, arguments, ordinal, begun_at) "
         "VALUES (?, ?, ?, ?, ?)",
@@ -222,12 +225,15 @@ def decide_approval(  # noqa: PLR0913 - the decision and the messages that belon
     approval_id: int,
     *,
     approve: bool,
+    always: bool = False,
     before: int | None = None,
     answer: InboxReply | None = None,
     then: Inbound | None = None,
     policy: ExpiryPolicy = turns.NEVER,
 ) -> Approval | None:
     """Approve or deny a pending call. Return None if it is not pending.
+
+    With `always`, an approval also allows the tool in this conversation from now on.
 
     With `before`, the inbox id of a command, the call must have been shown before that was
     accepted. `answer` closes the inbox rows of the command and `then` is accepted as a new message,
@@ -244,11 +250,14 @@ def decide_approval(  # noqa: PLR0913 - the decision and the messages that belon
     )  # fmt: skip
     if changed != 1:
         return None
+    decided = get_approval(tx, session_key, approval_id)
+    if approve and always and decided is not None:
+        allow(tx, session_key, decided.tool)
     inbox.close(tx, answer)
     if then is not None:
         # It replaces the command that has just been closed, so the bound does not apply.
         turns.accept(tx, then, policy=policy, max_queued=sys.maxsize)
-    return get_approval(tx, session_key, approval_id)
+    return decided
 
 
 def delete_session_approvals(tx: Transaction, session_id: str) -> None:

@@ -88,4 +88,6 @@ async def _tools(state: SessionState, call: CommandCall, _: str) -> str:
         lines.append(
             line.format(name=server.name, tools=server.tools, problem=shorten(server.problem, 200))
         )
+    if allowed := await state.context.store.allowed_tools(state.key):
+        lines.append(texts.tools_allowed.format(tools=", ".join(allowed)))
     return await reply(state, call, "\n".join(lines) or texts.no_tools)
