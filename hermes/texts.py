@@ -261,6 +261,8 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         "{output} output tokens, cost {cost}."
     )
     """The same if the cost is known."""
+    usage_unpriced: str = "Calls without a price: {calls} ({models})."
+    """Added to the answer to /usage if calls were not priced."""
 
     # Approvals of tool calls
 
@@ -394,6 +396,5 @@ ENGLISH = Texts()
 
 def help_line(texts: Texts, command: str) -> tuple[str, str]:
     """Return how a command is used, and what it does."""
-    line: str = msgspec.structs.asdict(texts)[f"help_{command}"]
-    usage, _, summary = line.partition(": ")
+    usage, _, summary = str(msgspec.structs.asdict(texts)[f"help_{command}"]).partition(": ")
     return usage, summary

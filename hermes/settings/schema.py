@@ -81,14 +81,17 @@ class AgentTable(Table, frozen=True, kw_only=True):
                         "output": 1.6,
                         "cache_read": 0.1,
                         "cache_write": 0.4,
-                    }
+                    },
+                    "gpt-4.1-nano": {"input": 0.1, "output": 0.4},
                 }
             ]
         ),
     ] = {}
     """Prices for a million tokens, by model. With them costs are recorded and budgets enforced."""
     budgets: Budgets = Budgets()
-    """How much may be spent, in the currency of the prices. Default: no limit."""
+    """How much may be spent, in the currency of the prices. Default: no limit. Each model that is
+    called needs a price then, also those for titles and compression.
+    """
 
 
 class CompressionTable(CompressionConfig, frozen=True, kw_only=True):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
-from hermes.config import Budgets
+from hermes.config import Budgets, Price
 from hermes.messages import ExpiryPolicy
 from hermes.settings.schema import AgentTable, Settings
 from hermes.settings.toml_lines import KeyPath
@@ -28,6 +29,7 @@ _CHAT_TYPES = ("dm", "group", "channel")
 def validate(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     """Yield every broken rule: the key, and what to do. `values` are the settings as written."""
     yield from _agent(settings, values)
+    yield from _budgets(settings)
     yield from _disabled(values)
     yield from _expiry(settings, values)
     yield from _telegram(settings)
@@ -54,15 +56,39 @@ def _agent(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[KeyP
 def _model(agent: AgentTable) -> Iterator[tuple[KeyPath, str]]:
     if agent.model is None:
         yield ("agent",), f"kind = {agent.kind!r} needs a model"
-    # Other endpoints may report the cost of a call themselves.
-    priced = agent.base_url is not None or agent.model in agent.prices
-    if agent.budgets != Budgets() and not priced:
-        yield ("agent", "budgets"), f"has no effect without [agent.prices.{agent.model!r}]"
     if agent.kind == "anthropic":
         if agent.key is None:
             yield ("agent",), "kind = 'anthropic' needs a key: key = 'env:ANTHROPIC_API_KEY'"
         if agent.alternate:
             yield ("agent", "alternate"), "has no effect with kind = 'anthropic'; remove it"
+
+
+def _budgets(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    """Check that budgets can be enforced: every model that is called needs a price."""
+    agent = settings.agent
+    if agent.budgets == Budgets() or agent.kind not in _MODEL_KINDS:
+        return
+    called = list(_called_models(settings))
+    for path, model in called:
+        if model not in agent.prices:
+            name = json.dumps(model)
+            yield path, f"budgets cannot be enforced without its price: add [agent.prices.{name}]"
+    prices = [agent.prices[model] for _, model in called if model in agent.prices]
+    if prices and len(prices) == len(called) and not any(map(_costs_something, prices)):
+        yield ("agent", "budgets"), "cannot be enforced: all prices are 0"
+
+
+def _called_models(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the models that will be called, each with the key that names it."""
+    if settings.agent.model is not None:
+        yield ("agent", "model"), settings.agent.model
+    for name, table in (("compression", settings.compression), ("titles", settings.titles)):
+        if table.enabled and table.model is not None:
+            yield (name, "model"), table.model
+
+
+def _costs_something(price: Price) -> bool:
+    return bool(price.input or price.output)
 
 
 def _disabled(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:

@@ -52,7 +52,14 @@ def test_an_empty_file_has_the_defaults():
         ("[runtime]\nwhen_busy_by_platform = { telegram = 'steer' }",
          [(2, "runtime.when_busy_by_platform.telegram")]),
         ("[agent]\nkind = 'openai'\nmodel = 'm'\nprices.n.input = 1.0\n[agent.budgets]\nday = 1.0",
-         [(5, "agent.budgets")]),
+         [(3, "agent.model")]),
+        ("[agent]\nkind = 'openai'\nmodel = 'm'\nbase_url = 'https://a.b'\nbudgets.day = 1.0",
+         [(3, "agent.model")]),
+        ("[agent]\nkind = 'openai'\nmodel = 'm'\nprices.m.input = 1.0\nbudgets.day = 1.0\n"
+         "[titles]\nmodel = 't'\n[compression]\nmodel = 'c'",
+         [(7, "titles.model"), (9, "compression.model")]),
+        ("[agent]\nkind = 'openai'\nmodel = 'm'\nbudgets.day = 1.0\nprices.m.cache_read = 1.0",
+         [(4, "agent.budgets")]),
         ("[agent]\nkind = 'openai'\nmodel = 'm'\n[compression]\nwindow = 8000",
          [(4, "compression")]),
         ("[agent]\nkind = 'openai'\nmodel = 'm'\nbase_url = '127.0.0.1:80'\n[mcp.a]\nurl = 'u'\n"
@@ -108,8 +115,8 @@ def test_the_configurations_in_the_docs_load(page):
         "[expiry_by.console]\nmode = 'daily'\n[expiry_by.'rpc/dm']\nmode = 'idle'",
         "[runtime]\nwhen_busy_by_platform = { console = 'steer', rpc = 'reject' }",
         "[agent]\nkind = 'openai'\nmodel = 'm'\nprices.m.input = 1.0\nbudgets.day = 1.0",
-        # Such an endpoint may report the cost of each call.
-        "[agent]\nkind = 'openai'\nmodel = 'm'\nbase_url = 'https://a.b'\nbudgets.day = 1.0",
+        "[agent]\nkind = 'openai'\nmodel = 'm'\nprices.m = { output = 1.0 }\nprices.t = {}\n"
+        "budgets.day = 1.0\n[titles]\nmodel = 't'",
         "[agent]\nkind = 'openai'\nmodel = 'm'\n[compression]\nwindow = 8001",
         "[texts]\nstopped = 'Halt.'\nresumed = 'Zurück in {name}.'",
     ],
