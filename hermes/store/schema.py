@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hermes.store.search_schema import SEARCH, WORD_FORMS
+
 APPLICATION_ID = 0x48524D53  # "HRMS"
 
 # The id of a message consists of the number of its session and a sequence number: no << 32 | seq.
@@ -180,18 +182,6 @@ CREATE TABLE boundaries (
 ) STRICT;
 CREATE INDEX boundaries_open ON boundaries (id) WHERE closed_at IS NULL;
 CREATE INDEX boundaries_closed ON boundaries (closed_at) WHERE closed_at IS NOT NULL;
-"""
-
-# Indexed text never changes: an edit is a new row. The index takes its text from the messages, so
-# it can be rebuilt from them. The SQL functions are registered per connection (search.py).
-# hermes_words separates Chinese characters: unicode61 would take a run of them for one word.
-SEARCH = """
-CREATE VIEW message_text (id, content, tools) AS
-SELECT id, hermes_words(content), hermes_tools(extra) FROM messages;
-CREATE VIRTUAL TABLE search USING fts5 (
-  content, tools, content = 'message_text', content_rowid = 'id', tokenize = 'unicode61'
-);
-INSERT INTO search (search) VALUES ('rebuild');
 """
 
 # A turn that was committed or parked never runs again, so its calls are deleted.
@@ -396,5 +386,5 @@ BEGIN UPDATE approvals SET shown_after = (SELECT max(id) FROM inbox) WHERE turn_
 
 MIGRATIONS: tuple[str, ...] = (
     CONVERSATIONS, RUNTIME, SEARCH, TOOLS, LEDGER, DELIVERY, ADMISSION, PAYERS, IDENTITY, OWNERSHIP,
-    APPROVALS,
+    APPROVALS, WORD_FORMS,
 )  # fmt: skip
