@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -18,12 +19,12 @@ from hermes.redaction import Redactor, Secret
 from hermes.run.references import resolve_secret, resolve_tool, server_secrets
 from hermes.settings import Settings
 from hermes.settings.environment import default_base_url
+from hermes.settings.installation import command
 
 SYSTEM_PROMPT = "You are a helpful assistant. Answer briefly."
 OFFLINE_GREETING = (
     "No model is connected, so the offline agent answers: say help to see what it can do.\n"
-    "To connect a model, set OPENAI_API_KEY (and OPENAI_BASE_URL for another endpoint),\n"
-    "or write a configuration: python -m hermes.run --example-config > hermes.toml"
+    "To connect a model: {setup}"
 )
 
 
@@ -39,21 +40,29 @@ class AgentSetup:
 
 
 @asynccontextmanager
-async def open_agent_setup(settings: Settings, redact: Redactor) -> AsyncIterator[AgentSetup]:
-    """Set up the agent; its connections and servers are closed at the end of the block."""
+async def open_agent_setup(
+    settings: Settings, redact: Redactor, reason: str
+) -> AsyncIterator[AgentSetup]:
+    """Set up the agent; its connections and servers are closed at the end of the block.
+
+    `reason` is the end of a sentence that says why this agent was chosen.
+    """
     if settings.agent.kind in {"openai", "anthropic"}:
-        async with _open_model(settings, redact) as setup:
+        async with _open_model(settings, redact, reason) as setup:
             yield setup
     else:
         agent = OfflineAgent()
-        yield AgentSetup(greeting=OFFLINE_GREETING, build=lambda _: agent)
+        greeting = OFFLINE_GREETING.format(setup=command("setup"))
+        yield AgentSetup(greeting=greeting, build=lambda _: agent)
 
 
 @asynccontextmanager
-async def _open_model(settings: Settings, redact: Redactor) -> AsyncIterator[AgentSetup]:
+async def _open_model(
+    settings: Settings, redact: Redactor, reason: str
+) -> AsyncIterator[AgentSetup]:
     from hermes.agents.factory import chat_agents  # noqa: PLC0415 - it brings an HTTP client
 
-    endpoint = _endpoint(settings)
+    endpoint = endpoint_of(settings)
     async with AsyncExitStack() as stack:
         tools = [resolve_tool("agent.tools", name) for name in settings.agent.tools]
         tools += await _open_mcp_tools(settings, stack)
@@ -72,7 +81,7 @@ async def _open_model(settings: Settings, redact: Redactor) -> AsyncIterator[Age
             _with_model(endpoint, compression.model), window=compression.window
         )
         yield AgentSetup(
-            greeting=f"{endpoint.model} answers.",
+            greeting=f"{endpoint.model} at {host_of(endpoint)} answers, {reason}.",
             build=agents.build,
             agent_spec=agents.agent_spec,
             compressor=compressor if compression.enabled else None,
@@ -80,7 +89,8 @@ async def _open_model(settings: Settings, redact: Redactor) -> AsyncIterator[Age
         )
 
 
-def _endpoint(settings: Settings) -> Endpoint:
+def endpoint_of(settings: Settings) -> Endpoint:
+    """Return the model of the settings, with its key. Raises `SettingsError`."""
     agent = settings.agent
     key = Secret.env("OPENAI_API_KEY") if agent.kind == "openai" else Secret()
     if agent.key is not None:
@@ -95,6 +105,16 @@ def _endpoint(settings: Settings) -> Endpoint:
         parameters=tuple(agent.parameters.items()),
         alternate_roles=agent.alternate,
     )
+
+
+def host_of(endpoint: Endpoint) -> str:
+    """Return the host of the endpoint, for people."""
+    try:
+        url = urlsplit(endpoint.base_url)
+        port = f":{url.port}" if url.port else ""
+    except ValueError:
+        return "an invalid URL"
+    return f"{url.hostname}{port}"
 
 
 def _with_model(endpoint: Endpoint, model: str | None) -> Endpoint | None:

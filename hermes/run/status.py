@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,7 +19,9 @@ import msgspec
 
 from hermes.errors import StoreError
 from hermes.messages import StoreStats
+from hermes.run.configuration import database_path
 from hermes.run.metrics import FORMAT, Metrics
+from hermes.settings import Settings
 from hermes.store.files import file_lock, runtime_lock
 from hermes.store.inspection import read_stats
 
@@ -124,6 +127,13 @@ class StatusReport:
     def text(self) -> str:
         """Return the report as text."""
         return "\n".join(_lines(self))
+
+
+def print_status(settings: Settings, *, json: bool) -> int:
+    """Print the report about the bot of the settings; returns the exit code."""
+    text, code = report(database_path(settings), "json" if json else "text")
+    sys.stdout.write(f"{text}\n")
+    return code
 
 
 def report(path: str | os.PathLike[str], form: Literal["text", "json"] = "text") -> tuple[str, int]:

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
@@ -155,29 +154,6 @@ def test_make_run_starts_a_chat(tmp_path):
     assert done.stdout.startswith("You said: hello\nI am the offline agent")
     assert done.stdout.endswith("\nNew session.\n")
     assert (tmp_path / "hermes" / "state.db").exists()
-
-
-def test_the_bot_installs_from_a_checkout(tmp_path):
-    assert "pip install '.[bot]'" in (ROOT / "README.md").read_text()
-    venv.create(tmp_path / "venv")
-    python = str(tmp_path / "venv" / "bin" / "python")
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    env["PIP_CONSTRAINT"] = str(ROOT / "constraints.txt")
-    if (ROOT / ".venv" / "cache").exists():
-        env["PIP_CACHE_DIR"] = str(ROOT / ".venv" / "cache")
-    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", ".[bot]"]
-    subprocess.run(install, cwd=ROOT, env=env, check=True, capture_output=True, timeout=300)
-    done = subprocess.run(
-        [python, "-W", "error", "-m", "hermes.run", "--db", "chat.db"],
-        cwd=tmp_path,
-        env=env,
-        input="hello\n",
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.stdout.startswith("You said: hello\n")
 
 
 def anchors(page):

@@ -1,0 +1,4 @@
+"""The `hermes` command: `chat`, `run`, `status`, `store`, `setup` and `doctor`.
+
+Reading order: `main`, `status`, `setup`, `providers`, `prompts`, `doctor`, `checks`.
+"""
