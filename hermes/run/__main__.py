@@ -14,7 +14,7 @@ from hermes.errors import StoreBusy, StoreFailed, StoreRefused, StoreUnavailable
 from hermes.run.configuration import Configuration, add_agent_options, add_file_options
 from hermes.run.references import check_references, secret_values
 from hermes.run.status import print_status
-from hermes.settings import Settings, SettingsError, example_config, with_lines
+from hermes.settings import Settings, SettingsError, example_config
 from hermes.settings.installation import install_command
 
 try:
@@ -80,11 +80,9 @@ def main(
 def _main(options: argparse.Namespace, stdio: ReservedStdio) -> int:
     configuration = Configuration.of(options)
     try:
-        settings = configuration.load()
         if options.status:  # needs neither the secrets nor the functions of the bot
-            return print_status(settings, json=options.json)
-        if problems := with_lines(check_references(settings), configuration.text()):
-            return configuration.print_problems(problems)
+            return print_status(configuration.load(), json=options.json)
+        settings = configuration.load(check_references)
     except SettingsError as error:
         return configuration.print_problems(error.problems)
     if options.check_config:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hermes.settings.example import example_config as example_config
 from hermes.settings.load import (
+    Check as Check,
     Problem as Problem,
     SettingsError as SettingsError,
     load as load,
