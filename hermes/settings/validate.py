@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from hermes.config import Budgets, Price
 from hermes.messages import ExpiryPolicy
+from hermes.settings.agents import DEFAULT_AGENT, agent_tables, places
 from hermes.settings.schema import AgentTable, Settings
 from hermes.settings.toml_lines import KeyPath
 from hermes.text_checks import problems
@@ -21,7 +22,7 @@ _MODEL_KEYS = (
     "model", "base_url", "key", "system", "max_tokens", "parameters", "headers", "alternate",
     "tools", "prices", "budgets",
 )  # fmt: skip
-_MODEL_TABLES = ("compression", "titles", "mcp")
+_MODEL_TABLES = ("compression", "titles", "mcp", "agents")
 _PLATFORMS = ("console", "rpc", "telegram")
 _CHAT_TYPES = ("dm", "group", "channel")
 
@@ -42,7 +43,8 @@ def validate(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[Ke
 
 def _agent(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     if settings.agent.kind in _MODEL_KINDS:
-        yield from _model(settings.agent)
+        yield from _model(("agent",), settings.agent)
+        yield from _named_agents(settings)
         return
     message = "has no effect without a model; remove it, or set kind = 'openai' or 'anthropic'"
     for name in values.get("agent", {}):
@@ -53,14 +55,37 @@ def _agent(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[KeyP
             yield (table,), message
 
 
-def _model(agent: AgentTable) -> Iterator[tuple[KeyPath, str]]:
+def _named_agents(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    tables = agent_tables(settings)
+    for name, table in settings.agents.items():
+        path: KeyPath = ("agents", name)
+        if name == DEFAULT_AGENT:
+            yield path, f"{DEFAULT_AGENT!r} is the name of the agent in [agent]; choose another"
+        elif table.kind == "offline":
+            yield (*path, "kind"), "expected one of 'openai', 'anthropic'"
+        else:
+            yield from _model(path, tables[name])
+    owners: dict[str, str] = {}
+    for name, key, index, place in places(settings):
+        path = ("agents", name, key, index)
+        platform, _, chat = place.partition("/")
+        if platform not in _PLATFORMS or bool(chat) != (key == "chats"):
+            example = ", as in 'telegram/-1001234567890'" if key == "chats" else ""
+            yield path, f"expected one of {', '.join(_PLATFORMS)}{example}"
+        elif settings.telegram is None and platform == "telegram":
+            yield path, "has no effect without [telegram]"
+        elif owners.setdefault(place, name) != name:
+            yield path, f"{owners[place]} answers there already"
+
+
+def _model(path: KeyPath, agent: AgentTable) -> Iterator[tuple[KeyPath, str]]:
     if agent.model is None:
-        yield ("agent",), f"kind = {agent.kind!r} needs a model"
+        yield path, f"kind = {agent.kind!r} needs a model"
     if agent.kind == "anthropic":
         if agent.key is None:
-            yield ("agent",), "kind = 'anthropic' needs a key: key = 'env:ANTHROPIC_API_KEY'"
+            yield path, "kind = 'anthropic' needs a key: key = 'env:ANTHROPIC_API_KEY'"
         if agent.alternate:
-            yield ("agent", "alternate"), "has no effect with kind = 'anthropic'; remove it"
+            yield (*path, "alternate"), "has no effect with kind = 'anthropic'; remove it"
 
 
 def _budgets(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
@@ -82,6 +107,9 @@ def _called_models(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     """Yield the models that will be called, each with the key that names it."""
     if settings.agent.model is not None:
         yield ("agent", "model"), settings.agent.model
+    for name, agent in settings.agents.items():
+        if agent.model is not None:
+            yield ("agents", name, "model"), agent.model
     for name, table in (("compression", settings.compression), ("titles", settings.titles)):
         if table.enabled and table.model is not None:
             yield (name, "model"), table.model
@@ -164,9 +192,11 @@ def _urls(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     telegram = settings.telegram
     urls: list[tuple[KeyPath, str | None]] = [
         (("agent", "base_url"), settings.agent.base_url),
+        *((("agents", name, "base_url"), table.base_url)
+          for name, table in settings.agents.items()),
         (("telegram", "base_url"), None if telegram is None else telegram.base_url),
         *((("mcp", name, "url"), server.url) for name, server in settings.mcp.items()),
-    ]
+    ]  # fmt: skip
     for path, url in urls:
         if url is not None and not _is_url(url):
             yield path, "expected a URL: http://host/path or https://host/path"
