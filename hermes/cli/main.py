@@ -21,6 +21,8 @@ commands:
   run       run the bot on the platforms of the configuration, without a chat in the terminal
   status    print the status of a running bot
   store     list, search, export, back up and repair conversations
+  setup     connect a model: writes a configuration and starts a chat
+  doctor    check the installation, the configuration and everything it names
 
 `hermes COMMAND --help` describes the options of a command. `hermes --version` prints the version.
 """
@@ -71,9 +73,23 @@ def _store(arguments: Sequence[str]) -> int:
     return store(arguments, prog="hermes store", default=configured_database())
 
 
+def _setup(arguments: Sequence[str]) -> int:
+    from hermes.cli.setup import main as setup  # noqa: PLC0415
+
+    return setup(arguments)
+
+
+def _doctor(arguments: Sequence[str]) -> int:
+    from hermes.cli.doctor import main as doctor  # noqa: PLC0415
+
+    return doctor(arguments)
+
+
 COMMANDS: dict[str, Run] = {
     "chat": _chat,
     "run": _run,
     "status": _status,
     "store": _store,
+    "setup": _setup,
+    "doctor": _doctor,
 }

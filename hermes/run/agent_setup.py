@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from urllib.parse import urlsplit
 
@@ -34,6 +34,10 @@ class AgentSetup:
 
     greeting: str
     build: Build
+    model: str | None = None
+    """The model that answers; None: the offline agent does."""
+    servers: Callable[[], Mapping[str, str]] = dict
+    """Returns the state of each MCP server."""
     agent_spec: Describe = default_spec
     compressor: Compressor | None = None
     titler: Titler | None = None
@@ -64,14 +68,14 @@ async def _open_model(
 
     endpoint = endpoint_of(settings)
     async with AsyncExitStack() as stack:
+        mcp = await open_mcp(settings, stack)
         tools = [resolve_tool("agent.tools", name) for name in settings.agent.tools]
-        tools += await _open_mcp_tools(settings, stack)
         agents = await stack.enter_async_context(
             chat_agents(
                 endpoint,
                 protocol="anthropic" if settings.agent.kind == "anthropic" else "openai",
                 system=settings.agent.system or SYSTEM_PROMPT,
-                tools=tools,
+                tools=[*tools, *mcp.tools],
                 spending=Spending(settings.agent.prices, settings.agent.budgets),
                 redact=redact,
             )
@@ -82,6 +86,8 @@ async def _open_model(
         )
         yield AgentSetup(
             greeting=f"{endpoint.model} at {host_of(endpoint)} answers, {reason}.",
+            model=endpoint.model,
+            servers=mcp.states,
             build=agents.build,
             agent_spec=agents.agent_spec,
             compressor=compressor if compression.enabled else None,
@@ -121,10 +127,21 @@ def _with_model(endpoint: Endpoint, model: str | None) -> Endpoint | None:
     return None if model is None else attrs.evolve(endpoint, model=model)
 
 
-async def _open_mcp_tools(settings: Settings, stack: AsyncExitStack) -> Sequence[Tool]:
-    """Start the MCP servers and return their tools; slow servers start in the background."""
+@attrs.frozen
+class McpSetup:
+    """The MCP servers of the settings."""
+
+    tools: Sequence[Tool] = ()
+    states: Callable[[], Mapping[str, str]] = dict
+    """Returns the state of each server."""
+    problems: Callable[[], Mapping[str, str]] = dict
+    """Returns why servers cannot be used; only those that cannot."""
+
+
+async def open_mcp(settings: Settings, stack: AsyncExitStack) -> McpSetup:
+    """Start the MCP servers; slow ones start in the background. They end with the stack."""
     if not settings.mcp:
-        return ()
+        return McpSetup()
     from hermes.agents.tools.mcp_servers import McpServer, open_servers, tools_of  # noqa: PLC0415
 
     servers = [
@@ -137,8 +154,21 @@ async def _open_mcp_tools(settings: Settings, stack: AsyncExitStack) -> Sequence
         for name, table in settings.mcp.items()
     ]
     connections = await stack.enter_async_context(open_servers(servers))
-    return [
+    tools = [
         tool
         for connection in connections
         for tool in tools_of([connection], approval=settings.mcp[connection.server.name].approval)
     ]
+
+    def problems() -> Mapping[str, str]:
+        return {each.server.name: each.problem for each in connections if each.problem is not None}
+
+    def states() -> Mapping[str, str]:
+        running = {each.server.name: _running(len(each.offered)) for each in connections}
+        return {**running, **problems()}
+
+    return McpSetup(tools, states, problems)
+
+
+def _running(tools: int) -> str:
+    return f"running, {tools} tool{'' if tools == 1 else 's'}"

@@ -30,6 +30,7 @@ from hermes.run.platforms import Platform, open_platforms
 from hermes.run.references import resolve_hooks, secret_values
 from hermes.run.telemetry import Telemetry
 from hermes.settings import Problem, Settings, SettingsError
+from hermes.settings.installation import command
 from hermes.store.files import runtime_lock
 from hermes.texts import Texts
 
@@ -52,7 +53,10 @@ EXIT_INTERRUPTED = 130
 LOCAL_PLATFORMS: frozenset[str] = frozenset({"console", "rpc"})
 """Platforms whose user is whoever started the bot."""
 UNANSWERED = "Accepted messages without an answer: {number}; the next start answers them."
-NOTHING_TO_RUN = "nothing to run: no console, and no platform such as [telegram] in the settings"
+NOTHING_TO_RUN = (
+    "nothing to run: no platform such as [telegram] in the settings; "
+    "to chat in the terminal: {chat}"
+)
 
 
 class Stopped(HermesError):
@@ -94,7 +98,7 @@ async def run_bot(
     `SettingsError` if there is nothing to run, and the errors of `open_runtime`.
     """
     if frontend == "none" and settings.telegram is None:
-        raise SettingsError([Problem(0, "", NOTHING_TO_RUN)])
+        raise SettingsError([Problem(0, "", NOTHING_TO_RUN.format(chat=command("chat")))])
     _create_data_directory(settings)
     signals = [signal.SIGTERM, signal.SIGINT]
     if frontend == "console" and os.isatty(0) and os.isatty(1):
@@ -138,6 +142,8 @@ async def _run(
             log_event=logs.event_logger("hermes.turns"),
             prometheus_file=_prometheus_file(settings),
             adapters=lambda: {each.platform: each.problem or "running" for each in platforms},
+            model=agent.model,
+            mcp_servers=agent.servers,
             dropped=logs.dropped,
             redact=redactor,
         )

@@ -57,8 +57,8 @@ class Configuration:
     def describe(self) -> str:
         """Return a line for the banner: which file was read."""
         if self.file is None:
-            return "No configuration file was found."
-        return f"Configured by {self.file.path}"
+            return "There is no configuration file."
+        return f"Configuration: {self.file.path}"
 
     def text(self) -> str:
         """Return the text of the file; empty without one. Raises `SettingsError`."""
@@ -75,10 +75,10 @@ class Configuration:
         if "kind" in given:
             return f"because of --agent {given['kind']}"
         if "kind" in written:
-            return f"as configured in {self.name}"
+            return "as configured"
         if (variable := chosen_variable({**written, **given}, os.environ)) is not None:
             return f"because {variable} is set"
-        return "because of --model" if "model" in given else f"as configured in {self.name}"
+        return "because of --model" if "model" in given else "as configured"
 
     def print_problems(self, problems: Sequence[Problem]) -> int:
         """Print a line for each problem; returns the exit code."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -136,6 +138,8 @@ def _import(key: str, name: str) -> Any:
     module, colon, attribute = name.partition(":")
     if not colon or not module or not attribute:
         raise _error(key, f"expected module:name, got {name!r}")
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.append(folder)  # last, so that no file there replaces a module of ours
     with contained() as caught:
         imported = importlib.import_module(module)
     if caught.error is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -138,22 +137,6 @@ def test_the_commands_that_the_pages_name_are_these():
 @pytest.mark.parametrize("target", commands())
 def test_every_command_exists(target):
     subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
-
-
-def test_make_run_starts_a_chat(tmp_path):
-    done = subprocess.run(
-        ["make", "--silent", "run"],
-        cwd=ROOT,
-        env={**os.environ, "XDG_DATA_HOME": str(tmp_path)},
-        input="hello\n/new\n",
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.stdout.startswith("You said: hello\nI am the offline agent")
-    assert done.stdout.endswith("\nNew session.\n")
-    assert (tmp_path / "hermes" / "state.db").exists()
 
 
 def anchors(page):

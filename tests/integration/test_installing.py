@@ -55,22 +55,6 @@ class Machine:
         )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory):
-    """A folder with everything that the bot needs, from the package cache."""
-    folder = tmp_path_factory.mktemp("wheels")
-    environment = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
-    environment.pop("PYTHONPATH", None)
-    if (ROOT / ".venv" / "cache").exists():
-        environment["PIP_CACHE_DIR"] = str(ROOT / ".venv" / "cache")
-    download = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder)]
-    subprocess.run(
-        [*download, f"{ROOT}[bot]", "hatchling", "pip"], env=environment, check=True,
-        capture_output=True, timeout=300,
-    )  # fmt: skip
-    return folder
-
-
 @pytest.fixture
 def machine(tmp_path, wheels):
     (tmp_path / "bin").mkdir()
