@@ -60,6 +60,10 @@ class Spending:
         self._in_flight: defaultdict[str, float] = defaultdict(float)
         """The expected cost of running calls by payer; the key "" is the sum of all."""
 
+    def change(self, prices: Mapping[str, Price], budgets: Budgets) -> None:
+        """Replace the prices and the limits, for the calls from now on."""
+        self._prices, self._budgets = prices, budgets
+
     def priced(self, usage: Usage) -> Usage:
         """Return the usage with its cost, if the model has a price and no cost was reported.
 

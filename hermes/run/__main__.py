@@ -18,7 +18,7 @@ from hermes.settings import Settings, SettingsError, example_config
 from hermes.settings.installation import install_command
 
 try:
-    from hermes.run.app import Frontend, ReservedStdio, Stopped, run_bot
+    from hermes.run.app import Frontend, ReservedStdio, Stopped, default_level, run_bot
     from hermes.run.logs import configure
 except ModuleNotFoundError as _missing:
     sys.stderr.write(f"The bot needs the package {_missing.name}: {install_command('bot')}\n")
@@ -132,10 +132,9 @@ def _frontend(options: argparse.Namespace) -> Frontend:
 def _run(
     settings: Settings, configuration: Configuration, frontend: Frontend, stdio: ReservedStdio
 ) -> int:
-    default_level = "warning" if frontend == "console" else "info"
     configure(
         form=settings.log.form,
-        level=settings.log.level or default_level,
+        level=settings.log.level or default_level(frontend),
         secrets=secret_values(settings),
         stream=sys.stderr,
     )

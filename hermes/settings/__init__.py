@@ -1,6 +1,6 @@
 """The configuration file of the bot, in TOML.
 
-Reading order: `schema`, `load`, `validate`, `toml_lines`, `environment`, `config_file`,
+Reading order: `schema`, `agents`, `load`, `validate`, `toml_lines`, `environment`, `config_file`,
 `example`, `installation`.
 """
 
