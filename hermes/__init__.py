@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         MessageWaiting as MessageWaiting,
         Notice as Notice,
         ReasoningDelta as ReasoningDelta,
+        Retrying as Retrying,
         RuntimeEvent as RuntimeEvent,
         SessionMoved as SessionMoved,
         Steered as Steered,
@@ -97,6 +98,7 @@ if TYPE_CHECKING:
     )
     from hermes.messages import (
         AgentSpec as AgentSpec,
+        Approval as Approval,
         ConversationSettings as ConversationSettings,
         CostTotals as CostTotals,
         ExpiryPolicy as ExpiryPolicy,
@@ -128,6 +130,8 @@ if TYPE_CHECKING:
     from hermes.protocols import (
         Adapter as Adapter,
         Agent as Agent,
+        AgentCatalog as AgentCatalog,
+        AgentChoice as AgentChoice,
         Build as Build,
         Compressor as Compressor,
         Describe as Describe,
@@ -136,6 +140,7 @@ if TYPE_CHECKING:
         HasLocal as HasLocal,
         OwnConversation as OwnConversation,
         RunsOnTrio as RunsOnTrio,
+        ServerInfo as ServerInfo,
         Summary as Summary,
         SummaryRequest as SummaryRequest,
         SupportsAbandon as SupportsAbandon,
@@ -143,6 +148,7 @@ if TYPE_CHECKING:
         SupportsReady as SupportsReady,
         Titler as Titler,
         TitleRequest as TitleRequest,
+        ToolInfo as ToolInfo,
         Turn as Turn,
         TurnRuntime as TurnRuntime,
     )
@@ -160,8 +166,8 @@ _NAMES = {
     "RetryAfter SessionEnded StoreBusy StoreError StoreFailed StoreFull StoreInUse StoreRefused "
     "StoreUnavailable TitleTaken TitleTooLong TurnClosed UnknownSession Unsendable WaitCircle",
     "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope MessagePosted "
-    "MessageWaiting Notice ReasoningDelta RuntimeEvent SessionMoved Steered TextDelta TitleChanged "
-    "ToolFinished ToolStarted TurnEnded TurnStarted",
+    "MessageWaiting Notice ReasoningDelta Retrying RuntimeEvent SessionMoved Steered TextDelta "
+    "TitleChanged ToolFinished ToolStarted TurnEnded TurnStarted",
     "actors.admin": "Admin RuntimeStatistics",
     "actors.admission.access": "AccessPolicy PlatformRules",
     "actors.conversation": "Conversation",
@@ -172,13 +178,13 @@ _NAMES = {
     "config": "CompressionConfig Config RateLimit",
     "context": "current_session_id current_session_key current_turn_id set_current_session_id",
     "embed.trio_host": "open_runtime",
-    "messages": "AgentSpec ConversationSettings CostTotals ExpiryPolicy Hooks Inbound JsonObject "
-    "Message OutboxRow Receipt Reply RunningTurnInfo SearchHit Session SessionChange SessionMatch "
-    "SessionSummary Snapshot Source Status StoreStats StoredMessage Title ToolCall TurnResult "
-    "Usage WaitingMessage WhenBusy",
-    "protocols": "Adapter Agent Build Compressor Describe HasAccount HasLimit HasLocal "
-    "OwnConversation RunsOnTrio Summary SummaryRequest SupportsAbandon SupportsAclose "
-    "SupportsReady TitleRequest Titler Turn TurnRuntime",
+    "messages": "AgentSpec Approval ConversationSettings CostTotals ExpiryPolicy Hooks Inbound "
+    "JsonObject Message OutboxRow Receipt Reply RunningTurnInfo SearchHit Session SessionChange "
+    "SessionMatch SessionSummary Snapshot Source Status StoreStats StoredMessage Title ToolCall "
+    "TurnResult Usage WaitingMessage WhenBusy",
+    "protocols": "Adapter Agent AgentCatalog AgentChoice Build Compressor Describe HasAccount "
+    "HasLimit HasLocal OwnConversation RunsOnTrio ServerInfo Summary SummaryRequest "
+    "SupportsAbandon SupportsAclose SupportsReady TitleRequest Titler ToolInfo Turn TurnRuntime",
     "session_keys": "session_key",
     "texts": "Texts",
 }

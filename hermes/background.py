@@ -1,19 +1,41 @@
-"""Context managers: safe from Ctrl-C, and with background tasks around their block."""
+"""Background tasks: opened and left safely, and never left waiting for lack of memory.
+
+Any allocation can raise `MemoryError`. A task that nobody resumes would wait forever, without a
+line in the log, so what resumes tasks allocates as little as possible. If Trio fails halfway, it
+cannot be asked again: it takes the task for resumed, or the scope for cancelled. Then its run is
+crashed, as Trio itself does if an allocation fails in its scheduler: `trio.run` raises
+`trio.TrioInternalError` at once. The process of a host is not ended by that. What is acknowledged
+is on disk, so a crash loses as little as a kill.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar
 
 import trio
+from outcome import Error, Value
+from trio.lowlevel import Task, reschedule, spawn_system_task, wait_task_rescheduled
 
 from hermes.errors import actionable
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+EX_SOFTWARE = 70
+_CRASHING = b"hermes: out of memory: a task cannot be resumed or cancelled; the Trio run is ended\n"
+_LAST_WORDS = b"hermes: out of memory: the Trio run cannot be ended; exiting\n"
+_CRASH_ATTEMPTS = 100
+_CRASH_DELAY = 0.05
+_SPARE: Final = [Value(None) for _ in range(100)]  # each can be used once
+
+OUT_OF_MEMORY: Final = Error(MemoryError("no memory was left for the answer"))
+"""The answer to a request if there is no memory for another one. Must not be unwrapped."""
 
 
 class _Protected(AbstractAsyncContextManager[T, bool | None]):
@@ -68,8 +90,82 @@ async def open_background() -> AsyncIterator[trio.Nursery]:
                 yield nursery
             except BaseException as error:  # noqa: BLE001 - raised below, outside of the group
                 raised = error
-            nursery.cancel_scope.cancel()
+            cancel(nursery.cancel_scope)
     except BaseExceptionGroup as group:
         raise actionable(group) from raised
     if raised is not None:
         raise raised
+
+
+# Without memory
+
+
+def resume(task: Task) -> None:
+    """Reschedule a task that waits, even without memory, or else crash the Trio run."""
+    try:
+        reschedule(task)
+    except MemoryError:
+        _resume_without_memory(task)
+
+
+def _resume_without_memory(task: Task) -> None:
+    try:
+        reschedule(task, _SPARE.pop())
+    except (AssertionError, IndexError, MemoryError):
+        crash_run()  # Trio takes the task for scheduled, and will never run it
+
+
+def cancel(scope: trio.CancelScope) -> None:
+    """Cancel a scope, or else crash the Trio run: Trio cancels no scope twice."""
+    try:
+        scope.cancel()
+    except Exception:  # a `MemoryError`, or an `AssertionError` of Trio that comes from one
+        crash_run()
+        raise
+
+
+def set_event(event: trio.Event) -> None:
+    """Set an event, or else crash the Trio run: Trio sets no event twice.
+
+    This is for events whose waiters are not cancelled if the task that sets them fails.
+    """
+    try:
+        event.set()
+    except Exception:
+        crash_run()
+        raise
+
+
+def crash_run() -> None:
+    """End this Trio run with `TrioInternalError`, as soon as the task that runs now waits.
+
+    If memory does not even suffice for that, within some seconds, the process ends with code 70.
+    """
+    os.write(2, _CRASHING)
+    for _ in range(_CRASH_ATTEMPTS):
+        try:
+            spawn_system_task(_crash)
+        except MemoryError:
+            time.sleep(_CRASH_DELAY)  # other threads may return some
+        else:
+            return
+    _end_process()
+
+
+async def _crash() -> NoReturn:
+    while True:
+        try:
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await wait_task_rescheduled(_not_an_abort)
+        except MemoryError:
+            pass
+
+
+def _not_an_abort(_: object) -> Any:
+    """Trio ends its run at once if an abort function returns anything but an `Abort`."""
+
+
+def _end_process() -> NoReturn:
+    os.write(2, _LAST_WORDS)
+    os._exit(EX_SOFTWARE)

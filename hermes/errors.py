@@ -28,7 +28,10 @@ class StoreRefused(StoreError):
 
 
 class StoreUnavailable(StoreRefused):
-    """The file could not be opened because of an error that may pass, such as an I/O error."""
+    """The file could not be opened because of an error that may pass, such as an I/O error.
+
+    It was not changed. Try to open it again later; the bot exits with code 75 for that.
+    """
 
 
 class StoreInUse(StoreRefused):

@@ -63,6 +63,14 @@ class ToolFinished(Event, frozen=True):
     failed: bool = False
 
 
+class Retrying(Event, frozen=True):
+    """A call of the model failed and is made again, `seconds` from now."""
+
+    seconds: float
+    text: str
+    """Says so to the user, with the reason."""
+
+
 class ApprovalAsked(Event, frozen=True):
     """A tool needs the user's approval before it runs."""
 
@@ -142,7 +150,13 @@ class TurnEnded(Event, frozen=True):
 
 
 AgentEvent: TypeAlias = (
-    TextDelta | ReasoningDelta | AssistantMessage | ToolStarted | ToolFinished | ApprovalAsked
+    TextDelta
+    | ReasoningDelta
+    | AssistantMessage
+    | ToolStarted
+    | ToolFinished
+    | Retrying
+    | ApprovalAsked
 )
 """What an agent can emit during a turn."""
 RuntimeEvent: TypeAlias = (

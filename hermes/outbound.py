@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from hermes.messages import InboxReply, InboxRow, JsonObject, Outbound, Reply, Source
+from hermes.messages import Approval, InboxReply, InboxRow, JsonObject, Outbound, Reply, Source
 
 
 def lane_of(source: Source, session_key: str) -> str:
@@ -36,6 +36,12 @@ def outbox_rows(
         "reply_to": reply_to,
     }
     return [Outbound(lane_of(source, session_key), body)]
+
+
+def question_rows(source: Source, approval: Approval, session_id: str, text: str) -> list[Outbound]:
+    """Return the outbox rows of a question about a tool call."""
+    rows = outbox_rows(source, approval.session_key, session_id, text, "notice")
+    return [replace(row, body={**row.body, "approval": approval.approval_id}) for row in rows]
 
 
 def reply_rows(row: InboxRow, session_id: str, text: str, kind: str = "reply") -> list[Outbound]:

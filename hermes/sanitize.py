@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from typing import Any, TypeVar
 
 import msgspec
@@ -31,9 +32,15 @@ UNSAFE = re.compile(  # ranges compile four times faster than single characters
 _SPACES = re.compile(r"^ +|(?<= {15}) +| +\Z")
 # Characters that count as printable and show nothing: fillers, joiners and variation selectors.
 _BLANK = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
-    "\U000e0100-\U000e01ef]"
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\ufffc"
+    "\U00013441-\U00013446\U00016fe4\U0001d159\U000e0100-\U000e01ef]"
 )
+_RIGHT_TO_LEFT = frozenset({"R", "AL", "AN"})
+"""Bidirectional classes of printable characters that change the order of what is around them."""
+_OVERLAY = 1
+"""The combining class of marks that are drawn over their letter."""
+_MAX_CLUSTER = 4
+"""A letter and its marks. More marks would be drawn over each other."""
 
 
 def sanitize(text: str) -> str:
@@ -48,14 +55,43 @@ def sanitize(text: str) -> str:
 def visible(text: str) -> str:
     """Return JSON text on one line, with everything that a reader might not see as `\\uXXXX`.
 
-    That is all control, format and bidirectional characters, separators, and long runs of spaces.
+    That is all control, format and bidirectional characters, letters that are written from right to
+    left, separators, long runs of spaces, and combining marks that do not belong to a letter.
     The JSON has the same value: only characters inside of its strings are written differently.
     """
     text = _SPACES.sub(lambda spaces: _escaped(spaces[0]), text)
     if text.isascii() and text.isprintable():
         return text
-    return "".join(
-        char if char.isprintable() and not _BLANK.match(char) else _escaped(char) for char in text
+    shown: list[str] = []
+    cluster = ""  # the letter before, with its marks
+    for char in text:
+        mark = is_mark(char)
+        seen = char.isprintable() and (char.isascii() or _is_seen(char))
+        seen = seen and (not mark or _belongs(char, cluster))
+        shown.append(char if seen else _escaped(char))
+        cluster = (cluster if mark else "") + char if seen and (mark or char.isalpha()) else ""
+    return "".join(shown)
+
+
+def is_mark(char: str) -> bool:
+    """Whether a character is drawn together with the one before it."""
+    return not char.isascii() and unicodedata.category(char).startswith("M")
+
+
+def _is_seen(char: str) -> bool:
+    return not _BLANK.match(char) and unicodedata.bidirectional(char) not in _RIGHT_TO_LEFT
+
+
+def _belongs(mark: str, cluster: str) -> bool:
+    """Whether a mark is an ordinary one of the letter before it, and can be told from its marks."""
+    scripts = [unicodedata.name(char, "?").partition(" ")[0] for char in (mark, cluster[:1] or "-")]
+    return (
+        cluster != ""
+        and mark not in cluster
+        and len(cluster) < _MAX_CLUSTER
+        and unicodedata.category(mark) != "Me"
+        and unicodedata.combining(mark) != _OVERLAY
+        and scripts[0] in {"COMBINING", scripts[1]}
     )
 
 

@@ -10,6 +10,8 @@ from hermes.messages import Source
 from hermes.sanitize import scrub
 from hermes.validation import require_string
 
+CLIENT_PLATFORM = "rpc"
+"""The platform of JSON-RPC clients. Their connections show them what happens, not an adapter."""
 MAX_LENGTH = 1000
 """The maximum length of a key in the store."""
 
@@ -47,6 +49,11 @@ def session_key(
         alone = not shared and (threads_per_user or not source.thread_id)
         partner = _grouped(source, source.user_id if alone else None)
     return _bounded(":".join(["agent", *(_escaped(part or "") for part in (*prefix, *partner))]))
+
+
+def is_client_key(key: str) -> bool:
+    """Whether a key is that of a conversation of a JSON-RPC client."""
+    return key.startswith(f"agent:main:{CLIENT_PLATFORM}:")
 
 
 def background_key(key: str, inbox_id: int) -> str:

@@ -18,7 +18,10 @@ CommandMode: TypeAlias = Literal["message", "now", "stops", "waits", "steers"]
 `message` and `steers` carry a message for the next or the running turn.
 """
 
-_COMMAND = re.compile(r"\s*/([a-z]+)(?:@\S+)?(?:\s+(.*))?", re.DOTALL | re.IGNORECASE)
+Commands: TypeAlias = bool | Literal["all"]
+"""Whether a text that starts with a known command is a command. "all": also with an unknown one."""
+
+_COMMAND = re.compile(r"/([^\W\d_]+)(?:@\S+)?(?:\s+(.*))?", re.DOTALL)
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -27,12 +30,17 @@ class Command(msgspec.Struct, frozen=True):
     mode: CommandMode
     role: Role = "user"
     """The role it needs, if there is an access policy."""
+    platform: str | None = None
+    """The platform that has it; None for all of them."""
 
 
 COMMANDS: Mapping[str, Command] = {
     "new": Command("stops", "guest"),
     "resume": Command("waits"),
     "sessions": Command("now"),
+    "search": Command("now"),
+    "delete": Command("waits"),
+    "export": Command("now"),
     "title": Command("now"),
     "branch": Command("waits"),
     "compress": Command("waits"),
@@ -44,14 +52,18 @@ COMMANDS: Mapping[str, Command] = {
     "background": Command("now"),
     "approve": Command("waits"),
     "deny": Command("waits"),
+    "model": Command("now"),
+    "tools": Command("now"),
     "status": Command("now"),
     "usage": Command("now"),
     "help": Command("now", "guest"),
     "whoami": Command("now", "guest"),
     "pair": Command("waits", "operator"),
     "unpair": Command("waits", "operator"),
+    "quit": Command("now", "guest", platform="console"),
+    "start": Command("now", "guest", platform="telegram"),
 }
-ALIASES = {"reset": "new", "compact": "compress"}
+ALIASES = {"reset": "new", "compact": "compress", "exit": "quit"}
 
 
 class ParsedCommand(msgspec.Struct, frozen=True):
@@ -61,13 +73,42 @@ class ParsedCommand(msgspec.Struct, frozen=True):
     argument: str
 
 
-def parse(text: str) -> ParsedCommand | None:
-    """Return the command in a text; None if it is not a known command."""
+def parse(text: str, platform: str | None = None) -> ParsedCommand | None:
+    """Return the command in a text; None if it is not a known command.
+
+    With a `platform`, commands of other platforms are unknown.
+    """
     found = _COMMAND.fullmatch(text)
     if found is None:
         return None
     name = ALIASES.get(found[1].lower(), found[1].lower())
-    return ParsedCommand(name, (found[2] or "").strip()) if name in COMMANDS else None
+    if name not in COMMANDS or (platform and COMMANDS[name].platform not in {None, platform}):
+        return None
+    return ParsedCommand(name, (found[2] or "").strip())
+
+
+def recognize(text: str) -> tuple[str, bool]:
+    """Return a text as it is sent, and whether it is a command, known or not.
+
+    A command is `/` and a word of letters, alone or with an argument. A second `/` before it, or a
+    space, sends it as a text; the `/` is removed.
+    """
+    if text.startswith("//") and _COMMAND.fullmatch(text, 1):
+        return text[1:], False
+    return text, _COMMAND.fullmatch(text) is not None
+
+
+def with_command(inbound: Inbound, commands: Commands) -> Inbound:
+    """Return a message of a host, marked as a command if it is one."""
+    return _marked(inbound, commands) if commands and inbound.text.startswith("/") else inbound
+
+
+def _marked(inbound: Inbound, commands: Commands) -> Inbound:
+    if commands == "all":
+        text, command = recognize(inbound.text)
+        return replace(inbound, text=text, command=command)
+    command = parse(inbound.text, inbound.source.platform) is not None
+    return replace(inbound, command=command)
 
 
 def interpret(inbound: Inbound) -> tuple[CommandMode, Inbound]:

@@ -13,13 +13,13 @@ from hermes.actors.auto_title import AutoTitler
 from hermes.actors.budget import InFlightUsage
 from hermes.actors.cache_limits import CacheLimits
 from hermes.actors.compression.compressor import SessionCompressor
+from hermes.actors.delivery.questions import Questions
 from hermes.actors.event_bus import EventBus
 from hermes.actors.metrics import RuntimeMetrics
 from hermes.actors.rebuild import RebuildPolicy, rebuild_reason
 from hermes.config import Config
 from hermes.errors import ActorStopped
-from hermes.messages import QuestionDelivery, Source
-from hermes.protocols import Build, Describe, Store, TurnRuntime
+from hermes.protocols import AgentCatalog, Build, Describe, Store, TurnRuntime
 from hermes.redaction import Redactor
 from hermes.texts import ENGLISH, Texts
 
@@ -47,10 +47,12 @@ class RuntimeContext:
     """Removes secrets from what agents say, before it is stored or published."""
     texts: Texts = ENGLISH
     """What users are told."""
+    catalog: AgentCatalog | None = None
+    """The agents that users may choose, and their tools."""
     turn_runtime: Callable[[str], TurnRuntime] | None = None
     """Returns what the turns of a conversation may do with the runtime."""
-    question_delivery: Callable[[str, Source], QuestionDelivery]
-    """Returns what shows a question to the user of a conversation."""
+    questions: Questions
+    """Questions for approval, and which of them were shown."""
     rebuild_policy: RebuildPolicy = rebuild_reason
     wall: Callable[[], float] = time.time
 

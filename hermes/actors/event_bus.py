@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from outcome import Error
 
 from hermes.actors.kernel.mailbox import Request, refuse
+from hermes.background import set_event
 from hermes.errors import StoreFailed
 from hermes.events import (
     Envelope,
@@ -26,6 +27,7 @@ from hermes.events import (
 )
 from hermes.messages import Inbound, InboxRow, MessageOutcome, Reply
 from hermes.sanitize import encodable
+from hermes.session_keys import is_client_key
 
 BEHIND = 100
 """Once this many events are unread, deltas of the same turn are joined."""
@@ -41,9 +43,8 @@ class Subscription:
     """Events for one subscriber, in order.
 
     For a subscriber that falls behind, adjacent deltas of a turn are joined, so that no text is
-    lost. If a thousand other events wait, the oldest are dropped; `lost` counts them.
-
-    Iterating ends when the runtime ends, and raises `StoreFailed` if the store has failed.
+    lost. If a thousand other events wait, the oldest are dropped; `lost` counts them. Iterating
+    ends when the runtime ends, and raises `StoreFailed` if the store has failed.
     """
 
     def __init__(
@@ -57,6 +58,8 @@ class Subscription:
         follows: bool = False,
     ) -> None:
         self._bus = bus
+        own = session_key is not None and not is_client_key(session_key)
+        self._shows = own and deltas and until is None  # a log does not, a stream notes it itself
         self._until = until
         self._key = session_key
         self.follows = follows
@@ -78,6 +81,7 @@ class Subscription:
             return
         if self._callback is not None:
             self._callback(envelope)
+            self._note_received(envelope)
             return
         if len(self._events) >= BEHIND:
             latest = self._latest.get((envelope.session_key, envelope.turn_id))
@@ -88,11 +92,11 @@ class Subscription:
         unread = _Unread(envelope)
         self._latest[unread.turn] = unread
         self._events.append(unread)
-        self._arrived.set()
+        set_event(self._arrived)
 
-    def watches(self, session_key: str, *, directly: bool) -> bool:
-        """Whether it shows the events of a conversation; `directly`: of this one only."""
-        return self._key == session_key or (self._key is None and self._deltas and not directly)
+    def _note_received(self, envelope: Envelope) -> None:
+        if self._shows:
+            self._bus.on_received(envelope.event)
 
     def _make_room(self) -> None:
         """Drop the oldest event that is neither text nor the start or end of a turn.
@@ -136,7 +140,9 @@ class Subscription:
                 raise self._end()
             self._arrived = trio.Event()
             await self._arrived.wait()
-        return self._take(0)
+        envelope = self._take(0)
+        self._note_received(envelope)
+        return envelope
 
     def _end(self) -> Exception:
         if self._failure is None or self._until is not None:  # a stream asks its request
@@ -148,17 +154,18 @@ class Subscription:
         ready = []
         while self._events and not isinstance(self._events[0].envelope.event, before):
             ready.append(self._take(0))
+            self._note_received(ready[-1])
         return ready
 
     def wake(self) -> None:
         """Let the reader look again whether there is anything to wait for."""
-        self._arrived.set()
+        set_event(self._arrived)
 
     def close(self) -> None:
         """Stop receiving. Events that have arrived can still be read."""
         self._closed = True
         self._bus.unsubscribe(self)
-        self._arrived.set()
+        set_event(self._arrived)
 
     def fail(self, error: StoreFailed) -> None:
         """Stop receiving; after the events that have arrived, the reader gets the error."""
@@ -241,8 +248,14 @@ class _Unread:
 class EventBus:
     """Publishes events to subscribers and replies to waiting callers. Nothing here waits."""
 
-    def __init__(self, on_reply: Callable[[Reply], None]) -> None:
+    def __init__(
+        self,
+        on_reply: Callable[[Reply], None],
+        on_received: Callable[[RuntimeEvent], None] = lambda _: None,
+    ) -> None:
         self._on_reply = on_reply
+        self.on_received = on_received
+        """Called with each event that the host of one conversation receives."""
         self._subscriptions: dict[Subscription, None] = {}
         self._waiting: dict[Identity, list[Request[Reply]]] = {}
         self._closed = False
@@ -279,13 +292,6 @@ class EventBus:
         for turn_id, event in so_far:
             subscription.offer(Envelope(self.seq, session_key, turn_id, encodable(event)))
         return self._added(subscription)
-
-    def is_watched(self, session_key: str, *, directly: bool) -> bool:
-        """Whether a subscriber shows the events of a conversation.
-
-        One that receives no text shows nothing. `directly`: it has subscribed to this one only.
-        """
-        return any(each.watches(session_key, directly=directly) for each in self._subscriptions)
 
     def _added(self, subscription: Subscription) -> Subscription:
         """Add a subscription; it has ended already if the runtime has."""
@@ -344,8 +350,7 @@ class EventBus:
         for row in rows:
             self._answer(row.inbound, reply)
         self._on_reply(reply)
-        first = rows[0].inbound
-        ids = tuple([row.inbox_id for row in rows])
+        first, ids = rows[0].inbound, tuple([row.inbox_id for row in rows])
         event = TurnEnded(reply, ids, first.source.platform, dropped_by)
         self.publish(first.session_key, reply.turn_id, event)
 

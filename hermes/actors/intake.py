@@ -10,9 +10,8 @@ from typing import TypedDict, TypeVar, get_args
 from uuid import uuid4
 
 import trio
-from msgspec.structs import replace
 
-from hermes.actors.commands import parse
+from hermes.actors.commands import Commands, with_command
 from hermes.actors.context import RuntimeContext
 from hermes.actors.kernel.mailbox import Request
 from hermes.actors.session import operations
@@ -55,8 +54,9 @@ class MessageOptions(TypedDict, total=False):
     twice."""
     when_busy: WhenBusy | None
     """What to do if a turn is running; by default the configuration decides."""
-    commands: bool
-    """Whether a text that starts with a known command is a command (the default), or a text."""
+    commands: Commands
+    """Whether a text that starts with a known command is a command (the default), or a text. With
+    "all", any `/word` is a command: an unknown one is answered, and `//word` sends `/word`."""
     metadata: JsonObject | None
     """What the host wants to find again, such as a tenant or a trace id: a dict of JSON values, of
     at most 4096 bytes. It reaches the turn, its events, the hooks, the log and the reply."""
@@ -100,10 +100,17 @@ def takes_options(function: F) -> F:
 
 
 class Intake:
-    """Accepts messages, and runs requests between the turns of a conversation."""
+    """Accepts messages, and runs requests between the turns of a conversation.
 
-    def __init__(self, context: RuntimeContext, supervisor: Supervisor) -> None:
+    `shows`: its replies are for the host. An agent that asks another conversation shows no user
+    what it receives.
+    """
+
+    def __init__(
+        self, context: RuntimeContext, supervisor: Supervisor, *, shows: bool = True
+    ) -> None:
         self._context = context
+        self._shows = shows
         self._supervisor = supervisor
 
     async def submit(self, inbound: Inbound, request: Request[Reply] | None = None) -> Accepted:
@@ -133,13 +140,17 @@ class Intake:
         with self._waiting_for(session_key):
             request = self._context.bus.expect(inbound.identity)
             try:
-                accepted = await self.submit(inbound, request)
-                if timeout is None:
-                    return await request.wait()
-                return await _wait_within(timeout, request, accepted.receipt)
+                receipt = (await self.submit(inbound, request)).receipt
+                waiting = request.wait() if timeout is None else _within(timeout, request, receipt)
+                reply = await waiting
+                return self._returned(reply) if reply.approvals else reply
             finally:
                 if not request.answered:
                     self._context.bus.forget(inbound.identity, request)
+
+    def _returned(self, reply: Reply) -> Reply:
+        """Note that the host receives a reply, and the questions in it."""
+        return self._context.questions.returned(reply) if self._shows else reply
 
     def _waiting_for(self, session_key: str) -> AbstractContextManager[None]:
         caller = current_turn()
@@ -175,15 +186,15 @@ class Intake:
         require_timeout(seconds)
         outcome = await self._outcome_of(receipt)
         if outcome.state != "open":
-            return _reply_in(outcome)
+            return self._returned(_reply_in(outcome))
         self.require_running()
         with self._waiting_for(receipt.session_key):
             request = self._context.bus.expect(outcome.identity)
             try:
                 outcome = await self._outcome_of(receipt)  # it may have been closed meanwhile
                 if outcome.state != "open":
-                    return _reply_in(outcome)
-                return await _wait_within(seconds, request, receipt)
+                    return self._returned(_reply_in(outcome))
+                return self._returned(await _within(seconds, request, receipt))
             finally:
                 self._context.bus.forget(outcome.identity, request)
 
@@ -195,12 +206,24 @@ class Intake:
 
     async def reply_of(self, session_key: str, event_id: str, source: Source) -> Reply | None:
         """Return the reply to an event; None if there is none, or not yet."""
+        outcome = await self._find_event(session_key, event_id, source)
+        if outcome is None or outcome.state == "open":
+            return None
+        return self._returned(_reply_in(outcome))
+
+    async def receipt_of(self, session_key: str, event_id: str, source: Source) -> Receipt | None:
+        """Return the receipt of an event; None if it is unknown."""
+        outcome = await self._find_event(session_key, event_id, source)
+        return None if outcome is None else outcome.receipt
+
+    async def _find_event(
+        self, session_key: str, event_id: str, source: Source
+    ) -> MessageOutcome | None:
         require_encodable(session_key)
         require_event_id(event_id)
         require_instance("source", source, Source)
         found = (session_key, event_id, source.platform, source.account)
-        outcome = await self._supervisor.store.find_event(*found)
-        return None if outcome is None or outcome.state == "open" else _reply_in(outcome)
+        return await self._supervisor.store.find_event(*found)
 
     async def withdraw(self, receipt: Receipt) -> bool:
         """Take back a message whose turn has not begun."""
@@ -285,8 +308,7 @@ def make_inbound(session_key: str, text: str, options: MessageOptions) -> Inboun
         per_conversation=True, metadata=options.get("metadata") or {},
     )  # fmt: skip
     require_valid(inbound)
-    is_command = options.get("commands", True) and parse(text) is not None
-    return replace(inbound, command=True) if is_command else inbound
+    return with_command(inbound, options.get("commands", True))
 
 
 def _check_options(text: object, options: MessageOptions) -> None:
@@ -351,7 +373,7 @@ def _reply_in(outcome: MessageOutcome) -> Reply:
     raise ReplyNotFound(f"message {inbox_id} was closed without a stored reply{note}")
 
 
-async def _wait_within(seconds: float, request: Request[Reply], receipt: Receipt) -> Reply:
+async def _within(seconds: float, request: Request[Reply], receipt: Receipt) -> Reply:
     with trio.move_on_after(max(0.0, seconds)):
         return await request.wait()
     raise ReplyTimeout(f"there was no reply within {seconds:g} seconds", receipt)

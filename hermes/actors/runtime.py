@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -20,6 +19,7 @@ from hermes.actors.compression.compressor import SessionCompressor
 from hermes.actors.context import RuntimeContext
 from hermes.actors.conversation import Conversation
 from hermes.actors.delivery.dispatcher import Dispatcher
+from hermes.actors.delivery.questions import Questions
 from hermes.actors.event_bus import EventBus, EventCallback, Subscription
 from hermes.actors.intake import Intake, MessageOptions, require_valid, takes_options
 from hermes.actors.metrics import RuntimeMetrics
@@ -31,8 +31,8 @@ from hermes.background import open_background, protected
 from hermes.config import Config
 from hermes.context import current_turn, inside_hook
 from hermes.errors import HermesError
-from hermes.messages import Inbound, QuestionDelivery, Receipt, Reply, Source, StoredMessage
-from hermes.protocols import Adapter, Build, Compressor, Describe, Store, Titler
+from hermes.messages import Approval, Inbound, Receipt, Reply, Source, StoredMessage
+from hermes.protocols import Adapter, AgentCatalog, Build, Compressor, Describe, Store, Titler
 from hermes.redaction import Redact, as_redactor
 from hermes.sanitize import scrub
 from hermes.session_keys import require_encodable
@@ -170,6 +170,15 @@ class Runtime:
         """
         return await self._intake.reply_of(session_key, event_id, source or Source())
 
+    async def receipt_of(
+        self, session_key: str, event_id: str, *, source: Source | None = None
+    ) -> Receipt | None:
+        """Return the receipt of the message with this event id; None if it was not accepted.
+
+        `source` is that of the message, as in `reply_of`.
+        """
+        return await self._intake.receipt_of(session_key, event_id, source or Source())
+
     async def withdraw(self, receipt: Receipt) -> bool:
         """Take back a message whose turn has not begun. Returns False if it has begun or ended.
 
@@ -222,6 +231,18 @@ class Runtime:
         `MessageWaiting` for each new message.
         """
         return self.conversation(session_key).follow()
+
+    def mark_shown(self, approval: Approval, *, shown: bool = True) -> None:
+        """Say that the user of a conversation is shown a question now (event `ApprovalAsked`).
+
+        A command decides only about calls that its user was shown before. Adapters, `ask`, `wait`,
+        `stream` and subscriptions to one conversation take care of that. Call this in a host that
+        passes on the events of all conversations, right before it sends the question; with
+        `shown=False`, if the question could not be sent after all.
+        """
+        require_instance("approval", approval, Approval)
+        note = self._context.questions.shown if shown else self._context.questions.not_shown
+        note(approval)
 
     async def run_on_trio(self, function: Callable[[Runtime], Awaitable[R]]) -> R:
         """Await `function(runtime)` on the runtime's own loop, and return its result.
@@ -292,14 +313,15 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
     access: AccessPolicy | None = None,
     redact: Redact | None = None,
     texts: Texts = ENGLISH,
+    catalog: AgentCatalog | None = None,
     wall: Callable[[], float] = time.time,
     rebuild_policy: RebuildPolicy = rebuild_reason,
 ) -> AsyncIterator[Runtime]:
     """Run actors on an open store during a block. Leaving the block drains the runtime."""
     async with _ending() as started, open_background() as nursery:
         metrics, clean = RuntimeMetrics(wall), redact or str
-        bus = EventBus(metrics.count_reply)
-        dispatcher = Dispatcher(nursery, adapters, store, redact)
+        questions = Questions(store, dispatcher := Dispatcher(nursery, adapters, store, redact))
+        bus = EventBus(metrics.count_reply, questions.received)
         context = RuntimeContext(
             store=store,
             config=config,
@@ -310,20 +332,19 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
             metrics=metrics,
             bus=bus,
             caches=CacheLimits(config.max_agents, config.transcript_bytes),
-            auto_titler=None
-            if titler is None
-            else AutoTitler(nursery, store, titler, bus.publish, clean),
+            auto_titler=_auto_titler(titler, nursery, store, bus, clean),
             admission=None if access is None else Admission(store, access, texts=texts),
             redact=None if redact is None else as_redactor(redact),
             texts=texts,
+            catalog=catalog,
             turn_runtime=lambda key: runtime_of_turn(key, context, supervisor),
-            question_delivery=functools.partial(_question_delivery, bus, dispatcher),
+            questions=questions,
             rebuild_policy=rebuild_policy,
             wall=wall,
         )
         runtime = Runtime(context, supervisor := Supervisor(context, dispatcher))
-        nursery.start_soon(dispatcher.run)
-        nursery.start_soon(supervisor.run_maintenance)
+        for task in (dispatcher.run, questions.run, supervisor.run_maintenance):
+            nursery.start_soon(task)
         try:
             with store.subscribe(on_accepted=supervisor.deliver, on_outbox=dispatcher.offer):
                 await nursery.start(supervisor.run)
@@ -333,17 +354,10 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
             bus.close(context.stop_error())
 
 
-def _question_delivery(
-    bus: EventBus, dispatcher: Dispatcher, session_key: str, source: Source
-) -> QuestionDelivery:
-    """Return what shows a question: subscribers, else an adapter, else the reply of the turn.
-
-    Beside an adapter, subscribers to all conversations are only observers.
-    """
-    served = dispatcher.serves(source.platform)
-    if bus.is_watched(session_key, directly=served):
-        return "event"
-    return "outbox" if served else "reply"
+def _auto_titler(
+    titler: Titler | None, nursery: trio.Nursery, store: Store, bus: EventBus, clean: Redact
+) -> AutoTitler | None:
+    return None if titler is None else AutoTitler(nursery, store, titler, bus.publish, clean)
 
 
 @asynccontextmanager

@@ -104,6 +104,7 @@ class Stream:
                 if self._inbox_id in event.inbox_ids:
                     return await self._last()
             elif self._is_ours(envelope):
+                self._bus.on_received(event)
                 return event
         if self._request.answered:
             return await self._last()
@@ -114,13 +115,18 @@ class Stream:
         if self._events is None or self._ended:
             return []
         ready = self._events.take_ready(before=(TurnEnded,))
-        return [envelope.event for envelope in ready if self._is_ours(envelope)]
+        events = [envelope.event for envelope in ready if self._is_ours(envelope)]
+        for event in events:
+            self._bus.on_received(event)
+        return events
 
     async def _last(self) -> TurnEnded:
         self._ended = True
         self._open.close()
         self.reply = await self._request.wait()
-        return TurnEnded(self.reply)
+        last = TurnEnded(self.reply)
+        self._bus.on_received(last)
+        return last
 
     def _is_ours(self, envelope: Envelope) -> bool:
         event = envelope.event

@@ -13,9 +13,9 @@ import trio
 
 from hermes.actors.context import RuntimeContext
 from hermes.actors.delivery.dispatcher import Dispatcher
-from hermes.actors.kernel.memory import cancel
 from hermes.actors.session.actor import SessionActor
 from hermes.actors.session.retries import retry, settle
+from hermes.background import cancel, set_event
 from hermes.errors import (
     ActorStopped,
     Draining,
@@ -199,15 +199,12 @@ class Supervisor:
             if not self.draining:  # a `Cancelled` that no scope asked for was taken for an end
                 raise ActorStopped("the task of all conversations has ended") from caught.error
         finally:
-            self._ended.set()
+            set_event(self._ended)
 
     async def _recover(self) -> None:
-        """Wake the conversations that an earlier process left unfinished, then watch the inbox.
-
-        Another process may accept messages through `SessionStore`.
-        """
+        """Wake conversations that are unfinished, then watch for messages of other processes."""
         after = await self._wake_after(0)
-        self._recovered.set()
+        set_event(self._recovered)
         while not self.draining:
             await trio.sleep(WATCH_INTERVAL)
             try:
@@ -216,20 +213,25 @@ class Supervisor:
                 log.debug("the inbox was not read, and will be: %s", error)
 
     async def _wake_after(self, after: int) -> int:
-        """Wake conversations with messages after this id that they have not seen.
-
-        Returns the id of the last message.
-        """
+        """Hand over messages after this id that are new; return the id of the last one."""
         last = after
         while found := await self._context.store.waiting_keys(last, limit=PAGE):
-            last = found[-1][1]
+            before, last = last, found[-1][1]
             if any(self._is_new(key, inbox_id) for key, inbox_id in found):
                 with contextlib.suppress(StoreBusy, StoreFull, Overloaded):
                     # A write: all that was accepted before it is delivered then.
                     await self._context.store.start_inbox(())
             for key in dict.fromkeys(key for key, inbox_id in found if self._is_new(key, inbox_id)):
-                self.actor(key).wake()
+                await self._hand_over(key, before)
         return last
+
+    async def _hand_over(self, session_key: str, after: int) -> None:
+        """Wake an idle conversation; one that is busy takes its messages after this id now."""
+        actor = self._actors.get(session_key) if self._recovered.is_set() else None
+        if actor is not None and await actor.fetch(after):
+            return
+        if session_key not in self.quarantined:
+            self.actor(session_key).wake()
 
     def _is_new(self, session_key: str, inbox_id: int) -> bool:
         """Whether a message must be fetched: its actor has not seen it, and is not paused."""
@@ -305,10 +307,11 @@ class Supervisor:
         with trio.move_on_after(config.hook_drain_timeout):
             await self._context.store.wait_hooks()
         with trio.move_on_after(config.close_timeout, shield=True):
+            await self._context.questions.try_flush()
             await self._dispatcher.flush()
         self._context.bus.close(self._context.stop_error())
         self._drained = True
-        self._stopped.set()
+        set_event(self._stopped)
 
     async def _end_actors(self) -> None:
         """End the actors, then have their sessions finalized; no session is ended by that.
@@ -351,7 +354,7 @@ class Supervisor:
         else:
             self._failure = failure
         self._end_error = self._failure or ActorStopped(ENDED)
-        self._stopped.set()
+        set_event(self._stopped)
 
     def forked(self) -> None:
         """Refuse everything in a forked process."""

@@ -11,7 +11,7 @@ from hermes.actors.conversation import Conversation
 from hermes.actors.intake import Intake, MessageOptions
 from hermes.actors.supervisor import Supervisor
 from hermes.errors import HermesError
-from hermes.messages import QuestionDelivery, Reply, Source, StoredMessage
+from hermes.messages import QuestionRoute, Reply, Source, StoredMessage
 from hermes.protocols import OwnConversation, TurnRuntime
 from hermes.texts import Texts
 
@@ -20,12 +20,12 @@ def runtime_of_turn(
     session_key: str, context: RuntimeContext, supervisor: Supervisor
 ) -> TurnRuntime:
     """Return the runtime for the turns of one conversation."""
-    intake = Intake(context, supervisor)
+    intake = Intake(context, supervisor, shows=False)
     # Without access control: the host has allowed what its agents ask.
-    internal = Intake(attrs.evolve(context, admission=None), supervisor)
+    internal = Intake(attrs.evolve(context, admission=None), supervisor, shows=False)
     own = ConversationOfTurn(session_key, None, context, intake, supervisor)
-    may_ask, delivery = context.config.agents_may_ask, context.question_delivery
-    return RuntimeOfTurn(own, context.texts, intake, internal, may_ask, delivery)
+    may_ask, route = context.config.agents_may_ask, context.questions.route
+    return RuntimeOfTurn(own, context.texts, intake, internal, may_ask, route)
 
 
 class ConversationOfTurn(Conversation):
@@ -60,11 +60,11 @@ class RuntimeOfTurn:
     _intake: Intake
     _internal: Intake
     _may_ask: bool
-    _question_delivery: Callable[[str, Source], QuestionDelivery]
+    _question_route: Callable[[Source], QuestionRoute]
 
-    def question_delivery(self, source: Source) -> QuestionDelivery:
-        """Return what shows a question to the user. See `TurnRuntime.question_delivery`."""
-        return self._question_delivery(self.conversation.session_key, source)
+    def question_route(self, source: Source) -> QuestionRoute:
+        """Return how a question reaches the user. See `TurnRuntime.question_route`."""
+        return self._question_route(source)
 
     async def ask(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeAlias
 
@@ -16,13 +17,14 @@ from hermes.agents.providers.base import (
     Provider,
     ProviderError,
     RequestRejected,
+    Unavailable,
 )
 from hermes.agents.providers.prompt_cache import PromptCache, TurnMessages
 from hermes.agents.providers.retries import Retries
 from hermes.agents.tools.toolbox import Toolbox, ToolOutcome
 from hermes.agents.turn_texts import texts_of
 from hermes.errors import ContextOverflow
-from hermes.events import AssistantMessage, TextDelta, ToolFinished, ToolStarted
+from hermes.events import AssistantMessage, Retrying, TextDelta, ToolFinished, ToolStarted
 from hermes.messages import Message, ToolCall, TurnResult
 from hermes.protocols import Agent, RunsOnTrio, SupportsAclose, Turn
 from hermes.sanitize import scrub
@@ -181,7 +183,13 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
             relay.start_attempt()
             return await self._call(turn, body, progress, relay)
 
-        return await self._retries.run(attempt, turn.deadline)
+        def report(seconds: float, error: Unavailable) -> None:
+            texts = texts_of(turn)
+            reason = texts.rate_limited if error.rate_limited else texts.no_connection
+            text = texts.retrying_in.format(seconds=math.ceil(seconds), reason=reason)
+            turn.emit(Retrying(seconds, text))
+
+        return await self._retries.run(attempt, turn.deadline, report)
 
     async def _call(
         self, turn: Turn, body: bytes, progress: _Progress, relay: _DeltaRelay

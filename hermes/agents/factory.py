@@ -16,7 +16,7 @@ from hermes.agents.compressor import SUMMARY_PROMPT, ModelCompressor
 from hermes.agents.providers.anthropic_messages import AnthropicMessages
 from hermes.agents.providers.base import Endpoint, Provider
 from hermes.agents.providers.openai_chat import OpenAIChat
-from hermes.agents.providers.redacting import RedactingProvider
+from hermes.agents.providers.redacting import EndpointRedactor, RedactingProvider
 from hermes.agents.providers.retries import Retries
 from hermes.agents.titler import TITLE_PROMPT, ModelTitler
 from hermes.agents.tools.toolbox import Tool, Toolbox
@@ -46,12 +46,18 @@ class ChatAgents:
     spending: Spending = attrs.Factory(Spending)
     """Prices and budgets."""
     redact: Callable[[str], str] | None = None
-    """Removes secrets from the answers of the model and the output of tools."""
+    """Removes secrets from the answers of the model and the output of tools. The credentials of the
+    endpoint are removed in any case."""
+    _redactor: EndpointRedactor = attrs.field(init=False, repr=False)
     _toolbox: Toolbox = attrs.field(init=False, repr=False)
+
+    @_redactor.default
+    def _make_redactor(self) -> EndpointRedactor:
+        return EndpointRedactor(self.endpoint, self.redact)
 
     @_toolbox.default
     def _make_toolbox(self) -> Toolbox:
-        return Toolbox(self.tools, redact=self.redact)
+        return Toolbox(self.tools, redact=self._redactor)
 
     def agent_spec(self, session_key: str, source: Source) -> AgentSpec:
         """Return what an agent is built from; it is rebuilt only if this changes."""
@@ -99,7 +105,9 @@ class ChatAgents:
     ) -> Provider:
         kind = AnthropicMessages if self.protocol == "anthropic" else OpenAIChat
         provider = kind(self.client, endpoint, system, tools)
-        return provider if self.redact is None else RedactingProvider(provider, self.redact)
+        same = endpoint.secrets == self.endpoint.secrets
+        redact = self._redactor if same else EndpointRedactor(endpoint, self._redactor)
+        return RedactingProvider(provider, redact)
 
 
 @asynccontextmanager
@@ -126,7 +134,8 @@ async def chat_agents(  # noqa: PLR0913 - all of it is shared by the agents
             sent last and not stored, so it does not invalidate the prompt cache.
         spending: Prices and budgets.
         redact: Removes secrets from the answers of the model and the output of tools, before
-            anything else sees them.
+            anything else sees them. The key of the endpoint, and credentials inside of its URL and
+            headers, are removed in any case.
     """
     limits = httpx2.Limits(
         max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS

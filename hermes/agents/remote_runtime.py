@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import attrs
 
 from hermes.messages import (
-    QuestionDelivery,
+    QuestionRoute,
     Reply,
     SearchHit,
     SessionSummary,
@@ -101,9 +101,9 @@ class LoopRuntime:
         """What users are told."""
         return self._runtime.texts
 
-    def question_delivery(self, source: Source) -> QuestionDelivery:
-        """Return what shows a question to the user."""
-        return self._runtime.question_delivery(source)
+    def question_route(self, source: Source) -> QuestionRoute:
+        """Return how a question reaches the user."""
+        return self._runtime.question_route(source)
 
     async def ask(
         self,
@@ -189,9 +189,9 @@ class ThreadRuntime:
         """What users are told."""
         return self._runtime.texts
 
-    def question_delivery(self, source: Source) -> QuestionDelivery:
-        """Return what shows a question to the user."""
-        return self._runtime.question_delivery(source)
+    def question_route(self, source: Source) -> QuestionRoute:
+        """Return how a question reaches the user."""
+        return self._runtime.question_route(source)
 
     def ask(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import shutil
 from collections.abc import Iterator, Sequence
@@ -34,9 +35,10 @@ from hermes.settings.installation import (
 from hermes.store.files import file_lock, runtime_lock
 from hermes.store.inspection import read_stats
 
-LIBRARIES = ("trio", "apsw", "httpx2", "msgspec", "attrs")
 OTHERS_BITS = 0o077
 MAX_SCRIPT = 10_000
+_MINIMUM = re.compile(r"([\w.-]+)>=([\d.]+)")
+"""A requirement without a marker; those of extras have one."""
 
 
 @attrs.frozen
@@ -49,16 +51,34 @@ class Finding:
 
 
 def versions() -> Iterator[Finding]:
-    """Yield the versions, and the extras that are missing."""
-    libraries = [f"{name} {metadata.version(name)}" for name in LIBRARIES]
+    """Yield the versions, the packages that are too old, and the extras that are missing."""
     text = (
         f"Hermes {hermes.__version__}, Python {platform.python_version()}, "
-        f"SQLite {apsw.sqlite_lib_version()}, {', '.join(libraries)}"
+        f"SQLite {apsw.sqlite_lib_version()}, Trio {metadata.version('trio')}"
     )
     yield Finding("versions", text)
+    for name, minimum in _required():
+        if _numbers(found := metadata.version(name)) < _numbers(minimum):
+            text = f"{name} {found} is older than {minimum}; run: {install_command('bot')}"
+            yield Finding("versions", text, ok=False)
     for extra in EXTRAS.keys() - set(installed_extras()):
         text = f"[{extra}] is not installed; to install it: {install_command(extra)}"
         yield Finding("extras", text, ok=extra != "bot")
+
+
+def _required() -> Iterator[tuple[str, str]]:
+    """Yield the packages that Hermes needs, with their minimum versions."""
+    try:
+        requirements = metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:  # it runs from a checkout
+        return
+    for requirement in requirements:
+        if found := _MINIMUM.fullmatch(requirement):
+            yield found[1], found[2]
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)]
 
 
 def first_on_path() -> Finding:

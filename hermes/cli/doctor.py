@@ -58,6 +58,10 @@ def _findings(configuration: Configuration, *, offline: bool) -> Iterator[Findin
     except SettingsError as error:
         yield from checks.configuration(configuration, error.problems)
         return
+    except OSError as error:
+        text = f"{configuration.name} cannot be read: {error.strerror}; try again later"
+        yield Finding("configuration", text, ok=False)
+        return
     problems = checks.reference_problems(settings, configuration)
     yield from checks.configuration(configuration, problems)
     path = database_path(settings)

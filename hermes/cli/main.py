@@ -74,10 +74,9 @@ def _status(arguments: Sequence[str]) -> int:
 
 
 def _store(arguments: Sequence[str]) -> int:
-    from hermes.run.configuration import configured_database  # noqa: PLC0415
-    from hermes.store.__main__ import main as store  # noqa: PLC0415
+    from hermes.cli.store import main as store  # noqa: PLC0415
 
-    return store(arguments, prog="hermes store", default=configured_database())
+    return store(arguments)
 
 
 def _setup(arguments: Sequence[str]) -> int:

@@ -21,9 +21,9 @@ from hermes.cli.prompts import ask, ask_secret, choose, confirm, say
 from hermes.cli.providers import OLLAMA, PROVIDERS, Provider
 from hermes.errors import ContextOverflow
 from hermes.redaction import Secret
+from hermes.run.config_file import NAME, standard_path
 from hermes.run.status import write
 from hermes.settings import load
-from hermes.settings.config_file import NAME, standard_path
 from hermes.settings.installation import command
 
 DESCRIPTION = """\

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hermes.run.configuration import Configuration, add_file_options
 from hermes.run.status import print_status
-from hermes.settings import SettingsError
+from hermes.settings import Problem, SettingsError
 
 EPILOG = """\
 exit codes:
@@ -34,4 +34,6 @@ def main(arguments: Sequence[str]) -> int:
         settings = configuration.load()
     except SettingsError as error:
         return configuration.print_problems(error.problems)
+    except OSError as error:
+        return configuration.print_problems([Problem(0, "", f"cannot be read: {error.strerror}")])
     return print_status(settings, json=options.json)

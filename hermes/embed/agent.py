@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import attrs
 import trio
 
+from hermes.config import Config
 from hermes.messages import AgentSpec, Source, TurnResult
 from hermes.protocols import Agent, Build, SupportsAbandon, SupportsAclose, Turn
 
@@ -81,13 +82,9 @@ async def _ended(left: SupportsAbandon, seconds: float) -> bool:
 
 
 def builder_for(
-    agent: Agent | ReplyFunction | None, build_agent: Build | None, grace_period: float = 0.0
+    agent: Agent | ReplyFunction | None, build_agent: Build | None, config: Config
 ) -> Build:
-    """Return a builder for the two arguments. Raises `TypeError` unless exactly one is valid.
-
-    `grace_period` is how long a turn waits for an abandoned one, if all conversations share
-    `agent`.
-    """
+    """Return a builder for the two arguments. Raises `TypeError` unless exactly one is valid."""
     if (agent is None) == (build_agent is None):
         raise TypeError("pass exactly one of agent= and build_agent=")
     if build_agent is not None:
@@ -102,9 +99,9 @@ def builder_for(
     left: dict[str, SupportsAbandon] = {}
     if isinstance(shared, SupportsSharing):
         sharing = shared
-        return lambda _: SharedAgent(sharing.for_conversation(), grace_period, left)
+        return lambda _: SharedAgent(sharing.for_conversation(), config.grace_period, left)
     if isinstance(shared, SupportsAclose | SupportsAbandon):
-        return lambda _: SharedAgent(shared, grace_period, left)
+        return lambda _: SharedAgent(shared, config.grace_period, left)
     return lambda _: shared
 
 

@@ -129,7 +129,7 @@ async def open_runtime_asyncio(
     as well.
     """
     if setup is None:  # refuse wrong arguments before anything is opened
-        builder_for(options.get("agent"), options.get("build_agent"))
+        builder_for(options.get("agent"), options.get("build_agent"), Config())
     loop = asyncio.get_running_loop()
     thread = RuntimeThread(lambda: _open_for_host(path, setup, options, loop))
     try:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import functools
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import anyio
+import attrs
 import outcome
 import trio
-from anyio.from_thread import BlockingPortal
 
 from hermes.actors.runtime import Runtime
 from hermes.errors import ActorStopped, HermesError
@@ -23,6 +24,14 @@ R = TypeVar("R")
 
 SIGNAL_INTERVAL = 1.0
 """Seconds after which a waiting thread looks for signals, such as Ctrl-C."""
+
+
+@attrs.frozen
+class _Call:
+    """A call from another thread: the scope in which it runs, and whether it was started."""
+
+    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    started: Future[None] = attrs.Factory(Future)
 
 
 class RuntimeThread:
@@ -46,12 +55,12 @@ class RuntimeThread:
         """Whether this is a copy in a forked process, which does not have the thread."""
         self._left: Future[None] = Future()
         self._aborted: Future[None] = Future()
-        self._portal: BlockingPortal | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
         """Accepts calls, while the runtime is open."""
-        self._calls: set[trio.CancelScope] = set()
-        """The scopes of the calls that run now."""
-        self._cut_off = False
-        """Whether calls that still run are cancelled, because the runtime has ended."""
+        self._nursery: trio.Nursery | None = None
+        """Runs them, while there may be any."""
+        self._calls: dict[Future[Any], _Call] = {}
+        """The calls that are not answered."""
         self._calling = threading.Lock()
         # A daemon thread never keeps the process from exiting.
         self._thread = threading.Thread(target=self._run, name="hermes runtime", daemon=True)
@@ -88,43 +97,50 @@ class RuntimeThread:
         self.require_running()
         if threading.get_ident() == self._thread.ident:
             raise HermesError("a verb that blocks was called in the thread of the runtime itself")
-        # The portal's own future is not used: if it is cancelled while the call ends, anyio raises.
         future: Future[R] = Future()
-        scope = trio.CancelScope()
+        start = functools.partial(self._start_call, function, future)
         with self._calling:
-            if self._portal is None:
+            if self._token is None:
                 raise self._end_error()
-            self._portal.start_task_soon(self._run_call, function, future, scope)
+            call = self._calls[future] = _Call()
+            with contextlib.suppress(trio.RunFinishedError):  # then it is answered as unstarted
+                # In the context of the caller, as if it were called there.
+                self._token.run_sync_soon(contextvars.copy_context().run, start)
+        call.started.result()  # calls of one thread start in their order
         return future
 
-    async def _run_call(
-        self, function: Callable[[], Awaitable[R]], future: Future[R], scope: trio.CancelScope
-    ) -> None:
-        """Run a call. It fails with the end of the runtime, if that comes first."""
-        _on_trio(future, scope.cancel)
-        self._calls.add(scope)
-        if self._cut_off:
-            scope.cancel()
-        result: outcome.Outcome[R] | None = None
-        try:
-            with scope, contained() as caught:
-                result = outcome.Value(await function())
-            if caught.error is not None:
-                result = outcome.Error(caught.error)
-        finally:
-            self._calls.remove(scope)
-            _settle(future, result or outcome.Error(self._end_error()))
+    def _start_call(self, function: Callable[[], Awaitable[R]], future: Future[R]) -> None:
+        if self._nursery is not None:  # else `_answer_rest` answers it
+            self._nursery.start_soon(self._run_call, function, future)
+            self._calls[future].started.set_result(None)
 
-    def _cut_off_calls(self) -> None:
-        """Cancel the calls that still run, such as `run_on_trio`: the runtime has ended."""
-        self._cut_off = True
-        for scope in self._calls:
-            scope.cancel()
+    async def _run_call(self, function: Callable[[], Awaitable[R]], future: Future[R]) -> None:
+        """Run a call. It fails with the end of the runtime, if that comes first."""
+        scope = self._calls[future].scope
+        _on_trio(future, scope.cancel)
+        result: outcome.Outcome[R] | None = None
+        with scope, contained() as caught:
+            result = outcome.Value(await function())
+        if caught.error is not None:
+            result = outcome.Error(caught.error)
+        del self._calls[future]
+        _settle(future, result or outcome.Error(self._end_error()))
+
+    def _answer_rest(self, error: BaseException | None) -> None:
+        """Let the calls fail that have no answer: those that came last, or all if Trio crashed."""
+        if self.failure is None and self.opened.done():
+            self.failure = error
+        self._accept_no_calls()
+        while self._calls:
+            future, call = self._calls.popitem()
+            _settle(future, outcome.Error(self._end_error()))
+            if not call.started.done():
+                call.started.set_result(None)
 
     @property
     def is_closed(self) -> bool:
         """Whether calls are refused because the runtime has ended, not in a forked process."""
-        return self.opened.done() and self._portal is None and not self.is_fork
+        return self.opened.done() and self._token is None and not self.is_fork
 
     def require_running(self) -> None:
         """Raise why the runtime has ended, if it has."""
@@ -154,25 +170,29 @@ class RuntimeThread:
     def _run(self) -> None:
         if not self.ended.set_running_or_notify_cancel():
             return
-        result = outcome.capture(lambda: anyio.run(self._main, backend="trio"))
-        if isinstance(result, outcome.Error) and not self.opened.done():
-            self.opened.set_exception(result.error)
+        result = outcome.capture(trio.run, self._main)
+        error = result.error if isinstance(result, outcome.Error) else None
+        self._answer_rest(error)
+        if error is not None and not self.opened.done():
+            self.opened.set_exception(error)
         self.ended.set_result(None)
 
     async def _main(self) -> None:
-        async with BlockingPortal() as portal:
-            self._portal = portal
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._token = trio.lowlevel.current_trio_token()
             result = await outcome.acapture(self._hold)
             if self.opened.done() and isinstance(result, outcome.Error):
-                self.failure = result.error  # before the portal is closed: callers are told
-            await trio.to_thread.run_sync(self._accept_no_calls)
-            self._cut_off_calls()
+                self.failure = result.error  # before calls are refused: callers are told
+            self._accept_no_calls()
+            self._nursery = None
+            for call in self._calls.values():  # such as `run_on_trio`
+                call.scope.cancel()
         result.unwrap()
 
     def _accept_no_calls(self) -> None:
-        """Wait until no call is on its way: a portal that is closed meanwhile would lose it."""
         with self._calling:
-            self._portal = None
+            self._token = None
 
     async def _hold(self) -> None:
         """Hold the runtime open until it is left or aborted, or fails."""

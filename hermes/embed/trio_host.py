@@ -17,6 +17,7 @@ from hermes.messages import Hooks
 from hermes.protocols import (
     Adapter,
     Agent,
+    AgentCatalog,
     Build,
     Compressor,
     Describe,
@@ -29,8 +30,8 @@ from hermes.store import Clock, open_store
 from hermes.store.actor import SWEEP_INTERVAL
 from hermes.store.hooks import HOOK_TIMEOUT
 from hermes.store.worker import OpenWorker, open_in_thread
-from hermes.text_checks import require_usable
 from hermes.texts import ENGLISH, Texts
+from hermes.texts.checks import require_usable
 
 
 class RuntimeOptions(TypedDict, total=False):
@@ -47,6 +48,7 @@ class RuntimeOptions(TypedDict, total=False):
     access: AccessPolicy | None
     redact: Redact | None
     texts: Texts
+    catalog: AgentCatalog | None
     clock: Clock | None
     hook_timeout: float
     sweep_interval: float
@@ -101,6 +103,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     access: AccessPolicy | None = None,
     redact: Redact | None = None,
     texts: Texts = ENGLISH,
+    catalog: AgentCatalog | None = None,
     clock: Clock | None = None,
     hook_timeout: float = HOOK_TIMEOUT,
     sweep_interval: float = SWEEP_INTERVAL,
@@ -124,6 +127,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
       be local.
     - `redact` removes secrets from a text, before anything an agent says is stored or published.
     - `texts` replaces sentences that Hermes says to users, for example in another language.
+    - `catalog` lists the agents that users may choose with `/model`, and their tools.
     - `clock` provides time and randomness, `open_worker` and `vfs` open the database connections;
       they are meant for tests.
     - `hook_timeout` limits each hook; `sweep_interval` is the time between maintenance runs.
@@ -134,16 +138,14 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
     `StoreRefused` if it cannot be opened as a store; and `StoreFailed`, out of the block, if the
     store stops.
     """
-    clock, config = clock or Clock(), _checked(config, texts, hook_timeout, sweep_interval)
-    build = builder_for(agent, build_agent, config.grace_period)
-    adapters = _permitted(adapters, access)
+    clock, config = clock or Clock(), _checked(config, texts)
+    build, adapters = builder_for(agent, build_agent, config), _permitted(adapters, access)
     async with (
         open_store(
             path,
             hooks=hooks,
             clock=clock,
-            hook_timeout=hook_timeout,
-            sweep_interval=sweep_interval,
+            **_intervals(hook_timeout, sweep_interval),
             max_wal_bytes=config.max_wal_bytes,
             open_worker=open_worker,
             vfs=vfs,
@@ -160,23 +162,34 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
             access=access,
             redact=redact,
             texts=texts,
+            catalog=catalog,
             wall=clock.wall,
         ) as runtime,
     ):
         yield runtime
 
 
-def _checked(config: object, texts: Texts, hook_timeout: float, sweep_interval: float) -> Config:
-    """Return the configuration; refuse options that would fail later, or have no meaning."""
+def _checked(config: object, texts: Texts) -> Config:
+    """Return the configuration; refuse options that would fail later."""
     require_usable(texts)
     config = Config() if config is None else config
     if not isinstance(config, Config):
         raise TypeError(f"config must be a hermes.Config, not {config!r:.50}")
+    return config
+
+
+class _Intervals(TypedDict):
+    hook_timeout: float
+    sweep_interval: float
+
+
+def _intervals(hook_timeout: float, sweep_interval: float) -> _Intervals:
+    """Return both; refuse numbers that have no meaning."""
     for name, seconds in (("hook_timeout", hook_timeout), ("sweep_interval", sweep_interval)):
         given: object = seconds
         if not (isinstance(given, int | float) and given > 0):
             raise ValueError(f"{name} is a positive number of seconds, not {given!r:.50}")
-    return config
+    return {"hook_timeout": hook_timeout, "sweep_interval": sweep_interval}
 
 
 def _permitted(adapters: Iterable[Adapter], access: AccessPolicy | None) -> Sequence[Adapter]:

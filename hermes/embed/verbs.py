@@ -132,9 +132,11 @@ class RuntimeVerbs:
     submit: Final = verb(Runtime.submit)
     wait: Final = verb(Runtime.wait)
     reply_of: Final = verb(Runtime.reply_of)
+    receipt_of: Final = verb(Runtime.receipt_of)
     withdraw: Final = verb(Runtime.withdraw)
     post: Final = verb(Runtime.post)
     is_answered: Final = verb(Runtime.is_answered)
+    mark_shown: Final = plain(Runtime.mark_shown)
     wait_hooks: Final = verb(Runtime.wait_hooks)
     drain: Final = verb(Runtime.drain)
 

@@ -19,6 +19,12 @@ from hermes.messages.access import (
     Role as Role,
     may as may,
 )
+from hermes.messages.approvals import (
+    Approval as Approval,
+    ApprovalState as ApprovalState,
+    QuestionDelivery as QuestionDelivery,
+    QuestionRoute as QuestionRoute,
+)
 from hermes.messages.inbox import (
     APPROVAL as APPROVAL,
     Accepted as Accepted,
@@ -83,12 +89,9 @@ from hermes.messages.transcript import (
 )
 from hermes.messages.turns import (
     AgentSpec as AgentSpec,
-    Approval as Approval,
-    ApprovalState as ApprovalState,
     Committed as Committed,
     CostTotals as CostTotals,
     Discarded as Discarded,
-    QuestionDelivery as QuestionDelivery,
     RunningTurnInfo as RunningTurnInfo,
     Snapshot as Snapshot,
     Status as Status,

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from hermes.messages.approvals import Approval
 from hermes.messages.transcript import JsonObject
 
 BuildReason: TypeAlias = Literal["cold", "signature", "foreign-write", "evicted", "abandoned"]
@@ -55,3 +56,6 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="re
     metadata: JsonObject = msgspec.field(default_factory=dict)
     """The metadata of the messages that it answers. If several have the same name, the value of the
     last one counts."""
+    approvals: tuple[Approval, ...] = ()
+    """The tool calls for which the turn has asked the user's approval. If no adapter sends these
+    questions, `text` ends with them."""

@@ -97,11 +97,13 @@ class SessionMatch(msgspec.Struct, frozen=True):
     `lineage` is the chain of compressions from the first session to the current one, and
     `session_keys` are the keys whose route names it. `session` is None until the first turn of
     the conversation is committed. If its key leaves it before that, `session_keys` is that key.
+    `owners` are all keys in which it was ever continued, and the one in which it began.
     """
 
     session: Session | None
     lineage: tuple[str, ...]
     session_keys: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
 
     @property
     def session_id(self) -> str:

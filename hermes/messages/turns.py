@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import attrs
 import msgspec
@@ -14,11 +14,6 @@ from hermes.messages.outbox import Outbound
 from hermes.messages.replies import BuildReason, Reply, Usage
 from hermes.messages.sessions import ConversationSettings, ExpiryPolicy
 from hermes.messages.transcript import Head, Message, StoredMessage
-
-ApprovalState: TypeAlias = Literal["pending", "approved", "denied", "used", "expired"]
-QuestionDelivery: TypeAlias = Literal["event", "outbox", "reply"]
-"""What shows a question to the user: an event, at once; an outbox row, when it is sent; or the
-reply, when the turn ends."""
 
 
 @attrs.frozen(kw_only=True)
@@ -125,6 +120,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """Agent builds of this conversation, by reason."""
     compression_note: str | None = None
     """Why automatic compression is currently suspended, if it is."""
+    model: str | None = None
+    """The model that answers, if the host's catalog says so."""
+    cost: float = 0.0
+    """What the current session has cost so far."""
 
 
 class RunningTurnInfo(msgspec.Struct, frozen=True):
@@ -198,20 +197,3 @@ class ToolCallRecord(msgspec.Struct, frozen=True):
     ordinal: int = 0
     result: str | None = None
     failed: bool = False
-
-
-class Approval(msgspec.Struct, frozen=True):
-    """A tool call that a user is asked to approve, for these arguments and one run.
-
-    `asked_of` is the conversation whose user decides: the one of the call, or the one that started
-    it in the background.
-    """
-
-    approval_id: int
-    asked_of: str
-    session_key: str
-    tool: str
-    arguments: str
-    state: ApprovalState
-    asked_at: float
-    expires_at: float

@@ -31,6 +31,12 @@ from hermes.protocols.agent import (
     Turn as Turn,
     TurnRuntime as TurnRuntime,
 )
+from hermes.protocols.catalog import (
+    AgentCatalog as AgentCatalog,
+    AgentChoice as AgentChoice,
+    ServerInfo as ServerInfo,
+    ToolInfo as ToolInfo,
+)
 from hermes.protocols.inbox import InboxStore as InboxStore
 from hermes.protocols.records import AccessStore as AccessStore, ToolRecords as ToolRecords
 from hermes.protocols.store import (

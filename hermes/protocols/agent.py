@@ -14,7 +14,7 @@ from hermes.messages import (
     CostTotals,
     JsonObject,
     Message,
-    QuestionDelivery,
+    QuestionRoute,
     Reply,
     SearchHit,
     SessionSummary,
@@ -91,8 +91,8 @@ class TurnRuntime(Protocol):
         """What users are told."""
         ...
 
-    def question_delivery(self, source: Source) -> QuestionDelivery:
-        """Return what shows a question to the user, for `ToolRecords.ask_approval`."""
+    def question_route(self, source: Source) -> QuestionRoute:
+        """Return how a question reaches the user, for `ToolRecords.ask_approval`."""
         ...
 
     async def ask(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
 from hermes.messages import (
@@ -44,7 +44,7 @@ class ToolRecords(Protocol):
         """Record the result of a call; the first result stays."""
         ...
 
-    def ask_approval(  # noqa: PLR0913 - the call, and how the question is shown
+    def ask_approval(
         self,
         session_key: str,
         tool: str,
@@ -53,13 +53,20 @@ class ToolRecords(Protocol):
         seconds: float = ...,
         say: Callable[[Approval], Sequence[Outbound]] | None = None,
         delivery: QuestionDelivery | None = None,
-        turn_id: int | None = None,
     ) -> Awaitable[Approval]:
         """Ask a user to approve a call, and store the question as a reply.
 
-        `delivery` says when the question counts as shown; by default when that reply is sent, or
-        at once if there is none. `turn_id` is the turn whose reply shows it. If the same question
-        is already pending, it is returned and nothing is sent again.
+        The question counts as shown when that reply is sent, or at once if there is none. With the
+        `delivery` "host" or "client" it does when `mark_shown` says so. If the same question is
+        already pending, it is returned and nothing is sent again.
+        """
+        ...
+
+    def mark_shown(self, shown: Mapping[int, int | None]) -> Awaitable[None]:
+        """Record that the host or client has shown questions that no adapter sends.
+
+        `shown` has their numbers, each with the inbox id of the latest message before; None means
+        that it was not shown after all.
         """
         ...
 
@@ -76,7 +83,7 @@ class ToolRecords(Protocol):
         ...
 
     def open_approvals(self, session_key: str, before: int) -> Awaitable[list[Approval]]:
-        """Return the calls that were shown, and not decided, before the message with this id."""
+        """Return the calls that were shown and open when the message with this id was accepted."""
         ...
 
     def show_approval(
@@ -95,6 +102,7 @@ class ToolRecords(Protocol):
         approval_id: int,
         *,
         approve: bool,
+        always: bool = False,
         before: int | None = None,
         answer: InboxReply | None = None,
         then: Inbound | None = None,
@@ -102,9 +110,20 @@ class ToolRecords(Protocol):
     ) -> Awaitable[Approval | None]:
         """Approve or deny a pending call; with `before`, one shown before that inbox message.
 
+        With `always`, an approval also allows the tool in this conversation from now on.
         `answer` is stored and the message `then` accepted in the same transaction. Returns None,
         and stores nothing, if no such call is pending.
         """
+        ...
+
+    def allowed_tools(self, session_key: str) -> Awaitable[list[str]]:
+        """Return the tools that the user has allowed in this conversation for good."""
+        ...
+
+    def revoke_tool(
+        self, session_key: str, tool: str, *, answer: InboxReply | None = None
+    ) -> Awaitable[bool]:
+        """Ask again for each call of a tool. Returns False if it was not allowed."""
         ...
 
 

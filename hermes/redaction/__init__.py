@@ -1,6 +1,7 @@
 """Redaction: secrets are used, but never stored, published or logged.
 
-Reading order: `stream` (the interfaces), `keys`, `encodings`, `values`, `urls`, `events`.
+Reading order: `stream` (the interfaces), `keys`, `search`, `encodings`, `values`, `urls`,
+`events`.
 """
 
 from __future__ import annotations

@@ -1,43 +1,62 @@
 """Encoded forms of a secret, and texts with their escape sequences decoded.
 
 A key inside a URL, a JSON document, a `repr`, a Markdown text, wrapped lines or a basic
-authentication header looks different from the key in the configuration, and still reveals it.
+authentication header looks different from the key in the configuration, and still reveals it. So
+does a key with invisible characters in it, which a terminal or `sanitize` leaves out.
 """
 
 from __future__ import annotations
 
 import base64
-import html
 import json
 import re
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from html.entities import html5
+from itertools import accumulate
+
+from hermes.redaction.search import MIN_LENGTH, occurrences
 
 MAX_INDENT = 16
 """Spaces around a line break that count as part of it."""
-_INDENT = rf"[ \t>]{{0,{MAX_INDENT}}}"
-_ESCAPE = re.compile(
-    rf"""\\+u([0-9a-fA-F]{{4}}) | \\+U([0-9a-fA-F]{{8}}) | \\+x([0-9a-fA-F]{{2}})
-    | %(?:25)*([0-9a-fA-F]{{2}}) | &(?:amp;)*\#[xX]0*([0-9a-fA-F]{{1,6}});
-    | &(?:amp;)*\#0*([0-9]{{1,7}}); | (&(?:amp|lt|gt|quot);)
-    | (\n{_INDENT} | \r\n{_INDENT} | \\+\r?\n{_INDENT} | \\+(?:r\\+)?n{_INDENT})
-    | \\+([rt!-/:-@\[\]-`{{-~]) | (\\\\+)""",
-    re.VERBOSE,
+_INDENT = rf"[ \t>]{{0,{MAX_INDENT}}}+"
+_BREAKS = r"\n\r\x0b\x0c\x85\u2028\u2029"
+# Characters that show nothing. All that `sanitize` removes are among them or among the breaks.
+_INVISIBLE = (
+    r"\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    r"\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e01ef"
 )
-_LINE_BREAK = re.compile(rf"[ \t]{{0,{MAX_INDENT}}}\r?\n{_INDENT}")
+_HEX = "[0-9a-fA-F]"
+_PUNCTUATION = r"!-/:-@\[\]-`{-~"
+# Possessive quantifiers (`++`), so that no text makes it search the same characters again.
+_ESCAPES = rf"""
+    \\++(?: u{_HEX}{{4}} | U{_HEX}{{8}} | u\{{{_HEX}{{1,6}}\}} | x{_HEX}{{2}} | [0-3][0-7]{{2}}
+        | (?:r\\++)?n{_INDENT} | \r?\n{_INDENT} | [rt{_PUNCTUATION}] )?
+    | %(?:25(?={_HEX}{{2}}))*+{_HEX}{{2}}
+    | &(?:amp;)*+(?: \#[xX]{_HEX}{{1,12}}; | \#[0-9]{{1,12}}; | [A-Za-z][A-Za-z0-9]{{1,24}}; )?
+    | [{_BREAKS}]++{_INDENT} | [{_INVISIBLE}]++
+"""
+_SPACES = rf"(?<![ \t])[ \t]{{1,{MAX_INDENT}}}+(?= \\*+[\r\n] | \\++(?:r\\++)?n )"
+_ESCAPE = re.compile(f"({_ESCAPES})", re.VERBOSE)
+_ESCAPE_OR_SPACES = re.compile(f"({_ESCAPES} | {_SPACES})", re.VERBOSE)
+_BEFORE_BREAK = (" \n", "\t\n", " \\", "\t\\", " \r", "\t\r")
+_SPECIAL = re.compile(rf"[\\%&{_BREAKS}{_INVISIBLE}]")
+_SKIPPED = re.compile(rf"[{_BREAKS}{_INVISIBLE}]")
+# The numbers in escapes, without backslashes and what else may be repeated in front of them.
+_NUMBER = re.compile(rf"(?:[uUx]\{{?|%|&\#[xX])({_HEX}+)[;}}]?|([0-7]{{3}})|&\#([0-9]+);")
+# The bases of its groups.
+_BASES = {1: 16, 2: 8, 3: 10}
+_TAB = {"t": "\t"}
 # The end of a text that could become an escape, or a longer one. This is a pattern for the reversed
 # text, where the end is the beginning, so that it is tried at one place only.
 _PARTIAL_ESCAPE = re.compile(
-    r"""(?: [0-9a-fA-F]{0,3}u | [0-9a-fA-F]{0,7}U | [0-9a-fA-F]?x )?\\++
-    | [0-9a-fA-F]?(?:52)*+%
-    | (?: p?m?a | t?l | t?g | (?:(?:t?o)?u)?q | [0-9a-fA-F]{0,6}0*+[xX]\# | [0-9]*+\# )?(?:;pma)*+&
+    rf"""(?: {_HEX}{{0,3}}u | {_HEX}{{0,7}}U | {_HEX}{{0,6}}\{{u | {_HEX}?x | [0-7]{{1,2}} )?\\++
+    | {_HEX}?(?:52)*+%
+    | (?: {_HEX}{{0,12}}[xX]\# | [0-9]{{0,12}}\# | [A-Za-z0-9]{{0,25}} )(?:;pma)*+&
     """,
     re.VERBOSE,
 )
-# Groups of `_ESCAPE` that are not hexadecimal numbers.
-_DECIMAL, _ENTITY, _WRAP, _BACKSLASHED = 6, 7, 8, 9
-_CONTROL = {"r": "\r", "t": "\t"}
 
 
 def encoded_forms(value: str) -> Iterator[str]:
@@ -56,12 +75,11 @@ def encoded_forms(value: str) -> Iterator[str]:
 
 def decoded_forms(value: str) -> set[str]:
     """Return the forms of the value to look for in a text with its escapes decoded."""
-    return {_unwrapped(form) for form in (*_characters(value), *encoded_forms(value))}
-
-
-def _unwrapped(form: str) -> str:
-    """Return a form without line breaks, as `DecodedText` has it."""
-    return re.sub(r"[ \t]*\r?\n[ \t>]*", "", form)
+    forms = {*_characters(value), *encoded_forms(value)}
+    unwrapped = {re.sub(r"[ \t]*\r?\n[ \t>]*", "", form) for form in forms}
+    # What in the value itself looks like an escape is decoded in a text that contains it.
+    decoded = {DecodedText(form).text for form in forms}
+    return unwrapped | {form for form in decoded if len(form) >= MIN_LENGTH}
 
 
 def _characters(value: str) -> set[str]:
@@ -80,19 +98,8 @@ def _base64_forms(raw: bytes) -> Iterator[str]:
 
 
 def has_escapes(text: str) -> bool:
-    """Return whether the text may contain escape sequences or line breaks."""
-    return "\\" in text or "%" in text or "&" in text or "\n" in text
-
-
-def may_contain(text: str, forms: Sequence[str]) -> bool:
-    """Return False if the decoded text certainly contains none of the forms.
-
-    This is much quicker than decoding for a text with many lines and no other escapes.
-    """
-    if "\\" in text or "%" in text or "&" in text:
-        return True
-    joined = _LINE_BREAK.sub("", text)
-    return any(form in joined for form in forms)
+    """Return whether the text may contain escapes, line breaks or invisible characters."""
+    return _SPECIAL.search(text) is not None
 
 
 def without_partial_escape(text: str) -> str:
@@ -101,74 +108,91 @@ def without_partial_escape(text: str) -> str:
     return text if partial is None else text[: len(text) - partial.end()]
 
 
-def occurrences(text: str, value: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of every occurrence of a value, overlapping ones included."""
-    start = text.find(value)
-    while start >= 0:
-        yield start, start + len(value)
-        start = text.find(value, start + 1)
-
-
 class DecodedText:
     """A text with its escape sequences decoded, which maps positions back to the original.
 
-    Line breaks are left out, with the white space around them: a line may have been wrapped.
+    Line breaks are left out, with the white space around them: a line may have been wrapped. So are
+    invisible characters.
     """
 
     def __init__(self, text: str) -> None:
-        parts: list[str] = []
-        self._positions, self._sources = [0], [0]
-        length = end = 0
-        for escape in _ESCAPE.finditer(text):
-            start = escape.start()
-            if escape.lastindex == _WRAP:
-                start = _skip_back(text, end, start)
-            decoded = _decoded(escape)
-            parts += [text[end:start], decoded]
-            length += start - end
-            end = escape.end()
-            self._positions += [length, length + len(decoded)]
-            self._sources += [start, end]
-            length += len(decoded)
-        self.text: str = "".join([*parts, text[end:]])
+        # Everything that is done for each escape is done in C: a text may consist of them.
+        self._source = _split(text) if has_escapes(text) else [text]
+        escapes = self._source[1::2]
+        decoded = {escape: _decode(escape) for escape in set(escapes)}
+        self._parts = [*self._source]
+        self._parts[1::2] = map(decoded.__getitem__, escapes)
+        self.text: str = "".join(self._parts)
+        self._length = len(text)
+        self._ends: tuple[list[int], list[int]] | None = None
 
     def occurrences(self, value: str) -> Iterator[tuple[int, int]]:
         """Yield start and end, in the original text, of every occurrence of a value."""
         for start, end in occurrences(self.text, value):
-            yield self.source(start), self._source_of_end(end)
+            yield self.source(start), self.source_of_end(end)
 
     def source(self, position: int) -> int:
         """Return the position in the original text of a position in the decoded text."""
-        before = bisect_right(self._positions, position) - 1
-        return self._sources[before] + position - self._positions[before]
+        if position == len(self.text):
+            return self._length
+        positions, sources = self._positions()
+        before = bisect_right(positions, position) - 1
+        return sources[before] + position - positions[before]
 
-    def _source_of_end(self, position: int) -> int:
+    def source_of_end(self, position: int) -> int:
         """Same for the end of an occurrence, to which a line break that follows does not belong."""
-        at = bisect_left(self._positions, position)
-        if at == len(self._positions) or self._positions[at] > position:
+        positions, sources = self._positions()
+        at = bisect_left(positions, position)
+        if positions[at] > position:
             at -= 1
-        return self._sources[at] + position - self._positions[at]
+        return sources[at] + position - positions[at]
+
+    def outside(self, source: int) -> int:
+        """Return the start of the escape that this position of the original is inside of, if any.
+
+        Otherwise return the position itself.
+        """
+        _, sources = self._positions()
+        part = bisect_right(sources, source) - 1
+        return sources[part] if part % 2 else source
+
+    def _positions(self) -> tuple[list[int], list[int]]:
+        """Return where each part begins, and the last one ends: decoded and in the original."""
+        if self._ends is None:
+            self._ends = (
+                list(accumulate(map(len, self._parts), initial=0)),
+                list(accumulate(map(len, self._source), initial=0)),
+            )
+        return self._ends
 
 
-def _skip_back(text: str, first: int, position: int) -> int:
-    """Return the position before the spaces that end at `position`."""
-    lowest = max(first, position - MAX_INDENT)
-    while position > lowest and text[position - 1] in " \t":
-        position -= 1
-    return position
+def _split(text: str) -> list[str]:
+    """Return parts of the text without escapes and, between them, the escapes."""
+    spaces = any(each in text for each in _BEFORE_BREAK)
+    return (_ESCAPE_OR_SPACES if spaces else _ESCAPE).split(text)
 
 
-def _decoded(escape: re.Match[str]) -> str:
+def _decode(escape: str) -> str:
     """Return the character that an escape sequence stands for; none for a line break."""
-    group = escape.lastindex or 0
-    value = escape[group]
-    if group > _BACKSLASHED:
-        return "\\"
-    if group == _WRAP:
+    match escape[0]:
+        case "\\":
+            escape = escape.lstrip("\\")
+        case "%":
+            escape = f"%{escape[-2:]}"
+        case "&":
+            escape = escape.replace("amp;", "")
+        case _:
+            return ""
+    if number := _NUMBER.fullmatch(escape):
+        group = number.lastindex or 1
+        code = int(number[group], _BASES[group])
+        return _shown(chr(code) if code <= sys.maxunicode else "?")
+    if escape.startswith("&"):
+        return _shown(html5.get(escape[1:], escape))
+    if escape.startswith(("n", "r", "\r", "\n")):
         return ""
-    if group == _BACKSLASHED:
-        return _CONTROL.get(value, value)
-    if group == _ENTITY:
-        return html.unescape(value)
-    code = int(value, 10 if group == _DECIMAL else 16)
-    return chr(code) if code <= sys.maxunicode else "?"
+    return _TAB.get(escape, escape) or "\\"
+
+
+def _shown(character: str) -> str:
+    return "" if _SKIPPED.fullmatch(character) else character

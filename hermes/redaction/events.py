@@ -14,12 +14,14 @@ from hermes.events import (
     ApprovalAsked,
     AssistantMessage,
     ReasoningDelta,
+    Retrying,
     RuntimeEvent,
     TextDelta,
     ToolFinished,
     ToolStarted,
 )
 from hermes.messages import JsonObject, Message, TurnResult
+from hermes.redaction.slices import prepare
 from hermes.redaction.stream import Redact, Redactor
 from hermes.user_code import contained
 
@@ -108,8 +110,12 @@ def _redact_detail(detail: JsonObject, redact: Redact) -> JsonObject | None:
     return None if redacted != detail and "signature" in detail else redacted
 
 
-def redact_result(result: TurnResult, redact: Redact) -> TurnResult:
-    """Return the result of a turn without secrets in its text, error and data."""
+async def redact_result(result: TurnResult, redact: Redact) -> TurnResult:
+    """Return the result of a turn without secrets in its text, error and data.
+
+    The long texts of its rows are prepared. It is a checkpoint if there are any.
+    """
+    await prepare(result, redact)
     return replace(
         result,
         text=redact_optional(result.text, redact),
@@ -155,7 +161,7 @@ def _redact_event(event: RuntimeEvent, redact: Redact) -> RuntimeEvent:
     match event:
         case AssistantMessage(message):
             return AssistantMessage(redact_message(message, redact))
-        case ToolStarted() | ToolFinished() | ApprovalAsked():
+        case ToolStarted() | ToolFinished() | ApprovalAsked() | Retrying():
             return redact_all(event, redact)
         case _:
             return event

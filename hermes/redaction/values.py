@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from hermes.redaction.encodings import (
     MAX_INDENT,
     DecodedText,
     decoded_forms,
     encoded_forms,
-    has_escapes,
-    may_contain,
-    occurrences,
     without_partial_escape,
 )
 from hermes.redaction.keys import key_stream, redact_keys
+from hermes.redaction.search import MIN_LENGTH, CondensedValues, Prefixes, occurrences
+from hermes.redaction.slices import KnownTexts, slices
 from hermes.redaction.stream import REDACTED, ChainedStream, IncrementalStream, RedactingStream
 
-MIN_LENGTH = 6
-"""Shorter values are not redacted: they occur in ordinary text too often."""
 MIN_LINE_LENGTH = 16
 """Lines at least this long are redacted on their own, such as those of a private key."""
-_FIRST = 16
 _BREAK = " \t\r\n>\\"
 MAX_BREAK = 3 * MAX_INDENT
 """A longer gap is no line break inside of a value."""
@@ -31,54 +27,89 @@ class ValueRedactor:
     """Removes the given secrets from texts, also in encoded form.
 
     Recognized are JSON, `repr`, percent-encoding, HTML entities, Markdown, hexadecimal and base64,
-    and each of them in wrapped lines.
+    and each of them in wrapped lines or with invisible characters in it. Secrets with at least 12
+    letters and digits are recognized by these alone, in capitals or not, whatever lies between.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
         values = {part for secret in secrets for part in _parts(secret)}
-        # Longest first: one value may contain another.
-        ordered = sorted(values, key=len, reverse=True)
-        self._encoded = [form for value in ordered for form in encoded_forms(value)]
-        self._decoded = [form for value in ordered for form in decoded_forms(value)]
-        self._prefixes = _Prefixes(self._encoded)
-        self._decoded_prefixes = _Prefixes(self._decoded)
-        self._shortest = min(map(len, self._encoded), default=0)
+        self._encoded = list(dict.fromkeys(f for value in values for f in encoded_forms(value)))
+        self._decoded = list(dict.fromkeys(f for value in values for f in decoded_forms(value)))
+        self._condensed = CondensedValues(self._decoded)
+        self._prefixes = Prefixes(self._encoded)
+        self._decoded_prefixes = Prefixes(self._decoded)
+        self._known = KnownTexts()
+        self._shortest = min(map(len, (*self._encoded, *self._decoded)), default=0)
 
     def __call__(self, text: str, /) -> str:
         """Return the text without these secrets."""
-        if len(text) < self._shortest:
+        redacted = self._known.get(text)
+        if redacted is None:
+            redacted = self._redact(text)
+            self._known.add(text, redacted)
+        return redacted
+
+    def redact_slices(self, text: str) -> Iterator[None]:
+        """Redact a text in slices, and remember the result (see `hermes.redaction.slices`)."""
+        if self._encoded and self._known.get(text) is None:
+            stream, parts = self.stream(), []
+            for part in slices(text):
+                parts.append(stream.feed(part))
+                yield
+            self._known.add(text, "".join([*parts, stream.finish()]))
+            yield
+
+    def _redact(self, text: str) -> str:
+        if len(text) < self._shortest or not self._encoded:
             return text
-        for form in self._encoded:
-            if form in text:
-                text = text.replace(form, REDACTED)
-        if self._decoded and has_escapes(text) and may_contain(text, self._decoded):
-            text = _without_escaped(text, self._decoded)
-        return text
+        parts, end = [], 0
+        for start, stop in sorted(self._spans(text, DecodedText(text))):
+            if start >= end:
+                parts += [text[end:start], REDACTED]
+            end = max(end, stop)
+        return "".join([*parts, text[end:]]) if parts else text
+
+    def _spans(self, text: str, decoded: DecodedText) -> list[tuple[int, int]]:
+        """Return start and end of every secret in a text."""
+        forms = [form for form in self._decoded if form in decoded.text]
+        spans = [span for form in forms for span in decoded.occurrences(form)]
+        if decoded.text != text:
+            forms = [form for form in self._encoded if form in text]
+            spans += [span for form in forms for span in occurrences(text, form)]
+        for start, end in self._condensed.occurrences(decoded.text):
+            spans.append((decoded.source(start), decoded.source_of_end(end)))
+        return spans
 
     def stream(self) -> RedactingStream:
         """Return a stream that redacts one text in chunks."""
         return IncrementalStream(
-            lambda text, start: self(text[start:]),
+            lambda text, start: self._redact(text[start:]),
             lambda text, start: start + self._safe_end(text[start:]),
         )
 
     def _safe_end(self, text: str) -> int:
         """Return the position up to which later text cannot change the redaction."""
-        end = self._prefixes.partial_at_end(text)
-        spans: list[tuple[int, int]] = []
-        if self._decoded and has_escapes(text):
-            decoded = DecodedText(without_partial_escape(text))
-            end = min(end, decoded.source(self._decoded_prefixes.partial_at_end(decoded.text)))
-            spans = [span for form in self._decoded for span in decoded.occurrences(form)]
+        if not self._encoded:
+            return len(text)
+        decoded = DecodedText(without_partial_escape(text))
+        end = min(self._prefixes.partial_at_end(text), self._partial_at_end(decoded))
         unfinished = text.rstrip(_BREAK)
         if len(unfinished) < len(text) <= len(unfinished) + MAX_BREAK:
-            decoded = DecodedText(unfinished)
-            partial = self._decoded_prefixes.partial_at_end(decoded.text)
-            if partial < len(decoded.text):  # it may continue on the next line
-                end = min(end, decoded.source(partial))
-        if end < len(text) and len(text) >= self._shortest:
-            spans += [span for form in self._encoded for span in occurrences(text, form)]
-        return _outside(end, spans)
+            before = DecodedText(unfinished)
+            partial = self._partial_at_end(before)
+            if partial < len(unfinished):  # it may continue on the next line
+                end = min(end, partial)
+        if end == len(text):
+            return end
+        spans, last = self._spans(text, decoded), -1
+        while end != last:
+            last, end = end, decoded.outside(_outside(end, spans))
+        return end
+
+    def _partial_at_end(self, decoded: DecodedText) -> int:
+        """Return where the beginning of a value at the end of a text starts in the original."""
+        in_decoded = self._decoded_prefixes.partial_at_end(decoded.text)
+        return decoded.source(min(in_decoded, self._condensed.partial_at_end(decoded.text)))
 
 
 class StrictRedactor:
@@ -100,28 +131,6 @@ class StrictRedactor:
         return ChainedStream(self.values.stream(), key_stream())
 
 
-class _Prefixes:
-    """Finds the beginning of a value at the end of a text."""
-
-    def __init__(self, values: Sequence[str]) -> None:
-        self._by_first: dict[str, list[str]] = {}
-        for value in dict.fromkeys(values):
-            self._by_first.setdefault(value[0], []).append(value)
-        self._longest = max(map(len, values), default=0)
-
-    def partial_at_end(self, text: str) -> int:
-        """Return where the longest partial value at the end starts, or the length of the text."""
-        length = len(text)
-        for start in range(max(0, length - self._longest + 1), length):
-            if values := self._by_first.get(text[start]):
-                begin = text[start : start + _FIRST]  # long secrets are seldom compared whole
-                for value in values:
-                    longer = len(value) > length - start and value.startswith(begin)
-                    if longer and value.startswith(text[start:]):
-                        return start
-        return length
-
-
 def _outside(position: int, spans: Iterable[tuple[int, int]]) -> int:
     """Return the last position up to the given one that lies inside none of the spans."""
     for start, end in sorted(spans, key=lambda span: -span[1]):
@@ -138,15 +147,3 @@ def _parts(secret: str) -> Iterator[str]:
     lines = secret.splitlines()
     if len(lines) > 1:
         yield from (line.strip() for line in lines if len(line.strip()) >= MIN_LINE_LENGTH)
-
-
-def _without_escaped(text: str, values: Iterable[str]) -> str:
-    """Return the text without the parts that are one of the values once they are decoded."""
-    decoded = DecodedText(text)
-    spans = sorted(span for value in values for span in decoded.occurrences(value))
-    parts, end = [], 0
-    for start, stop in spans:
-        if start >= end:
-            parts += [text[end:start], REDACTED]
-        end = max(end, stop)
-    return "".join([*parts, text[end:]])

@@ -16,6 +16,8 @@ from hermes.run.references import check_references, secret_values
 from hermes.run.status import print_status
 from hermes.settings import Settings, SettingsError, example_config
 from hermes.settings.installation import install_command
+from hermes.store.files.problems import RETRY, is_temporary
+from hermes.user_code import describe
 
 try:
     from hermes.run.app import Frontend, ReservedStdio, Stopped, default_level, run_bot
@@ -40,7 +42,8 @@ exit codes:
   4    the database failed while the bot was running
   5    no platform is left to serve, for example because a token was revoked
   6    --stdio ended before all accepted messages were answered
-  75   the database cannot be opened now; a restart may help
+  70   an internal error, for example because memory ran out; a restart may help
+  75   the database or the configuration cannot be opened now; a restart may help
   130  stopped at once by a second signal, or left with Ctrl-C
 
 exit codes of --status:
@@ -85,6 +88,11 @@ def _main(options: argparse.Namespace, stdio: ReservedStdio) -> int:
         settings = configuration.load(check_references)
     except SettingsError as error:
         return configuration.print_problems(error.problems)
+    except OSError as error:
+        if not is_temporary(error):
+            raise
+        sys.stderr.write(f"{configuration.name} cannot be read now: {error.strerror}; {RETRY}\n")
+        return os.EX_TEMPFAIL
     if options.check_config:
         sys.stdout.write(f"{configuration.name}: OK\n")
         return 0
@@ -139,7 +147,7 @@ def _run(
         stream=sys.stderr,
     )
     try:
-        return 0 if trio.run(run_bot, settings, configuration, frontend, stdio) else 1
+        return _run_on_trio(settings, configuration, frontend, stdio)
     except Stopped as stopped:
         if stopped.reason is not None:
             sys.stderr.write(f"{stopped.reason}\n")
@@ -156,6 +164,16 @@ def _run(
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         return 130
+
+
+def _run_on_trio(
+    settings: Settings, configuration: Configuration, frontend: Frontend, stdio: ReservedStdio
+) -> int:
+    try:
+        return 0 if trio.run(run_bot, settings, configuration, frontend, stdio) else 1
+    except (trio.TrioInternalError, MemoryError) as error:
+        sys.stderr.write(f"The event loop failed: {describe(error.__cause__ or error)}\n")
+        return os.EX_SOFTWARE
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from typing import Any, get_args
 import attrs
 
 from hermes.config import data_path
+from hermes.run.config_file import ConfigFile, find_config
 from hermes.settings import Check, Problem, Settings, load
-from hermes.settings.config_file import ConfigFile, find_config
 from hermes.settings.environment import chosen_variable
 from hermes.settings.schema import AgentKind, LogForm
 
@@ -70,7 +70,7 @@ class Configuration:
 
     def reason(self) -> str:
         """Return why the agent of these settings was chosen, as the end of a sentence."""
-        written = {} if self.file is None else self.file.agent_values()
+        written = {} if self.file is None else self.file.values().get("agent", {})
         given = self.overrides.get("agent", {})
         if "kind" in given:
             return f"because of --agent {given['kind']}"
@@ -93,10 +93,14 @@ def database_path(settings: Settings) -> Path:
 
 
 def configured_database() -> Path:
-    """Return the database of the configuration file, if it names one; else the default."""
+    """Return the database of the configuration file, if it names one; else the default.
+
+    Nothing else of the file needs to be valid. Raises `SettingsError` or `OSError` if it cannot be
+    read.
+    """
     file = find_config()
-    data = None if file is None else file.data()
-    return data_path() if data is None else expand_path(data)
+    data = None if file is None else file.values().get("data")
+    return data_path() if data is None else expand_path(str(data))
 
 
 def expand_path(name: str) -> Path:

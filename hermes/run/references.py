@@ -15,7 +15,7 @@ import msgspec
 from hermes.agents.tools.toolbox import Tool, tool
 from hermes.messages import Hooks
 from hermes.redaction import Secret, url_credentials
-from hermes.redaction.urls import SECRET_NAME
+from hermes.redaction.urls import named_credentials
 from hermes.run.configuration import expand_path
 from hermes.settings import Problem, Reference, Settings, SettingsError
 from hermes.settings.agents import DEFAULT_AGENT, agent_tables
@@ -101,7 +101,7 @@ def secret_values(settings: Settings) -> list[str]:
         values += server_secrets(name, server).values()
     headers = [agent.headers for agent in agents.values()]
     for table in (*headers, *(server.environment for server in settings.mcp.values())):
-        values += [value for name, value in table.items() if SECRET_NAME.search(name)]
+        values += named_credentials(table.items())
     values += [value for url in _urls(settings) for value in url_credentials(url)]
     return [value for value in values if value]
 

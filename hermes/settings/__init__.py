@@ -1,7 +1,7 @@
 """The configuration file of the bot, in TOML.
 
-Reading order: `schema`, `agents`, `load`, `validate`, `toml_lines`, `environment`, `config_file`,
-`example`, `installation`.
+Reading order: `schema`, `agents`, `load`, `validate`, `toml_lines`, `environment`, `example`,
+`installation`.
 """
 
 from __future__ import annotations

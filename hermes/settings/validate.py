@@ -13,8 +13,8 @@ from hermes.messages import ExpiryPolicy
 from hermes.settings.agents import DEFAULT_AGENT, agent_tables, places
 from hermes.settings.schema import AgentTable, Settings
 from hermes.settings.toml_lines import KeyPath
-from hermes.text_checks import problems
 from hermes.texts import Texts
+from hermes.texts.checks import problems
 from hermes.validation import did_you_mean
 
 _MODEL_KINDS = ("openai", "anthropic")

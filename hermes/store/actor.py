@@ -190,10 +190,11 @@ class StoreActor:
         if self._subscriber is not _NOBODY:
             raise RuntimeError("the store has a subscriber already")
         self._subscriber = _Subscriber(on_accepted, on_outbox)
+        self._connections.writer.db.delivers = True
         try:
             yield
         finally:
-            self._subscriber = _NOBODY
+            self._subscriber, self._connections.writer.db.delivers = _NOBODY, False
 
     @property
     def failure(self) -> StoreFailed | None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import apsw
 import trio
 
-from hermes.background import open_background, protected
+from hermes.background import cancel, open_background, protected
 from hermes.config import MAX_WAL_BYTES
 from hermes.errors import StoreBusy, StoreFailed
 from hermes.messages import Hooks
@@ -165,7 +165,7 @@ async def _watched(workers: Sequence[Worker]) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            until.cancel()
+            cancel(until)
 
 
 @trio.lowlevel.enable_ki_protection

@@ -24,7 +24,7 @@ from hermes.store import schema
 from hermes.store.conversations import search
 from hermes.store.files import file_lock
 from hermes.store.files.guard import FileGuard
-from hermes.store.files.problems import cannot_open, may_write
+from hermes.store.files.problems import RETRY, cannot_open, may_write
 from hermes.store.files.stamp import Stamp
 from hermes.store.maintenance import backups, cleanup
 from hermes.store.transaction import Clock, Connection, Transaction
@@ -283,12 +283,13 @@ def unreadable(path: Path, error: apsw.Error) -> StoreError:
     """Return the error for a file that could not be opened, in one sentence."""
     temporary = isinstance(error, apsw.IOError | apsw.NoMemError)
     if temporary or (isinstance(error, apsw.CantOpenError) and may_write(path)):
-        return StoreUnavailable(f"{path} cannot be opened now: {type(error).__name__}: {error}")
+        kind = type(error).__name__
+        return StoreUnavailable(f"{path} cannot be opened now: {kind}: {error}; {RETRY}")
     match error:
         case apsw.BusyError():
             return StoreBusy(f"{path} is in use by another process; try again")
         case apsw.FullError():
-            return StoreUnavailable(f"the disk is full; {path} was left as it is")
+            return StoreUnavailable(f"the disk is full; {path} was left as it is; {RETRY}")
         case apsw.CantOpenError() | apsw.PermissionsError() | apsw.ReadOnlyError():
             return StoreRefused(f"{path} cannot be opened: {error}")
         case apsw.CorruptError() | apsw.NotADBError():

@@ -17,6 +17,7 @@ import trio
 from msgspec.structs import asdict
 
 from hermes import user_code
+from hermes.background import cancel, set_event
 from hermes.context import TurnContext, within
 from hermes.errors import Overloaded, StoreError
 from hermes.messages import Boundary, HookEvent, Hooks, JsonObject, Transcript
@@ -84,15 +85,15 @@ class HookRunner:
         try:
             with self._scope:
                 async with trio.open_nursery() as self._nursery:
-                    self._started.set()
+                    set_event(self._started)
                     await self._fetch_always()
         finally:
             self._ended = True
-            self._idle.set()  # who waits is told that it has ended
+            set_event(self._idle)  # who waits is told that it has ended
 
     def stop(self) -> None:
         """End `run` and the hooks that it calls."""
-        self._scope.cancel()
+        cancel(self._scope)
 
     async def _fetch_always(self) -> None:
         while True:
@@ -155,7 +156,7 @@ class HookRunner:
             queue.popleft()
         del self._queues[session_key]
         if not self._queues:
-            self._idle.set()
+            set_event(self._idle)
 
     async def _close_boundary(self, boundary: Boundary, error: str | None) -> None:
         while True:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hermes.store.search_schema import SEARCH, WORD_FORMS
+from hermes.store.tool_schema import ALLOWED, APPROVALS, QUESTIONS, TOOLS
 
 APPLICATION_ID = 0x48524D53  # "HRMS"
 
@@ -184,38 +184,16 @@ CREATE INDEX boundaries_open ON boundaries (id) WHERE closed_at IS NULL;
 CREATE INDEX boundaries_closed ON boundaries (closed_at) WHERE closed_at IS NOT NULL;
 """
 
-# A turn that was committed or parked never runs again, so its calls are deleted.
-# An approval expires by time in any state, so 'expired' is not a stored state.
-TOOLS = """
-CREATE TABLE once_calls (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
-  turn_id INTEGER NOT NULL,
-  tool TEXT NOT NULL,
-  arguments TEXT NOT NULL,
-  ordinal INTEGER NOT NULL,
-  result TEXT,
-  failed INTEGER NOT NULL DEFAULT 0 CHECK (failed IN (0, 1)),
-  begun_at REAL NOT NULL,
-  UNIQUE (turn_id, tool, arguments, ordinal)
-) STRICT;
-CREATE TRIGGER finished_turns_need_no_calls AFTER UPDATE OF state ON inbox
-WHEN NEW.state <> 'open'
-BEGIN DELETE FROM once_calls WHERE turn_id = NEW.id; END;
-CREATE TABLE approvals (
-  id INTEGER PRIMARY KEY AUTOINCREMENT,
-  asked_of TEXT NOT NULL,
-  session_key TEXT NOT NULL,
-  session_id TEXT,
-  tool TEXT NOT NULL,
-  arguments TEXT NOT NULL,
-  state TEXT NOT NULL DEFAULT 'pending'
-    CHECK (state IN ('pending', 'approved', 'denied', 'used')),
-  asked_at REAL NOT NULL,
-  expires_at REAL NOT NULL
-) STRICT;
-CREATE INDEX approvals_open ON approvals (asked_of, id) WHERE state IN ('pending', 'approved');
-CREATE INDEX approvals_due ON approvals (expires_at);
-CREATE INDEX approvals_of_session ON approvals (session_id) WHERE session_id IS NOT NULL;
+# Indexed text never changes: an edit is a new row. The index takes its text from the messages, so
+# it can be rebuilt from them. The SQL functions are registered per connection (search.py).
+# hermes_words separates Chinese characters: unicode61 would take a run of them for one word.
+SEARCH = """
+CREATE VIEW message_text (id, content, tools) AS
+SELECT id, hermes_words(content), hermes_tools(extra) FROM messages;
+CREATE VIRTUAL TABLE search USING fts5 (
+  content, tools, content = 'message_text', content_rowid = 'id', tokenize = 'unicode61'
+);
+INSERT INTO search (search) VALUES ('rebuild');
 """
 
 # Budgets read the cost of the current day before each call.
@@ -358,33 +336,18 @@ ALTER TABLE routes ADD COLUMN settings TEXT;
 ALTER TABLE boundaries ADD COLUMN metadata TEXT;
 """
 
-# A command decides only about calls that its user had been shown when it was accepted. Inbox ids
-# are the sequence: `shown_after` and `decided_after` are the highest one at that moment. A question
-# is shown when its outbox row `question` is sent, unless that certainly failed, or when the turn
-# `turn_id` ends. The questions of earlier versions are dated by the clock.
-APPROVALS = """
-ALTER TABLE approvals ADD COLUMN question INTEGER;
-ALTER TABLE approvals ADD COLUMN turn_id INTEGER;
-ALTER TABLE approvals ADD COLUMN shown_after INTEGER;
-ALTER TABLE approvals ADD COLUMN decided_after INTEGER;
-UPDATE approvals SET shown_after =
-  (SELECT coalesce(max(id), 0) FROM inbox WHERE accepted_at < asked_at);
-CREATE INDEX approvals_by_question ON approvals (question) WHERE question IS NOT NULL;
-CREATE INDEX approvals_by_turn ON approvals (turn_id) WHERE turn_id IS NOT NULL;
-CREATE INDEX approvals_decided ON approvals (asked_of, decided_after) WHERE decided_after NOT NULL;
-CREATE TRIGGER sending_shows_a_question AFTER UPDATE OF state ON outbox
-WHEN OLD.state = 'pending' AND NEW.state = 'sending' BEGIN
-  UPDATE approvals SET shown_after = (SELECT coalesce(max(id), 0) FROM inbox)
-  WHERE question = NEW.id AND shown_after IS NULL; END;
-CREATE TRIGGER an_unsent_question_is_not_shown AFTER UPDATE OF state ON outbox
-WHEN OLD.state = 'sending' AND NEW.state IN ('pending', 'dead') AND NOT NEW.recovered
-BEGIN UPDATE approvals SET shown_after = NULL WHERE question = NEW.id; END;
-CREATE TRIGGER a_reply_shows_its_questions AFTER UPDATE OF state ON inbox
-WHEN NEW.state <> 'open'
-BEGIN UPDATE approvals SET shown_after = (SELECT max(id) FROM inbox) WHERE turn_id = NEW.id; END;
+# `stems` finds other forms of a word: "heron" finds "herons". Phrases and prefixes are searched in
+# `search`. Messages up to `stems_left` are not in it yet: after the upgrade they are added in
+# steps, newest first (word_forms.py). The table is empty when all are.
+WORD_FORMS = """
+CREATE VIRTUAL TABLE stems USING fts5 (
+  content, tools, content = 'message_text', content_rowid = 'id', tokenize = 'porter unicode61'
+);
+CREATE TABLE stems_left (upto INTEGER NOT NULL) STRICT;
+INSERT INTO stems_left SELECT max(id) FROM messages HAVING count(*) > 0;
 """
 
 MIGRATIONS: tuple[str, ...] = (
     CONVERSATIONS, RUNTIME, SEARCH, TOOLS, LEDGER, DELIVERY, ADMISSION, PAYERS, IDENTITY, OWNERSHIP,
-    APPROVALS, WORD_FORMS,
+    APPROVALS, QUESTIONS, ALLOWED, WORD_FORMS,
 )  # fmt: skip

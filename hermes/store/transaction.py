@@ -34,6 +34,8 @@ class Connection(apsw.Connection):
 
     refusal: str | None = None
     """Why no message can be accepted now, or None."""
+    delivers: bool = False
+    """Whether a runtime receives what is accepted here, and starts its turn at once."""
 
 
 R_co = TypeVar("R_co", covariant=True)

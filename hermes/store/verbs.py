@@ -34,7 +34,7 @@ from hermes.store.conversations import (
     usage,
 )
 from hermes.store.maintenance import cleanup, stats, transfer
-from hermes.store.records import access, key_value, settings, tool_records
+from hermes.store.records import access, key_value, settings, tool_permissions, tool_records
 from hermes.store.transaction import Transaction, Work
 
 P = ParamSpec("P")
@@ -254,7 +254,10 @@ class StoreVerbs:
     ask_approval: Final = writes(tool_records.ask_approval)
     take_approval: Final = writes(tool_records.take_approval)
     decide_approval: Final = writes(tool_records.decide_approval)
+    revoke_tool: Final = writes(tool_permissions.revoke_tool)
+    allowed_tools: Final = reads(tool_permissions.allowed_tools)
     show_approval: Final = writes(tool_records.show_approval)
+    mark_shown: Final = writes(tool_records.mark_shown)
     get_approval: Final = reads(tool_records.get_approval)
     get_approved_call: Final = reads(tool_records.get_approved_call)
     open_approvals: Final = reads(tool_records.open_approvals)

@@ -21,7 +21,7 @@ import outcome
 import trio
 from outcome import Error, Maybe, Value
 
-from hermes.actors.kernel.memory import resume
+from hermes.background import resume
 from hermes.errors import ActorStopped
 from hermes.forks import watch_forks
 from hermes.store.connection import Database
@@ -32,6 +32,7 @@ R = TypeVar("R")
 Then: TypeAlias = Callable[[R], None]
 
 WATCH_INTERVAL = 1.0
+BUSY_WATCH_INTERVAL = 0.01
 
 
 class Worker(Protocol):
@@ -126,6 +127,11 @@ class StoreThread:
             with self.telling:
                 self._token.run_sync_soon(self.resume_finished)
 
+    @property
+    def has_finished(self) -> bool:
+        """Whether a call is done whose task has not been resumed."""
+        return bool(self._waiting) and self._waiting[0].done
+
     def resume_finished(self) -> None:
         """Resume the tasks whose calls are done; in Trio's thread."""
         while self._waiting and self._waiting[0].done:
@@ -178,9 +184,11 @@ class ThreadWorker:
         """See `Worker.run`."""
         return self._thread.run(lambda: function(self.db), then)
 
-    def resume_finished(self) -> None:
-        """Resume the tasks whose calls have a result."""
+    def resume_finished(self) -> bool:
+        """Resume the tasks whose calls have a result. Returns whether there were any."""
+        found = self._thread.has_finished
         self._thread.resume_finished()
+        return found
 
     @trio.lowlevel.enable_ki_protection
     async def aclose(self) -> None:
@@ -207,14 +215,16 @@ async def watch(workers: Iterable[Worker], until: trio.CancelScope) -> None:
     """Background loop: resume tasks whose results Trio was not told of, until the scope ends.
 
     The threads tell Trio of each result. If memory is exhausted, that can fail; and Trio stops
-    listening to threads for good if it fails in its own task, while a commit still waits.
+    listening to threads for good if it fails in its own task, while a commit still waits. Then the
+    runtime ends, and this looks more often, so that it ends soon.
     """
+    interval = WATCH_INTERVAL
     with until:
         while True:
             try:
-                await trio.sleep(WATCH_INTERVAL)
-                for worker in workers:
-                    if isinstance(worker, ThreadWorker):
-                        worker.resume_finished()
+                await trio.sleep(interval)
+                threads = [worker for worker in workers if isinstance(worker, ThreadWorker)]
+                found = [thread.resume_finished() for thread in threads]
+                interval = BUSY_WATCH_INTERVAL if any(found) else min(2 * interval, WATCH_INTERVAL)
             except MemoryError:  # the next pass goes on
                 pass

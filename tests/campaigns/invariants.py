@@ -68,7 +68,7 @@ def violations(path: Path, log: Sequence[Entry]) -> list[str]:
         steering = {entry.event_id for entry in log if entry.when_busy == "steer"}
         acknowledged = {entry.event_id for entry in log}
         for (session_id,) in db.execute("SELECT id FROM sessions").fetchall():
-            found += _session(store, session_id, inbox, acknowledged - steering)
+            found += session_violations(store, session_id, inbox, acknowledged - steering)
         found += _told(db, log)
         found += store.integrity_check()
         if (wrong := store.check_search()) is not None:
@@ -83,7 +83,7 @@ def _acknowledged(log: Sequence[Entry], inbox: Mapping[str, int]) -> Iterator[st
             yield f"{entry.event_id} was acknowledged as {entry.inbox_id}, and is not there"
 
 
-def _session(
+def session_violations(
     store: SessionStore, session_id: str, inbox: Mapping[str, int], ordered: set[str]
 ) -> Iterator[str]:
     """Yield what is wrong with one transcript."""

@@ -14,6 +14,7 @@ import pytest
 
 from hermes import Inbound
 from hermes.errors import StoreRefused, UnknownSession
+from hermes.messages import InboxReply
 from hermes.store import SessionStore
 from hermes.store.schema import APPLICATION_ID, MIGRATIONS
 from tests.support.folders import quick_folder
@@ -208,6 +209,27 @@ def test_the_questions_of_an_earlier_version_are_shown_to_later_commands(fixture
         assert store.decide_approval("k", 1, approve=True, before=3) is None
         assert [call.approval_id for call in store.open_approvals("k", 4)] == [1]
         assert store.decide_approval("k", 1, approve=True, before=4).state == "approved"
+
+
+def test_the_end_of_a_turn_no_longer_shows_its_questions(fixture):
+    path = fixture(11)
+    db = apsw.Connection(str(path))
+    db.execute(
+        "INSERT INTO inbox (id, platform, account, event_id, scope, session_key, session_id, "
+        "epoch, body, accepted_at) VALUES (3, 'embedded', '', 'e', '', 'k', 's2', 1, ?, 10)",
+        (json.dumps({"session_key": "k", "event_id": "e", "text": "hello"}),),
+    )
+    db.execute(
+        "INSERT INTO approvals (asked_of, session_key, tool, arguments, asked_at, expires_at, "
+        "turn_id) VALUES ('k', 'k', 'mail', '{}', 20, 1e12, 3)"
+    )
+    db.close()
+    with SessionStore(path) as store:
+        store.answer(InboxReply(session_key="k", inbox_ids=[3]))
+        late = store.accept(Inbound("k", "late", "/approve", command=True)).receipt.inbox_id
+        assert store.open_approvals("k", late) == []
+        store.mark_shown({1: 3})
+        assert [call.approval_id for call in store.open_approvals("k", late)] == [1]
 
 
 def test_a_file_stays_as_it_is_if_the_last_step_fails(fixture):

@@ -195,6 +195,28 @@ def test_a_shared_session_stays_shared_after_a_compression(store, how):
         assert listed.session.id == "child" != own
 
 
+@pytest.mark.parametrize("how", ["new", "existing", "imported"])
+def test_a_continuation_with_another_key_belongs_to_the_key_of_its_parent_too(store, how):
+    theirs = say(store, "theirs")
+    store.archive_session(theirs)
+    store.end_session(theirs, "compression")
+    if how == "existing":
+        store.create_session("child", session_key="k")
+    if how == "imported":
+        store.create_session("child", parent_session_id=theirs, session_key="k")
+        exported = store.export_session("child")
+        store.delete_session("child")
+        store.import_sessions([exported])
+    else:
+        store.create_session("child", parent_session_id=theirs, session_key="k")
+    store.append_message("child", "user", "on")
+    assert store.follow_route("theirs")[0].session_id == "child"
+    for key in ("k", "theirs"):
+        assert store.resolve_session_id("child", session_key=key) == "child"
+        assert store.switch(key, "child").session_id == "child"
+    assert store.get_session("child").archived_at is not None
+
+
 def test_sharing_a_compressed_session_shares_its_whole_lineage(store):
     theirs = say(store, "theirs")
     compress(store, theirs, "child")

@@ -77,17 +77,51 @@ def test_a_question_that_the_platform_has_refused_is_not_shown(store, begun):
     assert known(store, command(store, "late")) == {}
 
 
-def test_without_an_adapter_a_question_is_shown_by_the_reply_of_its_turn(store):
+@pytest.mark.parametrize("delivery", ["host", "client"])
+def test_without_an_adapter_a_question_is_shown_when_its_host_says_so(store, delivery):
     turn = store.accept(Inbound("k", "the turn", "hello")).receipt.inbox_id
-    number = asked(store, delivery="reply", turn_id=turn)
-    store.mark_sent([row.outbox_id for row in store.pending_outbox()])  # nobody sends it
+    number = asked(store, delivery=delivery)
     early = command(store, "early")
+    store.mark_unsent(sending(store))  # whatever becomes of the outbox row
+    sending(store)
+    store.mark_sent([row.outbox_id for row in store.pending_outbox()])
     store.answer(InboxReply(session_key="k", inbox_ids=[turn]))
     late = command(store, "late")
+    assert (known(store, early), known(store, late)) == ({}, {})
+    store.mark_shown({number: early})
     assert (known(store, early), known(store, late)) == ({}, {number: "pending"})
 
 
-@pytest.mark.parametrize("options", [{}, {"delivery": "event"}, {"delivery": "outbox"}])
+def test_a_question_is_not_shown_to_commands_from_before_it_was_asked(store):
+    early = command(store, "early")
+    number = asked(store, delivery="host")
+    store.mark_shown({number: 0})  # a process that does not know the command
+    assert known(store, early) == {}
+    assert known(store, command(store, "late")) == {number: "pending"}
+
+
+def test_the_first_time_counts_unless_it_was_not_shown_after_all(store):
+    number = asked(store, delivery="client")
+    first, second = command(store, "first"), command(store, "second")
+    store.mark_shown({number: first - 1})
+    store.mark_shown({number: first})
+    assert known(store, first) == {number: "pending"}
+    store.mark_shown({number: None})
+    assert known(store, second) == {}
+    store.mark_shown({number: first})
+    assert (known(store, first), known(store, second)) == ({}, {number: "pending"})
+
+
+def test_nobody_else_shows_a_question_that_an_adapter_sends(store):
+    number = asked(store)
+    store.mark_shown({number: 0, 999: 0})
+    assert known(store, command(store, "early")) == {}
+    sending(store)
+    store.mark_shown({number: None})
+    assert known(store, command(store, "late")) == {number: "pending"}
+
+
+@pytest.mark.parametrize("options", [{}, {"delivery": "outbox"}])
 def test_a_question_that_the_caller_shows_is_shown_at_once(store, options):
     early = command(store, "early")
     number = store.ask_approval("k", "mail", "{}", **options).approval_id
@@ -95,11 +129,14 @@ def test_a_question_that_the_caller_shows_is_shown_at_once(store, options):
     assert (known(store, early), known(store, late)) == ({}, {number: "pending"})
 
 
-def test_an_event_shows_a_question_even_if_its_row_is_not_sent(store):
-    number = asked(store, delivery="event")
-    late = command(store, "late")
-    store.mark_unsent(sending(store))
-    assert known(store, late) == {number: "pending"}
+def test_a_call_that_has_expired_since_was_open_when_the_command_was_accepted(store, world):
+    first = store.ask_approval("k", "mail", "[1]", seconds=10).approval_id
+    second = store.ask_approval("k", "mail", "[2]").approval_id
+    world.pass_time(9)
+    here = command(store, "here")
+    world.pass_time(2)
+    assert known(store, here) == {first: "expired", second: "pending"}
+    assert known(store, command(store, "later")) == {second: "pending"}
 
 
 def test_a_call_that_was_decided_since_was_open_when_the_command_was_accepted(store):
@@ -122,9 +159,10 @@ def test_a_reply_that_shows_a_call_makes_up_for_a_question_that_was_not_sent(sto
     reply = InboxReply(session_key="k", inbox_ids=[here], outbox=[Outbound("lane", {"text": "x"})])
     store.show_approval("k", number, answer=reply, sent=sent)
     assert [row.inbox_id for row in store.open_inbox("k")] == []
-    early = command(store, "early")
-    assert known(store, early) == ({} if sent else {number: "pending"})
-    sending(store)
+    assert known(store, command(store, "early")) == {}
+    if sent:
+        sending(store)
+    store.mark_shown({number: 0})  # counts only if no adapter sends the reply
     assert known(store, command(store, "late")) == {number: "pending"}
 
 

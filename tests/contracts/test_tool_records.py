@@ -357,3 +357,28 @@ def test_a_file_with_tool_records_and_approvals_passes_the_integrity_check(store
     approved(store)
     store.begin_once(turn, "mail", "{}", approved_for="k")
     assert store.integrity_check() == []
+
+
+def test_a_tool_that_is_always_allowed_needs_no_approval_in_that_conversation(store):
+    turn = begun_turn(store).inbox_id
+    asked = store.ask_approval("k", "mail", '{"to":"a"}')
+    decided = store.decide_approval("k", asked.approval_id, approve=True, always=True)
+    assert state_of(decided) == "approved"
+    assert store.allowed_tools("k") == ["mail"]
+    for number in range(3):
+        assert store.begin_once(turn, "mail", f"[{number}]", approved_for="k") is None
+    for key, tool in (("k", "post"), ("other", "mail")):
+        with pytest.raises(NotApproved):
+            store.begin_once(turn, tool, "{}", approved_for=key)
+    assert store.revoke_tool("k", "mail")
+    assert not store.revoke_tool("k", "mail")
+    assert store.allowed_tools("k") == []
+    with pytest.raises(NotApproved):
+        store.begin_once(turn, "mail", "[9]", approved_for="k")
+
+
+def test_a_refusal_allows_nothing(store):
+    asked = store.ask_approval("k", "mail", "{}")
+    store.decide_approval("k", asked.approval_id, approve=False, always=True)
+    assert store.decide_approval("k", asked.approval_id, approve=True, always=True) is None
+    assert store.allowed_tools("k") == []

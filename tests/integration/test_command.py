@@ -18,6 +18,7 @@ from hermes.cli.main import main
 from tests.support.served_model import served
 from tests.support.tty import Tty
 
+pytestmark = pytest.mark.usefixtures("measure_programs")
 ROOT = Path(__file__).parents[2]
 # Without the current folder on the path of modules, like an installed script.
 HERMES = [sys.executable, "-P", "-W", "error", "-m", "hermes"]
@@ -57,7 +58,7 @@ def configure(path, data):
 def test_a_chat_is_the_default(home):
     assert run(text="hello\n").stdout == HELLO
     assert run("chat", "--db", "chat.db", text="hello\n").stdout == HELLO
-    assert run("--db", "chat.db", text="/sessions\n").stdout.startswith("1. hello (2 messages)\n")
+    assert run("--db", "chat.db", text="/sessions\n").stdout.startswith("1. hello (2 messages")
 
 
 @pytest.mark.parametrize("command", ["chat", "run", "status", "store", "setup", "doctor"])
@@ -123,6 +124,20 @@ def test_all_commands_use_the_database_of_the_configuration(home):
     [listed] = run("store", "list", "--json").stdout.splitlines()
     assert json.loads(listed)["message_count"] == 2
     assert not (home / "data").exists()
+
+
+def test_a_database_is_administered_although_the_configuration_has_problems(home):
+    path = configure(Path.cwd() / "hermes.toml", home / "mine.db")
+    run(text="hello\n")
+    with path.open("a") as file:
+        file.write("[agent]\nknid = 'openai'\n")
+    assert len(run("store", "list", "--json").stdout.splitlines()) == 1
+    path.write_text("data = \n")
+    done = run("store", "list", "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"{path}: invalid TOML: Invalid value (at line 1, column 8)")
+    assert "use --db" in done.stderr
+    assert len(run("store", "list", "--json", "--db", home / "mine.db").stdout.splitlines()) == 1
 
 
 def test_problems_name_the_file_that_was_found(home):
@@ -215,6 +230,7 @@ def test_the_status_has_the_model_and_the_mcp_servers(home):
             f"[mcp.files]\ncommand = ['{sys.executable}', 'server.py']\n"
             f"[mcp.broken]\ncommand = ['{sys.executable}', '-c', 'exit()']\n"
         )
+        assert run(text="hello\n").stdout == "good evening\n"
         done = run("status")
         assert "model     little (configured)\nmcp       files (configured)\n" in done.stdout
         found = json.loads(run("status", "--json").stdout)

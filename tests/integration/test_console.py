@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -246,6 +247,9 @@ class RecordingScreen:
     async def finish(self):
         pass
 
+    async def update(self, activity):
+        pass
+
 
 async def stop_two(start):
     """Two events and an outbox row: a command drops two messages."""
@@ -352,7 +356,7 @@ def test_ctrl_c_clears_the_line_then_interrupts_the_answer_then_quits(tty):
     term.until("(interrupted)")
     term.type("count the words in one two" + ENTER)
     shown = term.until("Words: 2")
-    assert '· count_words {"text":"one two"}' in shown
+    assert '✓ count_words(text="one two") → ' in shown
     term.type(INTERRUPT)
     term.until(HOW_TO_QUIT)
     term.type(INTERRUPT)
@@ -444,7 +448,7 @@ def look_back(term):
 def test_commands_and_sessions_are_completed(tty):
     term = tty()
     term.type("hello" + ENTER)
-    term.until("other than OpenAI.\n>")
+    term.until("before you start Hermes.\n>")
     term.type("/titl")
     term.until("show or set the title")
     term.type(TAB + " Honey bees" + ENTER)
@@ -489,14 +493,14 @@ def test_an_answer_is_rendered_as_markdown_and_each_block_once(tty, piece):
     term = tty({"text": text, "piece": piece, "tool": "t\x1b]0;owned\x07"}, rows=20, columns=60)
     term.type("go" + ENTER)
     shown = term.until("The end of ␛]0;owned␇it␛[2J.\n>")
-    assert "Welcome.\n> go\n· t␛]0;owned␇" in shown
+    assert "Welcome.\n> go\n✓ t␛]0;owned␇(t␛]0;owned␇) → t␛]0;owned␇\n" in shown
     answer = shown.split("owned␇\nThe bees")[1]
     for once in ["They are many, and busy:", "• one",
                  " who  what", " bee  honey", "def fly(bee):",
                  "    return bee + 1", *(f"paragraph {n} " for n in range(20))]:  # fmt: skip
         assert answer.count(once) == 1, once
     assert answer.count("word") == 600
-    assert "\x1b[34mdef" in term.stream or "\x1b[94mdef" in term.stream  # highlighted
+    assert re.search(r"\x1b\[[349][4;90]*mdef", term.stream), "highlighted"
     assert term.screen.titles == []
     term.type(END)
     assert term.wait() == 0
@@ -538,9 +542,20 @@ def test_log_lines_are_printed_above_the_input_line(tty):
     assert term.wait() == 1
 
 
-@pytest.mark.parametrize("plain", [{"TERM": "dumb"}, {"NO_COLOR": "1"}], ids=str)
-def test_a_simple_terminal_gets_no_escape_codes(tty, plain):
-    term = tty(**plain)
+def test_no_color_removes_colour_and_nothing_else(tty):
+    term = tty({"text": "# Head\n\n```python\ndef f(): pass\n```"}, NO_COLOR="1")
+    term.type("go" + ENTER)
+    term.until("def f(): pass\n>")
+    colours = set(re.findall(r"\x1b\[([0-9;]*)m", term.stream))
+    numbers = {int(n) for each in colours for n in each.split(";") if n}
+    assert not numbers & {*range(30, 50), *range(90, 108)}
+    assert 1 in numbers, "headings are still bold"
+    term.type(UP)
+    term.until(lambda text: text.endswith("\n> go"))
+
+
+def test_a_simple_terminal_gets_no_escape_codes(tty):
+    term = tty(TERM="dumb")
     term.type("count to 900 slowly\n")
     term.until("1 2 3")
     term.type(INTERRUPT)
@@ -563,3 +578,74 @@ def test_without_prompt_toolkit_the_chat_is_plain(tty):
     term.type(END)
     assert term.wait() == 0
     assert "\x1b" not in term.stream
+
+
+def test_a_message_typed_during_an_answer_is_shown_as_queued_and_moves_into_the_chat(tty):
+    term = tty({"text": "one two three four five six", "piece": 4, "pause": 0.3})
+    term.type("first" + ENTER)
+    term.until("one")
+    term.type("second" + ENTER)
+    shown = term.until("queued: second")
+    assert "> second" not in shown
+    shown = term.until(lambda text: text.count("six") == 2 and text.endswith("\n>"))
+    assert "queued" not in shown
+    first, second = shown.split("> second\n")
+    assert first.count("six") == second.count("six") == 1
+    assert shown.count("second") == 1
+
+
+def test_the_spinner_shows_what_the_agent_does_and_for_how_long(tty):
+    term = tty({"text": "well", "pause": 2, "wait": 2})
+    term.type("hello" + ENTER)
+    term.until(lambda text: re.search(r". thinking 1 s\n>", text))
+    term.until("writing 2 s")
+    shown = term.until(lambda text: "writing" not in text and text.endswith("well\n>"))
+    assert "thinking" not in shown
+
+
+def test_the_end_of_the_input_lets_the_answer_finish_visibly(tty):
+    term = tty({"text": "one two three four five six", "piece": 4, "pause": 0.2})
+    term.type("go" + ENTER)
+    term.until("one")
+    term.type(END)
+    term.until(STILL_RUNNING)
+    assert "six" not in term.screen.text
+    assert term.wait() == 0
+    assert "six" in term.screen.text
+
+
+def test_a_long_paste_is_collapsed_and_sent_whole(tty):
+    term = tty()
+    term.paste("count the words in " + "\n".join(["bee"] * 50))
+    term.until("> [paste 1: 50 lines, ")
+    term.type(ENTER)
+    shown = term.until("Words: 50")
+    assert shown.count("bee") < 20, "only in the answer's card"
+
+
+@pytest.mark.parametrize("command", ["/quit", "/exit"])
+def test_quit_ends_the_chat(tty, command):
+    term = tty()
+    term.type(command + ENTER)
+    assert term.wait() == 0
+    assert term.restored
+
+
+def test_a_typo_in_a_command_is_not_sent_to_the_agent(tty):
+    term = tty()
+    term.type("/stauts" + ENTER)
+    term.until("Unknown command /stauts, did you mean /status?")
+    term.type("//stauts" + ENTER)
+    term.until("You said: /stauts")
+
+
+def test_the_next_start_says_which_conversation_continues(tty):
+    term = tty()
+    term.type("hello" + ENTER)
+    term.until("You said: hello")
+    term.type("/title Bees" + ENTER)
+    term.until("The title is now")
+    term.type("/quit" + ENTER)
+    assert term.wait() == 0
+    term = tty()
+    term.until("This continues Bees (2 messages); /new starts another conversation.")

@@ -115,6 +115,20 @@ async def test_problems_of_the_configuration_are_listed(home):
     assert "unknown key" in (await doctor(code=1))["configuration"][1]
 
 
+async def test_a_package_that_is_too_old_is_named(home):
+    for name, version, more in [
+        ("trio", "0.30.0", ""),
+        ("hermes_runtime", "1.0", "Requires-Dist: trio>=0.35\nRequires-Dist: apsw>=3.53\n"),
+    ]:
+        folder = home / "site" / f"{name}-{version}.dist-info"
+        folder.mkdir(parents=True)
+        text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{more}"
+        (folder / "METADATA").write_text(text)
+    path = f"{home / 'site'}:{ROOT}"
+    ok, text = (await doctor("--offline", code=1, PYTHONPATH=path))["versions"]
+    assert (ok, text.startswith("trio 0.30.0 is older than 0.35; run: ")) == (False, True)
+
+
 def script(path, module):
     path.write_text(f"#!{sys.executable}\nfrom {module} import main\nmain()\n")
     path.chmod(0o755)

@@ -21,9 +21,8 @@ from hermes.agents.tools.mcp_servers import McpServer, open_servers, tools_of
 from hermes.redaction import REDACTED, ValueRedactor
 from hermes.testing import MemoryAdapter
 from hermes.testing.loopback import Response, serve_http
-from tests.support.secrets import wrapped
+from tests.support.secrets import TOKEN, wrapped
 
-TOKEN = "tok_A1-b2.C3*d4+e5/f6=g7~h8"
 MCP_TOKEN = "mcp_Z9-y8.X7*w6+v5/u4=t3~s2"
 PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
 FORMS = {
@@ -34,17 +33,24 @@ FORMS = {
     "json": lambda text: "".join(f"\\u{ord(one):04x}" for one in text),
     "markdown": lambda text: PUNCTUATION.sub(r"\\\1", text),
     "wrapped": lambda text: wrapped(text, 9, "\n   "),
+    "carriage returns": lambda text: wrapped(text, 9, "\r"),
+    "invisible": lambda text: wrapped(text, 9, "\u200e"),
+    "table": lambda text: wrapped(text, 9, " |\n| "),
 }
 SERVER = """
-import json, os, sys
+import json, os
+from typing import Annotated
 from mcp.server import MCPServer
+from pydantic import Field
 
 server = MCPServer("test")
+forms = json.loads(os.environ["FORMS"])
 
-@server.tool()
-def echo(number: int) -> str:
-    return json.loads(os.environ["FORMS"])[number]
+def echo(number: Annotated[int, Field(description=forms[1])]) -> str:
+    return forms[number]
 
+server.add_tool(echo, name="echo", description="Authorized with " + " ".join(forms))
+server.add_tool(echo, name=f"get_{forms[0][2:-2]}")
 server.run()
 """
 
@@ -53,7 +59,7 @@ def found_in(content):
     """Return the forms of a token in this content, independently of the redactor."""
     text = content if isinstance(content, str) else content.decode(errors="replace")
     # JSON inside of JSON doubles backslashes; a line break is "\n" in it.
-    bare = re.sub(r"\\+n|[\\\s]", "", text)
+    bare = re.sub(r"\\+(?:[nr]|u200e)|[\\\s\u200e]", "", text)
     units = re.sub(r"\\+u00", r"\\u00", text)
     return [
         name
@@ -61,7 +67,7 @@ def found_in(content):
         for name, form in FORMS.items()
         if form(token) in text
         or json.dumps(form(token))[1:-1] in text
-        or re.sub(r"[\\\s]", "", form(token)) in bare
+        or re.sub(r"[\\\s\u200e]", "", form(token)) in bare
         or form(token) in units
     ]
 
@@ -80,14 +86,20 @@ def calls(secret, number):
         (f"call-{secret}", "test_echo", {"number": number}),
         ("call-2", f"no-{secret}", {secret: [secret]}),
         ("call-3", "pay", {"to": secret}),
+        ("call-4", "show_key", {}),
     ]
 
 
 def openai_events(secret, number, last):
+    middle = len(secret) // 2
+    for index in ({"index": 0}, {}):  # in two pieces, from a server that numbers and from another
+        for half in (secret[:middle], secret[middle:]):
+            detail = {"type": "reasoning.text", "text": half, **index}
+            yield {"choices": [{"delta": {"reasoning_details": [detail]}}]}
     delta = {
         "content": f"It is {secret} .",
         "reasoning_content": f"so {secret} .",
-        "reasoning_details": [{"type": "reasoning.text", "text": secret, secret: [secret]}],
+        "reasoning_details": [{"type": "reasoning.more", "text": secret, secret: [secret]}],
     }
     if not last:
         delta["tool_calls"] = [
@@ -156,6 +168,12 @@ def pay(to: str) -> str:
     return to
 
 
+@tool
+def show_key() -> str:
+    """Show the environment."""
+    return f"KEY={TOKEN}"
+
+
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_no_credential_that_a_server_echoes_is_kept_or_shown(
     start, path, tmp_path, caplog, dialect
@@ -175,7 +193,7 @@ async def test_no_credential_that_a_server_echoes_is_kept_or_shown(
             endpoint = Endpoint(
                 base_url=f"http://127.0.0.1:{port}", model="m", key=Secret(TOKEN), name="model"
             )
-            tools = [*tools_of(connections), pay]
+            tools = [*tools_of(connections), pay, show_key]
             async with (
                 chat_agents(endpoint, protocol=dialect, tools=tools, redact=redact) as agents,
                 start(
@@ -213,3 +231,33 @@ async def test_no_credential_that_a_server_echoes_is_kept_or_shown(
     assert leaks == {}
     deltas = "".join(e.event.text for e in seen if type(e.event).__name__ == "TextDelta")
     assert found_in(deltas) == []
+
+
+@pytest.mark.parametrize(
+    "known", [None, lambda text: text.replace("so", "So")], ids=["no redactor", "another redactor"]
+)
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_the_key_of_the_endpoint_is_redacted_in_any_case(start, path, dialect, known):
+    """Also if neither the agents nor the runtime get a redactor that knows it."""
+    model, replies = EchoingModel(dialect), []
+    with trio.fail_after(120):
+        async with serve_http(model.respond) as port:
+            url, headers = f"http://127.0.0.1:{port}", (("x-other-token", f"Bearer {MCP_TOKEN}"),)
+            endpoint = Endpoint(base_url=url, model="m", key=Secret(TOKEN), headers=headers)
+            async with (
+                chat_agents(
+                    endpoint, protocol=dialect, tools=[pay, show_key], redact=known
+                ) as agents,
+                start(build_agent=agents.build, agent_spec=agents.agent_spec) as runtime,
+            ):
+                with runtime.subscribe() as events:
+                    for number, name in enumerate(FORMS):
+                        replies.append(await runtime.ask(name, f"form {number}"))
+                    seen = events.take_ready()
+    assert f"KEY={REDACTED}" in msgspec.json.encode(seen).decode()
+    assert all(REDACTED in (reply.text or "") for reply in replies)
+    deltas = "".join(e.event.text for e in seen if type(e.event).__name__ == "TextDelta")
+    assert deltas.count(REDACTED) >= len(FORMS)
+    shown = [msgspec.json.encode(replies), deltas, *(msgspec.json.encode(each) for each in seen)]
+    files = [file.read_bytes() for file in path.parent.glob(f"{path.name}*")]
+    assert [found for each in (*shown, *files, *model.bodies) if (found := found_in(each))] == []

@@ -93,6 +93,9 @@ def test_the_command_works_and_names_a_missing_extra(machine, installer):
     assert (done.returncode, done.stdout) == (2, "")
     command = MISSING.fullmatch(done.stderr)[1]
     assert command.endswith(f" '{ROOT}[bot]'")
+    done = machine.run("hermes doctor --offline")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert re.search(r"^PROBLEM +extras +\[bot\] is not installed", done.stdout, re.MULTILINE)
     done = machine.run(command)  # as it is written
     assert done.returncode == 0, done.stderr
     done = machine.run("hermes", "hello\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import configparser
 import itertools
 import resource
@@ -13,7 +14,10 @@ from pathlib import Path
 import pytest
 import trio
 
+from hermes import open_runtime
+from hermes.embed import open_runtime_asyncio, start_runtime
 from hermes.errors import StoreRefused, StoreUnavailable
+from hermes.run.__main__ import EPILOG
 from hermes.store import SessionStore, open_store
 from hermes.store.files.runtime_lock import RuntimeLock, owner
 from tests.support.faulty_vfs import Fault, FaultyVFS
@@ -31,6 +35,31 @@ def awaited(path, **options):
             pass
 
     trio.run(opened)
+
+
+def on_trio(path, **options):
+    async def opened():
+        async with open_runtime(path, agent=echo, **options):
+            pass
+
+    trio.run(opened)
+
+
+def on_asyncio(path, **options):
+    async def opened():
+        async with open_runtime_asyncio(path, agent=echo, **options):
+            pass
+
+    asyncio.run(opened())
+
+
+def without_a_loop(path, **options):
+    with start_runtime(path, agent=echo, **options):
+        pass
+
+
+async def echo(turn):
+    return turn.text
 
 
 both = pytest.mark.parametrize("open_file", [blocking, awaited])
@@ -51,9 +80,20 @@ def test_an_error_that_may_pass_says_so(path, open_file, operation, error):
     assert vfs.fired
     assert str(path) in str(refused.value)
     assert "\n" not in str(refused.value)
+    assert str(refused.value).endswith("; try again later")
     open_file(path)
     with SessionStore(path) as store:
         assert store.get_session("s")
+
+
+@pytest.mark.parametrize("host", [on_trio, on_asyncio, without_a_loop])
+def test_every_host_gets_the_named_error_and_can_open_the_file_again(path, host):
+    SessionStore(path).close()
+    vfs = FaultyVFS()
+    vfs.arm(Fault("xRead", "io", 1, lasting=True))
+    with pytest.raises(StoreUnavailable, match=r"; try again later$"):
+        host(path, vfs=vfs.name)
+    host(path)
 
 
 @contextmanager
@@ -104,7 +144,7 @@ import hermes.run.app, hermes.run.__main__, hermes.adapters.console, hermes.stor
 left, path = int(sys.argv[1]), sys.argv[2]
 limit = max(map(int, os.listdir("/proc/self/fd"))) + left
 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-sys.exit(hermes.run.__main__.main(["--db", path]))
+sys.exit(hermes.run.__main__.main(["--db", path, *sys.argv[3:]]))
 """
 
 
@@ -132,3 +172,25 @@ def test_a_bot_with_too_many_open_files_is_restarted(path):
     assert 75 in codes
     assert never_restarted().isdisjoint(codes)
     assert 75 not in never_restarted()
+
+
+def test_a_bot_that_cannot_read_its_configuration_now_is_restarted(path, tmp_path):
+    config = tmp_path / "hermes.toml"
+    config.write_text("")
+    command = [sys.executable, "-c", BOT, "0", str(path), "--config", str(config)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (75, "")
+    assert done.stderr == f"{config} cannot be read now: Too many open files; try again later\n"
+    assert not path.exists()
+
+
+def test_the_unit_decides_about_each_documented_exit_code():
+    """A failure is restarted, unless a restart cannot help; the page says the same."""
+    documented, _, _ = EPILOG.partition("exit codes of --status")
+    codes = {int(line.split()[0]) for line in documented.splitlines()[1:] if line.strip()}
+    assert codes - never_restarted() == {0, 1, 4, 6, 70, 75, 130}
+    assert never_restarted() < codes
+    page = (ROOT / "docs" / "running.md").read_text()
+    assert all(f"\n| {code} |" in page for code in codes)
+    assert "but 2, 3 and 5." in page
+    assert never_restarted() == {2, 3, 5}

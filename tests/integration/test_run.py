@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -68,7 +69,9 @@ def test_piped_lines_are_answered_and_stored(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{HELLO}The title is now: A talk\n"
     done = run("--db", path, text="/sessions\n")
-    assert done.stdout == "1. A talk (2 messages)\nUse /resume to go to one of them.\n"
+    listed, hint = done.stdout.splitlines()
+    assert re.fullmatch(r"1\. A talk \(2 messages, [-\d]+ [:\d]+\) \(current\)", listed)
+    assert hint == "Use /resume to go to one of them."
 
 
 def test_messages_before_a_restart_and_a_new_session_are_recalled(tmp_path):

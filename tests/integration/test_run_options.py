@@ -279,6 +279,18 @@ def test_hooks_are_named_in_the_settings(tmp_path):
     assert (tmp_path / "left").read_text() == "console"
 
 
+def test_an_event_loop_that_fails_ends_the_bot_with_a_code(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import trio\nfrom hermes.background import crash_run\n\n"
+        "async def left(session_id, platform):\n    crash_run()\n    await trio.sleep_forever()\n"
+    )
+    path = tmp_path / "hermes.toml"
+    path.write_text("data = 'chat.db'\n[hooks]\non_session_finalize = ['mine:left']\n")
+    done = run("--config", path, text="hello\n", cwd=tmp_path)
+    assert done.returncode == 70
+    assert "The event loop failed: TrioInternalError" in done.stderr
+
+
 def test_a_bot_without_a_console_or_a_platform_is_refused(tmp_path):
     done = run("--no-console", "--db", tmp_path / "chat.db")
     assert (done.returncode, done.stdout) == (2, "")

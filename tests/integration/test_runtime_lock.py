@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,3 +114,48 @@ def test_closing_leaves_no_descriptor_behind(path):
         lock.close()
         store.close()
     assert descriptors() == before
+
+
+OPENERS = """
+import os, sys
+from pathlib import Path
+from hermes.errors import StoreRefused
+from hermes.store.files import file_lock
+
+def refuse():
+    try:
+        with file_lock.no_trace(path, had_lock=False):
+            raise StoreRefused("it belongs to another program")
+    except StoreRefused:
+        return 0
+
+def open_alone():
+    while (opening := file_lock.Opening(path)).waits:
+        pass
+    with opening:
+        try:
+            os.close(os.open(f"{path}.inside", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return 1
+        for _ in range(20):
+            os.sched_yield()
+        os.unlink(f"{path}.inside")
+        return 0
+
+path, step = Path(sys.argv[1]), {"refuses": refuse, "opens": open_alone}[sys.argv[2]]
+sys.stdin.readline()
+print(sum(step() for _ in range(300)))
+"""
+
+
+def test_a_lock_file_that_is_removed_after_a_refusal_admits_one_waiter_at_a_time(path):
+    pipe, command = subprocess.PIPE, [sys.executable, "-c", OPENERS, str(path)]
+    processes = [
+        subprocess.Popen([*command, role], stdin=pipe, stdout=pipe, text=True)
+        for role in ("refuses", "opens", "opens")
+    ]
+    for process in processes:  # all of them begin at once
+        process.stdin.write("\n")
+        process.stdin.flush()
+    overlaps = [process.communicate(timeout=60)[0] for process in processes]
+    assert overlaps == ["0\n", "0\n", "0\n"]

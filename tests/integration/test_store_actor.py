@@ -22,7 +22,7 @@ from hermes.errors import (
 from hermes.messages import Inbound, Message, TurnCommit
 from hermes.store import SessionStore, Store, actor, open_store
 from hermes.store.files.file_lock import Opening
-from hermes.store.maintenance.cleanup import DAY
+from hermes.store.maintenance.cleanup import BELIEVED_TIME, DAY
 from hermes.testing import inline
 from tests.support.stores import World, open_kind
 
@@ -598,4 +598,68 @@ async def test_after_a_jump_of_the_clock_receipts_are_forgotten_once_it_was_righ
         assert (await store.accept(event)).duplicate
         world.pass_time(1)
         await store.sweep_once()
+        assert not (await store.accept(event)).duplicate
+
+
+async def closed_message(path, world, event):
+    """Accept and close a message in one process."""
+    async with open_kind("inline", path, clock=world.clock) as store:
+        accepted = await store.accept(event)
+        await store.park_inbox([accepted.receipt.inbox_id], "closed")
+        await store.sweep_once()
+
+
+async def test_a_clock_that_is_ahead_when_processes_start_forgets_no_receipts(path):
+    world, event = World(), Inbound("k", "e", "hello")
+    await closed_message(path, world, event)
+    world.now += 31 * DAY
+    for number in range(3):  # what the first stores is dated ahead as well
+        async with open_kind("inline", path, clock=world.clock) as store:
+            await store.accept(Inbound("k", f"ahead {number}", "hello"))
+            await store.sweep_once()
+            world.pass_time(3600)
+            await store.sweep_once()
+    world.now -= 31 * DAY
+    async with open_kind("inline", path, clock=world.clock) as store:
+        await store.sweep_once()
+        assert (await store.accept(event)).duplicate
+
+
+async def test_a_file_of_an_earlier_version_believes_its_last_message(path):
+    world, event = World(), Inbound("k", "e", "hello")
+    await closed_message(path, world, event)
+    async with open_kind("inline", path, clock=world.clock) as store:
+        await store.set_meta(BELIEVED_TIME, None)
+    world.now += 31 * DAY
+    async with open_kind("inline", path, clock=world.clock) as store:
+        await store.sweep_once()
+        assert (await store.accept(event)).duplicate
+
+
+async def test_after_a_long_downtime_receipts_are_forgotten_within_a_day_of_work(path, caplog):
+    world, event = World(), Inbound("k", "e", "hello")
+    await closed_message(path, world, event)
+    world.pass_time(40 * DAY)
+    async with open_kind("inline", path, clock=world.clock) as store:
+        for _ in range(23):
+            await store.sweep_once()
+            world.pass_time(3600)
+        assert (await store.accept(event)).duplicate
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        world.pass_time(3600)
+        await store.sweep_once()
+        assert not (await store.accept(event)).duplicate
+
+
+async def test_receipts_are_forgotten_although_no_process_lives_for_a_day(path):
+    """The time that passes while a process works counts, even if its clock is in doubt."""
+    world, event = World(), Inbound("k", "e", "hello")
+    await closed_message(path, world, event)
+    world.pass_time(2 * DAY)
+    for _ in range(31):
+        for _ in range(2):
+            async with open_kind("inline", path, clock=world.clock) as store:
+                world.pass_time(DAY / 2)
+                await store.sweep_once()
+    async with open_kind("inline", path, clock=world.clock) as store:
         assert not (await store.accept(event)).duplicate

@@ -421,10 +421,10 @@ def test_in_a_script_a_function_for_trio_is_told_why_the_runtime_ended(path):
 # A drain inside the block
 
 STORE_ONLY = {
-    "drain", "follow", "subscribe", "is_answered", "reply_of", "run_on_trio", "wait", "wait_hooks",
-    "history", "title", "settings", "sessions", "search", "snapshot", "interrupt", "archive",
-    "unarchive", "find", "messages", "delete", "running_turns", "statistics", "passivate", "get",
-    "set",
+    "drain", "follow", "subscribe", "is_answered", "receipt_of", "reply_of", "run_on_trio", "wait",
+    "wait_hooks", "history", "title", "settings", "sessions", "search", "snapshot", "interrupt",
+    "archive", "unarchive", "find", "messages", "delete", "running_turns", "statistics",
+    "passivate", "get", "set",
 }  # fmt: skip
 """Verbs that work until the block is left; `wait` does so for a message that was answered."""
 

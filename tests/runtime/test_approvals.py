@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import asynccontextmanager
+from decimal import Decimal
 
 import pytest
 import trio
@@ -20,6 +21,10 @@ from tests.support.processes import foreign
 from tests.support.runtime import SECONDS
 
 CHAT = Source("memory", chat_id="c")
+QUESTION = (
+    '`run` wants to run with\n```\n{"command":"rm"}\n```\n'
+    "Reply /approve 1 to allow it once, or /deny 1 to refuse."
+)
 
 
 @pytest.fixture
@@ -191,19 +196,174 @@ async def test_a_host_that_has_received_the_event_may_answer_at_once(start):
     assert shell.ran == ["ls"]
 
 
-async def test_a_host_without_events_is_shown_a_call_by_the_reply(start):
+@pytest.mark.parametrize("observed", [{}, {"session_key": "k", "deltas": False}])
+async def test_a_host_without_events_is_shown_a_call_by_the_reply(start, observed):
     shell = Shell()
     async with start(build_agent=shell.build) as runtime:
-        with runtime.subscribe(deltas=False):  # a log, which shows nothing to the user
-            await runtime.submit(Inbound("k", "e", "rm\nwait"))
+        with runtime.subscribe(**observed) as log:  # an observer shows nothing to the user
+            receipt = await runtime.submit(Inbound("k", "e", "rm\nwait"))
             await shell.asked.wait()
+            log.take_ready()
             await runtime.submit(Inbound("k", "blind", "/approve", command=True))
             shell.go_on.set()
             await inspect(runtime).wait_idle("k")
+            await runtime.submit(Inbound("k", "also blind", "/approve 1", command=True))
+            await inspect(runtime).wait_idle("k")
             assert shell.ran == []
+            assert QUESTION in (await runtime.wait(receipt)).text
             await runtime.ask("k", "/approve")
             await inspect(runtime).wait_idle("k")
     assert shell.ran == ["rm"]
+
+
+@pytest.mark.parametrize("verb", ["ask", "wait", "reply_of", "stream", "subscribe", "follow"])
+async def test_what_a_host_receives_shows_the_call(start, verb):
+    shell = Shell()
+    async with start(build_agent=shell.build) as runtime:
+        first = Inbound("k", "e", "rm", per_conversation=True)
+        if verb == "ask":
+            reply = await runtime.ask("k", "rm")
+        elif verb == "stream":
+            async with runtime.stream("k", "rm") as stream:
+                *_, last = [event async for event in stream]
+                reply = last.reply
+        elif verb in {"subscribe", "follow"}:
+            subscribe = runtime.subscribe if verb == "subscribe" else runtime.follow
+            with subscribe("k") as events:
+                await runtime.submit(first)
+                async for envelope in events:
+                    if isinstance(envelope.event, TurnEnded):
+                        reply = envelope.event.reply
+                        break
+        else:
+            receipt = await runtime.submit(first)
+            await inspect(runtime).wait_idle("k")
+            wait = runtime.wait(receipt) if verb == "wait" else runtime.reply_of("k", "e")
+            reply = await wait
+        assert reply.text.endswith(QUESTION)
+        assert [call.arguments for call in reply.approvals] == ['{"command":"rm"}']
+        await runtime.ask("k", "/approve")
+        await inspect(runtime).wait_idle("k")
+    assert shell.ran == ["rm"]
+
+
+async def test_an_event_that_was_published_but_not_read_shows_nothing(start):
+    """It is read only after the command was accepted, by a stream, too."""
+    shell = Shell()
+    async with start(build_agent=shell.build) as runtime:
+        with runtime.subscribe("k") as events:
+            async with runtime.stream("k", "rm\nwait") as stream:
+                await shell.asked.wait()
+                await runtime.submit(Inbound("k", "blind", "/approve", command=True))
+                assert any(isinstance(each.event, ApprovalAsked) for each in events.take_ready())
+                assert any(isinstance(event, ApprovalAsked) for event in stream.take_ready())
+                shell.go_on.set()
+                assert (await anext(stream)).reply.approvals
+            await inspect(runtime).wait_idle("k")
+        assert shell.ran == []
+        await runtime.ask("k", "/approve")
+        await inspect(runtime).wait_idle("k")
+    assert shell.ran == ["rm"]
+
+
+async def test_an_event_of_another_message_is_not_shown_by_a_stream(start):
+    shell = Shell()
+    async with start(build_agent=shell.build) as runtime:
+        await runtime.submit(Inbound("k", "e", "wait\nrm"))
+        await shell.asked.wait()
+        async with runtime.stream("k", "/status") as stream:
+            shell.go_on.set()
+            async for _ in stream:
+                pass
+        await inspect(runtime).wait_idle("k")
+        assert (await runtime.ask("k", "/approve")).text.startswith("Not decided")
+    assert shell.ran == []
+
+
+@pytest.mark.parametrize("deltas", [True, False])
+async def test_observers_beside_an_adapter_show_nothing_to_its_user(start, deltas):
+    shell, platform = Shell(), Platform()
+    platform.is_ready = trio.Event()
+    async with start(
+        build_agent=shell.build, adapters=[platform], config=Config(drain_timeout=0)
+    ) as runtime:
+        with runtime.subscribe("k", deltas=deltas) as events:
+            async with runtime.stream("k", "rm", source=CHAT) as stream:
+                assert any([isinstance(event, ApprovalAsked) async for event in stream])
+            assert any(isinstance(each.event, ApprovalAsked) for each in events.take_ready())
+            assert QUESTION not in stream.reply.text
+            assert (await say(runtime, "/approve")).startswith("Not decided")
+    assert shell.ran == []
+
+
+async def test_a_host_that_passes_on_all_events_says_what_it_has_shown(start):
+    shell, asked = Shell(), []
+    async with start(build_agent=shell.build) as runtime:
+
+        def pass_on(envelope):
+            if isinstance(envelope.event, ApprovalAsked):
+                asked.append(envelope.event.approval)
+
+        with runtime.subscribe(callback=pass_on):
+            await runtime.submit(Inbound("k", "e", "rm"))
+            await inspect(runtime).wait_idle("k")
+            runtime.mark_shown(asked[0])
+            runtime.mark_shown(asked[0], shown=False)
+            assert (await runtime.ask("k", "/approve")).text.startswith("Not decided")
+            runtime.mark_shown(asked[0])
+            assert (await runtime.ask("k", "/approve")).text.startswith("Approved")
+            await inspect(runtime).wait_idle("k")
+        with pytest.raises(TypeError, match="approval"):
+            runtime.mark_shown(1)
+    assert shell.ran == ["rm"]
+
+
+async def test_what_was_shown_is_known_after_a_restart(start):
+    shell = Shell()
+    async with start(build_agent=shell.build) as runtime:
+        await runtime.ask("k", "rm")
+    async with start(build_agent=shell.build) as runtime:
+        await runtime.ask("k", "/approve")
+        await inspect(runtime).wait_idle("k")
+    assert shell.ran == ["rm"]
+
+
+async def test_an_agent_that_asks_another_one_shows_its_user_nothing(start):
+    shell = Shell()
+
+    class Relay:
+        async def run(self, turn):
+            return TurnResult(text=(await turn.runtime.ask("k", turn.text)).text)
+
+    def build(spec):
+        return Relay() if spec.session_key == "relay" else shell
+
+    async with start(build_agent=build, config=Config(agents_may_ask=True)) as runtime:
+        assert QUESTION in (await runtime.ask("relay", "rm")).text
+        assert (await runtime.ask("k", "/approve")).text.startswith("Not decided")
+        assert QUESTION in (await runtime.ask("k", "/approve show 1")).text
+        await runtime.ask("k", "/approve")
+        await inspect(runtime).wait_idle("k")
+    assert shell.ran == ["rm"]
+
+
+async def test_a_call_that_expires_while_the_command_waits_leaves_no_other_one_approved(
+    start, world
+):
+    shell = Shell()
+    async with start(build_agent=shell.build) as runtime:
+        await runtime.ask("k", "ls")
+        world.pass_time(1800)
+        await runtime.ask("k", "rm")
+        await runtime.submit(Inbound("k", "w", "wait"))
+        await shell.asked.wait()
+        receipt = await runtime.submit(Inbound("k", "c", "/approve", command=True))
+        world.pass_time(1801)
+        shell.go_on.set()
+        told = (await runtime.wait(receipt)).text
+        await inspect(runtime).wait_idle("k")
+    assert told.startswith("Several calls wait.")
+    assert shell.ran == []
 
 
 async def test_of_several_calls_one_must_be_named(start, platform):
@@ -232,6 +392,7 @@ async def test_a_command_that_is_repeated_approves_no_other_call(start, platform
         async with runtime.stream("k", "rm\nwait", source=CHAT) as stream:
             await shell.asked.wait()
             await shown(platform, 3)
+            stream.take_ready()
             for event in ("first", "again"):
                 await submit(runtime, "/approve 1" if event == "first" else "/approve", event)
             await submit(runtime, "/approve 1", "first")  # the platform delivers it once more
@@ -307,6 +468,130 @@ async def test_a_client_is_shown_calls_by_an_event_and_may_answer_at_once(start)
         for _ in range(3):
             await client.event("message.complete")
     assert shell.ran == ["ls \u202e"]
+
+
+@pytest.mark.parametrize("limit", [300, 1000])
+async def test_a_question_is_one_message_however_short_messages_are(start, limit):
+    shell, platform = Shell(), MemoryAdapter("memory", limit=limit)
+    long = "echo " + "`" * 500 + "word " * 300 + "; rm -rf ~"
+    async with start(build_agent=shell.build, adapters=[platform]) as runtime:
+        await say(runtime, long)
+        await inspect(runtime).wait_sent()
+        question, *answer = platform.texts
+        pages = int(question.partition("Page 1 of ")[2].partition(":")[0])
+        for number in range(2, pages + 1):
+            await say(runtime, f"/approve show 1 {number}")
+        await inspect(runtime).wait_sent()
+        shown = [question, *platform.texts[1 + len(answer) :]]
+        assert len(shown) == pages
+        await say(runtime, "/approve")
+        await inspect(runtime).wait_idle("k")
+    blocks = [text.split("```\n")[1].removesuffix("\n") for text in shown]
+    assert json.loads("".join(blocks)) == {"command": long}
+    assert shell.ran == [long]
+
+
+async def test_a_call_that_does_not_fit_into_the_messages_of_a_platform_is_not_asked_for(start):
+    shell, platform = Shell(), MemoryAdapter("memory", limit=160)
+    async with start(build_agent=shell.build, adapters=[platform]) as runtime:
+        told = await say(runtime, "x" * 100)
+        assert told == (
+            "run was not run: its arguments are too long to be shown to the user for approval."
+        )
+        assert await say(runtime, "/approve") == "There is no tool call to decide about."
+
+
+async def test_an_approved_decimal_is_the_one_that_was_shown(start):
+    paid = []
+
+    @tool(approval=True)
+    def pay(amount: Decimal) -> str:
+        """Pay."""
+        paid.append(amount)
+        return "paid"
+
+    toolbox = Toolbox([pay])
+
+    class Agent:
+        async def run(self, turn):
+            amounts = turn.text.split() if not turn.decided_calls else []
+            asked = [ToolCall("c", "pay", f'{{"amount":{amount}}}') for amount in amounts]
+            for call in [*await toolbox.approved_calls(turn), *asked]:
+                await toolbox.run(call, turn)
+            return TurnResult(text="done")
+
+    async with start(build_agent=lambda _: Agent()) as runtime:
+        asked = await runtime.ask("k", "12345678901234567000.0 12345678901234567890.99")
+        assert [call.arguments for call in asked.approvals] == [
+            '{"amount":12345678901234567000.0}',
+            '{"amount":12345678901234567890.99}',
+        ]
+        await runtime.ask("k", "/approve 2")
+        await inspect(runtime).wait_idle("k")
+    assert paid == [Decimal("12345678901234567890.99")]
+
+
+async def disconnected(client):
+    await client.source.aclose()
+    await client.sink.aclose()
+
+
+async def test_a_client_that_is_gone_is_shown_nothing(start):
+    """Beside it there are other clients, whose conversations have nothing to do with it."""
+    shell, key = Shell(), "agent:main:rpc:dm:x"
+    async with start(build_agent=shell.build) as runtime, connected(runtime) as other:
+        await other.call("session.create", conversation="y")
+        async with connected(runtime) as client:
+            handle = (await client.call("session.create", conversation="x"))["session_id"]
+            await client.call("prompt.submit", session_id=handle, text="wait\nrm")
+            await shell.asked.wait()
+            await disconnected(client)
+            shell.go_on.set()
+            with runtime.subscribe(key) as events:  # not the user either
+                await inspect(runtime).wait_idle(key)
+                events.take_ready()
+        async with connected(runtime) as client:
+            handle = (await client.call("session.create", conversation="x"))["session_id"]
+            for text, answer in (
+                ("/approve", "Not decided"),
+                ("/approve show 1", "`run` wants"),
+                ("/approve", "Approved"),
+            ):
+                sent = await client.call("prompt.submit", session_id=handle, text=text)
+                done = await client.answer_to(sent["message_id"])
+                assert done["text"].startswith(answer)
+            await inspect(runtime).wait_idle(key)
+        assert other.events() == []
+    assert shell.ran == ["rm"]
+
+
+async def test_the_end_of_a_turn_shows_no_call_to_a_client_that_came_too_late(start):
+    shell, key = Shell(), "agent:main:rpc:dm:x"
+    client_chat = Source("rpc", chat_id="x", user_id="operator")
+    async with start(build_agent=shell.build) as runtime, connected(runtime) as client:
+        await runtime.submit(Inbound(key, "e", "rm\nwait", client_chat))
+        await shell.asked.wait()
+        handle = (await client.call("session.create", conversation="x"))["session_id"]
+        shell.go_on.set()
+        assert "`run` wants" not in (await client.event("message.complete"))["text"]
+        sent = await client.call("prompt.submit", session_id=handle, text="/approve")
+        told = (await client.answer_to(sent["message_id"]))["text"]
+        assert told.startswith("Not decided")
+    assert shell.ran == []
+
+
+async def test_a_client_is_shown_nothing_of_the_conversations_of_a_host(start):
+    shell = Shell()
+    async with start(build_agent=shell.build) as runtime, connected(runtime) as client:
+        await client.call("session.create")
+        await runtime.submit(Inbound("k", "e", "rm\nwait"))
+        await shell.asked.wait()
+        await runtime.submit(Inbound("k", "blind", "/approve", command=True))
+        shell.go_on.set()
+        await inspect(runtime).wait_idle("k")
+        await runtime.submit(Inbound("k", "also blind", "/approve", command=True))
+        await inspect(runtime).wait_idle("k")
+    assert shell.ran == []
 
 
 # The call itself

@@ -25,6 +25,9 @@ async def test_a_duplicate_of_an_open_message_gets_the_same_reply(start):
         again = PendingReply()
         here.nursery.start_soon(again.run, lambda: here.runtime.ask("k", "one", event_id="e"))
         await here.settle()
+        await here.store.set_meta("barrier", None)  # after the message was accepted again
+        await here.settle()
+        await here.store.open_inbox("k", after=0, limit=1)  # after it was seen to be open
         await here.settle()
         here.agent.release(0)
         reply = await first.wait()

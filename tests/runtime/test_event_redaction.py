@@ -10,6 +10,7 @@ from hermes.events import (
     ApprovalAsked,
     AssistantMessage,
     ReasoningDelta,
+    Retrying,
     TextDelta,
     ToolFinished,
     ToolStarted,
@@ -101,12 +102,13 @@ async def test_tool_calls_and_results_are_redacted(start):
         AssistantMessage(said),
         ToolStarted(CALL),
         ApprovalAsked(asked),
+        Retrying(1.0, f"{SECRET} again"),
         ToolFinished("c1", f"={SECRET}"),
     ]
     events = await events_of(start, [*steps, "done"])
     assert [type(event) for event in events] == [type(event) for event in steps]
     assert SECRET not in repr(events)
-    assert repr(events).count(REDACTED) == 6
+    assert repr(events).count(REDACTED) == 7
     assert events[-1] == ToolFinished("c1", f"={REDACTED}")
 
 

@@ -271,6 +271,84 @@ async def test_a_conversation_of_another_platform_is_found_again_after_new(start
         assert done["status"] == "answered"
 
 
+async def two_sessions(start):
+    """A conversation with a message in each of two sessions; returns their ids."""
+    async with start() as runtime, connected(runtime) as client:
+        handle = await opened(client, "c")
+        for event_id, text in (("e1", "one"), ("n", "/new"), ("e2", "two")):
+            await say(client, handle, text, event_id=event_id)
+        return announced(client)
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["older first", "newer first"])
+async def test_a_prompt_is_recognized_in_each_conversation_that_its_session_was_resumed_in(
+    start, order
+):
+    ids = await two_sessions(start)
+    ran = []
+
+    async def agent(turn):
+        ran.append(turn.text)
+        return f"echo: {turn.text}"
+
+    async with start(agent=agent) as runtime, connected(runtime) as client:
+        for session_id in ids[::order]:
+            made = await client.call("session.resume", session_id=session_id)
+            handle = made["session_id"]
+            for event_id, text in (("e1", "one"), ("n", "/new"), ("e2", "two")):
+                again = await client.call(
+                    "prompt.submit", session_id=handle, text=text, event_id=event_id
+                )
+                assert again["status"] == "answered"
+        assert (made["conversation"] != "c", ran) == (True, [])
+        assert await say(client, handle, "three", event_id="e3") == "echo: three"
+        await say(client, handle, "/new")
+        name = made["conversation"]
+    async with start(agent=agent) as runtime, connected(runtime) as client:
+        made = await client.call("session.resume", session_id=ids[::order][-1])
+        assert made["conversation"] != name
+        ask = {"text": "three", "event_id": "e3"}
+        again = await client.call("prompt.submit", session_id=made["session_id"], **ask)
+        assert (again["status"], again["reply"]["text"]) == ("answered", "echo: three")
+    assert ran == ["three"]
+
+
+async def test_a_prompt_that_runs_in_another_conversation_of_its_session_is_waited_for(start):
+    first, _ = await two_sessions(start)
+    gate = Gate()
+    async with start(build_agent=scripted([gate, "done"])) as runtime:
+        async with connected(runtime, linger=0) as client:
+            await opened(client, "c")
+            made = await client.call("session.resume", session_id=first)
+            ask = {"text": "go", "event_id": "e3"}
+            done = await client.call("prompt.submit", session_id=made["session_id"], **ask)
+        await runtime.admin.switch("agent:main:rpc:dm:d", first)
+        async with connected(runtime) as client:
+            handle = await opened(client, "d")
+            asked = await client.request("prompt.submit", session_id=handle, **ask)
+            await gate.reached.wait()
+            assert await client.call("session.interrupt", session_id=handle) == {"status": "idle"}
+            gate.open.set()
+            again = await client.response(asked)
+            assert (again["status"], again["message_id"]) == ("answered", done["message_id"])
+            assert again["reply"]["text"] == "done"
+
+
+async def test_a_repeated_prompt_is_not_rejected_while_an_answer_is_running(start):
+    gate = Gate()
+    async with start(build_agent=scripted([gate, "done"])) as runtime, connected(runtime) as client:
+        handle = await opened(client, "c")
+        ask = {"session_id": handle, "text": "go", "busy": "reject"}
+        first = await client.call("prompt.submit", event_id="e1", **ask)
+        await gate.reached.wait()
+        again = await client.call("prompt.submit", event_id="e1", **ask)
+        assert (again["status"], again["message_id"]) == ("queued", first["message_id"])
+        assert await error_code(client, "prompt.submit", event_id="e2", **ask) == 4009
+        assert await error_code(client, "prompt.submit", **ask) == 4009
+        gate.open.set()
+        assert (await client.answer_to(first["message_id"]))["text"] == "done"
+
+
 # Ids
 
 

@@ -39,14 +39,17 @@ CHAT = Source("memory", chat_id="c", user_id="u")
 SAID = (
     "/help", "/sessions", "/title", "/undo", "/retry", "/branch", "/stop", "/status",
     "/usage", "/whoami", "/pair", "/unpair telegram 1", "/approve", "/deny 7", "/queue", "/steer",
-    "/background", "/approve zebra", "/undo zebra", "/compress", "/compress here 1",
+    "/background", "/approve zebra", "/approve always", "/deny always zebra", "/undo zebra",
+    "/compress", "/compress here 1",
+    "/search zebra", "/search", "/delete", "/delete nowhere", "/export", "/export nowhere", "/quit",
+    "/model", "/model zebra", "/tools",
     "/resume nowhere", "/title " + "x" * 500, "/new " + "x" * 500,
 )  # fmt: skip
 """Commands for an empty conversation, a full one, and one that was compressed."""
 SAID_LATER = (
     "/title Plan", "/title", "/sessions", "/branch", "/title Plan", "/branch Plan", "/new Plan",
     "/resume 2", "/resume Plan", "/resume 2", "/undo", "/undo 2", "/background zebra", "/new",
-    "/new Oak", "/status",
+    "/new Oak", "/status", "/export 1", "/delete 1", "/delete Plan yes", "/delete yes",
 )  # fmt: skip
 
 
@@ -62,7 +65,7 @@ async def test_every_answer_to_a_command_comes_from_the_table(start, compressor)
         replies += await say(*[f"{number} zebra " * 100 for number in range(30)])
         replies += await say(*SAID, *SAID_LATER)
         await inspect(runtime).wait_sent()
-    said = ("echo k u memory zebra zebr z Plan Oak nowhere", "x" * 500, "x" * 100)
+    said = ("echo k u memory zebra zebr ze z yes Plan Oak nowhere", "x" * 500, "x" * 100)
     shown = [reply.text for reply in replies]
     assert foreign_words([*shown, *adapter.texts], *said) == set()
     assert {"title_taken", "title_too_long", "not_compressed", "usage"} <= names_in(shown)

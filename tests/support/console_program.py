@@ -23,6 +23,7 @@ async def main(path: Path, script: dict) -> None:
         if "oops" in turn.text:
             await trio.sleep(script["pause"])
             raise RuntimeError("oops")
+        await trio.sleep(script.get("wait", 0))
         text = script["text"]
         size = script.get("piece", 7)
         if name := script.get("tool"):

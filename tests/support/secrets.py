@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
-import html
+import html.entities
 import json
 import re
 from urllib.parse import quote, quote_plus
 
 SECRET = "hV7/q+9=Zk\"x'\\2pä😀w0rd"
+TOKEN = "tok_A1-b2.C3*d4+e5/f6=g7~h8"
 PEM = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0B\nAQEFAASCBKcwggSjAgEAAoIB\n-----END KEY-----\n"
 
 
@@ -18,6 +19,10 @@ def wrapped(text, width, line_break="\n"):
     return line_break.join(lines)
 
 
+NAMES = {
+    html.entities.html5[name]: f"&{name}"
+    for name in ("plus;", "equals;", "sol;", "quot;", "apos;", "bsol;", "auml;", "percnt;", "amp;")
+}
 ENCODINGS = {
     "plain": str,
     "json": json.dumps,
@@ -56,9 +61,36 @@ ENCODINGS = {
     "wrapped base64": lambda text: wrapped(base64.b64encode(text.encode()).decode(), 8),
     "wrapped hex": lambda text: wrapped(text.encode().hex(), 8),
     "wrapped url": lambda text: quote(wrapped(text, 6), safe="\n"),
+    "wrapped by carriage returns alone": lambda text: wrapped(text, 4, "\r"),
+    "wrapped by line separators": lambda text: wrapped(text, 4, "\u2028"),
+    "wrapped by other breaks": lambda text: wrapped(text, 4, "\x0b\x85 "),
+    "with invisible characters": lambda text: wrapped(text, 3, "\u200e\u200b\xad\ufe0f"),
+    "with escaped invisible characters": lambda text: wrapped(text, 3, "\\u200e&shy;%0D"),
+    "octal": lambda text: "".join(f"\\{octet:03o}" for octet in text.encode()),
+    "code points": lambda text: "".join(f"\\u{{{ord(one):x}}}" for one in text),
+    "named entities": lambda text: "".join(NAMES.get(one, one) for one in text),
     "base64 in a url": lambda text: quote(base64.b64encode(f"a{text}bc".encode()).decode()),
 }
 """Functions that encode a secret, by name."""
+
+DISGUISES = {
+    "deeply indented": lambda text: wrapped(text, 9, "\n" + 20 * " "),
+    "comment": lambda text: wrapped(text, 9, "\n# "),
+    "C comment": lambda text: wrapped(text, 9, "\n// "),
+    "list": lambda text: wrapped(text, 9, "\n- "),
+    "table": lambda text: wrapped(text, 9, " |\n| "),
+    "quoted-printable": lambda text: wrapped(text, 9, "=\n"),
+    "code": lambda text: wrapped(text, 9, "`"),
+    "bold": lambda text: f"**{text[:9]}**{text[9:]}",
+    "spaced": " ".join,
+    "hex with colons": lambda text: text.encode().hex(":"),
+    "capitals": str.upper,
+    "lower case": str.lower,
+    "form": lambda text: quote(text, safe="").replace("%2B", " "),
+    "percent-encoded, then in lower case": lambda text: quote(text, safe="").lower(),
+    "base64 in a table": lambda text: wrapped(base64.b64encode(text.encode()).decode(), 9, "|\n|"),
+}
+"""Functions that disguise a secret with many letters and digits, by name."""
 
 KEYS = [
     "sk-proj-0123456789abcdefABCDEF",

@@ -17,7 +17,7 @@ import trio
 from hermes.actors.delivery.lane import Endpoint, Lane, until_stored
 from hermes.actors.delivery.split import MIN_LIMIT
 from hermes.errors import HermesError
-from hermes.messages import OutboxRow
+from hermes.messages import OutboxRow, Source
 from hermes.protocols import Adapter, HasAccount, OutboxStore
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -65,6 +65,12 @@ class Dispatcher:
     def serves(self, platform: str) -> bool:
         """Whether an adapter sends the replies of a platform, now or after another start."""
         return platform in self._served
+
+    def limit_of(self, source: Source) -> int | None:
+        """Return the maximum length of a message to a chat; None for no limit."""
+        accounts = self._endpoints.get(source.platform, {})
+        endpoint = accounts.get(source.account) or accounts.get(None)
+        return None if endpoint is None else endpoint.limit
 
     def offer(self, rows: Sequence[OutboxRow]) -> None:
         """Take committed rows, in the order of their commits. Never waits."""

@@ -21,7 +21,7 @@ from trio.lowlevel import (
     wait_task_rescheduled,
 )
 
-from hermes.actors.kernel.memory import OUT_OF_MEMORY, resume
+from hermes.background import OUT_OF_MEMORY, resume
 from hermes.errors import ActorStopped, Overloaded
 
 M = TypeVar("M")

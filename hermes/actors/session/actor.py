@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import trio
@@ -17,15 +18,18 @@ from msgspec.structs import replace
 from hermes.actors.commands import CommandMode, interpret
 from hermes.actors.context import RuntimeContext
 from hermes.actors.kernel.mailbox import Request, refuse
-from hermes.actors.session.commands import CommandCall, run_command
-from hermes.actors.session.compression import used_tokens
-from hermes.actors.session.following import announcement, count_waiting
-from hermes.actors.session.inbox import Item, SessionInbox
+from hermes.actors.session.commands.calls import CommandCall
+from hermes.actors.session.commands.handlers import run_command
+from hermes.actors.session.commands.listing import read_status
+from hermes.actors.session.following import announcement
+from hermes.actors.session.inbox import Item, SessionInbox, Work
 from hermes.actors.session.policy import decide
+from hermes.actors.session.retries import TEMPORARY
 from hermes.actors.session.state import SessionState
 from hermes.actors.session.turn import TurnRunner
+from hermes.background import set_event
 from hermes.errors import AlreadyAnswered, HermesError, StoreFailed
-from hermes.messages import Accepted, InboxRow, Receipt, Reply, ReplyStatus, Status
+from hermes.messages import Accepted, Approval, InboxRow, Receipt, Reply, ReplyStatus, Status
 from hermes.outbound import inbox_reply, metadata_of
 from hermes.user_code import contained
 
@@ -78,7 +82,7 @@ class SessionActor:
         try:
             self._decide(row)
         except MemoryError:  # the supervisor finds it in the store
-            self.inbox.forget(row.inbox_id)
+            self.inbox.release([row.inbox_id])
             raise
         self._announce(row)
 
@@ -124,12 +128,11 @@ class SessionActor:
             with trio.CancelScope(shield=True):
                 withdrawn = await self.state.context.store.withdraw(self.key, inbox_id)
         finally:
-            self.inbox.forget(inbox_id)
+            self.inbox.release([inbox_id])
             if withdrawn is None:
                 self.wake()  # it may still be open
         if withdrawn is None:
             return False
-        self.inbox.note_closed(inbox_id)
         self._notify_idle()
         self._announce(withdrawn.row)  # it may have been in the store only
         self.state.context.bus.reply([withdrawn.row], withdrawn.reply)
@@ -158,7 +161,7 @@ class SessionActor:
 
     def _notify_idle(self) -> None:
         if self._calm is not None:
-            self._calm.set()
+            set_event(self._calm)
             self._calm = None
 
     @property
@@ -186,7 +189,7 @@ class SessionActor:
                     if not (items := await inbox.mailbox.take()):
                         return
                     caches.withdraw(self.state.cache)
-                    inbox.queue.extend(items)
+                    inbox.collect(items)
         finally:
             self._end()
 
@@ -196,7 +199,7 @@ class SessionActor:
         self.inbox.collect()
         refuse(self.inbox.queue, self.state.context.stop_error())
 
-    async def _step(self, first: Item) -> None:
+    async def _step(self, first: Work) -> None:
         """Handle the next request, command or turn."""
         if isinstance(first, InboxRow) and not first.inbound.command:
             if not first.inbound.linger or await self._gather(first):
@@ -205,7 +208,7 @@ class SessionActor:
         self.inbox.queue.pop(0)
         if isinstance(first, InboxRow):
             await self._run_command(first)
-        elif first is not None:
+        else:
             await self._run_request(first)
 
     async def _gather(self, row: InboxRow) -> bool:
@@ -221,7 +224,7 @@ class SessionActor:
                 fresh = await self.inbox.mailbox.take()
                 if not fresh:
                     break  # closed: nothing more will arrive
-            self.inbox.queue.extend(fresh)
+            self.inbox.collect(fresh)
             if self.inbox.urgent is not None or self.inbox.behind:
                 return False
             last = next((item for item in reversed(fresh) if item is not None), row)
@@ -250,7 +253,7 @@ class SessionActor:
         if turn.discarded:
             await self._requeue(turn.rows)
         else:
-            self.inbox.release(turn.rows)
+            self.inbox.release([row.inbox_id for row in turn.rows])
 
     async def _requeue(self, rows: Sequence[InboxRow]) -> None:
         self.state.forget()
@@ -265,7 +268,7 @@ class SessionActor:
         await self.state.context.store.start_inbox([row.inbox_id for row in waiting])
         for row in rows:
             if row.inbox_id not in still_open:
-                self.inbox.release([row])
+                self.inbox.release([row.inbox_id])
                 located = (self.key, self.state.session_id or "", self.state.epoch)
                 receipt = Receipt(row.inbox_id, *located, row.accepted_at)
                 gone = AlreadyAnswered(f"message {row.inbox_id} was answered elsewhere", receipt)
@@ -278,22 +281,21 @@ class SessionActor:
         inbox, store = self.inbox, self.state.context.store
         limit = self.state.context.config.max_attempts
         inbox.behind = False
-        closed = inbox.closed = set()
-        rows = await self.state.open_rows()
-        if not all(inbox.knows(row.inbox_id) for row in rows):
-            await store.start_inbox(())  # a write: what was accepted before it is delivered then
-        unknown = [row for row in rows if not inbox.knows(row.inbox_id)]
-        for row in unknown:
-            if row.attempts >= limit:
-                await self._park(row)
-        rows = [row for row in unknown if row.attempts < limit]
-        if rows:
-            first = inbox.first_turn(rows) or rows[:1]
-            inbox.note_attempts(rows)
-            await store.start_inbox([row.inbox_id for row in first])
+        with inbox.reading() as released:
+            rows = await self.state.open_rows()
+            if not all(inbox.knows(row.inbox_id) for row in rows):
+                await store.start_inbox(())  # a write: what came before it is delivered then
+            unknown = [row for row in rows if not inbox.knows(row.inbox_id)]
+            for row in unknown:
+                if row.attempts >= limit:
+                    await self._park(row)
+            rows = [row for row in unknown if row.attempts < limit]
+            if rows:
+                first = inbox.first_turn(rows) or rows[:1]
+                inbox.note_attempts(rows)
+                await store.start_inbox([row.inbox_id for row in first])
         inbox.collect()
-        inbox.closed = None
-        taken = closed | inbox.known  # closed or delivered meanwhile
+        taken = released | inbox.known  # closed or delivered meanwhile
         fetched = [row for row in rows if row.inbox_id not in taken]
         inbox.add([row.inbox_id for row in fetched])
         for row in fetched:
@@ -305,6 +307,29 @@ class SessionActor:
             else:
                 inbox.put_back([replace(row, inbound=inbound)])
                 self._announce(row)
+
+    async def fetch(self, after: int) -> bool:
+        """Take messages after this id that another process has accepted, as `deliver` does.
+
+        Returns False if the actor is idle or has ended; then the next one that wakes reads them.
+        """
+        inbox, store = self.inbox, self.state.context.store
+        with inbox.reading() as released:
+            rows = await store.open_inbox(self.key, after=after)
+            with suppress(*TEMPORARY):
+                await store.start_inbox(())  # a write: what came before it is delivered then
+        if self.idle or inbox.mailbox.closed:
+            return False
+        for row in rows:
+            if row.inbox_id in released or inbox.knows(row.inbox_id):
+                continue
+            if row.attempts:  # it must be counted again, and may have to be parked
+                self.wake()
+            else:
+                inbox.add([row.inbox_id])
+                self._take_slowly(row)
+                inbox.restore_order(row.inbox_id)
+        return True
 
     async def _park(self, row: InboxRow) -> None:
         """Set a message aside that failed too often, and tell its sender."""
@@ -321,11 +346,12 @@ class SessionActor:
 
     async def _run_command(self, row: InboxRow, cancelled: Sequence[InboxRow] = ()) -> None:
         stopped = self._stopped_for == row.inbox_id
-        text = await run_command(self.state, CommandCall(row, cancelled, stopped, self.status))
+        call = CommandCall(row, cancelled, stopped, self.status)
+        text = await run_command(self.state, call)
         if text is None:
             await self._run_turn([*cancelled, row], retry=True)
             return
-        self._reply([row], text, "command")
+        self._reply([row], text, "command", shows=call.shows)
         if cancelled:
             self._reply(cancelled, text, "refused", dropped_by=row.inbox_id)
 
@@ -344,10 +370,8 @@ class SessionActor:
         if caught.error is not None:
             about, extra = (row.inbox_id, self.key), {"metadata": row.inbound.metadata}
             log.error("message %d of %s waits", *about, exc_info=caught.error, extra=extra)
-            self.inbox.release([row])
+            self.inbox.release([row.inbox_id])
             self.wake()
-        else:
-            self.inbox.note_closed(row.inbox_id)
 
     def _reply(
         self,
@@ -356,8 +380,9 @@ class SessionActor:
         status: ReplyStatus,
         *,
         dropped_by: int | None = None,
+        shows: Sequence[Approval] = (),
     ) -> None:
-        self.inbox.release(rows)
+        self.inbox.release([row.inbox_id for row in rows])
         self._notify_idle()
         reply = Reply(
             text=text,
@@ -365,31 +390,11 @@ class SessionActor:
             turn_id=rows[0].inbox_id,
             status=status,
             metadata=metadata_of(rows),
+            approvals=tuple(shows),
         )
         self.state.context.bus.reply(rows, reply, dropped_by=dropped_by)
 
     async def status(self) -> Status:
         """Return the state of the conversation; also while a turn runs."""
-        state = self.state
-        compressor = state.context.compressor
-        status = Status(
-            session_key=self.key, session_id=None, title=None, message_count=0, busy=False,
-            waiting=0, context_tokens=0, compress_at=compressor.limits.compress_at,
-            window=compressor.limits.window, builds=state.cache.builds,
-        )  # fmt: skip
-        found = await state.context.store.route_head(self.key)
-        if found is None:
-            return status
-        _, head = found
-        transcript = await state.cache.transcript(head, keep=False)  # the actor may have ended
-        history = await compressor.state_of(head.session_id)
-        return replace(
-            status,
-            session_id=head.session_id,
-            title=(await state.context.store.get_title(self.key)).text,
-            message_count=head.message_count,
-            waiting=await count_waiting(state.context.store, self.key, self.inbox),
-            busy=self.runner.turn is not None,
-            context_tokens=used_tokens(state, transcript),
-            compression_note=compressor.suspended(history),
-        )
+        status = await read_status(self.state, self.inbox)
+        return replace(status, busy=self.runner.turn is not None)

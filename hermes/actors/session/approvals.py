@@ -15,18 +15,24 @@ import msgspec
 from msgspec.structs import replace
 
 from hermes.actors.context import RuntimeContext
-from hermes.actors.session.listing import is_number
+from hermes.actors.session.commands.listing import is_number
+from hermes.actors.session.running_turn import RunningTurn
 from hermes.messages import (
     APPROVAL,
     Approval,
     Inbound,
     InboxReply,
     InboxRow,
+    TurnCommit,
 )
+from hermes.sanitize import shorten
 from hermes.texts import Texts
 from hermes.transcript import questions
 
+_ALWAYS = re.compile(r"always(?:\s+(\S.*))?", re.IGNORECASE | re.DOTALL)
 _SHOW = re.compile(r"show\s+([0-9]{1,18})(?:\s+([0-9]{1,9}))?", re.IGNORECASE)
+ALWAYS = "approve always"
+MAX_NAME = 100
 APPROVED = (
     "[The user has approved one call of {tool}, with exactly these arguments: {arguments}\n"
     "Make it now. Any other call needs an approval of its own.]"
@@ -41,19 +47,40 @@ ReplyTo: TypeAlias = Callable[[str], InboxReply]
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the user is told; `stored` if the reply is already on disk."""
+    """What the user is told; `stored` if the reply is already on disk.
+
+    `shows` are the calls that the text shows.
+    """
 
     text: str
     stored: bool = False
+    shows: tuple[Approval, ...] = ()
+
+
+def with_questions(commit: TurnCommit, turn: RunningTurn, context: RuntimeContext) -> TurnCommit:
+    """Add the questions of a turn to its reply, also to the text if the host shows it."""
+    asked, reply = turn.asked, commit.reply
+    if not asked or reply is None:
+        return commit
+    if context.questions.route(turn.source).delivery == "host":
+        parts = [reply.text, *(questions.question(each, context.texts) for each in asked)]
+        reply = replace(reply, text="\n\n".join(filter(None, parts)))
+    return replace(commit, reply=replace(reply, approvals=asked))
 
 
 async def run(
     context: RuntimeContext, row: InboxRow, command: str, argument: str, reply: ReplyTo
 ) -> Answer | None:
     """Run `/approve` or `/deny`. Returns None if the argument is wrong."""
+    await context.questions.flush()
     found = _SHOW.fullmatch(argument) if command == "approve" else None
     if found is not None:
         return await _show(context, row, int(found[1]), int(found[2] or 1), reply)
+    if (always := _ALWAYS.fullmatch(argument)) is not None:
+        argument = (always[1] or "").strip()
+        if command == "deny":
+            return await _revoke(context, row, argument, reply) if argument else None
+        command = ALWAYS
     if not argument:
         return await _decide_only_one(context, row, command, reply)
     if not is_number(argument):
@@ -88,13 +115,16 @@ async def _decide(
 
     An agent that was not told of a refusal would ask again, or continue as if the call had run.
     """
-    approve, texts, source = command == "approve", context.texts, row.inbound.source
-    template = texts.approved if approve else texts.denied
-    text = questions.described(approval, template, texts)
+    approve, texts, source = command != "deny", context.texts, row.inbound.source
+    templates = {"deny": texts.denied, ALWAYS: texts.approved_always}
+    template = templates.get(command, texts.approved)
+    limit = context.questions.route(source).limit
+    text = questions.described(approval, template, texts, limit=limit)
     decided = await context.store.decide_approval(
         approval.asked_of,
         approval.approval_id,
         approve=approve,
+        always=command == ALWAYS,
         before=row.inbox_id,
         answer=reply(text),
         then=_message_to_agent(row, approval, APPROVED if approve else DENIED),
@@ -106,6 +136,15 @@ async def _decide(
     if now is not None and now.state == "pending":
         return Answer(f"{texts.not_shown}\n{questions.listing([now])}")
     return Answer(_why_not(now, texts).format(number=approval.approval_id))
+
+
+async def _revoke(context: RuntimeContext, row: InboxRow, tool: str, reply: ReplyTo) -> Answer:
+    """Ask again for each call of a tool that was allowed for good."""
+    text = context.texts.revoked.format(tool=tool)
+    key = row.inbound.session_key
+    if await context.store.revoke_tool(key, tool, answer=reply(text)):
+        return Answer(text, stored=True)
+    return Answer(context.texts.not_allowed.format(tool=shorten(tool, MAX_NAME)))
 
 
 def _message_to_agent(row: InboxRow, approval: Approval, template: str) -> Inbound:
@@ -134,14 +173,17 @@ def _why_not(approval: Approval | None, texts: Texts) -> str:
 async def _show(
     context: RuntimeContext, row: InboxRow, number: int, page: int, reply: ReplyTo
 ) -> Answer:
-    """Show a page of a call. The first one also shows a call whose question was never delivered."""
+    """Show a page of a call. The first one also asks a question that was never delivered."""
     key, store = row.inbound.session_key, context.store
     approval = await store.get_approval(key, number)
     if approval is None:
         return Answer(context.texts.unknown_approval.format(number=number))
-    text = questions.question(approval, context.texts, page)
+    route = context.questions.route(row.inbound.source)
+    text = questions.question(approval, context.texts, page, limit=route.limit)
     if page > 1:
         return Answer(text)
-    sent = context.question_delivery(key, row.inbound.source) == "outbox"
-    await store.show_approval(key, number, answer=reply(text), sent=sent)
-    return Answer(text, stored=True)
+    answer = reply(text)
+    if answer.reply is not None:
+        answer = replace(answer, reply=replace(answer.reply, approvals=(approval,)))
+    await store.show_approval(key, number, answer=answer, sent=route.delivery == "outbox")
+    return Answer(text, stored=True, shows=(approval,))

@@ -7,7 +7,7 @@ as `behind`, and the actor fetches it from the store later.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from hermes.actors.kernel.mailbox import Mailbox, Request
@@ -17,27 +17,28 @@ from hermes.messages import InboxRow
 CAPACITY = 64
 SUSPECT = 2
 """After this many crashes a message runs alone: it may be what crashes the process."""
-Item: TypeAlias = InboxRow | Request[Any] | None
-"""A message, a request of the host, or a wake-up."""
+Work: TypeAlias = InboxRow | Request[Any]
+"""A message, or a request of the host."""
+Item: TypeAlias = Work | None
+"""What arrives in the mailbox: work, or a wake-up."""
 
 
 class SessionInbox:
     """The queue of one actor: messages in inbox order, requests in the order of their arrival."""
 
     __slots__ = (
-        "_attempts", "_known", "_merge", "behind", "closed", "mailbox", "queue", "urgent",
+        "_attempts", "_known", "_merge", "_readers", "behind", "mailbox", "queue", "urgent",
     )  # fmt: skip
 
     def __init__(self, *, merge: bool = True) -> None:
         self._merge = merge
         self.mailbox: Mailbox[Item] = Mailbox(CAPACITY)
-        self.queue: list[Item] = []  # an empty deque takes ten times as much memory
+        self.queue: list[Work] = []  # an empty deque takes ten times as much memory
         self._known: set[int] | None = None  # created on first use: most actors are idle
         self._attempts: dict[int, int] | None = None  # of rows that were fetched from the store
         self.behind: bool = False
         """Whether the store has messages for this actor that are not in memory."""
-        self.closed: set[int] | None = None
-        """Rows that another task closed while the actor reads the store; None at other times."""
+        self._readers: tuple[set[int], ...] = ()  # those who read open rows from the store now
         self.urgent: InboxRow | None = None
         """A command that cancels everything queued before it."""
 
@@ -53,7 +54,7 @@ class SessionInbox:
         except (Overloaded, MemoryError):
             if not isinstance(item, InboxRow):
                 raise
-            self.release([item])
+            self.release([item.inbox_id])
             self.behind = True
 
     def wake(self, *, behind: bool) -> None:
@@ -74,8 +75,7 @@ class SessionInbox:
 
     def add(self, inbox_ids: Sequence[int]) -> None:
         """Remember that these rows are known."""
-        self._known = self._known or set()
-        self._known.update(inbox_ids)
+        self._known = {*(self._known or ()), *inbox_ids}
 
     def note_attempts(self, rows: Sequence[InboxRow]) -> None:
         """Remember how often the turns of these rows were started before."""
@@ -90,28 +90,31 @@ class SessionInbox:
         """Whether any of the `number` open rows is unknown; `last` is the id of the newest."""
         return not self.knows(last) or number > len(self._known or ())
 
-    def release(self, rows: Sequence[InboxRow]) -> None:
+    def release(self, inbox_ids: Sequence[int]) -> None:
         """Forget rows that are finished, or that will be fetched again."""
-        if self._known is not None:
-            self._known.difference_update([row.inbox_id for row in rows])
-            self._known = self._known or None
+        self._known = (self._known or set()).difference(inbox_ids) or None
+        for released in self._readers:
+            released.update(inbox_ids)
 
-    def forget(self, inbox_id: int) -> None:
-        """Forget one row, as `release` does."""
-        if self._known is not None:
-            self._known.discard(inbox_id)
-            self._known = self._known or None
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[set[int]]:
+        """Collect the rows that are released during the block.
 
-    def note_closed(self, inbox_id: int) -> None:
-        """Note that another task closed a row, which the actor may just have read as open."""
-        if self.closed is not None:
-            self.closed.add(inbox_id)
+        What the block has read from the store about these rows may be outdated.
+        """
+        released: set[int] = set()
+        self._readers = (*self._readers, released)
+        try:
+            yield released
+        finally:
+            self._readers = tuple(each for each in self._readers if each is not released)
 
     # Work
 
-    def collect(self) -> None:
-        """Move what has arrived to the queue."""
-        self.queue.extend(self.mailbox.take_nowait())
+    def collect(self, taken: Iterable[Item] = ()) -> None:
+        """Move what was taken and what has arrived to the queue, without wake-ups."""
+        arrived = (*taken, *self.mailbox.take_nowait())
+        self.queue.extend([item for item in arrived if item is not None])
 
     def take_urgent(self) -> tuple[InboxRow, list[InboxRow]]:
         """Take the urgent command and the messages it cancels: all that came before it."""
@@ -132,7 +135,7 @@ class SessionInbox:
         self.collect()
         return self.first_turn(self.queue)
 
-    def first_turn(self, items: Iterable[Item]) -> list[InboxRow]:
+    def first_turn(self, items: Iterable[Work]) -> list[InboxRow]:
         """Return the messages of the first turn: those up to the next command or request.
 
         If messages are not merged, it is the first one, with the parts that it waits for. Messages
@@ -165,12 +168,21 @@ class SessionInbox:
 
     def put_back(self, rows: Sequence[InboxRow]) -> None:
         """Queue messages again, each right behind all that came before it."""
-        later: list[Item] = []
+        later: list[Work] = []
         for row in reversed(rows):
             while self.queue and not _is_before(self.queue[-1], row):
                 later.append(self.queue.pop())
             later.append(row)
         self.queue.extend(reversed(later))
+
+    def restore_order(self, inbox_id: int) -> None:
+        """Move a message that waits behind later ones to its place in inbox order."""
+        if any(row.inbox_id > inbox_id for row in self.rows):
+            row = self.remove(inbox_id)
+            if row is not None:
+                self.collect()
+                self.put_back([row])
+                self.wake(behind=False)  # the reader may be on its way to the mailbox
 
     # State
 

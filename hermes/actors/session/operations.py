@@ -10,7 +10,7 @@ from uuid import uuid4
 from hermes.actors.compression.types import Compressed, CompressionFailed, result_text
 from hermes.actors.session import compression
 from hermes.actors.session.state import SessionState
-from hermes.errors import HermesError
+from hermes.errors import HermesError, UnknownSession
 from hermes.events import MessagePosted, SessionMoved, TitleChanged
 from hermes.messages import (
     ChangeReason,
@@ -105,6 +105,21 @@ async def close(state: SessionState, reason: str) -> SessionChange:
         changed=ended is not None,
         detail=None if ended is not None else state.context.texts.nothing_to_close,
     )
+
+
+async def delete(state: SessionState, session_id: str) -> int:
+    """Delete a conversation of the key with all its compressed sessions.
+
+    Returns how many messages were deleted. The key starts a new session if it was the current one.
+    """
+    store = state.context.store
+    found = await store.find(session_id, session_key=state.key)
+    if found is None:
+        raise UnknownSession(f"there is no session {session_id!r}")
+    # The newest session last: if this is cut short, the rest can still be found and deleted.
+    deleted = sum([await store.delete_session(each) for each in found.lineage])
+    state.forget()
+    return deleted
 
 
 async def undo(state: SessionState, exchanges: int) -> SessionChange:

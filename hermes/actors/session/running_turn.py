@@ -16,6 +16,7 @@ from hermes.context import TurnContext
 from hermes.errors import HermesError, TurnClosed
 from hermes.events import (
     AgentEvent,
+    ApprovalAsked,
     RuntimeEvent,
     Steered,
     TextDelta,
@@ -24,6 +25,7 @@ from hermes.events import (
     TurnStarted,
 )
 from hermes.messages import (
+    Approval,
     ConversationSettings,
     CostTotals,
     InboxRow,
@@ -152,6 +154,12 @@ class RunningTurn:
         return [*discarded, TextDelta(text)] if text else discarded
 
     @property
+    def asked(self) -> tuple[Approval, ...]:
+        """The calls for which the turn has asked for an approval."""
+        asked = [event.approval for event in self._published if isinstance(event, ApprovalAsked)]
+        return tuple({approval.approval_id: approval for approval in asked}.values())
+
+    @property
     def running_tools(self) -> list[ToolStarted]:
         """The published starts of tools that have not finished."""
         running: list[ToolStarted] = []
@@ -223,7 +231,7 @@ class RunningTurn:
         """Offer input that arrived during the turn; False if the turn is already over."""
         if self._closed:
             return False
-        self._steering.append(row)
+        self._steering = sorted([*self._steering, row], key=lambda each: each.inbox_id)
         return True
 
     def remove(self, inbox_id: int) -> InboxRow | None:

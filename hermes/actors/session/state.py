@@ -42,6 +42,7 @@ class SessionState:
     def note_command(self, inbox_id: int) -> None:
         """Note that a command has arrived."""
         self.latest_command = max(self.latest_command, inbox_id)
+        self.context.questions.note_command(inbox_id)
 
     @property
     def session_id(self) -> str | None:

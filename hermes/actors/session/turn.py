@@ -12,13 +12,14 @@ from msgspec.structs import replace
 
 from hermes.actors.session import compression, operations
 from hermes.actors.session.agent_cache import CachedTranscript
+from hermes.actors.session.approvals import with_questions
 from hermes.actors.session.inbox import SessionInbox
 from hermes.actors.session.retries import TEMPORARY, commit_later
 from hermes.actors.session.running_turn import RunningTurn
 from hermes.actors.session.state import SessionState
 from hermes.context import TurnContext, within
 from hermes.errors import ContextOverflow, NotInLineage
-from hermes.events import Notice, TurnStarted
+from hermes.events import ApprovalAsked, Notice, TurnStarted
 from hermes.messages import (
     BuildReason,
     Committed,
@@ -187,7 +188,7 @@ class TurnRunner:
         return attempt
 
     async def _run_agent(self, turn: RunningTurn, attempt: Attempt) -> None:
-        state, head = self._state, attempt.transcript.head
+        state, head, redact = self._state, attempt.transcript.head, self._state.context.redact
         spec = state.context.agent_spec(state.key, turn.source)
         if turn.stored_settings is not None:
             spec = spec.configured(turn.settings)
@@ -202,8 +203,7 @@ class TurnRunner:
             result = as_result(await agent.run(turn))
         turn.charged.extend(result.usage)  # paid for, even if the rest cannot be stored
         check_result(result)
-        redact = state.context.redact
-        attempt.result = result if redact is None else redact_result(result, redact)
+        attempt.result = result if redact is None else await redact_result(result, redact)
         attempt.error_kind = "agent" if result.failed else None
 
     async def _retry_shorter(self, turn: RunningTurn, first: Attempt, *, retry: bool) -> Attempt:
@@ -242,6 +242,8 @@ class TurnRunner:
         if caught.error is not None:
             rows = self._refuse(turn, attempt, caught.error)
         commit = self._commit_for(turn, attempt, rows, notices)
+        if any(isinstance(event, ApprovalAsked) for event in turn.events):
+            commit = with_questions(commit, turn, self._state.context)
         try:
             done = await self._commit(commit)
         except NotInLineage as error:  # the agent named a session of another conversation
@@ -274,6 +276,7 @@ class TurnRunner:
         """Commit a turn without its result, which was refused."""
         rows = self._refuse(turn, attempt, error)
         commit = self._commit_for(turn, attempt, rows, notices)
+        commit = with_questions(commit, turn, self._state.context)
         return commit, await self._commit(commit)
 
     def _commit_for(

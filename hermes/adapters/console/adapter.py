@@ -14,15 +14,17 @@ from uuid import uuid4
 
 import trio
 
-from hermes.actors.commands import parse
+from hermes.actors.commands import parse, recognize
 from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import Runtime
+from hermes.adapters.console.activity import facts_of
 from hermes.adapters.console.display_queue import DisplayQueue, Gap, Item, QueuedRow
 from hermes.adapters.console.plain_screen import MAX_LINE, PlainScreen, read_lines
 from hermes.adapters.console.view import PROMPT, ConversationView
 from hermes.adapters.lines import TooLong
 from hermes.background import open_background
 from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed
+from hermes.events import TurnEnded
 from hermes.messages import Inbound, OutboxRow, SessionSummary, Source
 from hermes.session_keys import session_key
 
@@ -35,7 +37,8 @@ QUIT_WINDOW = 2.0
 """Seconds within which a second Ctrl-C quits."""
 MAX_COMPLETIONS = 50
 HOW_TO_QUIT = "Press Ctrl-C again or Ctrl-D to quit."
-STILL_RUNNING = "Waiting for the answer to finish. Press Ctrl-C to quit now."
+CONTINUES = "This continues {name} ({messages} messages); /new starts another conversation."
+STILL_RUNNING = "Waiting for the answer to finish. Press Ctrl-C to stop it."
 LINE_TOO_LONG = f"Line skipped: it is longer than {MAX_LINE:,} bytes."
 NOT_ACCEPTED = "Message not accepted: {}"
 
@@ -77,6 +80,7 @@ class Console:
         self._last_interrupt = -QUIT_WINDOW
         self._chat_scope = trio.CancelScope()
         self._terminal: Terminal | None = None
+        self._runtime: Runtime | None = None
 
     @property
     def at_terminal(self) -> bool:
@@ -89,6 +93,10 @@ class Console:
         return self._view.failed
 
     # Output
+
+    async def ready(self, row: OutboxRow, /) -> None:
+        """Wait until the chat has begun: before that nothing is shown."""
+        await self._opened.wait()
 
     async def send(self, row: OutboxRow, /) -> None:
         """Show an outbox row, after everything that happened before it."""
@@ -128,11 +136,21 @@ class Console:
                     item.finish(shown=shown)
             case _:
                 await self._view.show_event(item)
+                if isinstance(item.event, TurnEnded):
+                    await self._refresh()
+
+    async def _refresh(self) -> None:
+        """Update the status line."""
+        if self._terminal is not None and self._runtime is not None:
+            with contextlib.suppress(HermesError):  # the runtime is about to end
+                status = await self._runtime.conversation(self.session_key).status()
+                await self._view.set_facts(facts_of(status))
 
     # The chat
 
     async def run(self, runtime: Runtime) -> bool:
         """Chat until the input ends or the operator quits; return whether nothing failed."""
+        self._runtime = runtime
         async with self._open_screen():
             with runtime.subscribe(self.session_key) as events:
                 self._queue = queue = DisplayQueue()
@@ -157,7 +175,7 @@ class Console:
 
     def _find_terminal(self) -> contextlib.AbstractAsyncContextManager[Terminal] | None:
         """Return the terminal to open; None if it is too simple or packages are not installed."""
-        capable = os.environ.get("TERM", "dumb") != "dumb" and not os.environ.get("NO_COLOR")
+        capable = os.environ.get("TERM", "dumb") != "dumb"
         if not self.at_terminal or not capable or (self.stdin, self.stdout) != (0, 1):
             return None
         try:
@@ -174,12 +192,24 @@ class Console:
             background.start_soon(self._handle_signals, runtime)
             if self.greeting:
                 await self._view.screen.note(self.greeting)
+            await self._show_current(runtime)
             if self._terminal is None:
                 await self._ask_lines(runtime, PROMPT)
             else:
                 await self._submit_inputs(runtime, self._terminal)
-        if self._view.running is not None and not self.left:
-            await self._view.screen.note(STILL_RUNNING)
+            if self._view.busy:
+                await self._view.screen.note(STILL_RUNNING)
+                await self._view.wait_idle()
+
+    async def _show_current(self, runtime: Runtime) -> None:
+        """Say which conversation continues."""
+        with contextlib.suppress(HermesError):
+            status = await runtime.conversation(self.session_key).status()
+            if status.message_count:
+                name = status.title or status.session_id or ""
+                text = CONTINUES.format(name=name, messages=status.message_count)
+                await self._view.screen.note(text)
+        await self._refresh()
 
     async def _ask_lines(self, runtime: Runtime, prompt: str | None) -> None:
         """Ask one line after the other: the next one is read after the answer to this one."""
@@ -192,7 +222,9 @@ class Console:
                 if isinstance(line, TooLong):
                     await self._reject(LINE_TOO_LONG)
                 elif line.strip():
-                    await self._ask(runtime, line.strip())
+                    if _quits(line):
+                        return
+                    await self._ask(runtime, line.rstrip())
                 if screen.closed:
                     return
                 if prompt:
@@ -200,7 +232,7 @@ class Console:
 
     async def _ask(self, runtime: Runtime, text: str) -> None:
         try:
-            reply = await runtime.ask(self.session_key, text, source=SOURCE)
+            reply = await runtime.ask(self.session_key, text, source=SOURCE, commands="all")
         except (StoreFailed, Draining):
             raise
         except (HermesError, ValueError) as error:
@@ -218,6 +250,8 @@ class Console:
         async for item in terminal.inputs:
             match item:
                 case str():
+                    if _quits(item):
+                        return
                     await self._submit(runtime, item)
                 case Interrupt():
                     await self._interrupt(runtime)
@@ -233,12 +267,16 @@ class Console:
             return []  # completion is a convenience
 
     async def _submit(self, runtime: Runtime, text: str) -> None:
-        text = text.strip()
-        inbound = Inbound(
-            self.session_key, uuid4().hex, text, SOURCE, command=parse(text) is not None
-        )
+        line = text.rstrip()
+        text, command = recognize(line)
+        inbound = Inbound(self.session_key, uuid4().hex, text, SOURCE, command=command)
+        busy = self._view.busy and not command
+        if not busy:
+            await self._view.screen.echo(line)
         try:
-            await runtime.submit(inbound)
+            receipt = await runtime.submit(inbound)
+            if busy:
+                await self._view.queue(receipt.inbox_id, line)
         except (StoreFailed, Draining, ActorStopped):
             raise
         except (HermesError, ValueError) as error:
@@ -268,3 +306,8 @@ class Console:
         else:
             self._last_interrupt = trio.current_time()
             await self._view.screen.note(HOW_TO_QUIT)
+
+
+def _quits(line: str) -> bool:
+    parsed = parse(line.rstrip())
+    return parsed is not None and parsed.name == "quit"

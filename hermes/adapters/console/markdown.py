@@ -9,11 +9,14 @@ from typing import ClassVar
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from rich.console import Console, RenderableType
-from rich.markdown import Heading, Markdown
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.markdown import CodeBlock, Heading, Markdown
+from rich.syntax import Syntax
 from rich.text import Text
 
 _FENCE_LINE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[^\n]*$", re.MULTILINE)
+_TRAILING = re.compile(r"(?:[ \t]|\x1b\[[0-9;]*m)+$")
 _SGR = re.compile(r"\x1b\[[0-9;]*m")
 MAX_RENDERED = 50_000
 """A block with more characters than this is shown as it is: parsing it would take seconds."""
@@ -24,8 +27,20 @@ class _LeftHeading(Heading):
     LEVEL_ALIGN: ClassVar = {}
 
 
+class _Code(CodeBlock):
+    """Code without margins and background, so that a copy of it has nothing but the code."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Syntax(
+            str(self.text).rstrip(), self.lexer_name, theme=self.theme, word_wrap=True,
+            background_color="default",
+        )  # fmt: skip
+
+
 class _Markdown(Markdown):
-    elements: ClassVar = {**Markdown.elements, "heading_open": _LeftHeading}
+    elements: ClassVar = {
+        **Markdown.elements, "heading_open": _LeftHeading, "fence": _Code, "code_block": _Code,
+    }  # fmt: skip
 
     def __init__(self, markup: str) -> None:
         super().__init__("", code_theme="ansi_dark", hyperlinks=False)
@@ -45,8 +60,16 @@ def render(markup: str, width: int) -> str:
     """Render a block with terminal escape codes; as plain text if rendering would lose text."""
     if len(markup) > MAX_RENDERED:
         return plain(markup, width)
-    rendered = _print(_Markdown(markup), width)
+    rendered = _print(_Markdown(markup), _line_width(markup, width))
     return rendered if _has_all_text(markup, rendered) else plain(markup, width)
+
+
+def _line_width(markup: str, width: int) -> int:
+    """Return the width for a block. Lines of code are left to the terminal to wrap: a copy of a
+    line that we wrap would have a line break in it."""
+    if not _FENCE_LINE.match(markup):
+        return width
+    return max(width, *(cell_len(line) for line in markup.expandtabs().split("\n")))
 
 
 def plain(text: str, width: int, style: str = "") -> str:
@@ -60,9 +83,14 @@ def _print(renderable: RenderableType, width: int) -> str:
         file=out, force_terminal=True, width=max(width, 10), highlight=False, emoji=False
     )
     console.print(renderable)
-    lines = [line.rstrip() for line in out.getvalue().split("\n")]
+    lines = [_TRAILING.sub(_codes, line) for line in out.getvalue().split("\n")]
     visible = [index for index, line in enumerate(lines) if _SGR.sub("", line).strip()]
     return "\n".join(lines[visible[0] : visible[-1] + 1]) if visible else ""
+
+
+def _codes(found: re.Match[str]) -> str:
+    """Return the escape codes at the end of a line without the spaces between them."""
+    return "".join(_SGR.findall(found[0]))
 
 
 def _has_all_text(markup: str, rendered: str) -> bool:

@@ -9,11 +9,13 @@ from collections.abc import AsyncGenerator
 
 import trio
 
+from hermes.adapters.console.activity import Activity
 from hermes.adapters.lines import LineSplitter, TooLong
 from hermes.sanitize import sanitize
 
 CHUNK = 65536
 MAX_LINE = 1_000_000
+STDERR = 2
 
 
 class PlainScreen:
@@ -46,6 +48,21 @@ class PlainScreen:
         """Write a text at a terminal only."""
         if self._notes:
             await self.show(text)
+
+    async def alert(self, text: str) -> None:
+        """Write a text at a terminal, or else to standard error."""
+        if self._notes:
+            await self.show(text)
+        else:
+            line = sanitize(text).encode(errors="replace") + b"\n"
+            with contextlib.suppress(OSError):
+                await trio.to_thread.run_sync(os.write, STDERR, line)
+
+    async def echo(self, text: str) -> None:
+        """Do nothing: the terminal has shown the line while it was typed."""
+
+    async def update(self, activity: Activity) -> None:
+        """Do nothing: a line that was written cannot be changed."""
 
     async def prompt(self, text: str) -> None:
         """Write the prompt; the user's Enter ends its line."""

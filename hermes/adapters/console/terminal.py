@@ -20,6 +20,7 @@ from pathlib import Path
 import outcome
 import trio
 
+from hermes.adapters.console.activity import Activity
 from hermes.adapters.console.markdown import plain, render
 from hermes.adapters.console.terminal_view import Input, SessionsRequest, TerminalView
 from hermes.messages import SessionSummary
@@ -63,6 +64,18 @@ class Terminal:
     async def note(self, text: str) -> None:
         """Print a text in a dim style."""
         await self._call(self._note(text))
+
+    async def alert(self, text: str) -> None:
+        """Print a text in a dim style."""
+        await self.note(text)
+
+    async def echo(self, text: str) -> None:
+        """Print a message of the operator."""
+        await self._call(functools.partial(self._view.echo, text))
+
+    async def update(self, activity: Activity) -> None:
+        """Show what is going on, around the input line."""
+        await self._call(functools.partial(self._view.update, activity))
 
     def note_soon(self, text: str) -> None:
         """Print a text in a dim style, from any thread and without waiting."""

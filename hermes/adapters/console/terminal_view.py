@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
@@ -20,13 +21,16 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import Output
 from prompt_toolkit.output.vt100 import Vt100_Output
 
+from hermes.adapters.console.activity import FRAMES_PER_SECOND, Activity
 from hermes.adapters.console.completion import RESUME, choices
 from hermes.adapters.console.history import ConsoleHistory, is_recorded
 from hermes.adapters.console.markdown import plain, render
 from hermes.adapters.console.markdown_stream import BlockSplitter
+from hermes.adapters.console.pastes import Pastes
 from hermes.adapters.console.view import PROMPT
 from hermes.messages import SessionSummary
 from hermes.sanitize import sanitize
@@ -69,6 +73,9 @@ class TerminalView:
         """Whether a block of the current answer was printed: a gap goes before the next one."""
         self._preview: StyleAndTextTuples = []
         self._refresh: asyncio.TimerHandle | None = None
+        self._activity = Activity()
+        self._tick: asyncio.TimerHandle | None = None
+        self._pastes = Pastes()
         self._output = _open_output()
         self._session: PromptSession[str] = PromptSession(
             self._prompt,
@@ -97,6 +104,7 @@ class TerminalView:
         keys.add("escape", "enter")(self._new_line)
         keys.add("c-c")(self._interrupt)
         keys.add("<sigint>")(self._interrupt)
+        keys.add(Keys.BracketedPaste)(self._paste)
         return keys
 
     def _enter(self, event: KeyPressEvent) -> None:
@@ -108,8 +116,11 @@ class TerminalView:
         text = buffer.text
         if text.strip():
             buffer.reset(append_to_history=is_recorded(text))
-            self._echo(text)
-            self._report(text)
+            self._report(self._pastes.expand(text))
+
+    def _paste(self, event: KeyPressEvent) -> None:
+        text = event.data.replace("\r\n", "\n").replace("\r", "\n")
+        event.current_buffer.insert_text(self._pastes.collapse(text))
 
     def _new_line(self, event: KeyPressEvent) -> None:
         event.current_buffer.newline(copy_margin=False)
@@ -124,8 +135,28 @@ class TerminalView:
 
     def _prompt(self) -> StyleAndTextTuples:
         # What is drawn last stays on the terminal, so it must not include the preview.
-        done = self._session.app.is_done
-        return [*([] if done else self._preview), ("bold", PROMPT)]
+        if self._session.app.is_done:
+            return [("bold", PROMPT)]
+        lines = "".join(f"{line}\n" for line in self._activity.lines(time.monotonic()))
+        return [*self._preview, ("dim", lines), ("bold", PROMPT)]
+
+    def _toolbar(self) -> StyleAndTextTuples | None:
+        return [("", self._activity.facts)] if self._activity.facts else None
+
+    def update(self, activity: Activity) -> None:
+        """Show what is going on; the spinner turns by itself while a turn is running."""
+        self._activity = activity
+        self._session.bottom_toolbar = self._toolbar if activity.facts else None
+        self._session.app.invalidate()
+        if activity.phase and self._tick is None and self._session.app.is_running:
+            self._turn_spinner()
+
+    def _turn_spinner(self) -> None:
+        self._tick = None
+        if self._activity.phase and self._session.app.is_running:
+            self._session.app.invalidate()
+            loop = asyncio.get_running_loop()
+            self._tick = loop.call_later(1 / FRAMES_PER_SECOND, self._turn_spinner)
 
     def stream(self, text: str) -> None:
         """Add a piece of Markdown, and print the blocks that are finished."""
@@ -142,8 +173,11 @@ class TerminalView:
         self._in_answer = False
         self._clear_preview()
 
-    def _echo(self, text: str) -> None:
-        indented = sanitize(text.strip("\n")).replace("\n", "\n" + " " * len(PROMPT))
+    def echo(self, text: str) -> None:
+        """Print a message of the operator; a long paste in its short form."""
+        indented = sanitize(self._pastes.shown(text).strip("\n")).replace(
+            "\n", "\n" + " " * len(PROMPT)
+        )
         self._print(plain(PROMPT + indented, self._columns, "bold"))
 
     def show(self, text: str, draw: Callable[[str, int], str]) -> None:

@@ -7,26 +7,32 @@ earlier process could not show. Most things arrive from both sources; the first 
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
+import attrs
 import trio
 
+from hermes.adapters.console.activity import THINKING, WRITING, Activity, tool_card
 from hermes.events import (
     Envelope,
     Notice,
+    Retrying,
     RuntimeEvent,
+    Steered,
     TextDelta,
     ToolFinished,
     ToolStarted,
     TurnEnded,
     TurnStarted,
 )
-from hermes.messages import OutboxRow
+from hermes.messages import OutboxRow, ToolCall
 from hermes.sanitize import shorten
 
 MAX_REMEMBERED = 200
-MAX_NOTE = 100
+MAX_NAME = 40
 PROMPT = "> "
 RECOVERED = "You may have seen this before:"
 INTERRUPTED = "(interrupted)"
@@ -51,6 +57,18 @@ class Screen(Protocol):
         """Show something that is not part of the conversation; to people, not to programs."""
         ...
 
+    async def alert(self, text: str) -> None:
+        """Show something that must be known, apart from the answers; also beside a pipe."""
+        ...
+
+    async def echo(self, text: str) -> None:
+        """Show a message of the operator, if the terminal has not done so by itself."""
+        ...
+
+    async def update(self, activity: Activity) -> None:
+        """Show what is going on."""
+        ...
+
 
 class ConversationView:
     """Shows one conversation on a screen. Its methods must not be called concurrently."""
@@ -69,7 +87,12 @@ class ConversationView:
         self._complete = True
         """Whether no delta of the running answer was lost."""
         self._shown: deque[tuple[int, str]] = deque(maxlen=MAX_REMEMBERED)
-        self._tools: dict[str, str] = {}
+        self._tools: dict[str, ToolCall] = {}
+        self._activity = Activity()
+        self._queued: dict[int, str] = {}
+        """Messages that were accepted during a turn, and wait for their own."""
+        self._taken: deque[int] = deque(maxlen=MAX_REMEMBERED)
+        """Messages whose turn has begun or ended."""
         self._ended: deque[int] = deque(maxlen=MAX_REMEMBERED)
         self._closed = False
         self._changed = trio.Event()
@@ -87,7 +110,9 @@ class ConversationView:
                     await self.screen.finish()
                     await self.screen.show(event.text)
                     self._shown.append((turn_id or 0, event.text))
-            case TurnStarted() | TextDelta() | ToolStarted() | ToolFinished():
+            case Steered():
+                await self._take(event.inbox_ids)
+            case TurnStarted() | TextDelta() | ToolStarted() | ToolFinished() | Retrying():
                 if turn_id is not None and turn_id not in self._ended:
                     await self._continue_turn(turn_id, event)
 
@@ -97,23 +122,54 @@ class ConversationView:
             self._complete = True
             self._tools.clear()
         match event:
+            case TurnStarted():
+                await self._take(event.inbox_ids)
+                await self._update(phase=THINKING, since=time.monotonic())
             case TextDelta() if self._complete:
+                await self._update(phase=WRITING)
                 await self.screen.stream(event.text)
                 self._streamed += event.text  # afterwards: a cancelled call has shown nothing
                 self._since_tool += event.text
             case ToolStarted():
-                call = event.call
-                self._tools[call.id] = call.name
-                await self._note_tool(f"· {call.name} {call.arguments}")
+                self._tools[event.call.id] = event.call
+                self._since_tool = ""
+                await self.screen.finish()
+                await self._update(phase=f"running {shorten(event.call.name, MAX_NAME)}")
             case ToolFinished():
-                name = self._tools.pop(event.call_id, "tool")
-                failed = " failed" if event.failed else ""
-                await self._note_tool(f"· {name}{failed}: {event.content}")
+                call = self._tools.pop(event.call_id, ToolCall(event.call_id, "tool"))
+                self._since_tool = ""
+                await self.screen.finish()
+                await self.screen.note(tool_card(call, event.content, failed=event.failed))
+                await self._update(phase=THINKING)
+            case Retrying():
+                await self.screen.alert(event.text)
 
-    async def _note_tool(self, text: str) -> None:
-        self._since_tool = ""
-        await self.screen.finish()
-        await self.screen.note(shorten(text, MAX_NOTE))
+    async def queue(self, inbox_id: int, text: str) -> None:
+        """Show a message that waits for its turn; its text moves into the chat when that begins."""
+        if inbox_id in self._taken:
+            await self.screen.echo(text)
+        else:
+            self._queued[inbox_id] = text
+            await self._update(queued=tuple(self._queued.values()))
+
+    async def _take(self, inbox_ids: Sequence[int], *, echo: bool = True) -> None:
+        """The turn of these messages has begun, or ended without one."""
+        self._taken.extend(inbox_ids)
+        texts = [self._queued.pop(each) for each in inbox_ids if each in self._queued]
+        if texts:
+            await self._update(queued=tuple(self._queued.values()))
+        for text in texts if echo else ():
+            await self.screen.echo(text)
+
+    async def set_facts(self, facts: str) -> None:
+        """Show the status line."""
+        await self._update(facts=facts)
+
+    async def _update(self, **changes: Any) -> None:
+        activity = attrs.evolve(self._activity, **changes)
+        if activity != self._activity:
+            self._activity = activity
+            await self.screen.update(activity)
 
     async def _end_turn(self, event: TurnEnded) -> None:
         reply = event.reply
@@ -132,6 +188,8 @@ class ConversationView:
             await self.screen.note(INTERRUPTED)
         if self.running == reply.turn_id:
             self.running = None
+            await self._update(phase="")
+        await self._take(event.inbox_ids, echo=False)
         self._ended.append(reply.turn_id)
         self._notify()
 
@@ -177,6 +235,16 @@ class ConversationView:
     async def wait_shown(self, turn_id: int) -> None:
         """Wait until the end of a turn was shown, or until the view is closed."""
         while turn_id not in self._ended and not self._closed:
+            await self._changed.wait()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a turn runs, or a message waits for its turn."""
+        return self.running is not None or bool(self._queued)
+
+    async def wait_idle(self) -> None:
+        """Wait until no turn runs and no message waits, or until the view is closed."""
+        while self.busy and not self._closed:
             await self._changed.wait()
 
     def close(self) -> None:

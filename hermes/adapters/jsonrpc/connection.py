@@ -71,6 +71,7 @@ class Connection:
     """The connection of one client; use `open_connection`.
 
     A transport passes lines to `receive`, which never waits, and writes what `next_frame` returns.
+    If it cannot write a frame, it calls `lose_last_frame`.
     """
 
     def __init__(
@@ -182,6 +183,10 @@ class Connection:
         """Wait for the next frame to write; None once the connection is closed and drained."""
         return await self._buffer.next_frame()
 
+    def lose_last_frame(self) -> None:
+        """Say that the last frame could not be written: the user has not seen its question."""
+        self._buffer.lose_last()
+
     async def wait_writable(self) -> None:
         """Wait while the client is too far behind in reading."""
         await self._buffer.wait_writable()
@@ -234,9 +239,10 @@ async def open_connection(
     `max_sheddable` the bytes of unsent events that may be dropped (see `send_buffer`).
     """
     async with open_background() as background:
-        connection = Connection(
-            runtime, background, Handles(max_handles), SendBuffer(max_sheddable), max_running
+        buffer = SendBuffer(
+            max_sheddable, on_shown=lambda asked, shown: runtime.mark_shown(asked, shown=shown)
         )
+        connection = Connection(runtime, background, Handles(max_handles), buffer, max_running)
         # No checkpoint since the constructor has read the running turns: no event is missed.
         with runtime.subscribe(callback=connection.handle_event):
             try:

@@ -74,7 +74,7 @@ class ToolComplete(msgspec.Struct):
 class StatusUpdate(msgspec.Struct):
     """Information for the user that is not part of an answer."""
 
-    kind: Literal["notice", "steered", "compressing", "ready", "shed"]
+    kind: Literal["notice", "retrying", "steered", "compressing", "ready", "shed"]
     text: str
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from contextlib import nullcontext
 from uuid import uuid4
 
 import trio
 
-from hermes.actors.commands import parse
+from hermes.actors.commands import recognize
 from hermes.actors.conversation import Conversation
 from hermes.actors.runtime import Runtime
 from hermes.adapters.jsonrpc import types as t
@@ -29,12 +28,14 @@ from hermes.adapters.jsonrpc.frames import (
     TITLE_REFUSED,
     Refused,
 )
-from hermes.adapters.jsonrpc.handles import PLATFORM, Handle, Handles, submitting
+from hermes.adapters.jsonrpc.handles import PLATFORM, Handle, Handles, source_of, submitting
 from hermes.adapters.jsonrpc.notifications import Notifier, completion
 from hermes.adapters.jsonrpc.opening import Opener
+from hermes.adapters.jsonrpc.rows import last_rows
 from hermes.adapters.jsonrpc.send_buffer import SendBuffer
 from hermes.errors import ReplyNotFound
-from hermes.messages import Inbound, Receipt, Session, SessionMatch, StoredMessage, WhenBusy
+from hermes.messages import Inbound, Receipt, Session, SessionMatch, WhenBusy
+from hermes.session_keys import session_key
 
 END_REASON = "rpc_close"
 
@@ -95,7 +96,7 @@ class Handlers:
             stored_session_id=handle.stored_id,
             title=title.text,
             message_count=len(rows),
-            messages=_rows(rows, params.limit),
+            messages=last_rows(rows, params.limit),
             running=running is not None or bool(handle.pending),
             inflight=None if running is None else t.Inflight(running.turn_id, running.text),
             conversation=handle.conversation,
@@ -183,9 +184,10 @@ class Handlers:
         if not params.text.strip():
             raise Refused(NO_TEXT)
         busy = self._is_busy(handle)
-        if busy and params.busy == "reject":
+        sent_to = await self._sent_to(handle, params, busy=busy)
+        if busy and params.busy == "reject" and sent_to is None:
             raise Refused(BUSY)
-        receipt = await self._submit(handle, params.text, params.busy, params.event_id)
+        receipt = await self._submit(handle, params.text, params.busy, params.event_id, sent_to)
         if params.event_id is not None and await self._is_answered(handle, receipt):
             handle.pending.discard(receipt.inbox_id)
             reply = await self._reply(receipt)
@@ -195,8 +197,20 @@ class Handlers:
             status = "steered"
         return t.SubmitResult(status, receipt.inbox_id, handle.stored_id)
 
+    async def _sent_to(self, handle: Handle, params: t.SubmitParams, *, busy: bool) -> str | None:
+        """Return the conversation to which a repeated message was sent, if it has to be known."""
+        if params.event_id is not None and (handle.others or (busy and params.busy == "reject")):
+            for name in (handle.conversation, *handle.others):
+                source, event_id = source_of(name), f"{name}:{params.event_id}"
+                if await self._runtime.receipt_of(session_key(source), event_id, source=source):
+                    return name
+        return None
+
     async def _is_answered(self, handle: Handle, receipt: Receipt) -> bool:
-        """Return whether a message was answered; if not, `message.complete` is not sent yet."""
+        """Return whether a message was answered; if not, `message.complete` is not sent yet.
+
+        A message of another conversation counts as answered: `_reply` waits for its reply.
+        """
         answered = await self._runtime.is_answered(receipt)
         return answered or receipt.inbox_id not in handle.pending  # answered in the meantime
 
@@ -214,23 +228,29 @@ class Handlers:
             raise Refused(NO_TEXT)
         if not self._is_busy(handle):
             raise Refused(NO_STEER)
-        receipt = await self._submit(handle, params.text, "steer", None)
+        receipt = await self._submit(handle, params.text, "steer")
         return t.SubmitResult("steered", receipt.inbox_id, handle.stored_id)
 
     async def _submit(
-        self, handle: Handle, text: str, busy: WhenBusy | None, event_id: str | None
-    ) -> Receipt:
+        self, handle: Handle, text: str, busy: WhenBusy | None, event_id: str | None = None,
+        sent_to: str | None = None,
+    ) -> Receipt:  # fmt: skip
+        name = sent_to or handle.conversation
         # Earlier versions stored ids in this form, without a scope.
-        unique_id = uuid4().hex if event_id is None else f"{handle.conversation}:{event_id}"
+        unique_id = uuid4().hex if event_id is None else f"{name}:{event_id}"
+        text, command = recognize(text)
+        source = source_of(name)
         inbound = Inbound(
-            handle.session_key, unique_id, text, handle.source,
-            command=parse(text) is not None, when_busy=busy, per_conversation=True,
+            session_key(source), unique_id, text, source,
+            command=command, when_busy=busy, per_conversation=True,
         )  # fmt: skip
         with submitting(handle):
             try:
                 receipt = await self._runtime.submit(inbound)
             except ValueError as error:
                 raise Refused(BAD_PARAMS, f"{error}.") from None
+            if receipt.session_key != handle.session_key:
+                return receipt
             if receipt.inbox_id not in handle.answered:
                 handle.pending.add(receipt.inbox_id)
         if handle.stored_id is None:
@@ -244,7 +264,7 @@ class Handlers:
             return t.InterruptResult("interrupted")
         if not handle.pending:
             return t.InterruptResult("idle")
-        await self._submit(handle, "/stop", None, None)  # accepted, but not started yet
+        await self._submit(handle, "/stop", None)  # accepted, but not started yet
         return t.InterruptResult("interrupted")
 
     def _is_busy(self, handle: Handle) -> bool:
@@ -286,14 +306,14 @@ class Handlers:
             rows = await self._runtime.admin.messages(params.stored_session_id)
             index = stored.lineage.index(params.stored_session_id)
             parent = stored.lineage[index - 1] if index else None
-            messages = _rows(rows, params.limit, params.before)
+            messages = last_rows(rows, params.limit, params.before)
             return t.HistoryResult(params.stored_session_id, parent, len(rows), messages)
         handle = self._handles.require(params.session_id)
         rows = await self._conversation(handle).history(include_waiting=False)
         found = await self._match(handle)
         lineage = () if found is None else found.lineage
         parent = lineage[-2] if len(lineage) > 1 else None
-        messages = _rows(rows, params.limit, params.before)
+        messages = last_rows(rows, params.limit, params.before)
         return t.HistoryResult(handle.stored_id, parent, len(rows), messages)
 
     async def branch(self, params: t.BranchParams) -> t.BranchResult:
@@ -364,24 +384,3 @@ def _require_open(handle: Handle) -> Handle:
     if handle.closing:
         raise Refused(NOT_NOW, "The session is being closed.")
     return handle
-
-
-def _rows(rows: Sequence[StoredMessage], limit: int, before: int | None = None) -> list[t.Row]:
-    if before is not None:
-        rows = [row for row in rows if row.id < before]
-    return [
-        t.Row(
-            id=row.id,
-            role=row.role,
-            text=row.content,
-            timestamp=row.timestamp,
-            tool_calls=[
-                {"id": call.id, "name": call.name, "arguments": call.arguments}
-                for call in row.tool_calls
-            ],
-            tool_call_id=row.tool_call_id,
-            tool_name=row.tool_name,
-            reasoning=row.reasoning,
-        )
-        for row in rows[-limit:]
-    ]

@@ -18,9 +18,9 @@ import attrs
 from hermes.adapters.jsonrpc.frames import NO_SESSION, TOO_MANY, Refused
 from hermes.adapters.jsonrpc.types import NAME_PATTERN
 from hermes.messages import Source
-from hermes.session_keys import session_key
+from hermes.session_keys import CLIENT_PLATFORM, session_key
 
-PLATFORM = "rpc"
+PLATFORM = CLIENT_PLATFORM
 MAX_HANDLES = 10_000
 _OWN_KEY = re.compile(rf"agent:main:{PLATFORM}:dm:({NAME_PATTERN})")
 
@@ -36,6 +36,8 @@ class Handle:
     session_key: str
     stored_id: str | None = None
     """The stored session of the key, as last reported to the client."""
+    others: tuple[str, ...] = ()
+    """Other conversations that have had its session; messages may have been sent there before."""
     pending: set[int] = attrs.Factory(set)
     """Inbox ids of messages that were accepted and not answered yet."""
     submitting: int = 0
@@ -81,7 +83,7 @@ class Handles:
         handle_id = _digest(name, 4)
         while handle_id in self._by_id:
             handle_id = secrets.token_hex(4)
-        source = _source(name)
+        source = source_of(name)
         handle = Handle(handle_id, name, source, session_key(source))
         self._by_id[handle_id] = self._by_key[handle.session_key] = handle
         return handle
@@ -103,7 +105,7 @@ class Handles:
 
     def named(self, conversation: str) -> Handle | None:
         """Return the handle of the conversation with this name, if there is one."""
-        return self._by_key.get(session_key(_source(conversation)))
+        return self._by_key.get(session_key(source_of(conversation)))
 
     def remove(self, handle: Handle) -> None:
         """Remove a handle."""
@@ -125,7 +127,8 @@ def name_for(session_id: str) -> str:
     return _digest(session_id, 12)
 
 
-def _source(conversation: str) -> Source:
+def source_of(conversation: str) -> Source:
+    """Return the source of messages in the conversation with this name."""
     return Source(platform=PLATFORM, chat_id=conversation, user_id="operator")
 
 

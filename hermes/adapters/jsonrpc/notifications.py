@@ -16,6 +16,7 @@ from hermes.events import (
     Envelope,
     Notice,
     ReasoningDelta,
+    Retrying,
     RuntimeEvent,
     SessionMoved,
     Steered,
@@ -131,6 +132,8 @@ class Notifier:
             case Steered():
                 update = e.StatusUpdate("steered", "The agent has received your message.")
                 send("status.update", handle.id, update)
+            case Retrying(_, text):
+                send("status.update", handle.id, e.StatusUpdate("retrying", text))
             case Notice(text):
                 send("status.update", handle.id, e.StatusUpdate("notice", text))
             case TitleChanged(session_id, title):
@@ -140,7 +143,7 @@ class Notifier:
                 request = e.ApprovalRequest(
                     approval.approval_id, approval.tool, arguments, approval.expires_at
                 )
-                send("approval.request", handle.id, request)
+                send("approval.request", handle.id, request, [approval])
 
     def _end_turn(self, handle: Handle, reply: Reply, inbox_ids: Sequence[int]) -> None:
         # No other event reports it if the agent itself has continued in another session.
@@ -151,7 +154,9 @@ class Notifier:
             handle.answered.update(inbox_ids)
         self._answered.set()
         self._answered = trio.Event()
-        self._buffer.send_event("message.complete", handle.id, completion(reply, inbox_ids))
+        # The text of a turn does not show its questions; that of `/approve show` does.
+        shows = reply.approvals if reply.status == "command" else ()
+        self._buffer.send_event("message.complete", handle.id, completion(reply, inbox_ids), shows)
 
 
 def completion(reply: Reply, inbox_ids: Sequence[int]) -> e.MessageComplete:

@@ -50,6 +50,10 @@ class Opener:
         status = await self._runtime.conversation(handle.session_key).status()
         if handle.stored_id is None:  # else an event has set it meanwhile
             handle.stored_id = status.session_id
+        if status.session_id is not None:
+            found = await self._runtime.admin.find(status.session_id)
+            if found is not None:
+                _note_others(handle, found)
 
     async def resume(self, target: str) -> Handle:
         """Return the handle for a stored conversation, creating one if necessary."""
@@ -57,18 +61,23 @@ class Opener:
         # Otherwise two calls could open two handles for one conversation.
         async with self._lock(first):
             found = await self.find(target)
-            name = next(filter(None, map(name_in, found.session_keys)), None)
-            handle = None if name is None else self._handles.named(name)
-            if handle is not None:
-                return handle
-            if found.session is None:
-                return await self._resume_empty(name)
-            handle = self._handles.new(name or self._unused_name(found.session, first))
-            handle.stored_id = found.session_id
-            if name is None or found.session.ended_at is not None:
-                with self.remove_on_failure(handle):
-                    await self._runtime.admin.switch(handle.session_key, found.session_id)
+            handle = await self._resume(found, first)
+            _note_others(handle, found)
             return handle
+
+    async def _resume(self, found: SessionMatch, first: str) -> Handle:
+        name = next(filter(None, map(name_in, found.session_keys)), None)
+        handle = None if name is None else self._handles.named(name)
+        if handle is not None:
+            return handle
+        if found.session is None:
+            return await self._resume_empty(name)
+        handle = self._handles.new(name or self._unused_name(found.session, first))
+        handle.stored_id = found.session_id
+        if name is None or found.session.ended_at is not None:
+            with self.remove_on_failure(handle):
+                await self._runtime.admin.switch(handle.session_key, found.session_id)
+        return handle
 
     async def _resume_empty(self, name: str | None) -> Handle:
         """Return a handle for a conversation, given by the id of a session without a row."""
@@ -106,3 +115,8 @@ class Opener:
         except BaseException:  # undone also if cancelled, then raised
             self._handles.remove(handle)
             raise
+
+
+def _note_others(handle: Handle, found: SessionMatch) -> None:
+    names = {name_in(key) for key in found.owners} - {None, handle.conversation}
+    handle.others = tuple(sorted(filter(None, names)))

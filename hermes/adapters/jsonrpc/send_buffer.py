@@ -9,6 +9,7 @@ Numbers are assigned when a frame is sent, so they have no gaps.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import attrs
@@ -25,6 +26,7 @@ from hermes.adapters.jsonrpc.frames import (
     Result,
     encode,
 )
+from hermes.messages import Approval
 
 MAX_SHEDDABLE = 1024 * 1024
 """Bytes of waiting events that may be dropped. With four times as many bytes waiting in all, no
@@ -60,6 +62,7 @@ class _Event:
     type: str
     session_id: str | None
     payload: msgspec.Raw
+    shows: Sequence[Approval] = ()
     replayable = True
 
     @property
@@ -100,7 +103,8 @@ class SendBuffer:
     """Frames that wait for one client, and frames that were sent. For one writer.
 
     `max_sheddable` limits the bytes of waiting events that may be dropped; `replay_frames` and
-    `replay_bytes` limit what is kept for `replay`.
+    `replay_bytes` limit what is kept for `replay`. `on_shown` is called with each question when its
+    frame is taken, and again, with False, if the frame was lost.
     """
 
     def __init__(
@@ -109,7 +113,11 @@ class SendBuffer:
         *,
         replay_frames: int = REPLAY_FRAMES,
         replay_bytes: int = REPLAY_BYTES,
+        on_shown: Callable[[Approval, bool], None] = lambda _question, _shown: None,
     ) -> None:
+        self._on_shown = on_shown
+        self._questions: Sequence[Approval] = ()
+        """The questions in the last frame."""
         self.seq: int = 0
         self._max_sheddable = max_sheddable
         self._replay_frames = replay_frames
@@ -141,9 +149,15 @@ class SendBuffer:
         """Queue an error response."""
         self._put(_Response(request_id, Problem(code, text)))
 
-    def send_event(self, kind: str, session_id: str | None, payload: msgspec.Struct) -> None:
-        """Queue an event."""
-        event = _Event(kind, session_id, msgspec.Raw(encode(payload)))
+    def send_event(
+        self,
+        kind: str,
+        session_id: str | None,
+        payload: msgspec.Struct,
+        shows: Sequence[Approval] = (),
+    ) -> None:
+        """Queue an event; `shows` are the questions that it shows to the user."""
+        event = _Event(kind, session_id, msgspec.Raw(encode(payload)), shows)
         self._last[session_id] = event
         self._put(event)
 
@@ -205,7 +219,16 @@ class SendBuffer:
                 return None
             self._arrived = trio.Event()
             await self._arrived.wait()
-        return self._number(self._next_item())
+        item = self._next_item()
+        self._questions = item.shows if isinstance(item, _Event) else ()
+        for question in self._questions:
+            self._on_shown(question, True)
+        return self._number(item)
+
+    def lose_last(self) -> None:
+        """The last frame could not be written, so the user was not shown what it contains."""
+        for question in self._questions:
+            self._on_shown(question, False)
 
     def _next_item(self) -> _Item:
         if self._shed_count:

@@ -95,7 +95,11 @@ async def _write(
 ) -> None:
     try:
         while (frame := await connection.next_frame()) is not None:
-            await sink.send_all(frame + b"\n")
+            try:
+                await sink.send_all(frame + b"\n")
+            except BaseException:
+                connection.lose_last_frame()
+                raise
         written.set()
     except _DISCONNECTED:
         serving.cancel()  # the client has stopped reading

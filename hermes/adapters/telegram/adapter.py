@@ -13,6 +13,7 @@ from hermes.adapters.previews import Previews
 from hermes.adapters.rate_limit import Rate, RateLimiter
 from hermes.adapters.telegram.api import BASE, BotApi
 from hermes.adapters.telegram.inbound import GroupPolicy
+from hermes.adapters.telegram.menu import set_menu
 from hermes.adapters.telegram.poller import POLL_TIMEOUT, Poller
 from hermes.adapters.telegram.sender import MAX_LENGTH, MAX_MARK, ChatTarget, Sender
 from hermes.background import open_background
@@ -141,6 +142,7 @@ class Telegram:
                 poll_timeout=self._poll_timeout,
                 retry_delay=self._retry_delay,
             )
+            background.start_soon(set_menu, self._api, runtime.texts)
             background.start_soon(self._previews.run, runtime.subscribe())
             background.start_soon(self._finish_previews, runtime.subscribe(), background)
             await poller.run()

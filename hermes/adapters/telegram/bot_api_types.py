@@ -134,6 +134,15 @@ class Post(msgspec.Struct, frozen=True):
         return self.forward_origin is not None or self.via_bot is not None
 
 
+class PressedButton(msgspec.Struct, frozen=True):
+    """A button below a message was pressed (`CallbackQuery` in the Bot API)."""
+
+    id: str
+    sender: User = msgspec.field(name="from")
+    message: Post | None = None
+    data: str = ""
+
+
 class Update(msgspec.Struct, frozen=True):
     """An update, with the kinds that we ask for."""
 
@@ -142,6 +151,7 @@ class Update(msgspec.Struct, frozen=True):
     edited_message: Post | None = None
     channel_post: Post | None = None
     edited_channel_post: Post | None = None
+    callback_query: PressedButton | None = None
 
 
 class _UpdateId(msgspec.Struct):

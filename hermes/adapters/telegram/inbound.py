@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 import attrs
 from msgspec.structs import replace
 
-from hermes.actors.commands import parse
+from hermes.actors.commands import parse, recognize
 from hermes.adapters.telegram import utf16
 from hermes.adapters.telegram.bot_api_types import Entity, File, Post, Update, User
 from hermes.messages import Inbound, JsonObject, Source
@@ -28,6 +28,7 @@ CLIENT_SPLIT = 4000
 GENERAL_TOPIC = "1"
 """The forum topic of messages without a topic. Telegram rejects its id when sending."""
 _CHAT_TYPES = {"private": "dm", "group": "group", "supergroup": "group", "channel": "channel"}
+_BUTTON = re.compile(r"(?:approve|approve always|deny) [0-9]{1,18}", re.ASCII)
 _COMMAND = re.compile(r"/(\w+)(?:@(\w+))?", re.ASCII)
 _NAME_SYNTAX = re.compile(r"[\[\]:\"]")
 
@@ -89,7 +90,31 @@ def inbound_of(
         return Ignored("not addressed to the bot")
     if not content.text and not content.parts:
         return Ignored("no content")
-    source = Source(
+    source = _source(post, bot, author)
+    key = _key(source, policy, original_chat_id)
+    return _inbound(key, update, post, content, source, policy)
+
+
+def pressed_inbound(
+    update: Update, bot: User, policy: GroupPolicy, original_chat_id: str | None = None
+) -> Inbound | Ignored:
+    """Convert a pressed button to the command that it stands for."""
+    button = update.callback_query
+    if button is None or button.message is None or not _BUTTON.fullmatch(button.data):
+        return Ignored("unknown button")
+    post = button.message
+    source = _source(post, bot, (button.sender.id, _clean_name(_full_name(button.sender))))
+    return Inbound(
+        _key(source, policy, original_chat_id),
+        f"{update.update_id}:button:{button.id}",
+        f"/{button.data}",
+        source,
+        command=True,
+    )
+
+
+def _source(post: Post, bot: User, author: tuple[int, str]) -> Source:
+    return Source(
         platform="telegram",
         account=str(bot.id),
         chat_id=str(post.chat.id),
@@ -98,12 +123,14 @@ def inbound_of(
         user_id=str(author[0]),
         user_name=author[1] or None,
     )
-    key = session_key(
+
+
+def _key(source: Source, policy: GroupPolicy, original_chat_id: str | None) -> str:
+    return session_key(
         replace(source, chat_id=original_chat_id or source.chat_id),
         shared=policy.shared,
         threads_per_user=policy.threads_per_user,
     )
-    return _inbound(key, update, post, content, source, policy)
 
 
 def _inbound(
@@ -111,8 +138,8 @@ def _inbound(
 ) -> Inbound:
     _, edited = post_of(update)
     # A forwarded command is not a command: an operator may forward the text of an unknown user.
-    command = parse(content.text) is not None and not edited and not post.is_by_another
-    text = content.text
+    text, command = recognize(content.text)
+    command = command and not edited and not post.is_by_another
     if not command:
         text = _with_context(post, text, source, policy, edited=edited)
     continues = post.media_group_id or len(content.text) >= CLIENT_SPLIT
@@ -198,7 +225,8 @@ def _is_mention(text: str, entity: Entity, bot_id: int, username: str) -> bool:
 def _command(text: str, username: str) -> tuple[str, bool, bool]:
     """Return the text with a normalized command, whether it is for another bot or names this one.
 
-    `/new@our_bot` becomes `/new`. `/start`, sent by the button that opens a chat, becomes `/help`.
+    `/new@our_bot` becomes `/new`. `/start` may have a parameter of the link that opened the chat,
+    which is dropped.
     """
     found = _COMMAND.match(text)
     if found is None:
@@ -208,7 +236,7 @@ def _command(text: str, username: str) -> tuple[str, bool, bool]:
         return text, True, False
     rest = text[found.end() :]
     if found[1].lower() == "start":
-        return "/help", False, bool(addressee)
+        return "/start", False, bool(addressee)
     return f"/{found[1]}{rest}", False, bool(addressee)
 
 

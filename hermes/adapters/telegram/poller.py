@@ -27,7 +27,13 @@ from hermes.adapters.telegram.bot_api_types import (
     decode_updates,
     first_update_id,
 )
-from hermes.adapters.telegram.inbound import GroupPolicy, Ignored, inbound_of, post_of
+from hermes.adapters.telegram.inbound import (
+    GroupPolicy,
+    Ignored,
+    inbound_of,
+    post_of,
+    pressed_inbound,
+)
 from hermes.adapters.telegram.sender import ChatTarget, Sender
 from hermes.errors import (
     ActorStopped,
@@ -52,7 +58,7 @@ MAX_WAIT = 3600.0
 """However long Telegram asks to wait, polling continues after this time."""
 CONFIRM_TIMEOUT = 3600.0
 """A confirmation that fails for so long is dropped; its updates then arrive again."""
-KINDS = ("message", "channel_post")
+KINDS = ("message", "channel_post", "callback_query")
 EDITED_KINDS = ("edited_message", "edited_channel_post")
 _decode_user = msgspec.json.Decoder(User).decode
 
@@ -176,6 +182,9 @@ class Poller:
         if isinstance(update, InvalidUpdate):
             log.warning("update %d is skipped: %s", update.update_id, update.why)
             return
+        if update.callback_query is not None:
+            await self._press(update, bot)
+            return
         post, _ = post_of(update)
         original_id = None
         if post is not None:
@@ -189,7 +198,21 @@ class Poller:
         else:
             await self._submit(inbound)
 
-    async def _submit(self, inbound: Inbound) -> None:
+    async def _press(self, update: Update, bot: User) -> None:
+        """Submit the command of a button that was pressed."""
+        button = update.callback_query
+        post = None if button is None else button.message
+        original_id = None if post is None else await self._original_id(post, bot)
+        inbound = pressed_inbound(update, bot, self.group_policy, original_id)
+        if button is None or post is None or isinstance(inbound, Ignored):
+            log.debug("update %d is ignored: it is an unknown button", update.update_id)
+            return
+        accepted = await self._submit(inbound)
+        target, message_id = ChatTarget(str(post.chat.id)), post.message_id if accepted else None
+        self.nursery.start_soon(self.sender.press, target, button.id, message_id)
+
+    async def _submit(self, inbound: Inbound) -> bool:
+        """Submit a message. Returns whether it was accepted."""
         self.on_message(inbound)
         source = inbound.source
         try:
@@ -201,6 +224,9 @@ class Poller:
             self.nursery.start_soon(self.sender.notice, target, self.runtime.texts.overloaded)
         except ValueError as error:
             log.warning("message %s is skipped: %s", inbound.event_id, error)
+        else:
+            return True
+        return False
 
     # Groups that become supergroups, with a new id
 

@@ -86,6 +86,7 @@ class Sender:
         self._rate_limiter = rate_limiter
         mark = extract(texts.recovered, 0, MAX_MARK) or texts.recovered
         self._mark = f"_{mark}_\n"
+        self._texts = texts
         self._migrations: dict[str, str] = {}
         self._permits: dict[ChatTarget, float] = {}
         """When the rate limiter has allowed a reply that is not sent yet."""
@@ -165,6 +166,8 @@ class Sender:
                 "message_id": int(reply_to),
                 "allow_sending_without_reply": True,
             }
+        if (approval := row.body.get("approval")) is not None:
+            params["reply_markup"] = _buttons(approval, self._texts)
         await self._call_formatted("sendMessage", target, text, params)
 
     async def _call_formatted(
@@ -268,6 +271,18 @@ class Sender:
         if self._rate_limiter.try_acquire(f"{chat}/typing", group=False):
             await self._post("sendChatAction", chat, target, {"action": "typing"})
 
+    async def press(self, target: ChatTarget, query_id: str, message_id: int | None) -> None:
+        """Confirm that a button was pressed, and remove the buttons of a message.
+
+        Errors are logged.
+        """
+        try:
+            await self._api.call("answerCallbackQuery", {"callback_query_id": query_id})
+        except HermesError as error:
+            log.debug("answerCallbackQuery failed: %s", error)  # it is too old, for example
+        if message_id is not None:
+            await self._try_call("editMessageReplyMarkup", target, {"message_id": message_id})
+
     async def notice(self, target: ChatTarget, text: str) -> None:
         """Send a text that is not a reply, one at a time per chat; errors are logged."""
         if target.chat_id in self._noticing:
@@ -281,6 +296,23 @@ class Sender:
             await self._call(method, target, params)
         except HermesError as error:
             log.warning("%s failed: %s", method, error)
+
+
+def _buttons(approval: object, texts: Texts) -> JsonObject:
+    """Return the buttons below a question; each sends the command that it stands for."""
+    buttons = {
+        "approve": texts.button_approve,
+        "approve always": texts.button_always,
+        "deny": texts.button_deny,
+    }
+    return {
+        "inline_keyboard": [
+            [
+                {"text": text, "callback_data": f"{command} {approval}"}
+                for command, text in buttons.items()
+            ]
+        ]
+    }
 
 
 def _target(row: OutboxRow) -> ChatTarget:

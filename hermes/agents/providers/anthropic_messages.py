@@ -10,7 +10,7 @@ import httpx2
 import msgspec
 from msgspec.structs import asdict, replace
 
-from hermes.agents.providers.base import Completion, Delta, Endpoint, Unavailable
+from hermes.agents.providers.base import Completion, Delta, Endpoint, Unavailable, token_count
 from hermes.agents.providers.sse_transport import post, response_error
 from hermes.agents.providers.stream_events import EventDecoder, HalfJoiner
 from hermes.agents.providers.tool_calls import arguments_object, valid_id, valid_name
@@ -184,10 +184,10 @@ class _StreamedAnswer:
         usage = Usage(
             model=self.endpoint.model,
             provider=self.endpoint.name,
-            input_tokens=self.usage.input_tokens or 0,
-            output_tokens=self.usage.output_tokens or 0,
-            cache_read_tokens=self.usage.cache_read_input_tokens or 0,
-            cache_write_tokens=self.usage.cache_creation_input_tokens or 0,
+            input_tokens=token_count(self.usage.input_tokens, self.endpoint),
+            output_tokens=token_count(self.usage.output_tokens, self.endpoint),
+            cache_read_tokens=token_count(self.usage.cache_read_input_tokens, self.endpoint),
+            cache_write_tokens=token_count(self.usage.cache_creation_input_tokens, self.endpoint),
         )
         truncated = self.stop_reason in _TRUNCATED
         return Completion(encodable(message), usage, truncated, damaged)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
@@ -11,8 +13,13 @@ from hermes.errors import HermesError
 from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import Message, Usage
 from hermes.redaction import Secret as Secret, StrictRedactor, url_credentials
-from hermes.redaction.urls import hide_credentials
+from hermes.redaction.urls import hide_credentials, named_credentials
 from hermes.texts import Texts
+
+log: logging.Logger = logging.getLogger(__name__)
+
+MAX_TOKENS = 10**12
+"""More tokens than any call can have."""
 
 
 class ProviderError(HermesError):
@@ -45,12 +52,16 @@ class RequestRejected(ProviderError):
 class Unavailable(ProviderError):
     """A temporary failure: overload, a server error, a lost connection, a truncated stream.
 
-    `retry_after` is the delay in seconds that the provider asked for, if it did.
+    `retry_after` is the delay in seconds that the provider asked for, if it did. `rate_limited`
+    means that too many requests were sent.
     """
 
-    def __init__(self, text: str, retry_after: float | None = None) -> None:
+    def __init__(
+        self, text: str, retry_after: float | None = None, *, rate_limited: bool = False
+    ) -> None:
         super().__init__(text)
         self.retry_after = retry_after
+        self.rate_limited = rate_limited
 
 
 @attrs.frozen(kw_only=True)
@@ -80,15 +91,18 @@ class Endpoint:
     call_timeout: float = 600.0
     """Maximum time in seconds for one call, including the wait for a free connection."""
 
+    @property
+    def secrets(self) -> list[str]:
+        """The API key, and the credentials inside of the URL and the headers."""
+        named = [*named_credentials(self.headers), *url_credentials(self.base_url)]
+        return [value for value in (self.key.reveal(), *named) if value]
+
     def redact(self, text: str) -> str:
         """Return the text without the credentials, and without strings that look like keys.
 
         Credentials are the API key, the values of headers, and those inside of the URL.
         """
-        values = [value for _, value in self.headers]
-        return StrictRedactor([self.key.reveal() or "", *values, *url_credentials(self.base_url)])(
-            text
-        )
+        return StrictRedactor([*self.secrets, *(value for _, value in self.headers)])(text)
 
 
 Delta: TypeAlias = TextDelta | ReasoningDelta
@@ -105,6 +119,20 @@ class Completion:
     """Whether the answer ended because it reached the token limit."""
     damaged: bool = False
     """Whether a part of the text is missing, because it could not be decoded."""
+
+
+def token_count(reported: int | None, endpoint: Endpoint) -> int:
+    """Return a number of tokens that a provider reports; 0 if it is missing or cannot be right."""
+    count = reported or 0
+    if 0 <= count <= MAX_TOKENS:
+        return count
+    _warn_of_counts(endpoint.name, endpoint.model)
+    return 0
+
+
+@functools.lru_cache(maxsize=100)  # log it once
+def _warn_of_counts(name: str, model: str) -> None:
+    log.warning("%s reports impossible numbers of tokens for %s, which are ignored", name, model)
 
 
 class Provider(Protocol):

@@ -17,9 +17,15 @@ from hermes.agents.providers.base import (
     Endpoint,
     RequestRejected,
     Unavailable,
+    token_count,
 )
 from hermes.agents.providers.sse_transport import post, response_error
-from hermes.agents.providers.stream_events import JSON_ERRORS, EventDecoder, HalfJoiner
+from hermes.agents.providers.stream_events import (
+    JSON_ERRORS,
+    DetailJoiner,
+    EventDecoder,
+    HalfJoiner,
+)
 from hermes.agents.providers.tool_calls import Nesting, arguments_json, valid_name
 from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import JsonObject, Message, ToolCall, Usage
@@ -137,7 +143,7 @@ class _StreamedAnswer:
     on_delta: Callable[[Delta], None]
     text: list[str] = attrs.Factory(list)
     reasoning: list[str] = attrs.Factory(list)
-    details: list[JsonObject] = attrs.Factory(list)
+    details: DetailJoiner = attrs.Factory(DetailJoiner)
     calls: list[_PartialCall] = attrs.Factory(list)
     by_index: dict[int, _PartialCall] = attrs.Factory(dict)
     by_id: dict[str, _PartialCall] = attrs.Factory(dict)
@@ -171,7 +177,7 @@ class _StreamedAnswer:
         reasoning = delta.reasoning_content or delta.reasoning or ""
         self._add_reasoning(self.reasoning_halves.feed(reasoning))
         self._add_text(self.text_halves.feed(delta.content or delta.refusal or ""))
-        self.details += delta.reasoning_details or ()
+        self.details.feed(delta.reasoning_details or ())
         for call in delta.tool_calls or ():
             self._add_call(call)
 
@@ -246,7 +252,7 @@ class _StreamedAnswer:
             "".join(self.text) or None,
             tool_calls=calls,
             reasoning="".join(self.reasoning) or None,
-            reasoning_details=tuple(self.details),
+            reasoning_details=self.details.finish(),
             finish_reason=self.finish_reason,
         )
         # A call counts even if the provider reports no tokens.
@@ -315,16 +321,16 @@ def _event_error(endpoint: Endpoint, data: bytes) -> Exception:
 def _usage(counts: _Usage, endpoint: Endpoint) -> Usage:
     prompt = counts.prompt_tokens_details or _PromptDetails()
     output = counts.completion_tokens_details or _OutputDetails()
-    cached = prompt.cached_tokens or counts.prompt_cache_hit_tokens or 0
-    written = prompt.cache_write_tokens or 0
+    cached = token_count(prompt.cached_tokens or counts.prompt_cache_hit_tokens, endpoint)
+    written = token_count(prompt.cache_write_tokens, endpoint)
     return Usage(
         model=endpoint.model,
         provider=endpoint.name,
-        input_tokens=max(0, (counts.prompt_tokens or 0) - cached - written),
-        output_tokens=counts.completion_tokens or 0,
+        input_tokens=max(0, token_count(counts.prompt_tokens, endpoint) - cached - written),
+        output_tokens=token_count(counts.completion_tokens, endpoint),
         cache_read_tokens=cached,
         cache_write_tokens=written,
-        reasoning_tokens=output.reasoning_tokens or 0,
+        reasoning_tokens=token_count(output.reasoning_tokens, endpoint),
         cost=_cost(counts.cost, endpoint),
     )
 

@@ -35,8 +35,15 @@ class Retries:
     max_retry_after: float = 60.0
     """If the provider asks for a longer delay than this, the call fails instead."""
 
-    async def run(self, call: Callable[[], Awaitable[R]], deadline: float = math.inf) -> R:
+    async def run(
+        self,
+        call: Callable[[], Awaitable[R]],
+        deadline: float = math.inf,
+        on_retry: Callable[[float, Unavailable], object] = lambda _seconds, _error: None,
+    ) -> R:
         """Call until it succeeds, and return the result.
+
+        `on_retry` is called before each delay, with its length and the reason.
 
         Raises the last `Unavailable` if no attempt is left, or if the next one would begin after
         `deadline`, a time on Trio's clock. Other exceptions are raised at once.
@@ -55,4 +62,5 @@ class Retries:
                 delay = max(requested, backoff.next() * random.uniform(0.5, 1.0))
                 if trio.current_time() + delay >= deadline:
                     raise Unavailable(f"{error}; {NO_TIME}") from error
+                on_retry(delay, error)
                 await trio.sleep(delay)

@@ -26,6 +26,8 @@ from hermes.sanitize import one_line
 from hermes.transcript.overflow import LONG_HISTORY, is_overflow
 
 MAX_EVENT = 16 * 2**20
+MAX_READ = 2**13
+"""How many bytes of a body are read before other tasks may run."""
 MAX_ERROR_BODY = 4000
 MAX_REASON = 300
 _QUOTA_WORDS = ("billing", "credit", "payment", "quota")
@@ -117,15 +119,21 @@ async def _read_events(response: httpx2.Response, on_event: Callable[[bytes], No
 
 
 async def _read(response: httpx2.Response, feed: Callable[[bytes], bool]) -> None:
-    """Pass chunks of the body to `feed` until the body ends or `feed` returns False."""
+    """Pass chunks of the body to `feed` until the body ends or `feed` returns False.
+
+    A long chunk may contain many events, so it is passed on in parts with a checkpoint after each.
+    """
     enough = False
     with trio.CancelScope() as scope:
         async for chunk in response.aiter_bytes():
-            if not enough and not feed(chunk):
-                enough = True
-                # Leaving the loop would abandon the client's async generators half way, about
-                # which Trio warns. Cancelled, they finish.
-                scope.cancel()
+            for start in range(0, len(chunk), MAX_READ):
+                if not enough and not feed(chunk[start : start + MAX_READ]):
+                    enough = True
+                    # Leaving the loop would abandon the client's async generators half way, about
+                    # which Trio warns. Cancelled, they finish.
+                    scope.cancel()
+                if len(chunk) > MAX_READ:  # a cancellation here would abandon the generators too
+                    await trio.lowlevel.cancel_shielded_checkpoint()
 
 
 @attrs.define
@@ -186,8 +194,9 @@ def response_error(
     if is_overflow(f"HTTP {status}: {reason}", 0):
         return ContextOverflow(f"{name}: {reason}")
     if status in _TEMPORARY or status >= httpx2.codes.INTERNAL_SERVER_ERROR:
-        state = "is busy" if status == httpx2.codes.TOO_MANY_REQUESTS else "is unavailable"
-        return Unavailable(f"{name} {state} ({status}: {reason})", retry_after(headers))
+        limited = status == httpx2.codes.TOO_MANY_REQUESTS
+        text = f"{name} {'is busy' if limited else 'is unavailable'} ({status}: {reason})"
+        return Unavailable(text, retry_after(headers), rate_limited=limited)
     if status == httpx2.codes.NOT_FOUND:
         return RequestRejected(
             f"{name} has no model {endpoint.model!r} at this URL ({reason}); "

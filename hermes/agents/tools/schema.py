@@ -1,4 +1,4 @@
-"""JSON schemas of typed Python functions, and decoding of the arguments that a model sends."""
+"""JSON schemas of typed Python functions, and the conversion of arguments and results."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any
 
 import attrs
@@ -15,6 +16,8 @@ from hermes.messages import JsonObject
 from hermes.protocols import Turn
 from hermes.sanitize import one_line
 
+_ENCODER = msgspec.json.Encoder(order="deterministic", decimal_format="number")
+NO_RESULT = "(done)"
 _TURN = "turn"
 _ARGS_SECTION = re.compile(r"(?:Args|Arguments|Parameters):\s*")
 _GOOGLE_ITEM = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
@@ -37,7 +40,7 @@ class Arguments:
     """The decoded arguments of a call."""
 
     canonical: str
-    """JSON with sorted keys and no white space; equal arguments have equal texts."""
+    """JSON with sorted keys and no white space. Numbers keep all of their digits."""
     values: Mapping[str, Any]
     """The arguments as the types of the function's annotations."""
 
@@ -87,7 +90,7 @@ class Signature:
         try:
             sent = text.encode() if text.strip() else b"{}"
             values = self._decoder.decode(sent)
-            canonical = msgspec.json.encode(msgspec.json.decode(sent), order="deterministic")
+            canonical = _ENCODER.encode(_EXACT.decode(sent))
         except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
             raise BadArguments(f"{one_line(str(error))}. {self.usage}") from None
         except Exception as error:  # noqa: BLE001 - user code: validation in a type of the function
@@ -129,6 +132,27 @@ class GivenSignature(Signature):
             raise BadArguments(f"{one_line(str(error))}. It takes an object.") from None
         canonical = msgspec.json.encode(values, order="deterministic")
         return Arguments(canonical.decode(), values)
+
+
+def _exact_number(text: str) -> float | Decimal:
+    """Return a number that is encoded with the same digits: a parameter may be a `Decimal`."""
+    number, exact = float(text), Decimal(text)
+    return number if Decimal(repr(number)).as_tuple() == exact.as_tuple() else exact
+
+
+_EXACT = msgspec.json.Decoder(float_hook=_exact_number)
+
+
+def result_text(value: object) -> str:
+    """Return the return value of a function as text for a model: a string as it is, else JSON."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return NO_RESULT
+    try:
+        return msgspec.json.encode(value, enc_hook=str).decode()
+    except (TypeError, ValueError, RecursionError):
+        return str(value)
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:

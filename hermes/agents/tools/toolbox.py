@@ -6,27 +6,28 @@ can record a call before it runs (`once`) or require the approval of the user (`
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, overload
 
 import attrs
-import msgspec
 import trio
 from msgspec.structs import replace
 
 from hermes import user_code
 from hermes.agents.threads import HOST_LOOP, LoopTurn
-from hermes.agents.tools.schema import Arguments, BadArguments, Signature
+from hermes.agents.tools.schema import Arguments, BadArguments, Signature, result_text
 from hermes.errors import NotApproved, Overloaded, StoreError, TurnClosed
 from hermes.events import ApprovalAsked
 from hermes.messages import Approval, JsonObject, Outbound, ToolCall, ToolCallRecord
-from hermes.outbound import outbox_rows
+from hermes.outbound import question_rows
 from hermes.protocols import ToolRecords, Turn
 from hermes.redaction import redact_all
+from hermes.redaction.slices import prepare
 from hermes.sanitize import one_line
 from hermes.transcript import questions
 
@@ -37,11 +38,8 @@ MAX_OUTPUT = 50_000
 MIN_MAX_OUTPUT = 200
 MAX_THREADS = 20
 APPROVAL_TIMEOUT = 3600.0
-MAX_APPROVAL_ARGUMENTS = 10_000
-"""Arguments longer than this cannot be shown to a user, so such a call cannot be approved."""
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
-NO_RESULT = "(done)"
 OMITTED = "\n[{omitted} of {total} characters omitted]"
 UNKNOWN_OUTCOME = (
     "This call of {name} was started before, and then the process ended. It is unknown whether it "
@@ -200,7 +198,7 @@ class Toolbox:
             the running turn.
         approval_timeout: How long a question for approval stays open, in seconds.
         max_threads: Maximum number of threads for plain functions, or a limiter to share.
-        redact: Removes secrets from calls and from their output, before anything else sees them.
+        redact: Removes secrets from the schemas of tools, from calls and from their output.
     """
 
     def __init__(
@@ -213,16 +211,17 @@ class Toolbox:
         redact: Callable[[str], str] | None = None,
     ) -> None:
         made = [each if isinstance(each, Tool) else tool(each) for each in tools]
-        self._tools: Mapping[str, Tool] = {each.name: each for each in made}
-        if len(self._tools) < len(made):
+        if len({each.name for each in made}) < len(made):
             raise ValueError("two tools of a toolbox have the same name")
         self._records = records
         self._approval_timeout = approval_timeout
         self._redact = redact or str
+        self._tools: Mapping[str, Tool] = _without_secret_names(made, self._redact)
         self._limiter = (
             trio.CapacityLimiter(max_threads) if isinstance(max_threads, int) else max_threads
         )
-        self._schemas = tuple(each.schema for _, each in sorted(self._tools.items()))
+        schemas = [each.schema for _, each in sorted(self._tools.items())]
+        self._schemas = tuple(redact_all(schema, self._redact) for schema in schemas)
 
     @property
     def schemas(self) -> tuple[JsonObject, ...]:
@@ -231,13 +230,11 @@ class Toolbox:
 
     def on(self, platform: str) -> Toolbox:
         """Return a toolbox with the tools of one platform; it shares the threads of this one."""
-        return Toolbox(
-            [each for each in self._tools.values() if each.is_for(platform)],
-            records=self._records,
-            approval_timeout=self._approval_timeout,
-            max_threads=self._limiter,
-            redact=self._redact,
-        )
+        tools = {name: each for name, each in self._tools.items() if each.is_for(platform)}
+        other = copy.copy(self)
+        other._tools = tools  # noqa: SLF001 - of the same class
+        other._schemas = tuple(each for each in self._schemas if each["name"] in tools)  # noqa: SLF001
+        return other
 
     async def run(self, call: ToolCall, turn: Turn) -> ToolOutcome:
         """Run a tool call of a model.
@@ -258,7 +255,7 @@ class Toolbox:
         try:
             arguments = tool.signature.read(call.arguments)
         except BadArguments as error:
-            return self._outcome(tool, f"{tool.name} was not run: {error}", failed=True)
+            return await self._outcome(tool, f"{tool.name} was not run: {error}", failed=True)
         ordinal = turn.ordinal(tool.name, arguments.canonical)
         if not tool.once:
             return await self._call(tool, arguments, turn)
@@ -302,13 +299,14 @@ class Toolbox:
         self, tool: Tool, arguments: Arguments, turn: Turn, records: ToolRecords
     ) -> ToolOutcome:
         """Ask the user to approve the call, with the arguments as the model sent them."""
-        if len(arguments.canonical) > MAX_APPROVAL_ARGUMENTS:
+        source, session_id, texts = turn.source, turn.session_id, turn.runtime.texts
+        route = turn.runtime.question_route(source)
+        if not questions.can_be_asked(tool.name, arguments.canonical, texts, route.limit):
             return ToolOutcome(ARGUMENTS_TOO_LONG.format(name=tool.name), failed=True)
-        source, session_id, runtime = turn.source, turn.session_id, turn.runtime
 
         def question(approval: Approval) -> list[Outbound]:
-            text = questions.question(approval, runtime.texts)
-            return outbox_rows(source, approval.session_key, session_id, text, "notice")
+            text = questions.question(approval, texts, limit=route.limit)
+            return question_rows(source, approval, session_id, text)
 
         try:
             approval = await records.ask_approval(
@@ -317,8 +315,7 @@ class Toolbox:
                 arguments.canonical,
                 seconds=self._approval_timeout,
                 say=question,
-                delivery=runtime.question_delivery(source),
-                turn_id=turn.turn_id,
+                delivery=route.delivery,
             )
         except (StoreError, Overloaded) as error:
             return _not_recorded(tool, error, _extra(turn))
@@ -330,15 +327,17 @@ class Toolbox:
         """Call the function, within its timeout and the deadline of the turn."""
         with trio.move_on_at(min(trio.current_time() + tool.timeout, turn.deadline)):
             with user_code.contained(TurnClosed) as caught:
-                return self._outcome(tool, result_text(await self._await(tool, arguments, turn)))
+                text = result_text(await self._await(tool, arguments, turn))
+                return await self._outcome(tool, text)
             assert caught.error is not None
             about, extra = (tool.name, turn.turn_id), _extra(turn)
             log.warning("tool %s failed in turn %d", *about, exc_info=caught.error, extra=extra)
             error = self._redact(user_code.describe(caught.error))
-            return self._outcome(tool, f"{tool.name} failed: {one_line(error)}", failed=True)
+            return await self._outcome(tool, f"{tool.name} failed: {one_line(error)}", failed=True)
         return ToolOutcome(f"{tool.name} timed out after {tool.timeout:g} seconds.", failed=True)
 
-    def _outcome(self, tool: Tool, text: str, *, failed: bool = False) -> ToolOutcome:
+    async def _outcome(self, tool: Tool, text: str, *, failed: bool = False) -> ToolOutcome:
+        await prepare(text, self._redact)
         # Redact before truncating: a partial secret would not be recognised.
         return ToolOutcome(tool.truncate(self._redact(text)), failed)
 
@@ -359,6 +358,14 @@ class Toolbox:
             lambda: (call(),), abandon_on_cancel=True, limiter=self._limiter
         )
         return await value if inspect.isawaitable(value) else value
+
+
+def _without_secret_names(tools: Sequence[Tool], redact: Callable[[str], str]) -> dict[str, Tool]:
+    """Return the tools by name, except for those of which the name contains a secret."""
+    usable = {each.name: each for each in tools if redact(each.name) == each.name}
+    if len(usable) < len(tools):
+        log.warning("tools are left out, because their names contain a secret")
+    return usable
 
 
 def _bind(tool: Tool, arguments: Arguments, turn: Turn) -> Callable[[], Any]:
@@ -386,15 +393,3 @@ async def _save(records: ToolRecords, call: ToolCallRecord, extra: JsonObject) -
 def _not_recorded(tool: Tool, error: Exception, extra: JsonObject) -> ToolOutcome:
     log.warning("a call of tool %s could not be recorded: %s", tool.name, error, extra=extra)
     return ToolOutcome(NOT_RECORDED.format(name=tool.name, error=error), failed=True)
-
-
-def result_text(value: object) -> str:
-    """Return the return value of a function as text for a model: a string as it is, else JSON."""
-    if isinstance(value, str):
-        return value
-    if value is None:
-        return NO_RESULT
-    try:
-        return msgspec.json.encode(value, enc_hook=str).decode()
-    except (TypeError, ValueError, RecursionError):
-        return str(value)

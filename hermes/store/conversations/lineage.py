@@ -131,7 +131,9 @@ def inherit_keys(tx: Transaction, child_no: int) -> None:
     )
     tx.run(
         "INSERT OR IGNORE INTO shared_sessions (session_key, session_no) "
-        "SELECT x.session_key, s.no FROM sessions s JOIN shared_sessions x "
-        "ON x.session_no = s.parent_no WHERE s.no = ?",
+        "SELECT x.session_key, s.no FROM sessions s JOIN ("
+        "SELECT session_key, session_no AS no FROM shared_sessions UNION ALL "
+        "SELECT session_key, no FROM sessions WHERE session_key IS NOT NULL) x "
+        "ON x.no = s.parent_no WHERE s.no = ? AND x.session_key IS NOT s.session_key",
         child_no,
     )

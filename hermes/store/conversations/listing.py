@@ -92,7 +92,9 @@ def find(tx: Transaction, target: str, *, session_key: str | None = None) -> Ses
         keys = [left]
     if session_id is None and not (keys if session_key is None else session_key in keys):
         return None
-    return SessionMatch(sessions.get_session(tx, ids[-1]), tuple(ids), tuple(keys))
+    row = tx.one("SELECT no FROM sessions WHERE id = ?", ids[-1])
+    owners = [] if row is None else [key for key in titles.keys_of(tx, row[0]) if key is not None]
+    return SessionMatch(sessions.get_session(tx, ids[-1]), tuple(ids), tuple(keys), tuple(owners))
 
 
 def _summary(tx: Transaction, session: Session) -> SessionSummary:

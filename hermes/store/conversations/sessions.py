@@ -216,13 +216,16 @@ def _fill_missing(
         raise StoreError(
             f"{parent_session_id} is not older than {session_id}, so it cannot be its parent"
         )
-    tx.run(
+    changed = tx.one(
         "UPDATE sessions SET parent_no = ?, kind = iif(kind = 'new', ?, kind) "
-        "WHERE no = ? AND parent_no IS NULL",
+        "WHERE no = ? AND parent_no IS NULL RETURNING kind",
         parent_no,
         _kind_of_child(tx, parent_no),
         no,
     )
+    if changed == ("compression",):
+        tx.run(INHERIT_MARKS, no)
+        titles.share_with_keys_of(tx, parent_no, session_id)
 
 
 def _set_missing_texts(

@@ -65,7 +65,7 @@ def set_title_as(
     if row is None:
         return False
     if clean is not None:
-        _release_title(tx, session_id, clean, [*_keys_of(tx, row[0]), *more_keys])
+        _release_title(tx, session_id, clean, [*keys_of(tx, row[0]), *more_keys])
     return tx.run("UPDATE sessions SET title = ? WHERE id = ?", clean, session_id) == 1
 
 
@@ -230,14 +230,14 @@ def unused_title(tx: Transaction, title: str, *keys: str | None) -> str:
 
 def title_for(tx: Transaction, no: int, title: str, *more_keys: str | None) -> str:
     """Return a title for a session: numbered if a session of its keys, or of others, has it."""
-    return unused_title(tx, title, *_keys_of(tx, no), *more_keys)
+    return unused_title(tx, title, *keys_of(tx, no), *more_keys)
 
 
 def continue_title(tx: Transaction, parent_no: int, child_no: int) -> None:
     """Give a compression child its parent's title with the next number."""
     row = tx.one("SELECT title FROM sessions WHERE no = ?", parent_no)
     if row is not None and row[0] is not None:
-        title = title_for(tx, child_no, row[0], *_keys_of(tx, parent_no))
+        title = title_for(tx, child_no, row[0], *keys_of(tx, parent_no))
         tx.run("UPDATE sessions SET title = ? WHERE no = ?", title, child_no)
 
 
@@ -257,6 +257,13 @@ def share(tx: Transaction, session_key: str, session_id: str) -> None:
     lineage.share(tx, session_key, session_id)
 
 
+def share_with_keys_of(tx: Transaction, no: int, session_id: str) -> None:
+    """Make a conversation belong to all keys of another session, as `share` does."""
+    for key in keys_of(tx, no):
+        if key is not None:
+            share(tx, key, session_id)
+
+
 def _number_titles(tx: Transaction, ids: Sequence[str], session_key: str) -> None:
     """Number those titles of a conversation which another one of the key has."""
     for session_id in ids:
@@ -267,7 +274,7 @@ def _number_titles(tx: Transaction, ids: Sequence[str], session_key: str) -> Non
         tx.run("UPDATE sessions SET title = ? WHERE no = ?", title, row[1])
 
 
-def _keys_of(tx: Transaction, no: int) -> list[str | None]:
+def keys_of(tx: Transaction, no: int) -> list[str | None]:
     """Return the key in the row of a session, which may be None, and those that share it."""
     rows = tx.all(
         "SELECT session_key FROM sessions WHERE no = ?1 "

@@ -92,8 +92,8 @@ def accept(
     route, head, expired = open_route(tx, key, inbound.metadata)
     routes.record_message(tx, key, source, policy)
     located = (key, route.session_id, route.epoch)
-    # Without other open rows, a turn starts at once: this is its first attempt.
-    tx.run(INSERT_MESSAGE, *event, digest, *located, body, tx.now, int(waiting == 0))
+    # Without other open rows, a runtime starts a turn at once: this is its first attempt.
+    tx.run(INSERT_MESSAGE, *event, digest, *located, body, tx.now, not waiting and tx.db.delivers)
     receipt = Receipt(tx.db.last_insert_rowid(), *located, tx.now)
     accepted = Accepted(
         receipt, head, inbound, expired=expired, waiting=waiting, route=route, previous=previous

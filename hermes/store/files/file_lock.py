@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from hermes.errors import StoreBusy, StoreRefused
+from hermes.errors import HermesError, StoreBusy, StoreRefused
 from hermes.store.files import guard
 from hermes.store.files.problems import cannot_open
 
@@ -126,9 +126,17 @@ def no_trace(path: Path, *, had_lock: bool) -> Iterator[None]:
         yield
     except StoreRefused:
         if not had_lock:
-            with suppress(OSError):
-                os.unlink(f"{path}.lock")
+            with suppress(OSError, HermesError):
+                _remove_lock(path)
         raise
+
+
+def _remove_lock(path: Path) -> None:
+    """Remove the lock file, unless another process holds the lock."""
+    opening = Opening(path)
+    if not opening.waits:
+        with opening:
+            os.unlink(f"{path}.lock")
 
 
 class Opening:
@@ -143,7 +151,9 @@ class Opening:
             descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise cannot_open(f"{path}.lock", error) from error
-        self.waits: bool = not guard.try_lock(descriptor, fcntl.F_WRLCK, 0)
+        locked = guard.try_lock(descriptor, fcntl.F_WRLCK, 0)
+        # The file may have been removed since it was opened: then the lock excludes nobody.
+        self.waits: bool = not (locked and _is_at(f"{path}.lock", descriptor))
         self._descriptor = descriptor
         if self.waits:
             os.close(descriptor)
@@ -153,6 +163,13 @@ class Opening:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
+
+
+def _is_at(name: str, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(name), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def wait_opening(path: Path) -> Opening:

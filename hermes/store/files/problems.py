@@ -14,12 +14,19 @@ _TEMPORARY = frozenset(
         errno.ENOLCK, errno.ENOMEM, errno.ENOSPC, errno.ESTALE, errno.ETIMEDOUT,
     }
 )  # fmt: skip
+RETRY = "try again later"
 
 
 def cannot_open(path: object, error: OSError, what: str = "opened") -> StoreRefused:
     """Return the error for a path that could not be opened, in one sentence."""
-    kind = StoreUnavailable if error.errno in _TEMPORARY else StoreRefused
-    return kind(f"{path} cannot be {what}: {error.strerror}")
+    if is_temporary(error):
+        return StoreUnavailable(f"{path} cannot be {what} now: {error.strerror}; {RETRY}")
+    return StoreRefused(f"{path} cannot be {what}: {error.strerror}")
+
+
+def is_temporary(error: OSError) -> bool:
+    """Return whether an error may pass, so that the same call can succeed later."""
+    return error.errno in _TEMPORARY
 
 
 def may_write(path: Path) -> bool:

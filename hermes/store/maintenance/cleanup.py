@@ -13,7 +13,10 @@ from hermes.store.transaction import Clock, Transaction, Work
 
 log: logging.Logger = logging.getLogger(__name__)
 
-DAY = 86400.0
+HOUR, DAY = 3600.0, 86400.0
+KEPT_DAYS = 30
+BELIEVED_TIME = "believed-time"
+"""The name of the value in the file."""
 PRUNE_STEP = 20
 _UNROUTED = "NOT EXISTS (SELECT 1 FROM routes r WHERE r.session_id = s.id)"
 _SESSION_ROWS = "all_messages m WHERE m.id BETWEEN s.no << 32 AND (s.no << 32) + 4294967295"
@@ -180,7 +183,7 @@ def finalize_orphans(tx: Transaction) -> tuple[str, ...]:
     return tuple(row[0] for row in rows)
 
 
-def forget_closed(tx: Transaction, older_than_days: float = 30, limit: int = 500) -> int:
+def forget_closed(tx: Transaction, older_than_days: float = KEPT_DAYS, limit: int = 500) -> int:
     """Delete old closed inbox, outbox and boundary rows, and old approvals. Return how many.
 
     At most `limit` of each are deleted in one call.
@@ -199,23 +202,53 @@ def forget_closed(tx: Transaction, older_than_days: float = 30, limit: int = 500
 
 
 class SteadyCleanup:
-    """`forget_closed` for a running store, which does not trust a wall clock that jumps.
+    """`forget_closed` for a running store, which does not trust a wall clock that is far ahead.
 
-    After a jump of more than a day nothing is deleted for a day: with a clock that is a month
-    ahead, all receipts would look old, and repeated events would be answered again.
+    With a clock that is a month ahead, all receipts would look old, and repeated events would be
+    answered again. The file therefore has the time that was last believed. A clock more than a day
+    ahead of it is believed once it has run for a day without a jump, in one process. Until then the
+    believed time advances with the steady clock.
     """
 
     def __init__(self, clock: Clock) -> None:
-        self._offset = clock.wall() - clock.steady()
-        self._trusted_at = -math.inf
+        self._started = clock.wall()
+        self._seen = self._steady_since = clock.steady()
+        self._offset = self._started - self._seen
+        self._believed: float | None = None
+        self._written = -math.inf
+        self._doubts = False
 
     def __call__(self, tx: Transaction) -> int:
-        """Delete old closed rows, unless the wall clock jumped less than a day ago."""
+        """Delete rows that are old by the believed time. Return how many."""
         offset = tx.now - tx.steady
         if abs(offset - self._offset) > DAY:
-            log.warning("the clock jumped; old rows are not deleted for a day")
-            self._offset, self._trusted_at = offset, tx.steady + DAY
-        return forget_closed(tx) if tx.steady >= self._trusted_at else 0
+            self._offset, self._steady_since = offset, tx.steady
+        recalled = self._recall(tx) if self._believed is None else self._believed
+        expected = recalled + tx.steady - self._seen
+        is_steady = tx.steady - self._steady_since >= DAY
+        self._believed = tx.now if tx.now - expected <= DAY or is_steady else expected
+        self._seen = tx.steady
+        if abs(self._believed - self._written) >= HOUR:  # not in every sweep: this is a write
+            key_value.set_meta(tx, BELIEVED_TIME, f"{self._believed:.0f}")
+            self._written = self._believed
+        self._report((tx.now - self._believed) / DAY)
+        return forget_closed(tx, KEPT_DAYS + (tx.now - self._believed) / DAY)
+
+    def _recall(self, tx: Transaction) -> float:
+        """Return the time that an earlier process believed, or that of its last message."""
+        stored = key_value.get_meta(tx, BELIEVED_TIME)
+        if stored is not None:
+            return float(stored)
+        sql = "SELECT accepted_at FROM inbox WHERE accepted_at < ? ORDER BY id DESC LIMIT 1"
+        row = tx.one(sql, self._started)
+        return self._started if row is None else float(row[0])
+
+    def _report(self, days: float) -> None:
+        """Log that the clock is not believed, once."""
+        if days > 0 and not self._doubts:
+            text = "the clock is %.1f days ahead of the last activity; it is believed in a day"
+            log.warning(text, days)
+        self._doubts = days > 0
 
 
 def integrity_check(tx: Transaction) -> list[str]:

@@ -255,6 +255,7 @@ class ImportSession:
         tx.run(sql, sessions.stored_kind(kind), parent_no, no)
         if kind == "compression":
             tx.run(sessions.INHERIT_MARKS, no)
+            lineage.inherit_keys(tx, no)
         return no
 
     def _finish(self, tx: Transaction, no: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -21,6 +21,7 @@ from hermes.messages import (
 )
 from hermes.sanitize import scrub
 from hermes.store.conversations import inbox, outbox, turns
+from hermes.store.records.tool_permissions import allow, is_allowed
 from hermes.store.transaction import Row, Transaction
 
 APPROVAL_SECONDS = 3600.0
@@ -59,8 +60,10 @@ def begin_once(
     )  # fmt: skip
     if row is not None:
         return ToolCallRecord(turn_id, tool, arguments, ordinal, row[0], bool(row[1]))
-    if approved_for is not None and not take_approval(tx, approved_for, tool, arguments):
-        raise NotApproved(f"nobody has approved this call of {tool}")
+    if approved_for is not None:
+        allowed = is_allowed(tx, _approver_key(tx, approved_for), tool)
+        if not allowed and not take_approval(tx, approved_for, tool, arguments):
+            raise NotApproved(f"nobody has approved this call of {tool}")
     tx.run(
         "INSERT INTO once_calls (turn_id, tool, arguments, ordinal, begun_at) "
         "VALUES (?, ?, ?, ?, ?)",
@@ -87,12 +90,11 @@ def ask_approval(  # noqa: PLR0913 - the call, and how the question is shown
     seconds: float = APPROVAL_SECONDS,
     say: Callable[[Approval], Sequence[Outbound]] | None = None,
     delivery: QuestionDelivery | None = None,
-    turn_id: int | None = None,
 ) -> Approval:
     """Ask a user to approve a call, and enqueue the messages that `say` returns.
 
-    `delivery` says when the question counts as shown, by default when that message is sent; if
-    there is none, the caller shows it at once. `turn_id` is the turn whose reply shows it.
+    The question counts as shown when the last of them is sent, or at once if there is none: then
+    the caller shows it. With the `delivery` "host" or "client" it does when `mark_shown` says so.
     If the same call is pending already, that approval is returned and nothing is sent. Raises
     `Overloaded` if too many are pending.
     """
@@ -109,8 +111,9 @@ def ask_approval(  # noqa: PLR0913 - the call, and how the question is shown
         raise Overloaded(f"{len(pending)} calls already wait for an approval")
     tx.run(
         "INSERT INTO approvals "
-        "(asked_of, session_key, session_id, tool, arguments, asked_at, expires_at) "
-        "VALUES (?1, ?2, (SELECT session_id FROM routes WHERE session_key = ?2), ?3, ?4, ?5, ?6)",
+        "(asked_of, session_key, session_id, tool, arguments, asked_at, expires_at, asked_after) "
+        "VALUES (?1, ?2, (SELECT session_id FROM routes WHERE session_key = ?2), ?3, ?4, ?5, ?6, "
+        f"{_LATEST})",
         asked_of, session_key, tool, arguments, tx.now, tx.now + seconds,
     )  # fmt: skip
     approval = Approval(
@@ -120,22 +123,29 @@ def ask_approval(  # noqa: PLR0913 - the call, and how the question is shown
     sent = [] if say is None else say(approval)
     outbox.enqueue(tx, session_key, 0, sent)
     if delivery in {None, "outbox"}:
-        delivery = "outbox" if sent else "event"
-    _await_showing(tx, approval, delivery, turn_id)
+        if sent:
+            _show_by_row(tx, approval.approval_id, tx.outbox[-1].outbox_id)
+        else:
+            mark_shown(tx, {approval.approval_id: 0})
     return approval
 
 
-def _await_showing(
-    tx: Transaction, approval: Approval, delivery: QuestionDelivery, turn_id: int | None = None
-) -> None:
-    """Note what shows a question that was not shown yet: nothing more, a row, or a turn's end."""
-    shown = {"event": _LATEST}.get(delivery, "NULL")
-    tx.run(
-        f"UPDATE approvals SET shown_after = {shown}, question = ?, turn_id = ? "
-        "WHERE id = ? AND shown_after IS NULL",
-        tx.outbox[-1].outbox_id if delivery == "outbox" else None,
-        turn_id if delivery == "reply" else None,
-        approval.approval_id,
+def _show_by_row(tx: Transaction, approval_id: int, outbox_id: int | None) -> None:
+    """Note which outbox row shows a question that was not shown yet; None: the host or client."""
+    sql = "UPDATE approvals SET question = ? WHERE id = ? AND shown_after IS NULL"
+    tx.run(sql, outbox_id, approval_id)
+
+
+def mark_shown(tx: Transaction, shown: Mapping[int, int | None]) -> None:
+    """Record that questions were shown which no outbox row shows.
+
+    `shown` has the number of each, and the inbox id of the latest message that was accepted before.
+    None means that it was not shown after all. If it was shown several times, the first one counts.
+    """
+    tx.run_each(
+        "UPDATE approvals SET shown_after = max(asked_after, ?2) WHERE id = ?1 "
+        "AND question IS NULL AND (shown_after IS NULL OR ?2 IS NULL)",
+        list(shown.items()),
     )
 
 
@@ -180,11 +190,13 @@ def pending_approvals(tx: Transaction, session_key: str) -> list[Approval]:
 def open_approvals(tx: Transaction, session_key: str, before: int) -> list[Approval]:
     """Return the calls that the user had been shown, and not decided, before this message.
 
-    `before` is the inbox id of the message. A call that was decided since has its new state.
+    `before` is the inbox id of the message. A call that was decided or has expired since has its
+    new state.
     """
+    (accepted_at,) = tx.one("SELECT accepted_at FROM inbox WHERE id = ?", before) or (tx.now,)
     pending = tx.all(
         f"SELECT {_APPROVAL_COLUMNS} FROM {_OPEN_APPROVALS} 'pending' AND shown_after < ?",
-        session_key, tx.now, before,
+        session_key, min(accepted_at, tx.now), before,
     )  # fmt: skip
     decided = tx.all(
         f"SELECT {_APPROVAL_COLUMNS} FROM approvals "
@@ -197,11 +209,14 @@ def open_approvals(tx: Transaction, session_key: str, before: int) -> list[Appro
 def show_approval(
     tx: Transaction, session_key: str, approval_id: int, *, answer: InboxReply, sent: bool
 ) -> None:
-    """Store a reply that shows a call; `sent` if an adapter sends it. From then on it is shown."""
-    approval = get_approval(tx, session_key, approval_id)
+    """Store a reply that shows a call; `sent` if an adapter sends it. Then it is shown by that.
+
+    Otherwise it is shown when `mark_shown` says so.
+    """
     inbox.close(tx, answer)
-    if approval is not None:
-        _await_showing(tx, approval, "outbox" if sent and tx.outbox else "event")
+    if get_approval(tx, session_key, approval_id) is not None:
+        row = tx.outbox[-1].outbox_id if sent and tx.outbox else None
+        _show_by_row(tx, approval_id, row)
 
 
 def decide_approval(  # noqa: PLR0913 - the decision and the messages that belong to it
@@ -210,12 +225,15 @@ def decide_approval(  # noqa: PLR0913 - the decision and the messages that belon
     approval_id: int,
     *,
     approve: bool,
+    always: bool = False,
     before: int | None = None,
     answer: InboxReply | None = None,
     then: Inbound | None = None,
     policy: ExpiryPolicy = turns.NEVER,
 ) -> Approval | None:
     """Approve or deny a pending call. Return None if it is not pending.
+
+    With `always`, an approval also allows the tool in this conversation from now on.
 
     With `before`, the inbox id of a command, the call must have been shown before that was
     accepted. `answer` closes the inbox rows of the command and `then` is accepted as a new message,
@@ -232,11 +250,14 @@ def decide_approval(  # noqa: PLR0913 - the decision and the messages that belon
     )  # fmt: skip
     if changed != 1:
         return None
+    decided = get_approval(tx, session_key, approval_id)
+    if approve and always and decided is not None:
+        allow(tx, session_key, decided.tool)
     inbox.close(tx, answer)
     if then is not None:
         # It replaces the command that has just been closed, so the bound does not apply.
         turns.accept(tx, then, policy=policy, max_queued=sys.maxsize)
-    return get_approval(tx, session_key, approval_id)
+    return decided
 
 
 def delete_session_approvals(tx: Transaction, session_id: str) -> None:

@@ -26,6 +26,8 @@ class SentMessage:
     parsed: bool = False
     """Whether it was sent with a parse mode."""
     deleted: bool = False
+    buttons: dict[str, str] = attrs.Factory(dict)
+    """What each button below the message sends, by its text."""
     versions: list[str] = attrs.Factory(list)
     """The texts that it showed before."""
 
@@ -74,3 +76,9 @@ def entities_of(text: str) -> Sequence[JsonObject]:
             found.append({"type": kind, "offset": offset, "length": utf16(word.rstrip(",.!?:"))})
         offset += utf16(word) + 1
     return found
+
+
+def buttons_of(params: JsonObject) -> dict[str, str]:
+    """Return what the buttons of a call send, by their texts."""
+    rows = params.get("reply_markup", {}).get("inline_keyboard", [])
+    return {each["text"]: each["callback_data"] for row in rows for each in row}

@@ -15,10 +15,10 @@ from hermes.background import open_background
 from hermes.messages import JsonObject
 from hermes.testing.loopback import Request, Response, serve_http
 from hermes.testing.markdown_v2 import CannotParse, parse
-from hermes.testing.telegram.chats import Chat, ChatType, SentMessage, entities_of
+from hermes.testing.telegram.chats import Chat, ChatType, SentMessage, buttons_of, entities_of
 from hermes.testing.telegram.errors import ApiError, Fault, json_response
 from hermes.testing.telegram.limits import NO_LIMITS, FloodControl, Limits
-from hermes.testing.telegram.updates import UpdateQueue
+from hermes.testing.telegram.updates import UpdateQueue, wait_any
 
 MAX_LENGTH = 4096
 TOKEN = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"
@@ -55,6 +55,10 @@ class LoopbackTelegram:
         self.up: bool = True
         self.refuse_formatting = False
         """Whether every parse mode is refused."""
+        self.commands: list[str] = []
+        """The menu of commands."""
+        self.answered_queries: list[str] = []
+        """The ids of pressed buttons that the bot has confirmed."""
         self._time_offset = 0.0
         self._updates = UpdateQueue(seed)
         self._next_message_id = 1
@@ -114,6 +118,24 @@ class LoopbackTelegram:
             message |= {"message_thread_id": topic, "is_topic_message": True}
         self.update(kind, {**message, **fields})
         return number
+
+    def press(self, chat_id: int, message_id: int, text: str, *, user_id: int | None = None) -> str:
+        """Let a user press a button below a message; returns the id of the query."""
+        chat = self.chats[chat_id]
+        message = chat.find(message_id, "press")
+        author = chat_id if user_id is None else user_id
+        query_id = str(self._new_message_id())
+        body = {
+            "id": query_id,
+            "from": {"id": author, "is_bot": False, "first_name": f"user {author}"},
+            "message": {
+                "message_id": message_id, "date": int(message.at), "chat": chat.as_json(),
+                "from": self.me, "text": message.text,
+            },
+            "data": message.buttons[text],
+        }  # fmt: skip
+        self.update("callback_query", body)
+        return query_id
 
     def update(self, kind: str, body: object) -> int | None:
         """Add an update; returns its id, or None if the bot has not asked for this kind."""
@@ -247,21 +269,39 @@ class LoopbackTelegram:
         self.counts[method] += 1
         if method == "getUpdates":
             return await self._get_updates(params)
-        encode = msgspec.json.encode
-        match method:
-            case "getMe":
-                return encode(self.me)
-            case "sendMessage":
-                return encode(self._send_message(params))
-            case "editMessageText":
-                return encode(self._edit_message(params))
-            case "deleteMessage":
-                self._chat(params).find(params.get("message_id"), "delete").deleted = True
-                return b"true"
-            case "sendChatAction":
-                self._chat(params).typing += 1
-                return b"true"
-        raise ApiError(404, "Not Found")
+        known = {
+            "getMe": lambda _: self.me,
+            "sendMessage": self._send_message,
+            "editMessageText": self._edit_message,
+            "deleteMessage": self._delete_message,
+            "editMessageReplyMarkup": self._edit_buttons,
+            "answerCallbackQuery": self._answer_query,
+            "setMyCommands": self._set_commands,
+            "sendChatAction": self._chat_action,
+        }
+        if method not in known:
+            raise ApiError(404, "Not Found")
+        return msgspec.json.encode(known[method](params))
+
+    def _delete_message(self, params: JsonObject) -> bool:
+        self._chat(params).find(params.get("message_id"), "delete").deleted = True
+        return True
+
+    def _edit_buttons(self, params: JsonObject) -> bool:
+        self._chat(params).find(params.get("message_id"), "edit").buttons = buttons_of(params)
+        return True
+
+    def _answer_query(self, params: JsonObject) -> bool:
+        self.answered_queries.append(str(params.get("callback_query_id")))
+        return True
+
+    def _set_commands(self, params: JsonObject) -> bool:
+        self.commands = [str(each["command"]) for each in params["commands"]]
+        return True
+
+    def _chat_action(self, params: JsonObject) -> bool:
+        self._chat(params).typing += 1
+        return True
 
     async def _get_updates(self, params: JsonObject) -> bytes:
         if self._poller is not None:
@@ -274,7 +314,7 @@ class LoopbackTelegram:
             with trio.move_on_after(params.get("timeout", 0)):
                 while not ended.is_set() and not self.pending:
                     self._update_arrived = trio.Event()
-                    await _wait_any(self._update_arrived, ended)
+                    await wait_any(self._update_arrived, ended)
             if ended.is_set():
                 self.conflicts += 1
                 raise ApiError(409, _OTHER_POLLER)
@@ -308,7 +348,10 @@ class LoopbackTelegram:
         text = self._text(params)
         reply_to = params.get("reply_parameters", {}).get("message_id")
         parsed = params.get("parse_mode") is not None
-        message = SentMessage(self._new_message_id(), text, thread, reply_to, self.now, parsed)
+        message = SentMessage(
+            self._new_message_id(), text, thread, reply_to, self.now, parsed,
+            buttons=buttons_of(params),
+        )  # fmt: skip
         chat.messages.append(message)
         return {"message_id": message.message_id, "chat": chat.as_json(), "text": text}
 
@@ -340,18 +383,6 @@ class LoopbackTelegram:
     def _new_message_id(self) -> int:
         self._next_message_id += 1
         return self._next_message_id - 1
-
-
-async def _wait_any(*events: trio.Event) -> None:
-    """Wait until one of the events is set."""
-
-    async def wait(event: trio.Event) -> None:
-        await event.wait()
-        nursery.cancel_scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        for event in events:
-            nursery.start_soon(wait, event)
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 
 import attrs
+import trio
 
 DAY, WEEK = 86400.0, 604800.0
 
@@ -61,3 +62,15 @@ class UpdateQueue:
 
     def _drop_old(self, now: float) -> None:
         self._updates = [each for each in self._updates if now - each.at < DAY]
+
+
+async def wait_any(*events: trio.Event) -> None:
+    """Wait until one of the events is set."""
+
+    async def wait(event: trio.Event) -> None:
+        await event.wait()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for event in events:
+            nursery.start_soon(wait, event)

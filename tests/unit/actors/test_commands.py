@@ -11,6 +11,8 @@ from hermes.actors.commands import (
     ParsedCommand,
     interpret,
     parse,
+    recognize,
+    with_command,
 )
 from hermes.messages import Inbound
 
@@ -28,7 +30,9 @@ def test_a_known_command_is_recognized_in_any_case_with_its_argument(
 ):
     written = f"/{name.upper() if upper else name}{mention}"
     expected = ParsedCommand(ALIASES.get(name, name), argument.strip())
-    assert parse(f"{space}{written} {argument}{space}") == expected
+    assert parse(f"{written} {argument}{space}") == expected
+    assert recognize(f"/{written} {argument}") == (f"{written} {argument}", False)
+    assert parse(f" {written}") is None
 
 
 @pytest.mark.parametrize(
@@ -43,6 +47,36 @@ def test_other_texts_are_not_commands(text):
 @given(st.text(max_size=30))
 def test_text_without_a_slash_is_never_a_command(text):
     assert text.strip().startswith("/") or parse(text) is None
+
+
+@pytest.mark.parametrize("text", ["/stauts", "/größe", "/x y z", "/stauts@bot", "/a\nb"])
+def test_any_word_of_letters_after_a_slash_is_a_command(text):
+    assert recognize(text) == (text, True)
+    assert recognize(f"/{text}") == (text, False)
+    assert recognize(f" {text}") == (f" {text}", False)
+
+
+@pytest.mark.parametrize("text", ["/etc/hosts", "/", "//", "///x", "/2", "/a_b", "/a.", "// note"])
+def test_other_texts_with_a_slash_are_sent_as_they_are(text):
+    assert recognize(text) == (text, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "commands", "sent", "command"),
+    [
+        ("/stop", True, "/stop", True),
+        ("/stop", False, "/stop", False),
+        ("/stop", "all", "/stop", True),
+        ("/stauts", True, "/stauts", False),
+        ("/stauts", "all", "/stauts", True),
+        ("//stop", True, "//stop", False),
+        ("//stop", "all", "/stop", False),
+        (" /stop", "all", " /stop", False),
+    ],
+)
+def test_a_host_decides_what_is_a_command(text, commands, sent, command):
+    found = with_command(inbound(text, command=False), commands)
+    assert (found.text, found.command) == (sent, command)
 
 
 def test_every_command_has_the_mode_of_the_table():
@@ -74,6 +108,17 @@ def test_other_commands_carry_no_message(name, argument):
 
 def test_commands_that_cost_or_permit_something_are_not_available_to_guests():
     for_guests = {name for name, each in COMMANDS.items() if each.role == "guest"}
-    assert for_guests == {"new", "retry", "undo", "stop", "queue", "steer", "help", "whoami"}
+    assert for_guests == {
+        "new",
+        "retry",
+        "undo",
+        "stop",
+        "queue",
+        "steer",
+        "help",
+        "whoami",
+        "quit",
+        "start",
+    }
     for_operators = {name for name, each in COMMANDS.items() if each.role == "operator"}
     assert for_operators == {"pair", "unpair"}

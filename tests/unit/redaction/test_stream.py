@@ -17,9 +17,10 @@ from hermes.redaction import (
     redact_keys,
 )
 from hermes.redaction.keys import key_stream
+from hermes.redaction.search import MAX_GAP
 from hermes.redaction.stream import RECHECK_LENGTH, IncrementalStream
 from tests.support.examples import examples
-from tests.support.secrets import ENCODINGS, KEYS, PEM, SECRET
+from tests.support.secrets import DISGUISES, ENCODINGS, KEYS, PEM, SECRET, TOKEN
 
 VALUES = [
     "abcabc",
@@ -115,6 +116,16 @@ def test_chunks_with_escapes_are_redacted_like_the_whole_text(secrets, text, cut
     assert "".join(streamed(redact.stream(), split(text, cuts))) == redact(text)
 
 
+@examples(600)
+@given(
+    fragments(*(disguise(TOKEN) for disguise in DISGUISES.values()), *ESCAPES, "." * MAX_GAP),
+    positions,
+)
+def test_chunks_of_disguised_secrets_are_redacted_like_the_whole_text(text, cuts):
+    redact = ValueRedactor([TOKEN])
+    assert "".join(streamed(redact.stream(), split(text, cuts))) == redact(text)
+
+
 @given(st.text(), positions)
 def test_values_and_keys_are_redacted_one_after_the_other(text, cuts):
     redact = StrictRedactor(["seldom-seen"])
@@ -162,7 +173,8 @@ def test_a_word_that_starts_like_a_key_is_withheld_until_it_is_complete(chunks, 
 
 def test_a_secret_inside_another_waits_for_the_longer_one():
     stream = ValueRedactor(["abcdef", "abcdef-ghijkl", "defxyz"]).stream()
-    assert streamed(stream, ["abc", "def", "!"]) == ["", "", f"{REDACTED}!", ""]
+    assert streamed(stream, ["abc", "def", "! "]) == ["", "", "", f"{REDACTED}! "]
+    assert streamed(stream, ["abc", "def", "!w"]) == ["", "", f"{REDACTED}!w", ""]
     assert streamed(stream, ["abcdef-ghijk", "l"]) == ["", REDACTED, ""]
 
 

@@ -20,6 +20,19 @@ from hermes.settings import load
         ("https://only-a-token@proxy.example", ["only-a-token"]),
         ("https://x.example/v1?api_key=a+b%2Bc&lang=en", ["a+b%2Bc", "a+b+c", "a b+c"]),
         ("https://mcp.example/s/NTQ3abcDEF0123456789xyz/mcp", ["NTQ3abcDEF0123456789xyz"]),
+        (
+            "https://x.example/?pwd=abc123def&pass=ghi456&jwt=eyJ.d.g",
+            ["abc123def", "ghi456", "eyJ.d.g"],
+        ),
+        ("https://x.example/?code=abcdefgh12345678&k=abcdef123", ["abcdefgh12345678", "abcdef123"]),
+        ("https://x.example/?code=DE&access=everybody&bypass=always&keep=1", []),
+        ("https://x.example/v1#lang=en&token=abcdef", ["abcdef"]),
+        ("https://x.example/v1#/login?token=abcdef", ["abcdef"]),
+        ("https://x.example/v1;lang=en;token=abcdef/x", ["abcdef"]),
+        ("https://SECRETKEY:x-oauth-basic@x.example", ["SECRETKEY"]),
+        ("https://SECRETKEY:@x.example", ["SECRETKEY"]),
+        ("https://0123456789abcdef0123:hidden@x.example", ["0123456789abcdef0123", "hidden"]),
+        ("postgres://postgres:hidden@x.example/db?sslpassword=more", ["hidden", "more"]),
         ("https://[broken", []),
     ],
 )
@@ -37,13 +50,15 @@ def test_the_credentials_of_all_urls_of_the_settings_are_secrets(monkeypatch):
         kind = "openai"
         model = "m"
         base_url = "https://me:of-the-model@x.example/v1"
+        headers = { authorization = "Basic of-the-header", x-team = "research" }
         [mcp.search]
         url = "https://x.example/mcp?token=of-the-server"
         [mcp.files]
         command = ["files", "https://me:of-the-command@x.example"]
     """
     wanted = {"of-the-database", "of-the-model", "of-the-server", "of-the-command"}
-    assert set(secret_values(load(text))) == wanted
+    headers = {"of-the-header", "Basic of-the-header"}
+    assert set(secret_values(load(text))) == wanted | headers
 
 
 def test_an_endpoint_hides_the_credentials_of_its_url():

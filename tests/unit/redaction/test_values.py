@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from hypothesis import assume, example, given, strategies as st
 
 from hermes.redaction import REDACTED, StrictRedactor, ValueRedactor
+from hermes.redaction.search import MAX_GAP
+from hermes.sanitize import one_line, sanitize
 from tests.support.examples import examples
-from tests.support.secrets import ENCODINGS, PEM, SECRET
+from tests.support.secrets import DISGUISES, ENCODINGS, PEM, SECRET, TOKEN
 
+REMOVED = [code for code in range(0x7F, sys.maxunicode + 1) if not sanitize(chr(code))]
 texts = st.text(st.characters(exclude_categories=["Cs", "Z", "C"]), min_size=6, max_size=40)
 
 
@@ -23,6 +27,38 @@ def test_a_secret_is_redacted_in_every_encoding(encoding):
     assert redacted.endswith(" after")
     # Only the quotes of a repr, or what else base64 has encoded with it, may remain.
     assert len(redacted.replace(REDACTED, "")) <= len("before  after") + 12, redacted
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+def test_a_long_secret_is_recognized_by_its_letters_and_digits(disguise):
+    text = f"before {DISGUISES[disguise](TOKEN)} after"
+    redacted = ValueRedactor([TOKEN])(text)
+    assert redacted.replace("*", "").startswith(f"before {REDACTED}")
+    assert redacted.endswith(" after")
+    assert len(redacted.replace(REDACTED, "")) <= len("before  after") + 4, redacted
+
+
+def test_what_lies_too_far_apart_is_no_secret():
+    redact, (first, last) = ValueRedactor([TOKEN]), TOKEN.split(".")
+    assert redact(first + "." * MAX_GAP + last) == REDACTED
+    text = first + "." * (MAX_GAP + 1) + last
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize("words", ["-----BEGIN PRIVATE KEY-----", "correct horse battery staple"])
+def test_words_are_no_disguised_secret(words):
+    redact = ValueRedactor([words])
+    assert redact(f"say {words}!") == f"say {REDACTED}!"
+    assert redact(f"say {words.lower().replace(' ', ', ')}!") != f"say {REDACTED}!"
+
+
+@pytest.mark.parametrize("secret", ["hush-hush-7", TOKEN])
+@pytest.mark.parametrize("code", [*range(0x20), *REMOVED], ids=hex)
+def test_sanitize_reveals_no_secret(secret, code):
+    """What `sanitize` removes is skipped when secrets are looked for."""
+    redacted = ValueRedactor([secret])(f"It is {secret[:5]}{chr(code)}{secret[5:]} .")
+    assert secret not in sanitize(redacted)
+    assert secret not in one_line(redacted)
 
 
 @examples(300)
@@ -60,8 +96,8 @@ def test_the_lines_of_a_private_key_are_redacted_on_their_own():
     redact = ValueRedactor([PEM])
     assert redact(f"key: {PEM}!") == f"key: {REDACTED}\n!"
     assert redact("MIIEvQIBADANBgkqhkiG9w0B") == REDACTED
-    lines = "\\n".join([REDACTED] * 4)
-    assert redact(json.dumps(PEM)) == f'"{lines}\\n"'
+    assert redact(json.dumps(PEM)) == f'"{REDACTED}\\n"'
+    assert redact(f"{PEM.splitlines()[1]} {PEM.splitlines()[2]}") == f"{REDACTED} {REDACTED}"
 
 
 @pytest.mark.parametrize("secret", ["", " ", "\n", "12345", "on"])

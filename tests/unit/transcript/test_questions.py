@@ -10,10 +10,12 @@ import msgspec
 import pytest
 from hypothesis import example, given, strategies as st
 
+from hermes.actors.delivery.split import split
+from hermes.adapters.telegram import Telegram
 from hermes.adapters.telegram.markdown import markdown_v2
 from hermes.adapters.telegram.sender import MAX_LENGTH
 from hermes.messages import Approval
-from hermes.sanitize import sanitize, visible
+from hermes.sanitize import sanitize
 from hermes.testing.markdown_v2 import parse
 from hermes.texts import ENGLISH, Texts
 from hermes.transcript import questions
@@ -76,24 +78,67 @@ def as_plain_text(text):
 @example('{"text":"```\\n``` run it"}')
 @example(json.dumps({"text": " " * 40}, separators=(",", ":")))
 @example('{"text":"\U000e0041\U0001f600"}')
+@example(json.dumps({"text": "`" * 3000}, separators=(",", ":")))
 def test_the_exact_arguments_are_displayed_on_every_platform(arguments):
     text = questions.question(call(arguments), ENGLISH)
-    shown = visible(arguments)
+    shown = questions.shown_arguments(arguments)
     assert unescaped(shown) == arguments
     assert json.loads(shown) == json.loads(arguments)
     assert shown.isprintable()
     [block], displayed = on_telegram(text)
-    assert block.removesuffix("\n") == shown[: questions.PAGE]
     [(_, plain)] = as_plain_text(text)
-    assert plain == shown[: questions.PAGE]
+    assert block.removesuffix("\n") == plain
+    assert shown.startswith(plain)
+    assert len(plain) > questions.PAGE - 6 or plain == shown
     assert len(displayed.encode("utf-16-le")) // 2 <= MAX_LENGTH
+    assert len(text.encode("utf-16-le")) // 2 <= MAX_LENGTH, "it is sent in one message"
+
+
+@given(ARGUMENTS | st.text(max_size=4000), st.integers(300, 5000))
+@example('{"command":"ls ' + "`" * 1400 + '; rm -rf ~"}', Telegram.limit)
+@example('{"command":"ls ' + "`" * 1400 + '; rm -rf ~"}', 300)
+@example('{"command":"' + "\U0001f600" * 3000 + '"}', Telegram.limit)
+@example('{"command":"' + "```" + "x" * 400 + '"}', 300)
+def test_each_page_is_one_message_with_one_block_however_short_messages_are(arguments, limit):
+    asked, shown = call(arguments), questions.shown_arguments(arguments) or "(empty)"
+    pages, number = [], 1
+    while len("".join(pages)) < len(shown):
+        text = questions.question(asked, ENGLISH, number, limit=limit)
+        assert split(text, limit) == [text]
+        [block], _ = on_telegram(text)
+        pages.append(block.removesuffix("\n"))
+        number += 1
+    assert "".join(pages) == shown
+
+
+@pytest.mark.parametrize("unit", [r"\u202e", "e\u0301\u0323", "```x", "\U0001f600"])
+@pytest.mark.parametrize("limit", range(300, 310))
+def test_a_page_ends_between_two_characters(unit, limit):
+    asked, pages = call(unit * 300), []
+    while len(pages) < 2:
+        text = questions.question(asked, ENGLISH, len(pages) + 1, limit=limit)
+        [block], _ = on_telegram(text)
+        pages.append(block.removesuffix("\n"))
+    whole = unit if unit != "```x" else "[`x]"
+    assert all(re.fullmatch(f"(?:{whole})+".replace("\\u", r"\\u"), page) for page in pages)
+
+
+def test_what_cannot_be_shown_in_one_message_cannot_be_asked():
+    short, long = '{"command":"ls"}', '{"command":"' + "x" * 500 + '"}'
+    asked = len(questions.question(call(short), ENGLISH)) + len("99999999") * 2
+    assert questions.can_be_asked("run", short, ENGLISH, asked)
+    assert not questions.can_be_asked("run", short, ENGLISH, asked - 1)
+    for limit in (None, 300, Telegram.limit):
+        assert questions.can_be_asked("run", long, ENGLISH, limit)
+    assert not questions.can_be_asked("run", long, ENGLISH, 160)
+    assert not questions.can_be_asked("run", "x" * (questions.MAX_ARGUMENTS + 1), ENGLISH, None)
 
 
 @given(st.text(max_size=200))
 @example("   ")
 @example("")
 def test_any_text_is_displayed_on_one_line(arguments):
-    shown = visible(arguments)
+    shown = questions.shown_arguments(arguments)
     [block], _ = on_telegram(questions.question(call(arguments), ENGLISH))
     assert block.removesuffix("\n") == (shown or "(empty)")
     assert shown.isprintable()
@@ -103,7 +148,10 @@ def test_any_text_is_displayed_on_one_line(arguments):
 def test_what_is_cut_says_so_and_all_of_it_can_be_seen(size):
     arguments = '{"command":"' + "x y `" * (size // 5) + "z" * (size % 5) + '"}'
     asked = call(arguments)
-    shown, digest = visible(arguments), hashlib.sha256(arguments.encode()).hexdigest()
+    shown, digest = (
+        questions.shown_arguments(arguments),
+        hashlib.sha256(arguments.encode()).hexdigest(),
+    )
     text = questions.question(asked, ENGLISH)
     cut = len(shown) > questions.PAGE
     assert (digest in text) == cut == ("/approve show 7" in text)
@@ -143,5 +191,5 @@ def test_a_list_has_one_line_for_each_call(several):
     assert len(lines) == len(several)
     for line, arguments in zip(lines, several, strict=True):
         shown = line.removeprefix("7: run_it ")
-        assert visible(arguments).startswith(shown.removesuffix("…"))
+        assert questions.shown_arguments(arguments).startswith(shown.removesuffix("…"))
     assert len(displayed.encode("utf-16-le")) // 2 < MAX_LENGTH

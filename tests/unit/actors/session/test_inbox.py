@@ -83,7 +83,7 @@ class InboxMachine(RuleBasedStateMachine):
         assert (len(self.inbox.mailbox) > 0) == had_messages  # a reader may be on its way
         if removed is not None:
             assert removed == self.open.pop(inbox_id)
-            self.inbox.forget(inbox_id)
+            self.inbox.release([inbox_id])
 
     # What the actor does
 
@@ -136,7 +136,7 @@ class InboxMachine(RuleBasedStateMachine):
     def finish(self, rows):
         for each in rows:
             del self.open[each.inbox_id]
-        self.inbox.release(rows)
+        self.inbox.release(ids(rows))
 
     @precondition(lambda self: self.running)
     @rule(data=st.data())
@@ -243,5 +243,12 @@ def test_the_same_urgent_command_twice_is_one():
 def test_an_empty_inbox_allocates_nothing():
     inbox = SessionInbox()
     inbox.add([1])
-    inbox.release([row(1)])
+    inbox.release([1])
     assert inbox._known is None
+
+
+def test_a_wake_up_does_not_hide_the_next_turn():
+    inbox = SessionInbox()
+    inbox.wake(behind=False)
+    inbox.put(row(1))
+    assert ids(inbox.next_turn()) == [1]

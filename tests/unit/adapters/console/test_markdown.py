@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
+import pytest
 from hypothesis import example, given, strategies as st
 
 from hermes.adapters.console.markdown import render
@@ -40,7 +41,7 @@ def test_a_block_is_rendered_completely_and_within_the_width(text, width):
     assert "\x1b" not in SGR.sub("", rendered)
     for line in SGR.sub("", rendered).split("\n"):
         cells = sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in line.rstrip())
-        assert cells <= max(width, 10)
+        assert cells <= max(width, 10) or re.match(r"[ \t]*(?:`{3}|~{3})", text)
 
 
 def test_markdown_is_rendered():
@@ -49,3 +50,9 @@ def test_markdown_is_rendered():
     assert SGR.sub("", render("# Title", 80)) == "Title"
     assert "\x1b[" in render("```python\nx = 1\n```", 80)
     assert SGR.sub("", render("```python\nx = 1\n```", 80)).strip() == "x = 1"
+
+
+@pytest.mark.parametrize("code", ["x = 1", "    indented()\n\nlast", "y" * 300, "def f():\n\tpass"])
+def test_code_can_be_copied_as_it_was_written(code):
+    rendered = SGR.sub("", render(f"```python\n{code}\n```", 80))
+    assert rendered == code.expandtabs(4)

@@ -153,8 +153,8 @@ def test_the_message_replied_to_is_quoted_up_to_a_limit():
 
 
 def test_the_start_button_shows_the_help():
-    assert (inbound(text="/start").text, inbound(text="/start").command) == ("/help", True)
-    assert inbound(text="/start abc").text == "/help"
+    assert (inbound(text="/start").text, inbound(text="/start").command) == ("/start", True)
+    assert inbound(text="/start abc").text == "/start"
 
 
 def test_a_command_has_no_delay_and_no_context():

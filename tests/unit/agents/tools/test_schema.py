@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from datetime import date
+from decimal import Decimal
 from typing import Annotated, Any
 
 import msgspec
@@ -250,3 +251,31 @@ def test_good_arguments_are_never_refused(to, subject, copies):
     sent = json.dumps({"to": to, "subject": subject, "copies": copies})
     read = Signature.of(send_mail, "send_mail").read(sent)
     assert read.values == {"to": to, "subject": subject, "copies": copies}
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        "12345678901234567890.99", "12345678901234567000.0", "0.1000000000000000000000001",
+        "1.50", "1.5", "-0.0", "1E+400", "1E-400", "3", "123456789012345678901234567890",
+    ],
+)  # fmt: skip
+def test_the_canonical_arguments_have_all_digits_of_a_decimal(number):
+    def pay(amount: Decimal) -> str:
+        """Pay."""
+        return str(amount)
+
+    signature = Signature.of(pay, "pay")
+    read = signature.read(f'{{"amount": {number}}}')
+    assert read.canonical == f'{{"amount":{number}}}'
+    assert str(read.values["amount"]) == str(Decimal(number))
+    assert signature.read(read.canonical) == read
+
+
+def test_a_number_beyond_all_bounds_is_refused():
+    def pay(amount: Decimal) -> str:
+        """Pay."""
+        return str(amount)
+
+    with pytest.raises(BadArguments):
+        Signature.of(pay, "pay").read('{"amount": 1e9999999999999999999999}')

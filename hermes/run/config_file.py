@@ -9,7 +9,8 @@ from typing import Any
 
 import attrs
 
-from hermes.settings.load import Problem, SettingsError
+from hermes.settings import Problem, SettingsError
+from hermes.store.files.problems import is_temporary
 
 NAME = "hermes.toml"
 
@@ -29,33 +30,30 @@ class ConfigFile:
     """Whether the user has named this file."""
 
     def read(self) -> str:
-        """Return the text. Raises `SettingsError` if there is none that can be used."""
+        """Return the text.
+
+        Raises `SettingsError` if there is none that can be used, and `OSError` if it may be
+        readable later.
+        """
         try:
             # A program must not be configured by whoever can write to a shared folder.
             if not self.named and self.path.stat().st_uid not in {os.geteuid(), 0}:
                 raise _error(f"belongs to another user; to use it: --config {self.path}")
             return self.path.read_bytes().decode()
         except OSError as error:
+            if is_temporary(error):
+                raise
             reason = error.strerror or type(error).__name__
             raise _error(f"cannot read the file: {reason}") from None
         except UnicodeDecodeError:
             raise _error("the file is not UTF-8 text") from None
 
-    def agent_values(self) -> dict[str, Any]:
-        """Return what the file says about the agent; nothing if it is invalid."""
-        agent = self._values().get("agent")
-        return agent if isinstance(agent, dict) else {}
-
-    def data(self) -> str | None:
-        """Return the path of the database in the file, if it has one and is valid TOML."""
-        data = self._values().get("data")
-        return data if isinstance(data, str) else None
-
-    def _values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, Any]:
+        """Return the tables and keys, unchecked. Raises like `read`."""
         try:
             return tomllib.loads(self.read())
-        except (SettingsError, tomllib.TOMLDecodeError, RecursionError):
-            return {}
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise _error(f"invalid TOML: {error}") from None
 
 
 def find_config(named: Path | None = None) -> ConfigFile | None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
+from hermes.texts.facts import FactTexts
 
-class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+
+class Texts(FactTexts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The sentences that users see. Pass the ones to replace, for example in another language.
 
     A sentence may use the placeholders of its default, and may leave some out, but not be empty.
@@ -96,6 +98,12 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A platform's message was refused because too many are waiting."""
     retrying: str = "[Connection lost; retrying.]"
     """Streamed between two attempts of a model to write an answer."""
+    retrying_in: str = "Retrying in {seconds} s ({reason})."
+    """Shown while a call of the model waits for its next attempt."""
+    rate_limited: str = "rate limited"
+    """A `{reason}`: the provider has refused the call because of too many requests."""
+    no_connection: str = "the model cannot be reached"
+    """A `{reason}`: the connection failed, or the provider had an error."""
     part_missing: str = "[Part of this answer could not be read and is missing.]"
     """The end of an answer of which the model's server has sent a part that cannot be decoded."""
     recovered: str = "You may have seen this before:"
@@ -149,8 +157,14 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     # Answers to commands
 
-    unknown_command: str = "There is no command {command}. See /help."
+    unknown_command: str = (
+        "Unknown command {command}. See /help, or begin with // to send it as text."
+    )
     """A text was sent as a command and is none."""
+    unknown_command_meant: str = (
+        "Unknown command {command}, did you mean {meant}? Begin with // to send it as text."
+    )
+    """The same if a command has a similar name."""
     usage: str = "Usage: {usage}"
     """A command lacks its argument."""
     command_failed: str = "That did not work: {error}."
@@ -181,14 +195,20 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The answer to /stop if there is nothing to stop."""
     no_sessions: str = "There are no conversations yet."
     """The answer to /sessions if there are none."""
-    session_line: str = "{number}. {name} ({messages} messages)"
+    session_line: str = "{number}. {name} ({messages} messages, {date})"
     """A line of /sessions."""
+    current_session_line: str = "{number}. {name} ({messages} messages, {date}) (current)"
+    """The line of the current conversation."""
     more_sessions: str = "… and {number} more"
     """The line after the listed ones."""
     how_to_resume: str = "Use /resume to go to one of them."
     """The last line of /sessions."""
     resumed: str = "Back in {name}."
     """The answer to /resume."""
+    last_question: str = "You said: {text}"
+    """Follows it: the last message of the conversation."""
+    last_answer: str = "The answer was: {text}"
+    """Follows it: the answer to the last message."""
     already_there: str = "This is the current conversation already."
     """Nothing was switched; only programs are told this."""
     no_such_session: str = "You have no conversation called {wanted}. Use /sessions to list them."
@@ -197,6 +217,39 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         "You have more than one conversation called {wanted}. Use /resume with a number:"
     )
     """The answer to /resume if several match; a list of them follows."""
+    nothing_found: str = "Nothing found for {query}."
+    """The answer to /search."""
+    search_hit: str = "{date} {name}: {text}"
+    """A line of /search."""
+    how_to_resume_hit: str = "Use /resume and the name of a conversation to go to it."
+    """The last line of /search."""
+    confirm_delete: str = (
+        "This deletes {name} ({messages} messages) for good. "
+        "Reply /delete {session_id} yes to do that."
+    )
+    """The answer to /delete without a confirmation."""
+    deleted: str = "Deleted: {name}."
+    """The answer to /delete with a confirmation."""
+    nothing_to_delete: str = "There is nothing to delete yet."
+    """The answer to /delete if the conversation is empty."""
+    nothing_to_export: str = "There is nothing to export yet."
+    """The answer to /export if the conversation is empty."""
+    export_user: str = "You"
+    """Heading of a message in /export."""
+    export_assistant: str = "Assistant"
+    """Heading of an answer in /export."""
+    export_cut: str = "… {number} earlier messages are left out."
+    """The first line of /export if the conversation is too long for a message."""
+    goodbye: str = "Goodbye."
+    """The answer to /quit, which usually ends the console before it is sent."""
+    start: str = "Hello! Send me a message, or see /help for what else I can do."
+    """The answer to /start, which Telegram sends when a chat is opened."""
+    button_approve: str = "Allow once"
+    """A button below a question for approval."""
+    button_always: str = "Always allow here"
+    """A button below a question for approval."""
+    button_deny: str = "Deny"
+    """A button below a question for approval."""
     branched: str = "This is a copy now. Use /resume to go back to the original."
     """The answer to /branch."""
     nothing_to_branch: str = "There is nothing to copy yet."
@@ -232,38 +285,6 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     no_user: str = "unnamed"
     """The `{user}` of /whoami if the platform names none."""
 
-    # /status and /usage
-
-    status_session: str = "Session {session_id}"
-    """The first line of /status."""
-    status_titled_session: str = "Session {session_id}: {title}"
-    """The same if there is a title."""
-    status_idle: str = "{messages} messages, {waiting} waiting, nothing is running"
-    """The second line of /status."""
-    status_running: str = "{messages} messages, {waiting} waiting, an answer is running"
-    """The same during a turn."""
-    status_context: str = "Context: about {tokens} of {window} tokens; compressed at {compress_at}"
-    """The third line of /status."""
-    status_context_note: str = (
-        "Context: about {tokens} of {window} tokens; compressed at {compress_at} ({note})"
-    )
-    """The same while automatic compression is suspended."""
-    status_builds: str = "Agents built: {builds}"
-    """The fourth line of /status: how often an agent was built, by reason."""
-    status_no_builds: str = "Agents built: none"
-    """The same if there was none."""
-    usage_tokens: str = (
-        "{calls} calls, {input} input tokens (and {cached} from the cache), {output} output tokens."
-    )
-    """The answer to /usage."""
-    usage_cost: str = (
-        "{calls} calls, {input} input tokens (and {cached} from the cache), "
-        "{output} output tokens, cost {cost}."
-    )
-    """The same if the cost is known."""
-    usage_unpriced: str = "Calls without a price: {calls} ({models})."
-    """Added to the answer to /usage if calls were not priced."""
-
     # Approvals of tool calls
 
     approval_question: str = (
@@ -279,6 +300,15 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The user cannot have meant a call that was shown later, or not at all; before a list."""
     approved: str = "Approved: {tool} with {arguments}"
     """The answer to /approve."""
+    approved_always: str = (
+        "Approved: {tool} with {arguments}\n"
+        "{tool} runs here without a question from now on; /deny always {tool} ends that."
+    )
+    """The answer to /approve always."""
+    revoked: str = "{tool} asks here again before each call."
+    """The answer to /deny always."""
+    not_allowed: str = "{tool} is not allowed here without a question."
+    """The same if there is nothing to revoke."""
     denied: str = "Denied: {tool} with {arguments}"
     """The answer to /deny."""
     no_approvals: str = "There is no tool call to decide about."
@@ -345,49 +375,6 @@ class Texts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The answer to /pair and /unpair without an access policy."""
     not_operator: str = "This command is for operators, and you are not one any more."
     """The answer to /pair and /unpair if the role was withdrawn meanwhile."""
-
-    # The lines of /help: how a command is used, a colon, and what it does
-
-    help_new: str = "/new [title]: start a new conversation (also /reset)"
-    """Help on /new."""
-    help_resume: str = "/resume [number, id or title]: go back to a conversation"
-    """Help on /resume."""
-    help_sessions: str = "/sessions: list your conversations"
-    """Help on /sessions."""
-    help_title: str = "/title [title]: show or set the title"
-    """Help on /title."""
-    help_branch: str = "/branch [title]: continue in a copy of this conversation"
-    """Help on /branch."""
-    help_compress: str = "/compress [here N | focus]: summarize the older part (also /compact)"
-    """Help on /compress."""
-    help_retry: str = "/retry: answer your last message again"
-    """Help on /retry."""
-    help_undo: str = "/undo [number]: take back your last messages and replies"
-    """Help on /undo."""
-    help_stop: str = "/stop: stop the answer and cancel queued messages"
-    """Help on /stop."""
-    help_queue: str = "/queue <text>: send a message after the current answer"
-    """Help on /queue."""
-    help_steer: str = "/steer <text>: send a message into the current answer"
-    """Help on /steer."""
-    help_background: str = "/background <text>: run a task in the background"
-    """Help on /background."""
-    help_approve: str = "/approve [number | show number [page]]: allow a tool call, or show it"
-    """Help on /approve."""
-    help_deny: str = "/deny [number]: refuse a tool call"
-    """Help on /deny."""
-    help_status: str = "/status: show the state of this conversation"
-    """Help on /status."""
-    help_usage: str = "/usage: show tokens and cost so far"
-    """Help on /usage."""
-    help_help: str = "/help: show the commands"
-    """Help on /help."""
-    help_whoami: str = "/whoami: show who you are here"
-    """Help on /whoami."""
-    help_pair: str = "/pair [code [role]]: let someone in, or list requests"
-    """Help on /pair."""
-    help_unpair: str = "/unpair <platform> <user id>: remove a user"
-    """Help on /unpair."""
 
 
 ENGLISH = Texts()

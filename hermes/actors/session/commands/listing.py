@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
+from hermes.actors.session.commands.agents import agent_facts
+from hermes.actors.session.compression import used_tokens
+from hermes.actors.session.following import count_waiting
+from hermes.actors.session.inbox import SessionInbox
 from hermes.actors.session.state import SessionState
 from hermes.errors import AmbiguousTitle
 from hermes.messages import Session, SessionSummary, Status, Usage
@@ -52,11 +59,22 @@ def _ambiguous(wanted: str, ids: Sequence[str], own: Sequence[SessionSummary], t
     return "\n".join([texts.ambiguous_session.format(wanted=repr(wanted)), *listed])
 
 
-def session_line(number: int, summary: SessionSummary, texts: Texts) -> str:
+def session_line(
+    number: int, summary: SessionSummary, texts: Texts, *, current: bool = False
+) -> str:
     """Return the line of a conversation in a numbered list."""
-    name = summary.session.title or summary.preview or summary.session.id
-    messages = summary.session.message_count
-    return texts.session_line.format(number=number, name=name, messages=messages)
+    session = summary.session
+    return (texts.current_session_line if current else texts.session_line).format(
+        number=number,
+        name=session.title or summary.preview or session.id,
+        messages=session.message_count,
+        date=day(session.last_active),
+    )
+
+
+def day(timestamp: float) -> str:
+    """Return a time as a local date with hours and minutes."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(timestamp))
 
 
 def status_text(status: Status, texts: Texts) -> str:
@@ -67,6 +85,8 @@ def status_text(status: Status, texts: Texts) -> str:
     context = texts.status_context_note if note else texts.status_context
     lines = [
         session.format(session_id=status.session_id, title=status.title),
+        *([texts.status_model.format(model=status.model)] if status.model else []),
+        *([texts.status_cost.format(cost=f"{status.cost:.4f}")] if status.cost else []),
         activity.format(messages=status.message_count, waiting=status.waiting),
         context.format(
             tokens=status.context_tokens, window=status.window, compress_at=status.compress_at,
@@ -98,3 +118,29 @@ def usage_text(calls: Sequence[Usage], texts: Texts) -> str:
 def is_number(text: str) -> bool:
     """Whether a text is a plain decimal number."""
     return text.isascii() and text.isdigit()
+
+
+async def read_status(state: SessionState, inbox: SessionInbox) -> Status:
+    """Return the status, without `busy`."""
+    compressor = state.context.compressor
+    status = Status(
+        session_key=state.key, session_id=None, title=None, message_count=0, busy=False,
+        waiting=0, context_tokens=0, compress_at=compressor.limits.compress_at,
+        window=compressor.limits.window, builds=state.cache.builds,
+    )  # fmt: skip
+    found = await state.context.store.route_head(state.key)
+    if found is None:
+        return status
+    _, head = found
+    transcript = await state.cache.transcript(head, keep=False)  # the actor may have ended
+    history = await compressor.state_of(head.session_id)
+    return replace(
+        status,
+        session_id=head.session_id,
+        title=(await state.context.store.get_title(state.key)).text,
+        message_count=head.message_count,
+        waiting=await count_waiting(state.context.store, state.key, inbox),
+        context_tokens=used_tokens(state, transcript),
+        compression_note=compressor.suspended(history),
+        **await agent_facts(state, head.session_id),
+    )

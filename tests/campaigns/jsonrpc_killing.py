@@ -5,7 +5,7 @@ The client sends each prompt until it has the answer, and some of them again aft
 killed at a random moment, and what it has written may be lost, too. Before it sends prompts, the
 client opens its conversations again, by name or by any id that it has ever been told. Between them,
 conversations are reset and expire. The last two bots answer what is left, and end by themselves;
-they get every prompt again that was answered before.
+they get every prompt again that was answered before. Mutants are triggers in the database.
 """
 
 from __future__ import annotations
@@ -43,6 +43,14 @@ max_attempts = 1000000
 mode = "idle"
 idle_minutes = 0.003
 """
+MUTANTS = {
+    "forgets events": "AFTER INSERT ON inbox "
+    "BEGIN UPDATE inbox SET event_id = event_id || '@' || id WHERE id = NEW.id; END",
+    "stores another reply": "AFTER UPDATE OF reply ON inbox WHEN NEW.reply IS NOT NULL "
+    "BEGIN UPDATE inbox SET reply = json_set(NEW.reply, '$.text', 'no') WHERE id = NEW.id; END",
+    "loses a message": "AFTER INSERT ON arrivals WHEN NEW.role = 'user' AND NEW.n % 5 = 0 "
+    "BEGIN DELETE FROM arrivals WHERE id = NEW.id; END",
+}
 assert jsonrpc  # imported before the fork
 
 
@@ -271,8 +279,11 @@ def changes(path):
         return dict(store.snapshot(lambda tx: tx.all(sql)))
 
 
-def main(path, kills, seed):
+def main(path, kills, seed, mutant=""):
     """Kill the bot this many times, and print the results as JSON."""
+    if mutant:
+        with SessionStore(path) as store:
+            store.transact(lambda tx: tx.run(f"CREATE TRIGGER mutant {MUTANTS[mutant]}"))
     path.with_suffix(".toml").write_text(SETTINGS.format(path=path))
     names = [None, *(f"chat/{number}" for number in range(1, CONVERSATIONS))]
     client = Client(path, random.Random(seed), [Chat(name) for name in names])
@@ -293,4 +304,4 @@ def main(path, kills, seed):
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from hermes.actors.session.listing import is_number
+from hermes.actors.session.commands.listing import is_number
 from hermes.errors import (
     Draining,
     HasContinuation,
