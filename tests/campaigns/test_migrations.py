@@ -391,7 +391,7 @@ def test_a_disk_that_runs_full_leaves_the_old_version(fixture, small_disk, serve
         assert version_of(roomy / "state.db")[0] in range(version, CURRENT + 1)
         SessionStore(roomy / "state.db").close()
         check(roomy / "state.db", rows, SESSIONS)
-    assert refusals >= 2
+    assert refusals >= 1  # the last step needs little space
     assert refusal is None
 
 
