@@ -680,6 +680,19 @@ async def test_an_approved_call_of_a_turn_that_runs_again_is_not_repeated(start,
     assert foreign(path, "SELECT state FROM approvals") == [["used"]]
 
 
+@pytest.mark.parametrize("command", ["/approve always", "/approve always 1"])
+async def test_after_a_tool_is_no_longer_allowed_each_call_needs_an_approval(start, command):
+    shell = Shell()
+    async with start(build_agent=shell.build) as runtime:
+        await say(runtime, "rm")
+        await say(runtime, command)
+        await inspect(runtime).wait_idle("k")
+        assert "ran rm" in await say(runtime, "rm")
+        await say(runtime, "/deny always run")
+        assert "`run` wants to run" in await say(runtime, "rm")
+    assert shell.ran == ["rm", "rm"]
+
+
 async def test_two_calls_that_are_approved_together_both_run(start):
     shell = Shell()
     async with start(build_agent=shell.build) as runtime:
