@@ -354,7 +354,7 @@ async def test_a_call_is_made_once_it_is_approved_and_only_once(start):
         assert answer == decided("Approved", "a")
         assert told == "sent to a"
         assert post.sent == [("a", "hi")]
-        assert (await say(runtime, 'ask {"to": "a"}')).startswith(asked(2))
+        assert (await say(runtime, 'ask {"to": "a"}')).endswith(asked(2))
         await adapter.wait_sent(6)
     question = (
         '`ask` wants to run with\n```\n{"to":"a"}\n```\n'
@@ -529,7 +529,7 @@ async def test_users_cannot_decide_for_each_other(start):
         assert await say(runtime, "/approve", key="bob") == "There is no tool call to decide about."
         assert (await say(runtime, 'ask {"to": "a"}', key="bob")).endswith(asked(2))
         assert (await approve(runtime, key="ann", then="ann"))[1] == "sent to a"
-        assert (await say(runtime, 'ask {"to": "a"}', key="bob")).startswith(asked(2))
+        assert (await say(runtime, 'ask {"to": "a"}', key="bob")).endswith(asked(2))
     assert post.sent == [("a", "hi")]
 
 
