@@ -13,7 +13,7 @@ from hermes.agents.offline import OfflineAgent
 from hermes.agents.providers.base import Endpoint
 from hermes.agents.tools.toolbox import Tool
 from hermes.embed.agent import default_spec
-from hermes.protocols import Build, Compressor, Describe, Titler
+from hermes.protocols import AgentCatalog, Build, Compressor, Describe, ServerInfo, Titler
 from hermes.redaction import Redactor
 from hermes.run.references import server_secrets
 from hermes.settings import Settings
@@ -38,6 +38,8 @@ class AgentSetup:
     """Returns the state of each MCP server."""
     apply: Callable[[Settings], None] | None = None
     """Replaces the agents by those of other settings; None: the offline agent answers."""
+    catalog: AgentCatalog | None = None
+    """What users may choose; None: there is nothing to choose."""
     agent_spec: Describe = default_spec
     compressor: Compressor | None = None
     titler: Titler | None = None
@@ -65,6 +67,7 @@ async def _open_model(
     settings: Settings, redact: Redactor, reason: str
 ) -> AsyncIterator[AgentSetup]:
     from hermes.agents.factory import chat_agents  # noqa: PLC0415 - it brings an HTTP client
+    from hermes.run.catalog import SettingsCatalog  # noqa: PLC0415
     from hermes.run.model_agents import ModelAgents, protocol_of  # noqa: PLC0415
 
     endpoint = endpoint_of(settings)
@@ -84,6 +87,7 @@ async def _open_model(
             model=endpoint.model,
             servers=mcp.states,
             apply=agents.apply,
+            catalog=SettingsCatalog(agents, mcp.infos),
             build=agents.build,
             agent_spec=agents.agent_spec,
             compressor=agents.compressor if settings.compression.enabled else None,
@@ -117,6 +121,8 @@ class McpSetup:
     """Returns the state of each server."""
     problems: Callable[[], Mapping[str, str]] = dict
     """Returns why servers cannot be used; only those that cannot."""
+    infos: Callable[[], Sequence[ServerInfo]] = tuple
+    """Returns the servers for users."""
 
 
 async def open_mcp(settings: Settings, stack: AsyncExitStack) -> McpSetup:
@@ -148,7 +154,13 @@ async def open_mcp(settings: Settings, stack: AsyncExitStack) -> McpSetup:
         running = {each.server.name: _running(len(each.offered)) for each in connections}
         return {**running, **problems()}
 
-    return McpSetup(tools, states, problems)
+    def infos() -> Sequence[ServerInfo]:
+        return [
+            ServerInfo(name=each.server.name, tools=len(each.offered), problem=each.problem)
+            for each in connections
+        ]
+
+    return McpSetup(tools, states, problems, infos)
 
 
 def _running(tools: int) -> str:
