@@ -7,11 +7,17 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import IO
 
 import trio
 
 from hermes.errors import StoreBusy, StoreFailed, StoreRefused, StoreUnavailable
-from hermes.run.configuration import Configuration, add_agent_options, add_file_options
+from hermes.run.configuration import (
+    Configuration,
+    add_agent_options,
+    add_file_options,
+    database_path,
+)
 from hermes.run.references import check_references, secret_values
 from hermes.run.status import print_status
 from hermes.settings import Settings, SettingsError, example_config
@@ -20,8 +26,15 @@ from hermes.store.files.problems import RETRY, is_temporary
 from hermes.user_code import describe
 
 try:
-    from hermes.run.app import Frontend, ReservedStdio, Stopped, default_level, run_bot
-    from hermes.run.logs import configure
+    from hermes.run.app import (
+        Frontend,
+        ReservedStdio,
+        Stopped,
+        create_data_directory,
+        default_level,
+        run_bot,
+    )
+    from hermes.run.logs import at_terminal, configure, log_path, open_log_file
 except ModuleNotFoundError as _missing:
     sys.stderr.write(f"The bot needs the package {_missing.name}: {install_command('bot')}\n")
     sys.exit(2)
@@ -140,13 +153,15 @@ def _frontend(options: argparse.Namespace) -> Frontend:
 def _run(
     settings: Settings, configuration: Configuration, frontend: Frontend, stdio: ReservedStdio
 ) -> int:
-    configure(
-        form=settings.log.form,
-        level=settings.log.level or default_level(frontend),
-        secrets=secret_values(settings),
-        stream=sys.stderr,
-    )
     try:
+        file = _open_log(settings, frontend)
+        configure(
+            form=settings.log.form,
+            level=settings.log.level or default_level(frontend),
+            secrets=secret_values(settings),
+            stream=file or sys.stderr,
+            screen=file is not None,
+        )
         return _run_on_trio(settings, configuration, frontend, stdio)
     except Stopped as stopped:
         if stopped.reason is not None:
@@ -164,6 +179,14 @@ def _run(
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         return 130
+
+
+def _open_log(settings: Settings, frontend: Frontend) -> IO[str] | None:
+    """Return the log file of a chat at a terminal; None if the log goes to standard error."""
+    if frontend != "console" or not at_terminal():
+        return None
+    create_data_directory(settings)
+    return open_log_file(log_path(database_path(settings)))
 
 
 def _run_on_trio(

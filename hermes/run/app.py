@@ -46,7 +46,7 @@ GREETING = """\
 Hermes {version}. {agent}
 {configuration}
 Conversations are stored in {path}
-/help lists the commands; Ctrl-D exits.
+{log}/help lists the commands; Ctrl-D exits.
 """
 HISTORY_FILE = "console_history"
 EXIT_NO_PLATFORM = 5
@@ -90,7 +90,7 @@ class Shutdown:
 
 def default_level(frontend: Frontend) -> LogLevel:
     """Return the log level if the settings name none."""
-    return "warning" if frontend == "console" else "info"
+    return "warning" if frontend == "console" and not logs.at_terminal() else "info"
 
 
 async def run_bot(
@@ -106,7 +106,7 @@ async def run_bot(
     """
     if frontend == "none" and settings.telegram is None:
         raise SettingsError([Problem(0, "", NOTHING_TO_RUN.format(chat=command("chat")))])
-    _create_data_directory(settings)
+    create_data_directory(settings)
     signals = [signal.SIGTERM, signal.SIGINT]
     if frontend == "console" and os.isatty(0) and os.isatty(1):
         signals = [signal.SIGTERM]  # there the console handles Ctrl-C: it stops a turn
@@ -116,7 +116,7 @@ async def run_bot(
         return await _run(settings, configuration, path, frontend, shutdown, stdio)
 
 
-def _create_data_directory(settings: Settings) -> None:
+def create_data_directory(settings: Settings) -> None:
     """Create the default directory; one that the user has chosen must exist."""
     if settings.data is not None:
         return
@@ -255,6 +255,7 @@ def _console(agent: str, configuration: Configuration, path: Path) -> Console:
         agent=agent,
         configuration=configuration.describe(),
         path=path,
+        log=f"The log is {logs.log_path(path)}\\n" if logs.at_terminal() else "",
     )
     return Console(greeting=greeting, history=path.parent / HISTORY_FILE)
 

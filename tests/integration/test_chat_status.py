@@ -90,3 +90,27 @@ def test_a_retry_is_announced_at_a_terminal_and_beside_a_pipe(tmp_path, env):
     assert re.fullmatch(rb"Retrying in \d s \(the model cannot be reached\)\.\n", done.stderr), (
         done.stderr
     )
+
+
+def test_the_log_of_a_chat_goes_to_a_file_and_the_screen_has_one_line(tmp_path, env):
+    with served() as model:
+        start = command(tmp_path, model)
+        with (tmp_path / "hermes.toml").open("a") as file:
+            broken = "import sys; sys.exit('no such tool server')"
+            file.write(f"[mcp.files]\ncommand = ['{sys.executable}', '-c', \"{broken}\"]\n")
+        with Tty(start, columns=200, **env) as term:
+            shown = term.until("\n>")
+            assert f"The log is {tmp_path}/hermes.log" in shown
+            shown = term.until("(its last line: no such tool server)")
+            (line,) = [each for each in shown.splitlines() if "last line" in each][:1]
+            assert line.startswith("MCP server files has ended")
+            term.type("/tools" + ENTER)
+            term.until("MCP server files is not running")
+            term.type("hello" + ENTER)
+            shown = term.until("good evening")
+            assert "Traceback" not in shown
+            term.type(END)
+            assert term.wait() == 0
+    log = tmp_path / "hermes.log"
+    assert "MCP server files: no such tool server" in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
