@@ -13,10 +13,10 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Any, Final, NoReturn, ParamSpec, TypeVar
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar, TypeVarTuple
 
 import trio
 from outcome import Error, Value
@@ -26,6 +26,7 @@ from hermes.errors import actionable
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 EX_SOFTWARE = 70
 _CRASHING = b"hermes: out of memory: a task cannot be resumed or cancelled; the Trio run is ended\n"
@@ -132,6 +133,20 @@ def set_event(event: trio.Event) -> None:
     try:
         event.set()
     except Exception:
+        crash_run()
+        raise
+
+
+def start_soon(
+    nursery: trio.Nursery,
+    function: Callable[[*Ts], Awaitable[object]],
+    *arguments: *Ts,
+    name: str | None = None,
+) -> None:
+    """Start a task, or else crash the Trio run: Trio may wait for a task that it never runs."""
+    try:
+        nursery.start_soon(function, *arguments, name=name)
+    except MemoryError:
         crash_run()
         raise
 

@@ -11,6 +11,7 @@ import trio
 from msgspec.structs import replace
 
 from hermes.actors.budget import session_costs
+from hermes.background import start_soon
 from hermes.errors import HermesError, StoreFailed
 from hermes.events import TitleChanged
 from hermes.messages import Head, Message
@@ -74,7 +75,7 @@ class AutoTitler:
         if head.session_id in {state.titled, *self._running}:
             return
         self._running.add(head.session_id)
-        self._nursery.start_soon(self._run, key, head.session_id, state, exchange)
+        start_soon(self._nursery, self._run, key, head.session_id, state, exchange)
 
     async def _run(
         self, key: str, session_id: str, state: TitledSession, exchange: Sequence[Message]

@@ -275,8 +275,7 @@ class EventBus:
         until: Request[Reply] | None = None,
     ) -> Subscription:
         """Receive events from now on, of one conversation or of all."""
-        subscription = Subscription(self, session_key, callback, deltas=deltas, until=until)
-        return self._added(subscription)
+        return self._added(Subscription(self, session_key, callback, deltas=deltas, until=until))
 
     def follow(
         self,

@@ -15,7 +15,7 @@ from hermes.actors.context import RuntimeContext
 from hermes.actors.delivery.dispatcher import Dispatcher
 from hermes.actors.session.actor import SessionActor
 from hermes.actors.session.retries import retry, settle
-from hermes.background import cancel, set_event
+from hermes.background import cancel, set_event, start_soon
 from hermes.errors import (
     ActorStopped,
     Draining,
@@ -106,8 +106,8 @@ class Supervisor:
         require_encodable(session_key)
         actor = SessionActor(session_key, self._context)
         assert self._nursery is not None
-        start = functools.partial(self._nursery.start_soon, name=TASK_NAME)
-        self._task_context.copy().run(start, self._supervise, actor)
+        start = functools.partial(start_soon, self._nursery, self._supervise, actor, name=TASK_NAME)
+        self._task_context.copy().run(start)
         return actor
 
     async def _supervise(self, actor: SessionActor) -> None:
@@ -193,7 +193,7 @@ class Supervisor:
                 await self._context.compressor.begin()
                 await self._dispatcher.recover()
                 async with trio.open_nursery() as self._nursery:
-                    self._nursery.start_soon(self._recover)
+                    start_soon(self._nursery, self._recover)
                     task_status.started()
                     await trio.sleep_forever()
             if not self.draining:  # a `Cancelled` that no scope asked for was taken for an end
@@ -339,7 +339,7 @@ class Supervisor:
                     finalize = functools.partial(
                         self._context.store.finalize, key, reason="shutdown"
                     )
-                    nursery.start_soon(retry, f"{key} is not finalized yet", finalize)
+                    start_soon(nursery, retry, f"{key} is not finalized yet", finalize)
         except BaseExceptionGroup as group:
             raise actionable(group) from None
 

@@ -23,6 +23,7 @@ from hermes.agents.providers.prompt_cache import PromptCache, TurnMessages
 from hermes.agents.providers.retries import Retries
 from hermes.agents.tools.toolbox import Toolbox, ToolOutcome
 from hermes.agents.turn_texts import texts_of
+from hermes.background import start_soon
 from hermes.errors import ContextOverflow
 from hermes.events import AssistantMessage, Retrying, TextDelta, ToolFinished, ToolStarted
 from hermes.messages import Message, ToolCall, TurnResult
@@ -239,7 +240,7 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
             turn.emit(ToolStarted(call))
         async with trio.open_nursery() as nursery:
             for index, call in enumerate(message.tool_calls):
-                nursery.start_soon(run, index, call)
+                start_soon(nursery, run, index, call)
         progress.add([message, *(results[index] for index in sorted(results))])
         if steered := turn.steered():
             progress.add(steered)

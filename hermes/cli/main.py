@@ -20,6 +20,7 @@ commands:
   chat      chat in the terminal; the default
   run       run the bot on the platforms of the configuration, without a chat in the terminal
   status    print the status of a running bot
+  reload    let a running bot read its configuration again
   store     list, search, export, back up and repair conversations
   setup     connect a model: writes a configuration and starts a chat
   doctor    check the installation, the configuration and everything it names
@@ -60,6 +61,12 @@ def _run(arguments: Sequence[str]) -> int:
     return run(arguments, prog="hermes run", console=False)
 
 
+def _reload(arguments: Sequence[str]) -> int:
+    from hermes.cli.reload import main as reload  # noqa: PLC0415
+
+    return reload(arguments)
+
+
 def _status(arguments: Sequence[str]) -> int:
     from hermes.cli.status import main as status  # noqa: PLC0415
 
@@ -88,6 +95,7 @@ COMMANDS: dict[str, Run] = {
     "chat": _chat,
     "run": _run,
     "status": _status,
+    "reload": _reload,
     "store": _store,
     "setup": _setup,
     "doctor": _doctor,

@@ -14,13 +14,13 @@ from hermes.errors import StoreBusy, StoreFailed, StoreRefused, StoreUnavailable
 from hermes.run.configuration import Configuration, add_agent_options, add_file_options
 from hermes.run.references import check_references, secret_values
 from hermes.run.status import print_status
-from hermes.settings import Settings, SettingsError, example_config, with_lines
+from hermes.settings import Settings, SettingsError, example_config
 from hermes.settings.installation import install_command
 from hermes.store.files.problems import RETRY, is_temporary
 from hermes.user_code import describe
 
 try:
-    from hermes.run.app import Frontend, ReservedStdio, Stopped, run_bot
+    from hermes.run.app import Frontend, ReservedStdio, Stopped, default_level, run_bot
     from hermes.run.logs import configure
 except ModuleNotFoundError as _missing:
     sys.stderr.write(f"The bot needs the package {_missing.name}: {install_command('bot')}\n")
@@ -83,11 +83,9 @@ def main(
 def _main(options: argparse.Namespace, stdio: ReservedStdio) -> int:
     configuration = Configuration.of(options)
     try:
-        settings = configuration.load()
         if options.status:  # needs neither the secrets nor the functions of the bot
-            return print_status(settings, json=options.json)
-        if problems := with_lines(check_references(settings), configuration.text()):
-            return configuration.print_problems(problems)
+            return print_status(configuration.load(), json=options.json)
+        settings = configuration.load(check_references)
     except SettingsError as error:
         return configuration.print_problems(error.problems)
     except OSError as error:
@@ -142,10 +140,9 @@ def _frontend(options: argparse.Namespace) -> Frontend:
 def _run(
     settings: Settings, configuration: Configuration, frontend: Frontend, stdio: ReservedStdio
 ) -> int:
-    default_level = "warning" if frontend == "console" else "info"
     configure(
         form=settings.log.form,
-        level=settings.log.level or default_level,
+        level=settings.log.level or default_level(frontend),
         secrets=secret_values(settings),
         stream=sys.stderr,
     )

@@ -14,7 +14,7 @@ import attrs
 import trio
 
 import hermes
-from hermes.actors.admission.access import AccessPolicy, PlatformRules
+from hermes.actors.admission.access import AccessPolicy
 from hermes.actors.runtime import Runtime
 from hermes.adapters.console import Console
 from hermes.background import open_background
@@ -24,13 +24,15 @@ from hermes.errors import HermesError, StoreRefused
 from hermes.protocols import Adapter
 from hermes.redaction import StrictRedactor
 from hermes.run import logs
-from hermes.run.agent_setup import open_agent_setup
+from hermes.run.agent_setup import AgentSetup, open_agent_setup
 from hermes.run.configuration import Configuration, database_path, expand_path
 from hermes.run.platforms import Platform, open_platforms
 from hermes.run.references import resolve_hooks, secret_values
+from hermes.run.reload import Reloader, access_rules, reloading
 from hermes.run.telemetry import Telemetry
 from hermes.settings import Problem, Settings, SettingsError
 from hermes.settings.installation import command
+from hermes.settings.schema import LogLevel
 from hermes.store.files import runtime_lock
 from hermes.texts import Texts
 
@@ -86,6 +88,11 @@ class Shutdown:
         self.scope.cancel()
 
 
+def default_level(frontend: Frontend) -> LogLevel:
+    """Return the log level if the settings name none."""
+    return "warning" if frontend == "console" else "info"
+
+
 async def run_bot(
     settings: Settings,
     configuration: Configuration,
@@ -129,7 +136,8 @@ async def _run(
     shutdown: Shutdown,
     stdio: ReservedStdio,
 ) -> bool:
-    redactor = StrictRedactor(secret_values(settings))
+    secrets = secret_values(settings)
+    redactor = StrictRedactor(secrets)
     async with AsyncExitStack() as stack:
         agent = await stack.enter_async_context(
             open_agent_setup(settings, redactor.values, configuration.reason())
@@ -137,16 +145,8 @@ async def _run(
         platforms = await stack.enter_async_context(open_platforms(settings))
         console = _console(agent.greeting, configuration, path) if frontend == "console" else None
         adapters: list[Adapter] = [*platforms, *([] if console is None else [console])]
-        telemetry = Telemetry(
-            path=path,
-            log_event=logs.event_logger("hermes.turns"),
-            prometheus_file=_prometheus_file(settings),
-            adapters=lambda: {each.platform: each.problem or "running" for each in platforms},
-            model=agent.model,
-            mcp_servers=agent.servers,
-            dropped=logs.dropped,
-            redact=redactor,
-        )
+        telemetry = _telemetry(path, settings, platforms, agent, redactor)
+        rules = access_rules(settings)
         opening = open_runtime(
             path,
             build_agent=agent.build,
@@ -155,7 +155,7 @@ async def _run(
             titler=agent.titler,
             config=settings.config(),
             adapters=adapters,
-            access=access_policy(settings),
+            access=AccessPolicy(rules=rules, rates=settings.rates, local=LOCAL_PLATFORMS),
             hooks=resolve_hooks(settings),
             redact=redactor.values,
             texts=Texts(**settings.texts),
@@ -163,6 +163,11 @@ async def _run(
         runtime = await stack.enter_async_context(telemetry.observe(opening))
         shutdown.started.set()
         logs.event_logger("hermes.run")("started", frontend=frontend, agent=settings.agent.kind)
+        reloader = Reloader(
+            settings, configuration.load, default_level(frontend), rules, agent.apply,
+            frozenset(secrets), telemetry.show_settings,
+        )  # fmt: skip
+        await stack.enter_async_context(reloading(reloader, path, shutdown.request))
         async with receiving(platforms, runtime, required=frontend == "none"):
             if frontend != "stdio":
                 return await _serve_console(runtime, console, shutdown)
@@ -170,6 +175,25 @@ async def _run(
         await runtime.drain(None if answered else 0)  # 0: they had their time
         await _require_answered(runtime)
         return True
+
+
+def _telemetry(
+    path: Path,
+    settings: Settings,
+    platforms: Sequence[Platform],
+    agent: AgentSetup,
+    redactor: StrictRedactor,
+) -> Telemetry:
+    return Telemetry(
+        path=path,
+        log_event=logs.event_logger("hermes.turns"),
+        prometheus_file=_prometheus_file(settings),
+        adapters=lambda: {each.platform: each.problem or "running" for each in platforms},
+        model=agent.model,
+        mcp_servers=agent.servers,
+        dropped=logs.dropped,
+        redact=redactor,
+    )
 
 
 @asynccontextmanager
@@ -260,17 +284,3 @@ async def shutdown_on_signals(*signals: signal.Signals) -> AsyncIterator[Shutdow
 
 def _prometheus_file(settings: Settings) -> Path | None:
     return None if settings.metrics is None else expand_path(settings.metrics.file)
-
-
-def access_policy(settings: Settings) -> AccessPolicy:
-    """Return who may use the bot, by platform."""
-    rules: dict[str | tuple[str, str], PlatformRules] = {}
-    if (telegram := settings.telegram) is not None:
-        rules["telegram"] = PlatformRules(
-            operators=telegram.operators,
-            users=telegram.users,
-            chats=telegram.chats,
-            open=telegram.open,
-            pairing=telegram.pairing,
-        )
-    return AccessPolicy(rules=rules, rates=settings.rates, local=LOCAL_PLATFORMS)

@@ -156,12 +156,11 @@ def configure(*, form: LogForm, level: str, secrets: Sequence[str], stream: IO[s
 
 
 def _install(handler: LogHandler, level: str) -> None:
-    root, hermes = logging.getLogger(), logging.getLogger("hermes")
+    root = logging.getLogger()
     for other in list(root.handlers):
         root.removeHandler(other)
     root.addHandler(handler)
-    hermes.setLevel(level.upper())
-    root.setLevel(max(hermes.level, logging.WARNING))
+    set_level(level)
     logging.captureWarnings(True)
     sys.excepthook = _log_unhandled
     threading.excepthook = lambda args: _log_unhandled(
@@ -170,6 +169,13 @@ def _install(handler: LogHandler, level: str) -> None:
     sys.unraisablehook = lambda args: _log_unhandled(
         args.exc_type, args.exc_value, args.exc_traceback
     )
+
+
+def set_level(level: str) -> None:
+    """Set the lowest level to log; of other libraries only warnings and errors are logged."""
+    hermes = logging.getLogger("hermes")
+    hermes.setLevel(level.upper())
+    logging.getLogger().setLevel(max(hermes.level, logging.WARNING))
 
 
 def _log_unhandled(

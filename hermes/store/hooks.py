@@ -17,7 +17,7 @@ import trio
 from msgspec.structs import asdict
 
 from hermes import user_code
-from hermes.background import cancel, set_event
+from hermes.background import cancel, set_event, start_soon
 from hermes.context import TurnContext, within
 from hermes.errors import Overloaded, StoreError
 from hermes.messages import Boundary, HookEvent, Hooks, JsonObject, Transcript
@@ -127,7 +127,7 @@ class HookRunner:
         if self._idle.is_set():
             self._idle = trio.Event()
         assert self._nursery is not None
-        self._nursery.start_soon(self._deliver_all, boundary.session_key)
+        start_soon(self._nursery, self._deliver_all, boundary.session_key)
 
     async def wait_delivered(self) -> bool:
         """Wait until the hooks have been called for every boundary that is in the store now.

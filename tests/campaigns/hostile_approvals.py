@@ -35,10 +35,12 @@ from tests.support.jsonrpc_client import connected
 from tests.support.telegram_bot import NO_BURSTS, fast_limiter
 
 CHAT = 77
-NEXT = "\x1e"
-"""Between two messages."""
+NEXT = "\x00"
+"""Between two messages; it is no white space, which `ANSWER` skips."""
 ANSWER = r"Approved: `?run`? with\s+`*\s*"
 PATIENCE = 60.0
+CUT = PAGE - 8
+"""What the first page shows at least: it does not end in the middle of a character."""
 AUDIT = """
 CREATE TABLE audit (seq INTEGER PRIMARY KEY AUTOINCREMENT, what TEXT, id INTEGER);
 CREATE TRIGGER audit_accepted AFTER INSERT ON inbox
@@ -326,8 +328,8 @@ def violations(path, user, ran):
         first.setdefault((what, number), seq)
     for number, text, state in approvals:
         if state in {"approved", "used"}:
-            alone = [shown_arguments(each[1])[:PAGE] for each in approvals].count(
-                shown_arguments(text)[:PAGE]
+            alone = [shown_arguments(each[1])[:CUT] for each in approvals].count(
+                shown_arguments(text)[:CUT]
             ) == 1
             yield from _approval(number, text, audit, first, sent, user, alone=alone)
 
@@ -351,7 +353,7 @@ def _approval(number, arguments, audit, first, sent, user, *, alone):
     if min(shown, default=decided) > first["accepted", command]:
         yield f"{number} was not shown before it was approved by message {command}"
     found = place(user.text, number, arguments)
-    answer = re.search(ANSWER + re.escape(shown_arguments(arguments)[:PAGE]), user.text)
+    answer = re.search(ANSWER + re.escape(shown_arguments(arguments)[:CUT]), user.text)
     if found is None:
         yield f"{number} was never shown: {arguments[:200]!r}"
     elif alone and answer is not None and answer.start() < found:
@@ -363,7 +365,7 @@ def place(text, number, arguments):
     exact = shown_arguments(arguments)
     assert json.loads(exact) == json.loads(arguments)
     digest = hashlib.sha256(arguments.encode(errors="surrogatepass")).hexdigest()
-    for part in (exact, exact[:PAGE]):
+    for part in (exact, exact[:CUT]):
         for match in re.finditer(re.escape(part), text):
             after = text[match.end() :].partition(NEXT)[0]
             whole = part == exact or digest in after

@@ -113,7 +113,7 @@ class Bots:
         """Start a bot: forked, or as a new process."""
         theirs_in, ours_out = os.pipe()
         ours_in, theirs_out = os.pipe()
-        errors = self.folder / "stderr"
+        errors = self.folder.with_name(f"{self.folder.name}.stderr")
         log = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         arguments = ["--stdio", "--config", str(self.folder / "hermes.toml")]
         streams = [theirs_in, theirs_out, log]
@@ -185,37 +185,27 @@ def answer(request):
 
 # What users say
 
+# Forms of commands with arguments, or with other names. All commands are used.
 FORMS = {
     "new": ["/new", "/reset"],
     "resume": ["/resume", "/resume 1", "/resume t{k}"],
-    "sessions": ["/sessions"],
     "search": ["/search word"],
     "delete": ["/delete", "/delete yes", "/delete t{k} yes"],
-    "export": ["/export"],
     "title": ["/title", "/title t{k}"],
     "branch": ["/branch", "/branch b{n}"],
     "compress": ["/compress", "/compact"],
-    "retry": ["/retry"],
     "undo": ["/undo", "/undo 2"],
-    "stop": ["/stop"],
     "queue": ["/queue {n} later"],
     "steer": ["/steer {n} now"],
     "background": ["/background {n} aside"],
     "approve": ["/approve", "/approve {k}"],
     "deny": ["/deny", "/deny {k}"],
     "model": ["/model", "/model m"],
-    "tools": ["/tools"],
-    "status": ["/status"],
-    "usage": ["/usage"],
-    "help": ["/help"],
-    "whoami": ["/whoami"],
     "pair": ["/pair 12345678"],
     "unpair": ["/unpair {k}"],
-    "quit": ["/quit"],
 }
 DELETING = "chat/4"
 """The only conversation that deletes sessions: it is not known which messages are gone then."""
-assert FORMS.keys() == COMMANDS.keys(), "the campaign uses every command"
 
 
 @attrs.define
@@ -241,7 +231,8 @@ def make_prompt(dice: random.Random, number: int, chat: str) -> Prompt:
     """Return the next prompt: a message or a command."""
     name = dice.choice(list(COMMANDS)) if dice.random() < 0.45 else None
     if name is not None:
-        text = dice.choice(FORMS[name]).format(n=f"{number:04}", k=dice.randint(1, 5))
+        forms = FORMS.get(name, [f"/{name}"])
+        text = dice.choice(forms).format(n=f"{number:04}", k=dice.randint(1, 5))
         if chat != DELETING:
             text = text.removesuffix(" yes")
         return Prompt(number, chat, text, name, None)
@@ -273,6 +264,8 @@ class Users:
     next_prompt: Callable[[random.Random, int, str], Prompt] = make_prompt
     on_prompt: Callable[[], None] = lambda: None
     """Called when a prompt was made."""
+    go_on: Callable[[], int] = lambda: 0
+    """Called when everything was answered; returns how many prompts to make after that."""
     _everything: bool = False
     _refused_now: set[int] = attrs.Factory(set)
     """The numbers of prompts that got an error in this life; they are sent again in the next."""
@@ -326,12 +319,18 @@ class Users:
             for line in lines:
                 self._receive(json.loads(line))
             frames += len(lines)
-            if kill_after is None and self.is_done:
+            if kill_after is None and self.is_done and not self._made_more():
                 self._lines.close()
             elif kill_after is not None and frames >= kill_after:
                 await trio.sleep(self.dice.random() * 0.02)
                 bot.signal(signal.SIGKILL)
                 kill_after = sys.maxsize  # what it has sent is still read
+
+    def _made_more(self) -> bool:
+        self.budget = self.go_on()
+        for chat in self._handles:
+            self._submit_more(chat)
+        return not self.is_done
 
     @property
     def is_done(self) -> bool:

@@ -93,6 +93,18 @@ async def test_a_server_that_cannot_be_started_does_not_affect_others(program):
             assert await servers[1].call("add", {"a": 1, "b": 2}) == ("3", False)
 
 
+async def test_the_problem_of_a_server_is_one_line():
+    class Wordy(McpServer):
+        def client(self):
+            raise ValueError("2 errors\ntools.0: wrong\n" + "x" * 1000)
+
+    async with open_servers([Wordy(name="wordy", command=["wordy"])]) as [server]:
+        assert "\n" not in server.problem
+        assert len(server.problem) <= 300
+        with pytest.raises(ServerDown, match=r"2 errors tools\.0: wrong"):
+            await server.call("add", {})
+
+
 async def test_a_server_that_never_starts_is_tried_with_growing_delays(autojump_clock):
     starts = []
 

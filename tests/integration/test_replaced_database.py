@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -100,6 +101,21 @@ def truncate(path, server):
         file.truncate(0)
 
 
+def cut(path, server):
+    """Leave the first half, with the page that has the stamp."""
+    assert server.ask("checkpoint") == "moved"
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def truncate_the_log(path, server):
+    os.truncate(f"{path}-wal", 0)
+
+
+def cut_the_log(path, server):
+    log = path.with_name(f"{path.name}-wal")
+    os.truncate(log, log.stat().st_size // 2)
+
+
 def write_something_else(path, server):
     path.write_text("not a database\n" * 10_000)
 
@@ -120,6 +136,9 @@ def replace_the_folder(path, server):
         overwrite_with_an_empty_store,
         restore_an_older_backup,
         truncate,
+        cut,
+        truncate_the_log,
+        cut_the_log,
         write_something_else,
         move_the_folder,
         replace_the_folder,
@@ -198,7 +217,7 @@ async def test_a_damaged_search_index_ends_only_the_search(path):
         await store.append_message(await store.create_session("s"), "user", "apples")
         assert len(await store.search_messages("apples")) == 1
         await store.transact(
-            lambda tx: tx.run("UPDATE search_data SET block = x'00' WHERE id <> 10")
+            lambda tx: tx.run("UPDATE stems_data SET block = x'00' WHERE id <> 10")
         )
         with pytest.raises(StoreFailed, match="damaged"):
             await store.search_messages("apples")

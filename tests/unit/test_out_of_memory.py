@@ -10,7 +10,7 @@ import trio
 from trio.lowlevel import reschedule, wait_task_rescheduled
 from trio.testing import wait_all_tasks_blocked
 
-from hermes.background import cancel, open_background, set_event
+from hermes.background import cancel, open_background, set_event, start_soon
 
 
 async def fail_to_cancel():
@@ -49,7 +49,19 @@ async def set_half():
             await trio.sleep_forever()
 
 
-MAINS = {main.__name__: main for main in (cancel_tasks, leave_block, set_half)}
+def raise_memory_error():
+    raise MemoryError
+
+
+async def start_half():
+    with trio.CancelScope(shield=True):
+        async with trio.open_nursery() as nursery:
+            with pytest.raises(MemoryError):
+                start_soon(nursery, raise_memory_error)
+            await trio.sleep_forever()
+
+
+MAINS = {main.__name__: main for main in (cancel_tasks, leave_block, set_half, start_half)}
 
 
 @pytest.mark.parametrize("name", MAINS)

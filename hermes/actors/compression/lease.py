@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from hermes.background import cancel, start_soon
 from hermes.errors import Overloaded, StoreBusy, StoreFailed, StoreFull
 from hermes.messages import Lease, Skipped
 from hermes.protocols import CompressionStore
@@ -76,11 +77,11 @@ class LeaseKeeper:
             yield
             return
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._renew, lease)
+            start_soon(nursery, self._renew, lease)
             try:
                 yield
             finally:
-                nursery.cancel_scope.cancel()
+                cancel(nursery.cancel_scope)
 
     async def _renew(self, lease: Lease) -> None:
         while True:

@@ -27,7 +27,7 @@ from hermes.actors.session.policy import decide
 from hermes.actors.session.retries import TEMPORARY
 from hermes.actors.session.state import SessionState
 from hermes.actors.session.turn import TurnRunner
-from hermes.background import set_event
+from hermes.background import set_event, start_soon
 from hermes.errors import AlreadyAnswered, HermesError, StoreFailed
 from hermes.messages import Accepted, Approval, InboxRow, Receipt, Reply, ReplyStatus, Status
 from hermes.outbound import inbox_reply, metadata_of
@@ -106,7 +106,7 @@ class SessionActor:
             return
         if action in {"concurrent", "reject"}:
             work = self._run_command if action == "concurrent" else self._reject
-            self.state.context.nursery.start_soon(self._run_concurrently, work, row)
+            start_soon(self.state.context.nursery, self._run_concurrently, work, row)
             return
         if mode == "stops":
             inbox.put_urgent(row)

@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from hermes.actors.context import RuntimeContext
+from hermes.background import start_soon
 from hermes.messages import AgentSpec, BuildReason, Head, Snapshot, StoredMessage
 from hermes.protocols import Agent, SupportsAbandon, SupportsAclose
 from hermes.transcript.tokens import estimate_tokens
@@ -172,7 +173,7 @@ class AgentCache:
         self._lost = reason
         if isinstance(agent, SupportsAclose):
             seconds = self._context.config.close_timeout
-            self._context.nursery.start_soon(close_agent, agent, seconds)
+            start_soon(self._context.nursery, close_agent, agent, seconds)
 
     def _take_agent(self) -> Agent | None:
         agent = self._agent

@@ -37,7 +37,7 @@ from hermes.adapters.jsonrpc.handlers import Handlers
 from hermes.adapters.jsonrpc.handles import MAX_HANDLES, Handles
 from hermes.adapters.jsonrpc.methods import METHODS, Method
 from hermes.adapters.jsonrpc.send_buffer import MAX_SHEDDABLE, SendBuffer
-from hermes.background import open_background
+from hermes.background import open_background, start_soon
 from hermes.errors import (
     ActorStopped,
     Draining,
@@ -124,7 +124,7 @@ class Connection:
         if isinstance(call.params, t.SessionParams) and call.method.in_order:
             self._enqueue(call.params.session_id, call)
         else:
-            self._nursery.start_soon(self._run, call)
+            start_soon(self._nursery, self._run, call)
 
     def _decode(self, request: Request) -> Call:
         method = METHODS.get(request.method)
@@ -142,7 +142,7 @@ class Connection:
             self._queues[session_id].append(call)
         else:
             self._queues[session_id] = deque([call])
-            self._nursery.start_soon(self._run_queue, session_id)
+            start_soon(self._nursery, self._run_queue, session_id)
 
     async def _run_queue(self, session_id: str) -> None:
         calls = self._queues[session_id]

@@ -23,6 +23,7 @@ from hermes.background import open_background
 from hermes.errors import HermesError
 from hermes.messages import JsonObject
 from hermes.retry import Backoff
+from hermes.sanitize import shorten
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ class Connection:
                         f"it did not start within {self.server.start_timeout:g} seconds"
                     )
             if caught.error is not None:
-                self.problem = user_code.describe(caught.error)[:300]
+                self.problem = shorten(user_code.describe(caught.error), 300)
                 # Without the message, which may quote the arguments of a tool call.
                 reason = user_code.loggable(user_code.leaf(caught.error))
             self._client = None
@@ -146,7 +147,7 @@ class Connection:
     def _mark_lost(self, error: Exception) -> ServerDown:
         """Stop using the connection, so that the supervisor opens another one."""
         self._client = None
-        self.problem = user_code.describe(error)[:200]
+        self.problem = shorten(user_code.describe(error), 200)
         self._lost.set()
         self._up = trio.Event()
         return ServerDown(

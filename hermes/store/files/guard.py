@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -31,6 +32,9 @@ _OFD_GETLK, _OFD_SETLK = 36, 37  # constants of Linux; the fcntl module has no n
 _REQUEST = "hhqqi4x"  # struct flock
 _SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # the bytes of SQLite's shared lock
 _SHM_DEADMAN = 128  # the byte in the shared memory file that every connection locks
+
+_INDEX = struct.Struct("=14xHI")  # the page size and the number of frames
+_LOG_HEADER, _FRAME_HEADER = 32, 24  # bytes in the WAL file
 
 _Seen: TypeAlias = tuple[tuple[int, ...], int]
 """The database's file and its change time, and that of the directory."""
@@ -74,22 +78,27 @@ class FileGuard:
         self._path = str(path)
         self._pid = os.getpid()
         self._settled: object = ()
+        self._log_size = 0
         self._stamp: Stamp | None = None
 
     def check(self) -> None:
-        """Raise `StoreFailed` if a file was removed, replaced or overwritten since it was opened.
+        """Raise `StoreFailed` if a file was removed, replaced, overwritten or cut while in use.
 
-        This changes what the database's path leads to, its change time, or that of its directory.
+        This changes what the database's path leads to, its change time, or that of its directory,
+        or the WAL file gets shorter. Call it in a write transaction, in which nobody else may
+        shorten that file.
         """
-        try:
+        seen, before, self._log_size = None, self._log_size, os.fstat(self._held.log).st_size
+        with suppress(OSError):
             seen = _facts(os.stat(self._path)), os.fstat(self._held.directory).st_ctime_ns
-        except OSError:
-            seen = None
-        if seen != self._settled:
+        if seen != self._settled or self._log_size < before:
             self._check_changed(seen)
 
     def _check_changed(self, seen: _Seen | None) -> None:
         self.check_files()
+        if self._log_size < _needed_log_size(self._held.shared):
+            self._log_size = sys.maxsize  # so that the next call raises, too
+            raise StoreFailed(f"{self._path}-wal was truncated while in use")
         if self._stamp is not None:
             self._stamp.check()
         # A second change could have the same time as a recent one.
@@ -158,6 +167,16 @@ def _hold(path: Path) -> _Descriptors:
     lock(database, fcntl.F_RDLCK, _SHARED_FIRST, _SHARED_SIZE)
     lock(shared, fcntl.F_RDLCK, _SHM_DEADMAN)
     return _Descriptors(database, log, shared, directory, dict(zip(names, identities, strict=True)))
+
+
+def _needed_log_size(shared: int) -> int:
+    """Return how long the WAL file must be, by the index in the shared memory file."""
+    index = os.pread(shared, _INDEX.size, 0)
+    if len(index) < _INDEX.size:
+        return sys.maxsize
+    page_size, frames = _INDEX.unpack(index)
+    needed: int = _LOG_HEADER + frames * (_FRAME_HEADER + page_size)
+    return needed if frames else 0
 
 
 def is_guarded(status: os.stat_result) -> bool:

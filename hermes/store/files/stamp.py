@@ -20,6 +20,7 @@ from hermes.errors import StoreFailed
 
 _NAME = "hermes stamp"
 _ROOT_PAGE = "SELECT rootpage FROM sqlite_schema WHERE name = 'sqlite_sequence'"
+_HEADER_SIZE, _PAGES = 100, slice(28, 32)
 _TRIES, _PAUSE = 50, 0.01
 
 
@@ -59,13 +60,26 @@ class Stamp:
             self.pending = False
 
     def check(self) -> None:
-        """Raise `StoreFailed` if the file has no valid stamp, after a first complete checkpoint."""
-        for _ in range(_TRIES):  # another process may just be writing the page
-            # VACUUM moves the page, and a checkpoint after it writes it to its new place.
-            if not self._settled or self._is_at(self._root) or self._is_at(self._find_root()):
+        """Raise `StoreFailed` if the file was cut, or has no valid stamp.
+
+        It has one after the first complete checkpoint.
+        """
+        for _ in range(_TRIES):  # another process may just be writing the pages
+            if self._is_whole() and self._is_there():
                 return
             time.sleep(_PAUSE)
         raise StoreFailed(f"{self._path} was overwritten while in use")
+
+    def _is_whole(self) -> bool:
+        """Return whether the file has all the pages that its header counts."""
+        header = os.pread(self._descriptor, _HEADER_SIZE, 0)
+        pages = int.from_bytes(header[_PAGES], "big")
+        size = os.fstat(self._descriptor).st_size
+        return len(header) == _HEADER_SIZE and size >= pages * self._page_size
+
+    def _is_there(self) -> bool:
+        # VACUUM moves the page, and a checkpoint after it writes it to its new place.
+        return not self._settled or self._is_at(self._root) or self._is_at(self._find_root())
 
     def _is_at(self, page: int) -> bool:
         data = os.pread(self._descriptor, self._page_size, (page - 1) * self._page_size)
