@@ -14,7 +14,7 @@ import pytest
 
 import hermes
 from hermes.agents.offline import FALLBACK
-from hermes.cli.main import main
+from hermes.cli.main import COMMANDS, main
 from tests.support.served_model import served
 from tests.support.tty import Tty
 
@@ -61,7 +61,7 @@ def test_a_chat_is_the_default(home):
     assert run("--db", "chat.db", text="/sessions\n").stdout.startswith("1. hello (2 messages")
 
 
-@pytest.mark.parametrize("command", ["chat", "run", "status", "store", "setup", "doctor"])
+@pytest.mark.parametrize("command", [*COMMANDS])
 def test_each_command_has_its_own_help(command):
     listed = run("--help").stdout
     assert f"\n  {command} " in listed
@@ -284,4 +284,4 @@ def test_every_command_and_option_in_the_documentation_exists(capsys):
         usage = capsys.readouterr().out
         options = [word for word in words if word.startswith("--")]
         assert [each for each in options if each not in usage] == [], f"{page}: {words}"
-    assert {"chat", "run", "status", "store", "setup", "doctor"} <= commands
+    assert set(COMMANDS) <= commands
