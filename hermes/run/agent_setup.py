@@ -39,7 +39,7 @@ class AgentSetup:
     apply: Callable[[Settings], None] | None = None
     """Replaces the agents by those of other settings; None: the offline agent answers."""
     catalog: AgentCatalog | None = None
-    """What users may choose; None: there is nothing to choose."""
+    """Lists the agents for `/model` and `/tools`."""
     agent_spec: Describe = default_spec
     compressor: Compressor | None = None
     titler: Titler | None = None
@@ -67,7 +67,6 @@ async def _open_model(
     settings: Settings, redact: Redactor, reason: str
 ) -> AsyncIterator[AgentSetup]:
     from hermes.agents.factory import chat_agents  # noqa: PLC0415 - it brings an HTTP client
-    from hermes.run.catalog import SettingsCatalog  # noqa: PLC0415
     from hermes.run.model_agents import ModelAgents, protocol_of  # noqa: PLC0415
 
     endpoint = endpoint_of(settings)
@@ -81,13 +80,13 @@ async def _open_model(
                 redact=redact,
             )
         )
-        agents = ModelAgents(settings, first, mcp.tools)
+        agents = ModelAgents(settings, first, mcp.tools, mcp.servers)
         yield AgentSetup(
             greeting=f"{endpoint.model} at {host_of(endpoint)} answers, {reason}.",
             model=endpoint.model,
             servers=mcp.states,
             apply=agents.apply,
-            catalog=SettingsCatalog(agents, mcp.infos),
+            catalog=agents,
             build=agents.build,
             agent_spec=agents.agent_spec,
             compressor=agents.compressor if settings.compression.enabled else None,
@@ -121,8 +120,8 @@ class McpSetup:
     """Returns the state of each server."""
     problems: Callable[[], Mapping[str, str]] = dict
     """Returns why servers cannot be used; only those that cannot."""
-    infos: Callable[[], Sequence[ServerInfo]] = tuple
-    """Returns the servers for users."""
+    servers: Callable[[], Sequence[ServerInfo]] = tuple
+    """Returns the servers, as `/tools` lists them."""
 
 
 async def open_mcp(settings: Settings, stack: AsyncExitStack) -> McpSetup:
@@ -154,13 +153,13 @@ async def open_mcp(settings: Settings, stack: AsyncExitStack) -> McpSetup:
         running = {each.server.name: _running(len(each.offered)) for each in connections}
         return {**running, **problems()}
 
-    def infos() -> Sequence[ServerInfo]:
+    def servers_now() -> Sequence[ServerInfo]:
         return [
             ServerInfo(name=each.server.name, tools=len(each.offered), problem=each.problem)
             for each in connections
         ]
 
-    return McpSetup(tools, states, problems, infos)
+    return McpSetup(tools, states, problems, servers_now)
 
 
 def _running(tools: int) -> str:

@@ -153,6 +153,7 @@ async def _run(
             agent_spec=agent.agent_spec,
             compressor=agent.compressor,
             titler=agent.titler,
+            catalog=agent.catalog,
             config=settings.config(),
             adapters=adapters,
             access=AccessPolicy(rules=rules, rates=settings.rates, local=LOCAL_PLATFORMS),

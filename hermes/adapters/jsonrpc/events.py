@@ -44,7 +44,7 @@ class Delta(msgspec.Struct):
 
 
 class MessageComplete(msgspec.Struct):
-    """The answer to the messages with these ids; `text` is complete, however it was streamed."""
+    """The answer to the messages with these ids, or what there was of it at an interrupt."""
 
     turn_id: int
     message_ids: list[int]
