@@ -160,7 +160,6 @@ async def _run(
             hooks=resolve_hooks(settings),
             redact=redactor.values,
             texts=Texts(**settings.texts),
-            catalog=agent.catalog,
         )
         runtime = await stack.enter_async_context(telemetry.observe(opening))
         shutdown.started.set()
