@@ -2,13 +2,16 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+  { echo "Hermes needs Python 3.11 or newer; try: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
 PIP := PIP_CACHE_DIR=$(CURDIR)/$(VENV)/cache PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
 
 .PHONY: run test processes runtime unit campaigns benchmarks lint bench prove clean
 .DELETE_ON_ERROR:
 
-run: $(VENV)/ready
-	$(BIN)/python -m hermes.run
+# ARGS are options and commands of hermes, as in: make run ARGS="setup"
+run: $(VENV)/bot
+	@$(BIN)/hermes $(ARGS)
 
 test: $(VENV)/ready
 	$(BIN)/coverage erase
@@ -46,12 +49,21 @@ bench: $(VENV)/ready
 prove: $(VENV)/ready
 	$(BIN)/python -m pytest tests --prove -v --scoreboard build
 
+# What `make run` needs; its packages come from the package cache of the user.
+$(VENV)/bot: pyproject.toml constraints.txt
+	@$(CHECK_PYTHON)
+	@echo "Installing Hermes into $(VENV); this happens once."
+	@$(PYTHON) -m venv $(VENV)
+	@PIP_CONSTRAINT=$(CURDIR)/constraints.txt PIP_DISABLE_PIP_VERSION_CHECK=1 \
+	  $(BIN)/python -m pip install --no-compile --editable '.[bot]'
+	@touch $@
+
+# What everything else needs, which includes the bot.
 $(VENV)/ready: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "Hermes needs Python 3.11 or newer; try: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
+	@$(CHECK_PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(PIP) install --quiet --editable '.[dev]'
-	touch $@
+	touch $(VENV)/bot $@
 
 clean:
 	rm -rf $(VENV) .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis

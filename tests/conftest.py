@@ -19,6 +19,9 @@ from tests.support.stores import World
 MEASURE_PROGRAMS = pytest.StashKey[str | None]()
 """The setting of Coverage that makes it measure the programs that a test starts."""
 
+PROVIDERS = ("OPENAI_", "ANTHROPIC_", "OPENROUTER_", "OLLAMA_")
+"""Environment variables that choose a model begin with these."""
+
 
 def pytest_addoption(parser):
     parser.addoption("--prove", action="store_true", help="run campaigns in their long form")
@@ -40,6 +43,10 @@ def pytest_configure(config):
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if folder := memory_folder():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder))  # for tmp_path
+    # No test uses a model or a configuration of whoever runs the tests.
+    for variable in [name for name in os.environ if name.startswith(PROVIDERS)]:
+        del os.environ[variable]
+    os.environ["XDG_CONFIG_HOME"] = os.devnull
     # Measuring a program doubles its time, and most programs run what other tests cover.
     config.stash[MEASURE_PROGRAMS] = os.environ.pop("COVERAGE_PROCESS_CONFIG", None)
 

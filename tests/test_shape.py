@@ -103,8 +103,9 @@ def test_no_function_is_too_long():
 
 
 def test_no_folder_is_too_wide():
+    fixed = {"__init__.py", "__main__.py"}  # Python looks for them by these names
     found = Counter(
-        name(path.parent) for path in modules("hermes", "bench") if path.name != "__init__.py"
+        name(path.parent) for path in modules("hermes", "bench") if path.name not in fixed
     )
     assert {folder: count for folder, count in found.items() if count > MAX_FOLDER} == {}
 

@@ -7,33 +7,31 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
-from typing import Any, get_args
 
 import trio
 
 from hermes.errors import StoreBusy, StoreFailed, StoreRefused, StoreUnavailable
+from hermes.run.configuration import Configuration, add_agent_options, add_file_options
 from hermes.run.references import check_references, secret_values
-from hermes.run.status import report
-from hermes.settings import Problem, Settings, SettingsError, example_config, load, with_lines
-from hermes.settings.schema import AgentKind, LogForm
+from hermes.run.status import print_status
+from hermes.settings import Settings, SettingsError, example_config, with_lines
+from hermes.settings.installation import install_command
 from hermes.store.files.problems import RETRY, is_temporary
 from hermes.user_code import describe
 
 try:
-    from hermes.run.app import Frontend, ReservedStdio, Stopped, database_path, run_bot
+    from hermes.run.app import Frontend, ReservedStdio, Stopped, run_bot
     from hermes.run.logs import configure
 except ModuleNotFoundError as _missing:
-    sys.stderr.write(
-        f"The bot needs the package {_missing.name}: pip install 'hermes-runtime[bot]'\n"
-    )
+    sys.stderr.write(f"The bot needs the package {_missing.name}: {install_command('bot')}\n")
     sys.exit(2)
 
 DESCRIPTION = """\
 Run a chat bot: in the terminal, on the platforms of the configuration, or over JSON-RPC.
 
-Without a configuration it opens a chat in the terminal. A model answers if OPENAI_API_KEY or
-OPENAI_BASE_URL is set or --model is given; otherwise the built-in offline agent does.
+Without a configuration it opens a chat in the terminal. A model answers if OPENAI_BASE_URL,
+OPENAI_API_KEY, ANTHROPIC_API_KEY or OPENROUTER_API_KEY is set (the first of them counts) or --model
+is given; otherwise the built-in offline agent does.
 """
 EPILOG = """\
 exit codes:
@@ -55,9 +53,20 @@ exit codes of --status:
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code."""
-    parser = _parser()
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    prog: str = "python -m hermes.run",
+    console: bool = True,
+) -> int:
+    """Run the command; returns the exit code.
+
+    Args:
+        arguments: The arguments; by default those of the process.
+        prog: The name of the command in its help.
+        console: Whether to open a chat in the terminal, unless an option says otherwise.
+    """
+    parser = _parser(prog)
     options = parser.parse_args(arguments)
     if options.json and not options.status:
         parser.error("--json requires --status")
@@ -66,46 +75,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.example_config:
         sys.stdout.write(example_config())
         return 0
+    options.no_console = options.no_console or not console
     with _reserve_stdio(options) as stdio:
         return _main(options, stdio)
 
 
 def _main(options: argparse.Namespace, stdio: ReservedStdio) -> int:
+    configuration = Configuration.of(options)
     try:
-        text = "" if options.config is None else _read(options.config)
-        settings = load(text, _overrides(options), os.environ)
+        settings = configuration.load()
         if options.status:  # needs neither the secrets nor the functions of the bot
-            return _print_status(settings, json=options.json)
-        if problems := with_lines(check_references(settings), text):
-            return _print_problems(problems, options)
+            return print_status(settings, json=options.json)
+        if problems := with_lines(check_references(settings), configuration.text()):
+            return configuration.print_problems(problems)
     except SettingsError as error:
-        return _print_problems(error.problems, options)
+        return configuration.print_problems(error.problems)
     except OSError as error:
         if not is_temporary(error):
             raise
-        sys.stderr.write(f"{options.config} cannot be read now: {error.strerror}; {RETRY}\n")
+        sys.stderr.write(f"{configuration.name} cannot be read now: {error.strerror}; {RETRY}\n")
         return os.EX_TEMPFAIL
     if options.check_config:
-        sys.stdout.write(f"{options.config or 'configuration'}: OK\n")
+        sys.stdout.write(f"{configuration.name}: OK\n")
         return 0
-    return _run(settings, _frontend(options), stdio)
+    return _run(settings, configuration, _frontend(options), stdio)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m hermes.run",
+        prog=prog,
         usage="%(prog)s [options]",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument_group("configuration").add_argument
-    add("--config", type=Path, metavar="FILE", help="read the configuration from a TOML file")
-    add("--db", type=Path, metavar="FILE",
-        help="database file (default: ~/.local/share/hermes/state.db)")  # fmt: skip
-    add("--agent", choices=get_args(AgentKind), help="kind of agent")
-    add("--model", metavar="NAME", help="name of the model")
-    add("--log", choices=get_args(LogForm), help="format of the log on standard error")
+    group = parser.add_argument_group("configuration")
+    add_file_options(group)
+    add_agent_options(group)
     add = parser.add_argument_group("interfaces").add_argument
     add("--no-console", action="store_true", help="do not open a chat in the terminal")
     add("--stdio", action="store_true", help="serve JSON-RPC on standard input and output")
@@ -116,30 +122,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--example-config", action="store_true",
         help="print an example configuration with every key and exit")  # fmt: skip
     return parser
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_bytes().decode()
-    except OSError as error:
-        if is_temporary(error):
-            raise
-        reason = error.strerror or type(error).__name__
-        raise SettingsError([Problem(0, "", f"cannot read the file: {reason}")]) from None
-    except UnicodeDecodeError:
-        raise SettingsError([Problem(0, "", "the file is not UTF-8 text")]) from None
-
-
-def _overrides(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings that were given on the command line."""
-    overrides: dict[str, Any] = {}
-    agent = {"kind": options.agent, "model": options.model}
-    for name, table in (("agent", agent), ("log", {"form": options.log})):
-        if given := {key: value for key, value in table.items() if value is not None}:
-            overrides[name] = given
-    if options.db is not None:
-        overrides["data"] = str(options.db)
-    return overrides
 
 
 def _reserve_stdio(options: argparse.Namespace) -> AbstractContextManager[ReservedStdio]:
@@ -157,19 +139,9 @@ def _frontend(options: argparse.Namespace) -> Frontend:
     return "none" if options.no_console else "console"
 
 
-def _print_status(settings: Settings, *, json: bool) -> int:
-    text, code = report(database_path(settings), "json" if json else "text")
-    sys.stdout.write(f"{text}\n")
-    return code
-
-
-def _print_problems(problems: Sequence[Problem], options: argparse.Namespace) -> int:
-    for problem in problems:
-        sys.stderr.write(f"{options.config or 'configuration'}: {problem}\n")
-    return 2
-
-
-def _run(settings: Settings, frontend: Frontend, stdio: ReservedStdio) -> int:
+def _run(
+    settings: Settings, configuration: Configuration, frontend: Frontend, stdio: ReservedStdio
+) -> int:
     default_level = "warning" if frontend == "console" else "info"
     configure(
         form=settings.log.form,
@@ -178,7 +150,7 @@ def _run(settings: Settings, frontend: Frontend, stdio: ReservedStdio) -> int:
         stream=sys.stderr,
     )
     try:
-        return _run_on_trio(settings, frontend, stdio)
+        return _run_on_trio(settings, configuration, frontend, stdio)
     except Stopped as stopped:
         if stopped.reason is not None:
             sys.stderr.write(f"{stopped.reason}\n")
@@ -197,9 +169,11 @@ def _run(settings: Settings, frontend: Frontend, stdio: ReservedStdio) -> int:
         return 130
 
 
-def _run_on_trio(settings: Settings, frontend: Frontend, stdio: ReservedStdio) -> int:
+def _run_on_trio(
+    settings: Settings, configuration: Configuration, frontend: Frontend, stdio: ReservedStdio
+) -> int:
     try:
-        return 0 if trio.run(run_bot, settings, frontend, stdio) else 1
+        return 0 if trio.run(run_bot, settings, configuration, frontend, stdio) else 1
     except (trio.TrioInternalError, MemoryError) as error:
         sys.stderr.write(f"The event loop failed: {describe(error.__cause__ or error)}\n")
         return os.EX_SOFTWARE

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 import attrs
 import trio
 
+import hermes
 from hermes.actors.admission.access import AccessPolicy, PlatformRules
 from hermes.actors.runtime import Runtime
 from hermes.adapters.console import Console
@@ -24,10 +25,12 @@ from hermes.protocols import Adapter
 from hermes.redaction import StrictRedactor
 from hermes.run import logs
 from hermes.run.agent_setup import open_agent_setup
+from hermes.run.configuration import Configuration, database_path, expand_path
 from hermes.run.platforms import Platform, open_platforms
-from hermes.run.references import expand_path, resolve_hooks, secret_values
+from hermes.run.references import resolve_hooks, secret_values
 from hermes.run.telemetry import Telemetry
 from hermes.settings import Problem, Settings, SettingsError
+from hermes.settings.installation import command
 from hermes.store.files import runtime_lock
 from hermes.texts import Texts
 
@@ -38,7 +41,8 @@ ReservedStdio: TypeAlias = tuple[int, int] | None
 """Copies of standard input and output, reserved for JSON-RPC before anything could print."""
 
 GREETING = """\
-Hermes. {agent}
+Hermes {version}. {agent}
+{configuration}
 Conversations are stored in {path}
 /help lists the commands; Ctrl-D exits.
 """
@@ -49,7 +53,10 @@ EXIT_INTERRUPTED = 130
 LOCAL_PLATFORMS: frozenset[str] = frozenset({"console", "rpc"})
 """Platforms whose user is whoever started the bot."""
 UNANSWERED = "Accepted messages without an answer: {number}; the next start answers them."
-NOTHING_TO_RUN = "nothing to run: no console, and no platform such as [telegram] in the settings"
+NOTHING_TO_RUN = (
+    "nothing to run: no platform such as [telegram] in the settings; "
+    "to chat in the terminal: {chat}"
+)
 
 
 class Stopped(HermesError):
@@ -79,14 +86,19 @@ class Shutdown:
         self.scope.cancel()
 
 
-async def run_bot(settings: Settings, frontend: Frontend, stdio: ReservedStdio = None) -> bool:
+async def run_bot(
+    settings: Settings,
+    configuration: Configuration,
+    frontend: Frontend,
+    stdio: ReservedStdio = None,
+) -> bool:
     """Run the bot until its input ends or a signal stops it.
 
     Returns whether every turn at the console succeeded. Raises `Stopped` for other exits,
     `SettingsError` if there is nothing to run, and the errors of `open_runtime`.
     """
     if frontend == "none" and settings.telegram is None:
-        raise SettingsError([Problem(0, "", NOTHING_TO_RUN)])
+        raise SettingsError([Problem(0, "", NOTHING_TO_RUN.format(chat=command("chat")))])
     _create_data_directory(settings)
     signals = [signal.SIGTERM, signal.SIGINT]
     if frontend == "console" and os.isatty(0) and os.isatty(1):
@@ -94,12 +106,7 @@ async def run_bot(settings: Settings, frontend: Frontend, stdio: ReservedStdio =
     async with shutdown_on_signals(*signals) as shutdown:
         path = database_path(settings)
         runtime_lock.require_free(path)  # fail now, not after the MCP servers have started
-        return await _run(settings, path, frontend, shutdown, stdio)
-
-
-def database_path(settings: Settings) -> Path:
-    """Return the path of the database."""
-    return data_path() if settings.data is None else expand_path(settings.data)
+        return await _run(settings, configuration, path, frontend, shutdown, stdio)
 
 
 def _create_data_directory(settings: Settings) -> None:
@@ -115,19 +122,28 @@ def _create_data_directory(settings: Settings) -> None:
 
 
 async def _run(
-    settings: Settings, path: Path, frontend: Frontend, shutdown: Shutdown, stdio: ReservedStdio
+    settings: Settings,
+    configuration: Configuration,
+    path: Path,
+    frontend: Frontend,
+    shutdown: Shutdown,
+    stdio: ReservedStdio,
 ) -> bool:
     redactor = StrictRedactor(secret_values(settings))
     async with AsyncExitStack() as stack:
-        agent = await stack.enter_async_context(open_agent_setup(settings, redactor.values))
+        agent = await stack.enter_async_context(
+            open_agent_setup(settings, redactor.values, configuration.reason())
+        )
         platforms = await stack.enter_async_context(open_platforms(settings))
-        console = _console(agent.greeting, path) if frontend == "console" else None
+        console = _console(agent.greeting, configuration, path) if frontend == "console" else None
         adapters: list[Adapter] = [*platforms, *([] if console is None else [console])]
         telemetry = Telemetry(
             path=path,
             log_event=logs.event_logger("hermes.turns"),
             prometheus_file=_prometheus_file(settings),
             adapters=lambda: {each.platform: each.problem or "running" for each in platforms},
+            model=agent.model,
+            mcp_servers=agent.servers,
             dropped=logs.dropped,
             redact=redactor,
         )
@@ -208,10 +224,14 @@ async def _serve_console(runtime: Runtime, console: Console | None, shutdown: Sh
     return not console.failed
 
 
-def _console(greeting: str, path: Path) -> Console:
-    return Console(
-        greeting=GREETING.format(agent=greeting, path=path), history=path.parent / HISTORY_FILE
+def _console(agent: str, configuration: Configuration, path: Path) -> Console:
+    greeting = GREETING.format(
+        version=hermes.__version__,
+        agent=agent,
+        configuration=configuration.describe(),
+        path=path,
     )
+    return Console(greeting=greeting, history=path.parent / HISTORY_FILE)
 
 
 @asynccontextmanager

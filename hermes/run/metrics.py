@@ -82,6 +82,10 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 
     adapters: dict[str, str] = {}
     """State of each platform."""
+    model: str | None = None
+    """The model that answers; None: the offline agent does."""
+    mcp_servers: dict[str, str] = {}
+    """State of each MCP server."""
     log_lines_dropped: int = 0
     """Log lines that were dropped because the log was written too slowly."""
 
@@ -100,7 +104,13 @@ class MetricsCollector:
         self._store = StoreStats()
 
     async def collect(
-        self, runtime: Runtime, *, adapters: Mapping[str, str], log_lines_dropped: int
+        self,
+        runtime: Runtime,
+        *,
+        adapters: Mapping[str, str],
+        log_lines_dropped: int,
+        model: str | None = None,
+        mcp_servers: Mapping[str, str] | None = None,
     ) -> Metrics:
         """Return the current metrics."""
         seen = await runtime.admin.statistics()
@@ -140,6 +150,8 @@ class MetricsCollector:
             wal_bytes=_file_size(self._path, "-wal"),
             database_bytes=_file_size(self._path),
             adapters=dict(adapters),
+            model=model,
+            mcp_servers=dict(mcp_servers or {}),
             log_lines_dropped=log_lines_dropped,
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from hermes.agents.tools.toolbox import Tool, tool
 from hermes.messages import Hooks
 from hermes.redaction import Secret, url_credentials
 from hermes.redaction.urls import named_credentials
+from hermes.run.configuration import expand_path
 from hermes.settings import Problem, Reference, Settings, SettingsError
 from hermes.settings.environment import default_base_url
+from hermes.settings.installation import install_command
 from hermes.settings.schema import AgentTable, McpTable
 from hermes.user_code import contained, describe
 
@@ -40,14 +43,6 @@ def resolve_secret(key: str, reference: Reference) -> Secret:
     if not value:
         raise _error(key, f"{name} is empty")
     return Secret(value)
-
-
-def expand_path(name: str) -> Path:
-    """Return the path with a leading `~` expanded."""
-    try:
-        return Path(name).expanduser()
-    except RuntimeError:  # no such user; whoever opens the file will report it
-        return Path(name)
 
 
 def resolve_function(key: str, name: str) -> Callable[..., Any]:
@@ -143,6 +138,8 @@ def _import(key: str, name: str) -> Any:
     module, colon, attribute = name.partition(":")
     if not colon or not module or not attribute:
         raise _error(key, f"expected module:name, got {name!r}")
+    if (folder := str(Path.cwd())) not in sys.path:
+        sys.path.append(folder)  # last, so that no file there replaces a module of ours
     with contained() as caught:
         imported = importlib.import_module(module)
     if caught.error is not None:
@@ -176,7 +173,7 @@ def _check_server(key: str, server: McpTable) -> Iterator[Problem]:
     for name, reference in server.keys.items():
         yield from _problems(resolve_secret, f"{key}.keys.{name}", reference)
     if importlib.util.find_spec("mcp") is None:
-        message = "MCP servers need the mcp package: pip install 'hermes-runtime[mcp]'"
+        message = f"MCP servers need the mcp package: {install_command('mcp')}"
         yield Problem(0, key, message)
     if server.command and not shutil.which(server.command[0], path=server.environment.get("PATH")):
         message = f"program {server.command[0]} not found; install it or give its full path"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,7 +19,9 @@ import msgspec
 
 from hermes.errors import StoreError
 from hermes.messages import StoreStats
+from hermes.run.configuration import database_path
 from hermes.run.metrics import FORMAT, Metrics
+from hermes.settings import Settings
 from hermes.store.files import file_lock, runtime_lock
 from hermes.store.inspection import read_stats
 
@@ -96,6 +99,9 @@ class StatusReport:
     """Messages that were set aside within a day, after too many failed attempts."""
     problems: tuple[str, ...]
     unreadable: bool
+    configured_model: str | None = None
+    """The model that the settings name, as far as they were given."""
+    configured_servers: tuple[str, ...] = ()
 
     @property
     def code(self) -> int:
@@ -118,12 +124,25 @@ class StatusReport:
             "store": self.store,
             "parked": self.parked,
             "problems": self.problems,
+            "configured_model": self.configured_model,
+            "configured_servers": self.configured_servers,
         }
         return msgspec.json.encode(values).decode()
 
     def text(self) -> str:
         """Return the report as text."""
         return "\n".join(_lines(self))
+
+
+def print_status(settings: Settings, *, json: bool) -> int:
+    """Print the report about the bot of the settings; returns the exit code."""
+    found = attrs.evolve(
+        examine(database_path(settings)),
+        configured_model=settings.agent.model or "none",
+        configured_servers=tuple(settings.mcp),
+    )
+    sys.stdout.write(f"{found.json() if json else found.text()}\n")
+    return found.code
 
 
 def report(path: str | os.PathLike[str], form: Literal["text", "json"] = "text") -> tuple[str, int]:
@@ -172,8 +191,17 @@ def _lines(report: StatusReport) -> Iterator[str]:
         yield f"Hermes is not running on {report.path}."
     if report.metrics is not None:
         yield from _metrics_lines(report, report.metrics)
+    elif not report.unreadable:
+        yield from _configured_lines(report)
     if report.store is not None:
         yield from _store_lines(report.store, report.parked)
+
+
+def _configured_lines(report: StatusReport) -> Iterator[str]:
+    if report.configured_model is not None:
+        yield f"model     {report.configured_model} (configured)"
+    for name in report.configured_servers:
+        yield f"mcp       {name} (configured)"
 
 
 def _metrics_lines(report: StatusReport, metrics: Metrics) -> Iterator[str]:
@@ -183,6 +211,9 @@ def _metrics_lines(report: StatusReport, metrics: Metrics) -> Iterator[str]:
         yield f"It has not written its status for {_duration(report.age)}: it or its disk hangs."
     draining = ", shutting down" if metrics.draining else ""
     yield f"version   {metrics.version}, up {_duration(metrics.uptime_seconds)}{draining}"
+    yield f"model     {metrics.model or 'none: the offline agent answers'}"
+    for name, state in metrics.mcp_servers.items():
+        yield f"mcp       {name}: {state}"
     yield f"turns     {_counts(metrics.turns)}; {metrics.running} running"
     yield (
         f"agents    {metrics.agents} cached, {metrics.actors} conversations in memory; "

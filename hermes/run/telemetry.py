@@ -166,6 +166,10 @@ class Telemetry:
     interval: float = WRITE_INTERVAL
     adapters: Callable[[], Mapping[str, str]] = dict
     """Returns the state of each platform."""
+    model: str | None = None
+    """The model that answers."""
+    mcp_servers: Callable[[], Mapping[str, str]] = dict
+    """Returns the state of each MCP server."""
     dropped: Callable[[], int] = int
     """Returns the number of dropped log lines."""
     redact: Redact = str
@@ -206,7 +210,11 @@ class Telemetry:
     async def write_files(self, runtime: Runtime) -> None:
         """Write the current metrics; log an `OSError` once, until writing succeeds again."""
         metrics = await self._collector.collect(
-            runtime, adapters=self.adapters(), log_lines_dropped=self.dropped()
+            runtime,
+            adapters=self.adapters(),
+            log_lines_dropped=self.dropped(),
+            model=self.model,
+            mcp_servers=self.mcp_servers(),
         )
         texts = {status.status_path(self.path): status.encode(metrics)}
         if self.prometheus_file is not None:

@@ -1,6 +1,7 @@
 """The configuration file of the bot, in TOML.
 
-Reading order: `schema`, `load`, `validate`, `toml_lines`, `environment`, `example`.
+Reading order: `schema`, `load`, `validate`, `toml_lines`, `environment`, `example`,
+`installation`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import msgspec
 from hermes.settings.schema import Settings, keys_of, table_type
 
 _HEADER = """\
-# Hermes configuration, for `python -m hermes.run --config FILE`.
+# Hermes configuration: hermes.toml, in the current folder or in ~/.config/hermes.
 #
 # Every key is listed. A line that starts with "#" and no space is a key that is not set: it shows
 # the default, or an example if there is none. Remove the "#" to set it.

@@ -48,8 +48,8 @@ class AgentTable(Table, frozen=True, kw_only=True):
 
     kind: Annotated[AgentKind | None, Meta(examples=["offline"])] = None
     """Kind of agent: "offline" needs no model, "openai" works with any compatible endpoint,
-    "anthropic" with Anthropic's API. Default: "openai" if OPENAI_API_KEY or OPENAI_BASE_URL is set,
-    else "offline".
+    "anthropic" with Anthropic's API. Default: what the first of OPENAI_BASE_URL, OPENAI_API_KEY,
+    ANTHROPIC_API_KEY and OPENROUTER_API_KEY that is set connects to, else "offline".
     """
     model: Annotated[Text | None, Meta(examples=["gpt-4.1-mini"])] = None
     """Name of the model."""

@@ -28,9 +28,20 @@ _LIMIT_HELP = "maximum number of rows (default %(default)s)"
 _UNITS = {"m": 1 / 1440, "h": 1 / 24, "d": 1.0, "w": 7.0, "y": 365.0}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command, and return the exit code."""
-    options = _parser().parse_args(arguments)
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    prog: str = "python -m hermes.store",
+    default: Path | None = None,
+) -> int:
+    """Run one command, and return the exit code.
+
+    Args:
+        arguments: The arguments; by default those of the process.
+        prog: The name of the program in its help.
+        default: The database if `--db` is not given; by default that of `data_path`.
+    """
+    options = _parser(prog, data_path() if default is None else default).parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -72,25 +83,28 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _common(path: object, json: object) -> argparse.ArgumentParser:
-    """Return a parser for the options that are allowed before and after the command."""
+def _common(database: Path, path: object, json: object) -> argparse.ArgumentParser:
+    """Return a parser for the options that are allowed before and after the command.
+
+    `path` and `json` are the defaults of the options, and `database` is the default that is shown.
+    """
     common = argparse.ArgumentParser(add_help=False)
-    help_ = f"the database (default {data_path()})".replace("%", "%%")
+    help_ = f"the database (default {database})".replace("%", "%%")
     common.add_argument("--db", type=Path, default=path, metavar="FILE", help=help_)
     common.add_argument("--json", action="store_true", default=json, help="print JSON")
     return common
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(prog: str, default: Path) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "python -m hermes.store",
-        parents=[_common(data_path(), json=False)],
+        prog,
+        parents=[_common(default, default, json=False)],
         description="Administer a database of conversations.",
         epilog="exit codes: 0 success, 1 nothing found or check found problems, 2 invalid usage, "
         "3 the database or the input cannot be used, 4 the operation failed, 130 interrupted",
     )
     commands = parser.add_subparsers(required=True, metavar="command")
-    common = _common(argparse.SUPPRESS, json=argparse.SUPPRESS)
+    common = _common(default, argparse.SUPPRESS, json=argparse.SUPPRESS)
 
     def command(name: str, run: Run, text: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, parents=[common], help=text, description=text)

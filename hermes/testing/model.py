@@ -41,6 +41,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "/v1/chat/completions": OpenAIDialect(),
     "/v1/messages": AnthropicDialect(),
 }
+MODELS_PATH = "/v1/models"
 _JSON = "application/json"
 _INCOMPLETE = HangUp | Disconnect | CutOff | OnlyGarbage | ErrorEvent
 
@@ -82,6 +83,7 @@ class LoopbackModel:
         window: int | None = None,
         cache: PrefixCache | None = None,
         keep: int | None = None,
+        models: Sequence[str] = (),
     ) -> None:
         self.url = ""
         self.requests: deque[ModelRequest] = deque(maxlen=keep)
@@ -92,6 +94,7 @@ class LoopbackModel:
         self._faults = deque(faults)
         self._window = window
         self._cache = cache
+        self._models = models
         self._position = 0
 
     @property
@@ -110,6 +113,9 @@ class LoopbackModel:
 
     def _respond(self, request: ModelRequest) -> Response:
         dialect = DIALECTS.get(request.path)
+        if request.path == MODELS_PATH and self._models:
+            listed = msgspec.json.encode({"data": [{"id": name} for name in self._models]})
+            return Response(headers=[("content-type", _JSON)], chunks=[listed])
         if dialect is None:
             return Response(status=404, chunks=[b'{"error":{"message":"no such path"}}'])
         fault = self._faults.popleft() if self._faults else None
@@ -215,6 +221,7 @@ async def open_model(
     window: int | None = None,
     cache: bool | PrefixCache = True,
     keep: int | None = None,
+    models: Sequence[str] = (),
 ) -> AsyncIterator[LoopbackModel]:
     """Serve a model on a loopback port until the end of the block.
 
@@ -225,9 +232,12 @@ async def open_model(
         window: The size of the context window in tokens; a longer prompt is refused.
         cache: Whether to count cached tokens as real providers do, or the cache to use.
         keep: How many requests are kept in `LoopbackModel.requests`; by default all.
+        models: The names that the list of models contains; by default there is no such list.
     """
     prefix_cache = (PrefixCache() if cache else None) if isinstance(cache, bool) else cache
-    model = LoopbackModel(script, faults, window=window, cache=prefix_cache, keep=keep)
+    model = LoopbackModel(
+        script, faults, window=window, cache=prefix_cache, keep=keep, models=models
+    )
     async with serve_http(model.respond) as port:
         model.url = f"http://127.0.0.1:{port}"
         yield model

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
@@ -139,45 +137,6 @@ def test_the_commands_that_the_pages_name_are_these():
 @pytest.mark.parametrize("target", commands())
 def test_every_command_exists(target):
     subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
-
-
-def test_make_run_starts_a_chat(tmp_path):
-    done = subprocess.run(
-        ["make", "--silent", "run"],
-        cwd=ROOT,
-        env={**os.environ, "XDG_DATA_HOME": str(tmp_path)},
-        input="hello\n/new\n",
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.stdout.startswith("You said: hello\nI am the offline agent")
-    assert done.stdout.endswith("\nNew session.\n")
-    assert (tmp_path / "hermes" / "state.db").exists()
-
-
-def test_the_bot_installs_from_a_checkout(tmp_path):
-    assert "pip install '.[bot]'" in (ROOT / "README.md").read_text()
-    venv.create(tmp_path / "venv")
-    python = str(tmp_path / "venv" / "bin" / "python")
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    env["PIP_CONSTRAINT"] = str(ROOT / "constraints.txt")
-    if (ROOT / ".venv" / "cache").exists():
-        env["PIP_CACHE_DIR"] = str(ROOT / ".venv" / "cache")
-    install = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", ".[bot]"]
-    subprocess.run(install, cwd=ROOT, env=env, check=True, capture_output=True, timeout=300)
-    done = subprocess.run(
-        [python, "-W", "error", "-m", "hermes.run", "--db", "chat.db"],
-        cwd=tmp_path,
-        env=env,
-        input="hello\n",
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.stdout.startswith("You said: hello\n")
 
 
 def anchors(page):

@@ -5,6 +5,7 @@ Only `migrate` changes the schema; every other command refuses a file of an olde
 
 from __future__ import annotations
 
+import shlex
 from argparse import Namespace
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -50,9 +51,11 @@ def open_current(path: Path) -> Iterator[SessionStore]:
     """
     version = schema_version(path)
     if version < CURRENT_VERSION:
+        from hermes.settings.installation import command  # noqa: PLC0415 - rarely needed
+
         raise StoreRefused(
             f"{path} has schema {version}, but this version of Hermes needs {CURRENT_VERSION}; "
-            f"run: python -m hermes.store migrate --db {path}"
+            f"run: {command('store migrate --db')} {shlex.quote(str(path))}"
         )
     with SessionStore(path) as store:
         store.snapshot(lambda tx: tx.db.set_progress_handler(lambda: False, PROGRESS_STEPS))

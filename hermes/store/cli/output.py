@@ -110,8 +110,10 @@ def require_rich() -> None:
     try:
         import rich  # noqa: F401, PLC0415
     except ImportError:
+        from hermes.settings.installation import install_command  # noqa: PLC0415 - rarely needed
+
         raise RichMissing(
-            "the package rich is missing; run: pip install 'hermes-runtime[bot]', or use --json"
+            f"the package rich is missing; run: {install_command('bot')}, or use --json"
         ) from None
 
 

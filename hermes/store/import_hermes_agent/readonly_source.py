@@ -14,6 +14,7 @@ checkpoints a leftover WAL into the database. So the way to open a file depends 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -62,9 +63,11 @@ def open_readonly(path: Path) -> Iterator[ReadOnlySource]:
         except (OSError, apsw.Error) as error:
             raise StoreRefused(f"{path} cannot be read: {error}") from error
         if is_hermes:
+            from hermes.settings.installation import command  # noqa: PLC0415 - rarely needed
+
             raise StoreRefused(
-                f"{path} is a Hermes database; export its sessions with `python -m hermes.store "
-                "export`, and import that file"
+                f"{path} is a Hermes database; export its sessions, and import that file: "
+                f"{command('store export --all -o sessions.jsonl --db')} {shlex.quote(str(path))}"
             )
         yield source
 

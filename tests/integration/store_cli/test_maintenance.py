@@ -8,6 +8,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+from hermes.settings import installation
 from hermes.store import SessionStore
 from hermes.store.schema import APPLICATION_ID, MIGRATIONS
 from tests.support.store_cli import COMMANDS, json_lines, run
@@ -95,7 +96,7 @@ def test_nothing_but_migrate_changes_an_older_file(older, command):
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == (
         f"{older} has schema {CURRENT - 1}, but this version of Hermes needs {CURRENT}; "
-        f"run: python -m hermes.store migrate --db {older}\n"
+        f"run: {installation.command('store migrate --db')} {older}\n"
     )
     assert older.read_bytes() == before
 

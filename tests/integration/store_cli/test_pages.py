@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+from tests.support import shell
 from tests.support.agent_homes import Home
 from tests.support.store_cli import NOW
 
@@ -28,16 +28,7 @@ def normalized(text):
 
 def check_page(page, folder):
     for command, output in sessions(page):
-        done = subprocess.run(
-            command.replace("python ", f"{sys.executable} ", 1),
-            shell=True,
-            cwd=folder,
-            env={**os.environ, "HOME": str(folder), "TZ": "UTC"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        done = shell.run(command.replace("python ", f"{sys.executable} ", 1), folder)
         printed = done.stdout.replace(str(folder), "/home/you")
         assert (done.stderr, normalized(printed)) == ("", normalized(output)), command
 

@@ -1,0 +1,5 @@
+"""The `hermes` command: `chat`, `run`, `status`, `store`, `setup` and `doctor`.
+
+Reading order: `main`, `status`, `store`, `setup`, `providers`, `prompts`, `model_calls`, `doctor`,
+`checks`.
+"""

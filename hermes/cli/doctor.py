@@ -1,0 +1,77 @@
+"""`hermes doctor`: check everything that a bot needs; each line is ok, or says what to do."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+
+import trio
+
+from hermes.cli import checks
+from hermes.cli.checks import Finding
+from hermes.run.configuration import Configuration, add_file_options, database_path
+from hermes.sanitize import one_line
+from hermes.settings import SettingsError
+
+DESCRIPTION = """\
+Check the installation, the configuration, the database, and everything that the configuration
+names: the model (with one short call), MCP servers and platforms.
+"""
+EPILOG = """\
+exit codes:
+  0    everything is ok
+  1    there are problems; each line says what to do
+  2    invalid usage
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="hermes doctor",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_file_options(parser)
+    parser.add_argument(
+        "--offline", action="store_true", help="do not call the model, MCP servers or platforms"
+    )
+    options = parser.parse_args(arguments)
+    logging.disable(logging.CRITICAL)  # the lines below say it
+    failed = 0
+    for finding in _findings(Configuration.of(options), offline=options.offline):
+        failed += not finding.ok
+        word = "ok     " if finding.ok else "PROBLEM"
+        sys.stdout.write(f"{word}  {finding.topic:<14} {one_line(finding.text)}\n")
+        sys.stdout.flush()
+    return 1 if failed else 0
+
+
+def _findings(configuration: Configuration, *, offline: bool) -> Iterator[Finding]:
+    yield from checks.versions()
+    yield checks.first_on_path()
+    try:
+        settings = configuration.load()
+    except SettingsError as error:
+        yield from checks.configuration(configuration, error.problems)
+        return
+    except OSError as error:
+        text = f"{configuration.name} cannot be read: {error.strerror}; try again later"
+        yield Finding("configuration", text, ok=False)
+        return
+    problems = checks.reference_problems(settings, configuration)
+    yield from checks.configuration(configuration, problems)
+    path = database_path(settings)
+    yield checks.database(path)
+    yield checks.disk(path)
+    if problems:  # without a key, for example, nothing can be called
+        return
+    if offline:
+        yield Finding("network", "not checked, because of --offline")
+        return
+    yield trio.run(checks.model, settings)
+    yield from trio.run(checks.mcp_servers, settings)
+    yield from trio.run(checks.platforms, settings)

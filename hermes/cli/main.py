@@ -1,0 +1,94 @@
+"""The command `hermes`: finds the subcommand, and imports only what that needs."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import hermes
+
+Run: TypeAlias = Callable[[Sequence[str]], int]
+
+HELP = """\
+usage: hermes [command] [options]
+
+Run chat agents: in the terminal, on chat platforms, or behind an editor.
+
+commands:
+  chat      chat in the terminal; the default
+  run       run the bot on the platforms of the configuration, without a chat in the terminal
+  status    print the status of a running bot
+  store     list, search, export, back up and repair conversations
+  setup     connect a model: writes a configuration and starts a chat
+  doctor    check the installation, the configuration and everything it names
+
+`hermes COMMAND --help` describes the options of a command. `hermes --version` prints the version.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code. `arguments` are by default those of the process."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    first = words[0] if words else "chat"
+    if first in {"--version", "-V"}:
+        sys.stdout.write(f"hermes {hermes.__version__}\n")
+        return 0
+    if first in {"--help", "-h", "help"}:
+        sys.stdout.write(HELP)
+        return 0
+    if first.startswith("-"):
+        return _chat(words)
+    if first not in COMMANDS:
+        close = difflib.get_close_matches(first, COMMANDS, 1)
+        hint = f"did you mean {close[0]}?" if close else "see hermes --help"
+        sys.stderr.write(f"hermes: there is no command {first!r}; {hint}\n")
+        return 2
+    return COMMANDS[first](words[1:])
+
+
+def _chat(arguments: Sequence[str]) -> int:
+    from hermes.run.__main__ import main as run  # noqa: PLC0415 - it imports the whole bot
+
+    return run(arguments, prog="hermes chat")
+
+
+def _run(arguments: Sequence[str]) -> int:
+    from hermes.run.__main__ import main as run  # noqa: PLC0415
+
+    return run(arguments, prog="hermes run", console=False)
+
+
+def _status(arguments: Sequence[str]) -> int:
+    from hermes.cli.status import main as status  # noqa: PLC0415
+
+    return status(arguments)
+
+
+def _store(arguments: Sequence[str]) -> int:
+    from hermes.cli.store import main as store  # noqa: PLC0415
+
+    return store(arguments)
+
+
+def _setup(arguments: Sequence[str]) -> int:
+    from hermes.cli.setup import main as setup  # noqa: PLC0415
+
+    return setup(arguments)
+
+
+def _doctor(arguments: Sequence[str]) -> int:
+    from hermes.cli.doctor import main as doctor  # noqa: PLC0415
+
+    return doctor(arguments)
+
+
+COMMANDS: dict[str, Run] = {
+    "chat": _chat,
+    "run": _run,
+    "status": _status,
+    "store": _store,
+    "setup": _setup,
+    "doctor": _doctor,
+}

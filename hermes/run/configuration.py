@@ -1,0 +1,122 @@
+"""The configuration of a command: a file, options and environment variables."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import attrs
+
+from hermes.config import data_path
+from hermes.run.config_file import ConfigFile, find_config
+from hermes.settings import Problem, Settings, load
+from hermes.settings.environment import chosen_variable
+from hermes.settings.schema import AgentKind, LogForm
+
+
+def add_file_options(parser: argparse._ActionsContainer) -> None:
+    """Add the options that choose the configuration file and the database."""
+    add = parser.add_argument
+    add("--config", type=Path, metavar="FILE",
+        help="read the configuration from this TOML file (default: hermes.toml in the current "
+             "folder, else ~/.config/hermes/hermes.toml)")  # fmt: skip
+    add("--db", type=Path, metavar="FILE",
+        help="database file (default: ~/.local/share/hermes/state.db)")  # fmt: skip
+
+
+def add_agent_options(parser: argparse._ActionsContainer) -> None:
+    """Add the options that replace values of the configuration."""
+    add = parser.add_argument
+    add("--agent", choices=get_args(AgentKind), help="kind of agent")
+    add("--model", metavar="NAME", help="name of the model")
+    add("--log", choices=get_args(LogForm), help="format of the log on standard error")
+
+
+@attrs.frozen
+class Configuration:
+    """Where the settings of a command come from."""
+
+    file: ConfigFile | None
+    overrides: dict[str, Any]
+    """The settings that were given on the command line."""
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Configuration:
+        """Return the configuration that the options name."""
+        return cls(find_config(options.config), _overrides(vars(options)))
+
+    @property
+    def name(self) -> str:
+        """The path of the file, for people."""
+        return "configuration" if self.file is None else str(self.file.path)
+
+    def describe(self) -> str:
+        """Return a line for the banner: which file was read."""
+        if self.file is None:
+            return "There is no configuration file."
+        return f"Configuration: {self.file.path}"
+
+    def text(self) -> str:
+        """Return the text of the file; empty without one. Raises `SettingsError`."""
+        return "" if self.file is None else self.file.read()
+
+    def load(self) -> Settings:
+        """Return the settings. Raises `SettingsError`."""
+        return load(self.text(), self.overrides, os.environ)
+
+    def reason(self) -> str:
+        """Return why the agent of these settings was chosen, as the end of a sentence."""
+        written = {} if self.file is None else self.file.values().get("agent", {})
+        given = self.overrides.get("agent", {})
+        if "kind" in given:
+            return f"because of --agent {given['kind']}"
+        if "kind" in written:
+            return "as configured"
+        if (variable := chosen_variable({**written, **given}, os.environ)) is not None:
+            return f"because {variable} is set"
+        return "because of --model" if "model" in given else "as configured"
+
+    def print_problems(self, problems: Sequence[Problem]) -> int:
+        """Print a line for each problem; returns the exit code."""
+        for problem in problems:
+            sys.stderr.write(f"{self.name}: {problem}\n")
+        return 2
+
+
+def database_path(settings: Settings) -> Path:
+    """Return the path of the database."""
+    return data_path() if settings.data is None else expand_path(settings.data)
+
+
+def configured_database() -> Path:
+    """Return the database of the configuration file, if it names one; else the default.
+
+    Nothing else of the file needs to be valid. Raises `SettingsError` or `OSError` if it cannot be
+    read.
+    """
+    file = find_config()
+    data = None if file is None else file.values().get("data")
+    return data_path() if data is None else expand_path(str(data))
+
+
+def expand_path(name: str) -> Path:
+    """Return the path with a leading `~` expanded."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # no such user; whoever opens the file will report it
+        return Path(name)
+
+
+def _overrides(options: dict[str, Any]) -> dict[str, Any]:
+    overrides: dict[str, Any] = {}
+    agent = {"kind": options.get("agent"), "model": options.get("model")}
+    for name, table in (("agent", agent), ("log", {"form": options.get("log")})):
+        if given := {key: value for key, value in table.items() if value is not None}:
+            overrides[name] = given
+    if options.get("db") is not None:
+        overrides["data"] = str(options["db"])
+    return overrides

@@ -1,0 +1,130 @@
+"""pip, pipx and uv install a working command, which names the extras that it misses."""
+
+from __future__ import annotations
+
+import email
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import attrs
+import pytest
+
+import hermes
+from hermes.agents.offline import FALLBACK
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+MISSING = re.compile(r"The bot needs the package \w+: (.+)\n")
+
+
+@attrs.frozen
+class Machine:
+    """A user's machine: an empty home, no environment of ours, and wheels instead of a network."""
+
+    home: Path
+    wheels: Path
+
+    @property
+    def bin(self):
+        return self.home / "bin"
+
+    def run(self, command, text=""):
+        """Run a command in a shell."""
+        environment = {
+            "HOME": str(self.home),
+            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": str(self.wheels),
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "PIPX_BIN_DIR": str(self.bin),
+            "PIPX_DEFAULT_PYTHON": sys.executable,
+            "PIP_NO_COMPILE": "1",
+            "UV_CONFIG_FILE": str(self.home / "uv.toml"),
+            "UV_PYTHON": sys.executable,
+            "UV_PYTHON_DOWNLOADS": "never",
+            "UV_TOOL_BIN_DIR": str(self.bin),
+        }
+        return subprocess.run(
+            ["sh", "-c", command], input=text, capture_output=True, text=True, timeout=300,
+            check=False, cwd=self.home, env=environment,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def machine(tmp_path, wheels):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "uv.toml").write_text(f"no-index = true\nfind-links = ['{wheels}']\n")
+    return Machine(tmp_path, wheels)
+
+
+def with_pip(machine):
+    with_uv(machine)  # it is faster than `python -m venv`
+    done = machine.run("uv venv venv && uv pip install --python venv/bin/python pip; rm bin/uv")
+    assert done.returncode == 0, done.stderr
+    for name in ("hermes", "hermes-runtime"):
+        (machine.bin / name).symlink_to(machine.home / "venv" / "bin" / name)
+    return f"{machine.home}/venv/bin/pip install"
+
+
+def with_pipx(machine):
+    (machine.bin / "pipx").symlink_to(BIN / "pipx")
+    return "pipx install"
+
+
+def with_uv(machine):
+    (machine.bin / "uv").symlink_to(BIN / "uv")
+    return "uv tool install"
+
+
+@pytest.mark.parametrize("installer", [with_pip, with_pipx, with_uv])
+def test_the_command_works_and_names_a_missing_extra(machine, installer):
+    install = installer(machine)
+    done = machine.run(f"{install} {ROOT}")
+    assert done.returncode == 0, done.stderr
+    for name in ("hermes", "hermes-runtime"):
+        done = machine.run(f"{name} --version")
+        assert (done.stdout, done.stderr) == (f"hermes {hermes.__version__}\n", "")
+    done = machine.run("hermes", "hello\n")
+    assert (done.returncode, done.stdout) == (2, "")
+    command = MISSING.fullmatch(done.stderr)[1]
+    assert command.endswith(f" '{ROOT}[bot]'")
+    done = machine.run("hermes doctor --offline")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert re.search(r"^PROBLEM +extras +\[bot\] is not installed", done.stdout, re.MULTILINE)
+    done = machine.run(command)  # as it is written
+    assert done.returncode == 0, done.stderr
+    done = machine.run("hermes", "hello\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"You said: hello\n{FALLBACK}\n", "")
+    assert (machine.home / ".local/share/hermes/state.db").exists()
+
+
+def test_the_metadata_is_complete_and_its_links_are_absolute(machine, wheels):
+    with_uv(machine)
+    done = machine.run(f"uv build --quiet --wheel --out-dir dist {ROOT}")
+    assert done.returncode == 0, done.stderr
+    [wheel] = (machine.home / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        [name] = [each for each in archive.namelist() if each.endswith("/METADATA")]
+        metadata = email.message_from_bytes(archive.read(name))
+    fields = ("Author", "Classifier", "Keywords", "License-Expression", "Project-URL", "Summary")
+    assert [field for field in fields if not metadata[field]] == []
+    links = re.findall(r"\]\(([^)]+)\)", metadata.get_payload())
+    assert len(links) > 10
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+
+
+def test_nothing_but_the_standard_library_is_imported_for_the_version():
+    code = (
+        "import sys; from hermes.cli.main import main; main(['--version']); main(['--help']); "
+        "print(sorted({'trio', 'msgspec', 'attrs', 'apsw', 'argparse'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "[]"
