@@ -23,6 +23,7 @@ _TYPE_NAMES = {
     "`object`": "a table",
     "`null`": "None",
 }
+_BOUND = re.compile(r" [<>]=? -?[\d.]+$")
 _TYPE_NAME = re.compile("|".join(map(re.escape, _TYPE_NAMES)))
 
 
@@ -76,10 +77,11 @@ def expectation(
         msgspec.convert(value, kind, dec_hook=dec_hook)
     except msgspec.ValidationError as error:
         choices = _choices(kind)
-        if choices and isinstance(value, str):
+        if choices:
             listed = ", ".join(f"'{choice}'" for choice in choices)
-            return f"expected one of {listed}{did_you_mean(value, choices)}"
-        return _in_words(error)
+            hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+            return f"expected one of {listed}{hint}"
+        return _with_both_bounds(_in_words(error), kind)
     return None
 
 
@@ -114,6 +116,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question that suggests the most similar name, or nothing."""
     similar = difflib.get_close_matches(name, list(known), 1)
     return f"; did you mean {similar[0]}?" if similar else ""
+
+
+def _with_both_bounds(message: str, kind: Any) -> str:
+    """Return the message with both bounds of a number; msgspec names the one that was crossed."""
+    for meta in get_args(kind):
+        if isinstance(meta, msgspec.Meta):
+            bounds = {">=": meta.ge, ">": meta.gt, "<=": meta.le, "<": meta.lt}
+            named = [f"{sign} {bound}" for sign, bound in bounds.items() if bound is not None]
+            message = _BOUND.sub(f" {' and '.join(named)}", message) if named else message
+    return message
 
 
 def _choices(kind: Any) -> list[str]:

@@ -240,6 +240,7 @@ class Runtime:
         passes on the events of all conversations, right before it sends the question; with
         `shown=False`, if the question could not be sent after all.
         """
+        self._supervisor.require_running()
         require_instance("approval", approval, Approval)
         note = self._context.questions.shown if shown else self._context.questions.not_shown
         note(approval)

@@ -60,10 +60,17 @@ class Spending:
         self._in_flight: defaultdict[str, float] = defaultdict(float)
         """The expected cost of running calls by payer; the key "" is the sum of all."""
 
+    def change(self, prices: Mapping[str, Price], budgets: Budgets) -> None:
+        """Replace the prices and the limits, for the calls from now on."""
+        self._prices, self._budgets = prices, budgets
+
     def priced(self, usage: Usage) -> Usage:
-        """Return the usage with its cost, if the model has a price and no cost was reported."""
+        """Return the usage with its cost, if the model has a price and no cost was reported.
+
+        A call without any tokens has no cost: the provider has not reported them.
+        """
         price = self._prices.get(usage.model or "")
-        if price is None or usage.cost is not None:
+        if price is None or usage.cost is not None or not _has_tokens(usage):
             return usage
         return replace(usage, cost=price.of(usage))
 
@@ -103,3 +110,8 @@ class Spending:
         for budget, limit, used in checks:
             if limit is not None and used >= limit:
                 raise BudgetSpent(budget, used, limit)
+
+
+def _has_tokens(usage: Usage) -> bool:
+    cached = usage.cache_read_tokens or usage.cache_write_tokens
+    return bool(usage.input_tokens or usage.output_tokens or cached)

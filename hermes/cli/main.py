@@ -20,6 +20,7 @@ commands:
   chat      chat in the terminal; the default
   run       run the bot on the platforms of the configuration, without a chat in the terminal
   status    print the status of a running bot
+  reload    let a running bot read its configuration again
   store     list, search, export, back up and repair conversations
   setup     connect a model: writes a configuration and starts a chat
   doctor    check the installation, the configuration and everything it names
@@ -41,11 +42,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if first.startswith("-"):
         return _chat(words)
     if first not in COMMANDS:
-        close = difflib.get_close_matches(first, COMMANDS, 1)
-        hint = f"did you mean {close[0]}?" if close else "see hermes --help"
-        sys.stderr.write(f"hermes: there is no command {first!r}; {hint}\n")
+        sys.stderr.write(f"hermes: there is no command {first!r}; {_hint(first)}\n")
         return 2
     return COMMANDS[first](words[1:])
+
+
+def _hint(word: str) -> str:
+    from hermes.settings.installation import command  # noqa: PLC0415 - rarely needed
+
+    close = difflib.get_close_matches(word, COMMANDS, 1)
+    return f"did you mean {close[0]}?" if close else f"to see all: {command('--help')}"
 
 
 def _chat(arguments: Sequence[str]) -> int:
@@ -58,6 +64,12 @@ def _run(arguments: Sequence[str]) -> int:
     from hermes.run.__main__ import main as run  # noqa: PLC0415
 
     return run(arguments, prog="hermes run", console=False)
+
+
+def _reload(arguments: Sequence[str]) -> int:
+    from hermes.cli.reload import main as reload  # noqa: PLC0415
+
+    return reload(arguments)
 
 
 def _status(arguments: Sequence[str]) -> int:
@@ -88,6 +100,7 @@ COMMANDS: dict[str, Run] = {
     "chat": _chat,
     "run": _run,
     "status": _status,
+    "reload": _reload,
     "store": _store,
     "setup": _setup,
     "doctor": _doctor,

@@ -7,22 +7,35 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import IO
 
 import trio
 
 from hermes.errors import StoreBusy, StoreFailed, StoreRefused, StoreUnavailable
-from hermes.run.configuration import Configuration, add_agent_options, add_file_options
+from hermes.run.configuration import (
+    Configuration,
+    add_agent_options,
+    add_file_options,
+    database_path,
+)
 from hermes.run.references import check_references, secret_values
 from hermes.run.status import print_status
-from hermes.settings import Settings, SettingsError, example_config, with_lines
+from hermes.settings import Settings, SettingsError, example_config
 from hermes.settings.installation import install_command
 from hermes.store.files.problems import RETRY, is_temporary
 from hermes.user_code import describe
 
 try:
-    from hermes.run.app import Frontend, ReservedStdio, Stopped, run_bot
+    from hermes.run.app import (
+        Frontend,
+        ReservedStdio,
+        Stopped,
+        create_data_directory,
+        default_level,
+        run_bot,
+    )
     from hermes.run.attached import ChatOptions, chat_options
-    from hermes.run.logs import configure
+    from hermes.run.logs import at_terminal, configure, log_path, open_log_file
 except ModuleNotFoundError as _missing:
     sys.stderr.write(f"The bot needs the package {_missing.name}: {install_command('bot')}\n")
     sys.exit(2)
@@ -90,11 +103,9 @@ def main(
 def _main(options: argparse.Namespace, stdio: ReservedStdio) -> int:
     configuration = Configuration.of(options)
     try:
-        settings = configuration.load()
         if options.status:  # needs neither the secrets nor the functions of the bot
-            return print_status(settings, json=options.json)
-        if problems := with_lines(check_references(settings), configuration.text()):
-            return configuration.print_problems(problems)
+            return print_status(configuration.load(), json=options.json)
+        settings = configuration.load(check_references)
     except SettingsError as error:
         return configuration.print_problems(error.problems)
     except OSError as error:
@@ -173,14 +184,15 @@ def _run(
     stdio: ReservedStdio,
     chat: ChatOptions,
 ) -> int:
-    default_level = "warning" if frontend in {"console", "once"} else "info"
-    configure(
-        form=settings.log.form,
-        level=settings.log.level or default_level,
-        secrets=secret_values(settings),
-        stream=sys.stderr,
-    )
     try:
+        file = _open_log(settings, frontend)
+        configure(
+            form=settings.log.form,
+            level=settings.log.level or default_level(frontend),
+            secrets=secret_values(settings),
+            stream=file or sys.stderr,
+            screen=file is not None,
+        )
         return _run_on_trio(settings, configuration, frontend, stdio, chat)
     except Stopped as stopped:
         if stopped.reason is not None:
@@ -198,6 +210,14 @@ def _run(
     except KeyboardInterrupt:
         sys.stderr.write("\n")
         return 130
+
+
+def _open_log(settings: Settings, frontend: Frontend) -> IO[str] | None:
+    """Return the log file of a chat at a terminal; None if the log goes to standard error."""
+    if frontend != "console" or not at_terminal():
+        return None
+    create_data_directory(settings)
+    return open_log_file(log_path(database_path(settings)))
 
 
 def _run_on_trio(

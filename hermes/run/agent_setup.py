@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from urllib.parse import urlsplit
@@ -14,14 +13,13 @@ from hermes.agents.offline import OfflineAgent
 from hermes.agents.providers.base import Endpoint
 from hermes.agents.tools.toolbox import Tool
 from hermes.embed.agent import default_spec
-from hermes.protocols import Build, Compressor, Describe, Titler
-from hermes.redaction import Redactor, Secret
-from hermes.run.references import resolve_secret, resolve_tool, server_secrets
+from hermes.protocols import AgentCatalog, Build, Compressor, Describe, ServerInfo, Titler
+from hermes.redaction import Redactor
+from hermes.run.references import server_secrets
 from hermes.settings import Settings
-from hermes.settings.environment import default_base_url
+from hermes.settings.agents import DEFAULT_AGENT
 from hermes.settings.installation import command
 
-SYSTEM_PROMPT = "You are a helpful assistant. Answer briefly."
 OFFLINE_GREETING = (
     "No model is connected, so the offline agent answers: say help to see what it can do.\n"
     "To connect a model: {setup}"
@@ -38,6 +36,10 @@ class AgentSetup:
     """The model that answers; None: the offline agent does."""
     servers: Callable[[], Mapping[str, str]] = dict
     """Returns the state of each MCP server."""
+    apply: Callable[[Settings], None] | None = None
+    """Replaces the agents by those of other settings; None: the offline agent answers."""
+    catalog: AgentCatalog | None = None
+    """Lists the agents for `/model` and `/tools`."""
     agent_spec: Describe = default_spec
     compressor: Compressor | None = None
     titler: Titler | None = None
@@ -65,52 +67,38 @@ async def _open_model(
     settings: Settings, redact: Redactor, reason: str
 ) -> AsyncIterator[AgentSetup]:
     from hermes.agents.factory import chat_agents  # noqa: PLC0415 - it brings an HTTP client
+    from hermes.run.model_agents import ModelAgents, protocol_of  # noqa: PLC0415
 
     endpoint = endpoint_of(settings)
     async with AsyncExitStack() as stack:
         mcp = await open_mcp(settings, stack)
-        tools = [resolve_tool("agent.tools", name) for name in settings.agent.tools]
-        agents = await stack.enter_async_context(
+        first = await stack.enter_async_context(
             chat_agents(
                 endpoint,
-                protocol="anthropic" if settings.agent.kind == "anthropic" else "openai",
-                system=settings.agent.system or SYSTEM_PROMPT,
-                tools=[*tools, *mcp.tools],
+                protocol=protocol_of(settings.agent),
                 spending=Spending(settings.agent.prices, settings.agent.budgets),
                 redact=redact,
             )
         )
-        compression, titles = settings.compression, settings.titles
-        compressor = agents.compressor(
-            _with_model(endpoint, compression.model), window=compression.window
-        )
+        agents = ModelAgents(settings, first, mcp.tools, mcp.servers)
         yield AgentSetup(
             greeting=f"{endpoint.model} at {host_of(endpoint)} answers, {reason}.",
             model=endpoint.model,
             servers=mcp.states,
+            apply=agents.apply,
+            catalog=agents,
             build=agents.build,
             agent_spec=agents.agent_spec,
-            compressor=compressor if compression.enabled else None,
-            titler=agents.titler(_with_model(endpoint, titles.model)) if titles.enabled else None,
+            compressor=agents.compressor if settings.compression.enabled else None,
+            titler=agents.titler if settings.titles.enabled else None,
         )
 
 
 def endpoint_of(settings: Settings) -> Endpoint:
-    """Return the model of the settings, with its key. Raises `SettingsError`."""
-    agent = settings.agent
-    key = Secret.env("OPENAI_API_KEY") if agent.kind == "openai" else Secret()
-    if agent.key is not None:
-        key = resolve_secret("agent.key", agent.key)
-    return Endpoint(
-        base_url=agent.base_url or default_base_url(agent.kind or "openai", os.environ),
-        model=agent.model or "",
-        name="the model",
-        key=key,
-        headers=tuple(agent.headers.items()),
-        max_tokens=agent.max_tokens,
-        parameters=tuple(agent.parameters.items()),
-        alternate_roles=agent.alternate,
-    )
+    """Return the default model of the settings, with its key. Raises `SettingsError`."""
+    from hermes.run.model_agents import named_endpoint  # noqa: PLC0415
+
+    return named_endpoint(settings, DEFAULT_AGENT, settings.agent)
 
 
 def host_of(endpoint: Endpoint) -> str:
@@ -123,10 +111,6 @@ def host_of(endpoint: Endpoint) -> str:
     return f"{url.hostname}{port}"
 
 
-def _with_model(endpoint: Endpoint, model: str | None) -> Endpoint | None:
-    return None if model is None else attrs.evolve(endpoint, model=model)
-
-
 @attrs.frozen
 class McpSetup:
     """The MCP servers of the settings."""
@@ -136,6 +120,8 @@ class McpSetup:
     """Returns the state of each server."""
     problems: Callable[[], Mapping[str, str]] = dict
     """Returns why servers cannot be used; only those that cannot."""
+    servers: Callable[[], Sequence[ServerInfo]] = tuple
+    """Returns the servers, as `/tools` lists them."""
 
 
 async def open_mcp(settings: Settings, stack: AsyncExitStack) -> McpSetup:
@@ -167,7 +153,13 @@ async def open_mcp(settings: Settings, stack: AsyncExitStack) -> McpSetup:
         running = {each.server.name: _running(len(each.offered)) for each in connections}
         return {**running, **problems()}
 
-    return McpSetup(tools, states, problems)
+    def servers_now() -> Sequence[ServerInfo]:
+        return [
+            ServerInfo(name=each.server.name, tools=len(each.offered), problem=each.problem)
+            for each in connections
+        ]
+
+    return McpSetup(tools, states, problems, servers_now)
 
 
 def _running(tools: int) -> str:

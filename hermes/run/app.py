@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -14,7 +14,7 @@ import attrs
 import trio
 
 import hermes
-from hermes.actors.admission.access import AccessPolicy, PlatformRules
+from hermes.actors.admission.access import AccessPolicy
 from hermes.actors.runtime import Runtime
 from hermes.adapters.console import Console
 from hermes.adapters.jsonrpc.socket_server import serve_socket
@@ -30,9 +30,11 @@ from hermes.run.attached import ChatOptions, ask_bot, ask_runtime, chat_with_bot
 from hermes.run.configuration import Configuration, database_path, expand_path
 from hermes.run.platforms import Platform, open_platforms
 from hermes.run.references import resolve_hooks, secret_values
+from hermes.run.reload import Reloader, access_rules, reloading
 from hermes.run.telemetry import Telemetry
 from hermes.settings import Problem, Settings, SettingsError
 from hermes.settings.installation import command
+from hermes.settings.schema import LogLevel
 from hermes.store.files import runtime_lock
 from hermes.store.files.file_lock import resolve
 from hermes.texts import Texts
@@ -48,7 +50,7 @@ GREETING = """\
 Hermes {version}. {agent}
 {configuration}
 Conversations are stored in {path}
-/help lists the commands; Ctrl-D exits.
+{log}/help lists the commands; Ctrl-D exits.
 """
 ATTACHED = """\
 Hermes {version}. Attached to the running bot ({owner}).
@@ -97,6 +99,13 @@ class Shutdown:
         self.scope.cancel()
 
 
+def default_level(frontend: Frontend) -> LogLevel:
+    """Return the log level if the settings name none."""
+    if frontend == "once":
+        return "warning"
+    return "warning" if frontend == "console" and not logs.at_terminal() else "info"
+
+
 async def run_bot(
     settings: Settings,
     configuration: Configuration,
@@ -112,7 +121,7 @@ async def run_bot(
     """
     if frontend == "none" and settings.telegram is None:
         raise SettingsError([Problem(0, "", NOTHING_TO_RUN.format(chat=command("chat")))])
-    _create_data_directory(settings)
+    create_data_directory(settings)
     signals = [signal.SIGTERM, signal.SIGINT]
     if frontend == "console" and os.isatty(0) and os.isatty(1):
         signals = [signal.SIGTERM]  # there the console handles Ctrl-C: it stops a turn
@@ -158,7 +167,7 @@ async def _attach(
     return not console.failed
 
 
-def _create_data_directory(settings: Settings) -> None:
+def create_data_directory(settings: Settings) -> None:
     """Create the default directory; one that the user has chosen must exist."""
     if settings.data is not None:
         return
@@ -178,28 +187,28 @@ async def _run(
     stdio: ReservedStdio,
     chat: ChatOptions,
 ) -> bool:
-    path = database_path(settings)
-    redactor = StrictRedactor(secret_values(settings))
+    path, secrets = database_path(settings), secret_values(settings)
+    redactor = StrictRedactor(secrets)
     async with AsyncExitStack() as stack:
         agent = await stack.enter_async_context(
             open_agent_setup(settings, redactor.values, configuration.reason())
         )
-        platforms: Sequence[Platform] = ()
-        if frontend != "once":
-            platforms = await stack.enter_async_context(open_platforms(settings))
+        platforms = await stack.enter_async_context(_open_platforms(settings, frontend))
         greeting = _greeting(agent.greeting, configuration, path)
         console = _console(greeting, path, chat) if frontend == "console" else None
         adapters: list[Adapter] = [*platforms, *([] if console is None else [console])]
-        telemetry = _telemetry(settings, agent, platforms, redactor)
+        telemetry = _telemetry(path, settings, platforms, agent, redactor)
+        rules = access_rules(settings)
         opening = open_runtime(
             path,
             build_agent=agent.build,
             agent_spec=agent.agent_spec,
             compressor=agent.compressor,
             titler=agent.titler,
+            catalog=agent.catalog,
             config=settings.config(),
             adapters=adapters,
-            access=access_policy(settings),
+            access=AccessPolicy(rules=rules, rates=settings.rates, local=LOCAL_PLATFORMS),
             hooks=resolve_hooks(settings),
             redact=redactor.values,
             texts=Texts(**settings.texts),
@@ -207,16 +216,45 @@ async def _run(
         runtime = await stack.enter_async_context(telemetry.observe(opening))
         shutdown.started.set()
         logs.event_logger("hermes.run")("started", frontend=frontend, agent=settings.agent.kind)
+        reloader = Reloader(
+            settings, configuration.load, default_level(frontend), rules, agent.apply,
+            frozenset(secrets), telemetry.show_settings,
+        )  # fmt: skip
+        await stack.enter_async_context(reloading(reloader, path, shutdown.request))
         clients = serve_socket(runtime, resolve(path)) if settings.socket else nullcontext()
         async with clients, receiving(platforms, runtime, required=frontend == "none"):
-            if chat.question is not None:
-                return await _serve_question(runtime, chat, shutdown)
             if frontend != "stdio":
-                return await _serve_console(runtime, console, shutdown)
+                return await _serve_console(runtime, console, shutdown, chat)
             answered = await _serve_stdio(runtime, settings, shutdown, stdio)
         await runtime.drain(None if answered else 0)  # 0: they had their time
         await _require_answered(runtime)
         return True
+
+
+def _telemetry(
+    path: Path,
+    settings: Settings,
+    platforms: Sequence[Platform],
+    agent: AgentSetup,
+    redactor: StrictRedactor,
+) -> Telemetry:
+    return Telemetry(
+        path=path,
+        log_event=logs.event_logger("hermes.turns"),
+        prometheus_file=_prometheus_file(settings),
+        adapters=lambda: {each.platform: each.problem or "running" for each in platforms},
+        model=agent.model,
+        mcp_servers=agent.servers,
+        dropped=logs.dropped,
+        redact=redactor,
+    )
+
+
+def _open_platforms(
+    settings: Settings, frontend: Frontend
+) -> AbstractAsyncContextManager[Sequence[Platform]]:
+    """Open the platforms; none for a single question."""
+    return nullcontext(()) if frontend == "once" else open_platforms(settings)
 
 
 @asynccontextmanager
@@ -260,7 +298,13 @@ async def _require_answered(runtime: Runtime) -> None:
         raise Stopped(EXIT_UNANSWERED, UNANSWERED.format(number=number))
 
 
-async def _serve_console(runtime: Runtime, console: Console | None, shutdown: Shutdown) -> bool:
+async def _serve_console(
+    runtime: Runtime, console: Console | None, shutdown: Shutdown, chat: ChatOptions
+) -> bool:
+    if chat.question is not None:
+        with shutdown.scope:
+            return await ask_runtime(runtime, chat.question)
+        raise Stopped(EXIT_INTERRUPTED)
     if console is None:
         await shutdown.requested.wait()
         return True
@@ -271,19 +315,13 @@ async def _serve_console(runtime: Runtime, console: Console | None, shutdown: Sh
     return not console.failed
 
 
-async def _serve_question(runtime: Runtime, chat: ChatOptions, shutdown: Shutdown) -> bool:
-    assert chat.question is not None
-    with shutdown.scope:
-        return await ask_runtime(runtime, chat.question)
-    raise Stopped(EXIT_INTERRUPTED)
-
-
 def _greeting(agent: str, configuration: Configuration, path: Path) -> str:
     return GREETING.format(
         version=hermes.__version__,
         agent=agent,
         configuration=configuration.describe(),
         path=path,
+        log=f"The log is {logs.log_path(path)}\n" if logs.at_terminal() else "",
     )
 
 
@@ -316,34 +354,5 @@ async def shutdown_on_signals(*signals: signal.Signals) -> AsyncIterator[Shutdow
         yield shutdown
 
 
-def _telemetry(
-    settings: Settings, agent: AgentSetup, platforms: Sequence[Platform], redactor: StrictRedactor
-) -> Telemetry:
-    return Telemetry(
-        path=database_path(settings),
-        log_event=logs.event_logger("hermes.turns"),
-        prometheus_file=_prometheus_file(settings),
-        adapters=lambda: {each.platform: each.problem or "running" for each in platforms},
-        model=agent.model,
-        mcp_servers=agent.servers,
-        dropped=logs.dropped,
-        redact=redactor,
-    )
-
-
 def _prometheus_file(settings: Settings) -> Path | None:
     return None if settings.metrics is None else expand_path(settings.metrics.file)
-
-
-def access_policy(settings: Settings) -> AccessPolicy:
-    """Return who may use the bot, by platform."""
-    rules: dict[str | tuple[str, str], PlatformRules] = {}
-    if (telegram := settings.telegram) is not None:
-        rules["telegram"] = PlatformRules(
-            operators=telegram.operators,
-            users=telegram.users,
-            chats=telegram.chats,
-            open=telegram.open,
-            pairing=telegram.pairing,
-        )
-    return AccessPolicy(rules=rules, rates=settings.rates, local=LOCAL_PLATFORMS)

@@ -13,7 +13,7 @@ import attrs
 
 from hermes.config import data_path
 from hermes.run.config_file import ConfigFile, find_config
-from hermes.settings import Problem, Settings, load
+from hermes.settings import Check, Problem, Settings, load
 from hermes.settings.environment import chosen_variable
 from hermes.settings.schema import AgentKind, LogForm
 
@@ -64,9 +64,9 @@ class Configuration:
         """Return the text of the file; empty without one. Raises `SettingsError`."""
         return "" if self.file is None else self.file.read()
 
-    def load(self) -> Settings:
-        """Return the settings. Raises `SettingsError`."""
-        return load(self.text(), self.overrides, os.environ)
+    def load(self, check: Check | None = None) -> Settings:
+        """Return the settings; `check` looks for further problems. Raises `SettingsError`."""
+        return load(self.text(), self.overrides, os.environ, check)
 
     def reason(self) -> str:
         """Return why the agent of these settings was chosen, as the end of a sentence."""

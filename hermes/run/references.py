@@ -18,6 +18,7 @@ from hermes.redaction import Secret, url_credentials
 from hermes.redaction.urls import named_credentials
 from hermes.run.configuration import expand_path
 from hermes.settings import Problem, Reference, Settings, SettingsError
+from hermes.settings.agents import DEFAULT_AGENT, agent_tables
 from hermes.settings.environment import default_base_url
 from hermes.settings.installation import install_command
 from hermes.settings.schema import AgentTable, McpTable
@@ -86,14 +87,20 @@ def server_secrets(server: str, table: McpTable) -> dict[str, str]:
 
 def secret_values(settings: Settings) -> list[str]:
     """Return every value in the settings that must be redacted."""
-    agent, telegram = settings.agent, settings.telegram
-    secrets = [Secret.env("OPENAI_API_KEY")] if agent.kind == "openai" else []
-    secrets += [resolve_secret("agent.key", agent.key)] if agent.key is not None else []
+    agents, telegram = agent_tables(settings), settings.telegram
+    openai = any(agent.kind == "openai" for agent in agents.values())
+    secrets = [Secret.env("OPENAI_API_KEY")] if openai else []
+    secrets += [
+        resolve_secret(f"{_table(name)}.key", agent.key)
+        for name, agent in agents.items()
+        if agent.key is not None
+    ]
     secrets += [resolve_secret("telegram.token", telegram.token)] if telegram is not None else []
     values = [secret.reveal() for secret in secrets]
     for name, server in settings.mcp.items():
         values += server_secrets(name, server).values()
-    for table in (agent.headers, *(server.environment for server in settings.mcp.values())):
+    headers = [agent.headers for agent in agents.values()]
+    for table in (*headers, *(server.environment for server in settings.mcp.values())):
         values += named_credentials(table.items())
     values += [value for url in _urls(settings) for value in url_credentials(url)]
     return [value for value in values if value]
@@ -101,9 +108,10 @@ def secret_values(settings: Settings) -> list[str]:
 
 def _urls(settings: Settings) -> Iterator[str]:
     """Yield the URLs in the settings, and those of the environment that replace missing ones."""
-    agent, telegram = settings.agent, settings.telegram
-    if agent.kind in {"openai", "anthropic"}:
-        yield agent.base_url or default_base_url(agent.kind, os.environ)
+    telegram = settings.telegram
+    for agent in agent_tables(settings).values():
+        if agent.kind in {"openai", "anthropic"}:
+            yield agent.base_url or default_base_url(agent.kind, os.environ)
     named = [telegram.base_url if telegram is not None else None, settings.data]
     yield from filter(None, [*named, *(server.url for server in settings.mcp.values())])
     yield from (argument for server in settings.mcp.values() for argument in server.command)
@@ -111,16 +119,10 @@ def _urls(settings: Settings) -> Iterator[str]:
 
 def check_references(settings: Settings) -> Iterator[Problem]:
     """Yield a problem for everything that the settings refer to and that does not exist."""
-    agent, telegram = settings.agent, settings.telegram
-    references = [("agent.key", agent.key)]
-    references += [("telegram.token", telegram.token)] if telegram is not None else []
-    for key, reference in references:
-        if reference is not None:
-            yield from _problems(resolve_secret, key, reference)
-    if _lacks_openai_key(agent):
-        message = "OpenAI needs a key: set OPENAI_API_KEY, or base_url for another endpoint"
-        yield Problem(0, "agent", message)
-    yield from _check_tools(agent.tools)
+    if settings.telegram is not None:
+        yield from _problems(resolve_secret, "telegram.token", settings.telegram.token)
+    for name, agent in agent_tables(settings).items():
+        yield from _check_agent(_table(name), agent)
     if settings.metrics is not None and not expand_path(settings.metrics.file).parent.is_dir():
         yield Problem(0, "metrics.file", "the directory does not exist; create it first")
     for event, names in msgspec.structs.asdict(settings.hooks).items():
@@ -128,6 +130,19 @@ def check_references(settings: Settings) -> Iterator[Problem]:
             yield from _problems(resolve_function, f"hooks.{event}", name)
     for name, server in settings.mcp.items():
         yield from _check_server(f"mcp.{name}", server)
+
+
+def _table(name: str) -> str:
+    return "agent" if name == DEFAULT_AGENT else f"agents.{name}"
+
+
+def _check_agent(key: str, agent: AgentTable) -> Iterator[Problem]:
+    if agent.key is not None:
+        yield from _problems(resolve_secret, f"{key}.key", agent.key)
+    if _lacks_openai_key(agent):
+        message = "OpenAI needs a key: set OPENAI_API_KEY, or base_url for another endpoint"
+        yield Problem(0, key, message)
+    yield from _check_tools(f"{key}.tools", agent.tools)
 
 
 def _error(key: str, message: str) -> SettingsError:
@@ -156,16 +171,16 @@ def _lacks_openai_key(agent: AgentTable) -> bool:
     return agent.kind == "openai" and agent.key is None and own_endpoint
 
 
-def _check_tools(names: Iterable[str]) -> Iterator[Problem]:
+def _check_tools(key: str, names: Iterable[str]) -> Iterator[Problem]:
     tools: set[str] = set()
     for name in names:
         try:
-            found = resolve_tool("agent.tools", name).name
+            found = resolve_tool(key, name).name
         except SettingsError as error:
             yield from error.problems
             continue
         if found in tools:
-            yield Problem(0, "agent.tools", f"{name} is the second tool with this name")
+            yield Problem(0, key, f"{name} is the second tool with this name")
         tools.add(found)
 
 

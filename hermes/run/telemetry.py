@@ -32,6 +32,7 @@ from hermes.redaction import Redact
 from hermes.run import status
 from hermes.run.metrics import MetricsCollector
 from hermes.run.prometheus import prometheus_text
+from hermes.settings import Settings
 from hermes.user_code import contained
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -206,6 +207,10 @@ class Telemetry:
             if caught.error is not None:
                 log.error("could not collect the metrics", exc_info=caught.error)
             await trio.sleep(self.interval)
+
+    def show_settings(self, settings: Settings) -> None:
+        """Show what has changed in the settings."""
+        self.model = settings.agent.model
 
     async def write_files(self, runtime: Runtime) -> None:
         """Write the current metrics; log an `OSError` once, until writing succeeds again."""

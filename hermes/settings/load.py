@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Annotated, Any, TypeAlias, get_args, get_origin
 
 import attrs
@@ -43,14 +44,27 @@ class SettingsError(ValueError):
         self.problems = problems
 
 
+Check: TypeAlias = Callable[[Settings], Iterable[Problem]]
+
+# Whether a key of these tables has an effect depends on another table.
+_DEPENDS_ON = {
+    "compression": "agent", "titles": "agent", "mcp": "agent", "agents": "agent",
+    "expiry_by": "telegram", "runtime": "telegram",
+}  # fmt: skip
+
+
 def load(
-    text: str, overrides: Values | None = None, environment: Mapping[str, str] | None = None
+    text: str,
+    overrides: Values | None = None,
+    environment: Mapping[str, str] | None = None,
+    check: Check | None = None,
 ) -> Settings:
     """Return the settings in a TOML text.
 
     `overrides` are values from elsewhere, such as the command line; they replace those of the text.
-    `environment` holds environment variables, which choose the agent if nothing else does.
-    Raises `SettingsError` with every problem that was found.
+    `environment` holds environment variables, which choose the agent if nothing else does. `check`
+    looks for further problems. Raises `SettingsError` with every problem that was found: also if
+    some values are wrong, the others are checked.
     """
     try:
         values: Values = tomllib.loads(text)
@@ -61,29 +75,79 @@ def load(
     values = _merge(values, overrides or {})
     if environment is not None and isinstance(agent := values.get("agent", {}), dict):
         values["agent"] = with_environment(agent, environment)
-    problems = list(_check_table(values, Settings, ()))
-    if not problems:
+    wrong = list(_check_table(values, Settings, ()))
+    settings, right = _convert_right(values, wrong)
+    tables = {path[0] for path, _ in wrong if path}
+    found = [*wrong, *_apart_from(tables, validate(settings, right))]
+    problems = [Problem(0, _dotted(path), message) for path, message in found]
+    if check is not None:
+        tables |= {path[0] for path, _ in found if path}
+        problems += [each for each in check(settings) if each.key.split(".")[0] not in tables]
+    if problems:
+        raise SettingsError(with_lines(problems, text))
+    return settings
+
+
+def _convert_right(
+    values: Values, wrong: list[tuple[KeyPath, str]]
+) -> tuple[Settings, dict[str, Any]]:
+    """Return the settings without the values that are wrong, and the values without them.
+
+    Values that are not allowed together are added to `wrong`.
+    """
+    right = _without(values, [path for path, _ in wrong])
+    while True:
         try:
-            settings = msgspec.convert(values, Settings, dec_hook=_convert)
+            return msgspec.convert(right, Settings, dec_hook=_convert), right
         except msgspec.ValidationError as error:
-            problems = [_combination_problem(error)]
-        else:
-            problems = list(validate(settings, values))
-            if not problems:
-                return settings
-    lines = key_lines(text)
-    raise SettingsError(
-        sorted(Problem(_line(lines, path), _dotted(path), message) for path, message in problems)
-    )
+            path, message = _combination_problem(error)
+            if not any(other[: len(path)] == path for other, _ in wrong):
+                wrong.append((path, message))  # else a required value was wrong, and left out
+            shorter = _without(right, [path])
+            # An error of msgspec without a path would remove nothing.
+            right = shorter if shorter != right else {}
+
+
+def _without(values: Values, paths: Iterable[KeyPath]) -> dict[str, Any]:
+    """Return a copy of the values without those at the paths; arrays are removed as a whole."""
+    copy = _copy(values)
+    for path in paths:
+        table: dict[str, Any] = copy
+        for part, below in pairwise((*path, 0)):
+            value = table.get(str(part))
+            if isinstance(below, int) or not isinstance(value, dict):
+                table.pop(str(part), None)
+                break
+            table = value
+    return copy
+
+
+def _copy(values: Values) -> dict[str, Any]:
+    return {
+        name: _copy(value) if isinstance(value, dict) else value for name, value in values.items()
+    }
+
+
+def _apart_from(
+    tables: Container[str | int], found: Iterable[tuple[KeyPath, str]]
+) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the broken rules that are not a consequence of wrong values in these tables."""
+    for path, message in found:
+        table = str(path[0])
+        if table not in tables and _DEPENDS_ON.get(table) not in tables:
+            yield path, message
 
 
 def with_lines(problems: Iterable[Problem], text: str) -> list[Problem]:
-    """Return the problems with the line numbers of their keys in the text, sorted."""
+    """Return the problems with the line of their key, or of the table around it, sorted."""
     lines = {_dotted(path): line for path, line in key_lines(text).items()}
-    return sorted(
-        attrs.evolve(problem, line=problem.line or lines.get(problem.key, 0))
-        for problem in problems
-    )
+
+    def line_of(key: str) -> int:
+        while key and key not in lines:
+            key = key[: max(key.rfind("."), key.rfind("["), 0)]
+        return lines.get(key, 0)
+
+    return sorted(attrs.evolve(problem, line=line_of(problem.key)) for problem in problems)
 
 
 def _merge(values: Values, overrides: Values) -> dict[str, Any]:
@@ -137,10 +201,15 @@ def _check_table(
         elif table is not Settings and name in Settings.__struct_fields__:
             yield (*path, name), f"unknown key; it is a separate table, [{name}]"
         else:
-            yield (*path, name), f"unknown key{did_you_mean(name, kinds)}"
+            yield (*path, name), f"unknown key{_known_keys(name, kinds)}"
     for field in msgspec.structs.fields(table):
         if field.required and field.name not in values:
             yield path, f"{field.name} is missing"
+
+
+def _known_keys(name: str, known: Iterable[str]) -> str:
+    """Return the most similar key as a question, or else all keys."""
+    return did_you_mean(name, known) or f"; the keys here are {', '.join(known)}"
 
 
 def _check_value(value: Any, kind: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
@@ -152,13 +221,6 @@ def _convert(kind: type, value: object) -> object:
     if kind is Reference and isinstance(value, str):
         return Reference(value)
     raise ValueError("expected a string: env:NAME or file:PATH")
-
-
-def _line(lines: Mapping[KeyPath, int], path: KeyPath) -> int:
-    """Return the line of a key, or of the innermost table around it that has one."""
-    while path and path not in lines:
-        path = path[:-1]
-    return lines.get(path, 0)
 
 
 def _dotted(path: KeyPath) -> str:

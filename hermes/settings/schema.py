@@ -81,14 +81,50 @@ class AgentTable(Table, frozen=True, kw_only=True):
                         "output": 1.6,
                         "cache_read": 0.1,
                         "cache_write": 0.4,
-                    }
+                    },
+                    "gpt-4.1-nano": {"input": 0.1, "output": 0.4},
                 }
             ]
         ),
     ] = {}
     """Prices for a million tokens, by model. With them costs are recorded and budgets enforced."""
     budgets: Budgets = Budgets()
-    """How much may be spent, in the currency of the prices. Default: no limit."""
+    """How much may be spent, in the currency of the prices. Default: no limit. Each model that is
+    called needs a price then, also those for titles and compression.
+    """
+
+
+class NamedAgentTable(Table, frozen=True, kw_only=True):
+    """Another agent. What is not set is as in `[agent]`.
+
+    With another kind or base_url, the key, headers, parameters and alternate are not taken from
+    there, so that a key is never sent to another endpoint.
+    """
+
+    kind: AgentKind | None = None
+    """Kind of agent, "openai" or "anthropic"."""
+    model: Text | None = None
+    """Name of the model."""
+    base_url: Text | None = None
+    """URL of the endpoint."""
+    key: Reference | None = None
+    """API key."""
+    system: str | None = None
+    """System prompt."""
+    max_tokens: PositiveInt | None = None
+    """Maximum length of an answer, in tokens."""
+    parameters: dict[str, Any] | None = None
+    """Additional parameters of each request."""
+    headers: dict[str, str] | None = None
+    """Additional HTTP headers of each request."""
+    alternate: bool | None = None
+    """Merge consecutive messages of the same role."""
+    tools: list[str] | None = None
+    """Python functions that the model may call; the tools of MCP servers belong to all agents."""
+    platforms: list[str] = []
+    """Platforms on which it answers: "console", "rpc" or "telegram"."""
+    chats: list[str] = []
+    """Chats in which it answers, as platform/id, as in "telegram/-1001234567890"."""
 
 
 class CompressionTable(CompressionConfig, frozen=True, kw_only=True):
@@ -189,6 +225,33 @@ class Settings(Table, frozen=True, kw_only=True):
     """
     agent: AgentTable = AgentTable()
     """The agent that answers."""
+    agents: Annotated[
+        dict[str, NamedAgentTable],
+        Meta(
+            examples=[
+                {
+                    "coder": {
+                        "kind": "openai",
+                        "model": "gpt-4.1-nano",
+                        "base_url": "https://api.openai.com/v1",
+                        "key": "env:OPENAI_API_KEY",
+                        "system": "You write programs.",
+                        "max_tokens": 8000,
+                        "parameters": {"temperature": 0.0},
+                        "headers": {"X-Team": "research"},
+                        "alternate": False,
+                        "tools": ["my_tools:add"],
+                        "platforms": ["rpc"],
+                        "chats": ["telegram/-1001234567890"],
+                    }
+                }
+            ]
+        ),
+    ] = {}
+    """Other agents, by name. Each answers on its platforms and in its chats, and in conversations
+    that choose it. What is not set is as in [agent]; but with another kind or base_url, the key,
+    headers, parameters and alternate are not taken from there.
+    """
     compression: CompressionTable = CompressionTable()
     """Compression of long conversations: the model summarizes the older messages."""
     titles: TitlesTable = TitlesTable()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
-from hermes.config import Budgets
+from hermes.config import Budgets, Price
 from hermes.messages import ExpiryPolicy
+from hermes.settings.agents import DEFAULT_AGENT, agent_tables, places
 from hermes.settings.schema import AgentTable, Settings
 from hermes.settings.toml_lines import KeyPath
 from hermes.texts import Texts
@@ -20,7 +22,7 @@ _MODEL_KEYS = (
     "model", "base_url", "key", "system", "max_tokens", "parameters", "headers", "alternate",
     "tools", "prices", "budgets",
 )  # fmt: skip
-_MODEL_TABLES = ("compression", "titles", "mcp")
+_MODEL_TABLES = ("compression", "titles", "mcp", "agents")
 _PLATFORMS = ("console", "rpc", "telegram")
 _CHAT_TYPES = ("dm", "group", "channel")
 
@@ -28,6 +30,7 @@ _CHAT_TYPES = ("dm", "group", "channel")
 def validate(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     """Yield every broken rule: the key, and what to do. `values` are the settings as written."""
     yield from _agent(settings, values)
+    yield from _budgets(settings)
     yield from _disabled(values)
     yield from _expiry(settings, values)
     yield from _telegram(settings)
@@ -40,7 +43,8 @@ def validate(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[Ke
 
 def _agent(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     if settings.agent.kind in _MODEL_KINDS:
-        yield from _model(settings.agent)
+        yield from _model(("agent",), settings.agent)
+        yield from _named_agents(settings)
         return
     message = "has no effect without a model; remove it, or set kind = 'openai' or 'anthropic'"
     for name in values.get("agent", {}):
@@ -51,18 +55,68 @@ def _agent(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[KeyP
             yield (table,), message
 
 
-def _model(agent: AgentTable) -> Iterator[tuple[KeyPath, str]]:
+def _named_agents(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    tables = agent_tables(settings)
+    for name, table in settings.agents.items():
+        path: KeyPath = ("agents", name)
+        if name == DEFAULT_AGENT:
+            yield path, f"{DEFAULT_AGENT!r} is the name of the agent in [agent]; choose another"
+        elif table.kind == "offline":
+            yield (*path, "kind"), "expected one of 'openai', 'anthropic'"
+        else:
+            yield from _model(path, tables[name])
+    owners: dict[str, str] = {}
+    for name, key, index, place in places(settings):
+        path = ("agents", name, key, index)
+        platform, _, chat = place.partition("/")
+        if platform not in _PLATFORMS or bool(chat) != (key == "chats"):
+            example = ", as in 'telegram/-1001234567890'" if key == "chats" else ""
+            yield path, f"expected one of {', '.join(_PLATFORMS)}{example}"
+        elif settings.telegram is None and platform == "telegram":
+            yield path, "has no effect without [telegram]"
+        elif owners.setdefault(place, name) != name:
+            yield path, f"{owners[place]} answers there already"
+
+
+def _model(path: KeyPath, agent: AgentTable) -> Iterator[tuple[KeyPath, str]]:
     if agent.model is None:
-        yield ("agent",), f"kind = {agent.kind!r} needs a model"
-    # Other endpoints may report the cost of a call themselves.
-    priced = agent.base_url is not None or agent.model in agent.prices
-    if agent.budgets != Budgets() and not priced:
-        yield ("agent", "budgets"), f"has no effect without [agent.prices.{agent.model!r}]"
+        yield path, f"kind = {agent.kind!r} needs a model"
     if agent.kind == "anthropic":
         if agent.key is None:
-            yield ("agent",), "kind = 'anthropic' needs a key: key = 'env:ANTHROPIC_API_KEY'"
+            yield path, "kind = 'anthropic' needs a key: key = 'env:ANTHROPIC_API_KEY'"
         if agent.alternate:
-            yield ("agent", "alternate"), "has no effect with kind = 'anthropic'; remove it"
+            yield (*path, "alternate"), "has no effect with kind = 'anthropic'; remove it"
+
+
+def _budgets(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    """Check that budgets can be enforced: every model that is called needs a price."""
+    agent = settings.agent
+    if agent.budgets == Budgets() or agent.kind not in _MODEL_KINDS:
+        return
+    called = list(_called_models(settings))
+    for path, model in called:
+        if model not in agent.prices:
+            name = json.dumps(model)
+            yield path, f"budgets cannot be enforced without its price: add [agent.prices.{name}]"
+    prices = [agent.prices[model] for _, model in called if model in agent.prices]
+    if prices and len(prices) == len(called) and not any(map(_costs_something, prices)):
+        yield ("agent", "budgets"), "cannot be enforced: all prices are 0"
+
+
+def _called_models(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+    """Yield the models that will be called, each with the key that names it."""
+    if settings.agent.model is not None:
+        yield ("agent", "model"), settings.agent.model
+    for name, agent in settings.agents.items():
+        if agent.model is not None:
+            yield ("agents", name, "model"), agent.model
+    for name, table in (("compression", settings.compression), ("titles", settings.titles)):
+        if table.enabled and table.model is not None:
+            yield (name, "model"), table.model
+
+
+def _costs_something(price: Price) -> bool:
+    return bool(price.input or price.output)
 
 
 def _disabled(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
@@ -138,9 +192,11 @@ def _urls(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     telegram = settings.telegram
     urls: list[tuple[KeyPath, str | None]] = [
         (("agent", "base_url"), settings.agent.base_url),
+        *((("agents", name, "base_url"), table.base_url)
+          for name, table in settings.agents.items()),
         (("telegram", "base_url"), None if telegram is None else telegram.base_url),
         *((("mcp", name, "url"), server.url) for name, server in settings.mcp.items()),
-    ]
+    ]  # fmt: skip
     for path, url in urls:
         if url is not None and not _is_url(url):
             yield path, "expected a URL: http://host/path or https://host/path"

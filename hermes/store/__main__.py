@@ -19,13 +19,14 @@ from typing import TypeAlias
 from hermes.config import data_path
 from hermes.errors import AmbiguousTitle, BadImport, HermesError, StoreRefused
 from hermes.sanitize import sanitize
-from hermes.store.cli import commands, show
+from hermes.store.cli import commands, prune, show
 from hermes.store.cli.output import RichMissing, require_rich
 
 Run: TypeAlias = Callable[[argparse.Namespace], int]
 Add: TypeAlias = Callable[[str, Run, str], argparse.ArgumentParser]
 _LIMIT_HELP = "maximum number of rows (default %(default)s)"
-_UNITS = {"m": 1 / 1440, "h": 1 / 24, "d": 1.0, "w": 7.0, "y": 365.0}
+_DAYS = {"min": 1 / 1440, "h": 1 / 24, "d": 1.0, "w": 7.0, "mo": 30.0, "y": 365.0}
+_AGE_HELP = "a number and min, h, d, w, mo (30 days) or y (365 days), such as 30d or 6mo"
 
 
 def main(
@@ -51,8 +52,10 @@ def main(
         code: int = options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has closed the pipe; the rest of the buffer must not be written at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
+        if options.run is commands.export:  # whoever reads it must notice that it is not complete
+            sys.stderr.write("The output was closed before the export was complete.\n")
+            return 4
         return 0
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -60,8 +63,17 @@ def main(
         return 130
     except (HermesError, OSError) as error:
         sys.stderr.write(f"{sanitize(str(error))}\n")
+        _discard_output()
         return _code_of(error)
     return code
+
+
+def _discard_output() -> None:
+    """Discard what is still in the buffer of stdout, which could not be written at exit either."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _code_of(error: Exception) -> int:
@@ -71,10 +83,11 @@ def _code_of(error: Exception) -> int:
 
 
 def _days(text: str) -> float:
-    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)([mhdwy]?)", text.strip())
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an age; use for example 90d, 12h or 2w")
-    return float(match[1]) * _UNITS[match[2] or "d"]
+    match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)([a-z]*)", text.strip())
+    if match is None or match[2] not in _DAYS:
+        hint = "; m could be minutes or months" if match is not None and match[2] == "m" else ""
+        raise argparse.ArgumentTypeError(f"{text!r} is not an age: expected {_AGE_HELP}{hint}")
+    return float(match[1]) * _DAYS[match[2]]
 
 
 def _number(text: str) -> int:
@@ -164,14 +177,15 @@ def _add_transfer_commands(command: Add) -> None:
 
 
 def _add_maintenance_commands(command: Add) -> None:
-    parser = command("prune", commands.prune, "delete conversations that ended long ago")
+    parser = command("prune", prune.prune, "delete conversations that ended long ago")
     parser.add_argument(
         "--older-than",
         type=_days,
         default=90.0,
         metavar="AGE",
-        help="minimum age, such as 12h, 90d or 2w (default 90d)",
+        help=f"minimum age: {_AGE_HELP} (default 90d)",
     )
+    parser.add_argument("--yes", action="store_true", help="delete without a question")
     parser.add_argument("--platform", help="only conversations of this platform")
     parser.add_argument("--dry-run", action="store_true", help="only report what would be deleted")
 

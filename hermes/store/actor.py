@@ -345,19 +345,19 @@ class StoreActor:
             await trio.sleep(INDEX_DELAY)
             self._unindexed = trio.Event()
             try:
-                while await self._index_step() == search.STEP:
+                while await self._index_step():
                     pass
             except _TEMPORARY as error:
                 log.warning("indexing is delayed: %s", error)
                 await trio.sleep(RETRY_SECONDS)
                 self._unindexed.set()
 
-    async def _index_step(self) -> int:
+    async def _index_step(self) -> bool:
         """Index some messages, then pause: indexing takes at most a tenth of the writer's time."""
         started = trio.current_time()
-        count = await self.transact(search.index_step)
+        has_more = await self.transact(search.background_step)
         await trio.sleep(9 * (trio.current_time() - started))
-        return count
+        return has_more
 
     @trio.lowlevel.enable_ki_protection
     async def _sweep(self, interval: float) -> None:
@@ -385,7 +385,7 @@ class StoreActor:
                 work = functools.partial(routes.expire, session_key=key, epoch=epoch)
                 expired.append(await self.transact(work))
         await self.transact(self._forget_closed)
-        if await self.snapshot(search.unindexed):
+        if await self.snapshot(search.background_work_left):
             self._unindexed.set()
         await self._hooks.fetch()
         return [session_id for session_id in expired if session_id is not None]

@@ -111,6 +111,7 @@ class Database(Connection):
         self.execute("BEGIN IMMEDIATE")
         try:
             self.execute("INSERT INTO search (search) VALUES ('flush')")
+            self.execute("INSERT INTO stems (stems) VALUES ('flush')")
         finally:
             self.roll_back()
         self.search_stale = False

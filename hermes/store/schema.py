@@ -336,7 +336,18 @@ ALTER TABLE routes ADD COLUMN settings TEXT;
 ALTER TABLE boundaries ADD COLUMN metadata TEXT;
 """
 
+# `stems` finds other forms of a word: "heron" finds "herons". Phrases and prefixes are searched in
+# `search`. Messages up to `stems_left` are not in it yet: after the upgrade they are added in
+# steps, newest first (word_forms.py). The table is empty when all are.
+WORD_FORMS = """
+CREATE VIRTUAL TABLE stems USING fts5 (
+  content, tools, content = 'message_text', content_rowid = 'id', tokenize = 'porter unicode61'
+);
+CREATE TABLE stems_left (upto INTEGER NOT NULL) STRICT;
+INSERT INTO stems_left SELECT max(id) FROM messages HAVING count(*) > 0;
+"""
+
 MIGRATIONS: tuple[str, ...] = (
     CONVERSATIONS, RUNTIME, SEARCH, TOOLS, LEDGER, DELIVERY, ADMISSION, PAYERS, IDENTITY, OWNERSHIP,
-    APPROVALS, QUESTIONS, ALLOWED,
+    APPROVALS, QUESTIONS, ALLOWED, WORD_FORMS,
 )  # fmt: skip

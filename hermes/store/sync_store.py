@@ -13,7 +13,7 @@ from typing import Final, Self, TypeVar
 import apsw
 
 from hermes.errors import ActorStopped
-from hermes.store import connection
+from hermes.store import connection, word_forms
 from hermes.store.chunked import Chunked
 from hermes.store.conversations.search import unindexed
 from hermes.store.files import file_lock
@@ -106,9 +106,14 @@ class SessionStore(StoreVerbs):
         return self.snapshot(work)
 
     def run_search(self, work: Work[R]) -> R:
-        """Bring the search index up to date, then run work that reads it."""
+        """Bring the search index up to date, then run work that reads it.
+
+        The first search of a database of an older version also indexes the word forms.
+        """
         if self.snapshot(unindexed):
             self.index_pending()
+        if not self.snapshot(word_forms.is_complete):
+            self.index_word_forms()
         return self.snapshot(work)
 
     def run_chunked(self, chunks: Generator[Work[S], S, R]) -> R:

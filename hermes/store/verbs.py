@@ -16,6 +16,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Generator
 from typing import Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
+from hermes.store import word_forms
 from hermes.store.conversations import (
     boundaries,
     inbox,
@@ -303,6 +304,7 @@ class StoreVerbs:
     list_sessions: Final = browses(listing.list_sessions)
     search_messages: Final = searches(search.search_messages)
     index_pending: Final = chunked(search.index_pending)
+    index_word_forms: Final = chunked(word_forms.add_all)
     check_search: Final = alone(search.check_search)
     rebuild_search: Final = alone(search.rebuild_search)
 

@@ -70,3 +70,5 @@ class FactTexts(HelpTexts, frozen=True, kw_only=True, forbid_unknown_fields=True
         "{output} output tokens, cost {cost}."
     )
     """The same if the cost is known."""
+    usage_unpriced: str = "Calls without a price: {calls} ({models})."
+    """Added to the answer to /usage if calls were not priced."""

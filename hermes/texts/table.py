@@ -383,6 +383,5 @@ ENGLISH = Texts()
 
 def help_line(texts: Texts, command: str) -> tuple[str, str]:
     """Return how a command is used, and what it does."""
-    line: str = msgspec.structs.asdict(texts)[f"help_{command}"]
-    usage, _, summary = line.partition(": ")
+    usage, _, summary = str(msgspec.structs.asdict(texts)[f"help_{command}"]).partition(": ")
     return usage, summary

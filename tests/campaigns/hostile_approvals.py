@@ -35,8 +35,8 @@ from tests.support.jsonrpc_client import connected
 from tests.support.telegram_bot import NO_BURSTS, fast_limiter
 
 CHAT = 77
-NEXT = "\x1e"
-"""Between two messages."""
+NEXT = "\x00"
+"""Between two messages; it is no white space, which `ANSWER` skips."""
 ANSWER = r"Approved: `?run`? with\s+`*\s*"
 PATIENCE = 60.0
 CUT = PAGE - 8

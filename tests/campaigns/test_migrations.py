@@ -377,7 +377,7 @@ def test_a_disk_that_runs_full_leaves_the_old_version(fixture, small_disk, serve
     rows = reference(path)
     size = sum(file.stat().st_size for file in path.parent.iterdir())
     refusals = 0
-    for tenths in range(1, 41, 3):
+    for tenths in range(0, 40, 3):
         folder = small_disk(size + 32768 + size * tenths // 10)
         shutil.copytree(path.parent, folder, dirs_exist_ok=True)
         target = folder / "state.db"

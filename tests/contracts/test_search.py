@@ -542,8 +542,10 @@ def test_a_rebuild_reads_everything_again_from_the_messages(chat, path):
     [gone] = say(chat, "a", "plum taken back")
     chat.rewind("a", gone)
     assert len(ids(chat, "plum")) == 2
-    without_anything_of_ours(path, "INSERT INTO search (search) VALUES ('delete-all')")
-    assert ids(chat, "plum") == []
+    for index, query in (("search", '"plum"'), ("stems", "plum")):
+        assert len(ids(chat, query)) == 2
+        without_anything_of_ours(path, f"INSERT INTO {index} ({index}) VALUES ('delete-all')")
+        assert ids(chat, query) == []
     assert chat.check_search() is not None
     assert chat.rebuild_search() == 4
     assert sorted(ids(chat, "plum")) == said[:2]

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from hermes.messages import Appended, Head, Message, StoredMessage, ToolCall, Usage
-from hermes.store import Clock, SessionStore
+from hermes.store import Clock, SessionStore, word_forms
 from hermes.store.conversations import search
 from tests.support.folders import quick_directory
 
@@ -92,6 +92,12 @@ def matches(message, query):
     called = [f"{call.name} {call.arguments}" for call in message.tool_calls]
     tools = tokens(" ".join([message.tool_name or "", *called]))
     return contains(tokens(message.content), wanted) or contains(tools, wanted)
+
+
+def _forget_word_forms(tx):
+    tx.run("INSERT INTO stems (stems) VALUES ('delete-all')")
+    tx.run("DELETE FROM stems_left")
+    tx.run("INSERT INTO stems_left SELECT max(id) FROM messages HAVING count(*) > 0")
 
 
 @attrs.define
@@ -272,6 +278,15 @@ class SearchMachine(RuleBasedStateMachine):
         assert 0 <= done <= size
         if done == 0:  # indexing stops here if everything is indexed
             assert not self.store.snapshot(search.unindexed)
+
+    @rule()
+    def forget_the_word_forms(self):
+        """As after the upgrade from a version without them."""
+        self.store.transact(_forget_word_forms)
+
+    @rule(size=st.integers(1, 8))
+    def index_some_word_forms(self, size):
+        assert self.store.transact(lambda tx: word_forms.add_step(tx, size)) <= size
 
     @rule(query=queries)
     def find(self, query):

@@ -217,7 +217,7 @@ async def test_a_damaged_search_index_ends_only_the_search(path):
         await store.append_message(await store.create_session("s"), "user", "apples")
         assert len(await store.search_messages("apples")) == 1
         await store.transact(
-            lambda tx: tx.run("UPDATE search_data SET block = x'00' WHERE id <> 10")
+            lambda tx: tx.run("UPDATE stems_data SET block = x'00' WHERE id <> 10")
         )
         with pytest.raises(StoreFailed, match="damaged"):
             await store.search_messages("apples")

@@ -14,7 +14,7 @@ from hermes import Config, open_runtime
 from hermes.embed import open_runtime_asyncio, start_runtime
 from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed, UnknownSession
 from hermes.events import TurnEnded
-from hermes.messages import Inbound, Receipt, Snapshot
+from hermes.messages import Approval, Inbound, Receipt, Snapshot
 from tests.support.runtime import SECONDS
 
 ARGUMENTS = {
@@ -31,6 +31,7 @@ ARGUMENTS = {
     "function": lambda runtime: runtime.wait_hooks(),
     "name": "n",
     "value": "v",
+    "approval": Approval(1, "k", "k", "tool", "{}", "pending", 0.0, 1.0),
 }
 NO_VERBS = {"conversation", "wait_stopped", "admin", "adapter_state", "session_key", "texts"}
 
@@ -424,7 +425,7 @@ STORE_ONLY = {
     "drain", "follow", "subscribe", "is_answered", "receipt_of", "reply_of", "run_on_trio", "wait",
     "wait_hooks", "history", "title", "settings", "sessions", "search", "snapshot", "interrupt",
     "archive", "unarchive", "find", "messages", "delete", "running_turns", "statistics",
-    "passivate", "get", "set",
+    "passivate", "get", "set", "mark_shown",
 }  # fmt: skip
 """Verbs that work until the block is left; `wait` does so for a message that was answered."""
 

@@ -49,7 +49,7 @@ async def test_resume_reaches_no_session_of_another_key(start):
             assert reply.text.startswith(f"You have no conversation called {wanted!r}.")
             assert reply.session_id == own
         await runtime.ask("bob", "/new")
-        assert (await runtime.ask("bob", "/resume plans")).text == "Back in Plans."
+        assert (await runtime.ask("bob", "/resume plans")).text.startswith("Back in Plans.")
         assert (await runtime.conversation("bob").status()).session_id == own
 
 
@@ -76,7 +76,7 @@ async def test_resume_finds_the_tip_by_the_title_before_a_compression(start, pat
             store.set_session_title("other", "Plans #9")
         for name in ("Plans", "Plans #2", parent):
             await conversation.new()
-            assert (await conversation.ask(f"/resume {name}")).text == "Back in Plans #2."
+            assert (await conversation.ask(f"/resume {name}")).text.startswith("Back in Plans #2.")
             assert (await conversation.status()).session_id == tip
 
 
@@ -119,7 +119,7 @@ async def test_a_key_that_shares_a_session_sees_each_title_once(start):
         assert await runtime.conversation("alice").title() == Title("Plans #2")
         with pytest.raises(ValueError, match=f"'Plans' is already in use by session {own}"):
             await runtime.conversation("alice").set_title("Plans")
-        assert (await bob.ask("/resume Plans")).text == "Back in Plans."
+        assert (await bob.ask("/resume Plans")).text.startswith("Back in Plans.")
         assert (await bob.status()).session_id == own
 
 
@@ -133,7 +133,10 @@ async def test_resume_lists_the_conversations_that_have_one_title(start, path):
         reply = await runtime.ask("bob", "/resume Plans")
         head, *listed = reply.text.splitlines()
         assert head.startswith("You have more than one conversation called 'Plans'.")
-        assert sorted(listed) == ["1. Plans (2 messages)", "2. Plans (2 messages)"]
+        assert [line.partition(",")[0] for line in sorted(listed)] == [
+            "1. Plans (2 messages",
+            "2. Plans (2 messages",
+        ]
         assert reply.session_id == theirs
         with pytest.raises(AmbiguousTitle, match=rf"{theirs} \(key alice\), {own} \(key bob\)"):
             await runtime.conversation("bob").switch("Plans")
@@ -151,8 +154,8 @@ async def test_resume_lists_the_titles_that_differ_in_case_only(start):
         assert [line.split()[1] for line in listed] == ["PLANS", "Plans"]
         assert (await chat.status()).session_id == before
         number = listed[1].partition(".")[0]
-        assert (await chat.ask(f"/resume {number}")).text == "Back in Plans."
-        assert (await chat.ask("/resume PLANS")).text == "Back in PLANS."
+        assert (await chat.ask(f"/resume {number}")).text.startswith("Back in Plans.")
+        assert (await chat.ask("/resume PLANS")).text.startswith("Back in PLANS.")
 
 
 def test_an_operator_switches_in_a_blocking_host(path):

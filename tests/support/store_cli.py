@@ -74,7 +74,7 @@ def json_lines(done):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def start_at_terminal(*arguments):
+def start_at_terminal(*arguments, columns=100):
     """Start the command at a pseudo terminal. Return the process and our end of the terminal."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -82,7 +82,7 @@ def start_at_terminal(*arguments):
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
-        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"},
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": "40"},
         start_new_session=True,
     )
     os.close(theirs)
@@ -103,9 +103,9 @@ def read_terminal(ours, until=None):
     return output
 
 
-def at_terminal(*arguments):
+def at_terminal(*arguments, columns=100):
     """Run the command at a terminal. Return its output and exit code."""
-    process, ours = start_at_terminal(*arguments)
+    process, ours = start_at_terminal(*arguments, columns=columns)
     output = read_terminal(ours)
     os.close(ours)
     return output.decode(), process.wait(30)

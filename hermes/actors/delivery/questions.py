@@ -19,7 +19,7 @@ from hermes.errors import StoreFailed
 from hermes.events import ApprovalAsked, RuntimeEvent, TurnEnded
 from hermes.messages import Approval, QuestionRoute, Reply, Source
 from hermes.protocols import ToolRecords
-from hermes.session_keys import CLIENT_PLATFORM
+from hermes.session_keys import CLIENT_PLATFORM, is_client_key
 from hermes.user_code import contained
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -57,16 +57,24 @@ class Questions:
     def returned(self, reply: Reply) -> Reply:
         """Note that a host receives a reply, with the questions in it; returns the reply."""
         for approval in reply.approvals:
-            self.shown(approval)
+            self._show_host(approval)
         return reply
 
     def received(self, event: RuntimeEvent) -> None:
         """Note that a host receives an event of a conversation, perhaps with questions."""
         match event:
             case ApprovalAsked(approval):
-                self.shown(approval)
+                self._show_host(approval)
             case TurnEnded(reply):
                 self.returned(reply)
+
+    def _show_host(self, approval: Approval) -> None:
+        """Note that a host is shown a question, unless it is one to a JSON-RPC client.
+
+        The text of a reply does not show these, and the host is not their user.
+        """
+        if not is_client_key(approval.asked_of):
+            self.shown(approval)
 
     def _note(self, approval: Approval, after: int | None) -> None:
         if after is None or self._unstored.get(approval.approval_id) is None:

@@ -140,13 +140,9 @@ class TerminalView:
         lines = "".join(f"{line}\n" for line in self._activity.lines(time.monotonic()))
         return [*self._preview, ("dim", lines), ("bold", PROMPT)]
 
-    def _toolbar(self) -> StyleAndTextTuples | None:
-        return [("", self._activity.facts)] if self._activity.facts else None
-
     def update(self, activity: Activity) -> None:
         """Show what is going on; the spinner turns by itself while a turn is running."""
         self._activity = activity
-        self._session.bottom_toolbar = self._toolbar if activity.facts else None
         self._session.app.invalidate()
         if activity.phase and self._tick is None and self._session.app.is_running:
             self._turn_spinner()

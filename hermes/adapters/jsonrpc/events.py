@@ -47,7 +47,7 @@ class Delta(msgspec.Struct):
 
 
 class MessageComplete(msgspec.Struct):
-    """The answer to the messages with these ids; `text` is complete, however it was streamed.
+    """The answer to the messages with these ids, or what there was of it at an interrupt.
 
     `reply_status` is the status in the words of the runtime, if it says more: "command", "partial",
     "withdrawn", "failed" or "refused". `dropped_by` is the id of the command that cancelled the

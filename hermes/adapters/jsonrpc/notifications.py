@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 import trio
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from hermes.adapters.jsonrpc import events as e
 from hermes.adapters.jsonrpc.handles import Handle, Handles
@@ -78,25 +79,31 @@ class Notifier:
     def handle(self, envelope: Envelope) -> None:
         """Handle an event of any conversation."""
         with contained() as caught:  # an agent may emit anything, even invalid values
-            self._track(envelope)
+            event = self._track(envelope)
             handle = self._handles.find(envelope.session_key)
             if handle is not None:
-                self._send(handle, envelope.turn_id, envelope.event)
+                self._send(handle, envelope.turn_id, event)
         if caught.error is not None:
             log.error(
                 "an event of %s could not be sent", envelope.session_key, exc_info=caught.error
             )
 
-    def _track(self, envelope: Envelope) -> None:
-        key = envelope.session_key
-        match envelope.event:
+    def _track(self, envelope: Envelope) -> RuntimeEvent:
+        """Track the running answer. Returns the event; that of an interrupted turn has its text."""
+        key, event = envelope.session_key, envelope.event
+        match event:
             case TurnStarted(turn_id):
                 self.running[key] = RunningAnswer(turn_id)
+            case TextDelta(_, restart) if restart and key in self.running:
+                self.running[key].texts.clear()  # another attempt starts from the beginning
             case TextDelta(text) if key in self.running:
                 self.running[key].texts.append(f"{text}")
             case TurnEnded(reply) if key in self.running:
                 if self.running[key].turn_id == reply.turn_id:
-                    del self.running[key]
+                    answer = self.running.pop(key)
+                    if reply.status == "interrupted" and not reply.text:
+                        return replace(event, reply=replace(reply, text=answer.text))
+        return event
 
     def moved_to(self, handle: Handle, stored_id: str, reason: str) -> None:
         """Set the stored session of a handle, and send `session.info` if it has changed."""

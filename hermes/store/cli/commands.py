@@ -5,6 +5,7 @@ All except `vacuum` and `migrate` may run while a runtime owns the file.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -20,6 +21,7 @@ from msgspec.structs import asdict
 from hermes.errors import StoreFailed, StoreRefused
 from hermes.messages import Imported
 from hermes.sanitize import one_line, sanitize
+from hermes.store import word_forms
 from hermes.store.cli.opening import (
     CURRENT_VERSION,
     exclusive,
@@ -38,6 +40,7 @@ from hermes.store.cli.output import (
     print_json,
     progress_bar,
 )
+from hermes.store.cli.read_only import is_read_only
 from hermes.store.cli.show import report_unknown_session, resolve
 from hermes.store.import_hermes_agent.importer import Report, import_home
 from hermes.store.import_hermes_agent.report import ImportNotes, Note
@@ -128,27 +131,38 @@ def check(options: Namespace) -> int:
     The search index is not checked while a runtime owns the file, because that blocks writes.
     """
     path = existing_path(options)
-    with open_current(path) as store, progress_bar("checking"):
-        with_index = not in_use(path)
-        problems = _find_problems(store, with_index=with_index)
+    obstacle = "the file is read-only" if is_read_only(path) else None
+    with open_current(path) as store:
+        if obstacle is None and in_use(path):
+            obstacle = "a runtime is using the file"
+        problems = _find_problems(store, with_index=obstacle is None)
     if options.json:
-        print_json({"ok": not problems, "problems": problems, "index_checked": with_index})
+        print_json({"ok": not problems, "problems": problems, "index_checked": obstacle is None})
     else:
         printer = Printer(sys.stdout)
         for problem in problems or ["No problems found."]:
             printer.line(one_line(problem))
-        if not with_index:
-            printer.line("The search index was not checked, because a runtime is using the file.")
+        if obstacle is not None:
+            printer.line(f"The search index was not checked, because {obstacle}.")
     return 1 if problems else 0
 
 
 def _find_problems(store: SessionStore, *, with_index: bool) -> list[str]:
-    try:
-        problems = store.integrity_check()
-        index = store.check_search() if with_index else None
-    except StoreFailed as error:
-        return [str(error)]
-    return problems if index is None else [*problems, index]
+    """Run the checks one by one, and show which one is running."""
+    checks: dict[str, Callable[[], Sequence[str]]] = {
+        name: functools.partial(store.snapshot, check) for name, check in cleanup.CHECKS.items()
+    }
+    if with_index:
+        checks["search index"] = lambda: tuple(filter(None, [store.check_search()]))
+    problems: list[str] = []
+    with progress_bar("checking", len(checks)) as update:
+        for number, (name, check) in enumerate(checks.items()):
+            update(number, len(checks), f"checking {name} ({number + 1} of {len(checks)})")
+            try:
+                problems += check()
+            except StoreFailed as error:
+                return [*problems, str(error)]
+    return problems
 
 
 def import_(options: Namespace) -> int:
@@ -252,21 +266,6 @@ def _note_rows(notes: Sequence[Note]) -> list[tuple[str, str, str]]:
     ]
 
 
-def prune(options: Namespace) -> int:
-    """Delete sessions that ended long ago and have no route."""
-    work = cleanup.prune_sessions(options.older_than, options.platform, dry_run=options.dry_run)
-    with open_current(existing_path(options)) as store, progress_bar("pruning") as update:
-        pruned = run_chunked(store, work, lambda number: update(number, None))
-    if options.json:
-        print_json(asdict(pruned))
-    else:
-        verb = "Would delete" if pruned.dry_run else "Deleted"
-        sessions = format_count(len(pruned.session_ids), "session")
-        messages = format_count(pruned.messages, "message")
-        Printer(sys.stdout).line(f"{verb} {sessions} with {messages}.")
-    return 0
-
-
 def archive(options: Namespace) -> int:
     """Hide a conversation from lists, or list it again."""
     with open_current(existing_path(options)) as store:
@@ -307,8 +306,7 @@ def migrate(options: Namespace) -> int:
             path.with_name(f"{path.name}.schema{version}.backup") if is_old and version else None
         )
         if is_old and not options.dry_run:
-            with progress_bar("migrating"):
-                SessionStore(path).close()
+            _migrate(path)
     if options.json:
         print_json(
             {
@@ -325,3 +323,14 @@ def migrate(options: Namespace) -> int:
         suffix = "" if backup is None else f"; the backup is {sanitize(str(backup))}"
         Printer(sys.stdout).line(f"{verb} from schema {version} to {CURRENT_VERSION}{suffix}.")
     return 0
+
+
+def _migrate(path: Path) -> None:
+    with progress_bar("migrating"):
+        store = SessionStore(path)
+    with store, progress_bar("indexing word forms", 1) as update:
+        total = store.snapshot(word_forms.remaining)
+        done = 0
+        while step := store.transact(word_forms.add_step):
+            done += step
+            update(done, total)

@@ -16,7 +16,8 @@ from hermes.config import data_path
 from hermes.errors import StoreInUse, StoreRefused
 from hermes.store import connection, schema
 from hermes.store.chunked import Chunked
-from hermes.store.files import file_lock
+from hermes.store.cli.read_only import ReadOnlyStore, is_read_only, read_version
+from hermes.store.files import file_lock, runtime_lock
 from hermes.store.files.runtime_lock import RuntimeLock
 from hermes.store.sync_store import SessionStore
 from hermes.store.transaction import Work
@@ -39,6 +40,8 @@ def existing_path(options: Namespace) -> Path:
 
 def schema_version(path: Path) -> int:
     """Return the schema version of the file."""
+    if is_read_only(path):
+        return read_version(path)
     with file_lock.no_trace(path, had_lock=file_lock.has_lock(path)), file_lock.wait_opening(path):
         return connection.stored_version(path)
 
@@ -47,7 +50,7 @@ def schema_version(path: Path) -> int:
 def open_current(path: Path) -> Iterator[SessionStore]:
     """Open an existing database, whose queries Ctrl-C can interrupt.
 
-    Raises `StoreRefused` if it has an older schema.
+    One that is read-only can be read. Raises `StoreRefused` if it has an older schema.
     """
     version = schema_version(path)
     if version < CURRENT_VERSION:
@@ -57,13 +60,15 @@ def open_current(path: Path) -> Iterator[SessionStore]:
             f"{path} has schema {version}, but this version of Hermes needs {CURRENT_VERSION}; "
             f"run: {command('store migrate --db')} {shlex.quote(str(path))}"
         )
-    with SessionStore(path) as store:
+    with ReadOnlyStore(path) if is_read_only(path) else SessionStore(path) as store:
         store.snapshot(lambda tx: tx.db.set_progress_handler(lambda: False, PROGRESS_STEPS))
         yield store
 
 
 def in_use(path: Path) -> bool:
     """Return whether a runtime owns the file."""
+    if is_read_only(path):
+        return runtime_lock.owner(path) is not None
     try:
         RuntimeLock(path).close()
     except StoreInUse:

@@ -1,7 +1,8 @@
 """Output of the admin commands: text, tables and progress bars for people, JSON for programs.
 
-Transcripts contain untrusted text. Text for people is sanitized and contains no markup of its own;
-without a terminal it is neither colored nor shortened. JSON is complete, with escapes.
+Transcripts contain untrusted text. Text for people is sanitized and contains no markup of its own.
+At a terminal tables fit the window, so long texts in them are cut; without one they are not, and
+there is no color. JSON is complete, with escapes.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import datetime
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from hermes.errors import HermesError
 from hermes.sanitize import UNSAFE, one_line
@@ -22,7 +23,14 @@ if TYPE_CHECKING:
 PIPED_WIDTH = 10_000
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _KILO = 1024
-_NO_WRAP = {"id", "last active", "time"}
+_GAP = 2
+_MIN_WIDTHS = {
+    "title": 8, "platform": 8, "state": 6, "role": 9, "match": 15,
+    "note": 30, "examples": 12, "id": 24,
+}  # fmt: skip
+"""Columns that may be narrower than their texts, and how narrow."""
+_WRAPPED = {"id", "match", "note", "examples"}
+"""Of these, the columns whose texts continue on the next line; others are cut."""
 
 
 class RichMissing(HermesError):
@@ -80,29 +88,52 @@ class Printer:
         self._stream.write(f"{text}\n")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print a table; a column whose name starts with `#` holds numbers."""
-        from rich.box import SIMPLE_HEAD  # noqa: PLC0415 - not needed for `--json`
-        from rich.table import Table  # noqa: PLC0415
+        """Print a table that fits the window; columns without any text are left out.
+
+        A column whose name starts with `#` holds numbers.
+        """
+        from rich.table import Table  # noqa: PLC0415 - not needed for `--json`
         from rich.text import Text  # noqa: PLC0415
 
-        table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold")
-        for name in columns:
-            number = name.startswith("#")
+        console = _console(self._stream)
+        cells = [[one_line(cell) for cell in row] for row in rows]
+        used = [index for index in range(len(columns)) if any(row[index] for row in cells)]
+        columns = [columns[index] for index in used]
+        cells = [[row[index] for index in used] for row in cells]
+        table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+        for name, width in zip(columns, _widths(columns, cells, console.width), strict=True):
             table.add_column(
                 name.removeprefix("#"),
-                justify="right" if number else "left",
-                no_wrap=number or name in _NO_WRAP,
-                overflow="fold",
+                justify="right" if name.startswith("#") else "left",
+                no_wrap=name not in _WRAPPED,
+                overflow="fold" if name in _WRAPPED else "ellipsis",
+                width=width,
             )
-        for row in rows:
-            table.add_row(*(Text(one_line(cell)) for cell in row))
-        console = _console(self._stream)
+        for row in cells:
+            table.add_row(*map(Text, row))
         with console.capture() as captured:  # rich would treat a closed pipe in its own way
             console.print(table)
         lines = captured.get().strip("\n").split("\n")
         if not self._stream.isatty():
             lines = [line.rstrip() for line in lines]
         self.line("\n".join(lines).strip("\n"))
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> list[int]:
+    """Return how wide each column is, so that the table fits if that is possible."""
+    from rich.cells import cell_len  # noqa: PLC0415
+
+    widths = [
+        max(cell_len(text) for text in (name.removeprefix("#"), *(row[index] for row in rows)))
+        for index, name in enumerate(columns)
+    ]
+    mins = [_MIN_WIDTHS.get(name, width) for name, width in zip(columns, widths, strict=True)]
+    while sum(widths) + _GAP * (len(widths) - 1) > total:
+        spare = [width - least for width, least in zip(widths, mins, strict=True)]
+        if max(spare) <= 0:
+            break
+        widths[spare.index(max(spare))] -= 1
+    return widths
 
 
 def require_rich() -> None:
@@ -132,16 +163,21 @@ def _console(stream: TextIO) -> Console:
     )
 
 
-@contextmanager
-def progress_bar(
-    description: str, total: int | None = None
-) -> Iterator[Callable[[int, int | None], None]]:
-    """Show a progress bar on stderr during the block, if that is a terminal.
+class Update(Protocol):
+    """Updates a progress bar."""
 
-    The block gets a function to call with the number of completed steps and the total.
-    """
+    def __call__(
+        self, completed: int, total: int | None, description: str | None = None, /
+    ) -> None:
+        """Show how many steps of how many are completed, and what is done now."""
+        ...
+
+
+@contextmanager
+def progress_bar(description: str, total: int | None = None) -> Iterator[Update]:
+    """Show a progress bar on stderr during the block, if that is a terminal."""
     if not sys.stderr.isatty():
-        yield lambda _done, _total: None
+        yield lambda *_: None
         return
     from rich.progress import (  # noqa: PLC0415
         BarColumn,
@@ -157,4 +193,10 @@ def progress_bar(
     bar = Progress(*columns, TimeElapsedColumn(), console=_console(sys.stderr), transient=True)
     with bar:
         task = bar.add_task(description, total=total)
-        yield lambda completed, of: bar.update(task, completed=completed, total=of)
+        yield lambda completed, total, description=None: bar.update(
+            task,
+            completed=completed,
+            total=total,
+            description=description,
+            refresh=description is not None,
+        )

@@ -14,8 +14,10 @@ from hermes.messages import SearchHit, Session, StoredMessage
 from hermes.sanitize import one_line, sanitize
 from hermes.store.cli.opening import existing_path, open_current
 from hermes.store.cli.output import Printer, format_time, print_json
-from hermes.store.conversations import titles
+from hermes.store.conversations import lineage, titles
 from hermes.store.sync_store import SessionStore
+
+MAX_MATCHES = 10
 
 
 def list_(options: Namespace) -> int:
@@ -48,7 +50,7 @@ def list_(options: Namespace) -> int:
             )
             for summary in summaries
         ]
-        columns = ("id", "title or preview", "platform", "#messages", "last active", "state")
+        columns = ("id", "title", "platform", "#msgs", "last active", "state")
         Printer(sys.stdout).table(columns, rows)
     else:
         Printer(sys.stdout).line("No conversations found.")
@@ -91,14 +93,34 @@ def show(options: Namespace) -> int:
 def resolve(store: SessionStore, name: str, session_key: str | None) -> str | None:
     """Return the session with this id, title or unique prefix of an id, of one key or of all.
 
-    Raises `AmbiguousTitle`, which names the option that helps.
+    Raises `AmbiguousTitle`, which lists the sessions or names the option that helps.
     """
     try:
-        return store.snapshot(lambda tx: titles.resolve_session(tx, name, session_key=session_key))
+        found = store.snapshot(lambda tx: titles.resolve_session(tx, name, session_key=session_key))
     except AmbiguousTitle as error:
         if session_key is not None:
             raise
         raise AmbiguousTitle(f"{error} or --session-key", error.session_ids) from None
+    if found is None:
+        _refuse_ambiguous_prefix(store, name, session_key)
+    return found
+
+
+def _refuse_ambiguous_prefix(store: SessionStore, prefix: str, session_key: str | None) -> None:
+    """Raise `AmbiguousTitle` if the ids of several sessions begin with the prefix."""
+    ids = store.snapshot(
+        lambda tx: lineage.ids_with_prefix(tx, prefix, session_key, MAX_MATCHES + 1)
+    )
+    if not ids:
+        return
+    lines = [f"several sessions have an id that begins with {prefix}; type more of it:"]
+    for session_id in ids[:MAX_MATCHES]:
+        session = store.get_session(session_id)
+        title = "" if session is None or session.title is None else one_line(session.title)
+        lines.append(f"  {session_id}  {title}".rstrip())
+    if len(ids) > MAX_MATCHES:
+        lines.append("  …")
+    raise AmbiguousTitle("\n".join(lines), tuple(ids))
 
 
 def report_unknown_session(name: str) -> int:

@@ -83,17 +83,24 @@ def with_id(tx: Transaction, session_id: str, session_key: str | None) -> str | 
 
 def with_prefix(tx: Transaction, prefix: str, session_key: str | None) -> str | None:
     """Return the only session of the key whose id begins with `prefix`."""
+    found = ids_with_prefix(tx, prefix, session_key, 2)
+    return found[0] if len(found) == 1 else None
+
+
+def ids_with_prefix(tx: Transaction, prefix: str, session_key: str | None, limit: int) -> list[str]:
+    """Return the ids of sessions of the key that begin with `prefix` and are longer."""
     if not prefix:
-        return None
+        return []
     belongs, values = only(session_key)
     # Ids are sorted by code point, so the ids with this prefix form one range.
     rows = tx.all(
-        f"SELECT s.id FROM sessions s WHERE s.id > ? AND s.id < ?{belongs} ORDER BY s.id LIMIT 2",
+        f"SELECT s.id FROM sessions s WHERE s.id > ? AND s.id < ?{belongs} ORDER BY s.id LIMIT ?",
         prefix,
         prefix + chr(0x10FFFF),
         *values,
+        limit,
     )
-    return str(rows[0][0]) if len(rows) == 1 else None
+    return [str(row[0]) for row in rows]
 
 
 def only(session_key: str | None) -> tuple[str, tuple[str, ...]]:

@@ -13,6 +13,7 @@ import msgspec
 
 from hermes.errors import StoreError
 from hermes.messages import SUMMARY, SearchHit
+from hermes.store import word_forms
 from hermes.store.conversations import codec, lineage
 from hermes.store.transaction import Row, Transaction, Value, Work
 
@@ -139,7 +140,21 @@ def _index_arrivals(tx: Transaction, first: int, last: int) -> None:
         first,
         last,
     )
+    word_forms.add(tx, "id IN (SELECT id FROM arrivals WHERE id BETWEEN ? AND ?)", first, last)
     tx.run("DELETE FROM arrivals WHERE id BETWEEN ? AND ?", first, last)
+
+
+def background_step(tx: Transaction) -> bool:
+    """Index new messages or, if there are none, word forms of old ones. Return if more wait."""
+    count = index_step(tx)
+    if count:
+        return count == STEP or not word_forms.is_complete(tx)
+    return word_forms.add_step(tx) > 0
+
+
+def background_work_left(tx: Transaction) -> bool:
+    """Return whether there is something to do for `background_step`."""
+    return unindexed(tx) or not word_forms.is_complete(tx)
 
 
 def unindexed(tx: Transaction) -> bool:
@@ -155,6 +170,7 @@ def index_imported(tx: Transaction, first: int, last: int) -> None:
         first,
         last,
     )
+    word_forms.add(tx, "id BETWEEN ? AND ?", first, last)
 
 
 def remove_session(tx: Transaction, no: int) -> None:
@@ -164,6 +180,7 @@ def remove_session(tx: Transaction, no: int) -> None:
         "SELECT 'delete', id, content, tools FROM message_text WHERE id BETWEEN ? AND ?",
         *codec.bounds(no),
     )
+    word_forms.remove(tx, *codec.bounds(no))
 
 
 def rebuild_search(tx: Transaction) -> int:
@@ -171,6 +188,7 @@ def rebuild_search(tx: Transaction) -> int:
     while index_step(tx):
         pass
     tx.run("INSERT INTO search (search) VALUES ('rebuild')")
+    word_forms.rebuild(tx)
     row = tx.one("SELECT count(*) FROM messages")
     assert row is not None
     return int(row[0])
@@ -180,6 +198,7 @@ def check_search(tx: Transaction) -> str | None:
     """Return a description of the problem if the index is damaged, else None."""
     try:
         tx.run("INSERT INTO search (search, rank) VALUES ('integrity-check', 1)")
+        word_forms.check(tx)
     except apsw.CorruptError as error:
         return f"the search index does not match the messages: {error}"
     return None
@@ -191,8 +210,9 @@ def refresh(tx: Transaction) -> None:
     It notices that another connection has written when a cursor is opened, but not in `PRAGMA
     integrity_check`, which would report segments that were merged meanwhile as damage.
     """
-    with contextlib.suppress(apsw.CorruptError):  # the check itself reports it
-        tx.one("SELECT rowid FROM search LIMIT 1")
+    for index in ("search", "stems"):
+        with contextlib.suppress(apsw.CorruptError):  # the check itself reports it
+            tx.one(f"SELECT rowid FROM {index} LIMIT 1")
 
 
 def is_damaged_index(error: BaseException | None) -> bool:
@@ -227,6 +247,11 @@ def to_fts(query: str) -> str | None:
     return " ".join(parts) or None
 
 
+def is_exact(query: str) -> bool:
+    """Return whether a query has a phrase or a prefix, whose words must match as they are."""
+    return any(phrase or word.endswith("*") for phrase, word in _TERM.findall(query[:MAX_QUERY]))
+
+
 def _term(text: str, *, prefix: bool) -> str | None:
     plain = indexed_text(text.replace("\x00", " ").encode(errors="ignore").decode())
     if plain is None or not any(character.isalnum() for character in plain):
@@ -252,6 +277,7 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
 ) -> list[SearchHit]:
     """Return messages that match, best first, each with a snippet and its neighbours.
 
+    Words match in every form ("heron" finds "herons"), unless the query has a phrase or a prefix.
     Live messages are searched, and those that hermes-agent had compacted before they were imported.
     With `session_key`, the messages of all sessions that belong to the key are searched.
     Summaries of a compression are stored with the role "user", but `role="user"` excludes them.
@@ -272,8 +298,9 @@ def search_messages(  # noqa: PLR0913 - the filters of a search
         given[_IS_NO_SUMMARY] = SUMMARY
     if session_ids is not None:
         given["s.id IN (SELECT value FROM json_each(?))"] = codec.encode_json(list(session_ids))
+    index = "search" if is_exact(query) or not word_forms.is_complete(tx) else "stems"
     with _limited(tx, timeout):
-        return _find(tx, expression, given, (limit, offset), newest_first=newest_first)
+        return _find(tx, index, expression, given, (limit, offset), newest_first=newest_first)
 
 
 @contextlib.contextmanager
@@ -292,6 +319,7 @@ def _limited(tx: Transaction, seconds: float) -> Iterator[None]:
 
 def _find(
     tx: Transaction,
+    index: str,
     expression: str,
     given: Mapping[str, Value],
     page: tuple[int, int],
@@ -300,8 +328,8 @@ def _find(
 ) -> list[SearchHit]:
     rows = tx.all(
         "SELECT m.id, s.id, m.role, m.created_at, s.source, s.title, m.compacted, s.subagent "
-        "FROM search JOIN messages m ON m.id = search.rowid JOIN sessions s ON s.no = m.id >> 32 "
-        f"WHERE search MATCH ? AND {_SEARCHED}"
+        f"FROM {index} JOIN messages m ON m.id = {index}.rowid "
+        f"JOIN sessions s ON s.no = m.id >> 32 WHERE {index} MATCH ? AND {_SEARCHED}"
         + "".join(f" AND {sql}" for sql in given)
         + f" ORDER BY {'m.created_at DESC, m.id DESC' if newest_first else 'rank, m.id DESC'}"
         " LIMIT ? OFFSET ?",
@@ -313,8 +341,8 @@ def _find(
     # once (+ prevents a lookup per row): each lookup would collect the words of a prefix again.
     snippets: dict[int, str | None] = dict(
         tx.all(
-            "SELECT rowid, snippet(search, -1, char(2), char(3), '…', 40) FROM search "
-            "WHERE search MATCH ? AND +rowid IN (SELECT value FROM json_each(?))",
+            f"SELECT rowid, snippet({index}, -1, char(2), char(3), '…', 40) FROM {index} "
+            f"WHERE {index} MATCH ? AND +rowid IN (SELECT value FROM json_each(?))",
             expression,
             codec.encode_json([row[0] for row in rows]),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 
 from hermes.messages import Pruned
 from hermes.store.conversations import codec, leases, routes, search, sessions
@@ -253,10 +253,20 @@ class SteadyCleanup:
 
 def integrity_check(tx: Transaction) -> list[str]:
     """Return the problems found in the file; empty if there are none."""
+    return [problem for check in CHECKS.values() for problem in check(tx)]
+
+
+def _check_pages(tx: Transaction) -> list[str]:
     search.refresh(tx)
-    problems = [str(row[0]) for row in tx.all("PRAGMA integrity_check(20)") if row[0] != "ok"]
-    problems += [f"foreign key: {row}" for row in tx.all("PRAGMA foreign_key_check")]
-    problems += [
+    return [str(row[0]) for row in tx.all("PRAGMA integrity_check(20)") if row[0] != "ok"]
+
+
+def _check_foreign_keys(tx: Transaction) -> list[str]:
+    return [f"foreign key: {row}" for row in tx.all("PRAGMA foreign_key_check")]
+
+
+def _check_counters(tx: Transaction) -> list[str]:
+    return [
         f"the message counter of session {row[0]} is {row[1]} instead of {row[2]}"
         for row in tx.all(
             "SELECT s.id, s.message_count, "
@@ -264,4 +274,11 @@ def integrity_check(tx: Transaction) -> list[str]:
             "FROM sessions s WHERE s.message_count <> n"
         )
     ]
-    return problems
+
+
+CHECKS: Mapping[str, Work[list[str]]] = {
+    "pages and indexes": _check_pages,
+    "foreign keys": _check_foreign_keys,
+    "message counters": _check_counters,
+}
+"""The parts of `integrity_check`, by what they check; each returns problems."""

@@ -49,7 +49,8 @@ def begin_once(
 ) -> ToolCallRecord | None:
     """Record a call before it is made. Return None if it may be made now, else the earlier record.
 
-    With `approved_for`, a session_key, the call also uses up an approval, or raises `NotApproved`.
+    With `approved_for`, a session_key, the call also uses up an approval. Without one, the tool
+    must be allowed in the conversation, or it raises `NotApproved`.
     Raises `TurnClosed` if the turn is over.
     """
     if not tx.one("SELECT 1 FROM inbox WHERE id = ? AND state = 'open'", turn_id):
@@ -61,8 +62,9 @@ def begin_once(
     if row is not None:
         return ToolCallRecord(turn_id, tool, arguments, ordinal, row[0], bool(row[1]))
     if approved_for is not None:
-        allowed = is_allowed(tx, _approver_key(tx, approved_for), tool)
-        if not allowed and not take_approval(tx, approved_for, tool, arguments):
+        # An approval is used up also by a tool that is allowed: that may be revoked later.
+        approved = take_approval(tx, approved_for, tool, arguments)
+        if not approved and not is_allowed(tx, _approver_key(tx, approved_for), tool):
             raise NotApproved(f"nobody has approved this call of {tool}")
     tx.run(
         "INSERT INTO once_calls (turn_id, tool, arguments, ordinal, begun_at) "

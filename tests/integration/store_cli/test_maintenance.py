@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import apsw
@@ -18,25 +19,44 @@ CURRENT = len(MIGRATIONS)
 
 def test_prune_reports_in_a_dry_run_what_it_would_delete(filled):
     done = run("prune", "--older-than", "90d", "--dry-run", "--db", filled, check=0)
-    assert done.stdout == "Would delete 1 session with 1 message.\n"
+    assert done.stdout.splitlines()[-1] == "Would delete 1 session with 1 message."
+    assert re.search(r"^old +cli +1 +2026-", done.stdout, re.MULTILINE)
     [result] = json_lines(
         run("prune", "--older-than", "12w", "--dry-run", "--json", "--db", filled)
     )
     assert result == {"session_ids": ["old"], "messages": 1, "dry_run": True}
     assert (
-        json_lines(run("prune", "--older-than", "300d", "--json", "--db", filled))[0]["messages"]
+        json_lines(run("prune", "--older-than", "10mo", "--yes", "--json", "--db", filled))[0][
+            "messages"
+        ]
         == 0
     )
-    run("prune", "--platform", "telegram", "--db", filled, check=0)
+    run("prune", "--platform", "telegram", "--yes", "--db", filled, check=0)
     assert run("show", "old", "--db", filled).returncode == 0
-    done = run("prune", "--db", filled, check=0)
+    done = run("prune", "--older-than", "3mo", "--yes", "--db", filled, check=0)
     assert done.stdout == "Deleted 1 session with 1 message.\n"
     assert run("show", "old", "--db", filled).returncode == 1
 
 
-@pytest.mark.parametrize("age", ["", "x", "-1d", "1e9d", "9999999d", "5 parsecs"])
+@pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+def test_prune_deletes_nothing_without_a_terminal_or_an_option(filled, options):
+    done = run("prune", *options, "--db", filled)
+    assert done.returncode == 2
+    assert done.stderr.startswith("Nothing was deleted: add --yes to delete")
+    assert run("show", "old", "--db", filled).returncode == 0
+
+
+def test_prune_without_anything_to_delete_asks_nothing(filled):
+    done = run("prune", "--older-than", "2y", "--db", filled, check=0)
+    assert done.stdout == "Deleted 0 sessions with 0 messages.\n"
+
+
+@pytest.mark.parametrize("age", ["", "x", "-1d", "1e9d", "9999999d", "5 parsecs", "30", "6m"])
 def test_an_invalid_age_is_a_usage_error(filled, age):
-    assert run("prune", f"--older-than={age}", "--db", filled).returncode == 2
+    done = run("prune", f"--older-than={age}", "--db", filled)
+    assert done.returncode == 2
+    assert f"{age!r} is not an age: expected a number and min, h, d, w, mo" in done.stderr
+    assert ("m could be minutes or months" in done.stderr) == (age == "6m")
 
 
 def test_check_reports_problems(filled, sql):
@@ -166,7 +186,7 @@ def test_commands_work_beside_a_runtime(filled, runtime, tmp_path):
     assert "index was not checked, because a runtime is using the file" in done.stdout
     line = json.loads(exported.splitlines()[0]) | {"id": "another", "title": None}
     run("import", "-", "--db", filled, text=json.dumps(line), check=0)
-    run("prune", "--db", filled, check=0)
+    run("prune", "--yes", "--db", filled, check=0)
 
 
 @pytest.mark.parametrize("command", ["vacuum", "migrate"])

@@ -85,6 +85,20 @@ def test_show_accepts_a_prefix_of_an_id_and_reports_an_unknown_session(filled):
     assert done.stderr == "There is no session nobody␛[2J.\n"
 
 
+@pytest.mark.parametrize("command", ["show", "export", "archive"])
+def test_an_ambiguous_prefix_lists_the_sessions(filled, command):
+    with SessionStore(filled) as store:
+        for number in range(9):
+            store.create_session(f"tall-{number}", "cli")
+    done = run(command, "tal", "--db", filled)
+    assert (done.returncode, done.stdout) == (2, "")
+    first, *lines = done.stderr.splitlines()
+    assert first == "several sessions have an id that begins with tal; type more of it:"
+    assert lines[:3] == ["  talk  The time", "  talk-2  The time #2", "  tall-0"]
+    assert (len(lines), lines[-1]) == (11, "  …")
+    done = run(command, "talk-", "--db", filled, check=0)
+
+
 def test_an_exact_title_wins_over_a_numbered_one_and_is_followed_to_its_tip(filled):
     with SessionStore(filled) as store:
         store.set_session_title("old", "The time #9")

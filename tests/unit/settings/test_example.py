@@ -51,7 +51,7 @@ def test_tables_with_names_of_the_user_show_every_key():
     assert {key for server in values["mcp"].values() for key in server} == {
         "command", "url", "environment", "keys", "approval",
     }  # fmt: skip
-    [price] = values["agent"]["prices"].values()
+    price, *_ = values["agent"]["prices"].values()
     assert set(price) == {"input", "output", "cache_read", "cache_write"}
 
 

@@ -85,6 +85,7 @@ def test_a_command_of_another_program_uses_its_python(tmp_path, monkeypatch):
     python = Path(sys.executable)
     monkeypatch.setattr(sys, "argv", ["my_program.py"])
     monkeypatch.setenv("PATH", "")
+    monkeypatch.chdir(tmp_path)
     assert command("setup") == f"{shlex.quote(str(python))} -m hermes setup"
     monkeypatch.setenv("PATH", str(python.parent))
     assert command("setup") == "python -m hermes setup"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from hypothesis import given, strategies as st
 
 from hermes.config import Config
-from hermes.settings import Settings, SettingsError, load
+from hermes.settings import Problem, Settings, SettingsError, load
 
 ROOT = Path(__file__).parents[3]
 
@@ -52,7 +54,14 @@ def test_an_empty_file_has_the_defaults():
         ("[runtime]\nwhen_busy_by_platform = { telegram = 'steer' }",
          [(2, "runtime.when_busy_by_platform.telegram")]),
         ("[agent]\nkind = 'openai'\nmodel = 'm'\nprices.n.input = 1.0\n[agent.budgets]\nday = 1.0",
-         [(5, "agent.budgets")]),
+         [(3, "agent.model")]),
+        ("[agent]\nkind = 'openai'\nmodel = 'm'\nbase_url = 'https://a.b'\nbudgets.day = 1.0",
+         [(3, "agent.model")]),
+        ("[agent]\nkind = 'openai'\nmodel = 'm'\nprices.m.input = 1.0\nbudgets.day = 1.0\n"
+         "[titles]\nmodel = 't'\n[compression]\nmodel = 'c'",
+         [(7, "titles.model"), (9, "compression.model")]),
+        ("[agent]\nkind = 'openai'\nmodel = 'm'\nbudgets.day = 1.0\nprices.m.cache_read = 1.0",
+         [(4, "agent.budgets")]),
         ("[agent]\nkind = 'openai'\nmodel = 'm'\n[compression]\nwindow = 8000",
          [(4, "compression")]),
         ("[agent]\nkind = 'openai'\nmodel = 'm'\nbase_url = '127.0.0.1:80'\n[mcp.a]\nurl = 'u'\n"
@@ -108,8 +117,8 @@ def test_the_configurations_in_the_docs_load(page):
         "[expiry_by.console]\nmode = 'daily'\n[expiry_by.'rpc/dm']\nmode = 'idle'",
         "[runtime]\nwhen_busy_by_platform = { console = 'steer', rpc = 'reject' }",
         "[agent]\nkind = 'openai'\nmodel = 'm'\nprices.m.input = 1.0\nbudgets.day = 1.0",
-        # Such an endpoint may report the cost of each call.
-        "[agent]\nkind = 'openai'\nmodel = 'm'\nbase_url = 'https://a.b'\nbudgets.day = 1.0",
+        "[agent]\nkind = 'openai'\nmodel = 'm'\nprices.m = { output = 1.0 }\nprices.t = {}\n"
+        "budgets.day = 1.0\n[titles]\nmodel = 't'",
         "[agent]\nkind = 'openai'\nmodel = 'm'\n[compression]\nwindow = 8001",
         "[texts]\nstopped = 'Halt.'\nresumed = 'Zurück in {name}.'",
     ],
@@ -143,7 +152,7 @@ def test_a_literal_key_is_refused_and_not_repeated(key):
         ("[runtime]\nmax_queued = 0", "line 2: runtime.max_queued: expected an integer >= 1"),
         ("[runtime]\nmax_queued = 'x'",
          "line 2: runtime.max_queued: expected an integer, got a string"),
-        ("[compression]\nshare = 1.0", "line 2: compression.share: expected a number < 1.0"),
+        ("[compression]\nshare = 1.0", "line 2: compression.share: expected a number > 0 and < 1"),
         ("data = ''", "line 1: data: expected a string that is not empty"),
         ("data = 3", "line 1: data: expected a string, got an integer"),
         ("agent = 3", "line 1: agent: expected a table, got an integer"),
@@ -162,7 +171,13 @@ def test_a_literal_key_is_refused_and_not_repeated(key):
         ("[telegram]\ntoken = 3",
          "line 2: telegram.token: expected a string: env:NAME or file:PATH"),
         ("[agnt]", "line 1: agnt: unknown key; did you mean agent?"),
-        ("[expiry]\nat_hour = 24", "line 2: expiry.at_hour: expected an integer <= 23"),
+        ("[log]\nfrom = 'json'", "line 2: log.from: unknown key; did you mean form?"),
+        ("[log]\ncolour = true", "line 2: log.colour: unknown key; the keys here are form, level"),
+        ("[agent]\nkind = 3",
+         "line 2: agent.kind: expected one of 'offline', 'openai', 'anthropic'"),
+        ("[runtime]\nmax_queued = 1.5",
+         "line 2: runtime.max_queued: expected an integer, got a number"),
+        ("[expiry]\nat_hour = 24", "line 2: expiry.at_hour: expected an integer >= 0 and <= 23"),
         ("[texts]\nstoped = 'Halt.'", "line 2: texts.stoped: unknown key; did you mean stopped?"),
         ("[texts]\nstopped = 3", "line 2: texts.stopped: expected a string, got an integer"),
         ("[texts]\nstopped = 'Halt.'\nresumed = 'In {title}.'",
@@ -196,3 +211,78 @@ def test_overrides_replace_the_values_of_the_file():
     settings = load(text, {"data": "b", "agent": {"model": "n"}})
     agent = settings.agent
     assert (settings.data, agent.model, agent.system) == ("b", "n", "Be kind.")
+
+
+def test_all_problems_are_reported_at_once():
+    """Wrong values do not hide broken rules elsewhere, and are not reported twice."""
+    text = dedent("""\
+        [agent]
+        kind = 'openai'
+        model = 'm'
+        max_tokens = 0
+        budgets.day = 1.0
+        [compression]
+        window = 1
+        [expiry]
+        mode = 'idle'
+        at_hour = 4
+        [metrics]
+        file = '/'
+        [telegram]
+        token = 3
+        [hooks]
+        nothing = []
+    """)
+    assert problems(text) == [
+        (4, "agent.max_tokens"),
+        (7, "compression.window"),
+        (10, "expiry.at_hour"),
+        (12, "metrics.file"),
+        (14, "telegram.token"),
+        (16, "hooks.nothing"),
+    ]
+
+
+def test_a_wrong_value_has_no_consequences_elsewhere():
+    text = "[agent]\nkind = 'opanai'\nmodel = 'm'\n[titles]\nmodel = 'n'\n[mcp.a]\nurl = 'http://u'"
+    assert problems(text) == [(2, "agent.kind")]
+    text = "[telegram]\ntoken = 3\nusers = [1]\n[expiry_by.telegram]\nmode = 'daily'"
+    assert problems(text) == [(2, "telegram.token")]
+    text = "[telegram]\ntoken = 'env:T'\nusers = ['a']\nbase_url = 'x'"
+    assert problems(text) == [(3, "telegram.users[0]")]
+
+
+def test_further_checks_run_too():
+    def check(settings):
+        yield Problem(0, "hooks.on_session_reset", "cannot be imported")
+        yield Problem(0, "agent.key", "not set")
+        yield Problem(0, "mcp.a.keys.B", "not set")
+
+    with pytest.raises(SettingsError) as refused:
+        load("[hooks]\non_session_reset = ['a:b']\n[log]\nform = 'x'\n[agent]\n", check=check)
+    assert [(each.line, each.key) for each in refused.value.problems] == [
+        (0, "mcp.a.keys.B"),
+        (2, "hooks.on_session_reset"),
+        (4, "log.form"),
+        (5, "agent.key"),
+    ]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+        lambda below: (
+            st.lists(below, max_size=2)
+            | st.dictionaries(
+                st.sampled_from(["kind", "model", "mode", "token", "users", "url", "keys", "form"]),
+                below,
+                max_size=3,
+            )
+        ),
+        max_leaves=6,
+    ).map(lambda value: value if isinstance(value, dict) else {"kind": value}),
+    st.sampled_from(["agent", "telegram", "mcp", "expiry_by", "log", "agents", "metrics", "data"]),
+)
+def test_any_values_are_accepted_or_reported(values, table):
+    with suppress(SettingsError):
+        load("", {table: values})

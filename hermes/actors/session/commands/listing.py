@@ -102,13 +102,17 @@ def status_text(status: Status, texts: Texts) -> str:
 def usage_text(calls: Sequence[Usage], texts: Texts) -> str:
     """Return the answer to /usage."""
     cost = sum(each.cost or 0.0 for each in calls)
-    return (texts.usage_cost if cost else texts.usage_tokens).format(
+    text = (texts.usage_cost if cost else texts.usage_tokens).format(
         calls=len(calls),
         input=sum(each.input_tokens for each in calls),
         cached=sum(each.cache_read_tokens for each in calls),
         output=sum(each.output_tokens for each in calls),
         cost=f"{cost:.4f}",
     )
+    if unpriced := [each for each in calls if each.cost is None]:
+        models = ", ".join(sorted({each.model or "?" for each in unpriced}))
+        text += " " + texts.usage_unpriced.format(calls=len(unpriced), models=models)
+    return text
 
 
 def is_number(text: str) -> bool:

@@ -1,0 +1,31 @@
+"""`hermes reload`: let a running bot read its configuration again."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from hermes.run.configuration import Configuration, add_file_options, database_path
+from hermes.run.reload import request_reload
+from hermes.settings import SettingsError
+
+DESCRIPTION = """\
+Let a running bot read its configuration again, and print what has changed and what needs a
+restart. Without a restart can change: agents, prices, budgets, who may use the bot, and the log
+level.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Ask the bot, and print its answer; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="hermes reload", description=DESCRIPTION)
+    add_file_options(parser)
+    configuration = Configuration.of(parser.parse_args(arguments))
+    try:
+        settings = configuration.load()
+    except SettingsError as error:
+        return configuration.print_problems(error.problems)
+    text, code = request_reload(database_path(settings))
+    (sys.stderr if code else sys.stdout).write(f"{text}\n")
+    return code
