@@ -99,8 +99,7 @@ def test_the_log_of_a_chat_goes_to_a_file_and_the_screen_has_one_line(tmp_path, 
             broken = "import sys; sys.exit('no such tool server')"
             file.write(f"[mcp.files]\ncommand = ['{sys.executable}', '-c', \"{broken}\"]\n")
         with Tty(start, columns=200, **env) as term:
-            shown = term.until("\n>")
-            assert f"The log is {tmp_path}/hermes.log" in shown
+            term.until(f"The log is {tmp_path}/hermes.log")
             shown = term.until("(its last line: no such tool server)")
             (line,) = [each for each in shown.splitlines() if "last line" in each][:1]
             assert line.startswith("MCP server files has ended")

@@ -15,6 +15,7 @@ from hermes.agents.tools.toolbox import Toolbox, tool
 from hermes.errors import Unsendable
 from hermes.events import ApprovalAsked, ToolFinished, ToolStarted, TurnEnded
 from hermes.messages import TurnResult
+from hermes.store import SessionStore
 from hermes.testing import MemoryAdapter, ModelAnswer, inspect, open_model
 from tests.support.jsonrpc_client import connected
 from tests.support.processes import foreign
@@ -323,6 +324,23 @@ async def test_what_was_shown_is_known_after_a_restart(start):
     async with start(build_agent=shell.build) as runtime:
         await runtime.ask("k", "rm")
     async with start(build_agent=shell.build) as runtime:
+        await runtime.ask("k", "/approve")
+        await inspect(runtime).wait_idle("k")
+    assert shell.ran == ["rm"]
+
+
+async def test_a_command_of_another_process_approves_no_call_that_is_shown_after_it(start, path):
+    shell = Shell()
+    async with start(build_agent=shell.build) as runtime:
+        receipt = await runtime.submit(Inbound("k", "e", "rm\nwait"))
+        await shell.asked.wait()
+        with SessionStore(path) as store:
+            store.accept(Inbound("k", "blind", "/approve", command=True))
+        shell.go_on.set()
+        assert QUESTION in (await runtime.wait(receipt)).text
+        await runtime.ask("k", "wait")  # finds the command of the other process
+        blind = await runtime.reply_of("k", "blind")
+        assert blind.text.startswith("Not decided")
         await runtime.ask("k", "/approve")
         await inspect(runtime).wait_idle("k")
     assert shell.ran == ["rm"]

@@ -138,16 +138,21 @@ def _show_by_row(tx: Transaction, approval_id: int, outbox_id: int | None) -> No
     tx.run(sql, outbox_id, approval_id)
 
 
-def mark_shown(tx: Transaction, shown: Mapping[int, int | None]) -> None:
+def mark_shown(
+    tx: Transaction, shown: Mapping[int, int | None], at: Mapping[int, float] | None = None
+) -> None:
     """Record that questions were shown which no outbox row shows.
 
-    `shown` has the number of each, and the inbox id of the latest message that was accepted before.
-    None means that it was not shown after all. If it was shown several times, the first one counts.
+    `shown` has the number of each, and the inbox id of the latest message that was known then. None
+    means that it was not shown after all. If it was shown several times, the first one counts.
+    `at` has the times: messages that other processes accepted before do not count as answers.
     """
+    times = at or {}
     tx.run_each(
-        "UPDATE approvals SET shown_after = max(asked_after, ?2) WHERE id = ?1 "
+        "UPDATE approvals SET shown_after = max(asked_after, ?2, coalesce((SELECT max(id) "
+        "FROM inbox WHERE id > asked_after AND accepted_at < ?3), 0)) WHERE id = ?1 "
         "AND question IS NULL AND (shown_after IS NULL OR ?2 IS NULL)",
-        list(shown.items()),
+        [(number, after, times.get(number)) for number, after in shown.items()],
     )
 
 
