@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 import trio
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from hermes.adapters.jsonrpc import events as e
@@ -122,8 +123,8 @@ class Notifier:
                 self.moved_to(handle, session_id, "created")
                 start = e.MessageStart(started_id, [*inbox_ids], session_id)
                 self._buffer.send_event("message.start", handle.id, start)
-            case TurnEnded(reply, inbox_ids):
-                self._end_turn(handle, reply, inbox_ids)
+            case TurnEnded(reply, inbox_ids, _, dropped_by):
+                self._end_turn(handle, reply, inbox_ids, dropped_by)
             case SessionMoved(_, new, reason) if not handle.closing:
                 self.moved_to(handle, new, reason)
             case _:
@@ -136,8 +137,9 @@ class Notifier:
                 send("tool.start", handle.id, e.ToolStart(call.id, call.name, call.arguments))
             case ToolFinished(call_id, content, failed):
                 send("tool.complete", handle.id, e.ToolComplete(call_id, content, failed))
-            case Steered():
-                update = e.StatusUpdate("steered", "The agent has received your message.")
+            case Steered(_, inbox_ids):
+                text = "The agent has received your message."
+                update = e.StatusUpdate("steered", text, [*inbox_ids])
                 send("status.update", handle.id, update)
             case Retrying(_, text):
                 send("status.update", handle.id, e.StatusUpdate("retrying", text))
@@ -152,7 +154,9 @@ class Notifier:
                 )
                 send("approval.request", handle.id, request, [approval])
 
-    def _end_turn(self, handle: Handle, reply: Reply, inbox_ids: Sequence[int]) -> None:
+    def _end_turn(
+        self, handle: Handle, reply: Reply, inbox_ids: Sequence[int], dropped_by: int | None
+    ) -> None:
         # No other event reports it if the agent itself has continued in another session.
         self.moved_to(handle, reply.session_id, "compression")
         handle.answer_count += 1
@@ -163,10 +167,13 @@ class Notifier:
         self._answered = trio.Event()
         # The text of a turn does not show its questions; that of `/approve show` does.
         shows = reply.approvals if reply.status == "command" else ()
-        self._buffer.send_event("message.complete", handle.id, completion(reply, inbox_ids), shows)
+        ended = completion(reply, inbox_ids, dropped_by)
+        self._buffer.send_event("message.complete", handle.id, ended, shows)
 
 
-def completion(reply: Reply, inbox_ids: Sequence[int]) -> e.MessageComplete:
+def completion(
+    reply: Reply, inbox_ids: Sequence[int], dropped_by: int | None = None
+) -> e.MessageComplete:
     """Return a reply in the form of the event `message.complete`."""
     return e.MessageComplete(
         turn_id=reply.turn_id,
@@ -176,6 +183,8 @@ def completion(reply: Reply, inbox_ids: Sequence[int]) -> e.MessageComplete:
         usage=_total(reply.usage),
         stored_session_id=reply.session_id,
         error=reply.error,
+        reply_status=UNSET if reply.status == STATUS[reply.status] else reply.status,
+        dropped_by=UNSET if dropped_by is None else dropped_by,
     )
 
 

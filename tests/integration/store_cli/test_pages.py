@@ -30,7 +30,8 @@ def normalized(text):
 
 def check_page(page, folder):
     for command, output in sessions(page):
-        done = shell.run(command.replace("python ", f"{sys.executable} ", 1), folder)
+        python = f"PYTHONPATH={ROOT} {sys.executable} "
+        done = shell.run(command.replace("python ", python, 1), folder)
         printed = done.stdout.replace(str(folder), "/home/you")
         assert (done.stderr, normalized(printed)) == ("", normalized(output)), command
 
