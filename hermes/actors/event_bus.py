@@ -27,7 +27,6 @@ from hermes.events import (
 )
 from hermes.messages import Inbound, InboxRow, MessageOutcome, Reply
 from hermes.sanitize import encodable
-from hermes.session_keys import is_client_key
 
 BEHIND = 100
 """Once this many events are unread, deltas of the same turn are joined."""
@@ -58,8 +57,8 @@ class Subscription:
         follows: bool = False,
     ) -> None:
         self._bus = bus
-        own = session_key is not None and not is_client_key(session_key)
-        self._shows = own and deltas and until is None  # a log does not, a stream notes it itself
+        # A log does not show questions to a user, and a stream notes itself what it does.
+        self._shows = session_key is not None and deltas and until is None
         self._until = until
         self._key = session_key
         self.follows = follows

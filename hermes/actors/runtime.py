@@ -320,8 +320,8 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
 ) -> AsyncIterator[Runtime]:
     """Run actors on an open store during a block. Leaving the block drains the runtime."""
     async with _ending() as started, open_background() as nursery:
-        metrics, clean = RuntimeMetrics(wall), redact or str
-        questions = Questions(store, dispatcher := Dispatcher(nursery, adapters, store, redact))
+        dispatcher, clean = Dispatcher(nursery, adapters, store, redact), redact or str
+        questions, metrics = Questions(store, dispatcher, wall), RuntimeMetrics(wall)
         bus = EventBus(metrics.count_reply, questions.received)
         context = RuntimeContext(
             store=store,

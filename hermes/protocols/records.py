@@ -62,11 +62,13 @@ class ToolRecords(Protocol):
         """
         ...
 
-    def mark_shown(self, shown: Mapping[int, int | None]) -> Awaitable[None]:
+    def mark_shown(
+        self, shown: Mapping[int, int | None], at: Mapping[int, float] | None = None
+    ) -> Awaitable[None]:
         """Record that the host or client has shown questions that no adapter sends.
 
         `shown` has their numbers, each with the inbox id of the latest message before; None means
-        that it was not shown after all.
+        that it was not shown after all. `at` has the times when they were shown.
         """
         ...
 

@@ -100,6 +100,18 @@ def test_a_question_is_not_shown_to_commands_from_before_it_was_asked(store):
     assert known(store, command(store, "late")) == {number: "pending"}
 
 
+def test_an_unknown_command_that_was_accepted_before_a_question_was_shown_does_not_count(store):
+    """Another process may have accepted it."""
+    numbers = [asked(store, arguments=each, delivery="host") for each in ("[1]", "[2]")]
+    early = command(store, "early")
+    accepted_at = store.open_inbox("k")[0].accepted_at
+    store.mark_shown(
+        dict.fromkeys(numbers, 0), dict(zip(numbers, (accepted_at, accepted_at + 1), strict=True))
+    )
+    assert known(store, early) == {numbers[0]: "pending"}
+    assert known(store, command(store, "late")) == dict.fromkeys(numbers, "pending")
+
+
 def test_the_first_time_counts_unless_it_was_not_shown_after_all(store):
     number = asked(store, delivery="client")
     first, second = command(store, "first"), command(store, "second")

@@ -382,3 +382,16 @@ def test_a_refusal_allows_nothing(store):
     store.decide_approval("k", asked.approval_id, approve=False, always=True)
     assert store.decide_approval("k", asked.approval_id, approve=True, always=True) is None
     assert store.allowed_tools("k") == []
+
+
+def test_an_approval_is_used_up_by_its_call_also_if_its_tool_is_allowed(store):
+    """Otherwise the call could be made once more after the tool is no longer allowed."""
+    turn = begun_turn(store).inbox_id
+    asked = store.ask_approval("k", "mail", "{}")
+    store.decide_approval("k", asked.approval_id, approve=True, always=True)
+    assert store.begin_once(turn, "mail", "{}", approved_for="k") is None
+    assert state_of(store.get_approval("k", asked.approval_id)) == "used"
+    assert store.begin_once(turn, "mail", "{}", 1, approved_for="k") is None
+    assert store.revoke_tool("k", "mail")
+    with pytest.raises(NotApproved):
+        store.begin_once(turn, "mail", "{}", 2, approved_for="k")

@@ -15,6 +15,7 @@ from hermes.agents.tools.toolbox import Toolbox, tool
 from hermes.errors import Unsendable
 from hermes.events import ApprovalAsked, ToolFinished, ToolStarted, TurnEnded
 from hermes.messages import TurnResult
+from hermes.store import SessionStore
 from hermes.testing import MemoryAdapter, ModelAnswer, inspect, open_model
 from tests.support.jsonrpc_client import connected
 from tests.support.processes import foreign
@@ -328,6 +329,23 @@ async def test_what_was_shown_is_known_after_a_restart(start):
     assert shell.ran == ["rm"]
 
 
+async def test_a_command_of_another_process_approves_no_call_that_is_shown_after_it(start, path):
+    shell = Shell()
+    async with start(build_agent=shell.build) as runtime:
+        receipt = await runtime.submit(Inbound("k", "e", "rm\nwait"))
+        await shell.asked.wait()
+        with SessionStore(path) as store:
+            store.accept(Inbound("k", "blind", "/approve", command=True))
+        shell.go_on.set()
+        assert QUESTION in (await runtime.wait(receipt)).text
+        await runtime.ask("k", "wait")  # finds the command of the other process
+        blind = await runtime.reply_of("k", "blind")
+        assert blind.text.startswith("Not decided")
+        await runtime.ask("k", "/approve")
+        await inspect(runtime).wait_idle("k")
+    assert shell.ran == ["rm"]
+
+
 async def test_an_agent_that_asks_another_one_shows_its_user_nothing(start):
     shell = Shell()
 
@@ -565,6 +583,30 @@ async def test_a_client_that_is_gone_is_shown_nothing(start):
     assert shell.ran == ["rm"]
 
 
+async def test_a_reply_that_is_sent_again_shows_a_client_no_call(start):
+    """The reply has the text of the turn, which need not name the call."""
+    shell, key = Shell(), "agent:main:rpc:dm:x"
+    prompt = {"text": "wait\nrm", "event_id": "1"}
+    async with start(build_agent=shell.build) as runtime:
+        async with connected(runtime) as client:
+            handle = (await client.call("session.create", conversation="x"))["session_id"]
+            await client.call("prompt.submit", session_id=handle, **prompt)
+            await shell.asked.wait()
+            await disconnected(client)
+            shell.go_on.set()
+        await inspect(runtime).wait_idle(key)
+        async with connected(runtime) as client:
+            handle = (await client.call("session.create", conversation="x"))["session_id"]
+            again = await client.call("prompt.submit", session_id=handle, **prompt)
+            assert again["status"] == "answered"
+            assert "wants to run" not in again["reply"]["text"]
+            sent = await client.call("prompt.submit", session_id=handle, text="/approve")
+            told = (await client.answer_to(sent["message_id"]))["text"]
+            assert told.startswith("Not decided")
+            await inspect(runtime).wait_idle(key)
+    assert shell.ran == []
+
+
 async def test_the_end_of_a_turn_shows_no_call_to_a_client_that_came_too_late(start):
     shell, key = Shell(), "agent:main:rpc:dm:x"
     client_chat = Source("rpc", chat_id="x", user_id="operator")
@@ -678,6 +720,19 @@ async def test_an_approved_call_of_a_turn_that_runs_again_is_not_repeated(start,
         "whether it took effect; it is not run again."
     )
     assert foreign(path, "SELECT state FROM approvals") == [["used"]]
+
+
+@pytest.mark.parametrize("command", ["/approve always", "/approve always 1"])
+async def test_after_a_tool_is_no_longer_allowed_each_call_needs_an_approval(start, command):
+    shell = Shell()
+    async with start(build_agent=shell.build) as runtime:
+        await say(runtime, "rm")
+        await say(runtime, command)
+        await inspect(runtime).wait_idle("k")
+        assert "ran rm" in await say(runtime, "rm")
+        await say(runtime, "/deny always run")
+        assert "`run` wants to run" in await say(runtime, "rm")
+    assert shell.ran == ["rm", "rm"]
 
 
 async def test_two_calls_that_are_approved_together_both_run(start):

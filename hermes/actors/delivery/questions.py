@@ -3,14 +3,17 @@
 A command decides only about calls that its user had been shown when it was accepted. An outbox row
 shows its question when it is sent. Every other question is shown by whoever delivers it: the call
 of a host that returns it, a stream or a subscription that yields it, the connection of a client
-that writes it. They call `shown` at that moment, without a checkpoint. It takes down the number of
-the latest command that was accepted before, and a command decides only about calls with a lower
-one. So an answer counts however fast it is, and a command that crossed with the question does not.
+that writes it. They call `shown` at that moment, without a checkpoint. It notes the number of the
+latest command that was accepted before, and a command decides only about calls with a lower one. So
+an answer counts however fast it is, and a command that crossed with the question does not. Commands
+that other processes accepted may not be known yet; for these, the time is noted.
 """
 
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 
 import trio
 
@@ -19,21 +22,29 @@ from hermes.errors import StoreFailed
 from hermes.events import ApprovalAsked, RuntimeEvent, TurnEnded
 from hermes.messages import Approval, QuestionRoute, Reply, Source
 from hermes.protocols import ToolRecords
-from hermes.session_keys import CLIENT_PLATFORM
+from hermes.session_keys import CLIENT_PLATFORM, is_client_key
 from hermes.user_code import contained
 
 log: logging.Logger = logging.getLogger(__name__)
+
+_NOT_SHOWN = (None, 0.0)
 
 
 class Questions:
     """Knows how questions are delivered, and which of them were."""
 
-    def __init__(self, records: ToolRecords, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self, records: ToolRecords, dispatcher: Dispatcher, wall: Callable[[], float] = time.time
+    ) -> None:
         self._records = records
         self._dispatcher = dispatcher
+        self._wall = wall
         self._latest_command = 0
-        self._unstored: dict[int, int | None] = {}
-        """The command before each question that was shown; None for one that was not, after all."""
+        self._unstored: dict[int, tuple[int | None, float]] = {}
+        """The command before each question that was shown, and when it was shown.
+
+        The command is None for a question that was not shown after all.
+        """
         self._some_unstored = trio.Event()
 
     def route(self, source: Source) -> QuestionRoute:
@@ -57,20 +68,29 @@ class Questions:
     def returned(self, reply: Reply) -> Reply:
         """Note that a host receives a reply, with the questions in it; returns the reply."""
         for approval in reply.approvals:
-            self.shown(approval)
+            self._show_host(approval)
         return reply
 
     def received(self, event: RuntimeEvent) -> None:
         """Note that a host receives an event of a conversation, perhaps with questions."""
         match event:
             case ApprovalAsked(approval):
-                self.shown(approval)
+                self._show_host(approval)
             case TurnEnded(reply):
                 self.returned(reply)
 
+    def _show_host(self, approval: Approval) -> None:
+        """Note that a host is shown a question, unless it is one to a JSON-RPC client.
+
+        The text of a reply does not show these, and the host is not their user.
+        """
+        if not is_client_key(approval.asked_of):
+            self.shown(approval)
+
     def _note(self, approval: Approval, after: int | None) -> None:
-        if after is None or self._unstored.get(approval.approval_id) is None:
-            self._unstored[approval.approval_id] = after
+        number = approval.approval_id
+        if after is None or self._unstored.get(number, _NOT_SHOWN)[0] is None:
+            self._unstored[number] = (after, self._wall())
         self._some_unstored.set()
 
     async def run(self) -> None:
@@ -90,6 +110,8 @@ class Questions:
     async def flush(self) -> None:
         """Store what was shown. Call it before reading which calls a command may decide about."""
         if shown := dict(self._unstored):
-            await self._records.mark_shown(shown)
+            after = {number: each[0] for number, each in shown.items()}
+            times = {number: each[1] for number, each in shown.items()}
+            await self._records.mark_shown(after, times)
             for entry in shown.items() & self._unstored.items():
                 del self._unstored[entry[0]]

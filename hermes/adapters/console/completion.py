@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import attrs
 
 from hermes.actors.commands import COMMANDS
-from hermes.messages import SessionSummary
+from hermes.adapters.console.chat import NamedSession
 from hermes.sanitize import sanitize, shorten
 from hermes.texts import ENGLISH, help_line
 
@@ -24,7 +24,7 @@ class Choice:
     summary: str
 
 
-def choices(line: str, sessions: Sequence[SessionSummary]) -> list[Choice]:
+def choices(line: str, sessions: Sequence[NamedSession]) -> list[Choice]:
     """Return the completions of the text before the cursor."""
     if "\n" in line or not line.startswith("/"):
         return []
@@ -38,10 +38,10 @@ def choices(line: str, sessions: Sequence[SessionSummary]) -> list[Choice]:
     ]
 
 
-def _session_choices(prefix: str, sessions: Sequence[SessionSummary]) -> list[Choice]:
+def _session_choices(prefix: str, sessions: Sequence[NamedSession]) -> list[Choice]:
     found = []
     for each in sessions:
-        title, id_ = each.session.title or "", each.session.id
+        title, id_ = each.title or "", each.id
         if title.lower().startswith(prefix.lower()) or id_.startswith(prefix):
             by_title = title and title == sanitize(title) and not title.isdigit()
             text, summary = (title, id_) if by_title else (id_, shorten(title, MAX_SUMMARY))

@@ -49,7 +49,8 @@ def begin_once(
 ) -> ToolCallRecord | None:
     """Record a call before it is made. Return None if it may be made now, else the earlier record.
 
-    With `approved_for`, a session_key, the call also uses up an approval, or raises `NotApproved`.
+    With `approved_for`, a session_key, the call also uses up an approval. Without one, the tool
+    must be allowed in the conversation, or it raises `NotApproved`.
     Raises `TurnClosed` if the turn is over.
     """
     if not tx.one("SELECT 1 FROM inbox WHERE id = ? AND state = 'open'", turn_id):
@@ -61,8 +62,9 @@ def begin_once(
     if row is not None:
         return ToolCallRecord(turn_id, tool, arguments, ordinal, row[0], bool(row[1]))
     if approved_for is not None:
-        allowed = is_allowed(tx, _approver_key(tx, approved_for), tool)
-        if not allowed and not take_approval(tx, approved_for, tool, arguments):
+        # An approval is used up also by a tool that is allowed: that may be revoked later.
+        approved = take_approval(tx, approved_for, tool, arguments)
+        if not approved and not is_allowed(tx, _approver_key(tx, approved_for), tool):
             raise NotApproved(f"nobody has approved this call of {tool}")
     tx.run(
         "INSERT INTO once_calls (turn_id, tool, arguments, ordinal, begun_at) "
@@ -136,16 +138,21 @@ def _show_by_row(tx: Transaction, approval_id: int, outbox_id: int | None) -> No
     tx.run(sql, outbox_id, approval_id)
 
 
-def mark_shown(tx: Transaction, shown: Mapping[int, int | None]) -> None:
+def mark_shown(
+    tx: Transaction, shown: Mapping[int, int | None], at: Mapping[int, float] | None = None
+) -> None:
     """Record that questions were shown which no outbox row shows.
 
-    `shown` has the number of each, and the inbox id of the latest message that was accepted before.
-    None means that it was not shown after all. If it was shown several times, the first one counts.
+    `shown` has the number of each, and the inbox id of the latest message that was known then. None
+    means that it was not shown after all. If it was shown several times, the first one counts.
+    `at` has the times: messages that other processes accepted before do not count as answers.
     """
+    times = at or {}
     tx.run_each(
-        "UPDATE approvals SET shown_after = max(asked_after, ?2) WHERE id = ?1 "
+        "UPDATE approvals SET shown_after = max(asked_after, ?2, coalesce((SELECT max(id) "
+        "FROM inbox WHERE id > asked_after AND accepted_at < ?3), 0)) WHERE id = ?1 "
         "AND question IS NULL AND (shown_after IS NULL OR ?2 IS NULL)",
-        list(shown.items()),
+        [(number, after, times.get(number)) for number, after in shown.items()],
     )
 
 

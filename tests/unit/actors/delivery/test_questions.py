@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import trio
 import trio.testing
@@ -19,14 +21,16 @@ class Records:
 
     def __init__(self):
         self.stored = []
+        self.times = []
         self.errors = []
         self.held = trio.Event()
         self.held.set()
 
-    async def mark_shown(self, shown):
+    async def mark_shown(self, shown, at):
         if self.errors:
             raise self.errors.pop()
         self.stored.append(dict(shown))
+        self.times.append(dict(at))
         await self.held.wait()
 
 
@@ -43,7 +47,8 @@ def records():
 async def questions(records):
     async with trio.open_nursery() as nursery:
         adapters = [MemoryAdapter("chat", limit=300), MemoryAdapter("console")]
-        yield Questions(records, Dispatcher(nursery, adapters, records))
+        times = itertools.count(1.0)
+        yield Questions(records, Dispatcher(nursery, adapters, records), lambda: next(times))
 
 
 async def test_a_question_counts_for_commands_after_it_was_first_shown(questions, records):
@@ -56,6 +61,7 @@ async def test_a_question_counts_for_commands_after_it_was_first_shown(questions
     await questions.flush()
     await questions.flush()
     assert records.stored == [{1: 7, 2: 8}]
+    assert records.times == [{1: 1.0, 2: 2.0}]
 
 
 async def test_what_changes_while_it_is_stored_is_stored_again(questions, records):
