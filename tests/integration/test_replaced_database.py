@@ -96,6 +96,13 @@ def overwrite_with_an_empty_store(path, server):
     shutil.copyfile(other, path)
 
 
+def overwrite_with_a_short_database(path, server):
+    """Its last page is before the one that has the stamp."""
+    other = path.parent.parent / "short.db"
+    foreign(other, "CREATE TABLE one (a)")
+    shutil.copyfile(other, path)
+
+
 def restore_an_older_backup(path, server):
     """`cp backup.db state.db`, with a backup that this process made some time ago."""
     backup = path.parent.parent / "backup.db"
@@ -114,6 +121,13 @@ def cut(path, server):
     """Leave the first half, with the page that has the stamp."""
     assert server.ask("checkpoint") == "moved"
     os.truncate(path, path.stat().st_size // 2)
+
+
+def cut_the_last_page(path, server):
+    """Cut what a checkpoint has just written."""
+    foreign(path, "CREATE TABLE large AS SELECT zeroblob(1000000)")
+    assert server.ask("checkpoint") == "moved"
+    os.truncate(path, path.stat().st_size - 4096)
 
 
 def truncate_the_log(path, server):
@@ -143,9 +157,11 @@ def replace_the_folder(path, server):
     [
         overwrite,
         overwrite_with_an_empty_store,
+        overwrite_with_a_short_database,
         restore_an_older_backup,
         truncate,
         cut,
+        cut_the_last_page,
         truncate_the_log,
         cut_the_log,
         write_something_else,
@@ -221,6 +237,21 @@ def test_a_reader_after_vacuum_does_no_harm(tmp_path, server):
         foreign(path, "PRAGMA wal_checkpoint(PASSIVE)")
         assert server.ask("accept") == "accepted"
         overwrite(path, server)
+        assert_ends(server)
+
+
+def test_pages_that_are_not_in_the_file_yet_do_no_harm(tmp_path, server):
+    """An incomplete checkpoint may move the number of pages into the file, but not all of them."""
+    path = tmp_path / "data" / "state.db"
+    assert server.ask("accept") == "accepted"
+    foreign(path, "BEGIN; CREATE TABLE last (a); INSERT INTO last VALUES (1); COMMIT")
+    with foreign_reader(path):
+        foreign(path, "UPDATE last SET a = 2")
+        foreign(path, "PRAGMA wal_checkpoint(PASSIVE)")
+        pages = int.from_bytes(path.read_bytes()[28:32], "big")
+        assert pages * 4096 > path.stat().st_size
+        assert server.ask("accept") == "accepted"
+        os.truncate(path, path.stat().st_size // 2)
         assert_ends(server)
 
 

@@ -41,6 +41,7 @@ class Stamp:
         self._descriptor = descriptor
         self._log = log
         self._page_size = int(db.pragma("page_size"))
+        self._size = os.fstat(descriptor).st_size
         self._root = self._find_root()
         self._valid: list[bytes] = []
         self._before = b""
@@ -62,6 +63,7 @@ class Stamp:
 
     def settle(self) -> None:
         """Expect the pending stamp, if there is one; call it after a complete checkpoint."""
+        self._size = os.fstat(self._descriptor).st_size
         if self.pending:
             del self._valid[:-1]
             self.settled = True
@@ -76,11 +78,19 @@ class Stamp:
         raise StoreFailed(f"{self._path} was overwritten while in use")
 
     def _is_whole(self) -> bool:
-        """Return whether the file has all the pages that its header counts."""
-        header = os.pread(self._descriptor, _HEADER_SIZE, 0)
-        pages = int.from_bytes(header[_PAGES], "big")
+        """Return whether the file has not shrunk, or has all the pages that its header counts.
+
+        An incomplete checkpoint may write the header, but not the last pages. Only a complete one
+        makes the file shorter.
+        """
         size = os.fstat(self._descriptor).st_size
-        return len(header) == _HEADER_SIZE and size >= pages * self._page_size
+        if size < self._size:
+            header = os.pread(self._descriptor, _HEADER_SIZE, 0)
+            pages = int.from_bytes(header[_PAGES], "big")
+            if len(header) < _HEADER_SIZE or size < pages * self._page_size:
+                return False
+        self._size = size
+        return True
 
     def _is_there(self) -> bool:
         # VACUUM moves the page, and a checkpoint after it writes it to its new place.
@@ -110,7 +120,7 @@ class Stamp:
             if header[8:16] != salt:  # the rest is from before the file was used again
                 return False
             is_version = int.from_bytes(header[:4], "big") == page
-            if is_version and os.pread(self._log, len(data), start + _FRAME_HEADER) == data:
+            if is_version and os.pread(self._log, self._page_size, start + _FRAME_HEADER) == data:
                 return True
         return False
 
