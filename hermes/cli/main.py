@@ -25,6 +25,7 @@ commands:
   setup     connect a model: writes a configuration and starts a chat
   doctor    check the installation, the configuration and everything it names
 
+`hermes -p "question"` prints the answer and exits.
 `hermes COMMAND --help` describes the options of a command. `hermes --version` prints the version.
 """
 
@@ -42,11 +43,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if first.startswith("-"):
         return _chat(words)
     if first not in COMMANDS:
-        close = difflib.get_close_matches(first, COMMANDS, 1)
-        hint = f"did you mean {close[0]}?" if close else "see hermes --help"
-        sys.stderr.write(f"hermes: there is no command {first!r}; {hint}\n")
+        sys.stderr.write(f"hermes: there is no command {first!r}; {_hint(first)}\n")
         return 2
     return COMMANDS[first](words[1:])
+
+
+def _hint(word: str) -> str:
+    from hermes.settings.installation import command  # noqa: PLC0415 - rarely needed
+
+    close = difflib.get_close_matches(word, COMMANDS, 1)
+    return f"did you mean {close[0]}?" if close else f"to see all: {command('--help')}"
 
 
 def _chat(arguments: Sequence[str]) -> int:

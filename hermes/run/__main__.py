@@ -7,11 +7,17 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import IO
 
 import trio
 
 from hermes.errors import StoreBusy, StoreFailed, StoreRefused, StoreUnavailable
-from hermes.run.configuration import Configuration, add_agent_options, add_file_options
+from hermes.run.configuration import (
+    Configuration,
+    add_agent_options,
+    add_file_options,
+    database_path,
+)
 from hermes.run.references import check_references, secret_values
 from hermes.run.status import print_status
 from hermes.settings import Settings, SettingsError, example_config
@@ -20,8 +26,16 @@ from hermes.store.files.problems import RETRY, is_temporary
 from hermes.user_code import describe
 
 try:
-    from hermes.run.app import Frontend, ReservedStdio, Stopped, default_level, run_bot
-    from hermes.run.logs import configure
+    from hermes.run.app import (
+        Frontend,
+        ReservedStdio,
+        Stopped,
+        create_data_directory,
+        default_level,
+        run_bot,
+    )
+    from hermes.run.attached import ChatOptions, chat_options
+    from hermes.run.logs import at_terminal, configure, log_path, open_log_file
 except ModuleNotFoundError as _missing:
     sys.stderr.write(f"The bot needs the package {_missing.name}: {install_command('bot')}\n")
     sys.exit(2)
@@ -42,6 +56,7 @@ exit codes:
   4    the database failed while the bot was running
   5    no platform is left to serve, for example because a token was revoked
   6    --stdio ended before all accepted messages were answered
+  7    the running bot to which the chat was attached has ended
   70   an internal error, for example because memory ran out; a restart may help
   75   the database or the configuration cannot be opened now; a restart may help
   130  stopped at once by a second signal, or left with Ctrl-C
@@ -68,14 +83,19 @@ def main(
     """
     parser = _parser(prog)
     options = parser.parse_args(arguments)
-    if options.json and not options.status:
-        parser.error("--json requires --status")
+    if options.json and not options.status and options.prompt is None:
+        parser.error("--json requires --status or -p")
+    _check_chat_options(parser, options, console=console)
     if options.no_console and options.stdio:
         parser.error("--no-console has no effect with --stdio; remove it")
     if options.example_config:
         sys.stdout.write(example_config())
         return 0
     options.no_console = options.no_console or not console
+    try:
+        options.chat = chat_options(options)
+    except ValueError as error:
+        parser.error(str(error))
     with _reserve_stdio(options) as stdio:
         return _main(options, stdio)
 
@@ -96,7 +116,7 @@ def _main(options: argparse.Namespace, stdio: ReservedStdio) -> int:
     if options.check_config:
         sys.stdout.write(f"{configuration.name}: OK\n")
         return 0
-    return _run(settings, configuration, _frontend(options), stdio)
+    return _run(settings, configuration, _frontend(options), stdio, options.chat)
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
@@ -110,16 +130,34 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     group = parser.add_argument_group("configuration")
     add_file_options(group)
     add_agent_options(group)
+    add = parser.add_argument_group("chat").add_argument
+    add("-p", "--prompt", metavar="TEXT",
+        help="ask one question, print the answer and exit; piped input is appended to the question "
+             "(- for the input alone)")  # fmt: skip
+    add("--session", metavar="KEY", help="key of the conversation (default: that of the console)")
+    add("--new", action="store_true", help="with -p: start a new session first")
     add = parser.add_argument_group("interfaces").add_argument
     add("--no-console", action="store_true", help="do not open a chat in the terminal")
     add("--stdio", action="store_true", help="serve JSON-RPC on standard input and output")
     add = parser.add_argument_group("information").add_argument
     add("--status", action="store_true", help="print the status of a running bot and exit")
-    add("--json", action="store_true", help="print the status as JSON")
+    add("--json", action="store_true", help="print the status, or the answer to -p, as JSON")
     add("--check-config", action="store_true", help="check the configuration and exit")
     add("--example-config", action="store_true",
         help="print an example configuration with every key and exit")  # fmt: skip
     return parser
+
+
+def _check_chat_options(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, *, console: bool
+) -> None:
+    """Refuse options of the chat without one, and `--new` without a question."""
+    if not console or options.no_console or options.stdio or options.status:
+        for name, given in (("-p", options.prompt), ("--session", options.session)):
+            if given is not None:
+                parser.error(f"{name} requires a chat; use it with hermes chat")
+    if options.new and options.prompt is None:
+        parser.error("--new requires -p")
 
 
 def _reserve_stdio(options: argparse.Namespace) -> AbstractContextManager[ReservedStdio]:
@@ -134,20 +172,28 @@ def _reserve_stdio(options: argparse.Namespace) -> AbstractContextManager[Reserv
 def _frontend(options: argparse.Namespace) -> Frontend:
     if options.stdio:
         return "stdio"
+    if options.prompt is not None:
+        return "once"
     return "none" if options.no_console else "console"
 
 
 def _run(
-    settings: Settings, configuration: Configuration, frontend: Frontend, stdio: ReservedStdio
+    settings: Settings,
+    configuration: Configuration,
+    frontend: Frontend,
+    stdio: ReservedStdio,
+    chat: ChatOptions,
 ) -> int:
-    configure(
-        form=settings.log.form,
-        level=settings.log.level or default_level(frontend),
-        secrets=secret_values(settings),
-        stream=sys.stderr,
-    )
     try:
-        return _run_on_trio(settings, configuration, frontend, stdio)
+        file = _open_log(settings, frontend)
+        configure(
+            form=settings.log.form,
+            level=settings.log.level or default_level(frontend),
+            secrets=secret_values(settings),
+            stream=file or sys.stderr,
+            screen=file is not None,
+        )
+        return _run_on_trio(settings, configuration, frontend, stdio, chat)
     except Stopped as stopped:
         if stopped.reason is not None:
             sys.stderr.write(f"{stopped.reason}\n")
@@ -166,11 +212,23 @@ def _run(
         return 130
 
 
+def _open_log(settings: Settings, frontend: Frontend) -> IO[str] | None:
+    """Return the log file of a chat at a terminal; None if the log goes to standard error."""
+    if frontend != "console" or not at_terminal():
+        return None
+    create_data_directory(settings)
+    return open_log_file(log_path(database_path(settings)))
+
+
 def _run_on_trio(
-    settings: Settings, configuration: Configuration, frontend: Frontend, stdio: ReservedStdio
+    settings: Settings,
+    configuration: Configuration,
+    frontend: Frontend,
+    stdio: ReservedStdio,
+    chat: ChatOptions,
 ) -> int:
     try:
-        return 0 if trio.run(run_bot, settings, configuration, frontend, stdio) else 1
+        return 0 if trio.run(run_bot, settings, configuration, frontend, stdio, chat) else 1
     except (trio.TrioInternalError, MemoryError) as error:
         sys.stderr.write(f"The event loop failed: {describe(error.__cause__ or error)}\n")
         return os.EX_SOFTWARE

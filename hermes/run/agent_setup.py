@@ -13,7 +13,7 @@ from hermes.agents.offline import OfflineAgent
 from hermes.agents.providers.base import Endpoint
 from hermes.agents.tools.toolbox import Tool
 from hermes.embed.agent import default_spec
-from hermes.protocols import Build, Compressor, Describe, Titler
+from hermes.protocols import AgentCatalog, Build, Compressor, Describe, ServerInfo, Titler
 from hermes.redaction import Redactor
 from hermes.run.references import server_secrets
 from hermes.settings import Settings
@@ -38,6 +38,8 @@ class AgentSetup:
     """Returns the state of each MCP server."""
     apply: Callable[[Settings], None] | None = None
     """Replaces the agents by those of other settings; None: the offline agent answers."""
+    catalog: AgentCatalog | None = None
+    """Lists the agents for `/model` and `/tools`."""
     agent_spec: Describe = default_spec
     compressor: Compressor | None = None
     titler: Titler | None = None
@@ -78,12 +80,13 @@ async def _open_model(
                 redact=redact,
             )
         )
-        agents = ModelAgents(settings, first, mcp.tools)
+        agents = ModelAgents(settings, first, mcp.tools, mcp.servers)
         yield AgentSetup(
             greeting=f"{endpoint.model} at {host_of(endpoint)} answers, {reason}.",
             model=endpoint.model,
             servers=mcp.states,
             apply=agents.apply,
+            catalog=agents,
             build=agents.build,
             agent_spec=agents.agent_spec,
             compressor=agents.compressor if settings.compression.enabled else None,
@@ -117,6 +120,8 @@ class McpSetup:
     """Returns the state of each server."""
     problems: Callable[[], Mapping[str, str]] = dict
     """Returns why servers cannot be used; only those that cannot."""
+    servers: Callable[[], Sequence[ServerInfo]] = tuple
+    """Returns the servers, as `/tools` lists them."""
 
 
 async def open_mcp(settings: Settings, stack: AsyncExitStack) -> McpSetup:
@@ -148,7 +153,13 @@ async def open_mcp(settings: Settings, stack: AsyncExitStack) -> McpSetup:
         running = {each.server.name: _running(len(each.offered)) for each in connections}
         return {**running, **problems()}
 
-    return McpSetup(tools, states, problems)
+    def servers_now() -> Sequence[ServerInfo]:
+        return [
+            ServerInfo(name=each.server.name, tools=len(each.offered), problem=each.problem)
+            for each in connections
+        ]
+
+    return McpSetup(tools, states, problems, servers_now)
 
 
 def _running(tools: int) -> str:

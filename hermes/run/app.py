@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -17,14 +17,17 @@ import hermes
 from hermes.actors.admission.access import AccessPolicy
 from hermes.actors.runtime import Runtime
 from hermes.adapters.console import Console
+from hermes.adapters.jsonrpc.client import RequestFailed
+from hermes.adapters.jsonrpc.socket_server import serve_socket
 from hermes.background import open_background
 from hermes.config import data_path
 from hermes.embed import open_runtime
-from hermes.errors import HermesError, StoreRefused
+from hermes.errors import HermesError, StoreInUse, StoreRefused
 from hermes.protocols import Adapter
 from hermes.redaction import StrictRedactor
 from hermes.run import logs
 from hermes.run.agent_setup import AgentSetup, open_agent_setup
+from hermes.run.attached import ChatOptions, ask_bot, ask_runtime, chat_with_bot, connect_to_bot
 from hermes.run.configuration import Configuration, database_path, expand_path
 from hermes.run.platforms import Platform, open_platforms
 from hermes.run.references import resolve_hooks, secret_values
@@ -34,11 +37,13 @@ from hermes.settings import Problem, Settings, SettingsError
 from hermes.settings.installation import command
 from hermes.settings.schema import LogLevel
 from hermes.store.files import runtime_lock
+from hermes.store.files.file_lock import resolve
 from hermes.texts import Texts
 
 log: logging.Logger = logging.getLogger(__name__)
 
-Frontend: TypeAlias = Literal["console", "stdio", "none"]
+Frontend: TypeAlias = Literal["console", "once", "stdio", "none"]
+"""What the bot serves beside its platforms; "once" is a single question."""
 ReservedStdio: TypeAlias = tuple[int, int] | None
 """Copies of standard input and output, reserved for JSON-RPC before anything could print."""
 
@@ -46,14 +51,21 @@ GREETING = """\
 Hermes {version}. {agent}
 {configuration}
 Conversations are stored in {path}
-/help lists the commands; Ctrl-D exits.
+{log}/help lists the commands; Ctrl-D exits.
+"""
+ATTACHED = """\
+Hermes {version}. Attached to the running bot ({owner}).
+Conversations are stored in {path}
+/help lists the commands; Ctrl-D leaves the chat, and the bot continues.
 """
 HISTORY_FILE = "console_history"
 EXIT_NO_PLATFORM = 5
 EXIT_UNANSWERED = 6
+EXIT_BOT_ENDED = 7
 EXIT_INTERRUPTED = 130
 LOCAL_PLATFORMS: frozenset[str] = frozenset({"console", "rpc"})
 """Platforms whose user is whoever started the bot."""
+BOT_ENDED = "The bot ({owner}) has ended."
 UNANSWERED = "Accepted messages without an answer: {number}; the next start answers them."
 NOTHING_TO_RUN = (
     "nothing to run: no platform such as [telegram] in the settings; "
@@ -90,7 +102,9 @@ class Shutdown:
 
 def default_level(frontend: Frontend) -> LogLevel:
     """Return the log level if the settings name none."""
-    return "warning" if frontend == "console" else "info"
+    if frontend == "once":
+        return "warning"
+    return "warning" if frontend == "console" and not logs.at_terminal() else "info"
 
 
 async def run_bot(
@@ -98,25 +112,66 @@ async def run_bot(
     configuration: Configuration,
     frontend: Frontend,
     stdio: ReservedStdio = None,
+    chat: ChatOptions = ChatOptions(),  # noqa: B008 - immutable
 ) -> bool:
     """Run the bot until its input ends or a signal stops it.
 
-    Returns whether every turn at the console succeeded. Raises `Stopped` for other exits,
+    If another bot owns the database, a chat or a question is attached to that one. Returns whether
+    every turn at the console succeeded. Raises `Stopped` for other exits,
     `SettingsError` if there is nothing to run, and the errors of `open_runtime`.
     """
     if frontend == "none" and settings.telegram is None:
         raise SettingsError([Problem(0, "", NOTHING_TO_RUN.format(chat=command("chat")))])
-    _create_data_directory(settings)
+    create_data_directory(settings)
     signals = [signal.SIGTERM, signal.SIGINT]
     if frontend == "console" and os.isatty(0) and os.isatty(1):
         signals = [signal.SIGTERM]  # there the console handles Ctrl-C: it stops a turn
     async with shutdown_on_signals(*signals) as shutdown:
         path = database_path(settings)
-        runtime_lock.require_free(path)  # fail now, not after the MCP servers have started
-        return await _run(settings, configuration, path, frontend, shutdown, stdio)
+        try:
+            runtime_lock.require_free(path)  # fail now, not after the MCP servers have started
+        except StoreInUse:
+            if frontend in {"stdio", "none"} or (stream := await connect_to_bot(path)) is None:
+                raise
+            return await _attach(settings, path, stream, shutdown, chat)
+        return await _run(settings, configuration, frontend, shutdown, stdio, chat)
 
 
-def _create_data_directory(settings: Settings) -> None:
+async def _attach(
+    settings: Settings,
+    path: Path,
+    stream: trio.SocketStream,
+    shutdown: Shutdown,
+    chat: ChatOptions,
+) -> bool:
+    """Chat with the bot at the other end of a stream, or ask it a question."""
+    owner = runtime_lock.owner(resolve(path)) or "unknown process"
+    texts = Texts(**settings.texts)
+    shutdown.started.set()
+    ended = Stopped(EXIT_BOT_ENDED, BOT_ENDED.format(owner=owner))
+    if chat.question is not None:
+        with shutdown.scope:
+            answered = await ask_bot(stream, chat.question, texts)
+            if answered is None:
+                raise ended
+            return answered
+        raise Stopped(EXIT_INTERRUPTED)
+    greeting = ATTACHED.format(version=hermes.__version__, owner=owner, path=path)
+    console = _console(greeting, path, chat)
+    alive = True
+    with shutdown.scope:
+        try:
+            alive = await chat_with_bot(stream, console, texts)
+        except RequestFailed as error:
+            raise Stopped(os.EX_TEMPFAIL, str(error)) from None
+    if console.left:
+        raise Stopped(EXIT_INTERRUPTED)
+    if not alive:
+        raise ended
+    return not console.failed
+
+
+def create_data_directory(settings: Settings) -> None:
     """Create the default directory; one that the user has chosen must exist."""
     if settings.data is not None:
         return
@@ -131,19 +186,20 @@ def _create_data_directory(settings: Settings) -> None:
 async def _run(
     settings: Settings,
     configuration: Configuration,
-    path: Path,
     frontend: Frontend,
     shutdown: Shutdown,
     stdio: ReservedStdio,
+    chat: ChatOptions,
 ) -> bool:
-    secrets = secret_values(settings)
+    path, secrets = database_path(settings), secret_values(settings)
     redactor = StrictRedactor(secrets)
     async with AsyncExitStack() as stack:
         agent = await stack.enter_async_context(
             open_agent_setup(settings, redactor.values, configuration.reason())
         )
-        platforms = await stack.enter_async_context(open_platforms(settings))
-        console = _console(agent.greeting, configuration, path) if frontend == "console" else None
+        platforms = await stack.enter_async_context(_open_platforms(settings, frontend))
+        greeting = _greeting(agent.greeting, configuration, path)
+        console = _console(greeting, path, chat) if frontend == "console" else None
         adapters: list[Adapter] = [*platforms, *([] if console is None else [console])]
         telemetry = _telemetry(path, settings, platforms, agent, redactor)
         rules = access_rules(settings)
@@ -153,6 +209,7 @@ async def _run(
             agent_spec=agent.agent_spec,
             compressor=agent.compressor,
             titler=agent.titler,
+            catalog=agent.catalog,
             config=settings.config(),
             adapters=adapters,
             access=AccessPolicy(rules=rules, rates=settings.rates, local=LOCAL_PLATFORMS),
@@ -168,9 +225,10 @@ async def _run(
             frozenset(secrets), telemetry.show_settings,
         )  # fmt: skip
         await stack.enter_async_context(reloading(reloader, path, shutdown.request))
-        async with receiving(platforms, runtime, required=frontend == "none"):
+        clients = serve_socket(runtime, resolve(path)) if settings.socket else nullcontext()
+        async with clients, receiving(platforms, runtime, required=frontend == "none"):
             if frontend != "stdio":
-                return await _serve_console(runtime, console, shutdown)
+                return await _serve_console(runtime, console, shutdown, chat)
             answered = await _serve_stdio(runtime, settings, shutdown, stdio)
         await runtime.drain(None if answered else 0)  # 0: they had their time
         await _require_answered(runtime)
@@ -194,6 +252,13 @@ def _telemetry(
         dropped=logs.dropped,
         redact=redactor,
     )
+
+
+def _open_platforms(
+    settings: Settings, frontend: Frontend
+) -> AbstractAsyncContextManager[Sequence[Platform]]:
+    """Open the platforms; none for a single question."""
+    return nullcontext(()) if frontend == "once" else open_platforms(settings)
 
 
 @asynccontextmanager
@@ -237,7 +302,13 @@ async def _require_answered(runtime: Runtime) -> None:
         raise Stopped(EXIT_UNANSWERED, UNANSWERED.format(number=number))
 
 
-async def _serve_console(runtime: Runtime, console: Console | None, shutdown: Shutdown) -> bool:
+async def _serve_console(
+    runtime: Runtime, console: Console | None, shutdown: Shutdown, chat: ChatOptions
+) -> bool:
+    if chat.question is not None:
+        with shutdown.scope:
+            return await ask_runtime(runtime, chat.question)
+        raise Stopped(EXIT_INTERRUPTED)
     if console is None:
         await shutdown.requested.wait()
         return True
@@ -248,14 +319,19 @@ async def _serve_console(runtime: Runtime, console: Console | None, shutdown: Sh
     return not console.failed
 
 
-def _console(agent: str, configuration: Configuration, path: Path) -> Console:
-    greeting = GREETING.format(
+def _greeting(agent: str, configuration: Configuration, path: Path) -> str:
+    return GREETING.format(
         version=hermes.__version__,
         agent=agent,
         configuration=configuration.describe(),
         path=path,
+        log=f"The log is {logs.log_path(path)}\n" if logs.at_terminal() else "",
     )
-    return Console(greeting=greeting, history=path.parent / HISTORY_FILE)
+
+
+def _console(greeting: str, path: Path, chat: ChatOptions) -> Console:
+    history = path.parent / HISTORY_FILE
+    return Console(session_key=chat.session_key, greeting=greeting, history=history)
 
 
 @asynccontextmanager

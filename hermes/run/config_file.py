@@ -64,9 +64,9 @@ def find_config(named: Path | None = None) -> ConfigFile | None:
     """
     if named is not None:
         return ConfigFile(named, named=True)
-    for path in (Path.cwd() / NAME, standard_path()):
+    for path in (Path(NAME), standard_path()):
         if os.path.lexists(path):
-            return ConfigFile(path)
+            return ConfigFile(path.absolute())
     return None
 
 

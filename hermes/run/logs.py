@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import logging
 import logging.handlers
+import os
 import re
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import IO, Any
@@ -33,6 +35,10 @@ MAX_QUEUED = 1000
 MAX_VALUE = 2000
 MAX_TRACEBACK = 8000
 FLUSH_TIMEOUT = 2.0
+LOG_FILE = "hermes.log"
+MAX_LOG_BYTES = 10_000_000
+SHOWN = ("hermes.adapters", "hermes.agents.tools.mcp_servers", "hermes.run")
+"""Loggers whose warnings concern the operator of a chat; failures of turns are shown there."""
 CONTINUATION = "    | "
 """Starts the lines of a traceback in the text format."""
 
@@ -122,10 +128,56 @@ class _StreamListener(logging.handlers.QueueListener):
             self._stream.flush()
 
 
-def configure(*, form: LogForm, level: str, secrets: Sequence[str], stream: IO[str]) -> None:
+class ScreenHandler(logging.Handler):
+    """Shows one line on the screen for what an operator must know, beside a log in a file."""
+
+    def __init__(self, redactor: StrictRedactor) -> None:
+        super().__init__(logging.WARNING)
+        self._redactor = redactor
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the message to standard error, which a chat shows above its input line."""
+        if record.name.startswith(SHOWN):
+            with suppress(OSError, ValueError):
+                sys.stderr.write(f"{one_line(self._redactor(record.getMessage()))}\n")
+
+
+def at_terminal() -> bool:
+    """Whether a chat would be at a terminal, so that a log would be written over it."""
+    return all(os.isatty(descriptor) for descriptor in (0, 1, 2))
+
+
+def log_path(database: Path) -> Path:
+    """Return the log file of a chat at a terminal."""
+    return database.with_name(LOG_FILE)
+
+
+def open_log_file(path: Path) -> IO[str] | None:
+    """Open a log file that only its owner can read; None if that is not possible.
+
+    A file that has become too large is kept once under another name.
+    """
+    try:
+        if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
+            path.replace(path.with_name(f"{path.name}.1"))
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return None
+    return os.fdopen(descriptor, "a", encoding="utf-8", errors="replace")
+
+
+def configure(
+    *,
+    form: LogForm,
+    level: str,
+    secrets: Sequence[str],
+    stream: IO[str],
+    screen: bool = False,
+) -> None:
     """Send everything that is logged in this process to a stream, without secrets. Call it once.
 
-    `level` applies to Hermes; of other libraries only warnings and errors are logged.
+    `level` applies to Hermes; of other libraries only warnings and errors are logged. With
+    `screen`, what an operator must know is shown on standard error too.
     """
     redactor = StrictRedactor(secrets)
     common: list[Processor] = [
@@ -153,6 +205,8 @@ def configure(*, form: LogForm, level: str, secrets: Sequence[str], stream: IO[s
         wrapper_class=structlog.stdlib.BoundLogger,
     )
     _install(LogHandler(stream, formatter), level)
+    if screen:
+        logging.getLogger().addHandler(ScreenHandler(redactor))
 
 
 def _install(handler: LogHandler, level: str) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal
 
 import attrs
+from msgspec.structs import replace
 
 from hermes.agents.chat import ChatAgent
 from hermes.agents.compressor import ModelCompressor
@@ -15,14 +16,18 @@ from hermes.agents.factory import ChatAgents
 from hermes.agents.providers.base import Endpoint
 from hermes.agents.titler import ModelTitler
 from hermes.agents.tools.toolbox import Tool
-from hermes.messages import AgentSpec, Source
+from hermes.messages import AgentSpec, ConversationSettings, Source
 from hermes.protocols import (
+    AgentCatalog,
+    AgentChoice,
     Compressor,
     RunsOnTrio,
+    ServerInfo,
     Summary,
     SummaryRequest,
     Titler,
     TitleRequest,
+    ToolInfo,
 )
 from hermes.redaction import Secret
 from hermes.run.references import resolve_secret, resolve_tool
@@ -48,24 +53,34 @@ class _Built:
     titler: ModelTitler
 
 
-class ModelAgents:
+class ModelAgents(AgentCatalog):
     """Describes and builds agents: `agent_spec` and `build` are arguments of `open_runtime`.
+
+    Also its `catalog`, which lists the agents for `/model` and `/tools`.
 
     Args:
         settings: The settings at the start.
         first: The agents of the default endpoint; the others share their HTTP client.
         tools: The tools of MCP servers, which all agents have.
+        servers: Returns the state of these servers.
     """
 
-    def __init__(self, settings: Settings, first: ChatAgents, tools: Sequence[Tool]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        first: ChatAgents,
+        tools: Sequence[Tool] = (),
+        servers: Callable[[], Sequence[ServerInfo]] = tuple,
+    ) -> None:
         self._first = first
         self._tools = tools
+        self._servers = servers
         self._built = self._build_all(settings, 0)
         self.compressor: Compressor = _CurrentCompressor(self)
         self.titler: Titler = _CurrentTitler(self)
 
     @property
-    def current(self) -> _Built:
+    def built(self) -> _Built:
         """What the latest settings have led to."""
         return self._built
 
@@ -99,6 +114,30 @@ class ModelAgents:
             spec = attrs.evolve(spec, model=spec.conversation.model)
         return agents.get(name or DEFAULT_AGENT, agents[DEFAULT_AGENT]).build(spec)
 
+    def choices(self, source: Source) -> Sequence[AgentChoice]:
+        """Return the agents that a user may choose."""
+        return [self._choice(name, source) for name in self._built.agents]
+
+    def current(self, settings: ConversationSettings, source: Source) -> AgentChoice:
+        """Return the agent that answers a conversation with these settings."""
+        choice = self._choice(agent_for(self._built.settings, source, settings.agent), source)
+        return choice if settings.model is None else replace(choice, model=settings.model)
+
+    def servers(self) -> Sequence[ServerInfo]:
+        """Return the MCP servers."""
+        return self._servers()
+
+    def _choice(self, name: str, source: Source) -> AgentChoice:
+        agents = self._built.agents[name]
+        tools = tuple(
+            ToolInfo(
+                name=tool.name, summary=tool.signature.description or "", approval=tool.approval
+            )
+            for tool in agents.tools
+            if tool.is_for(source.platform)
+        )
+        return AgentChoice(name=name, model=agents.endpoint.model, tools=tools)
+
     def _build_all(self, settings: Settings, number: int) -> _Built:
         agents = {
             name: attrs.evolve(
@@ -131,7 +170,7 @@ class _CurrentCompressor(Compressor, RunsOnTrio):
     agents: ModelAgents
 
     async def summarize(self, request: SummaryRequest, /) -> Summary:
-        return await self.agents.current.compressor.summarize(request)
+        return await self.agents.built.compressor.summarize(request)
 
 
 @attrs.frozen
@@ -142,7 +181,7 @@ class _CurrentTitler(Titler, RunsOnTrio):
     agents: ModelAgents
 
     async def title(self, request: TitleRequest, /) -> Summary:
-        return await self.agents.current.titler.title(request)
+        return await self.agents.built.titler.title(request)
 
 
 def named_endpoint(settings: Settings, name: str, table: AgentTable) -> Endpoint:

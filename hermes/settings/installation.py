@@ -6,6 +6,7 @@ environment on the path.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -68,8 +69,9 @@ def _python() -> str:
         if found is not None and Path(found).absolute() == Path(sys.executable):
             return name
     path = Path(sys.executable)
-    inside = path.is_relative_to(Path.cwd())
-    return shlex.quote(str(path.relative_to(Path.cwd()) if inside else path))
+    with contextlib.suppress(ValueError, FileNotFoundError):  # elsewhere; the folder is removed
+        path = path.relative_to(Path.cwd())
+    return shlex.quote(str(path))
 
 
 def _requirement(extras: str) -> str:

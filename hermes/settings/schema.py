@@ -219,6 +219,10 @@ class Settings(Table, frozen=True, kw_only=True):
 
     data: Annotated[Text | None, Meta(examples=["~/.local/share/hermes/state.db"])] = None
     """Database file with all conversations."""
+    socket: bool = True
+    """Whether `hermes chat` and `hermes -p` can attach to the running bot, over a Unix socket
+    beside the database that only the bot's own user can open.
+    """
     agent: AgentTable = AgentTable()
     """The agent that answers."""
     agents: Annotated[

@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from tools.scoreboard import Result, Scoreboard, section, write
+from tools.scoreboard import Form, Result, Scoreboard, section, write
 
 
 @attrs.define
@@ -22,6 +22,7 @@ class Campaign:
     promise: str
     wanted: int | None
     """The seed that the command line asks for."""
+    form: Form
     size: Counter[str] = attrs.Factory(Counter)
     used: set[int] = attrs.Factory(set)
     seed_now: int | None = None
@@ -65,6 +66,7 @@ class Campaign:
             found=self.found,
             seconds=round(self.seconds, 1),
             seeds=sorted(self.used),
+            form=self.form,
         )
 
 
@@ -79,7 +81,9 @@ def campaign_of(item: pytest.Item) -> Campaign:
     if name not in campaigns:
         summary = inspect.getdoc(module.obj).split("\n\n")[0].replace("\n", " ")
         promise = summary.partition(": ")[2] or summary
-        campaigns[name] = Campaign(name, promise.rstrip("."), item.config.getoption("--seed"))
+        form: Form = "long" if item.config.getoption("--prove") else "short"
+        seed = item.config.getoption("--seed")
+        campaigns[name] = Campaign(name, promise.rstrip("."), seed, form)
     return campaigns[name]
 
 
@@ -119,7 +123,6 @@ def pytest_terminal_summary(terminalreporter, config):
     if folder is None or not campaigns:
         return
     board = Scoreboard(
-        form="long" if config.getoption("--prove") else "short",
         date=datetime.now(UTC).date().isoformat(),
         results=[campaigns[name].result() for name in sorted(campaigns)],
     )

@@ -456,6 +456,7 @@ CALLS = {
     "list_sessions": lambda w: w.store.list_sessions(include_subagents=True, include_archived=True),
     "search_messages": lambda w: w.store.search_messages("says", newest_first=True),
     "index_pending": lambda w: w.store.index_pending(),
+    "index_word_forms": lambda w: w.store.index_word_forms(),
     "check_search": lambda w: _expect(w.store.check_search(), None),
     "rebuild_search": lambda w: w.store.rebuild_search(),
     "export_session": lambda w: w.store.export_session(w.session),

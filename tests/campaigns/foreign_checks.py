@@ -48,6 +48,11 @@ ALWAYS = {
     "WHERE id NOT IN (SELECT id FROM search_docsize)",
     "an index entry without its message": "SELECT id FROM search_docsize "
     "WHERE id NOT IN (SELECT id FROM messages)",
+    "a message without its word forms": "SELECT id FROM messages "
+    "WHERE id > coalesce((SELECT upto FROM stems_left), -1) "
+    "AND id NOT IN (SELECT id FROM stems_docsize)",
+    "word forms without their message": "SELECT id FROM stems_docsize "
+    "WHERE id NOT IN (SELECT id FROM messages)",
     "a title that a key has twice": f"{_OWN} SELECT x.session_key, s.title FROM own x "
     "JOIN sessions s ON s.no = x.no WHERE s.title NOTNULL GROUP BY 1, 2 HAVING count(*) > 1",
     "wrong totals": "SELECT s.id FROM sessions s WHERE (s.api_call_count, s.input_tokens) <> "

@@ -95,7 +95,7 @@ async def test_a_server_that_cannot_be_started_does_not_affect_others(program):
 
 async def test_the_problem_of_a_server_is_one_line():
     class Wordy(McpServer):
-        def client(self):
+        def client(self, errors):
             raise ValueError("2 errors\ntools.0: wrong\n" + "x" * 1000)
 
     async with open_servers([Wordy(name="wordy", command=["wordy"])]) as [server]:
@@ -109,7 +109,7 @@ async def test_a_server_that_never_starts_is_tried_with_growing_delays(autojump_
     starts = []
 
     class Absent(McpServer):
-        def client(self):
+        def client(self, errors):
             starts.append(trio.current_time())
             raise OSError("not there")
 
@@ -148,7 +148,7 @@ async def test_a_server_that_was_stable_is_restarted_without_the_delay_of_earlie
             return Page
 
     class Flaky(McpServer):
-        def client(self):
+        def client(self, errors):
             return Client()
 
     async with open_servers([Flaky(name="flaky", command=["flaky"])]):
@@ -280,3 +280,17 @@ def test_a_server_does_not_show_the_keys_it_is_given():
 def test_a_server_needs_a_command_or_a_url():
     with pytest.raises(ValueError, match="either a command or a url"):
         McpServer(name="test")
+
+
+async def test_the_errors_of_a_server_go_to_the_log_and_explain_why_it_has_ended(caplog, capfd):
+    caplog.set_level("INFO", "hermes")
+    command = [sys.executable, "-c", "import sys; sys.stderr.write('hello\\n'); import nowhere"]
+    with trio.fail_after(60):
+        async with open_servers([McpServer(name="broken", command=command)]) as (server,):
+            assert server.problem.endswith(
+                "(its last line: ModuleNotFoundError: No module named 'nowhere')"
+            )
+    logged = [record.getMessage() for record in caplog.records]
+    assert "MCP server broken: hello" in logged
+    assert any(line.startswith("MCP server broken has ended") for line in logged)
+    assert capfd.readouterr().err == ""

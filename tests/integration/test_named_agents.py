@@ -50,6 +50,23 @@ async def test_the_agent_of_a_chat_answers_and_a_conversation_may_choose(path, m
             assert model.requests[-1].headers["authorization"] == "Bearer sk-secret-of-the-test"
 
 
+async def test_a_user_chooses_an_agent_with_a_command(path, monkeypatch):
+    monkeypatch.setenv("HERMES_TEST_KEY", "sk-secret-of-the-test")
+    async with open_model(lambda _: "yes") as model:
+        settings = load(TEXT.format(url=model.openai_url, budget=100))
+        async with (
+            open_agent_setup(settings, ValueRedactor([]), "") as setup,
+            open_runtime(
+                path, build_agent=setup.build, agent_spec=setup.agent_spec, catalog=setup.catalog
+            ) as runtime,
+        ):
+            for command, used in (("/model coder", "code"), ("/model big", "big")):
+                assert (await asked(runtime, model, "console"))[1] != used
+                await runtime.ask("console", command, source=Source("console", user_id="u"))
+                assert (await asked(runtime, model, "console"))[1] == used
+                assert (await runtime.conversation("console").status()).model == used
+
+
 async def test_other_settings_are_used_from_the_next_turn_on(path, monkeypatch):
     monkeypatch.setenv("HERMES_TEST_KEY", "sk-secret-of-the-test")
     async with open_model(lambda _: "yes") as model:

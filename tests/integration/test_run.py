@@ -98,7 +98,7 @@ def test_an_unusable_database_is_refused_in_one_sentence(path):
     assert (asked.returncode, asked.stderr, asked.stdout.count("\n")) == (3, "", 1)
 
 
-def test_a_second_start_on_the_same_database_is_refused_in_one_sentence(tmp_path):
+def test_a_second_bot_on_the_same_database_is_refused_in_one_sentence(tmp_path):
     path = str(tmp_path / "chat.db")
     first = subprocess.Popen(
         [sys.executable, "-m", "hermes.run", "--db", path],
@@ -110,7 +110,7 @@ def test_a_second_start_on_the_same_database_is_refused_in_one_sentence(tmp_path
         first.stdin.write("hello\n")
         first.stdin.flush()
         assert first.stdout.readline() == "You said: hello\n"
-        second = run("--db", path)
+        second = run("--db", path, "--stdio")
         assert second.returncode == 3
         assert "already in use" in second.stderr
         assert second.stderr.count("\n") == 1

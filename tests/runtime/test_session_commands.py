@@ -7,6 +7,7 @@ import re
 import pytest
 
 from hermes import AgentChoice, ServerInfo, Source, ToolInfo, TurnResult
+from hermes.redaction import ValueRedactor
 
 DATE = r"\d{4}-\d\d-\d\d \d\d:\d\d"
 
@@ -193,6 +194,24 @@ async def test_tools_and_servers_are_listed_with_their_state(start):
             "MCP server web: 3 tools",
             "MCP server files is not running: it did not start",
         ]
+
+
+async def test_secrets_in_the_texts_of_tools_and_servers_are_not_shown(start):
+    secret = "token-of-the-server-123"
+
+    class Leaking(_Catalog):
+        small = AgentChoice(
+            name="small", model="m", tools=(ToolInfo(name="t", summary="x" * 70 + secret),)
+        )
+
+        def servers(self):
+            return [ServerInfo(name="files", tools=0, problem=f"cannot run {secret}")]
+
+    redact = ValueRedactor([secret])
+    async with start(catalog=Leaking(), redact=redact) as runtime:
+        shown = await say(runtime, "/tools")
+    assert "token" not in shown
+    assert "cannot run" in shown
 
 
 async def test_without_a_catalog_there_is_nothing_to_choose(start):

@@ -33,7 +33,7 @@ class Activity:
     """The model, the use of its context window, and the cost so far."""
 
     def lines(self, now: float) -> list[str]:
-        """Return the lines above the input: messages that wait, and what the agent does."""
+        """Return the lines above the input: what waits, what the agent does, and the facts."""
         shown = [f"queued: {shorten(text, MAX_QUEUED)}" for text in self.queued[:SHOWN_QUEUED]]
         if more := len(self.queued) - SHOWN_QUEUED:
             shown += [f"queued: {more} more"] if more > 0 else []
@@ -41,7 +41,7 @@ class Activity:
             seconds = max(now - self.since, 0.0)
             frame = FRAMES[int(seconds * FRAMES_PER_SECOND) % len(FRAMES)]
             shown.append(f"{frame} {self.phase} {seconds:.0f} s")
-        return shown
+        return [*shown, self.facts] if self.facts else shown
 
 
 def facts_of(status: Status) -> str:

@@ -6,18 +6,17 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 import trio
 
 from hermes.actors.commands import parse, recognize
-from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import Runtime
 from hermes.adapters.console.activity import facts_of
+from hermes.adapters.console.chat import Chat, Events, NamedSession, RuntimeChat
 from hermes.adapters.console.display_queue import DisplayQueue, Gap, Item, QueuedRow
 from hermes.adapters.console.plain_screen import MAX_LINE, PlainScreen, read_lines
 from hermes.adapters.console.view import PROMPT, ConversationView
@@ -25,8 +24,9 @@ from hermes.adapters.lines import TooLong
 from hermes.background import open_background
 from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed
 from hermes.events import TurnEnded
-from hermes.messages import Inbound, OutboxRow, SessionSummary, Source
-from hermes.session_keys import session_key
+from hermes.messages import OutboxRow, Source
+from hermes.session_keys import CLIENT_PLATFORM, session_key
+from hermes.transcript.questions import question
 
 if TYPE_CHECKING:
     from hermes.adapters.console.terminal import Terminal
@@ -80,7 +80,7 @@ class Console:
         self._last_interrupt = -QUIT_WINDOW
         self._chat_scope = trio.CancelScope()
         self._terminal: Terminal | None = None
-        self._runtime: Runtime | None = None
+        self._conversation: Chat | None = None
 
     @property
     def at_terminal(self) -> bool:
@@ -108,7 +108,7 @@ class Console:
                 return
         await self._view.show_row(row)  # the chat is over, and the runtime is closing
 
-    async def _collect(self, events: Subscription, queue: DisplayQueue) -> None:
+    async def _collect(self, events: Events, queue: DisplayQueue) -> None:
         async for envelope in events:
             queue.put_event(envelope, events.lost)
         queue.close()
@@ -122,6 +122,7 @@ class Console:
             self._queue = None
             queue.abandon()
             self._view.close()
+            self._chat_scope.cancel()  # if the events have ended, so has the conversation
 
     async def _show_item(self, item: Item) -> None:
         match item:
@@ -137,29 +138,42 @@ class Console:
             case _:
                 await self._view.show_event(item)
                 if isinstance(item.event, TurnEnded):
+                    await self._show_questions(item.event)
                     await self._refresh()
+
+    async def _show_questions(self, ended: TurnEnded) -> None:
+        """Show the questions of a JSON-RPC client's turn: no outbox row has them."""
+        reply = ended.reply
+        if ended.platform == CLIENT_PLATFORM and reply.status != "command":
+            assert self._conversation is not None
+            for approval in reply.approvals:
+                await self._view.screen.show(question(approval, self._conversation.texts))
 
     async def _refresh(self) -> None:
         """Update the status line."""
-        if self._terminal is not None and self._runtime is not None:
+        if self._terminal is not None and self._conversation is not None:
             with contextlib.suppress(HermesError):  # the runtime is about to end
-                status = await self._runtime.conversation(self.session_key).status()
+                status = await self._conversation.status()
                 await self._view.set_facts(facts_of(status))
 
     # The chat
 
     async def run(self, runtime: Runtime) -> bool:
         """Chat until the input ends or the operator quits; return whether nothing failed."""
-        self._runtime = runtime
+        return await self.run_chat(RuntimeChat(runtime, self.session_key, SOURCE))
+
+    async def run_chat(self, chat: Chat) -> bool:
+        """Same as `run`, for a conversation that may be in another process."""
+        self._conversation = chat
         async with self._open_screen():
-            with runtime.subscribe(self.session_key) as events:
+            with chat.subscribe() as events:
                 self._queue = queue = DisplayQueue()
                 self._opened.set()
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._collect, events, queue)
                     nursery.start_soon(self._display, queue)
                     with self._chat_scope:
-                        await self._chat(runtime)
+                        await self._chat(chat)
                     events.close()  # events received so far are still shown
         return not self.failed
 
@@ -184,34 +198,34 @@ class Console:
             return None
         return open_terminal(self.history)
 
-    async def _chat(self, runtime: Runtime) -> None:
+    async def _chat(self, chat: Chat) -> None:
         if not self.at_terminal:
-            await self._ask_lines(runtime, None)
+            await self._ask_lines(chat, None)
             return
         async with open_background() as background:
-            background.start_soon(self._handle_signals, runtime)
+            background.start_soon(self._handle_signals, chat)
             if self.greeting:
                 await self._view.screen.note(self.greeting)
-            await self._show_current(runtime)
+            await self._show_current(chat)
             if self._terminal is None:
-                await self._ask_lines(runtime, PROMPT)
+                await self._ask_lines(chat, PROMPT)
             else:
-                await self._submit_inputs(runtime, self._terminal)
+                await self._submit_inputs(chat, self._terminal)
             if self._view.busy:
                 await self._view.screen.note(STILL_RUNNING)
                 await self._view.wait_idle()
 
-    async def _show_current(self, runtime: Runtime) -> None:
+    async def _show_current(self, chat: Chat) -> None:
         """Say which conversation continues."""
         with contextlib.suppress(HermesError):
-            status = await runtime.conversation(self.session_key).status()
+            status = await chat.status()
             if status.message_count:
                 name = status.title or status.session_id or ""
                 text = CONTINUES.format(name=name, messages=status.message_count)
                 await self._view.screen.note(text)
         await self._refresh()
 
-    async def _ask_lines(self, runtime: Runtime, prompt: str | None) -> None:
+    async def _ask_lines(self, chat: Chat, prompt: str | None) -> None:
         """Ask one line after the other: the next one is read after the answer to this one."""
         screen = self._view.screen
         assert isinstance(screen, PlainScreen)
@@ -224,23 +238,23 @@ class Console:
                 elif line.strip():
                     if _quits(line):
                         return
-                    await self._ask(runtime, line.rstrip())
+                    await self._ask(chat, line.rstrip())
                 if screen.closed:
                     return
                 if prompt:
                     await screen.prompt(prompt)
 
-    async def _ask(self, runtime: Runtime, text: str) -> None:
+    async def _ask(self, chat: Chat, text: str) -> None:
         try:
-            reply = await runtime.ask(self.session_key, text, source=SOURCE, commands="all")
+            turn_id = await chat.ask(text)
         except (StoreFailed, Draining):
             raise
         except (HermesError, ValueError) as error:
             await self._reject(NOT_ACCEPTED.format(error))
         else:
-            await self._view.wait_shown(reply.turn_id)
+            await self._view.wait_shown(turn_id)
 
-    async def _submit_inputs(self, runtime: Runtime, terminal: Terminal) -> None:
+    async def _submit_inputs(self, chat: Chat, terminal: Terminal) -> None:
         """Submit each line as it is entered, also while an answer is running."""
         from hermes.adapters.console.terminal_view import (  # noqa: PLC0415 - loaded already
             Interrupt,
@@ -252,31 +266,30 @@ class Console:
                 case str():
                     if _quits(item):
                         return
-                    await self._submit(runtime, item)
+                    await self._submit(chat, item)
                 case Interrupt():
-                    await self._interrupt(runtime)
+                    await self._interrupt(chat)
                 case SessionsRequest():
-                    await terminal.answer(item, await self._sessions(runtime))
+                    await terminal.answer(item, await self._sessions(chat))
 
-    async def _sessions(self, runtime: Runtime) -> list[SessionSummary]:
+    async def _sessions(self, chat: Chat) -> Sequence[NamedSession]:
         try:
-            return await runtime.conversation(self.session_key).sessions(limit=MAX_COMPLETIONS)
+            return await chat.sessions(MAX_COMPLETIONS)
         except StoreFailed:
             raise
         except HermesError:
             return []  # completion is a convenience
 
-    async def _submit(self, runtime: Runtime, text: str) -> None:
+    async def _submit(self, chat: Chat, text: str) -> None:
         line = text.rstrip()
-        text, command = recognize(line)
-        inbound = Inbound(self.session_key, uuid4().hex, text, SOURCE, command=command)
+        _, command = recognize(line)
         busy = self._view.busy and not command
         if not busy:
             await self._view.screen.echo(line)
         try:
-            receipt = await runtime.submit(inbound)
+            inbox_id = await chat.submit(line)
             if busy:
-                await self._view.queue(receipt.inbox_id, line)
+                await self._view.queue(inbox_id, line)
         except (StoreFailed, Draining, ActorStopped):
             raise
         except (HermesError, ValueError) as error:
@@ -288,17 +301,17 @@ class Console:
 
     # Ctrl-C
 
-    async def _handle_signals(self, runtime: Runtime) -> None:
+    async def _handle_signals(self, chat: Chat) -> None:
         """Handle SIGINT, from a terminal without key events or from another program."""
         if threading.current_thread() is not threading.main_thread():
             return
         with trio.open_signal_receiver(signal.SIGINT) as signals:
             async for _ in signals:
-                await self._interrupt(runtime)
+                await self._interrupt(chat)
 
-    async def _interrupt(self, runtime: Runtime) -> None:
+    async def _interrupt(self, chat: Chat) -> None:
         """Interrupt the running turn. Without one, explain how to quit; quit the second time."""
-        if await runtime.conversation(self.session_key).interrupt():
+        if await chat.interrupt():
             return
         if trio.current_time() - self._last_interrupt < QUIT_WINDOW:
             self.left = True

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import attrs
 
 from hermes.actors.commands import COMMANDS
-from hermes.messages import SessionSummary
+from hermes.adapters.console.chat import NamedSession
 from hermes.sanitize import sanitize, shorten
 from hermes.texts import ENGLISH, help_line
 
+PLATFORM = "console"
 RESUME = "/resume "
 MAX_SUMMARY = 60
 
@@ -24,7 +25,7 @@ class Choice:
     summary: str
 
 
-def choices(line: str, sessions: Sequence[SessionSummary]) -> list[Choice]:
+def choices(line: str, sessions: Sequence[NamedSession]) -> list[Choice]:
     """Return the completions of the text before the cursor."""
     if "\n" in line or not line.startswith("/"):
         return []
@@ -33,15 +34,15 @@ def choices(line: str, sessions: Sequence[SessionSummary]) -> list[Choice]:
     prefix = line[1:].lower()
     return [
         Choice(f"/{name}", len(line), help_line(ENGLISH, name)[1])
-        for name in COMMANDS
-        if name.startswith(prefix)
+        for name, command in COMMANDS.items()
+        if name.startswith(prefix) and command.platform in {None, PLATFORM}
     ]
 
 
-def _session_choices(prefix: str, sessions: Sequence[SessionSummary]) -> list[Choice]:
+def _session_choices(prefix: str, sessions: Sequence[NamedSession]) -> list[Choice]:
     found = []
     for each in sessions:
-        title, id_ = each.session.title or "", each.session.id
+        title, id_ = each.title or "", each.id
         if title.lower().startswith(prefix.lower()) or id_.startswith(prefix):
             by_title = title and title == sanitize(title) and not title.isdigit()
             text, summary = (title, id_) if by_title else (id_, shorten(title, MAX_SUMMARY))

@@ -21,9 +21,9 @@ import outcome
 import trio
 
 from hermes.adapters.console.activity import Activity
+from hermes.adapters.console.chat import NamedSession
 from hermes.adapters.console.markdown import plain, render
 from hermes.adapters.console.terminal_view import Input, SessionsRequest, TerminalView
-from hermes.messages import SessionSummary
 from hermes.sanitize import sanitize
 
 
@@ -87,7 +87,7 @@ class Terminal:
         draw = functools.partial(plain, style="dim")
         return functools.partial(self._view.show, sanitize(text), draw)
 
-    async def answer(self, request: SessionsRequest, sessions: Sequence[SessionSummary]) -> None:
+    async def answer(self, request: SessionsRequest, sessions: Sequence[NamedSession]) -> None:
         """Answer a request for the sessions that can be resumed."""
         await self._call(functools.partial(request.answer, sessions))
 

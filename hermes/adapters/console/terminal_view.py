@@ -26,13 +26,13 @@ from prompt_toolkit.output import Output
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from hermes.adapters.console.activity import FRAMES_PER_SECOND, Activity
+from hermes.adapters.console.chat import NamedSession
 from hermes.adapters.console.completion import RESUME, choices
 from hermes.adapters.console.history import ConsoleHistory, is_recorded
 from hermes.adapters.console.markdown import plain, render
 from hermes.adapters.console.markdown_stream import BlockSplitter
 from hermes.adapters.console.pastes import Pastes
 from hermes.adapters.console.view import PROMPT
-from hermes.messages import SessionSummary
 from hermes.sanitize import sanitize
 
 REFRESH_INTERVAL = 0.05
@@ -50,11 +50,11 @@ class SessionsRequest:
     """Completion asks for the sessions that can be resumed."""
 
     def __init__(self) -> None:
-        self.sessions: asyncio.Future[Sequence[SessionSummary]] = (
+        self.sessions: asyncio.Future[Sequence[NamedSession]] = (
             asyncio.get_running_loop().create_future()
         )
 
-    def answer(self, sessions: Sequence[SessionSummary]) -> None:
+    def answer(self, sessions: Sequence[NamedSession]) -> None:
         """Provide the sessions."""
         if not self.sessions.done():  # the completion may have been cancelled
             self.sessions.set_result(sessions)
@@ -140,13 +140,9 @@ class TerminalView:
         lines = "".join(f"{line}\n" for line in self._activity.lines(time.monotonic()))
         return [*self._preview, ("dim", lines), ("bold", PROMPT)]
 
-    def _toolbar(self) -> StyleAndTextTuples | None:
-        return [("", self._activity.facts)] if self._activity.facts else None
-
     def update(self, activity: Activity) -> None:
         """Show what is going on; the spinner turns by itself while a turn is running."""
         self._activity = activity
-        self._session.bottom_toolbar = self._toolbar if activity.facts else None
         self._session.app.invalidate()
         if activity.phase and self._tick is None and self._session.app.is_running:
             self._turn_spinner()
@@ -245,7 +241,7 @@ class _InputCompleter(Completer):
     ) -> AsyncGenerator[Completion, None]:
         """Yield the completions of the text before the cursor."""
         line = document.text_before_cursor
-        sessions: Sequence[SessionSummary] = ()
+        sessions: Sequence[NamedSession] = ()
         if line.lower().startswith(RESUME):
             request = SessionsRequest()
             self._report(request)

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
+
+from hermes.messages import ReplyStatus
 
 Status: TypeAlias = Literal["complete", "interrupted", "error"]
 
@@ -44,7 +47,12 @@ class Delta(msgspec.Struct):
 
 
 class MessageComplete(msgspec.Struct):
-    """The answer to the messages with these ids; `text` is complete, however it was streamed."""
+    """The answer to the messages with these ids, or what there was of it at an interrupt.
+
+    `reply_status` is the status in the words of the runtime, if it says more: "command", "partial",
+    "withdrawn", "failed" or "refused". `dropped_by` is the id of the command that cancelled the
+    messages before their turn; the answer to that command reports it, too.
+    """
 
     turn_id: int
     message_ids: list[int]
@@ -53,6 +61,8 @@ class MessageComplete(msgspec.Struct):
     usage: TokenUsage
     stored_session_id: str
     error: str | None = None
+    reply_status: ReplyStatus | UnsetType = UNSET
+    dropped_by: int | UnsetType = UNSET
 
 
 class ToolStart(msgspec.Struct):
@@ -71,11 +81,15 @@ class ToolComplete(msgspec.Struct):
     failed: bool
 
 
-class StatusUpdate(msgspec.Struct):
-    """Information for the user that is not part of an answer."""
+class StatusUpdate(msgspec.Struct, omit_defaults=True):
+    """Information for the user that is not part of an answer.
+
+    For "steered", `message_ids` are the messages that the agent has received.
+    """
 
     kind: Literal["notice", "retrying", "steered", "compressing", "ready", "shed"]
     text: str
+    message_ids: list[int] = []
 
 
 class SessionInfo(msgspec.Struct):

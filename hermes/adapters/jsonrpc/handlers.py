@@ -28,14 +28,13 @@ from hermes.adapters.jsonrpc.frames import (
     TITLE_REFUSED,
     Refused,
 )
-from hermes.adapters.jsonrpc.handles import PLATFORM, Handle, Handles, source_of, submitting
+from hermes.adapters.jsonrpc.handles import PLATFORM, Handle, Handles, submitting
 from hermes.adapters.jsonrpc.notifications import Notifier, completion
 from hermes.adapters.jsonrpc.opening import Opener
-from hermes.adapters.jsonrpc.rows import last_rows
+from hermes.adapters.jsonrpc.rows import last_rows, listed, status_result
 from hermes.adapters.jsonrpc.send_buffer import SendBuffer
 from hermes.errors import ReplyNotFound
 from hermes.messages import Inbound, Receipt, Session, SessionMatch, WhenBusy
-from hermes.session_keys import session_key
 
 END_REASON = "rpc_close"
 
@@ -76,6 +75,23 @@ class Handlers:
             pending = title.text if title.pending else None
         return t.CreateResult(handle.id, handle.stored_id, pending, handle.conversation)
 
+    async def attach(self, params: t.AttachParams) -> t.AttachResult:
+        """Open the conversation with this session key, as it is, beside its other users."""
+        try:
+            handle = _require_open(await self._opener.attach(params.session_key))
+        except ValueError as error:
+            raise Refused(BAD_PARAMS, f"{error}.") from None
+        return t.AttachResult(handle.id, handle.stored_id, self._inflight(handle))
+
+    async def status(self, params: t.SessionParams) -> t.StatusResult:
+        """Return the state of a conversation: its size, its model and its cost."""
+        handle = self._handles.require(params.session_id)
+        return status_result(await self._conversation(handle).status())
+
+    def _inflight(self, handle: Handle) -> t.Inflight | None:
+        running = self.notifier.running.get(handle.session_key)
+        return None if running is None else t.Inflight(running.turn_id, running.text)
+
     async def resume(self, params: t.ResumeParams) -> t.ResumeResult:
         """Continue a stored conversation; one that is open already keeps its handle."""
         target = params.session_id or params.title or ""
@@ -90,15 +106,15 @@ class Handlers:
             title = await self._conversation(handle).title()
             if count == handle.answer_count:
                 break
-        running = self.notifier.running.get(handle.session_key)
+        inflight = self._inflight(handle)
         return t.ResumeResult(
             session_id=handle.id,
             stored_session_id=handle.stored_id,
             title=title.text,
             message_count=len(rows),
             messages=last_rows(rows, params.limit),
-            running=running is not None or bool(handle.pending),
-            inflight=None if running is None else t.Inflight(running.turn_id, running.text),
+            running=inflight is not None or bool(handle.pending),
+            inflight=inflight,
             conversation=handle.conversation,
         )
 
@@ -153,28 +169,15 @@ class Handlers:
 
     async def list(self, params: t.ListParams) -> t.ListResult:
         """List the stored conversations of all platforms, most recently active first."""
-        found = await self._runtime.admin.sessions(
+        sessions = self._runtime.admin.sessions
+        if params.session_id is not None:
+            sessions = self._conversation(self._handles.require(params.session_id)).sessions
+        found = await sessions(
             include_subagents=params.include_subagents, include_archived=params.include_archived,
             limit=params.limit, offset=params.offset,
         )  # fmt: skip
         live = {handle.stored_id: handle.id for handle in self._handles}
-        return t.ListResult(
-            [
-                t.ListedSession(
-                    session_id=each.session.id,
-                    title=each.session.title,
-                    preview=each.preview,
-                    started_at=each.started_at,
-                    last_active=each.session.last_active,
-                    message_count=each.session.message_count,
-                    source=each.session.source,
-                    live=live.get(each.session.id),
-                    archived=each.session.archived_at is not None,
-                    subagent=each.session.kind == "subagent",
-                )
-                for each in found
-            ]
-        )
+        return t.ListResult([listed(each, live.get(each.session.id)) for each in found])
 
     # Messages
 
@@ -201,8 +204,8 @@ class Handlers:
         """Return the conversation to which a repeated message was sent, if it has to be known."""
         if params.event_id is not None and (handle.others or (busy and params.busy == "reject")):
             for name in (handle.conversation, *handle.others):
-                source, event_id = source_of(name), f"{name}:{params.event_id}"
-                if await self._runtime.receipt_of(session_key(source), event_id, source=source):
+                (source, key), event_id = handle.origin(name), f"{name}:{params.event_id}"
+                if await self._runtime.receipt_of(key, event_id, source=source):
                     return name
         return None
 
@@ -239,9 +242,9 @@ class Handlers:
         # Earlier versions stored ids in this form, without a scope.
         unique_id = uuid4().hex if event_id is None else f"{name}:{event_id}"
         text, command = recognize(text)
-        source = source_of(name)
+        source, key = handle.origin(name)
         inbound = Inbound(
-            session_key(source), unique_id, text, source,
+            key, unique_id, text, source,
             command=command, when_busy=busy, per_conversation=True,
         )  # fmt: skip
         with submitting(handle):

@@ -47,6 +47,12 @@ class Handle:
     answer_count: int = 0
     closing: bool = False
 
+    def origin(self, name: str) -> tuple[Source, str]:
+        """Return the source and the session_key of messages to this conversation or another."""
+        if name == self.conversation:
+            return self.source, self.session_key
+        return (source := source_of(name)), session_key(source)
+
 
 @contextmanager
 def submitting(handle: Handle) -> Iterator[None]:
@@ -77,15 +83,26 @@ class Handles:
         The id is derived from the name, so a conversation usually has the same handle after a
         restart. Raises `Refused` if there are too many handles.
         """
+        name = secrets.token_hex(12) if conversation is None else conversation
+        source = source_of(name)
+        return self._add(name, source, session_key(source))
+
+    def attach(self, key: str) -> Handle:
+        """Create a handle for the conversation with this session_key, of any platform.
+
+        Raises `Refused` if there are too many handles.
+        """
+        name = name_in(key)
+        return self._add(key, source_of(key), key) if name is None else self.new(name)
+
+    def _add(self, name: str, source: Source, key: str) -> Handle:
         if len(self._by_id) >= self._limit:
             raise Refused(TOO_MANY)
-        name = secrets.token_hex(12) if conversation is None else conversation
         handle_id = _digest(name, 4)
         while handle_id in self._by_id:
             handle_id = secrets.token_hex(4)
-        source = source_of(name)
-        handle = Handle(handle_id, name, source, session_key(source))
-        self._by_id[handle_id] = self._by_key[handle.session_key] = handle
+        handle = Handle(handle_id, name, source, key)
+        self._by_id[handle_id] = self._by_key[key] = handle
         return handle
 
     def require(self, handle_id: str) -> Handle:

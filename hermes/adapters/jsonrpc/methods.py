@@ -32,7 +32,9 @@ class Method:
 
 METHODS: Mapping[str, Method] = {
     "session.create": Method(t.CreateParams, t.CreateResult, Handlers.create),
+    "session.attach": Method(t.AttachParams, t.AttachResult, Handlers.attach),
     "session.resume": Method(t.ResumeParams, t.ResumeResult, Handlers.resume),
+    "session.status": Method(t.SessionParams, t.StatusResult, Handlers.status),
     "session.list": Method(t.ListParams, t.ListResult, Handlers.list),
     "session.title": Method(t.TitleParams, t.TitleResult, Handlers.title, in_order=True),
     "session.history": Method(t.HistoryParams, t.HistoryResult, Handlers.history),

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 import trio
+from msgspec import UNSET
+from msgspec.structs import replace
 
 from hermes.adapters.jsonrpc import events as e
 from hermes.adapters.jsonrpc.handles import Handle, Handles
@@ -77,25 +79,31 @@ class Notifier:
     def handle(self, envelope: Envelope) -> None:
         """Handle an event of any conversation."""
         with contained() as caught:  # an agent may emit anything, even invalid values
-            self._track(envelope)
+            event = self._track(envelope)
             handle = self._handles.find(envelope.session_key)
             if handle is not None:
-                self._send(handle, envelope.turn_id, envelope.event)
+                self._send(handle, envelope.turn_id, event)
         if caught.error is not None:
             log.error(
                 "an event of %s could not be sent", envelope.session_key, exc_info=caught.error
             )
 
-    def _track(self, envelope: Envelope) -> None:
-        key = envelope.session_key
-        match envelope.event:
+    def _track(self, envelope: Envelope) -> RuntimeEvent:
+        """Track the running answer. Returns the event; that of an interrupted turn has its text."""
+        key, event = envelope.session_key, envelope.event
+        match event:
             case TurnStarted(turn_id):
                 self.running[key] = RunningAnswer(turn_id)
+            case TextDelta(_, restart) if restart and key in self.running:
+                self.running[key].texts.clear()  # another attempt starts from the beginning
             case TextDelta(text) if key in self.running:
                 self.running[key].texts.append(f"{text}")
             case TurnEnded(reply) if key in self.running:
                 if self.running[key].turn_id == reply.turn_id:
-                    del self.running[key]
+                    answer = self.running.pop(key)
+                    if reply.status == "interrupted" and not reply.text:
+                        return replace(event, reply=replace(reply, text=answer.text))
+        return event
 
     def moved_to(self, handle: Handle, stored_id: str, reason: str) -> None:
         """Set the stored session of a handle, and send `session.info` if it has changed."""
@@ -115,8 +123,8 @@ class Notifier:
                 self.moved_to(handle, session_id, "created")
                 start = e.MessageStart(started_id, [*inbox_ids], session_id)
                 self._buffer.send_event("message.start", handle.id, start)
-            case TurnEnded(reply, inbox_ids):
-                self._end_turn(handle, reply, inbox_ids)
+            case TurnEnded(reply, inbox_ids, _, dropped_by):
+                self._end_turn(handle, reply, inbox_ids, dropped_by)
             case SessionMoved(_, new, reason) if not handle.closing:
                 self.moved_to(handle, new, reason)
             case _:
@@ -129,8 +137,9 @@ class Notifier:
                 send("tool.start", handle.id, e.ToolStart(call.id, call.name, call.arguments))
             case ToolFinished(call_id, content, failed):
                 send("tool.complete", handle.id, e.ToolComplete(call_id, content, failed))
-            case Steered():
-                update = e.StatusUpdate("steered", "The agent has received your message.")
+            case Steered(_, inbox_ids):
+                text = "The agent has received your message."
+                update = e.StatusUpdate("steered", text, [*inbox_ids])
                 send("status.update", handle.id, update)
             case Retrying(_, text):
                 send("status.update", handle.id, e.StatusUpdate("retrying", text))
@@ -145,7 +154,9 @@ class Notifier:
                 )
                 send("approval.request", handle.id, request, [approval])
 
-    def _end_turn(self, handle: Handle, reply: Reply, inbox_ids: Sequence[int]) -> None:
+    def _end_turn(
+        self, handle: Handle, reply: Reply, inbox_ids: Sequence[int], dropped_by: int | None
+    ) -> None:
         # No other event reports it if the agent itself has continued in another session.
         self.moved_to(handle, reply.session_id, "compression")
         handle.answer_count += 1
@@ -156,10 +167,13 @@ class Notifier:
         self._answered = trio.Event()
         # The text of a turn does not show its questions; that of `/approve show` does.
         shows = reply.approvals if reply.status == "command" else ()
-        self._buffer.send_event("message.complete", handle.id, completion(reply, inbox_ids), shows)
+        ended = completion(reply, inbox_ids, dropped_by)
+        self._buffer.send_event("message.complete", handle.id, ended, shows)
 
 
-def completion(reply: Reply, inbox_ids: Sequence[int]) -> e.MessageComplete:
+def completion(
+    reply: Reply, inbox_ids: Sequence[int], dropped_by: int | None = None
+) -> e.MessageComplete:
     """Return a reply in the form of the event `message.complete`."""
     return e.MessageComplete(
         turn_id=reply.turn_id,
@@ -169,6 +183,8 @@ def completion(reply: Reply, inbox_ids: Sequence[int]) -> e.MessageComplete:
         usage=_total(reply.usage),
         stored_session_id=reply.session_id,
         error=reply.error,
+        reply_status=UNSET if reply.status == STATUS[reply.status] else reply.status,
+        dropped_by=UNSET if dropped_by is None else dropped_by,
     )
 
 

@@ -42,6 +42,16 @@ class Opener:
             await self._locate(handle)
         return handle
 
+    async def attach(self, key: str) -> Handle:
+        """Return a handle for the conversation with this session_key, of any platform."""
+        async with self._lock(key):
+            if (known := self._handles.find(key)) is not None:
+                return known
+            handle = self._handles.attach(key)
+            with self.remove_on_failure(handle):
+                await self._locate(handle)
+            return handle
+
     def _lock(self, name: str) -> trio.Lock:
         return self._locks.setdefault(name, trio.Lock())
 

@@ -1,11 +1,11 @@
-"""Stored messages as a client gets them."""
+"""What the store has, as a client gets it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from hermes.adapters.jsonrpc import types as t
-from hermes.messages import StoredMessage
+from hermes.messages import SessionSummary, Status, StoredMessage
 
 
 def last_rows(rows: Sequence[StoredMessage], limit: int, before: int | None = None) -> list[t.Row]:
@@ -28,3 +28,35 @@ def last_rows(rows: Sequence[StoredMessage], limit: int, before: int | None = No
         )
         for row in rows[-limit:]
     ]
+
+
+def listed(found: SessionSummary, live: str | None) -> t.ListedSession:
+    """Return an entry of a list of sessions; `live` is its handle, if it has one."""
+    session = found.session
+    return t.ListedSession(
+        session_id=session.id,
+        title=session.title,
+        preview=found.preview,
+        started_at=found.started_at,
+        last_active=session.last_active,
+        message_count=session.message_count,
+        source=session.source,
+        live=live,
+        archived=session.archived_at is not None,
+        subagent=session.kind == "subagent",
+    )
+
+
+def status_result(status: Status) -> t.StatusResult:
+    """Return the state of a conversation."""
+    return t.StatusResult(
+        stored_session_id=status.session_id,
+        title=status.title,
+        message_count=status.message_count,
+        running=status.busy,
+        waiting=status.waiting,
+        context_tokens=status.context_tokens,
+        window=status.window,
+        model=status.model,
+        cost=status.cost,
+    )

@@ -71,6 +71,7 @@ def _fields(struct: type[msgspec.Struct]) -> str:
 
 def _item(text: str, first: str = "- ") -> str:
     """Return the text wrapped as an item of a list, or as its second paragraph line."""
+    words = " ".join(text.split())
     return textwrap.fill(
-        text, WIDTH, initial_indent=first, subsequent_indent="  ", break_long_words=False
+        words, WIDTH, initial_indent=first, subsequent_indent="  ", break_long_words=False
     )

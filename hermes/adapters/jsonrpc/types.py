@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from hermes.adapters.jsonrpc.events import MessageComplete
 from hermes.messages import WhenBusy
+from hermes.session_keys import MAX_LENGTH
 
 NAME_PATTERN = "[!-$&-9;-~]{1,200}"
 """Names of conversations: visible ASCII without ":" and "%", so that session keys contain them."""
@@ -36,6 +37,12 @@ class CreateParams(Params):
     conversation: ConversationName | None = None
 
 
+class AttachParams(Params):
+    """The session key of a conversation, of any platform."""
+
+    session_key: Annotated[str, Meta(min_length=1, max_length=MAX_LENGTH)]
+
+
 class ResumeParams(Params):
     """A handle, a stored session id, a unique prefix of one, or a title."""
 
@@ -45,12 +52,16 @@ class ResumeParams(Params):
 
 
 class ListParams(Params):
-    """The page of the list to return, and whether it has archived and subagents' sessions."""
+    """The page of the list to return, and whether it has archived and subagents' sessions.
+
+    With a handle as `session_id`, only the sessions of its conversation are listed.
+    """
 
     limit: Count = 20
     offset: Annotated[int, Meta(ge=0, le=10**9)] = 0
     include_archived: bool = False
     include_subagents: bool = False
+    session_id: HandleId | None = None
 
 
 class SessionParams(Params):
@@ -155,6 +166,28 @@ class Inflight(msgspec.Struct):
 
     turn_id: int
     text: str
+
+
+class AttachResult(msgspec.Struct):
+    """The handle; the deltas that follow continue the text in `inflight`."""
+
+    session_id: str
+    stored_session_id: str | None
+    inflight: Inflight | None
+
+
+class StatusResult(msgspec.Struct):
+    """The state of a conversation; `window` is the size of the context window, in tokens."""
+
+    stored_session_id: str | None
+    title: str | None
+    message_count: int
+    running: bool
+    waiting: int
+    context_tokens: int
+    window: int
+    model: str | None
+    cost: float
 
 
 class ResumeResult(msgspec.Struct):

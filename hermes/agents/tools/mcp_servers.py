@@ -10,13 +10,16 @@ import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import TextIO
 
 import attrs
 import trio
 from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.stdio import stdio_client
 from mcp_types import CONNECTION_CLOSED, CallToolResult, TextContent, Tool as McpTool
 
 from hermes import user_code
+from hermes.agents.tools.mcp_errors import ErrorOutput
 from hermes.agents.tools.schema import GivenSignature
 from hermes.agents.tools.toolbox import Tool
 from hermes.background import open_background
@@ -67,13 +70,14 @@ class McpServer:
         if bool(self.command) == bool(self.url):
             raise ValueError(f"MCP server {self.name}: give either a command or a url")
 
-    def client(self) -> Client:
-        """Return a client that is not connected yet."""
+    def client(self, errors: TextIO) -> Client:
+        """Return a client that is not connected yet; a command writes its errors to a file."""
         if self.url is not None:
             return Client(self.url)
         command, *arguments = self.command
         environment = dict(self.environment) or None
-        return Client(StdioServerParameters(command=command, args=arguments, env=environment))
+        parameters = StdioServerParameters(command=command, args=arguments, env=environment)
+        return Client(stdio_client(parameters, errlog=errors))
 
 
 class Connection:
@@ -86,6 +90,7 @@ class Connection:
         self.starts: int = 0
         """How often the server was started."""
         self._client: Client | None = None
+        self._errors = ErrorOutput(server.name)
         self._offered: dict[str, McpTool] = {}
         self._lost = trio.Event()
         self._tried = trio.Event()
@@ -111,6 +116,9 @@ class Connection:
                 self.problem = shorten(user_code.describe(caught.error), 300)
                 # Without the message, which may quote the arguments of a tool call.
                 reason = user_code.loggable(user_code.leaf(caught.error))
+            if words := self._errors.last:
+                self.problem = shorten(f"{self.problem} (its last line: {words})", 300)
+                reason = f"{reason} (its last line: {words})"
             self._client = None
             self._tried.set()
             if self._up.is_set():
@@ -125,7 +133,7 @@ class Connection:
         self.starts += 1
         self._lost = trio.Event()
         with trio.CancelScope(deadline=trio.current_time() + self.server.start_timeout) as starting:
-            async with self.server.client() as client:
+            async with self._errors.open() as errors, self.server.client(errors) as client:
                 offered = await _list_tools(client, self.server.name)
                 starting.deadline = float("inf")
                 self._offered = offered

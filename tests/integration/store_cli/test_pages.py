@@ -1,4 +1,4 @@
-"""The console sessions in docs/admin.md and docs/migrating.md show the real output."""
+"""The console sessions in docs/admin.md, upgrading.md and migrating.md show the real output."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from tests.support import shell
 from tests.support.agent_homes import Home
@@ -28,17 +30,19 @@ def normalized(text):
 
 def check_page(page, folder):
     for command, output in sessions(page):
-        done = shell.run(command.replace("python ", f"{sys.executable} ", 1), folder)
+        python = f"PYTHONPATH={ROOT} {sys.executable} "
+        done = shell.run(command.replace("python ", python, 1), folder)
         printed = done.stdout.replace(str(folder), "/home/you")
         assert (done.stderr, normalized(printed)) == ("", normalized(output)), command
 
 
-def test_the_admin_page_shows_the_real_output(tmp_path):
-    text = (ROOT / "docs" / "admin.md").read_text()
+@pytest.mark.parametrize(("page", "commands"), [("admin.md", 13), ("upgrading.md", 3)])
+def test_a_page_with_its_own_database_shows_the_real_output(tmp_path, page, commands):
+    text = (ROOT / "docs" / page).read_text()
     for code in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
-    assert len(list(sessions("admin.md"))) == 13
-    check_page("admin.md", tmp_path)
+    assert len(list(sessions(page))) == commands
+    check_page(page, tmp_path)
 
 
 def test_the_migration_page_shows_the_real_output(tmp_path):

@@ -11,6 +11,8 @@ from hermes.messages import ConversationSettings, Source
 from hermes.protocols import AgentChoice
 from hermes.texts import Texts
 
+MAX_PROBLEM = 200
+
 
 class AgentFacts(TypedDict):
     """The fields of `Status` about the agent."""
@@ -78,16 +80,21 @@ async def _tools(state: SessionState, call: CommandCall, _: str) -> str:
     texts, current = texts_of(state), await _current(state, call.row.inbound.source)
     lines = [
         (texts.tool_line_approval if tool.approval else texts.tool_line).format(
-            name=tool.name, summary=shorten(tool.summary)
+            name=tool.name, summary=shorten(_clean(state, tool.summary))
         )
         for tool in (() if current is None else current.tools)
     ]
     servers = () if state.context.catalog is None else state.context.catalog.servers()
     for server in servers:
         line = texts.server_line if server.problem is None else texts.server_down
-        lines.append(
-            line.format(name=server.name, tools=server.tools, problem=shorten(server.problem, 200))
-        )
+        problem = shorten(_clean(state, server.problem or ""), MAX_PROBLEM)
+        lines.append(line.format(name=server.name, tools=server.tools, problem=problem))
     if allowed := await state.context.store.allowed_tools(state.key):
         lines.append(texts.tools_allowed.format(tools=", ".join(allowed)))
     return await reply(state, call, "\n".join(lines) or texts.no_tools)
+
+
+def _clean(state: SessionState, text: str) -> str:
+    """Return a text of a tool or server without secrets; before it is cut, which could hide one."""
+    redact = state.context.redact
+    return text if redact is None else redact(text)

@@ -1,0 +1,117 @@
+"""What a console needs of the conversation that it shows, in this process or in another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+from uuid import uuid4
+
+import attrs
+
+from hermes.actors.commands import recognize
+from hermes.actors.runtime import Runtime
+from hermes.events import Envelope
+from hermes.messages import Inbound, Source, Status
+from hermes.texts import Texts
+
+
+class Events(Protocol):
+    """The events of a conversation, in order; `lost` counts those that were dropped."""
+
+    lost: int
+
+    def __aiter__(self) -> Events:
+        """Return the events themselves."""
+        ...
+
+    async def __anext__(self) -> Envelope:
+        """Wait for the next event."""
+        ...
+
+    def close(self) -> None:
+        """Stop receiving. Events that have arrived can still be read."""
+        ...
+
+
+@attrs.frozen
+class NamedSession:
+    """A session that can be resumed."""
+
+    id: str
+    title: str | None
+
+
+class Chat(Protocol):
+    """One conversation."""
+
+    @property
+    def texts(self) -> Texts:
+        """What users are told."""
+        ...
+
+    def subscribe(self) -> AbstractContextManager[Events]:
+        """Receive events from now on."""
+        ...
+
+    async def submit(self, text: str) -> int:
+        """Send a message or a command; returns its inbox id once it is on disk."""
+        ...
+
+    async def ask(self, text: str) -> int:
+        """Send a message or a command, and wait for its answer; returns the id of its turn."""
+        ...
+
+    async def status(self) -> Status:
+        """Return the state of the conversation."""
+        ...
+
+    async def interrupt(self) -> bool:
+        """Interrupt the running turn; returns whether there was one."""
+        ...
+
+    async def sessions(self, limit: int) -> Sequence[NamedSession]:
+        """Return the sessions that can be resumed, latest activity first."""
+        ...
+
+
+@attrs.frozen
+class RuntimeChat:
+    """A conversation of a runtime in this process."""
+
+    runtime: Runtime
+    session_key: str
+    source: Source
+
+    @property
+    def texts(self) -> Texts:
+        """What users are told."""
+        return self.runtime.texts
+
+    def subscribe(self) -> AbstractContextManager[Events]:
+        """Receive events from now on."""
+        return self.runtime.subscribe(self.session_key)
+
+    async def submit(self, text: str) -> int:
+        """Send a message or a command; returns its inbox id once it is on disk."""
+        text, command = recognize(text)
+        inbound = Inbound(self.session_key, uuid4().hex, text, self.source, command=command)
+        return (await self.runtime.submit(inbound)).inbox_id
+
+    async def ask(self, text: str) -> int:
+        """Send a message or a command, and wait for its answer; returns the id of its turn."""
+        reply = await self.runtime.ask(self.session_key, text, source=self.source, commands="all")
+        return reply.turn_id
+
+    async def status(self) -> Status:
+        """Return the state of the conversation."""
+        return await self.runtime.conversation(self.session_key).status()
+
+    async def interrupt(self) -> bool:
+        """Interrupt the running turn; returns whether there was one."""
+        return await self.runtime.conversation(self.session_key).interrupt()
+
+    async def sessions(self, limit: int) -> Sequence[NamedSession]:
+        """Return the sessions that can be resumed, latest activity first."""
+        found = await self.runtime.conversation(self.session_key).sessions(limit=limit)
+        return [NamedSession(each.session.id, each.session.title) for each in found]

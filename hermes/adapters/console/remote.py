@@ -1,0 +1,270 @@
+"""A conversation of a bot in another process, over JSON-RPC."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import trio
+
+from hermes.adapters.console.chat import NamedSession
+from hermes.adapters.jsonrpc import events as e, types as t
+from hermes.adapters.jsonrpc.client import NOT_CONNECTED, Client, open_client
+from hermes.adapters.jsonrpc.frames import EventParams
+from hermes.errors import ActorStopped
+from hermes.events import (
+    Envelope,
+    Notice,
+    Retrying,
+    RuntimeEvent,
+    Steered,
+    TextDelta,
+    ToolFinished,
+    ToolStarted,
+    TurnEnded,
+    TurnStarted,
+)
+from hermes.messages import Approval, Message, Reply, ReplyStatus, Status, ToolCall
+from hermes.texts import ENGLISH, Texts
+from hermes.transcript.questions import question
+
+MAX_REMEMBERED = 200
+STATUS: dict[e.Status, ReplyStatus] = {
+    "complete": "complete",
+    "interrupted": "interrupted",
+    "error": "failed",
+}
+
+
+class RemoteEvents:
+    """The events of a conversation in another process; they end with the connection."""
+
+    def __init__(self) -> None:
+        self.lost: int = 0
+        self._events: deque[Envelope] = deque()
+        self._closed = False
+        self._arrived = trio.Event()
+
+    def offer(self, envelope: Envelope) -> None:
+        """Take an event."""
+        if not self._closed:
+            self._events.append(envelope)
+            self._arrived.set()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Envelope:
+        while not self._events:
+            if self._closed:
+                raise StopAsyncIteration
+            self._arrived = trio.Event()
+            await self._arrived.wait()
+        return self._events.popleft()
+
+    def close(self) -> None:
+        """Stop receiving. Events that have arrived can still be read."""
+        self._closed = True
+        self._arrived.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class RemoteChat:
+    """A conversation in another process; use `open_remote_chat`.
+
+    All calls raise `ActorStopped` if the connection has ended, and `RequestFailed` if the bot
+    refuses them.
+    """
+
+    def __init__(self, client: Client, session_key: str, texts: Texts) -> None:
+        self._client = client
+        self._session_key = session_key
+        self.texts: Texts = texts
+        self._handle = ""
+        self._turn_id: int | None = None
+        """The running turn."""
+        self._events = RemoteEvents()
+        self._answers: OrderedDict[int, e.MessageComplete] = OrderedDict()
+        """The latest answers, by the inbox ids of their messages."""
+        self._changed = trio.Event()
+        client.on_event = self._receive
+        client.on_end = self._end
+
+    @property
+    def ended(self) -> bool:
+        """Whether the bot has closed the connection."""
+        return self._client.ended
+
+    async def attach(self) -> None:
+        """Open the conversation. What is running is received from its beginning."""
+        params = t.AttachParams(session_key=self._session_key)
+        await self._client.call("session.attach", params, t.AttachResult, then=self._attached)
+
+    def _attached(self, result: t.AttachResult) -> None:
+        self._handle = result.session_id
+        if (running := result.inflight) is not None:
+            self._turn_id = running.turn_id
+            started = TurnStarted(running.turn_id, result.stored_session_id or "", None)
+            self._offer(0, started, running.turn_id)
+            self._offer(0, TextDelta(running.text), running.turn_id)
+
+    # Verbs
+
+    def subscribe(self) -> RemoteEvents:
+        """Return the events since `attach`; there is one subscriber."""
+        return self._events
+
+    async def submit(self, text: str) -> int:
+        """Send a message or a command; returns its inbox id once it is on disk."""
+        params = t.SubmitParams(session_id=self._handle, text=text)
+        return (await self._client.call("prompt.submit", params, t.SubmitResult)).message_id
+
+    async def ask(self, text: str) -> int:
+        """Send a message or a command, and wait for its answer; returns the id of its turn."""
+        return (await self.answer_to(await self.submit(text))).turn_id
+
+    async def answer_to(self, inbox_id: int) -> e.MessageComplete:
+        """Wait for the answer to a message that was sent here."""
+        while inbox_id not in self._answers:
+            if self.ended:
+                raise ActorStopped(NOT_CONNECTED)
+            await self._changed.wait()
+        return self._answers[inbox_id]
+
+    async def status(self) -> Status:
+        """Return the state of the conversation."""
+        params = t.SessionParams(session_id=self._handle)
+        found = await self._client.call("session.status", params, t.StatusResult)
+        return Status(
+            session_key=self._session_key,
+            session_id=found.stored_session_id,
+            title=found.title,
+            message_count=found.message_count,
+            busy=found.running,
+            waiting=found.waiting,
+            context_tokens=found.context_tokens,
+            compress_at=0,
+            window=found.window,
+            builds={},
+            model=found.model,
+            cost=found.cost,
+        )
+
+    async def interrupt(self) -> bool:
+        """Interrupt the running turn; returns whether there was one."""
+        params = t.SessionParams(session_id=self._handle)
+        done = await self._client.call("session.interrupt", params, t.InterruptResult)
+        return done.status == "interrupted"
+
+    async def sessions(self, limit: int) -> Sequence[NamedSession]:
+        """Return the sessions that can be resumed, latest activity first."""
+        params = t.ListParams(session_id=self._handle, limit=limit)
+        found = await self._client.call("session.list", params, t.ListResult)
+        return [NamedSession(each.session_id, each.title) for each in found.sessions]
+
+    # Events
+
+    def _receive(self, frame: EventParams) -> None:
+        if frame.type == "status.update" and frame.payload["kind"] == "shed":
+            self._events.lost += 1
+        elif frame.session_id == self._handle:
+            event = self._event(frame.type, frame.payload)
+            if event is not None:
+                self._offer(frame.seq, event, self._turn_id)
+            if isinstance(event, TurnEnded) and event.reply.turn_id == self._turn_id:
+                self._turn_id = None
+
+    def _offer(self, seq: int, event: RuntimeEvent, turn_id: int | None) -> None:
+        self._events.offer(Envelope(seq, self._session_key, turn_id, event))
+
+    def _event(self, kind: str, payload: Any) -> RuntimeEvent | None:
+        """Return an event of the protocol in the form of the runtime."""
+        given = msgspec.convert(payload, e.EVENTS[kind]) if kind in e.EVENTS else None
+        event: RuntimeEvent | None = None
+        match given:
+            case e.MessageStart():
+                self._turn_id, ids = given.turn_id, tuple(given.message_ids)
+                event = TurnStarted(given.turn_id, given.stored_session_id, None, ids)
+            case e.MessageComplete():
+                event = self._ended(given)
+            case e.Delta() if kind == "message.delta":
+                event = TextDelta(given.text)
+            case e.ToolStart():
+                event = ToolStarted(ToolCall(given.call_id, given.name, given.arguments))
+            case e.ToolComplete():
+                event = ToolFinished(given.call_id, given.content, given.failed)
+            case e.StatusUpdate():
+                event = _status(given)
+            case e.ApprovalRequest():
+                event = Notice(question(self._approval(given), self.texts))
+        return event
+
+    def _ended(self, given: e.MessageComplete) -> TurnEnded:
+        for inbox_id in given.message_ids:
+            self._answers[inbox_id] = given
+        while len(self._answers) > MAX_REMEMBERED:
+            self._answers.popitem(last=False)
+        self._notify()
+        status = given.reply_status or STATUS[given.status]
+        reply = Reply(
+            text=given.text,
+            session_id=given.stored_session_id,
+            turn_id=given.turn_id,
+            status=status,
+            error=given.error,
+        )
+        return TurnEnded(reply, tuple(given.message_ids), dropped_by=given.dropped_by or None)
+
+    def _approval(self, given: e.ApprovalRequest) -> Approval:
+        return Approval(
+            given.number, self._session_key, self._session_key, given.tool, given.arguments,
+            "pending", 0.0, given.expires_at,
+        )  # fmt: skip
+
+    def _end(self) -> None:
+        self._events.close()
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+def _status(given: e.StatusUpdate) -> RuntimeEvent | None:
+    match given.kind:
+        case "notice":
+            return Notice(given.text)
+        case "retrying":
+            return Retrying(0.0, given.text)
+        case "steered":
+            return Steered(Message("user"), tuple(given.message_ids))
+        case _:
+            return None
+
+
+@asynccontextmanager
+async def open_remote_chat(
+    stream: trio.abc.Stream, session_key: str, texts: Texts = ENGLISH
+) -> AsyncIterator[RemoteChat]:
+    """Open a conversation of the bot at the other end of a stream.
+
+    `texts` has the question for approvals. Raises what `RemoteChat` raises.
+    """
+    async with open_client(stream) as client:
+        chat = RemoteChat(client, session_key, texts)
+        await chat.attach()
+        yield chat

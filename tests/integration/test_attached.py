@@ -1,0 +1,371 @@
+"""Consoles and single questions that are attached to a running bot, as users start them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from hermes.adapters.jsonrpc.socket_server import MAX_CLIENTS, TOO_MANY_CLIENTS
+from hermes.store.files import runtime_lock
+from tests.support.tty import END, ENTER, INTERRUPT, Tty
+
+pytestmark = pytest.mark.usefixtures("measure_programs")
+ROOT = Path(__file__).parents[2]
+HERMES = [sys.executable, "-W", "error", "-m", "hermes"]
+APPROVING = [sys.executable, "-W", "error", "-m", "tests.support.approving_bot"]
+NOBODY = 65534
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "chat.db"
+
+
+@pytest.fixture
+def address(path):
+    return path.with_name("chat.db.socket")
+
+
+@pytest.fixture
+def tty(path):
+    """Start `hermes` on the database at a terminal, and wait for its prompt."""
+    begun = []
+
+    def start(*options, prompt="\n>", **environment):
+        command = [*HERMES, "--db", str(path), *options]
+        begun.append(Tty(command, columns=120, PYTHONPATH=str(ROOT), **environment))
+        begun[-1].until(prompt)
+        return begun[-1]
+
+    yield start
+    for each in begun:
+        each.__exit__()
+
+
+def hermes(path, *options, text=""):
+    return subprocess.run(
+        [*HERMES, "--db", str(path), *options],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@contextmanager
+def piped_bot(path):
+    """A bot whose console is a pipe; it has answered one message."""
+    bot = subprocess.Popen(
+        [*HERMES, "--db", str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        bot.stdin.write("count to 3\n")
+        bot.stdin.flush()
+        assert bot.stdout.readline() == "1 2 3\n"
+        yield bot
+    finally:
+        bot.stdin.close()
+        bot.stdout.read()
+        bot.stdout.close()
+        bot.wait(30)
+
+
+# Attached consoles
+
+
+def test_a_second_chat_attaches_to_the_running_bot_and_leaves_it_running(tty, address):
+    bot = tty()
+    client = tty()
+    assert f"Attached to the running bot (pid {bot.process.pid})" in client.screen.text
+    client.type("count the words in one two" + ENTER)
+    assert '✓ count_words(text="one two") → ' in client.until("Words: 2")
+    bot.until("Words: 2")  # it is one conversation
+    bot.type("count to 4" + ENTER)
+    client.until("1 2 3 4")
+    client.type("/status" + ENTER)
+    client.until("6 messages, 0 waiting")
+    client.type(END)
+    assert client.wait() == 0
+    assert client.restored
+    bot.type("count to 5" + ENTER)
+    bot.until("1 2 3 4 5")
+    bot.type(END)
+    assert bot.wait() == 0
+    assert not address.exists()
+
+
+def test_ctrl_c_in_an_attached_chat_interrupts_the_answer_and_queued_messages_follow(tty):
+    tty()
+    client = tty()
+    client.type("count to 900 slowly" + ENTER)
+    client.until("1 2 3")
+    client.type("count to 2" + ENTER)
+    client.until("queued: count to 2")
+    client.type(INTERRUPT)
+    client.until("(interrupted)")
+    client.until(lambda text: "\n1 2\n" in text and "queued" not in text)
+    client.type(INTERRUPT)
+    client.until("Press Ctrl-C again")
+    client.type(INTERRUPT)
+    assert client.wait() == 130
+
+
+def test_a_client_that_attaches_during_an_answer_shows_all_of_it_once(tty):
+    bot = tty()
+    bot.type("count to 60 slowly" + ENTER)
+    bot.until("1 2 3")
+    client = tty(prompt="1 2 3")
+    shown = client.until("58 59 60")
+    assert shown.count("1 2 3") == 1
+
+
+def test_two_clients_have_the_same_conversation_and_another_key_has_its_own(tty):
+    tty()
+    first, second, other = tty(), tty(), tty("--session", "work")
+    first.type("count to 6" + ENTER)
+    first.until("1 2 3 4 5 6")
+    second.until("1 2 3 4 5 6")
+    other.type("count to 2" + ENTER)
+    assert "3 4 5" not in other.until("1 2\n")
+    second.type("/status" + ENTER)
+    second.until("2 messages, 0 waiting")
+
+
+def test_an_attached_chat_says_that_the_bot_was_killed(tty, address, path):
+    bot = tty()
+    client = tty()
+    bot.signal(signal.SIGKILL)
+    bot.process.wait()
+    assert client.wait() == 7
+    assert f"The bot (pid {bot.process.pid}) has ended.\n" in client.stream.replace("\r", "")
+    assert client.restored
+    assert "Traceback" not in client.stream
+    assert address.exists()  # it is stale, and the next bot replaces it
+    again = tty()
+    attached = tty()
+    assert f"Attached to the running bot (pid {again.process.pid})" in attached.screen.text
+
+
+def test_an_attached_chat_shows_the_end_of_its_answer_when_the_bot_is_stopped(tty):
+    bot = tty()
+    client = tty()
+    client.type("count to 30 slowly" + ENTER)
+    client.until("1 2 3")
+    bot.signal(signal.SIGTERM)
+    client.until("28 29 30")
+    assert client.wait() == 7
+    assert bot.wait() == 0
+
+
+def test_sessions_are_completed_in_an_attached_chat(tty):
+    tty()
+    client = tty()
+    client.type("count to 2" + ENTER)
+    client.until("1 2\n")
+    client.type("/title Herons" + ENTER)
+    client.until("The title is now: Herons")
+    client.type("/new" + ENTER)
+    client.until("New session")
+    client.type("/resume He\t")
+    client.until("Herons  20")  # with the id of the session
+
+
+def test_piped_lines_are_answered_by_the_running_bot(path):
+    with piped_bot(path):
+        done = hermes(path, text="count to 2\n/title A talk\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 2\nThe title is now: A talk\n", "")
+
+
+def test_a_question_for_approval_that_an_attached_chat_shows_can_be_decided(path, tty):
+    bot = subprocess.Popen(
+        [*APPROVING, str(path)],
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    try:
+        while runtime_lock.owner(path) is None:
+            os.sched_yield()
+        client = tty()
+        client.type("please" + ENTER)
+        client.until("I have asked.")
+        assert "notes.txt" in client.screen.text
+        client.type("/approve" + ENTER)
+        client.until("It is done.")
+    finally:
+        bot.kill()
+        bot.wait()
+
+
+def test_the_console_of_the_bot_shows_questions_of_attached_chats_and_can_decide(path, tty):
+    with Tty([*APPROVING, str(path)], PYTHONPATH=str(ROOT)) as bot:
+        bot.until(">")
+        client = tty()
+        client.type("please" + ENTER)
+        assert client.until("I have asked.").count("notes.txt") == 1
+        assert bot.until("notes.txt").count("notes.txt") == 1
+        bot.type("/approve" + ENTER)
+        client.until("It is done.")
+
+
+# Single questions
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_a_question_is_answered_with_or_without_a_running_bot(path, attached):
+    if attached:
+        with piped_bot(path):
+            check_questions(path)
+    else:
+        check_questions(path)
+
+
+def check_questions(path):
+    done = hermes(path, "-p", "count to 5")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 2 3 4 5\n", "")
+    done = hermes(path, "-p", "count the words in", text="one two\n")
+    assert (done.returncode, "Words: 2" in done.stdout) == (0, True)
+    done = hermes(path, "-p", "-", text="count to 2\n")
+    assert done.stdout == "1 2\n"
+    done = hermes(path, "-p", "count to 3", "--json")
+    answer = json.loads(done.stdout)
+    assert sorted(answer) == ["session_id", "status", "text", "usage"]
+    assert (answer["text"], answer["status"]) == ("1 2 3", "complete")
+    again = json.loads(hermes(path, "-p", "hello", "--json").stdout)
+    assert again["session_id"] == answer["session_id"]
+    new = json.loads(hermes(path, "-p", "hello", "--json", "--new").stdout)
+    assert new["session_id"] != answer["session_id"]
+    other = json.loads(hermes(path, "-p", "hello", "--json", "--session", "work").stdout)
+    assert other["session_id"] not in {new["session_id"], answer["session_id"]}
+
+
+def test_a_failed_question_is_reported_in_one_sentence(path):
+    environment = {"OPENAI_BASE_URL": "http://127.0.0.1:1", "OPENAI_API_KEY": "k"}
+    done = subprocess.run(
+        [*HERMES, "--db", str(path), "-p", "hello"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **environment},
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "model" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["-p", " "], "the question is empty"),
+        (["--new"], "--new requires -p"),
+        (["-p", "hello", "--stdio"], "-p requires a chat"),
+        (["-p", "hello", "--session", ""], "--session must have 1 to 1000 characters"),
+        (["run", "--session", "work"], "--session requires a chat"),
+    ],
+)
+def test_options_of_a_chat_without_effect_are_refused(path, options, message):
+    command, rest = (options[:1], options[1:]) if options[0] == "run" else ([], options)
+    done = subprocess.run(
+        [*HERMES, *command, "--db", str(path), *rest],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert not path.exists()
+
+
+# The socket
+
+
+def test_only_the_user_of_the_bot_can_open_the_socket(path, address):
+    address.write_text("in the way")  # a file that is no socket is replaced, too
+    with piped_bot(path):
+        mode = address.stat().st_mode
+        assert (mode & 0o170000, mode & 0o777) == (0o140000, 0o600)
+    assert not address.exists()
+
+
+def test_a_bot_without_a_socket_refuses_a_second_chat(tmp_path, path, address):
+    (tmp_path / "hermes.toml").write_text("socket = false\n")
+    options = ["--config", str(tmp_path / "hermes.toml")]
+    bot = subprocess.Popen(
+        [*HERMES, "--db", str(path), *options],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        bot.stdin.write("count to 3\n")
+        bot.stdin.flush()
+        assert bot.stdout.readline() == "1 2 3\n"
+        assert not address.exists()
+        done = hermes(path, "-p", "hello")
+        assert done.returncode == 3
+        assert "already in use" in done.stderr
+    finally:
+        bot.communicate()
+
+
+def test_a_path_that_is_too_long_for_a_socket_does_not_stop_the_bot(tmp_path):
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    done = hermes(folder / "chat.db", "-p", "count to 2")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1 2\n", "")
+
+
+def test_the_number_of_clients_is_bounded(path, address):
+    with piped_bot(path):
+        with ExitStack() as clients:
+            for _ in range(MAX_CLIENTS):
+                clients.enter_context(connected(address))
+            for options, code in ((["-p", "hello"], 1), ([], 75)):
+                done = hermes(path, *options)
+                assert (done.returncode, done.stderr) == (code, f"{TOO_MANY_CLIENTS}\n")
+
+
+def connected(address):
+    """Connect, and wait until the client is served."""
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(str(address))
+    assert b"gateway.ready" in client.recv(65536)
+    return client
+
+
+AS_ANOTHER_USER = """
+import os, socket, sys
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+client = socket.socket(socket.AF_UNIX)
+try:
+    client.connect(sys.argv[1])
+    print(client.recv(1000))
+except PermissionError:
+    print("refused")
+"""
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+def test_another_user_is_refused(path, address, tmp_path, mode):
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)  # so that nothing but the socket itself refuses
+    with piped_bot(path):
+        address.chmod(mode)
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", AS_ANOTHER_USER, str(address)],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.stdout == ("refused\n" if mode == 0o600 else "b''\n"), done.stderr

@@ -1,0 +1,115 @@
+"""The console in front of a model: the status line, /model, /tools, retries; at a real terminal."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hermes.messages import ToolCall
+from hermes.testing import HangUp, ModelAnswer, Refuse
+from tests.support.served_model import served
+from tests.support.tty import END, ENTER, Tty
+
+pytestmark = pytest.mark.usefixtures("measure_programs")
+ROOT = Path(__file__).parents[2]
+HERMES = [sys.executable, "-W", "error", "-m", "hermes.run"]
+TEXT = """
+[agent]
+kind = 'openai'
+model = 'tiny-1'
+base_url = '{url}'
+key = 'env:HERMES_TEST_KEY'
+tools = ['tests.support.shop_tools:price']
+prices = {{ tiny-1 = {{ input = 1000.0, output = 1000.0 }}, huge-1 = {{ input = 1.0 }} }}
+[agents.large]
+model = 'huge-1'
+[titles]
+enabled = false
+"""
+
+
+def command(tmp_path, model):
+    file = tmp_path / "hermes.toml"
+    file.write_text(TEXT.format(url=model.openai_url))
+    return [*HERMES, "--config", str(file), "--db", str(tmp_path / "chat.db")]
+
+
+@pytest.fixture
+def env():
+    return {"PYTHONPATH": str(ROOT), "HERMES_TEST_KEY": "sk-secret-of-the-test"}
+
+
+def test_the_status_line_has_the_model_the_context_and_the_cost(tmp_path, env):
+    with served() as model, Tty(command(tmp_path, model), **env) as term:
+        term.until("\n>")
+        term.type("hello" + ENTER)
+        term.until("good evening")
+        term.until(lambda text: re.search(r"tiny-1 · context \d+% of \d+k · cost \d", text))
+        term.type("/model" + ENTER)
+        term.until("tiny-1 answers here.\n- default: tiny-1\n- large: huge-1")
+        term.type("/model large" + ENTER)
+        term.until("large (huge-1) answers here from now on.")
+        term.type("hello" + ENTER)
+        term.until(lambda text: text.count("good evening") == 2)
+        term.until("huge-1 · context")
+        assert model.requests[-1].json["model"] == "huge-1"
+        term.type("/tools" + ENTER)
+        term.until("- price: Return the price of a bird.")
+        term.type(END)
+        assert term.wait() == 0
+
+
+def test_a_tool_call_is_a_card(tmp_path, env):
+    script = [ModelAnswer(calls=[ToolCall("1", "price", '{"bird": "heron"}')]), "It costs 12.50."]
+    with served(script=script) as model, Tty(command(tmp_path, model), **env) as term:
+        term.until("\n>")
+        term.type("what does it cost?" + ENTER)
+        shown = term.until("It costs 12.50.")
+        assert '✓ price(bird="heron") → 12.50\nIt costs 12.50.' in shown
+
+
+def test_a_retry_is_announced_at_a_terminal_and_beside_a_pipe(tmp_path, env):
+    limited = [Refuse("rate_limit"), Refuse("rate_limit")]
+    with served(*limited) as model, Tty(command(tmp_path, model), **env) as term:
+        term.until("\n>")
+        term.type("hello" + ENTER)
+        term.until(lambda text: re.search(r"Retrying in \d s \(rate limited\)\.", text))
+        term.until("good evening")
+        term.type(END)
+        assert term.wait() == 0
+    with served(HangUp()) as model:
+        done = subprocess.run(
+            command(tmp_path, model), input=b"hello\n", capture_output=True, timeout=60,
+            check=False, env={**env, "PATH": ""},
+        )  # fmt: skip
+    assert done.stdout == b"good evening\n"
+    assert re.fullmatch(rb"Retrying in \d s \(the model cannot be reached\)\.\n", done.stderr), (
+        done.stderr
+    )
+
+
+def test_the_log_of_a_chat_goes_to_a_file_and_the_screen_has_one_line(tmp_path, env):
+    with served() as model:
+        start = command(tmp_path, model)
+        with (tmp_path / "hermes.toml").open("a") as file:
+            broken = "import sys; sys.exit('no such tool server')"
+            file.write(f"[mcp.files]\ncommand = ['{sys.executable}', '-c', \"{broken}\"]\n")
+        with Tty(start, columns=200, **env) as term:
+            term.until(f"The log is {tmp_path}/hermes.log")
+            shown = term.until("(its last line: no such tool server)")
+            (line,) = [each for each in shown.splitlines() if "last line" in each][:1]
+            assert line.startswith("MCP server files has ended")
+            term.type("/tools" + ENTER)
+            term.until("MCP server files is not running")
+            term.type("hello" + ENTER)
+            shown = term.until("good evening")
+            assert "Traceback" not in shown
+            term.type(END)
+            assert term.wait() == 0
+    log = tmp_path / "hermes.log"
+    assert "MCP server files: no such tool server" in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
