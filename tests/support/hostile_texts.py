@@ -96,7 +96,7 @@ def _refusing(function: Callable[[str], object]) -> Callable[[str], None]:
 
 
 def _sse(text: str) -> None:
-    parser = _EventParser(lambda data: None)
+    parser = _EventParser(_ENDPOINT, lambda data: None)
     for piece in _bytes(text):
         parser.feed(piece)
     parser.feed(b"\n\n")

@@ -64,6 +64,7 @@ class _Choice(msgspec.Struct):
     delta: _Delta | None = None
     message: _Delta | None = None
     finish_reason: str | None = None
+    index: int | None = None
 
 
 class _PromptDetails(msgspec.Struct):
@@ -90,6 +91,12 @@ class _Chunk(msgspec.Struct):
     usage: _Usage | None = None
     model: str | None = None
     error: Any = None
+    # Not all servers report an error as `error`.
+    object: Any = None
+    type: Any = None
+    message: Any = None
+    detail: Any = None
+    code: Any = None
 
 
 _decode = msgspec.json.Decoder(_Chunk, strict=False).decode
@@ -150,6 +157,8 @@ class _StreamedAnswer:
     finish_reason: str | None = None
     usage: _Usage | None = None
     done: bool = False
+    others: bool = False
+    """Whether there are choices with other numbers than 0."""
     events: EventDecoder[_Chunk] = attrs.field(init=False)
     text_halves: HalfJoiner = attrs.Factory(HalfJoiner)
     reasoning_halves: HalfJoiner = attrs.Factory(HalfJoiner)
@@ -166,10 +175,13 @@ class _StreamedAnswer:
         chunk = self.events.decode(data)
         if chunk is None:
             return
-        if chunk.error is not None:
-            raise _event_error(self.endpoint, data)
+        if chunk.choices is None or chunk.error is not None:
+            _check(self.endpoint, chunk, data)
         self.usage = chunk.usage or self.usage
-        for choice in (chunk.choices or ())[:1]:
+        for choice in chunk.choices or ():
+            if choice.index:  # another answer to the same request
+                self.others = True
+                continue
             self.finish_reason = choice.finish_reason or self.finish_reason
             self._add(choice.delta or choice.message or _Delta())
 
@@ -238,7 +250,7 @@ class _StreamedAnswer:
         Raises `Unavailable` if the stream ended early, since tool calls may be missing, and if a
         part is missing from an answer with tool calls.
         """
-        if self.finish_reason is None and not self.done:
+        if self.finish_reason is None and (self.others or not self.done):
             raise Unavailable(f"{self.endpoint.name} ended the stream before the answer was over")
         damaged = self._is_damaged()
         if damaged and self.calls:
@@ -304,18 +316,22 @@ class OpenAIChat:
         return answer.completion()
 
 
-def _event_error(endpoint: Endpoint, data: bytes) -> Exception:
-    """Return the exception for an error that arrives as an event, after a status of 200."""
-    error = msgspec.json.decode(data).get("error")
-    code = error.get("code") if isinstance(error, dict) else None
+def _check(endpoint: Endpoint, chunk: _Chunk, data: bytes) -> None:
+    """Raise the error that an event reports, if it does, after a status of 200."""
+    error = chunk.error
+    if error is None:
+        named = "error" in (chunk.object, chunk.type)
+        if not (named or isinstance(chunk.message, str) or chunk.detail is not None):
+            return
+    code = error.get("code") if isinstance(error, dict) else chunk.code
     try:
         status = int(str(code))
     except ValueError:
         status = _STATUS.get(str(code), 500)
     problem = response_error(endpoint, status, data.decode(errors="replace"), {})
     if isinstance(problem, RequestRejected) and not code:
-        return Unavailable(str(problem))
-    return problem
+        raise Unavailable(str(problem))
+    raise problem
 
 
 def _usage(counts: _Usage, endpoint: Endpoint) -> Usage:

@@ -6,6 +6,7 @@ import email.utils
 import math
 import time
 from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 import attrs
 import httpx2
@@ -33,6 +34,9 @@ MAX_REASON = 300
 _QUOTA_WORDS = ("billing", "credit", "payment", "quota")
 # A rate limit message may also mention billing, but the same request succeeds later.
 _RATE_LIMIT_WORDS = ("rate limit", "rate_limit", "per min", "per sec", "try again in", "retry in")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_WITHOUT_TEXT = (b"", b"id", b"retry")
+"""Names of fields that contain nothing of an answer. A comment has an empty name."""
 _TEMPORARY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
@@ -67,7 +71,7 @@ async def post(
                 if _is_json(response):  # the endpoint does not stream
                     on_event(await _read_start(response, MAX_EVENT))
                 else:
-                    await _read_events(response, on_event)
+                    await _read_events(response, _EventParser(endpoint, on_event))
     except trio.TooSlowError:
         raise Unavailable(
             f"{endpoint.name} did not finish within {endpoint.call_timeout:g} seconds"
@@ -109,8 +113,7 @@ async def _read_start(response: httpx2.Response, limit: int) -> bytes:
     return bytes(read[:limit])
 
 
-async def _read_events(response: httpx2.Response, on_event: Callable[[bytes], None]) -> None:
-    parser = _EventParser(on_event)
+async def _read_events(response: httpx2.Response, parser: _EventParser) -> None:
     await _read(response, parser.feed)
     # Some servers do not send the blank line after the last event.
     parser.feed(b"\n\n")
@@ -140,17 +143,25 @@ async def _read(response: httpx2.Response, feed: Callable[[bytes], bool]) -> Non
 class _EventParser:
     """Parses server-sent events out of chunks of bytes.
 
+    No line is dropped silently. One that is no field of an event is passed to `on_event`, which
+    counts it as lost if it cannot be decoded. An event that is named `error` raises an error.
+
     It is three times faster than `httpx2.AsyncClient.sse` (3.6 instead of 11.0 µs for each chunk of
     a streamed answer; the `agents` benchmark measures both).
     """
 
+    endpoint: Endpoint
     on_event: Callable[[bytes], None]
     error: HermesError | None = None
     """What `on_event` raised; nothing is parsed after it."""
     _rest: bytearray = attrs.Factory(bytearray)
     """The beginning of a line that has not ended yet."""
+    _after_return: bool = False
+    """Whether the last chunk ended with a carriage return; a line feed may follow."""
     _data: list[bytearray] = attrs.Factory(list)
     _size: int = 0
+    _is_error: bool = False
+    """Whether the name of the current event is `error`."""
 
     def feed(self, chunk: bytes) -> bool:
         """Parse a chunk. Returns False after an error."""
@@ -162,21 +173,56 @@ class _EventParser:
         return self.error is None
 
     def _parse(self, chunk: bytes) -> None:
+        if self._after_return or b"\r" in chunk:
+            chunk = self._with_line_feeds(chunk)
         self._rest += chunk
         if b"\n" in chunk:
             *lines, self._rest = self._rest.split(b"\n")
             for line in lines:
-                self._parse_line(line.rstrip(b"\r"))
+                self._parse_line(line)
         if len(self._rest) + self._size > MAX_EVENT:
             raise Unavailable("the provider sent an event that is too large")
+
+    def _with_line_feeds(self, chunk: bytes) -> bytes:
+        """Return a chunk with line feeds alone; a carriage return ends a line too."""
+        if self._after_return:
+            chunk = chunk.removeprefix(b"\n")
+        self._after_return = chunk.endswith(b"\r")
+        return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _parse_line(self, line: bytearray) -> None:
         if line.startswith(b"data:"):
             self._data.append(line[5:].lstrip())
             self._size += len(line)
-        elif not line and self._data:
-            data, self._data, self._size = b"\n".join(self._data), [], 0
-            self.on_event(data)
+        elif line:
+            self._parse_other(line)
+        elif self._is_error:
+            self._fail()
+        elif self._data:
+            self.on_event(self._take_data())
+
+    def _parse_other(self, line: bytearray) -> None:
+        """Parse a line that does not begin with `data:`."""
+        if line.startswith(_BYTE_ORDER_MARK):
+            self._parse_line(line.removeprefix(_BYTE_ORDER_MARK))
+            return
+        name, _, value = line.partition(b":")
+        if name == b"event":
+            self._is_error = value.strip() == b"error"
+        elif line != b"data" and name not in _WITHOUT_TEXT:
+            self.on_event(bytes(line))
+
+    def _take_data(self) -> bytes:
+        """Return the data of the current event. The next line begins another one."""
+        data, self._data, self._size = b"\n".join(self._data), [], 0
+        return data
+
+    def _fail(self) -> NoReturn:
+        """Raise the error that the current event reports."""
+        data = self._take_data()
+        self.on_event(data)  # raises a more specific one, if it knows how to read it
+        status = httpx2.codes.INTERNAL_SERVER_ERROR
+        raise response_error(self.endpoint, status, data.decode(errors="replace"), {})
 
 
 def response_error(

@@ -120,7 +120,7 @@ class FileGuard:
 
         `check` must be called in the thread of the connection.
         """
-        self._stamp = Stamp(Path(self._path), self._held.database, db)
+        self._stamp = Stamp(Path(self._path), self._held.database, self._held.log, db)
         return self._stamp
 
     def leave(self) -> None:
