@@ -140,6 +140,48 @@ def test_a_prune_keeps_a_subagent_whose_continuation_is_open(store, world, sql):
     assert "parent" in everything(store, sql)
 
 
+def say(store, session_id):
+    store.append_message(session_id, "user", "said today")
+
+
+def use(store, session_id):
+    store.switch("key", session_id, any_key=True)
+
+
+def end(store, session_id):
+    store.end_session(session_id, "done")
+
+
+@pytest.mark.parametrize("needed", [say, use, end])
+@pytest.mark.parametrize("which", ["sub-2", "nested"])
+def test_a_prune_keeps_a_conversation_with_a_subagent_that_is_needed(
+    store, world, sql, needed, which
+):
+    family(store)
+    start(store, "done", "d1")
+    for each in ("parent", "done"):
+        store.end_session(each, "closed")
+    world.pass_time(91 * DAY)
+    needed(store, which)
+    before = everything(store, sql)
+    assert store.prune_sessions(dry_run=True).session_ids == ("done",)
+    assert store.prune_sessions().session_ids == ("done",)
+    assert everything(store, sql) == before - {"done"}
+    assert store.get_session("sub").parent_session_id == "parent"
+
+
+def test_a_prune_deletes_a_conversation_once_its_subagents_are_no_longer_needed(store, world, sql):
+    family(store)
+    store.end_session("parent", "closed")
+    world.pass_time(91 * DAY)
+    say(store, "nested")
+    use(store, "nested")
+    world.pass_time(91 * DAY)
+    assert store.prune_sessions().session_ids == ()
+    store.switch("key", "other", any_key=True)
+    assert set(store.prune_sessions().session_ids) == {"parent", "sub", "sub-2", "nested"}
+
+
 def test_a_subagent_that_no_model_answered_is_no_orphaned_continuation(store, world):
     start(store, "parent", "one")
     store.end_session("parent", "compression")

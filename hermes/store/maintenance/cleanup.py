@@ -31,20 +31,27 @@ doomed (no, below) AS (
   WHERE s.subagent = 1 AND (d.below OR s.kind <> 'compression')
 )
 """
-# The members of a lineage are pruned together: none of them if one is needed. ?1 is the time before
-# which all must have ended, ?2 the source or NULL, ?3 the number of lineages.
+# The members of a lineage are pruned together: none of them if one is needed, or a subagent below
+# them. ?1 is the time before which all must have ended, and subagents must have been used last, ?2
+# the source or NULL, ?3 the number of lineages.
 _IS_OLD = (
     f"s.ended_at IS NOT NULL AND s.ended_at < ?1 AND (?2 IS NULL OR s.source = ?2) AND {_UNROUTED}"
 )
+_IS_UNUSED = f"max(s.last_active, coalesce(s.ended_at, 0)) < ?1 AND {_UNROUTED}"
 _CONTINUES = "s.parent_no = line.no AND s.kind = 'compression'"
 _OLD_LINEAGES = f"""
 roots (no) AS (
   SELECT root.no FROM (SELECT s.no, s.kind, s.parent_no FROM sessions s WHERE {_IS_OLD}) AS root
   WHERE (root.kind <> 'compression' OR root.parent_no IS NULL) AND NOT EXISTS (
-    WITH RECURSIVE line (no) AS (
-      VALUES (root.no) UNION ALL SELECT s.no FROM line JOIN sessions s ON {_CONTINUES}
+    WITH RECURSIVE family (no, below) AS (
+      VALUES (root.no, 0)
+      UNION ALL
+      SELECT s.no, f.below OR s.kind <> 'compression'
+      FROM family f JOIN sessions s ON s.parent_no = f.no
+      WHERE s.subagent = 1 OR (s.kind = 'compression' AND NOT f.below)
     )
-    SELECT 1 FROM line JOIN sessions s USING (no) WHERE NOT ({_IS_OLD})
+    SELECT 1 FROM family f JOIN sessions s USING (no)
+    WHERE NOT CASE WHEN f.below THEN {_IS_UNUSED} ELSE {_IS_OLD} END
   )
   ORDER BY root.no LIMIT ?3
 ),
@@ -97,8 +104,8 @@ def prunable(
 ) -> list[tuple[str, int]]:
     """Return (id, number of messages) of sessions that ended long ago and have no route.
 
-    A session is left out if one of its lineage is. The `limit` is a number of lineages. Subagents
-    follow their sessions and do not count for it.
+    A session is left out if one of its lineage is, or if a subagent below it is in use. The
+    `limit` is a number of lineages. Subagents follow their sessions and do not count for it.
     """
     rows = tx.all(
         f"WITH RECURSIVE {_OLD_LINEAGES}, {_WITH_SUBAGENTS} "
@@ -117,8 +124,9 @@ def prune_sessions(
     """Delete sessions that ended more than `older_than_days` ago and have no route.
 
     A session and its compressed past are deleted together, if this is true of all of them.
-    The sessions of their subagents are deleted with them. Archived sessions are treated like all
-    others. With `dry_run`, only report what would be deleted.
+    The sessions of their subagents are deleted with them; if one of these has a route, or was used
+    since then, all are kept. Archived sessions are treated like all others. With `dry_run`, only
+    report what would be deleted.
     """
 
     def preview(tx: Transaction) -> Pruned:
