@@ -193,6 +193,17 @@ def test_nothing_is_acknowledged_after_the_database_was_replaced(tmp_path, serve
     assert_ends(server)
 
 
+@pytest.mark.parametrize(
+    "attack", [write_something_else_to_the_log, overwrite_the_log_with_another]
+)
+def test_an_overwritten_log_is_not_moved_into_the_database(tmp_path, server, attack):
+    path = tmp_path / "data" / "state.db"
+    assert server.ask("accept") == "accepted"
+    attack(path, server)
+    assert_ends(server)
+    assert foreign(path, "PRAGMA integrity_check") == [["ok"]]
+
+
 def assert_ends(server):
     assert server.ask("accept") == ""
     _, errors = server.process.communicate(timeout=30)

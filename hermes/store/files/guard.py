@@ -98,6 +98,8 @@ class FileGuard:
     def _check_changed(self, seen: _Seen | None) -> None:
         self.check_files()
         if not _has_last_frame(self._held.log, self._held.shared):
+            if self._stamp is not None:  # closing must not move foreign bytes into the database
+                self._stamp.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             raise StoreFailed(f"{self._path}-wal was overwritten or truncated while in use")
         if self._stamp is not None:
             self._stamp.check()
