@@ -139,6 +139,21 @@ def cut_the_log(path, server):
     os.truncate(log, log.stat().st_size // 2)
 
 
+def write_something_else_to_the_log(path, server):
+    log = path.with_name(f"{path.name}-wal")
+    with log.open("r+b") as file:
+        file.write(b"x" * log.stat().st_size)
+
+
+def overwrite_the_log_with_another(path, server):
+    log, other = (each.with_name(f"{each.name}-wal") for each in (path, path.parents[1] / "o.db"))
+    with SessionStore(path.parents[1] / "o.db") as store:
+        session = store.create_session("o")
+        while other.stat().st_size < log.stat().st_size:
+            store.append_message(session, "user", "other " * 100)
+        shutil.copyfile(other, log)
+
+
 def write_something_else(path, server):
     path.write_text("not a database\n" * 10_000)
 
@@ -164,6 +179,8 @@ def replace_the_folder(path, server):
         cut_the_last_page,
         truncate_the_log,
         cut_the_log,
+        write_something_else_to_the_log,
+        overwrite_the_log_with_another,
         write_something_else,
         move_the_folder,
         replace_the_folder,
