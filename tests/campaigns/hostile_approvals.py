@@ -173,7 +173,7 @@ class User:
         return False
 
     def had_seen(self, event_id, number, arguments) -> bool | None:
-        """Whether a call was shown before a message was sent; None if only the log knows."""
+        """Whether a call was shown before a message; None if only the log knows."""
 
 
 @attrs.define
@@ -184,7 +184,7 @@ class Host(User):
     dice: random.Random
     shown: list = attrs.Factory(list)
     sent: dict = attrs.Factory(dict)
-    """How much was shown before each message."""
+    """How much was shown when each message was accepted."""
 
     async def listen(self, events):
         async for envelope in events:
@@ -201,8 +201,8 @@ class Host(User):
 
     async def say(self, number, text):
         command = text.startswith("/")
-        self.sent[f"e{number}"] = len(self.shown)
         await self.runtime.submit(Inbound("k", f"e{number}", text, command=command))
+        self.sent[f"e{number}"] = len(self.shown)
 
     def had_seen(self, event_id, number, arguments):
         before = NEXT.join(self.shown[: self.sent[event_id]])
