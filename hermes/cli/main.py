@@ -25,6 +25,7 @@ commands:
   setup     connect a model: writes a configuration and starts a chat
   doctor    check the installation, the configuration and everything it names
 
+`hermes -p "question"` prints the answer and exits.
 `hermes COMMAND --help` describes the options of a command. `hermes --version` prints the version.
 """
 

@@ -58,4 +58,4 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="re
     last one counts."""
     approvals: tuple[Approval, ...] = ()
     """The tool calls for which the turn has asked the user's approval. If no adapter sends these
-    questions, `text` ends with them."""
+    questions, `text` begins with them."""

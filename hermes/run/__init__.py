@@ -1,5 +1,6 @@
 """The standalone bot, `python -m hermes.run`: opens everything that the settings describe.
 
-Reading order: `__main__`, `configuration`, `config_file`, `app`, `agent_setup`, `model_agents`,
-`platforms`, `references`, `reload`, `telemetry`, `metrics`, `status`, `prometheus`, `logs`.
+Reading order: `__main__`, `configuration`, `config_file`, `app`, `attached`, `agent_setup`,
+`model_agents`, `platforms`, `references`, `reload`, `telemetry`, `metrics`, `status`,
+`prometheus`, `logs`.
 """

@@ -17,6 +17,7 @@ import hermes
 from hermes.actors.admission.access import AccessPolicy
 from hermes.actors.runtime import Runtime
 from hermes.adapters.console import Console
+from hermes.adapters.jsonrpc.client import RequestFailed
 from hermes.adapters.jsonrpc.socket_server import serve_socket
 from hermes.background import open_background
 from hermes.config import data_path
@@ -159,7 +160,10 @@ async def _attach(
     console = _console(greeting, path, chat)
     alive = True
     with shutdown.scope:
-        alive = await chat_with_bot(stream, console, texts)
+        try:
+            alive = await chat_with_bot(stream, console, texts)
+        except RequestFailed as error:
+            raise Stopped(os.EX_TEMPFAIL, str(error)) from None
     if console.left:
         raise Stopped(EXIT_INTERRUPTED)
     if not alive:

@@ -15,6 +15,7 @@ import re
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -37,6 +38,7 @@ MAX_TRACEBACK = 8000
 FLUSH_TIMEOUT = 2.0
 LOG_FILE = "hermes.log"
 MAX_LOG_BYTES = 10_000_000
+MAX_SHOWN = 100
 SHOWN = ("hermes.adapters", "hermes.agents.tools.mcp_servers", "hermes.run")
 """Loggers whose warnings concern the operator of a chat; failures of turns are shown there."""
 CONTINUATION = "    | "
@@ -134,12 +136,19 @@ class ScreenHandler(logging.Handler):
     def __init__(self, redactor: StrictRedactor) -> None:
         super().__init__(logging.WARNING)
         self._redactor = redactor
+        self._shown: deque[str] = deque(maxlen=MAX_SHOWN)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the message to standard error, which a chat shows above its input line."""
-        if record.name.startswith(SHOWN):
+        """Write the message to standard error, which a chat shows above its input line.
+
+        A message that was shown before, such as that of a server which fails at each start, is not
+        repeated.
+        """
+        line = one_line(self._redactor(record.getMessage()))
+        if record.name.startswith(SHOWN) and line not in self._shown:
+            self._shown.append(line)
             with suppress(OSError, ValueError):
-                sys.stderr.write(f"{one_line(self._redactor(record.getMessage()))}\n")
+                sys.stderr.write(f"{line}\n")
 
 
 def at_terminal() -> bool:

@@ -171,24 +171,23 @@ class Database(Connection):
         try:
             pages, moved = self.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             self.log_pages = 0 if moved == pages else pages
+            if self.stamp is not None and moved == pages:
+                self.stamp.settle()
         except apsw.Error as error:
             obstacle = f"it cannot be moved into the database ({error})"
             raise
         finally:
             self._bound_log(obstacle)
-        if self.stamp is not None and moved == pages:
-            self.stamp.settle()
 
     def limit_log(self, pages: int) -> None:
         """Refuse messages while the WAL file has this number of pages or more."""
         self.max_log_pages = pages
-        self.checkpoint_pages = min(CHECKPOINT_PAGES, pages)
+        self.checkpoint_pages = self._next_checkpoint()
 
     def _bound_log(self, obstacle: str) -> None:
         """Decide when the next checkpoint is due, and whether messages are accepted until then."""
         if self.log_pages < self.max_log_pages:
-            next_step = self.log_pages + CHECKPOINT_PAGES
-            self.checkpoint_pages = min(next_step, self.max_log_pages)
+            self.checkpoint_pages = self._next_checkpoint()
             self.refusal = None
             if self.log_pages >= MANY_PAGES:
                 log.warning("a long-running reader keeps %d pages in the WAL file", self.log_pages)
@@ -199,6 +198,12 @@ class Database(Connection):
         if self.refusal is None:
             log.error("%s; no message is accepted until then", refusal)
         self.refusal = f"{refusal}; nothing was stored, try again later"
+
+    def _next_checkpoint(self) -> int:
+        """Return the number of pages at which to try again: at once until the file has a stamp."""
+        unsettled = self.stamp is not None and not self.stamp.settled
+        step = 0 if unsettled and self.log_pages < MANY_PAGES else CHECKPOINT_PAGES
+        return min(self.log_pages + step, self.max_log_pages)
 
     def _write_stamp(self, stamp: Stamp) -> None:
         try:

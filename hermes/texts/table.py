@@ -307,7 +307,9 @@ class Texts(FactTexts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The answer to /approve always."""
     revoked: str = "{tool} asks here again before each call."
     """The answer to /deny always."""
-    not_allowed: str = "{tool} is not allowed here without a question."
+    not_allowed: str = (
+        "Nothing has changed: {tool} is not allowed here without a question. See /tools."
+    )
     """The same if there is nothing to revoke."""
     denied: str = "Denied: {tool} with {arguments}"
     """The answer to /deny."""

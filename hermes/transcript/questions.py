@@ -31,7 +31,7 @@ _TICKS = re.compile("`+")
 _MANY_TICKS = re.compile("`{4,}")
 """They are written as escapes: the fences around them would take more room than the arguments."""
 _TICK = r"\u0060"
-_OPEN_ESCAPE = re.compile(r"\\(?:u[0-9a-f]{0,3})?\Z")
+_LONGEST_ESCAPE = len(_TICK)
 
 
 def question(approval: Approval, texts: Texts, page: int = 1, *, limit: int | None = None) -> str:
@@ -100,11 +100,20 @@ def _pages(shown: str, room: int) -> list[str]:
 
 
 def _between_characters(shown: str, start: int, end: int) -> int:
-    if found := _OPEN_ESCAPE.search(shown, max(start + 1, end - 5), end):
-        end = found.start()
+    """Return the end of a page, moved to the left if it is inside of an escape or a letter."""
+    last = shown.rfind("\\", max(start, end - _LONGEST_ESCAPE + 1), end)
+    if last >= 0 and _begins_escape(shown, start, last):
+        length = _LONGEST_ESCAPE if shown[last + 1] == "u" else 2
+        end = end if last + length <= end else last
     while is_mark(shown[end]) and end > start + 1:
         end -= 1
     return end
+
+
+def _begins_escape(shown: str, start: int, index: int) -> bool:
+    """Whether a backslash begins an escape. If not, it is the second half of one."""
+    before = shown[start:index]
+    return (len(before) - len(before.rstrip("\\"))) % 2 == 0
 
 
 def _note(approval: Approval, texts: Texts, page: int, pages: int) -> str:

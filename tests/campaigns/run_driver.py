@@ -410,6 +410,8 @@ class Users:
     def _answered(self, prompt: Prompt, reply: dict) -> None:
         known = prompt.answer
         prompt.answer = {name: reply[name] for name in ("turn_id", "text", "status")}
+        if reply["status"] == "interrupted":  # only the event itself has the text so far
+            prompt.answer["text"] = ""
         if known is not None:
             self.repeated += 1
             if known != prompt.answer:

@@ -95,6 +95,8 @@ CORRUPTIONS = {
     "INSERT INTO arrivals (id, role, created_at) VALUES (1 << 32, 'user', 1)",
     "a message that is not indexed": f"{_ONE} {_ROW}",
     "an index entry without its message": "INSERT INTO search_docsize VALUES (1, x'00')",
+    "a message without its word forms": f"{_ONE} {_ROW}",
+    "word forms without their message": "INSERT INTO stems_docsize VALUES (1, x'00')",
     "a title that a key has twice": f"{_ONE} {_NEW}) VALUES (2, 'b', 'x', 'new', 1, 1); "
     "UPDATE sessions SET title = 't', session_key = iif(no = 1, 'k', NULL); "
     "INSERT INTO shared_sessions VALUES ('k', 2)",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.campaigns.hostile_approvals import MUTANTS, PLATFORMS, attack
+from tests.campaigns.hostile_approvals import MUTANTS, ON_HOST, PLATFORMS, attack
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
@@ -27,7 +27,8 @@ async def test_a_hostile_model_runs_only_what_was_shown_and_approved(
 @pytest.mark.mutant
 @pytest.mark.parametrize("mutant", MUTANTS)
 async def test_the_campaign_finds(tmp_path, mutant):
+    platform = "embedded" if mutant in ON_HOST else "telegram"
     for seed in range(5):
-        if (await attack(tmp_path / f"{seed}.db", "telegram", seed, 30, mutant))[1]:
+        if (await attack(tmp_path / f"{seed}.db", platform, seed, 50, mutant))[1]:
             return
     raise AssertionError(f"{mutant} was not found")

@@ -6,8 +6,11 @@ import pytest
 
 from hermes import AccessPolicy, PlatformRules, TurnResult
 from hermes.actors.commands import COMMANDS
+from hermes.adapters.telegram import GroupPolicy
+from hermes.adapters.telegram.inbound import owner_of
 from hermes.agents.tools.toolbox import Toolbox, tool
 from hermes.messages import ToolCall
+from hermes.session_keys import background_key
 from hermes.testing.telegram import open_telegram
 from tests.support.telegram_bot import running_bot, texts, wait_confirmed, wait_texts
 
@@ -101,16 +104,35 @@ async def test_a_button_that_is_pressed_twice_decides_once(server, path):
     assert any("already approved" in text or "has run" in text for text in texts(server, 7))
 
 
-async def test_another_member_of_a_group_cannot_press_the_button(server, path):
+@pytest.mark.parametrize("admitted", [True, False])
+async def test_another_member_of_a_group_cannot_press_the_button(server, path, admitted):
     shop = Shop()
     server.group(-5)
-    async with running_bot(server, path, shop, access=ACCESS):
+    users = ["1", "2"] if admitted else ["1"]
+    access = AccessPolicy(rules={"telegram": PlatformRules(users=users)})
+    async with running_bot(server, path, shop, access=access):
         question = await ask(server, -5, user_id=1)
-        server.press(-5, question.message_id, "Allow once", user_id=2)
+        before = texts(server, -5)
+        other = server.press(-5, question.message_id, "Allow once", user_id=2)
+        await server.wait_until(lambda: other in server.answered_queries)
         await wait_confirmed(server)
         assert question.buttons, "the user can still decide"
         query = server.press(-5, question.message_id, "Deny", user_id=1)
-        await server.wait_until(lambda: query in server.answered_queries)
+        await server.wait_until(lambda: query in server.answered_queries and not question.buttons)
+        await server.wait_until(lambda: any("Denied" in each for each in texts(server, -5)))
+        assert not any("no pending call" in each for each in texts(server, -5)[len(before) :])
+    assert shop.ordered == []
+
+
+async def test_in_a_shared_conversation_each_member_can_press_the_button(server, path):
+    shop = Shop()
+    server.group(-5)
+    access = AccessPolicy(rules={"telegram": PlatformRules(users=["1", "2"])})
+    shared = GroupPolicy(shared=True, burst_seconds=0.0)
+    async with running_bot(server, path, shop, access=access, group_policy=shared):
+        question = await ask(server, -5, user_id=1)
+        server.press(-5, question.message_id, "Deny", user_id=2)
+        await server.wait_until(lambda: not question.buttons)
         await server.wait_until(lambda: any("Denied" in each for each in texts(server, -5)))
     assert shop.ordered == []
 
@@ -134,3 +156,7 @@ async def test_the_menu_has_the_commands_of_users_and_start_is_short(server, pat
     assert hello == "Hello! Send me a message, or see /help for what else I can do."
     assert {"new", "model", "approve", "help"} <= set(server.commands) <= set(COMMANDS)
     assert not {"pair", "quit", "start"} & set(server.commands)
+
+
+def test_the_user_who_started_a_background_task_owns_its_questions():
+    assert owner_of(background_key("k", 3)) == owner_of("k") != owner_of("other")

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -179,7 +179,7 @@ def test_sessions_are_completed_in_an_attached_chat(tty):
     client.type("/new" + ENTER)
     client.until("New session")
     client.type("/resume He\t")
-    client.until("> /resume Herons")
+    client.until("Herons  20")  # with the id of the session
 
 
 def test_piped_lines_are_answered_by_the_running_bot(path):
@@ -189,9 +189,14 @@ def test_piped_lines_are_answered_by_the_running_bot(path):
 
 
 def test_a_question_for_approval_that_an_attached_chat_shows_can_be_decided(path, tty):
-    bot = subprocess.Popen([*APPROVING, str(path)], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    bot = subprocess.Popen(
+        [*APPROVING, str(path)],
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     try:
-        wait_for_owner(path)
+        while runtime_lock.owner(path) is None:
+            os.sched_yield()
         client = tty()
         client.type("please" + ENTER)
         client.until("I have asked.")
@@ -203,9 +208,15 @@ def test_a_question_for_approval_that_an_attached_chat_shows_can_be_decided(path
         bot.wait()
 
 
-def wait_for_owner(path):
-    while runtime_lock.owner(path) is None:
-        os.sched_yield()
+def test_the_console_of_the_bot_shows_questions_of_attached_chats_and_can_decide(path, tty):
+    with Tty([*APPROVING, str(path)], PYTHONPATH=str(ROOT)) as bot:
+        bot.until(">")
+        client = tty()
+        client.type("please" + ENTER)
+        assert client.until("I have asked.").count("notes.txt") == 1
+        assert bot.until("notes.txt").count("notes.txt") == 1
+        bot.type("/approve" + ENTER)
+        client.until("It is done.")
 
 
 # Single questions
@@ -315,11 +326,12 @@ def test_a_path_that_is_too_long_for_a_socket_does_not_stop_the_bot(tmp_path):
 
 def test_the_number_of_clients_is_bounded(path, address):
     with piped_bot(path):
-        clients = [connected(address) for _ in range(MAX_CLIENTS)]
-        done = hermes(path, "-p", "hello")
-        assert (done.returncode, done.stderr) == (1, f"{TOO_MANY_CLIENTS}\n")
-        for each in clients:
-            each.close()
+        with ExitStack() as clients:
+            for _ in range(MAX_CLIENTS):
+                clients.enter_context(connected(address))
+            for options, code in ((["-p", "hello"], 1), ([], 75)):
+                done = hermes(path, *options)
+                assert (done.returncode, done.stderr) == (code, f"{TOO_MANY_CLIENTS}\n")
 
 
 def connected(address):

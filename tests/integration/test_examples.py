@@ -21,7 +21,7 @@ SCRIPTS = {
 
 def test_every_example_is_tested():
     below = {"telegram_bot.py"}
-    sessions = {"bot.py", "bot_with_tools.py"}  # run by docs/sessions.py
+    sessions = {"bot.py", "bot_with_tools.py"}  # run by docs/sessions.py and docs/walk.py
     services = {*SERVERS}  # run by test_services.py
     assert {page.name for page in EXAMPLES.glob("*.py")} == {
         *SCRIPTS, *below, *sessions, *services,

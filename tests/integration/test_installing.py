@@ -116,6 +116,8 @@ def test_the_metadata_is_complete_and_its_links_are_absolute(machine, wheels):
     links = re.findall(r"\]\(([^)]+)\)", metadata.get_payload())
     assert len(links) > 10
     assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    [picture] = [link for link in links if link.endswith(".svg")]
+    assert picture.endswith("/raw/main/docs/chat.svg")  # the image, not a page that shows it
 
 
 def test_nothing_but_the_standard_library_is_imported_for_the_version():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
@@ -10,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from hermes.messages import ToolCall
-from hermes.testing import ModelAnswer
 from tests.support.served_model import served
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-SESSION = re.compile(r"^(`{3,})console\n\$ (.*?)\n(.*?)^\1$", re.DOTALL | re.MULTILINE)
+STEPS = [
+    line.partition(" # ")[0].rstrip()
+    for line in README.split("```sh\n")[1].split("```")[0].splitlines()
+]
 
 
 @pytest.fixture(scope="module")
@@ -76,47 +76,28 @@ def test_the_first_step_shows_progress_installs_the_bot_and_opens_a_chat(
 
 
 def test_the_next_steps_connect_a_model_and_check_everything(first_run, shell, checkout):
-    block = README.split("```sh\n")[1].split("```")[0]
-    steps = [line.split("#")[0].strip() for line in block.splitlines()]
-    assert steps == ["make run", ".venv/bin/hermes setup", ".venv/bin/hermes doctor"]
+    assert STEPS[:3] == ["make run", ".venv/bin/hermes setup", ".venv/bin/hermes doctor"]
     with served() as model:
-        done = shell(steps[1], f"6\n{model.openai_url}\n\nlittle\n", OLLAMA_HOST="127.0.0.1:1")
+        done = shell(STEPS[1], f"6\n{model.openai_url}\n\nlittle\n", OLLAMA_HOST="127.0.0.1:1")
         assert (done.returncode, done.stderr) == (0, "")
         command = done.stdout.splitlines()[-1].removeprefix("To chat: ")
         assert command == ".venv/bin/hermes"
         assert shell(command, "hello\n").stdout == "good evening\n"
-        done = shell(steps[2])
+        done = shell(STEPS[2])
         assert (done.returncode, done.stderr) == (0, "")
         assert "PROBLEM" not in done.stdout
     shutil.rmtree(checkout.parent / ".config")
 
 
-def stable(text):
-    """Return the text without times."""
-    return re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d", "…", text)
-
-
-def sessions():
-    return [(command, output) for _, command, output in SESSION.findall(README)]
-
-
-def test_the_sessions_can_be_repeated(first_run, shell):
-    first, second, tools = sessions()
-    for command, output in (first, second):
-        assert command.partition(" | ")[2].startswith(".venv/bin/hermes ")
-        done = shell(command)
-        assert (stable(done.stdout), done.stderr) == (stable(output), "")
-    script = [
-        ModelAnswer(calls=[ToolCall("1", "price", '{"bird": "heron"}')]),
-        "A heron costs 12.50 francs.",
-        ModelAnswer(calls=[ToolCall("2", "order", '{"bird": "heron", "number": 2}')]),
-        "Please approve the order.",
-        "Two herons are on their way.",
-    ]
-    with served(script=script) as model:
-        done = shell(tools[0], OPENAI_BASE_URL=model.openai_url, OPENAI_API_KEY="sk-none")
-    assert sorted(done.stdout.splitlines()) == sorted(tools[1].splitlines())
-    assert done.stderr == ""
+def test_a_new_user_can_take_every_step_at_a_terminal(prove):
+    """`--prove` installs the packages, too."""
+    command = [sys.executable, "-W", "error", str(ROOT / "docs" / "walk.py"), "--check"]
+    done = subprocess.run(
+        [*command, *([] if prove else ["--installed"])], cwd=ROOT, capture_output=True, text=True,
+        timeout=900, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("ok ") == len(STEPS) + 1  # and the example with tools
 
 
 def test_a_message_names_a_command_that_works_as_written(first_run, shell, checkout):

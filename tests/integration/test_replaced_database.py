@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack, contextmanager
 
 import apsw
 import pytest
@@ -14,7 +15,7 @@ import trio
 from hermes.errors import StoreFailed
 from hermes.store import SessionStore, open_store
 from tests.support.killed_programs import PREAMBLE, ROOT
-from tests.support.processes import foreign
+from tests.support.processes import foreign, foreign_reader, foreign_store
 
 # Accepts one message per line, and says so when it is acknowledged.
 SERVER = """
@@ -59,13 +60,21 @@ class Server:
         return self.process.stdout.readline().strip()
 
 
+@contextmanager
+def running(path):
+    server = Server(path)
+    with server.process:
+        try:
+            yield server
+        finally:
+            server.process.kill()
+
+
 @pytest.fixture
 def server(tmp_path):
     (tmp_path / "data").mkdir()
-    server = Server(tmp_path / "data" / "state.db")
-    with server.process:
+    with running(tmp_path / "data" / "state.db") as server:
         yield server
-        server.process.kill()
 
 
 def other_store(path):
@@ -84,6 +93,13 @@ def overwrite(path, server):
 def overwrite_with_an_empty_store(path, server):
     other = path.parent.parent / "empty.db"
     SessionStore(other).close()
+    shutil.copyfile(other, path)
+
+
+def overwrite_with_a_short_database(path, server):
+    """Its last page is before the one that has the stamp."""
+    other = path.parent.parent / "short.db"
+    foreign(other, "CREATE TABLE one (a)")
     shutil.copyfile(other, path)
 
 
@@ -107,6 +123,13 @@ def cut(path, server):
     os.truncate(path, path.stat().st_size // 2)
 
 
+def cut_the_last_page(path, server):
+    """Cut what a checkpoint has just written."""
+    foreign(path, "CREATE TABLE large AS SELECT zeroblob(1000000)")
+    assert server.ask("checkpoint") == "moved"
+    os.truncate(path, path.stat().st_size - 4096)
+
+
 def truncate_the_log(path, server):
     os.truncate(f"{path}-wal", 0)
 
@@ -114,6 +137,21 @@ def truncate_the_log(path, server):
 def cut_the_log(path, server):
     log = path.with_name(f"{path.name}-wal")
     os.truncate(log, log.stat().st_size // 2)
+
+
+def write_something_else_to_the_log(path, server):
+    log = path.with_name(f"{path.name}-wal")
+    with log.open("r+b") as file:
+        file.write(b"x" * log.stat().st_size)
+
+
+def overwrite_the_log_with_another(path, server):
+    log, other = (each.with_name(f"{each.name}-wal") for each in (path, path.parents[1] / "o.db"))
+    with SessionStore(path.parents[1] / "o.db") as store:
+        session = store.create_session("o")
+        while other.stat().st_size < log.stat().st_size:
+            store.append_message(session, "user", "other " * 100)
+        shutil.copyfile(other, log)
 
 
 def write_something_else(path, server):
@@ -134,11 +172,15 @@ def replace_the_folder(path, server):
     [
         overwrite,
         overwrite_with_an_empty_store,
+        overwrite_with_a_short_database,
         restore_an_older_backup,
         truncate,
         cut,
+        cut_the_last_page,
         truncate_the_log,
         cut_the_log,
+        write_something_else_to_the_log,
+        overwrite_the_log_with_another,
         write_something_else,
         move_the_folder,
         replace_the_folder,
@@ -148,10 +190,86 @@ def test_nothing_is_acknowledged_after_the_database_was_replaced(tmp_path, serve
     for _ in range(5):
         assert server.ask("accept") == "accepted"
     attack(tmp_path / "data" / "state.db", server)
+    assert_ends(server)
+
+
+def assert_ends(server):
     assert server.ask("accept") == ""
     _, errors = server.process.communicate(timeout=30)
     assert server.process.returncode != 0
     assert "StoreFailed" in errors
+
+
+@pytest.mark.parametrize("had_runtime", [False, True])
+@pytest.mark.parametrize("still_reads", [False, True])
+def test_it_is_noticed_if_another_process_read_the_file_at_the_start(
+    tmp_path, had_runtime, still_reads
+):
+    """The first checkpoint then cannot move the stamp into the file."""
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data" / "state.db"
+    with SessionStore(path) as store:
+        store.create_session("before")
+    if had_runtime:
+        with running(path) as server:
+            assert server.ask("accept") == "accepted"
+    with ExitStack() as at_end:
+        reader = at_end.enter_context(ExitStack())
+        reader.enter_context(foreign_reader(path))
+        server = at_end.enter_context(running(path))
+        if not still_reads:
+            reader.close()
+        overwrite(path, server)
+        assert_ends(server)
+
+
+def test_readers_from_before_the_start_do_no_harm(tmp_path):
+    """Each lets checkpoints go on to where it began, which may be before the first stamp."""
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data" / "state.db"
+    with ExitStack() as at_end:
+        readers = [at_end.enter_context(ExitStack()) for _ in range(3)]
+        for number, reader in enumerate(readers):
+            foreign_store(path, "create_session", f"s{number}")
+            reader.enter_context(foreign_reader(path))
+        server = at_end.enter_context(running(path))
+        for reader in readers:
+            reader.close()
+            foreign(path, "PRAGMA wal_checkpoint(PASSIVE)")
+            assert server.ask("accept") == "accepted"
+        overwrite(path, server)
+        assert_ends(server)
+
+
+def test_a_reader_after_vacuum_does_no_harm(tmp_path, server):
+    """A checkpoint then may overwrite the old place of the stamp, but not write the new one."""
+    path = tmp_path / "data" / "state.db"
+    place = "SELECT rootpage FROM sqlite_schema WHERE name = 'sqlite_sequence'"
+    before = foreign(path, place)
+    assert server.ask("accept") == "accepted"
+    foreign(path, "PRAGMA auto_vacuum = FULL; VACUUM")
+    assert foreign(path, place) != before
+    with foreign_reader(path):
+        assert server.ask("accept") == "accepted"
+        foreign(path, "PRAGMA wal_checkpoint(PASSIVE)")
+        assert server.ask("accept") == "accepted"
+        overwrite(path, server)
+        assert_ends(server)
+
+
+def test_pages_that_are_not_in_the_file_yet_do_no_harm(tmp_path, server):
+    """An incomplete checkpoint may move the number of pages into the file, but not all of them."""
+    path = tmp_path / "data" / "state.db"
+    assert server.ask("accept") == "accepted"
+    foreign(path, "BEGIN; CREATE TABLE last (a); INSERT INTO last VALUES (1); COMMIT")
+    with foreign_reader(path):
+        foreign(path, "UPDATE last SET a = 2")
+        foreign(path, "PRAGMA wal_checkpoint(PASSIVE)")
+        pages = int.from_bytes(path.read_bytes()[28:32], "big")
+        assert pages * 4096 > path.stat().st_size
+        assert server.ask("accept") == "accepted"
+        os.truncate(path, path.stat().st_size // 2)
+        assert_ends(server)
 
 
 def test_other_processes_that_checkpoint_and_vacuum_do_no_harm(tmp_path, server):
@@ -240,3 +358,16 @@ def test_the_stamp_is_found_after_many_checkpoints(path):
         rows = db.execute("SELECT name, count(*) FROM sqlite_sequence GROUP BY name").fetchall()
         assert ("hermes stamp", 1) in rows
         assert db.execute("SELECT max(no) FROM sessions").fetchall() == [(9,)]
+
+
+async def test_the_stamp_is_in_the_file_soon_after_the_reader_has_ended(path):
+    SessionStore(path).close()
+    with ExitStack() as reader:
+        reader.enter_context(foreign_reader(path))
+        async with open_store(path) as store:
+            await store.create_session("s")
+            assert b"hermes stamp" not in path.read_bytes()
+            reader.close()
+            for _ in range(2):  # the first is answered before the checkpoint that follows it
+                await store.create_session(None)
+            assert b"hermes stamp" in path.read_bytes()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,27 +12,9 @@ from hermes.errors import StoreBusy
 from hermes.messages import Inbound
 from hermes.store import SessionStore, open_store
 from hermes.testing import inline
+from tests.support.processes import foreign_reader
 
 BOUND = 400_000
-READER = """
-import sys, apsw
-db = apsw.Connection(sys.argv[1], flags=apsw.SQLITE_OPEN_READONLY)
-db.execute("BEGIN")
-db.execute("SELECT count(*) FROM sessions").fetchall()
-print("reading", flush=True)
-sys.stdin.readline()
-"""
-
-
-@contextmanager
-def foreign_reader(path):
-    """Another process in a read transaction, for the time of the block."""
-    pipe = subprocess.PIPE
-    command = [sys.executable, "-c", READER, str(path)]
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdout.readline() == "reading\n"
-        yield
-        process.stdin.close()
 
 
 def message(number):

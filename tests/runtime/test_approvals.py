@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import asynccontextmanager
 from decimal import Decimal
 
@@ -10,6 +11,7 @@ import pytest
 import trio
 
 from hermes import Config, Inbound, Source, ToolCall
+from hermes.adapters.telegram.markdown import Fenced, parse
 from hermes.agents import Endpoint, Secret, chat_agents
 from hermes.agents.tools.toolbox import Toolbox, tool
 from hermes.errors import Unsendable
@@ -241,7 +243,7 @@ async def test_what_a_host_receives_shows_the_call(start, verb):
             await inspect(runtime).wait_idle("k")
             wait = runtime.wait(receipt) if verb == "wait" else runtime.reply_of("k", "e")
             reply = await wait
-        assert reply.text.endswith(QUESTION)
+        assert reply.text.startswith(QUESTION)
         assert [call.arguments for call in reply.approvals] == ['{"command":"rm"}']
         await runtime.ask("k", "/approve")
         await inspect(runtime).wait_idle("k")
@@ -457,6 +459,32 @@ async def test_a_call_whose_question_could_not_be_sent_can_be_shown_and_approved
         assert (await say(runtime, "/approve 1")).startswith("Approved: `run` with")
         await inspect(runtime).wait_idle("k")
     assert shell.ran == ["ls"]
+
+
+async def test_a_short_call_is_shown_by_any_page(start):
+    shell = Shell()
+    async with start(build_agent=shell.build) as runtime:
+        await runtime.submit(Inbound("k", "e", "rm"))
+        await inspect(runtime).wait_idle("k")
+        assert (await say(runtime, "/approve show 1 2")) == QUESTION
+        assert (await say(runtime, "/approve")).startswith("Approved: `run` with")
+        await inspect(runtime).wait_idle("k")
+    assert shell.ran == ["rm"]
+
+
+@pytest.mark.parametrize("text", ["Sure:\n```", "Sure:\n~~~\nls", "<!-- ", "- x\n\n  ```", "\\"])
+async def test_the_text_of_an_agent_does_not_change_how_a_host_shows_a_call(start, text):
+    class Agent(Shell):
+        async def run(self, turn):
+            await super().run(turn)
+            return TurnResult(text=text)
+
+    command = "rm a*.log b* [docs](https://evil.example)"
+    async with start(build_agent=lambda _: Agent()) as runtime:
+        reply = await runtime.ask("k", command)
+    assert text in reply.text
+    blocks = [each.text for each in parse(reply.text) if isinstance(each, Fenced)]
+    assert json.loads(blocks[0]) == {"command": command}
 
 
 async def test_all_of_a_long_call_can_be_seen_page_by_page(start):
@@ -733,6 +761,19 @@ async def test_after_a_tool_is_no_longer_allowed_each_call_needs_an_approval(sta
         await say(runtime, "/deny always run")
         assert "`run` wants to run" in await say(runtime, "rm")
     assert shell.ran == ["rm", "rm"]
+
+
+async def test_the_command_that_an_answer_names_revokes_a_permission(start):
+    """Hosts and the console may show the backticks around the name of the tool."""
+    shell = Shell()
+    async with start(build_agent=shell.build) as runtime:
+        await say(runtime, "rm")
+        told = await say(runtime, "/approve always")
+        await inspect(runtime).wait_idle("k")
+        command = re.search(r"/deny always \S+", told)[0]
+        assert command == "/deny always `run`"
+        assert (await say(runtime, command)) == "run asks here again before each call."
+        assert (await say(runtime, command)).startswith("Nothing has changed: run is not allowed")
 
 
 async def test_two_calls_that_are_approved_together_both_run(start):

@@ -354,7 +354,7 @@ async def test_a_call_is_made_once_it_is_approved_and_only_once(start):
         assert answer == decided("Approved", "a")
         assert told == "sent to a"
         assert post.sent == [("a", "hi")]
-        assert (await say(runtime, 'ask {"to": "a"}')).startswith(asked(2))
+        assert (await say(runtime, 'ask {"to": "a"}')).endswith(asked(2))
         await adapter.wait_sent(6)
     question = (
         '`ask` wants to run with\n```\n{"to":"a"}\n```\n'
@@ -388,7 +388,8 @@ async def test_an_approval_is_for_exactly_its_arguments_however_they_are_written
 
         runtime.conversation("k").snapshot().agent.run = tempted
         _, told = await approve(runtime)
-        assert told.startswith(f"{asked(2)}|sent to a|{asked(3)}\n\n`ask` wants to run with")
+        assert told.startswith("`ask` wants to run with")
+        assert told.endswith(f"\n\n{asked(2)}|sent to a|{asked(3)}")
     assert post.sent == [("a", "one")]
 
 
@@ -506,7 +507,7 @@ async def test_questions_and_approvals_expire(start, world):
         told = await say(runtime, "/approve 1")
         assert told == "Call 1 has expired; ask for it again."
         assert await say(runtime, "/deny") == "There is no tool call to decide about."
-        assert (await say(runtime, 'ask {"to": "a"}')).startswith(asked(2))
+        assert (await say(runtime, 'ask {"to": "a"}')).endswith(asked(2))
     assert post.sent == []
 
 
@@ -526,9 +527,9 @@ async def test_users_cannot_decide_for_each_other(start):
             told = await say(runtime, command, key="bob")
             assert told == "There is no pending call 1 here."
         assert await say(runtime, "/approve", key="bob") == "There is no tool call to decide about."
-        assert (await say(runtime, 'ask {"to": "a"}', key="bob")).startswith(asked(2))
+        assert (await say(runtime, 'ask {"to": "a"}', key="bob")).endswith(asked(2))
         assert (await approve(runtime, key="ann", then="ann"))[1] == "sent to a"
-        assert (await say(runtime, 'ask {"to": "a"}', key="bob")).startswith(asked(2))
+        assert (await say(runtime, 'ask {"to": "a"}', key="bob")).endswith(asked(2))
     assert post.sent == [("a", "hi")]
 
 
@@ -540,7 +541,7 @@ async def test_a_denied_call_is_not_made(start):
         assert told == (decided("Denied", "a"), "what a pity")
         assert await say(runtime, "/deny 1") == "You have already denied call 1."
         assert await say(runtime, "/approve 1") == "You have already denied call 1."
-        assert (await say(runtime, 'ask {"to": "a"}')).startswith(asked(2))
+        assert (await say(runtime, 'ask {"to": "a"}')).endswith(asked(2))
         assert [row.content for row in await runtime.conversation("k").history()][4:6] == [
             '[The user has refused one call of ask, with exactly these arguments: {"to":"a"}\n'
             "It was not made. Do not ask for it again unless the user does; "
@@ -662,5 +663,5 @@ async def test_every_command_that_is_named_exists(start):
     named = set(re.findall(r"/([a-z]+)", " ".join(adapter.texts[:2])))
     assert named == {"approve", "deny"}
     assert named <= set(COMMANDS)
-    assert "/approve [number | show number [page]]: " in helped
-    assert "/deny [number]: " in helped
+    assert "/approve [number | always number | show number [page]]: " in helped
+    assert "/deny [number | always tool]: " in helped

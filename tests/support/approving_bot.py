@@ -1,13 +1,15 @@
-"""A bot without a console whose agent asks for an approval; for test_attached.py."""
+"""A bot whose agent asks for an approval, with a console at a terminal; for test_attached.py."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import trio
 
 from hermes import open_runtime
+from hermes.adapters.console import Console
 from hermes.adapters.jsonrpc.socket_server import serve_socket
 from hermes.events import ApprovalAsked
 
@@ -23,8 +25,16 @@ async def reply(turn):
 
 
 async def main(path: Path) -> None:
-    async with open_runtime(path, agent=reply) as runtime, serve_socket(runtime, path):
-        await trio.sleep_forever()
+    console = Console() if os.isatty(0) else None
+    adapters = [] if console is None else [console]
+    async with (
+        open_runtime(path, agent=reply, adapters=adapters) as runtime,
+        serve_socket(runtime, path),
+    ):
+        if console is None:
+            await trio.sleep_forever()
+        else:
+            await console.run(runtime)
 
 
 if __name__ == "__main__":

@@ -21,11 +21,14 @@ TIMEOUT = 30.0
 
 
 class Screen:
-    """The screen with its scrollback; escape codes that it does not know raise an error."""
+    """The screen with its scrollback; escape codes that it does not know raise an error.
+
+    `styles` has the SGR codes of each character of `lines`, since the last reset.
+    """
 
     def __init__(self, rows=24, columns=80):
         self.rows, self.columns = rows, columns
-        self.lines = [[]]
+        self.lines, self.styles, self.style = [[]], [[]], ()
         self.y = self.x = 0  # y counts from the first line of the scrollback
         self.titles = []
         self._rest = ""
@@ -61,7 +64,10 @@ class Screen:
         private, numbers, final, title, _ = found.groups()
         if title is not None:
             self.titles.append(title)
-        elif final is None or private or final in "hlmq":
+        elif final == "m" and not private:
+            for number in map(int, (numbers or "0").split(";")):
+                self.style = (*self.style, number) if number else ()
+        elif final is None or private or final in "hlq":
             pass
         else:
             first = int(numbers.split(";")[0] or 0)
@@ -82,17 +88,19 @@ class Screen:
 
     def _csi_K(self, n):  # noqa: N802
         assert n in {0, 2}
-        del self.lines[self.y][0 if n else self.x :]
+        for each in (self.lines, self.styles):
+            del each[self.y][0 if n else self.x :]
 
     def _csi_J(self, n):  # noqa: N802
         assert n == 0
         self._csi_K(0)
-        for line in self.lines[self.y + 1 :]:
+        for line in (*self.lines[self.y + 1 :], *self.styles[self.y + 1 :]):
             line.clear()
 
     def _reach(self):
         while self.y >= len(self.lines):
             self.lines.append([])
+            self.styles.append([])
 
     def _put(self, character):
         if character == "\r":
@@ -111,9 +119,10 @@ class Screen:
                 self.x = 0
                 self.y += 1
                 self._reach()
-            line = self.lines[self.y]
+            line, styles = self.lines[self.y], self.styles[self.y]
+            styles += [()] * (self.x + width - len(line))
             line += " " * (self.x + width - len(line))
-            line[self.x] = character
+            line[self.x], styles[self.x] = character, self.style
             if width == 2:
                 line[self.x + 1] = ""
             self.x += width
@@ -171,10 +180,10 @@ class Tty:
         self.screen.feed(piece)
         return True
 
-    def until(self, wanted):
+    def until(self, wanted, timeout=TIMEOUT):
         """Read until the screen shows a text, or until a condition on its text is true."""
         met = wanted if callable(wanted) else lambda text: wanted in text
-        deadline = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + timeout
         while not met(self.screen.text):
             assert time.monotonic() < deadline, f"{wanted!r} did not appear:\n{self.screen.text}"
             if not self.read(1) and self.process.poll() is not None:

@@ -58,12 +58,15 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def with_questions(commit: TurnCommit, turn: RunningTurn, context: RuntimeContext) -> TurnCommit:
-    """Add the questions of a turn to its reply, also to the text if the host shows it."""
+    """Add the questions of a turn to its reply, also to the text if the host shows it.
+
+    They precede the text of the agent: a fence or a comment that it leaves open would include them.
+    """
     asked, reply = turn.asked, commit.reply
     if not asked or reply is None:
         return commit
     if context.questions.route(turn.source).delivery == "host":
-        parts = [reply.text, *(questions.question(each, context.texts) for each in asked)]
+        parts = [*(questions.question(each, context.texts) for each in asked), reply.text]
         reply = replace(reply, text="\n\n".join(filter(None, parts)))
     return replace(commit, reply=replace(reply, approvals=asked))
 
@@ -77,7 +80,7 @@ async def run(
     if found is not None:
         return await _show(context, row, int(found[1]), int(found[2] or 1), reply)
     if (always := _ALWAYS.fullmatch(argument)) is not None:
-        argument = (always[1] or "").strip()
+        argument = (always[1] or "").strip("` \n")  # as copied from the answer, which has backticks
         if command == "deny":
             return await _revoke(context, row, argument, reply) if argument else None
         command = ALWAYS
@@ -180,8 +183,8 @@ async def _show(
         return Answer(context.texts.unknown_approval.format(number=number))
     route = context.questions.route(row.inbound.source)
     text = questions.question(approval, context.texts, page, limit=route.limit)
-    if page > 1:
-        return Answer(text)
+    if page > 1 and text != questions.question(approval, context.texts, limit=route.limit):
+        return Answer(text)  # it has several pages
     answer = reply(text)
     if answer.reply is not None:
         answer = replace(answer, reply=replace(answer.reply, approvals=(approval,)))

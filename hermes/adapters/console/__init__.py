@@ -1,6 +1,7 @@
 """The console: a chat at a terminal, with line editing and Markdown, or plain text through pipes.
 
-Reading order: `adapter` (the adapter itself), `display_queue` (events and outbox rows in order),
+Reading order: `adapter` (the adapter itself), `chat` (what it needs of a conversation), `remote`
+(a conversation in another process), `display_queue` (events and outbox rows in order),
 `view` (what has been shown already), `plain_screen` (pipes and simple terminals), `terminal` (Trio
 side of the full terminal), `terminal_view` (its prompt_toolkit side), `markdown_stream` and
 `markdown` (incremental rendering), `completion`, `history`.

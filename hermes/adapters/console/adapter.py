@@ -25,7 +25,8 @@ from hermes.background import open_background
 from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed
 from hermes.events import TurnEnded
 from hermes.messages import OutboxRow, Source
-from hermes.session_keys import session_key
+from hermes.session_keys import CLIENT_PLATFORM, session_key
+from hermes.transcript.questions import question
 
 if TYPE_CHECKING:
     from hermes.adapters.console.terminal import Terminal
@@ -137,7 +138,16 @@ class Console:
             case _:
                 await self._view.show_event(item)
                 if isinstance(item.event, TurnEnded):
+                    await self._show_questions(item.event)
                     await self._refresh()
+
+    async def _show_questions(self, ended: TurnEnded) -> None:
+        """Show the questions of a JSON-RPC client's turn: no outbox row has them."""
+        reply = ended.reply
+        if ended.platform == CLIENT_PLATFORM and reply.status != "command":
+            assert self._conversation is not None
+            for approval in reply.approvals:
+                await self._view.screen.show(question(approval, self._conversation.texts))
 
     async def _refresh(self) -> None:
         """Update the status line."""

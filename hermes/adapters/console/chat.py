@@ -13,6 +13,7 @@ from hermes.actors.commands import recognize
 from hermes.actors.runtime import Runtime
 from hermes.events import Envelope
 from hermes.messages import Inbound, Source, Status
+from hermes.texts import Texts
 
 
 class Events(Protocol):
@@ -43,6 +44,11 @@ class NamedSession:
 
 class Chat(Protocol):
     """One conversation."""
+
+    @property
+    def texts(self) -> Texts:
+        """What users are told."""
+        ...
 
     def subscribe(self) -> AbstractContextManager[Events]:
         """Receive events from now on."""
@@ -76,6 +82,11 @@ class RuntimeChat:
     runtime: Runtime
     session_key: str
     source: Source
+
+    @property
+    def texts(self) -> Texts:
+        """What users are told."""
+        return self.runtime.texts
 
     def subscribe(self) -> AbstractContextManager[Events]:
         """Receive events from now on."""

@@ -11,6 +11,7 @@ from hermes.adapters.console.chat import NamedSession
 from hermes.sanitize import sanitize, shorten
 from hermes.texts import ENGLISH, help_line
 
+PLATFORM = "console"
 RESUME = "/resume "
 MAX_SUMMARY = 60
 
@@ -33,8 +34,8 @@ def choices(line: str, sessions: Sequence[NamedSession]) -> list[Choice]:
     prefix = line[1:].lower()
     return [
         Choice(f"/{name}", len(line), help_line(ENGLISH, name)[1])
-        for name in COMMANDS
-        if name.startswith(prefix)
+        for name, command in COMMANDS.items()
+        if name.startswith(prefix) and command.platform in {None, PLATFORM}
     ]
 
 

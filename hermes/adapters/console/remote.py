@@ -93,7 +93,7 @@ class RemoteChat:
     def __init__(self, client: Client, session_key: str, texts: Texts) -> None:
         self._client = client
         self._session_key = session_key
-        self._texts = texts
+        self.texts: Texts = texts
         self._handle = ""
         self._turn_id: int | None = None
         """The running turn."""
@@ -210,7 +210,7 @@ class RemoteChat:
             case e.StatusUpdate():
                 event = _status(given)
             case e.ApprovalRequest():
-                event = Notice(question(self._approval(given), self._texts))
+                event = Notice(question(self._approval(given), self.texts))
         return event
 
     def _ended(self, given: e.MessageComplete) -> TurnEnded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -111,11 +112,10 @@ class Client:
         return results[0]
 
     async def _send(self, line: bytes) -> None:
-        try:
+        # A broken connection may still have a frame that says why: `listen` reads it.
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             async with self._sending:
                 await self._stream.send_all(line)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            raise self._end() from None
 
     def _end(self) -> HermesError:
         if self._refusal is not None:

@@ -5,6 +5,7 @@ Everything here is synchronous and has no side effects except on `albums`.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from typing import Literal, TypeAlias
@@ -17,7 +18,7 @@ from hermes.adapters.telegram import utf16
 from hermes.adapters.telegram.bot_api_types import Entity, File, Post, Update, User
 from hermes.messages import Inbound, JsonObject, Source
 from hermes.sanitize import one_line, shorten
-from hermes.session_keys import session_key
+from hermes.session_keys import background_origin, session_key
 
 Groups: TypeAlias = Literal["mention", "all"]
 
@@ -28,7 +29,7 @@ CLIENT_SPLIT = 4000
 GENERAL_TOPIC = "1"
 """The forum topic of messages without a topic. Telegram rejects its id when sending."""
 _CHAT_TYPES = {"private": "dm", "group": "group", "supergroup": "group", "channel": "channel"}
-_BUTTON = re.compile(r"(?:approve|approve always|deny) [0-9]{1,18}", re.ASCII)
+_BUTTON = re.compile(r"((?:approve|approve always|deny) [0-9]{1,18})(?: ([0-9a-f]{8}))?", re.ASCII)
 _COMMAND = re.compile(r"/(\w+)(?:@(\w+))?", re.ASCII)
 _NAME_SYNTAX = re.compile(r"[\[\]:\"]")
 
@@ -98,19 +99,29 @@ def inbound_of(
 def pressed_inbound(
     update: Update, bot: User, policy: GroupPolicy, original_chat_id: str | None = None
 ) -> Inbound | Ignored:
-    """Convert a pressed button to the command that it stands for."""
+    """Convert a pressed button to the command that it stands for.
+
+    A button below the question to another user is ignored.
+    """
     button = update.callback_query
-    if button is None or button.message is None or not _BUTTON.fullmatch(button.data):
+    found = None if button is None else _BUTTON.fullmatch(button.data)
+    if button is None or button.message is None or found is None:
         return Ignored("unknown button")
     post = button.message
     source = _source(post, bot, (button.sender.id, _clean_name(_full_name(button.sender))))
+    key = _key(source, policy, original_chat_id)
+    if found[2] not in {None, owner_of(key)}:
+        return Ignored("the button of another user")
     return Inbound(
-        _key(source, policy, original_chat_id),
-        f"{update.update_id}:button:{button.id}",
-        f"/{button.data}",
-        source,
-        command=True,
+        key, f"{update.update_id}:button:{button.id}", f"/{found[1]}", source, command=True
     )
+
+
+def owner_of(key: str) -> str:
+    """Return a short digest of the conversation whose user decides about a call."""
+    started_by = background_origin(key)
+    asked_of = key if started_by is None else started_by[0]
+    return hashlib.sha256(asked_of.encode()).hexdigest()[:8]
 
 
 def _source(post: Post, bot: User, author: tuple[int, str]) -> Source:

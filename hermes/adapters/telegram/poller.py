@@ -204,10 +204,14 @@ class Poller:
         post = None if button is None else button.message
         original_id = None if post is None else await self._original_id(post, bot)
         inbound = pressed_inbound(update, bot, self.group_policy, original_id)
-        if button is None or post is None or isinstance(inbound, Ignored):
-            log.debug("update %d is ignored: it is an unknown button", update.update_id)
+        if button is None or post is None:
+            log.debug("update %d is ignored: its message is unknown", update.update_id)
             return
-        accepted = await self._submit(inbound)
+        accepted = False
+        if isinstance(inbound, Ignored):
+            log.debug("update %d is ignored: %s", update.update_id, inbound.why)
+        else:
+            accepted = await self._submit(inbound)
         target, message_id = ChatTarget(str(post.chat.id)), post.message_id if accepted else None
         self.nursery.start_soon(self.sender.press, target, button.id, message_id)
 

@@ -18,7 +18,7 @@ import trio
 from hermes.adapters.rate_limit import RateLimiter
 from hermes.adapters.telegram.api import BotApi, Refused, Revoked, Unreachable
 from hermes.adapters.telegram.bot_api_types import Int
-from hermes.adapters.telegram.inbound import GENERAL_TOPIC
+from hermes.adapters.telegram.inbound import GENERAL_TOPIC, owner_of
 from hermes.adapters.telegram.markdown import markdown_v2, visible_text
 from hermes.adapters.telegram.utf16 import extract
 from hermes.errors import HermesError, MessageRefused, RetryAfter, Unsendable
@@ -167,7 +167,9 @@ class Sender:
                 "allow_sending_without_reply": True,
             }
         if (approval := row.body.get("approval")) is not None:
-            params["reply_markup"] = _buttons(approval, self._texts)
+            params["reply_markup"] = _buttons(
+                f"{approval} {owner_of(row.session_key)}", self._texts
+            )
         await self._call_formatted("sendMessage", target, text, params)
 
     async def _call_formatted(
@@ -298,8 +300,8 @@ class Sender:
             log.warning("%s failed: %s", method, error)
 
 
-def _buttons(approval: object, texts: Texts) -> JsonObject:
-    """Return the buttons below a question; each sends the command that it stands for."""
+def _buttons(about: str, texts: Texts) -> JsonObject:
+    """Return the buttons below a question; each sends its command and what that is about."""
     buttons = {
         "approve": texts.button_approve,
         "approve always": texts.button_always,
@@ -308,7 +310,7 @@ def _buttons(approval: object, texts: Texts) -> JsonObject:
     return {
         "inline_keyboard": [
             [
-                {"text": text, "callback_data": f"{command} {approval}"}
+                {"text": text, "callback_data": f"{command} {about}"}
                 for command, text in buttons.items()
             ]
         ]

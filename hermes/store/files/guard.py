@@ -33,8 +33,10 @@ _REQUEST = "hhqqi4x"  # struct flock
 _SHARED_FIRST, _SHARED_SIZE = 0x40000002, 510  # the bytes of SQLite's shared lock
 _SHM_DEADMAN = 128  # the byte in the shared memory file that every connection locks
 
-_INDEX = struct.Struct("=14xHI")  # the page size and the number of frames
-_LOG_HEADER, _FRAME_HEADER = 32, 24  # bytes in the WAL file
+# In the index: the page size, the number of frames, the last frame's checksum, and the salt.
+_INDEX = struct.Struct("=14xHI4xII8s")
+_FRAME_END = struct.Struct(">8sII")  # the end of a frame's header: the salt and the checksum
+_LOG_HEADER, _FRAME_HEADER, _SALT = 32, 24, 16  # in the WAL file: two sizes and a position
 
 _Seen: TypeAlias = tuple[tuple[int, ...], int]
 """The database's file and its change time, and that of the directory."""
@@ -78,27 +80,25 @@ class FileGuard:
         self._path = str(path)
         self._pid = os.getpid()
         self._settled: object = ()
-        self._log_size = 0
         self._stamp: Stamp | None = None
 
     def check(self) -> None:
         """Raise `StoreFailed` if a file was removed, replaced, overwritten or cut while in use.
 
         This changes what the database's path leads to, its change time, or that of its directory,
-        or the WAL file gets shorter. Call it in a write transaction, in which nobody else may
-        shorten that file.
+        or the WAL file does not fit its index. Call it in a write transaction, in which nobody else
+        may write to that file.
         """
-        seen, before, self._log_size = None, self._log_size, os.fstat(self._held.log).st_size
+        seen = None
         with suppress(OSError):
             seen = _facts(os.stat(self._path)), os.fstat(self._held.directory).st_ctime_ns
-        if seen != self._settled or self._log_size < before:
+        if seen != self._settled or not _has_last_frame(self._held.log, self._held.shared):
             self._check_changed(seen)
 
     def _check_changed(self, seen: _Seen | None) -> None:
         self.check_files()
-        if self._log_size < _needed_log_size(self._held.shared):
-            self._log_size = sys.maxsize  # so that the next call raises, too
-            raise StoreFailed(f"{self._path}-wal was truncated while in use")
+        if not _has_last_frame(self._held.log, self._held.shared):
+            raise StoreFailed(f"{self._path}-wal was overwritten or truncated while in use")
         if self._stamp is not None:
             self._stamp.check()
         # A second change could have the same time as a recent one.
@@ -120,7 +120,7 @@ class FileGuard:
 
         `check` must be called in the thread of the connection.
         """
-        self._stamp = Stamp(Path(self._path), self._held.database, db)
+        self._stamp = Stamp(Path(self._path), self._held.database, self._held.log, db)
         return self._stamp
 
     def leave(self) -> None:
@@ -169,14 +169,13 @@ def _hold(path: Path) -> _Descriptors:
     return _Descriptors(database, log, shared, directory, dict(zip(names, identities, strict=True)))
 
 
-def _needed_log_size(shared: int) -> int:
-    """Return how long the WAL file must be, by the index in the shared memory file."""
-    index = os.pread(shared, _INDEX.size, 0)
-    if len(index) < _INDEX.size:
-        return sys.maxsize
-    page_size, frames = _INDEX.unpack(index)
-    needed: int = _LOG_HEADER + frames * (_FRAME_HEADER + page_size)
-    return needed if frames else 0
+def _has_last_frame(log: int, shared: int) -> bool:
+    """Return whether the WAL file has the last commit that its index in shared memory names."""
+    index = os.pread(shared, _INDEX.size, 0).ljust(_INDEX.size)  # it may be cut, too
+    page_size, frames, *checksum, salt = _INDEX.unpack(index)
+    end = _LOG_HEADER + frames * (_FRAME_HEADER + page_size) - page_size - _FRAME_END.size
+    found = os.pread(log, len(salt), _SALT) + os.pread(log, _FRAME_END.size, max(end, 0))
+    return not frames or found == salt + _FRAME_END.pack(salt, *checksum)
 
 
 def is_guarded(status: os.stat_result) -> bool:

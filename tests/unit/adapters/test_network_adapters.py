@@ -17,6 +17,7 @@ ALLOWED = {
     "adapter_state.get",
     "adapter_state.set",
     "admin.statistics",
+    "texts",
     "texts.overloaded",
 }
 

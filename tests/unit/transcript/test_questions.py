@@ -111,7 +111,9 @@ def test_each_page_is_one_message_with_one_block_however_short_messages_are(argu
     assert "".join(pages) == shown
 
 
-@pytest.mark.parametrize("unit", [r"\u202e", "e\u0301\u0323", "```x", "\U0001f600"])
+@pytest.mark.parametrize(
+    "unit", [r"\u202e", r"\\", r"\\\"", r"x\\", r"\\u12", "e\u0301\u0323", "```x", "\U0001f600"]
+)
 @pytest.mark.parametrize("limit", range(300, 310))
 def test_a_page_ends_between_two_characters(unit, limit):
     asked, pages = call(unit * 300), []
@@ -119,8 +121,9 @@ def test_a_page_ends_between_two_characters(unit, limit):
         text = questions.question(asked, ENGLISH, len(pages) + 1, limit=limit)
         [block], _ = on_telegram(text)
         pages.append(block.removesuffix("\n"))
-    whole = unit if unit != "```x" else "[`x]"
-    assert all(re.fullmatch(f"(?:{whole})+".replace("\\u", r"\\u"), page) for page in pages)
+    escape = r"\\u[0-9a-f]{4}|\\[^u]|[^\\]"
+    assert all(re.fullmatch(f"(?:{escape})+", page) for page in pages)
+    assert not any(questions.is_mark(page[0]) for page in pages)
 
 
 def test_what_cannot_be_shown_in_one_message_cannot_be_asked():
