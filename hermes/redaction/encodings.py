@@ -12,7 +12,7 @@ import json
 import re
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from html.entities import html5
 from itertools import accumulate
 
@@ -30,12 +30,14 @@ _INVISIBLE = (
 _HEX = "[0-9a-fA-F]"
 _PUNCTUATION = r"!-/:-@\[\]-`{-~"
 # Possessive quantifiers (`++`), so that no text makes it search the same characters again.
+_OCTET = rf"%(?:25(?={_HEX}{{2}}))*+{_HEX}{{2}}"
+_ENTITY = rf"""
+    &(?:amp;)*+(?: \#[xX]{_HEX}{{1,12}}; | \#[0-9]{{1,12}}; | [A-Za-z][A-Za-z0-9]{{1,24}}; )
+"""
 _ESCAPES = rf"""
     \\++(?: u{_HEX}{{4}} | U{_HEX}{{8}} | u\{{{_HEX}{{1,6}}\}} | x{_HEX}{{2}} | [0-3][0-7]{{2}}
-        | (?:r\\++)?n{_INDENT} | \r?\n{_INDENT} | [rt{_PUNCTUATION}] )?
-    | %(?:25(?={_HEX}{{2}}))*+{_HEX}{{2}}
-    | &(?:amp;)*+(?: \#[xX]{_HEX}{{1,12}}; | \#[0-9]{{1,12}}; | [A-Za-z][A-Za-z0-9]{{1,24}}; )?
-    | [{_BREAKS}]++{_INDENT} | [{_INVISIBLE}]++
+        | (?:r\\++)?n{_INDENT} | \r?\n{_INDENT} | {_OCTET} | {_ENTITY} | [rt{_PUNCTUATION}] )?
+    | {_OCTET} | {_ENTITY} | &(?:amp;)*+ | [{_BREAKS}]++{_INDENT} | [{_INVISIBLE}]++
 """
 _SPACES = rf"(?<![ \t])[ \t]{{1,{MAX_INDENT}}}+(?= \\*+[\r\n] | \\++(?:r\\++)?n )"
 _ESCAPE = re.compile(f"({_ESCAPES})", re.VERBOSE)
@@ -52,8 +54,8 @@ _TAB = {"t": "\t"}
 # text, where the end is the beginning, so that it is tried at one place only.
 _PARTIAL_ESCAPE = re.compile(
     rf"""(?: {_HEX}{{0,3}}u | {_HEX}{{0,7}}U | {_HEX}{{0,6}}\{{u | {_HEX}?x | [0-7]{{1,2}} )?\\++
-    | {_HEX}?(?:52)*+%
-    | (?: {_HEX}{{0,12}}[xX]\# | [0-9]{{0,12}}\# | [A-Za-z0-9]{{0,25}} )(?:;pma)*+&
+    | {_HEX}?(?:52)*+%\\*+
+    | (?: {_HEX}{{0,12}}[xX]\# | [0-9]{{0,12}}\# | [A-Za-z0-9]{{0,25}} )(?:;pma)*+&\\*+
     """,
     re.VERBOSE,
 )
@@ -78,7 +80,7 @@ def decoded_forms(value: str) -> set[str]:
     forms = {*_characters(value), *encoded_forms(value)}
     unwrapped = {re.sub(r"[ \t]*\r?\n[ \t>]*", "", form) for form in forms}
     # What in the value itself looks like an escape is decoded in a text that contains it.
-    decoded = {DecodedText(form).text for form in forms}
+    decoded = {DecodedText.of(form).text for form in forms}
     return unwrapped | {form for form in decoded if len(form) >= MIN_LENGTH}
 
 
@@ -115,16 +117,31 @@ class DecodedText:
     invisible characters.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, source: Sequence[str], decoded: Mapping[str, str]) -> None:
         # Everything that is done for each escape is done in C: a text may consist of them.
-        self._source = _split(text) if has_escapes(text) else [text]
-        escapes = self._source[1::2]
-        decoded = {escape: _decode(escape) for escape in set(escapes)}
-        self._parts = [*self._source]
-        self._parts[1::2] = map(decoded.__getitem__, escapes)
+        self._source, self._decoded = source, decoded
+        self._parts = [*source]
+        self._parts[1::2] = map(decoded.__getitem__, source[1::2])
         self.text: str = "".join(self._parts)
-        self._length = len(text)
+        self._length = sum(map(len, source))
         self._ends: tuple[list[int], list[int]] | None = None
+
+    @classmethod
+    def of(cls, text: str) -> DecodedText:
+        """Decode a text."""
+        source = _split(text) if has_escapes(text) else [text]
+        return cls(source, {escape: _decode(escape) for escape in set(source[1::2])})
+
+    def with_literal(self, beginnings: frozenset[str]) -> DecodedText | None:
+        """Return this text with some escapes as they are; None if it has no such escapes.
+
+        They are those that end with the beginning of a value, as in `\\token`, where `\\t` need
+        not be a tab. `beginnings` are in lower case.
+        """
+        literal = {each: each for each in self._decoded if not beginnings.isdisjoint(_tails(each))}
+        if not literal:
+            return None
+        return DecodedText(self._source, {**self._decoded, **literal})
 
     def occurrences(self, value: str) -> Iterator[tuple[int, int]]:
         """Yield start and end, in the original text, of every occurrence of a value."""
@@ -177,6 +194,8 @@ def _decode(escape: str) -> str:
     match escape[0]:
         case "\\":
             escape = escape.lstrip("\\")
+            if len(escape) > 1 and escape[0] in "%&":
+                return _decode(escape)
         case "%":
             escape = f"%{escape[-2:]}"
         case "&":
@@ -192,6 +211,17 @@ def _decode(escape: str) -> str:
     if escape.startswith(("n", "r", "\r", "\n")):
         return ""
     return _TAB.get(escape, escape) or "\\"
+
+
+def _tails(escape: str) -> tuple[str, ...]:
+    """Return an escape without what introduces it, in lower case; not all may introduce it."""
+    rest = escape.lstrip("\\").rstrip(" \t>").lower()
+    match rest[:1]:
+        case "%":
+            return rest[1:], rest[-2:]
+        case "&":
+            return rest[1:], rest.replace("amp;", "")[1:]
+    return (rest,)
 
 
 def _shown(character: str) -> str:

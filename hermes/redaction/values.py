@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from hermes.redaction.encodings import (
     MAX_INDENT,
@@ -12,13 +12,15 @@ from hermes.redaction.encodings import (
     without_partial_escape,
 )
 from hermes.redaction.keys import key_stream, redact_keys
-from hermes.redaction.search import MIN_LENGTH, CondensedValues, Prefixes, occurrences
+from hermes.redaction.search import MIN_LENGTH, CondensedValues, Prefixes, condensed, occurrences
 from hermes.redaction.slices import KnownTexts, slices
 from hermes.redaction.stream import REDACTED, ChainedStream, IncrementalStream, RedactingStream
 
 MIN_LINE_LENGTH = 16
 """Lines at least this long are redacted on their own, such as those of a private key."""
 _BREAK = " \t\r\n>\\"
+MAX_ESCAPE = 26
+"""The length of the longest escapes, without backslashes and other repeated parts."""
 MAX_BREAK = 3 * MAX_INDENT
 """A longer gap is no line break inside of a value."""
 
@@ -36,6 +38,8 @@ class ValueRedactor:
         self._encoded = list(dict.fromkeys(f for value in values for f in encoded_forms(value)))
         self._decoded = list(dict.fromkeys(f for value in values for f in decoded_forms(value)))
         self._condensed = CondensedValues(self._decoded)
+        forms = [*self._decoded, *map(condensed, self._decoded)]
+        self._beginnings = frozenset(start for form in forms for start in _starts(form))
         self._prefixes = Prefixes(self._encoded)
         self._decoded_prefixes = Prefixes(self._decoded)
         self._known = KnownTexts()
@@ -63,21 +67,29 @@ class ValueRedactor:
         if len(text) < self._shortest or not self._encoded:
             return text
         parts, end = [], 0
-        for start, stop in sorted(self._spans(text, DecodedText(text))):
+        for start, stop in sorted(self._spans(text, self._readings(text))):
             if start >= end:
                 parts += [text[end:start], REDACTED]
             end = max(end, stop)
         return "".join([*parts, text[end:]]) if parts else text
 
-    def _spans(self, text: str, decoded: DecodedText) -> list[tuple[int, int]]:
+    def _readings(self, text: str) -> list[DecodedText]:
+        """Return the decoded text, and another reading if a secret may begin inside an escape."""
+        decoded = DecodedText.of(text)
+        other = decoded.with_literal(self._beginnings)
+        return [decoded] if other is None else [decoded, other]
+
+    def _spans(self, text: str, readings: Sequence[DecodedText]) -> list[tuple[int, int]]:
         """Return start and end of every secret in a text."""
-        forms = [form for form in self._decoded if form in decoded.text]
-        spans = [span for form in forms for span in decoded.occurrences(form)]
-        if decoded.text != text:
+        spans = []
+        for decoded in readings:
+            forms = [form for form in self._decoded if form in decoded.text]
+            spans += [span for form in forms for span in decoded.occurrences(form)]
+            for start, end in self._condensed.occurrences(decoded.text):
+                spans.append((decoded.source(start), decoded.source_of_end(end)))
+        if readings[0].text != text:
             forms = [form for form in self._encoded if form in text]
             spans += [span for form in forms for span in occurrences(text, form)]
-        for start, end in self._condensed.occurrences(decoded.text):
-            spans.append((decoded.source(start), decoded.source_of_end(end)))
         return spans
 
     def stream(self) -> RedactingStream:
@@ -91,19 +103,18 @@ class ValueRedactor:
         """Return the position up to which later text cannot change the redaction."""
         if not self._encoded:
             return len(text)
-        decoded = DecodedText(without_partial_escape(text))
-        end = min(self._prefixes.partial_at_end(text), self._partial_at_end(decoded))
+        readings = self._readings(without_partial_escape(text))
+        end = min(self._prefixes.partial_at_end(text), *map(self._partial_at_end, readings))
         unfinished = text.rstrip(_BREAK)
         if len(unfinished) < len(text) <= len(unfinished) + MAX_BREAK:
-            before = DecodedText(unfinished)
-            partial = self._partial_at_end(before)
+            partial = min(map(self._partial_at_end, self._readings(unfinished)))
             if partial < len(unfinished):  # it may continue on the next line
                 end = min(end, partial)
         if end == len(text):
             return end
-        spans, last = self._spans(text, decoded), -1
+        spans, last = self._spans(text, readings), -1
         while end != last:
-            last, end = end, decoded.outside(_outside(end, spans))
+            last, end = end, readings[0].outside(_outside(end, spans))
         return end
 
     def _partial_at_end(self, decoded: DecodedText) -> int:
@@ -137,6 +148,11 @@ def _outside(position: int, spans: Iterable[tuple[int, int]]) -> int:
         if start < position < end:
             position = start
     return position
+
+
+def _starts(form: str) -> Iterator[str]:
+    """Yield the beginnings of a form that an escape could end with, in lower case."""
+    return (form[:length].lower() for length in range(1, min(MAX_ESCAPE, len(form))))
 
 
 def _parts(secret: str) -> Iterator[str]:

@@ -15,6 +15,8 @@ from tests.support.examples import examples
 from tests.support.secrets import DISGUISES, ENCODINGS, PEM, SECRET, TOKEN
 
 REMOVED = [code for code in range(0x7F, sys.maxunicode + 1) if not sanitize(chr(code))]
+SWALLOWED = ["n0w-A1-b2.C3*d4", "x41-A1-b2.C3*d4", "u00e9-A1-b2.C3*d4", "253-A1-b2.C3*d4"]
+"""Secrets that make an escape of a character before them."""
 texts = st.text(st.characters(exclude_categories=["Cs", "Z", "C"]), min_size=6, max_size=40)
 
 
@@ -36,6 +38,22 @@ def test_a_long_secret_is_recognized_by_its_letters_and_digits(disguise):
     assert redacted.replace("*", "").startswith(f"before {REDACTED}")
     assert redacted.endswith(" after")
     assert len(redacted.replace(REDACTED, "")) <= len("before  after") + 4, redacted
+
+
+@pytest.mark.parametrize("before", ["\\", "\\\\", "%", "%25", "&", "&amp;"])
+@pytest.mark.parametrize("secret", [TOKEN, SECRET, *SWALLOWED])
+def test_an_escape_that_swallows_the_beginning_of_a_secret_does_not_hide_it(secret, before):
+    """In `\\token`, `\\t` may be a tab; in `%73...`, the hexadecimal form may follow a `%`."""
+    redact = ValueRedactor([secret])
+    for name, encode in ENCODINGS.items():
+        encoded = encode(secret)
+        text = f"a {before}{encoded} tail"
+        redacted = redact(text)
+        assert REDACTED in redacted, name
+        assert encoded[1:] not in redacted, name
+        stream = redact.stream()
+        chunks = [text[start : start + 3] for start in range(0, len(text), 3)]
+        assert "".join([*map(stream.feed, chunks), stream.finish()]) == redacted, name
 
 
 def test_what_lies_too_far_apart_is_no_secret():
