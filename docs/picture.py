@@ -22,6 +22,10 @@ ATTRIBUTES = {
 Style = tuple[int, ...]
 
 
+BACKGROUNDS = frozenset({40, 49})
+"""Black and the default: the picture has one dark background."""
+
+
 def colour(number: int) -> str:
     """Return one of the 256 colours of a terminal."""
     if number < len(COLOURS):
@@ -45,6 +49,8 @@ def attributes(style: Style) -> str:
             found["fill"] = f'fill="{colour(code - 30)}"'
         elif code in range(90, 98):
             found["fill"] = f'fill="{colour(code - 82)}"'
+        elif code in BACKGROUNDS:
+            continue
         elif code in ATTRIBUTES:
             found[str(code)] = ATTRIBUTES[code]
         else:

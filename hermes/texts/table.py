@@ -288,8 +288,9 @@ class Texts(FactTexts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     # Approvals of tool calls
 
     approval_question: str = (
-        "{tool} wants to run with {arguments}\n"
-        "Reply /approve {number} to allow it once, or /deny {number} to refuse."
+        "May {tool} run with this? {arguments}\n"
+        "Reply /approve {number} to allow it once, /approve always {number} for this tool here, "
+        "or /deny {number}."
     )
     """Asks the user to approve a tool call. The arguments are a code block."""
     approval_page: str = "Page {page} of {pages}: /approve show {number} PAGE. SHA-256: {digest}"

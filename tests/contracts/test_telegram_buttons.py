@@ -84,7 +84,7 @@ async def test_a_tool_can_be_allowed_for_good_and_that_can_be_revoked(server, pa
         server.say(7, "/deny always order")
         assert (await wait_texts(server, 7, 7))[-1] == "order asks here again before each call."
         server.say(7, "crane")
-        assert "order wants to run" in " ".join((await wait_texts(server, 7, 9))[-2:])
+        assert "May order run" in " ".join((await wait_texts(server, 7, 9))[-2:])
         server.say(7, "/deny always order")
         assert "not allowed here" in (await wait_texts(server, 7, 10))[-1]
     assert shop.ordered == ["heron", "stork"]

@@ -113,3 +113,26 @@ def test_the_log_of_a_chat_goes_to_a_file_and_the_screen_has_one_line(tmp_path, 
     log = tmp_path / "hermes.log"
     assert "MCP server files: no such tool server" in log.read_text()
     assert log.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_question_for_approval_reads_like_one(tmp_path, env):
+    call = ModelAnswer(calls=[ToolCall("1", "order", '{"bird": "heron"}')])
+    script = [call, "Please decide.", "It is ordered."]
+    with served(script=script) as model:
+        start = command(tmp_path, model)
+        file = tmp_path / "hermes.toml"
+        file.write_text(file.read_text().replace(":price", ":order"))
+        with Tty(start, columns=100, **env) as term:
+            term.until("\n>")
+            term.type("order it" + ENTER)
+            shown = term.until(lambda text: "Reply /approve 1" in text and "Please decide" in text)
+            assert '? order(bird="heron") waits for your approval' in shown
+            assert 'May order run with this?\n{"bird":"heron"}\nReply /approve 1 to' in shown
+            assert "✗" not in shown
+            assert "```" not in shown
+            term.type("/approve" + ENTER)
+            shown = term.until("It is ordered.")
+            assert '✓ order(bird="heron") → ordered heron' in shown
+            assert "```" not in shown
+            term.type(END)
+            assert term.wait() == 0

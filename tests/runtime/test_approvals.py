@@ -25,8 +25,8 @@ from tests.support.runtime import SECONDS
 
 CHAT = Source("memory", chat_id="c")
 QUESTION = (
-    '`run` wants to run with\n```\n{"command":"rm"}\n```\n'
-    "Reply /approve 1 to allow it once, or /deny 1 to refuse."
+    'May `run` run with this?\n```\n{"command":"rm"}\n```\n'
+    "Reply /approve 1 to allow it once, /approve always 1 for this tool here, or /deny 1."
 )
 
 
@@ -600,7 +600,7 @@ async def test_a_client_that_is_gone_is_shown_nothing(start):
             handle = (await client.call("session.create", conversation="x"))["session_id"]
             for text, answer in (
                 ("/approve", "Not decided"),
-                ("/approve show 1", "`run` wants"),
+                ("/approve show 1", "May `run` run"),
                 ("/approve", "Approved"),
             ):
                 sent = await client.call("prompt.submit", session_id=handle, text=text)
@@ -627,7 +627,7 @@ async def test_a_reply_that_is_sent_again_shows_a_client_no_call(start):
             handle = (await client.call("session.create", conversation="x"))["session_id"]
             again = await client.call("prompt.submit", session_id=handle, **prompt)
             assert again["status"] == "answered"
-            assert "wants to run" not in again["reply"]["text"]
+            assert "run with this?" not in again["reply"]["text"]
             sent = await client.call("prompt.submit", session_id=handle, text="/approve")
             told = (await client.answer_to(sent["message_id"]))["text"]
             assert told.startswith("Not decided")
@@ -759,7 +759,7 @@ async def test_after_a_tool_is_no_longer_allowed_each_call_needs_an_approval(sta
         await inspect(runtime).wait_idle("k")
         assert "ran rm" in await say(runtime, "rm")
         await say(runtime, "/deny always run")
-        assert "`run` wants to run" in await say(runtime, "rm")
+        assert "May `run` run" in await say(runtime, "rm")
     assert shell.ran == ["rm", "rm"]
 
 

@@ -357,11 +357,12 @@ async def test_a_call_is_made_once_it_is_approved_and_only_once(start):
         assert (await say(runtime, 'ask {"to": "a"}')).endswith(asked(2))
         await adapter.wait_sent(6)
     question = (
-        '`ask` wants to run with\n```\n{"to":"a"}\n```\n'
-        "Reply /approve %d to allow it once, or /deny %d to refuse."
+        'May `ask` run with this?\n```\n{"to":"a"}\n```\n'
+        "Reply /approve {0} to allow it once, /approve always {0} for this tool here, or /deny {0}."
     )
     assert adapter.texts == [
-        question % (1, 1), asked(1), answer, told, question % (2, 2), asked(2),
+        question.replace("{0}", "1"), asked(1), answer, told,
+        question.replace("{0}", "2"), asked(2),
     ]  # fmt: skip
     assert post.sent == [("a", "hi")]
 
@@ -388,7 +389,7 @@ async def test_an_approval_is_for_exactly_its_arguments_however_they_are_written
 
         runtime.conversation("k").snapshot().agent.run = tempted
         _, told = await approve(runtime)
-        assert told.startswith("`ask` wants to run with")
+        assert told.startswith("May `ask` run with this?")
         assert told.endswith(f"\n\n{asked(2)}|sent to a|{asked(3)}")
     assert post.sent == [("a", "one")]
 

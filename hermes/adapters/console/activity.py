@@ -14,6 +14,7 @@ FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 FRAMES_PER_SECOND = 8
 THINKING, WRITING = "thinking", "writing"
 MAX_CARD = 76
+ASKED = "waits for your approval"
 MAX_QUEUED = 60
 SHOWN_QUEUED = 3
 _SPACES = re.compile(r"\s+")
@@ -57,8 +58,10 @@ def facts_of(status: Status) -> str:
     return " · ".join(parts)
 
 
-def tool_card(call: ToolCall, content: str, *, failed: bool) -> str:
-    """Return a tool call and its result as one line."""
+def tool_card(call: ToolCall, content: str, *, failed: bool, asked: bool = False) -> str:
+    """Return a tool call and its result as one line; `asked` if it waits for an approval."""
+    if asked:
+        return shorten(f"? {call.name}({_arguments(call.arguments)}) {ASKED}", MAX_CARD)
     sign = "✗" if failed else "✓"
     result = _SPACES.sub(" ", content).strip()
     shown = f"{sign} {call.name}({_arguments(call.arguments)})"

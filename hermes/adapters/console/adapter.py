@@ -147,7 +147,8 @@ class Console:
         if ended.platform == CLIENT_PLATFORM and reply.status != "command":
             assert self._conversation is not None
             for approval in reply.approvals:
-                await self._view.screen.show(question(approval, self._conversation.texts))
+                text = question(approval, self._conversation.texts)
+                await self._view.screen.show(text, markdown=True)
 
     async def _refresh(self) -> None:
         """Update the status line."""

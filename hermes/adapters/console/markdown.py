@@ -15,6 +15,8 @@ from rich.markdown import CodeBlock, Heading, Markdown
 from rich.syntax import Syntax
 from rich.text import Text
 
+from hermes.adapters.console.markdown_stream import BlockSplitter
+
 _FENCE_LINE = re.compile(r"^[ \t]*(?:`{3,}|~{3,})[^\n]*$", re.MULTILINE)
 _TRAILING = re.compile(r"(?:[ \t]|\x1b\[[0-9;]*m)+$")
 _SGR = re.compile(r"\x1b\[[0-9;]*m")
@@ -62,6 +64,13 @@ def render(markup: str, width: int) -> str:
         return plain(markup, width)
     rendered = _print(_Markdown(markup), _line_width(markup, width))
     return rendered if _has_all_text(markup, rendered) else plain(markup, width)
+
+
+def render_all(markup: str, width: int) -> str:
+    """Render a text block by block, so that lines of code are not wrapped."""
+    splitter = BlockSplitter()
+    blocks = [*splitter.feed(markup), *splitter.end()]
+    return "\n".join(render(block, width) for block in blocks if block.strip())
 
 
 def _line_width(markup: str, width: int) -> int:

@@ -22,7 +22,7 @@ import trio
 
 from hermes.adapters.console.activity import Activity
 from hermes.adapters.console.chat import NamedSession
-from hermes.adapters.console.markdown import plain, render
+from hermes.adapters.console.markdown import plain, render_all
 from hermes.adapters.console.terminal_view import Input, SessionsRequest, TerminalView
 from hermes.sanitize import sanitize
 
@@ -58,7 +58,7 @@ class Terminal:
 
     async def show(self, text: str, *, markdown: bool = False) -> None:
         """Print a text above an answer that is still running."""
-        draw = render if markdown else plain
+        draw = render_all if markdown else plain
         await self._call(functools.partial(self._view.show, sanitize(text), draw))
 
     async def note(self, text: str) -> None:

@@ -17,6 +17,7 @@ import trio
 
 from hermes.adapters.console.activity import THINKING, WRITING, Activity, tool_card
 from hermes.events import (
+    ApprovalAsked,
     Envelope,
     Notice,
     Retrying,
@@ -88,6 +89,8 @@ class ConversationView:
         """Whether no delta of the running answer was lost."""
         self._shown: deque[tuple[int, str]] = deque(maxlen=MAX_REMEMBERED)
         self._tools: dict[str, ToolCall] = {}
+        self._asked: set[str] = set()
+        """Tools that ask for an approval in the running turn."""
         self._activity = Activity()
         self._queued: dict[int, str] = {}
         """Messages that were accepted during a turn, and wait for their own."""
@@ -108,10 +111,12 @@ class ConversationView:
             case Notice():
                 if not self._was_shown(turn_id or 0, event.text):
                     await self.screen.finish()
-                    await self.screen.show(event.text)
+                    await self.screen.show(event.text, markdown=_has_block(event.text))
                     self._shown.append((turn_id or 0, event.text))
             case Steered():
                 await self._take(event.inbox_ids)
+            case ApprovalAsked():
+                self._asked.add(event.approval.tool)
             case TurnStarted() | TextDelta() | ToolStarted() | ToolFinished() | Retrying():
                 if turn_id is not None and turn_id not in self._ended:
                     await self._continue_turn(turn_id, event)
@@ -139,7 +144,10 @@ class ConversationView:
                 call = self._tools.pop(event.call_id, ToolCall(event.call_id, "tool"))
                 self._since_tool = ""
                 await self.screen.finish()
-                await self.screen.note(tool_card(call, event.content, failed=event.failed))
+                asked = event.failed and call.name in self._asked
+                card = tool_card(call, event.content, failed=event.failed, asked=asked)
+                self._asked.discard(call.name)
+                await self.screen.note(card)
                 await self._update(phase=THINKING)
             case Retrying():
                 await self.screen.alert(event.text)
@@ -180,7 +188,7 @@ class ConversationView:
             if self.running == reply.turn_id:
                 await self.screen.finish()
         elif not self._was_shown(row_turn_id, reply.text):
-            markdown = reply.status in {"complete", "partial"}
+            markdown = reply.status in {"complete", "partial"} or _has_block(reply.text)
             await self._show_answer(reply.turn_id, reply.text, markdown=markdown)
             # Afterwards: if this is cancelled, the outbox row must still be shown.
             self._shown.append((row_turn_id, reply.text))
@@ -209,7 +217,8 @@ class ConversationView:
         if row.recovered:
             await self.screen.note(RECOVERED)
         turn_id = row.turn_id if own and kind == "reply" else None
-        await self._show_answer(turn_id, text, markdown=kind in {"reply", "post"})
+        markdown = kind in {"reply", "post"} or _has_block(text)
+        await self._show_answer(turn_id, text, markdown=markdown)
         if own:
             self._shown.append((row.turn_id, text))
 
@@ -255,6 +264,11 @@ class ConversationView:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
+
+
+def _has_block(text: str) -> bool:
+    """Whether a text of Hermes itself has a code block, such as the arguments of a tool call."""
+    return "\n```" in text
 
 
 def _rest(text: str, streamed: str, since_tool: str) -> str | None:
