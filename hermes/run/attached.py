@@ -143,9 +143,8 @@ async def _ask(chat: RemoteChat, question: Question) -> bool:
         if question.new:
             await chat.ask("/new")
         inbox_id = await chat.submit(question.text)
-        if not question.json:
-            await _show(chat.subscribe(), inbox_id, question.session_key)
-        return _report(await chat.answer_to(inbox_id), json=question.json)
+        shown = question.json or await _show(chat.subscribe(), inbox_id, question.session_key)
+        return _report(await chat.answer_to(inbox_id), json=question.json) and shown
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return False
@@ -155,8 +154,11 @@ async def _ask(chat: RemoteChat, question: Question) -> bool:
         raise
 
 
-async def _show(events: RemoteEvents, inbox_id: int, session_key: str) -> None:
-    """Show the answer to one message as it arrives; not those to others, and no failure."""
+async def _show(events: RemoteEvents, inbox_id: int, session_key: str) -> bool:
+    """Show the answer to one message as it arrives; not those to others, and no failure.
+
+    Returns False if the output cannot be written.
+    """
     screen = PlainScreen(1, notes=False)
     view = ConversationView(session_key, screen)
     turn_id = None
@@ -168,9 +170,10 @@ async def _show(events: RemoteEvents, inbox_id: int, session_key: str) -> None:
                 if event.reply.status not in {"failed", "refused"}:
                     await view.show_event(envelope)
                 await screen.finish()
-                return
+                break
         if turn_id is not None and envelope.turn_id == turn_id:
             await view.show_event(envelope)
+    return not screen.failed
 
 
 def _report(answer: MessageComplete, *, json: bool) -> bool:

@@ -97,6 +97,19 @@ def test_it_ends_quietly_when_its_reader_closes(tmp_path):
         assert process.stderr.read() == b""
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+@pytest.mark.parametrize("question", [[], ["-p", "hello"]])
+def test_an_output_that_cannot_be_written_is_reported_and_fails(tmp_path, question):
+    program = [sys.executable, "-W", "error", "-m", "hermes"] if question else HERMES
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*program, "--db", tmp_path / "chat.db", *question], input=b"hello\n", stdout=full,
+            stderr=subprocess.PIPE, timeout=60, check=False, cwd=ROOT,
+        )  # fmt: skip
+    assert done.stderr == b"The output cannot be written: No space left on device.\n"
+    assert done.returncode == 1
+
+
 def test_after_sigterm_the_running_answer_is_shown_once(tmp_path):
     with started(tmp_path) as process:
         process.stdin.write(b"count to 9 slowly\nhello\n")
@@ -546,6 +559,10 @@ def test_no_color_removes_colour_and_nothing_else(tty):
     term = tty({"text": "# Head\n\n```python\ndef f(): pass\n```"}, NO_COLOR="1")
     term.type("go" + ENTER)
     term.until("def f(): pass\n>")
+    term.type("/titl")
+    term.until("show or set the title")
+    term.type(INTERRUPT)
+    term.until(lambda text: text.endswith("\n>"))
     colours = set(re.findall(r"\x1b\[([0-9;]*)m", term.stream))
     numbers = {int(n) for each in colours for n in each.split(";") if n}
     assert not numbers & {*range(30, 50), *range(90, 108)}

@@ -73,7 +73,7 @@ class Console:
         self.stdout = stdout
         self.left: bool = False
         """Whether the operator quit with Ctrl-C."""
-        screen = PlainScreen(stdout, notes=self.at_terminal)
+        self._plain = screen = PlainScreen(stdout, notes=self.at_terminal)
         self._view = ConversationView(session_key, screen)
         self._opened = trio.Event()
         self._queue: DisplayQueue | None = None
@@ -89,8 +89,8 @@ class Console:
 
     @property
     def failed(self) -> bool:
-        """Whether a turn failed or a line was not accepted."""
-        return self._view.failed
+        """Whether a turn failed, a line was not accepted, or the output cannot be written."""
+        return self._view.failed or self._plain.failed
 
     # Output
 

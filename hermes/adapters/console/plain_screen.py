@@ -27,7 +27,9 @@ class PlainScreen:
         self._at_line_start = True
         self._lock = trio.Lock()
         self.closed: bool = False
-        """Whether the reader has closed its end."""
+        """Whether the reader has closed its end, or nothing can be written."""
+        self.failed: bool = False
+        """Whether nothing can be written, for example because the disk is full."""
 
     async def stream(self, text: str) -> None:
         """Write the next piece of an answer."""
@@ -54,9 +56,12 @@ class PlainScreen:
         if self._notes:
             await self.show(text)
         else:
-            line = sanitize(text).encode(errors="replace") + b"\n"
-            with contextlib.suppress(OSError):
-                await trio.to_thread.run_sync(os.write, STDERR, line)
+            await self._report(text)
+
+    async def _report(self, text: str) -> None:
+        line = sanitize(text).encode(errors="replace") + b"\n"
+        with contextlib.suppress(OSError):
+            await trio.to_thread.run_sync(os.write, STDERR, line)
 
     async def echo(self, text: str) -> None:
         """Do nothing: the terminal has shown the line while it was typed."""
@@ -87,9 +92,12 @@ class PlainScreen:
             with contextlib.suppress(PermissionError):  # regular files are always writable
                 await trio.lowlevel.wait_writable(self._descriptor)
             return await trio.to_thread.run_sync(_write, self._descriptor, content)
-        except OSError:  # usually a broken pipe
+        except BrokenPipeError:
             self.closed = True
-            return 0
+        except OSError as error:
+            self.closed = self.failed = True
+            await self._report(f"The output cannot be written: {error.strerror}.")
+        return 0
 
 
 def _write(descriptor: int, content: bytes) -> int:

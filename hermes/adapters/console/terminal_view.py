@@ -22,7 +22,7 @@ from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import ANSI, StyleAndTextTuples, to_formatted_text
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
-from prompt_toolkit.output import Output
+from prompt_toolkit.output import ColorDepth, Output
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from hermes.adapters.console.activity import FRAMES_PER_SECOND, Activity
@@ -87,6 +87,7 @@ class TerminalView:
             complete_while_typing=Condition(self._is_command),
             key_bindings=self._key_bindings(),
             reserve_space_for_menu=6,
+            color_depth=ColorDepth.DEPTH_1_BIT if os.environ.get("NO_COLOR") else None,
         )
 
     async def run(self) -> None:
