@@ -40,7 +40,7 @@ async def test_search_finds_messages_of_this_key_only(start):
         await say(runtime, "/new Birds", "herons fish at dawn", "/new", "nothing here")
         await say(runtime, "herons are mine", key="other")
         found = (await say(runtime, "/search herons")).splitlines()
-        assert re.match(rf"{DATE} Birds: .*herons", found[0])
+        assert re.fullmatch(rf"{DATE} Birds: herons fish at dawn", found[0])
         assert not any("mine" in line for line in found)
         assert await say(runtime, "/search zebra") == "Nothing found for zebra."
         assert "/search <words>" in await say(runtime, "/search")

@@ -120,11 +120,16 @@ async def _search(state: SessionState, call: CommandCall, query: str) -> str:
         texts.search_hit.format(
             date=day(hit.timestamp),
             name=hit.title or hit.session_id,
-            text=shorten(hit.snippet, MAX_EXCERPT),
+            text=shorten(_unmarked(hit.snippet), MAX_EXCERPT),
         )
         for hit in hits
     ]
     return await reply(state, call, "\n".join([*lines, texts.how_to_resume_hit]))
+
+
+def _unmarked(snippet: str) -> str:
+    """Return the excerpt of a search without the marks around the words that match."""
+    return snippet.replace(">>>", "").replace("<<<", "")
 
 
 @handles("delete")
