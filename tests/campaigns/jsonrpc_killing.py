@@ -162,6 +162,8 @@ class Client:
     def answered(self, chat, prompt, answer):
         known = prompt.answer
         prompt.answer = {key: answer[key] for key in ("turn_id", "text", "status")}
+        if prompt.answer["status"] == "interrupted":  # only the event itself has the text so far
+            prompt.answer["text"] = ""
         if known is not None:
             self.repeated += 1
             if known != prompt.answer:

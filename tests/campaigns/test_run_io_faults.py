@@ -107,10 +107,3 @@ def test_the_campaign_finds(tmp_path, prove, breaks):
     kinds = [("io error", 1_000_000), ("no space", 1)]
     cases = [(number, *kinds[number % 2], 8.0) for number in range(150, 700, 25)]
     assert trio.run(run_cases, tmp_path, cases, root)[0], "it was not found"
-
-
-@pytest.mark.mutant
-def test_the_campaign_finds_a_disk_that_lies(tmp_path):
-    """Writes that report success and do nothing lose what was acknowledged."""
-    cases = [(number, "lie", 1_000_000) for number in range(200, 600, 50)]
-    assert trio.run(run_cases, tmp_path, cases)[0], "it was not found"

@@ -30,7 +30,7 @@ class RequestFailed(HermesError):
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
-        self.code = problem.code
+        self.code: int = problem.code
 
 
 class _Frame(msgspec.Struct):
