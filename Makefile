@@ -32,7 +32,7 @@ unit:
 	$(BIN)/coverage run -m pytest tests/contracts tests/unit --ignore=tests/unit/bench
 
 campaigns:
-	$(BIN)/python -m pytest tests/campaigns
+	$(BIN)/python -m pytest tests/campaigns --scoreboard build
 
 benchmarks:
 	$(BIN)/python -m pytest tests/unit/bench tests/integration/test_bench*.py tests/test_*.py
