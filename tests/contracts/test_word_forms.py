@@ -7,6 +7,7 @@ import trio
 
 from hermes.store import open_store, word_forms
 from hermes.store.conversations import search
+from hermes.testing import inline
 
 
 @pytest.fixture
@@ -142,7 +143,7 @@ async def test_a_running_store_indexes_the_forms_in_the_background(chat, path, a
     say(chat, *["two herons"] * (word_forms.STEP + 5))
     forget_word_forms(chat)
     chat.close()
-    async with open_store(path) as store:
+    async with open_store(path, open_worker=inline()) as store:
         with trio.fail_after(60):
             while not await store.snapshot(word_forms.is_complete):  # noqa: ASYNC110 - it has none
                 await trio.sleep(0.1)
