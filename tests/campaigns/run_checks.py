@@ -73,6 +73,8 @@ def lost(db: apsw.Connection, log: Sequence[Prompt]) -> Iterator[str]:
             continue
         if prompt.command == "background" and status == "command":
             status = by_event.get(f"background:{prompt.message_id}")
+            told = (prompt.answer or {}).get("text", "").startswith("That did not work")
+            status = "refused" if status is None and told else status
         carries = prompt.command in {None, "queue", "steer", "background"}
         carries &= prompt.chat != DELETING
         if carries and status not in TOLD and prompt.number not in stored:
