@@ -131,7 +131,7 @@ class _StreamListener(logging.handlers.QueueListener):
 
 
 class ScreenHandler(logging.Handler):
-    """Shows one line on the screen for what an operator must know, beside a log in a file."""
+    """Shows one line on the screen for what an operator must know; the log has the details."""
 
     def __init__(self, redactor: StrictRedactor) -> None:
         super().__init__(logging.WARNING)

@@ -59,7 +59,7 @@ class Screen(Protocol):
         ...
 
     async def alert(self, text: str) -> None:
-        """Show something that must be known, apart from the answers; also beside a pipe."""
+        """Show something the user must know, separately from the answers; also in a pipeline."""
         ...
 
     async def echo(self, text: str) -> None:
