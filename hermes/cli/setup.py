@@ -25,6 +25,7 @@ from hermes.run.config_file import NAME, standard_path
 from hermes.run.status import write
 from hermes.settings import load
 from hermes.settings.installation import command
+from hermes.standard_output import OutputFailed
 
 DESCRIPTION = """\
 Connect a model: asks for a provider and a key, checks them with one real call, writes a
@@ -75,6 +76,8 @@ def main(arguments: Sequence[str]) -> int:
     except (EOFError, KeyboardInterrupt):
         sys.stderr.write(LEFT)
         return 130
+    except (OutputFailed, BrokenPipeError):
+        raise
     except OSError as error:
         sys.stderr.write(f"Cannot write {error.filename}: {error.strerror}\n")
         return 1
@@ -90,9 +93,9 @@ def _finish(path: Path, *, chat: bool) -> int:
         say(f"To chat: {command(shlex.join(arguments))}")
         return 0
     say()
-    from hermes.run.__main__ import main as run  # noqa: PLC0415 - it imports the whole bot
+    from hermes.run.__main__ import CHAT, main as run  # noqa: PLC0415 - it imports the whole bot
 
-    return run(arguments, prog="hermes chat")
+    return run(arguments, CHAT)
 
 
 def _setup(path: Path) -> bool:

@@ -19,6 +19,7 @@ from typing import TypeAlias
 from hermes.config import data_path
 from hermes.errors import AmbiguousTitle, BadImport, HermesError, StoreRefused
 from hermes.sanitize import sanitize
+from hermes.standard_output import run_command
 from hermes.store.cli import commands, prune, show
 from hermes.store.cli.output import RichMissing, require_rich
 
@@ -201,4 +202,4 @@ def _add_maintenance_commands(command: Add) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))
