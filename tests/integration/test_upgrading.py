@@ -75,9 +75,11 @@ def test_the_line_for_cron_makes_a_backup_that_can_be_restored_and_moved(machine
     backup.rename(machine.folder / "copy.db")
     machine.say("remember that bees sleep")
     machine.run("hermes store export --all -o all.jsonl --db state.db")
-    for name in ("state.db-wal", "state.db-shm"):  # as after a kill: not for the restored database
+    left = {"state.db-wal", "state.db-shm"}  # by a kill; not for the restored database
+    for name in left:
         (machine.folder / name).write_bytes(b"left behind")
     machine.run(commands("Restoring a backup"))
+    assert left <= {each.name for each in (machine.folder / "replaced").iterdir()}
     assert re.findall(r"bees (\w+)$", machine.recall(), re.MULTILINE) == ["dance"]
     imported = machine.run("hermes store import all.jsonl --db state.db")
     assert imported.endswith("Already present: 1 session.\n")  # an export is not merged
