@@ -31,6 +31,7 @@ from hermes.settings.installation import (
     command,
     install_command,
     installed_extras,
+    missing_extra,
 )
 from hermes.store.files import file_lock, runtime_lock
 from hermes.store.inspection import read_stats
@@ -62,8 +63,7 @@ def versions() -> Iterator[Finding]:
             text = f"{name} {found} is older than {minimum}; run: {install_command('bot')}"
             yield Finding("versions", text, ok=False)
     for extra in EXTRAS.keys() - set(installed_extras()):
-        text = f"[{extra}] is not installed; to install it: {install_command(extra)}"
-        yield Finding("extras", text, ok=extra != "bot")
+        yield Finding("extras", missing_extra(extra), ok=extra != "bot")
 
 
 def _required() -> Iterator[tuple[str, str]]:

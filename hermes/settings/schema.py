@@ -34,7 +34,7 @@ class Reference(str):
         if not _REFERENCE.fullmatch(text):
             # Do not quote the text: it may be the secret.
             raise ValueError(
-                "secrets do not belong into this file; write env:NAME or file:PATH instead"
+                "secrets do not belong in this file; write env:NAME or file:PATH instead"
             )
         return super().__new__(cls, text)
 

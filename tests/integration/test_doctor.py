@@ -107,7 +107,9 @@ async def test_what_does_not_work_is_named_with_its_reason(home):
 async def test_problems_of_the_configuration_are_listed(home):
     (home / "hermes.toml").write_text("[agent]\nkind = 'openai'\nmodel = 'm'\nkey = 'env:NO_KEY'\n")
     found = await doctor(code=1)
-    text = "line 4: agent.key: the environment variable NO_KEY is not set"
+    text = (
+        "line 4: agent.key: the environment variable NO_KEY is not set; set it before Hermes starts"
+    )
     assert found["configuration"] == (False, f"{home / 'hermes.toml'}: {text}")
     assert found["database"][0]
     assert "model" not in found

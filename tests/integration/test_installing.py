@@ -18,7 +18,7 @@ from hermes.agents.offline import FALLBACK
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-MISSING = re.compile(r"The bot needs the package \w+: (.+)\n")
+MISSING = re.compile(r"\[bot\] is not installed; to install it: (.+)\n")
 
 
 @attrs.frozen
