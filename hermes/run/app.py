@@ -221,7 +221,7 @@ async def _run(
         shutdown.started.set()
         logs.event_logger("hermes.run")("started", frontend=frontend, agent=settings.agent.kind)
         reloader = Reloader(
-            settings, configuration.load, default_level(frontend), rules, agent.apply,
+            settings, configuration, default_level(frontend), rules, agent.apply,
             frozenset(secrets), telemetry.show_settings,
         )  # fmt: skip
         await stack.enter_async_context(reloading(reloader, path, shutdown.request))

@@ -49,6 +49,10 @@ class Configuration:
         """Return the configuration that the options name."""
         return cls(find_config(options.config), _overrides(vars(options)))
 
+    def find_again(self) -> Configuration:
+        """Return the same configuration; if it had no file, with the one that there is now."""
+        return self if self.file is not None else attrs.evolve(self, file=find_config())
+
     @property
     def name(self) -> str:
         """The path of the file, for people."""

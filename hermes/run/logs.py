@@ -144,11 +144,22 @@ class ScreenHandler(logging.Handler):
         A message that was shown before, such as that of a server which fails at each start, is not
         repeated.
         """
-        line = one_line(self._redactor(record.getMessage()))
+        line = record.getMessage()
         if record.name.startswith(SHOWN) and line not in self._shown:
             self._shown.append(line)
-            with suppress(OSError, ValueError):
-                sys.stderr.write(f"{line}\n")
+            self.show(line)
+
+    def show(self, line: str) -> None:
+        """Write a line to the screen."""
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"{one_line(self._redactor(line))}\n")
+
+
+def show(line: str) -> None:
+    """Show a line to the operator of a chat at a terminal; without one nothing happens."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, ScreenHandler):
+            handler.show(line)
 
 
 def at_terminal() -> bool:
