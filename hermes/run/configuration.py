@@ -33,7 +33,7 @@ def add_agent_options(parser: argparse._ActionsContainer) -> None:
     add = parser.add_argument
     add("--agent", choices=get_args(AgentKind), help="kind of agent")
     add("--model", metavar="NAME", help="name of the model")
-    add("--log", choices=get_args(LogForm), help="format of the log on standard error")
+    add("--log", choices=get_args(LogForm), help="format of the log")
 
 
 @attrs.frozen
@@ -62,7 +62,7 @@ class Configuration:
         """Return a line for the banner: which file was read."""
         if self.file is None:
             return "There is no configuration file."
-        return f"Configuration: {self.file.path}"
+        return f"Configuration: {self.file.path.absolute()}"
 
     def text(self) -> str:
         """Return the text of the file; empty without one. Raises `SettingsError`."""

@@ -36,7 +36,6 @@ MAX_QUEUED = 1000
 MAX_VALUE = 2000
 MAX_TRACEBACK = 8000
 FLUSH_TIMEOUT = 2.0
-LOG_FILE = "hermes.log"
 MAX_LOG_BYTES = 10_000_000
 MAX_SHOWN = 100
 SHOWN = ("hermes.adapters", "hermes.agents.tools.mcp_servers", "hermes.run")
@@ -168,8 +167,8 @@ def at_terminal() -> bool:
 
 
 def log_path(database: Path) -> Path:
-    """Return the log file of a chat at a terminal."""
-    return database.with_name(LOG_FILE)
+    """Return the log file of a chat at a terminal; each database has its own."""
+    return database.with_name(f"{database.name}.log")
 
 
 def open_log_file(path: Path) -> IO[str] | None:

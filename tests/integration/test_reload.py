@@ -224,7 +224,8 @@ def test_a_reload_is_reported_on_the_screen_of_a_chat(tmp_path, monkeypatch):
         tty.type(END)
         assert tty.wait() == 0
     assert (
-        "A restart is needed for: runtime.max_queued." not in (tmp_path / "hermes.log").read_text()
+        "A restart is needed for: runtime.max_queued."
+        not in (tmp_path / "state.db.log").read_text()
     )
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import trio
@@ -15,6 +16,7 @@ from hermes.testing import open_model
 from tests.support.tty import Tty
 
 pytestmark = pytest.mark.usefixtures("measure_programs")
+ROOT = Path(__file__).parents[2]
 HELLO = f"You said: hello\n{FALLBACK}\n"
 
 
@@ -120,11 +122,16 @@ def test_a_second_bot_on_the_same_database_is_refused_in_one_sentence(tmp_path):
         assert first.wait(30) == 0
 
 
-def test_at_a_terminal_the_greeting_names_the_agent_and_the_database(tmp_path):
-    path = str(tmp_path / "chat.db")
-    with Tty([sys.executable, "-m", "hermes.run", "--db", path], columns=200) as term:
+def test_at_a_terminal_the_greeting_names_the_agent_and_the_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "mine.toml").write_text("")
+    command = [sys.executable, "-m", "hermes.run", "--db", "chat.db", "--config", "mine.toml"]
+    with Tty(command, columns=200) as term:
         shown = term.until("\n>")
         assert "the offline agent answers" in shown
-        assert path in shown
+        assert f"Configuration: {tmp_path}/mine.toml\n" in shown
+        assert f"Conversations are stored in {tmp_path}/chat.db\n" in shown
+        assert f"The log is {tmp_path}/chat.db.log\n" in shown
         term.type("hello\r")
         term.until("You said: hello")
