@@ -25,6 +25,7 @@ OFFLINE_GREETING = (
     "No model is connected, so the offline agent answers: say help to see what it can do.\n"
     "To connect a model: {setup}"
 )
+OFFLINE_HINT = "To chat with a model: {setup}"
 
 
 @attrs.frozen(kw_only=True)
@@ -59,7 +60,7 @@ async def open_agent_setup(
         async with _open_model(settings, redact, reason) as setup:
             yield setup
     else:
-        agent = OfflineAgent()
+        agent = OfflineAgent(hint=OFFLINE_HINT.format(setup=command("setup")))
         greeting = OFFLINE_GREETING.format(setup=command("setup"))
         yield AgentSetup(greeting=lambda *_: greeting, build=lambda _: agent)
 

@@ -11,13 +11,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from hermes.agents.offline import FALLBACK
 from hermes.testing import open_model
+from tests.support.offline_answers import answer_to
 from tests.support.tty import Tty
 
 pytestmark = pytest.mark.usefixtures("measure_programs")
 ROOT = Path(__file__).parents[2]
-HELLO = f"You said: hello\n{FALLBACK}\n"
 
 
 def run(*arguments, text="", path=None, home=None):
@@ -69,7 +68,7 @@ def test_piped_lines_are_answered_and_stored(tmp_path):
     path = str(tmp_path / "chat.db")
     done = run("--db", path, text="hello\n\n/title A talk\n")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{HELLO}The title is now: A talk\n"
+    assert done.stdout == answer_to("hello") + "The title is now: A talk\n"
     done = run("--db", path, text="/sessions\n")
     listed, hint = done.stdout.splitlines()
     assert re.fullmatch(r"1\. A talk \(2 messages, [-\d]+ [:\d]+\) \(current\)", listed)
@@ -85,7 +84,7 @@ def test_messages_before_a_restart_and_a_new_session_are_recalled(tmp_path):
 
 
 def test_by_default_the_database_is_private_in_the_home_directory(tmp_path):
-    assert run(text="hello\n", home=tmp_path).stdout == HELLO
+    assert run(text="hello\n", home=tmp_path).stdout == answer_to("hello")
     assert (tmp_path / "hermes").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "hermes" / "state.db").stat().st_mode & 0o777 == 0o600
 
