@@ -26,7 +26,7 @@ from hermes.actors.admission.access import PlatformRules
 from hermes.background import open_background
 from hermes.errors import StoreError
 from hermes.run import logs, status
-from hermes.run.configuration import Configuration
+from hermes.run.configuration import Configuration, expand_path
 from hermes.run.references import check_references, secret_values
 from hermes.settings import Settings, SettingsError
 from hermes.store.files import file_lock, runtime_lock
@@ -239,11 +239,13 @@ def request_reload(path: str | os.PathLike[str]) -> tuple[str, int]:
     Returns its report, or why there is none, and an exit code: 0 if the configuration is in effect,
     1 if it could not be used, or if no bot is running.
     """
+    resolved, owner = expand_path(os.fspath(path)).absolute(), None
     try:
-        resolved = file_lock.resolve(path)
-        owner = runtime_lock.owner(resolved)
+        if status.has_folder(resolved):
+            resolved = file_lock.resolve(path)
+            owner = runtime_lock.owner(resolved)
     except StoreError as error:
-        return f"{error}", REFUSED
+        return f"{str(error)[:1].upper()}{str(error)[1:]}.", REFUSED
     if owner is None:
         return f"Hermes is not running on {resolved}.", REFUSED
     if not owner.removeprefix("pid ").isdigit():

@@ -99,7 +99,7 @@ def load(
         further = [each for each in check(settings) if each.key not in reported]
         problems += _independent(further, affected)
     if problems:
-        raise SettingsError(with_lines(problems, text))
+        raise SettingsError(_with_lines(problems, text))
     return settings
 
 
@@ -163,7 +163,7 @@ def _copy(values: Values) -> dict[str, Any]:
     }
 
 
-def with_lines(problems: Iterable[Problem], text: str) -> list[Problem]:
+def _with_lines(problems: Iterable[Problem], text: str) -> list[Problem]:
     """Return the problems with the line of their key, or of the table around it, sorted."""
     lines = {_dotted(path): line for path, line in key_lines(text).items()}
 

@@ -88,8 +88,8 @@ async def test_a_running_bot_uses_the_new_model(tmp_path, capsys):
 
 
 def test_without_a_bot_there_is_nothing_to_reload(tmp_path):
-    text, code = request_reload(tmp_path / "state.db")
-    assert (text, code) == (f"Hermes is not running on {tmp_path / 'state.db'}.", 1)
+    for path in (tmp_path / "state.db", tmp_path / "nowhere" / "state.db"):
+        assert request_reload(path) == (f"Hermes is not running on {path}.", 1)
 
 
 def test_a_chat_ends_when_its_terminal_is_closed(tmp_path):
