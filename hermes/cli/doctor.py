@@ -25,6 +25,7 @@ exit codes:
   0    everything is ok
   1    there are problems; each line says what to do
   2    invalid usage
+  74   the output cannot be written
 """
 
 

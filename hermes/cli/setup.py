@@ -25,6 +25,7 @@ from hermes.run.config_file import NAME, standard_path
 from hermes.run.status import write
 from hermes.settings import load
 from hermes.settings.installation import command
+from hermes.standard_output import OutputFailed
 
 DESCRIPTION = """\
 Connect a model: asks for a provider and a key, checks them with one real call, writes a
@@ -73,13 +74,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--no-chat", action="store_true", help="do not start a chat at the end")
     options = parser.parse_args(arguments)
     # Imported first, because it ends the program if [bot] is not installed.
-    from hermes.run.__main__ import main as run  # noqa: PLC0415 - it imports the whole bot
+    from hermes.run.__main__ import CHAT, main as run  # noqa: PLC0415 - it imports the whole bot
 
     try:
         written = _setup(options.config)
     except (EOFError, KeyboardInterrupt):
         sys.stderr.write(LEFT)
         return 130
+    except (OutputFailed, BrokenPipeError):
+        raise
     except OSError as error:
         sys.stderr.write(f"Cannot write {error.filename}: {error.strerror}\n")
         return 1
@@ -92,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
         say(f"To chat: {command(shlex.join(chat))}")
         return 0
     say()
-    return run(chat, prog="hermes chat")
+    return run(chat, CHAT)
 
 
 def _setup(path: Path) -> bool:

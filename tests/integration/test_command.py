@@ -70,6 +70,31 @@ def test_each_command_has_its_own_help(command):
     assert done.stdout.startswith(f"usage: hermes {command} ")
 
 
+def test_the_helps_of_chat_and_run_have_only_what_makes_sense_there():
+    chat, bot = run("chat", "--help").stdout, run("run", "--help").stdout
+    assert "usage: hermes chat [options]\n\nChat with the agent in the terminal" in chat
+    assert "usage: hermes run [options]\n\nRun the bot on the platforms" in bot
+    for option in ("-p TEXT", "--session", "--new", "--json"):
+        assert (option in chat, option in bot) == (True, False)
+    assert ("--stdio" in chat, "  --stdio" in bot) == (False, True)
+    assert "--status" not in chat + bot
+    assert "--no-console" not in chat + bot
+    assert ("\n  5  " in chat, "\n  5  " in bot) == (False, True)
+
+
+def test_a_question_without_its_option_is_recognized(home):
+    done = run("what", "is", "a", "heron")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(' -p "what is a heron"\n')
+    done = run("echo", "$HOME", "`id`")
+    command = done.stderr.partition("; to ask a question: ")[2]
+    done = subprocess.run(
+        ["sh", "-c", command], input="", capture_output=True, text=True, check=True
+    )
+    assert "echo $HOME `id`" in done.stdout
+    assert run("sotre", "list").stderr.endswith("; did you mean store?\n")
+
+
 def test_the_version_is_printed():
     assert run("--version").stdout == f"hermes {hermes.__version__}\n"
 

@@ -105,7 +105,7 @@ def test_an_output_that_cannot_be_written_is_reported_and_fails(tmp_path, questi
             [*program, "--db", tmp_path / "chat.db", *question], input=b"hello\n", stdout=full,
             stderr=subprocess.PIPE, timeout=60, check=False, cwd=ROOT,
         )  # fmt: skip
-    assert done.stderr == b"The output cannot be written: No space left on device.\n"
+    assert done.stderr == b"Cannot write the output: no space left on device.\n"
     assert done.returncode == 1
 
 
