@@ -250,14 +250,6 @@ async def test_what_a_host_receives_shows_the_call(start, verb):
     assert shell.ran == ["rm"]
 
 
-async def test_a_reply_has_its_questions_also_if_secrets_are_redacted(start):
-    shell = Shell()
-    async with start(build_agent=shell.build, redact=lambda text: text) as runtime:
-        reply = await runtime.ask("k", "rm")
-        assert reply.text.startswith(QUESTION)
-        assert [call.arguments for call in reply.approvals] == ['{"command":"rm"}']
-
-
 async def test_an_event_that_was_published_but_not_read_shows_nothing(start):
     """It is read only after the command was accepted, by a stream, too."""
     shell = Shell()
