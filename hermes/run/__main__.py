@@ -22,7 +22,7 @@ from hermes.run.configuration import (
 from hermes.run.references import check_references, secret_values
 from hermes.run.status import print_status
 from hermes.settings import Settings, SettingsError, example_config
-from hermes.settings.installation import install_command
+from hermes.settings.installation import missing_extra
 from hermes.standard_output import run_command
 from hermes.store.files.problems import RETRY, is_temporary
 from hermes.user_code import describe
@@ -38,8 +38,8 @@ try:
     )
     from hermes.run.attached import ChatOptions, chat_options
     from hermes.run.logs import at_terminal, configure, log_path, open_log_file
-except ModuleNotFoundError as _missing:
-    sys.stderr.write(f"The bot needs the package {_missing.name}: {install_command('bot')}\n")
+except ModuleNotFoundError:
+    sys.stderr.write(f"{missing_extra('bot')}\n")
     sys.exit(2)
 
 DESCRIPTION = """\

@@ -19,7 +19,7 @@ from hermes.actors.runtime import Runtime
 from hermes.adapters.console import Console
 from hermes.adapters.console.adapter import SESSION_KEY
 from hermes.adapters.console.plain_screen import PlainScreen
-from hermes.adapters.console.remote import RemoteChat, RemoteEvents, open_remote_chat
+from hermes.adapters.console.remote import RemoteChat, open_remote_chat
 from hermes.adapters.console.view import ConversationView
 from hermes.adapters.jsonrpc import serve
 from hermes.adapters.jsonrpc.client import RequestFailed, connect
@@ -193,13 +193,13 @@ async def _interrupt(
 
 async def _answer(chat: RemoteChat, inbox_id: int, question: Question) -> bool:
     """Wait for the answer and print it; returns whether there is one, and it was printed."""
-    shown = question.json or await _show(chat.subscribe(), inbox_id, question.session_key)
+    shown = question.json or await _show(chat, inbox_id, question.session_key)
     answer = await chat.answer_to(inbox_id)
     if _has_decided(question, answer, chat.texts):
         after = await chat.answer_after(inbox_id)
         if after is not None:
             answer, inbox_id = after, after.message_ids[0]
-            shown = question.json or await _show(chat.subscribe(), inbox_id, question.session_key)
+            shown = question.json or await _show(chat, inbox_id, question.session_key)
     if question.json:
         _print_json(answer, chat.asked_in(answer.turn_id))
     return _report(answer, chat.texts) and shown
@@ -214,15 +214,15 @@ def _has_decided(question: Question, answer: MessageComplete, texts: Texts) -> b
     return answer.text.startswith((*starts, texts.approved_always.partition("{")[0]))
 
 
-async def _show(events: RemoteEvents, inbox_id: int, session_key: str) -> bool:
+async def _show(chat: RemoteChat, inbox_id: int, session_key: str) -> bool:
     """Show the answer to one message as it arrives; not those to others, and no failure.
 
     Returns False if the output cannot be written.
     """
     screen = PlainScreen(1, notes=False)
-    view = ConversationView(session_key, screen)
+    view = ConversationView(session_key, screen, chat.texts)
     turn_id = None
-    async for envelope in events:
+    async for envelope in chat.subscribe():
         event = envelope.event
         if isinstance(event, TurnStarted | TurnEnded) and inbox_id in event.inbox_ids:
             turn_id = envelope.turn_id

@@ -182,11 +182,9 @@ def require_rich() -> None:
     try:
         import rich  # noqa: F401, PLC0415
     except ImportError:
-        from hermes.settings.installation import install_command  # noqa: PLC0415 - rarely needed
+        from hermes.settings.installation import missing_extra  # noqa: PLC0415 - rarely needed
 
-        raise RichMissing(
-            f"the package rich is missing; run: {install_command('bot')}, or use --json"
-        ) from None
+        raise RichMissing(f"use --json, because {missing_extra('bot')}") from None
 
 
 def _console(stream: TextIO) -> Console:
