@@ -84,6 +84,19 @@ class MessageWaiting(Event, frozen=True):
     inbox_id: int
 
 
+class MessageAccepted(Event, frozen=True):
+    """A message or command is on disk. Only subscribers with `messages=True` receive it.
+
+    It precedes the events of its turn, and may be repeated. `text` is empty for a message of Hermes
+    itself, which tells an agent what the user has decided about a tool call.
+    """
+
+    text: str
+    inbox_id: int
+    event_id: str = ""
+    platform: str = "embedded"
+
+
 class TurnStarted(Event, frozen=True):
     """The agent starts.
 
@@ -162,6 +175,7 @@ AgentEvent: TypeAlias = (
 RuntimeEvent: TypeAlias = (
     AgentEvent
     | MessageWaiting
+    | MessageAccepted
     | TurnStarted
     | Steered
     | Notice

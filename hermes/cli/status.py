@@ -15,6 +15,7 @@ exit codes:
   1    the bot is not running, or hangs
   2    invalid usage or configuration
   3    the database cannot be read
+  74   the output cannot be written
 """
 
 

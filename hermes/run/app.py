@@ -17,6 +17,7 @@ import hermes
 from hermes.actors.admission.access import AccessPolicy
 from hermes.actors.runtime import Runtime
 from hermes.adapters.console import Console
+from hermes.adapters.console.adapter import SOURCE
 from hermes.adapters.jsonrpc.client import RequestFailed
 from hermes.adapters.jsonrpc.socket_server import serve_socket
 from hermes.background import open_background
@@ -156,8 +157,8 @@ async def _attach(
                 raise ended
             return answered
         raise Stopped(EXIT_INTERRUPTED)
-    greeting = ATTACHED.format(version=hermes.__version__, owner=owner, path=path)
-    console = _console(greeting, path, chat)
+    console = _console(path, chat)
+    console.greeting = ATTACHED.format(version=hermes.__version__, owner=owner, path=resolve(path))
     alive = True
     with shutdown.scope:
         try:
@@ -198,8 +199,7 @@ async def _run(
             open_agent_setup(settings, redactor.values, configuration.reason())
         )
         platforms = await stack.enter_async_context(_open_platforms(settings, frontend))
-        greeting = _greeting(agent.greeting, configuration, path)
-        console = _console(greeting, path, chat) if frontend == "console" else None
+        console = _console(path, chat) if frontend == "console" else None
         adapters: list[Adapter] = [*platforms, *([] if console is None else [console])]
         telemetry = _telemetry(path, settings, platforms, agent, redactor)
         rules = access_rules(settings)
@@ -221,10 +221,11 @@ async def _run(
         shutdown.started.set()
         logs.event_logger("hermes.run")("started", frontend=frontend, agent=settings.agent.kind)
         reloader = Reloader(
-            settings, configuration.load, default_level(frontend), rules, agent.apply,
+            settings, configuration, default_level(frontend), rules, agent.apply,
             frozenset(secrets), telemetry.show_settings,
         )  # fmt: skip
         await stack.enter_async_context(reloading(reloader, path, shutdown.request))
+        await _greet(console, runtime, agent, configuration, path)
         clients = serve_socket(runtime, resolve(path)) if settings.socket else nullcontext()
         async with clients, receiving(platforms, runtime, required=frontend == "none"):
             if frontend != "stdio":
@@ -319,19 +320,31 @@ async def _serve_console(
     return not console.failed
 
 
+async def _greet(
+    console: Console | None,
+    runtime: Runtime,
+    agent: AgentSetup,
+    configuration: Configuration,
+    path: Path,
+) -> None:
+    """Let a console say what answers its conversation, which may have chosen an agent."""
+    if console is not None:
+        chosen = await runtime.conversation(console.session_key).settings()
+        console.greeting = _greeting(agent.greeting(chosen, SOURCE), configuration, path)
+
+
 def _greeting(agent: str, configuration: Configuration, path: Path) -> str:
     return GREETING.format(
         version=hermes.__version__,
         agent=agent,
         configuration=configuration.describe(),
-        path=path,
-        log=f"The log is {logs.log_path(path)}\n" if logs.at_terminal() else "",
+        path=path.absolute(),
+        log=f"The log is {logs.log_path(path).absolute()}\n" if logs.at_terminal() else "",
     )
 
 
-def _console(greeting: str, path: Path, chat: ChatOptions) -> Console:
-    history = path.parent / HISTORY_FILE
-    return Console(session_key=chat.session_key, greeting=greeting, history=history)
+def _console(path: Path, chat: ChatOptions) -> Console:
+    return Console(session_key=chat.session_key, history=path.parent / HISTORY_FILE)
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from hermes.actors.runtime import Runtime
 from hermes.adapters.console import Console
 from hermes.adapters.console.adapter import SESSION_KEY
 from hermes.adapters.console.plain_screen import PlainScreen
-from hermes.adapters.console.remote import RemoteChat, RemoteEvents, open_remote_chat
+from hermes.adapters.console.remote import RemoteChat, open_remote_chat
 from hermes.adapters.console.view import ConversationView
 from hermes.adapters.jsonrpc import serve
 from hermes.adapters.jsonrpc.client import RequestFailed, connect
@@ -143,7 +143,7 @@ async def _ask(chat: RemoteChat, question: Question) -> bool:
         if question.new:
             await chat.ask("/new")
         inbox_id = await chat.submit(question.text)
-        shown = question.json or await _show(chat.subscribe(), inbox_id, question.session_key)
+        shown = question.json or await _show(chat, inbox_id, question.session_key)
         return _report(await chat.answer_to(inbox_id), json=question.json) and shown
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
@@ -154,15 +154,15 @@ async def _ask(chat: RemoteChat, question: Question) -> bool:
         raise
 
 
-async def _show(events: RemoteEvents, inbox_id: int, session_key: str) -> bool:
+async def _show(chat: RemoteChat, inbox_id: int, session_key: str) -> bool:
     """Show the answer to one message as it arrives; not those to others, and no failure.
 
     Returns False if the output cannot be written.
     """
     screen = PlainScreen(1, notes=False)
-    view = ConversationView(session_key, screen)
+    view = ConversationView(session_key, screen, chat.texts)
     turn_id = None
-    async for envelope in events:
+    async for envelope in chat.subscribe():
         event = envelope.event
         if isinstance(event, TurnStarted | TurnEnded) and inbox_id in event.inbox_ids:
             turn_id = envelope.turn_id

@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 from hermes.adapters.jsonrpc.socket_server import MAX_CLIENTS, TOO_MANY_CLIENTS
+from hermes.messages import ToolCall
 from hermes.store.files import runtime_lock
+from hermes.testing import ModelAnswer
+from tests.support.served_model import served
 from tests.support.tty import END, ENTER, INTERRUPT, Tty
 
 pytestmark = pytest.mark.usefixtures("measure_programs")
@@ -213,10 +216,92 @@ def test_the_console_of_the_bot_shows_questions_of_attached_chats_and_can_decide
         bot.until(">")
         client = tty()
         client.type("please" + ENTER)
-        assert client.until("I have asked.").count("notes.txt") == 1
-        assert bot.until("notes.txt").count("notes.txt") == 1
+        assert client.until("I have asked.").count("May erase run") == 1
+        assert bot.until("I have asked.").count("May erase run") == 1
         bot.type("/approve" + ENTER)
         client.until("It is done.")
+
+
+SHOP = """
+[agent]
+kind = 'openai'
+model = 'tiny-1'
+base_url = '{url}'
+tools = ['tests.support.shop_tools:order']
+[titles]
+enabled = false
+"""
+
+
+def shop(request):
+    """Order what the user asks for; say what became of it."""
+    if request.json["messages"][-1]["role"] == "tool" or "refused" in request.text:
+        return "That is all."
+    birds = [bird for bird in ("heron", "crane") if bird in request.text]
+    calls = [ToolCall(f"{n}", "order", json.dumps({"bird": bird})) for n, bird in enumerate(birds)]
+    return ModelAnswer(calls=calls)
+
+
+def asked(number, bird):
+    return (
+        f'? order(bird="{bird}") waits for your approval\n'
+        "May order run with this?\n"
+        f'{{"bird":"{bird}"}}\n'
+        f"Reply /approve {number} to allow it once, /approve always {number} for this tool here, or"
+        f" /deny {number}.\n"
+    )
+
+
+@pytest.fixture
+def shop_options(tmp_path):
+    with served(script=shop) as model:
+        (tmp_path / "hermes.toml").write_text(SHOP.format(url=model.openai_url))
+        yield "--config", str(tmp_path / "hermes.toml")
+
+
+def test_all_consoles_show_messages_questions_and_decisions_in_the_same_order(tty, shop_options):
+    bot, client, witness = consoles = [tty(*shop_options) for _ in range(3)]
+    client.type("a heron" + ENTER)
+    for each in consoles:
+        each.until(asked(1, "heron") + "That is all.")
+    bot.type("/approve" + ENTER)
+    for each in consoles:
+        each.until("ordered heron\nThat is all.")
+    bot.type("a crane" + ENTER)
+    for each in consoles:
+        each.until(asked(2, "crane") + "That is all.")
+    client.type("/deny 2" + ENTER)
+    for each in consoles:
+        each.until(lambda text: text.count("That is all.") == 4)
+    client.type("/title Birds" + ENTER)
+    for each in consoles:
+        each.until("The title is now: Birds")
+    approved = '* /approve: Approved: order with {"bird":"heron"}'
+    denied = '* /deny 2: Denied: order with {"bird":"crane"}'
+    for each, messages in (
+        (bot, ["* a heron", "> /approve", "> a crane", denied, "* /title Birds"]),
+        (client, ["> a heron", approved, "* a crane", "> /deny 2", "> /title Birds"]),
+        (witness, ["* a heron", approved, "* a crane", denied, "* /title Birds"]),
+    ):
+        shown = each.screen.text.replace("[other chat]", "*")
+        assert [line for line in shown.splitlines() if line.startswith(("* ", "> "))] == messages
+        assert shown.count("May order run") == 2
+        assert "✗" not in shown
+
+
+def test_two_questions_at_once_are_shown_each_after_its_call(tty, shop_options):
+    consoles = [tty(*shop_options) for _ in range(2)]
+    for number, each in enumerate(consoles):
+        each.type("a heron and a crane" + ENTER)
+        first = 2 * number + 1
+        for shown in consoles:
+            shown.until(asked(first, "heron"))
+            shown.until(asked(first + 1, "crane"))
+        each.type(f"/deny {first}" + ENTER)
+        each.type(f"/deny {first + 1}" + ENTER)
+        for shown in consoles:
+            shown.until(lambda text, ends=3 * number + 3: text.count("That is all.") == ends)
+            assert "✗" not in shown.screen.text
 
 
 # Single questions

@@ -17,7 +17,9 @@ from hermes.adapters.jsonrpc.client import NOT_CONNECTED, Client, open_client
 from hermes.adapters.jsonrpc.frames import EventParams
 from hermes.errors import ActorStopped
 from hermes.events import (
+    ApprovalAsked,
     Envelope,
+    MessageAccepted,
     Notice,
     Retrying,
     RuntimeEvent,
@@ -30,7 +32,6 @@ from hermes.events import (
 )
 from hermes.messages import Approval, Message, Reply, ReplyStatus, Status, ToolCall
 from hermes.texts import ENGLISH, Texts
-from hermes.transcript.questions import question
 
 MAX_REMEMBERED = 200
 STATUS: dict[e.Status, ReplyStatus] = {
@@ -128,6 +129,10 @@ class RemoteChat:
         """Return the events since `attach`; there is one subscriber."""
         return self._events
 
+    def has_sent(self, event: MessageAccepted) -> bool:
+        """Return False: the bot reports only messages of others."""
+        return False
+
     async def submit(self, text: str) -> int:
         """Send a message or a command; returns its inbox id once it is on disk."""
         params = t.SubmitParams(session_id=self._handle, text=text)
@@ -209,9 +214,14 @@ class RemoteChat:
                 event = ToolFinished(given.call_id, given.content, given.failed)
             case e.StatusUpdate():
                 event = _status(given)
-            case e.ApprovalRequest():
-                event = Notice(question(self._approval(given), self.texts))
+            case e.ApprovalRequest() | e.MessageAccepted():
+                event = self._asked_or_accepted(given)
         return event
+
+    def _asked_or_accepted(self, given: e.ApprovalRequest | e.MessageAccepted) -> RuntimeEvent:
+        if isinstance(given, e.ApprovalRequest):
+            return ApprovalAsked(self._approval(given))
+        return MessageAccepted(given.text, given.message_id, platform=given.platform)
 
     def _ended(self, given: e.MessageComplete) -> TurnEnded:
         for inbox_id in given.message_ids:
