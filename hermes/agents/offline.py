@@ -24,8 +24,8 @@ from hermes.transcript.rows import rows_from_events
 
 INTRODUCTION = "I am the offline agent of Hermes; no model is connected."
 CONNECT = (
-    "To chat with a model, set OPENAI_API_KEY, ANTHROPIC_API_KEY or OPENROUTER_API_KEY before you "
-    "start Hermes."
+    "To connect a model, start Hermes with the command setup, or set OPENAI_API_KEY, "
+    "ANTHROPIC_API_KEY or OPENROUTER_API_KEY before you start it."
 )
 HELP = """\
 Here is what I can do without a model:

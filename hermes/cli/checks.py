@@ -61,7 +61,8 @@ def versions() -> Iterator[Finding]:
         if _numbers(found := metadata.version(name)) < _numbers(minimum):
             text = f"{name} {found} is older than {minimum}; run: {install_command('bot')}"
             yield Finding("versions", text, ok=False)
-    for extra in EXTRAS.keys() - set(installed_extras()):
+    installed = set(installed_extras())
+    for extra in (each for each in EXTRAS if each not in installed):
         text = f"[{extra}] is not installed; to install it: {install_command(extra)}"
         yield Finding("extras", text, ok=extra != "bot")
 

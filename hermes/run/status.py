@@ -26,6 +26,8 @@ from hermes.store.files import file_lock, runtime_lock
 from hermes.store.inspection import read_stats
 
 RUNNING, NOT_RUNNING, UNREADABLE = 0, 1, 3
+NO_MODEL = "none"
+OFFLINE = "none: the offline agent answers"
 MAX_AGE = 60.0
 """Seconds after which a status file that is not rewritten means that the bot hangs."""
 MAX_BYTES = 1_000_000
@@ -138,7 +140,7 @@ def print_status(settings: Settings, *, json: bool) -> int:
     """Print the report about the bot of the settings; returns the exit code."""
     found = attrs.evolve(
         examine(database_path(settings)),
-        configured_model=settings.agent.model or "none",
+        configured_model=settings.agent.model or NO_MODEL,
         configured_servers=tuple(settings.mcp),
     )
     sys.stdout.write(f"{found.json() if json else found.text()}\n")
@@ -198,7 +200,9 @@ def _lines(report: StatusReport) -> Iterator[str]:
 
 
 def _configured_lines(report: StatusReport) -> Iterator[str]:
-    if report.configured_model is not None:
+    if report.configured_model == NO_MODEL:
+        yield f"model     {OFFLINE}"
+    elif report.configured_model is not None:
         yield f"model     {report.configured_model} (configured)"
     for name in report.configured_servers:
         yield f"mcp       {name} (configured)"
@@ -211,7 +215,7 @@ def _metrics_lines(report: StatusReport, metrics: Metrics) -> Iterator[str]:
         yield f"It has not written its status for {_duration(report.age)}: it or its disk hangs."
     draining = ", shutting down" if metrics.draining else ""
     yield f"version   {metrics.version}, up {_duration(metrics.uptime_seconds)}{draining}"
-    yield f"model     {metrics.model or 'none: the offline agent answers'}"
+    yield f"model     {metrics.model or OFFLINE}"
     for name, state in metrics.mcp_servers.items():
         yield f"mcp       {name}: {state}"
     yield f"turns     {_counts(metrics.turns)}; {metrics.running} running"

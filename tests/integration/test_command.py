@@ -132,7 +132,9 @@ def test_without_a_configuration_the_banner_says_so_and_how_to_write_one(home):
 def test_all_commands_use_the_database_of_the_configuration(home):
     configure(Path.cwd() / "hermes.toml", home / "mine.db")
     assert run(text="hello\n").stdout == HELLO
-    assert run("status").stdout.startswith(f"Hermes is not running on {home / 'mine.db'}.\n")
+    status = run("status").stdout
+    assert status.startswith(f"Hermes is not running on {home / 'mine.db'}.\n")
+    assert "\nmodel     none: the offline agent answers\n" in status
     [listed] = run("store", "list", "--json").stdout.splitlines()
     assert json.loads(listed)["message_count"] == 2
     assert not (home / "data").exists()
