@@ -26,8 +26,6 @@ from hermes.store.files import file_lock, runtime_lock
 from hermes.store.inspection import read_stats
 
 RUNNING, NOT_RUNNING, UNREADABLE = 0, 1, 3
-NO_MODEL = "none"
-OFFLINE = "none: the offline agent answers"
 MAX_AGE = 60.0
 """Seconds after which a status file that is not rewritten means that the bot hangs."""
 MAX_BYTES = 1_000_000
