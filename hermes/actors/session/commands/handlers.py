@@ -43,6 +43,7 @@ from hermes.messages import (
 from hermes.session_keys import background_key
 from hermes.texts import help_line
 from hermes.transcript.compaction import is_question
+from hermes.transcript.decisions import decision_in
 from hermes.user_code import contained
 
 MAX_KEPT = 100
@@ -83,7 +84,8 @@ async def _undo(state: SessionState, call: CommandCall, argument: str) -> str:
     questions = _questions(transcript)[-number:] if number else []
     if not questions:
         return await reply(state, call, texts.nothing_to_undo)
-    first, more = shorten(questions[0].content), len(questions) - 1
+    asked, more = questions[0].content, len(questions) - 1
+    first = shorten(decision_in(asked) or asked)
     text = (texts.undone_many if more else texts.undone).format(text=first, number=more)
     await operations.rewind(
         state, transcript.head, questions[0].id, answer=reply_to(state, call, text)
