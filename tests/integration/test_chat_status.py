@@ -122,10 +122,10 @@ def test_the_log_of_a_chat_goes_to_a_file_and_the_screen_has_one_line(tmp_path, 
             file.write(f"[mcp.files]\ncommand = ['{sys.executable}', '-c', \"{broken}\"]\n")
         with Tty(start, columns=200, **env) as term:
             term.until(f"The log is {tmp_path}/chat.db.log")
-            shown = term.until("(its last line: no such tool server)")
-            assert "MCP server files has ended" in shown
+            ended = "has ended (exit status 1): no such tool server"
+            assert "Error" not in term.until(f"MCP server files {ended}; Hermes tries again in ")
             term.type("/tools" + ENTER)
-            term.until("MCP server files is not running")
+            term.until(f"MCP server files is not running: it {ended}\n")
             term.type("hello" + ENTER)
             shown = term.until("good evening")
             assert "Traceback" not in shown

@@ -17,6 +17,7 @@ from hermes.standard_output import OutputFailed
 CHUNK = 65536
 MAX_LINE = 1_000_000
 STDERR = 2
+COLUMNS = 80
 
 
 class PlainScreen:
@@ -31,6 +32,14 @@ class PlainScreen:
         """Whether the reader has closed its end, or nothing can be written."""
         self.failed: bool = False
         """Whether nothing can be written, for example because the disk is full."""
+
+    @property
+    def columns(self) -> int:
+        """The width of a line; 80 if it is not a terminal."""
+        try:
+            return os.get_terminal_size(self._descriptor).columns or COLUMNS
+        except OSError:
+            return COLUMNS
 
     async def stream(self, text: str) -> None:
         """Write the next piece of an answer."""
