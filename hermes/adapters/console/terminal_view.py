@@ -138,7 +138,8 @@ class TerminalView:
         # What is drawn last stays on the terminal, so it must not include the preview.
         if self._session.app.is_done:
             return [("bold", PROMPT)]
-        lines = "".join(f"{line}\n" for line in self._activity.lines(time.monotonic()))
+        now = time.monotonic()
+        lines = "".join(f"{line}\n" for line in self._activity.lines(now, self.columns))
         return [*self._preview, ("dim", lines), ("bold", PROMPT)]
 
     def update(self, activity: Activity) -> None:
