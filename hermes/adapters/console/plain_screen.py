@@ -12,6 +12,7 @@ import trio
 from hermes.adapters.console.activity import Activity
 from hermes.adapters.lines import LineSplitter, TooLong
 from hermes.sanitize import sanitize
+from hermes.standard_output import OutputFailed
 
 CHUNK = 65536
 MAX_LINE = 1_000_000
@@ -122,7 +123,7 @@ class PlainScreen:
             self.closed = True
         except OSError as error:
             self.closed = self.failed = True
-            await self._report(f"The output cannot be written: {error.strerror}.")
+            await self._report(str(OutputFailed(error.errno, error.strerror)))
         return 0
 
 
