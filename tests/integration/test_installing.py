@@ -15,11 +15,11 @@ import attrs
 import pytest
 
 import hermes
-from hermes.agents.offline import FALLBACK
+from tests.support.offline_answers import answer_to
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-MISSING = re.compile(r"The bot needs the package \w+: (.+)\n")
+MISSING = re.compile(r"\[bot\] is not installed; to install it: (.+)\n")
 
 
 @attrs.frozen
@@ -101,7 +101,7 @@ def test_the_command_works_and_names_a_missing_extra(machine, installer):
     done = machine.run(command)  # as it is written
     assert done.returncode == 0, done.stderr
     done = machine.run("hermes", "hello\n")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"You said: hello\n{FALLBACK}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, answer_to("hello", "hermes"), "")
     assert (machine.home / ".local/share/hermes/state.db").exists()
     done = machine.run("hermes doctor --offline")
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
