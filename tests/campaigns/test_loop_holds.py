@@ -1,7 +1,7 @@
-"""How long one piece of work holds the event loop while a hostile model answers.
+"""C17: how long a hostile answer holds the event loop is measured, and not judged.
 
-`make prove` reports the longest processor time; the goal is `GOAL`. It is not asserted, because it
-depends on the machine: that the work is linear is tested in tests/unit/test_hostile_texts.py.
+`make prove` reports the longest processor time of a step; the goal is `GOAL`. It is not asserted,
+because it depends on the machine. tests/unit/test_hostile_texts.py tests that the work is linear.
 """
 
 from __future__ import annotations
