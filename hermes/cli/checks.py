@@ -67,7 +67,8 @@ def versions() -> Iterator[Finding]:
         if _numbers(found := metadata.version(name)) < _numbers(minimum):
             text = f"{name} {found} is older than {minimum}; run: {install_command('bot')}"
             yield Finding("versions", text, ok=False)
-    for extra in EXTRAS.keys() - set(installed_extras()):
+    installed = set(installed_extras())
+    for extra in (each for each in EXTRAS if each not in installed):
         yield Finding("extras", missing_extra(extra), ok=extra != "bot")
 
 

@@ -186,9 +186,10 @@ def test_sessions_are_completed_in_an_attached_chat(tty):
 
 
 def test_piped_lines_are_answered_by_the_running_bot(path):
-    with piped_bot(path):
+    with piped_bot(path) as bot:
         done = hermes(path, text="count to 2\n/title A talk\n")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1 2\nThe title is now: A talk\n", "")
+    assert (done.returncode, done.stdout) == (0, "1 2\nThe title is now: A talk\n")
+    assert done.stderr == f"Attached to the running bot (pid {bot.pid}).\n"
 
 
 def test_a_question_for_approval_that_an_attached_chat_shows_can_be_decided(path, tty):
@@ -302,74 +303,6 @@ def test_two_questions_at_once_are_shown_each_after_its_call(tty, shop_options):
         for shown in consoles:
             shown.until(lambda text, ends=3 * number + 3: text.count("That is all.") == ends)
             assert "✗" not in shown.screen.text
-
-
-# Single questions
-
-
-@pytest.mark.parametrize("attached", [False, True])
-def test_a_question_is_answered_with_or_without_a_running_bot(path, attached):
-    if attached:
-        with piped_bot(path):
-            check_questions(path)
-    else:
-        check_questions(path)
-
-
-def check_questions(path):
-    done = hermes(path, "-p", "count to 5")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1 2 3 4 5\n", "")
-    done = hermes(path, "-p", "count the words in", text="one two\n")
-    assert (done.returncode, "Words: 2" in done.stdout) == (0, True)
-    done = hermes(path, "-p", "-", text="count to 2\n")
-    assert done.stdout == "1 2\n"
-    done = hermes(path, "-p", "count to 3", "--json")
-    answer = json.loads(done.stdout)
-    assert sorted(answer) == ["session_id", "status", "text", "usage"]
-    assert (answer["text"], answer["status"]) == ("1 2 3", "complete")
-    again = json.loads(hermes(path, "-p", "hello", "--json").stdout)
-    assert again["session_id"] == answer["session_id"]
-    new = json.loads(hermes(path, "-p", "hello", "--json", "--new").stdout)
-    assert new["session_id"] != answer["session_id"]
-    other = json.loads(hermes(path, "-p", "hello", "--json", "--session", "work").stdout)
-    assert other["session_id"] not in {new["session_id"], answer["session_id"]}
-
-
-def test_a_failed_question_is_reported_in_one_sentence(path):
-    environment = {"OPENAI_BASE_URL": "http://127.0.0.1:1", "OPENAI_API_KEY": "k"}
-    done = subprocess.run(
-        [*HERMES, "--db", str(path), "-p", "hello"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, **environment},
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "model" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["-p", " "], "the question is empty"),
-        (["--new"], "--new requires -p"),
-        (["-p", "hello", "--stdio"], "-p requires a chat"),
-        (["-p", "hello", "--session", ""], "--session must have 1 to 1000 characters"),
-        (["run", "--session", "work"], "--session requires a chat"),
-    ],
-)
-def test_options_of_a_chat_without_effect_are_refused(path, options, message):
-    command, rest = (options[:1], options[1:]) if options[0] == "run" else ([], options)
-    done = subprocess.run(
-        [*HERMES, *command, "--db", str(path), *rest],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
-    assert not path.exists()
 
 
 # The socket

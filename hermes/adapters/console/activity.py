@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import unicodedata
 
 import attrs
 
 from hermes.messages import Approval, Status, ToolCall
 from hermes.sanitize import shorten
+from hermes.transcript.calls import parsed, shown_arguments, shown_call
 
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 FRAMES_PER_SECOND = 8
@@ -59,20 +59,20 @@ def facts_of(status: Status) -> str:
 
 def approval_card(approval: Approval, columns: int) -> str:
     """Return a tool call that waits for an approval, as one line of a screen."""
-    call = f"? {approval.tool}({_arguments(approval.arguments)}"
+    call = f"? {approval.tool}({shown_arguments(approval.arguments)}"
     return f"{fit(call, min(columns, MAX_CARD) - len(ASKED))}{ASKED}"
 
 
 def is_call(approval: Approval, call: ToolCall) -> bool:
     """Return whether an approval was asked for this call."""
-    same = _parsed(approval.arguments) == _parsed(call.arguments)
+    same = parsed(approval.arguments) == parsed(call.arguments)
     return same and approval.tool == call.name
 
 
 def tool_card(call: ToolCall, content: str, columns: int, *, failed: bool) -> str:
     """Return a tool call and its result, as one line of a screen."""
     sign = "✗" if failed else "✓"
-    shown = f"{sign} {call.name}({_arguments(call.arguments)})"
+    shown = f"{sign} {shown_call(call.name, call.arguments)}"
     return fit(f"{shown} → {content}" if content.strip() else shown, min(columns, MAX_CARD))
 
 
@@ -88,24 +88,6 @@ def fit(text: str, cells: int) -> str:
 
 def _cells(text: str) -> int:
     return sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)
-
-
-def _parsed(text: str) -> object:
-    """Return the arguments of a call; as they are if they are not JSON."""
-    try:
-        return json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return text
-
-
-def _arguments(text: str) -> str:
-    """Return the arguments of a call in a short form; other texts than objects as they are."""
-    given = _parsed(text)
-    if not isinstance(given, dict):
-        return text
-    return ", ".join(
-        f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in given.items()
-    )
 
 
 def _thousands(number: int) -> str:
