@@ -16,6 +16,7 @@ from hermes.errors import HermesError, StoreFailed
 from hermes.events import TitleChanged
 from hermes.messages import Head, Message
 from hermes.protocols import Store, Summary, Titler, TitleRequest
+from hermes.redaction.slices import redact_text
 from hermes.transcript.validate import check_usage
 from hermes.user_code import contained, leaf, loggable
 
@@ -102,7 +103,8 @@ class AutoTitler:
         )
         calls = [replace(call, purpose="title") for call in written.usage]
         await self._store.book(session_id, calls)
-        title = shorten(self._redact(written.text))  # redact first: a cut secret is not recognized
+        # Redact it first: a secret that was cut is not recognized.
+        title = shorten(await redact_text(written.text, self._redact))
         if not title:
             raise WrongTitle("the titler has returned an empty title")
         if await self._store.set_auto_title_if_empty(session_id, title):
