@@ -11,7 +11,7 @@ import trio
 from msgspec.structs import replace
 
 from hermes.actors.budget import session_costs
-from hermes.background import start_soon
+from hermes.background import holding, start_soon
 from hermes.errors import HermesError, StoreFailed
 from hermes.events import TitleChanged
 from hermes.messages import Head, Message
@@ -82,7 +82,7 @@ class AutoTitler:
         self, key: str, session_id: str, state: TitledSession, exchange: Sequence[Message]
     ) -> None:
         with contained(StoreFailed) as caught, trio.move_on_after(SECONDS):
-            async with self._slots:
+            async with holding(self._slots):
                 await self._set_title(key, session_id, exchange)
             state.titled = session_id
         if isinstance(caught.error, WrongTitle):

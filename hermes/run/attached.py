@@ -23,7 +23,7 @@ from hermes.adapters.jsonrpc import serve
 from hermes.adapters.jsonrpc.client import RequestFailed, connect
 from hermes.adapters.jsonrpc.events import MessageComplete
 from hermes.adapters.jsonrpc.socket_server import socket_path
-from hermes.background import open_background
+from hermes.background import open_background, start_soon
 from hermes.errors import ActorStopped, actionable
 from hermes.events import TurnEnded, TurnStarted
 from hermes.session_keys import MAX_LENGTH, require_encodable
@@ -134,7 +134,7 @@ async def ask_runtime(runtime: Runtime, question: Question) -> bool:
     """Ask a runtime in this process a question and print the answer; returns whether it had one."""
     ours, theirs = map(trio.SocketStream, trio.socket.socketpair())
     async with open_background() as background, theirs:
-        background.start_soon(serve, runtime, theirs, theirs)
+        start_soon(background, serve, runtime, theirs, theirs)
         return await ask_bot(ours, question, runtime.texts) or False
 
 

@@ -11,6 +11,7 @@ import trio
 
 from hermes.adapters.console.activity import Activity
 from hermes.adapters.lines import LineSplitter, TooLong
+from hermes.background import holding
 from hermes.sanitize import sanitize
 
 CHUNK = 65536
@@ -76,7 +77,7 @@ class PlainScreen:
         self._at_line_start = True
 
     async def _write(self, text: str) -> None:
-        async with self._lock:
+        async with holding(self._lock):
             rest = text.encode(errors="replace")
             while rest and not self.closed:
                 rest = rest[await self._write_some(rest[: select.PIPE_BUF]) :]

@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from hermes.adapters.console.activity import THINKING, WRITING, Activity, tool_card
+from hermes.background import set_event
 from hermes.events import (
     ApprovalAsked,
     Envelope,
@@ -262,7 +263,7 @@ class ConversationView:
         self._notify()
 
     def _notify(self) -> None:
-        self._changed.set()
+        set_event(self._changed)
         self._changed = trio.Event()
 
 

@@ -22,7 +22,7 @@ from hermes import user_code
 from hermes.agents.tools.mcp_errors import ErrorOutput
 from hermes.agents.tools.schema import GivenSignature
 from hermes.agents.tools.toolbox import Tool
-from hermes.background import open_background
+from hermes.background import open_background, set_event, start_soon
 from hermes.errors import HermesError
 from hermes.messages import JsonObject
 from hermes.retry import Backoff
@@ -120,7 +120,7 @@ class Connection:
                 self.problem = shorten(f"{self.problem} (its last line: {words})", 300)
                 reason = f"{reason} (its last line: {words})"
             self._client = None
-            self._tried.set()
+            set_event(self._tried)
             if self._up.is_set():
                 self._up = trio.Event()
             log.warning("MCP server %s has ended: %s", self.server.name, reason)
@@ -138,8 +138,8 @@ class Connection:
                 starting.deadline = float("inf")
                 self._offered = offered
                 self._client, self.problem = client, None
-                self._tried.set()
-                self._up.set()
+                set_event(self._tried)
+                set_event(self._up)
                 await self._wait_lost(client)
         return not starting.cancelled_caught
 
@@ -156,7 +156,7 @@ class Connection:
         """Stop using the connection, so that the supervisor opens another one."""
         self._client = None
         self.problem = shorten(user_code.describe(error), 200)
-        self._lost.set()
+        set_event(self._lost)
         self._up = trio.Event()
         return ServerDown(
             f"the connection to MCP server {self.server.name} failed ({self.problem})"
@@ -276,7 +276,7 @@ async def open_servers(servers: Sequence[McpServer]) -> AsyncIterator[list[Conne
     connections = [Connection(server) for server in servers]
     async with open_background() as nursery:
         for connection in connections:
-            nursery.start_soon(connection.supervise)
+            start_soon(nursery, connection.supervise)
         for connection in connections:
             await connection.wait_tried()
         yield connections
