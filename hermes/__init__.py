@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         ApprovalAsked as ApprovalAsked,
         AssistantMessage as AssistantMessage,
         Envelope as Envelope,
+        MessageAccepted as MessageAccepted,
         MessagePosted as MessagePosted,
         MessageWaiting as MessageWaiting,
         Notice as Notice,
@@ -165,9 +166,9 @@ _NAMES = {
     "NotAdmitted NotApproved NotInLineage OutcomeUnknown Overloaded ReplyNotFound ReplyTimeout "
     "RetryAfter SessionEnded StoreBusy StoreError StoreFailed StoreFull StoreInUse StoreRefused "
     "StoreUnavailable TitleTaken TitleTooLong TurnClosed UnknownSession Unsendable WaitCircle",
-    "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope MessagePosted "
-    "MessageWaiting Notice ReasoningDelta Retrying RuntimeEvent SessionMoved Steered TextDelta "
-    "TitleChanged ToolFinished ToolStarted TurnEnded TurnStarted",
+    "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope MessageAccepted "
+    "MessagePosted MessageWaiting Notice ReasoningDelta Retrying RuntimeEvent SessionMoved Steered "
+    "TextDelta TitleChanged ToolFinished ToolStarted TurnEnded TurnStarted",
     "actors.admin": "Admin RuntimeStatistics",
     "actors.admission.access": "AccessPolicy PlatformRules",
     "actors.conversation": "Conversation",

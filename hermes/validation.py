@@ -114,8 +114,13 @@ def require_timeout(seconds: object) -> None:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a question that suggests the most similar name, or nothing."""
-    similar = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {similar[0]}?" if similar else ""
+    similar = most_similar(name, known)
+    return "" if similar is None else f"; did you mean {similar}?"
+
+
+def most_similar(name: str, known: Iterable[str]) -> str | None:
+    """Return the name that was probably meant, or None."""
+    return next(iter(difflib.get_close_matches(name, list(known), 1)), None)
 
 
 def _with_both_bounds(message: str, kind: Any) -> str:

@@ -17,6 +17,7 @@ from hermes.background import set_event
 from hermes.errors import StoreFailed
 from hermes.events import (
     Envelope,
+    MessageAccepted,
     MessageWaiting,
     ReasoningDelta,
     RuntimeEvent,
@@ -36,6 +37,7 @@ KEPT = (TextDelta, TurnStarted, Steered, TurnEnded)
 TurnKey: TypeAlias = tuple[str, int | None]
 Identity: TypeAlias = tuple[str, str, str, str]
 EventCallback: TypeAlias = Callable[[Envelope], None]
+Announcement: TypeAlias = MessageWaiting | MessageAccepted
 
 
 class Subscription:
@@ -54,14 +56,14 @@ class Subscription:
         *,
         deltas: bool = True,
         until: Request[Reply] | None = None,
-        follows: bool = False,
+        announced: type[Announcement] | None = None,
     ) -> None:
         self._bus = bus
         # A log does not show questions to a user, and a stream notes itself what it does.
         self._shows = session_key is not None and deltas and until is None
         self._until = until
         self._key = session_key
-        self.follows = follows
+        self.announced = announced
         self._callback = callback
         self._deltas = deltas
         self._events: deque[_Unread] = deque()
@@ -259,7 +261,7 @@ class EventBus:
         self._waiting: dict[Identity, list[Request[Reply]]] = {}
         self._closed = False
         self.followers: int = 0
-        """How many subscribers follow a conversation."""
+        """How many subscribers want to know of messages before their turn."""
         self.seq: int = 0
         """The number of the last event."""
 
@@ -274,7 +276,7 @@ class EventBus:
         until: Request[Reply] | None = None,
     ) -> Subscription:
         """Receive events from now on, of one conversation or of all."""
-        return self._added(Subscription(self, session_key, callback, deltas=deltas, until=until))
+        return self.add(Subscription(self, session_key, callback, deltas=deltas, until=until))
 
     def follow(
         self,
@@ -286,30 +288,30 @@ class EventBus:
 
         Nothing is missed or repeated if `so_far` was taken without a checkpoint before this call.
         """
-        self.followers += 1
         for turn_id, event in so_far:
             subscription.offer(Envelope(self.seq, session_key, turn_id, encodable(event)))
-        return self._added(subscription)
+        return self.add(subscription)
 
-    def _added(self, subscription: Subscription) -> Subscription:
+    def add(self, subscription: Subscription) -> Subscription:
         """Add a subscription; it has ended already if the runtime has."""
         self._subscriptions[subscription] = None
+        self.followers += subscription.announced is not None
         if self._closed:
             subscription.close()
         return subscription
 
-    def announce(self, session_key: str, event: MessageWaiting) -> None:
-        """Hand an event to the followers of a conversation only."""
+    def announce(self, session_key: str, event: Announcement) -> None:
+        """Hand an event to the subscribers that want to know of messages in this form."""
         envelope = Envelope(self.seq, session_key, None, event)
         for subscription in list(self._subscriptions):
-            if subscription.follows:
+            if subscription.announced is type(event):
                 subscription.offer(envelope)
 
     def unsubscribe(self, subscription: Subscription) -> None:
         """Remove a subscription; removing it twice does nothing."""
         if subscription in self._subscriptions:
             del self._subscriptions[subscription]
-            self.followers -= subscription.follows
+            self.followers -= subscription.announced is not None
 
     def publish(self, session_key: str, turn_id: int | None, event: RuntimeEvent) -> None:
         """Hand an event to every subscriber."""

@@ -31,6 +31,7 @@ from hermes.background import open_background, protected, start_soon, until_memo
 from hermes.config import Config
 from hermes.context import current_turn, inside_hook
 from hermes.errors import HermesError
+from hermes.events import MessageAccepted
 from hermes.messages import Approval, Inbound, Receipt, Reply, Source, StoredMessage
 from hermes.protocols import Adapter, AgentCatalog, Build, Compressor, Describe, Store, Titler
 from hermes.redaction import Redact, as_redactor
@@ -208,6 +209,7 @@ class Runtime:
         *,
         callback: EventCallback | None = None,
         deltas: bool = True,
+        messages: bool = False,
     ) -> Subscription:
         """Receive events from now on, of one conversation or of all.
 
@@ -215,12 +217,14 @@ class Runtime:
 
         Iterate over the subscription with `async for`, or pass a `callback`: it is called with each
         event as it happens, so that none is buffered or lost; it must be quick and must not raise.
-        With `deltas=False`, pieces of answers are left out.
+        With `deltas=False`, pieces of answers are left out. With `messages=True`, there is a
+        `MessageAccepted` for each message and command, before the events of its turn.
         """
         self._supervisor.require_running()
         if session_key is not None:
             require_encodable(session_key)
-        return self._context.bus.subscribe(session_key, callback, deltas=deltas)
+        bus, announced = self._context.bus, MessageAccepted if messages else None
+        return bus.add(Subscription(bus, session_key, callback, deltas=deltas, announced=announced))
 
     def follow(self, session_key: str) -> Subscription:
         """Receive the events of a conversation, beginning with what is going on. Use it in a block.

@@ -23,10 +23,6 @@ from hermes.sanitize import one_line, shorten
 from hermes.transcript.rows import rows_from_events
 
 INTRODUCTION = "I am the offline agent of Hermes; no model is connected."
-CONNECT = (
-    "To chat with a model, set OPENAI_API_KEY, ANTHROPIC_API_KEY or OPENROUTER_API_KEY before you "
-    "start Hermes."
-)
 HELP = """\
 Here is what I can do without a model:
 - remember things: remember that the key is under the mat
@@ -34,7 +30,7 @@ Here is what I can do without a model:
 - tell the time: what time is it
 - count words: count the words in to be or not to be
 - count: count to 100 slowly (try /stop, /steer and /queue while I count)"""
-FALLBACK = f"{INTRODUCTION} Type help to see what I can do. {CONNECT}"
+FALLBACK = f"{INTRODUCTION} Type help to see what I can do."
 
 MAX_COUNT = 1000
 MAX_RECALLED = 5
@@ -144,6 +140,8 @@ class OfflineAgent(Agent, RunsOnTrio):
     """Returns the current time."""
     pause: float = SECONDS_PER_NUMBER
     """Seconds between two numbers if the agent counts slowly."""
+    hint: str = ""
+    """A sentence that says how to connect a model, for users who ask for help."""
 
     async def run(self, turn: Turn, /) -> TurnResult:
         """Answer each message, including those that arrive meanwhile."""
@@ -168,7 +166,7 @@ class OfflineAgent(Agent, RunsOnTrio):
                 return
         quote = shorten(text, MAX_QUOTE)
         first_line = f"You said: {quote}" if quote else "Your message contains no text."
-        await answer.say(f"{first_line}\n{FALLBACK}")
+        await answer.say(f"{first_line}\n{FALLBACK} {self.hint}".rstrip())
 
     async def _tell_time(self, answer: _Answer, _: re.Match[str]) -> None:
         async def tool() -> str:
@@ -221,7 +219,7 @@ class OfflineAgent(Agent, RunsOnTrio):
         await answer.say(f"I will remember: {match['what']}\nAsk me later what you said about it.")
 
     async def _help(self, answer: _Answer, _: re.Match[str]) -> None:
-        await answer.say(f"{INTRODUCTION}\n{HELP}\n{CONNECT}")
+        await answer.say(f"{INTRODUCTION}\n{HELP}\n{self.hint}".rstrip())
 
 
 async def _find(turn: Turn, words: str) -> list[str]:

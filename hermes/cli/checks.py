@@ -17,20 +17,26 @@ import attrs
 import msgspec
 
 import hermes
-from hermes.agents.providers.base import ProviderError
+from hermes.agents.providers.base import (
+    AuthenticationFailed,
+    OutOfQuota,
+    ProviderError,
+    Unavailable,
+)
 from hermes.cli.model_calls import call_model
 from hermes.config import MAX_WAL_BYTES, data_path
-from hermes.errors import ContextOverflow, HermesError, StoreError
+from hermes.errors import ContextOverflow, HermesError, RetryAfter, StoreError
 from hermes.run.agent_setup import endpoint_of, host_of, open_mcp
 from hermes.run.configuration import Configuration
-from hermes.run.references import check_references, resolve_secret
-from hermes.settings import Problem, Settings, with_lines
+from hermes.run.references import resolve_secret
+from hermes.settings import Problem, Settings
 from hermes.settings.installation import (
     DISTRIBUTION,
     EXTRAS,
     command,
     install_command,
     installed_extras,
+    missing_extra,
 )
 from hermes.store.files import file_lock, runtime_lock
 from hermes.store.inspection import read_stats
@@ -61,9 +67,9 @@ def versions() -> Iterator[Finding]:
         if _numbers(found := metadata.version(name)) < _numbers(minimum):
             text = f"{name} {found} is older than {minimum}; run: {install_command('bot')}"
             yield Finding("versions", text, ok=False)
-    for extra in EXTRAS.keys() - set(installed_extras()):
-        text = f"[{extra}] is not installed; to install it: {install_command(extra)}"
-        yield Finding("extras", text, ok=extra != "bot")
+    installed = set(installed_extras())
+    for extra in (each for each in EXTRAS if each not in installed):
+        yield Finding("extras", missing_extra(extra), ok=extra != "bot")
 
 
 def _required() -> Iterator[tuple[str, str]]:
@@ -105,11 +111,6 @@ def _script(path: Path) -> bytes:
             return file.read(MAX_SCRIPT)
     except OSError:
         return b""
-
-
-def reference_problems(settings: Settings, configuration: Configuration) -> list[Problem]:
-    """Return the problems with what the settings refer to: keys, functions, programs."""
-    return with_lines(check_references(settings), configuration.text())
 
 
 def configuration(configured: Configuration, problems: Sequence[Problem]) -> Iterator[Finding]:
@@ -176,8 +177,19 @@ async def model(settings: Settings) -> Finding:
     try:
         seconds = await call_model(settings.agent.kind, endpoint)
     except (ProviderError, ContextOverflow) as error:
-        return Finding("model", f"{where}: {error}", ok=False)
+        return Finding("model", f"{where}: {error}{_model_advice(error)}", ok=False)
     return Finding("model", f"{where} answered in {seconds:.1f} seconds")
+
+
+def _model_advice(error: ProviderError | ContextOverflow) -> str:
+    """Return what to do, unless the message says it."""
+    if isinstance(error, AuthenticationFailed | OutOfQuota) or "; check" in str(error):
+        return ""
+    if isinstance(error, Unavailable):
+        if error.rate_limited:
+            return "; try again later"
+        return "; check that it runs, base_url in [agent], and the network"
+    return "; check the model and its parameters in [agent]"
 
 
 async def mcp_servers(settings: Settings) -> list[Finding]:
@@ -186,9 +198,18 @@ async def mcp_servers(settings: Settings) -> list[Finding]:
         opened = await open_mcp(settings, stack)
         problems, states = opened.problems(), opened.states()
     return [
-        Finding("mcp", f"{name}: {state}", ok=name not in problems)
+        Finding("mcp", f"{name}: {state}", ok=True)
+        if name not in problems
+        else Finding("mcp", f"{name}: {problems[name]}; {_server_advice(settings, name)}", ok=False)
         for name, state in states.items()
     ]
+
+
+def _server_advice(settings: Settings, name: str) -> str:
+    server = settings.mcp[name]
+    if server.url is not None:
+        return f"start the server, or correct url in [mcp.{name}]"
+    return f"to see why, run it yourself: {shlex.join(server.command)}"
 
 
 class _User(msgspec.Struct):
@@ -199,14 +220,20 @@ async def platforms(settings: Settings) -> list[Finding]:
     """Ask each platform who the bot is."""
     if settings.telegram is None:
         return []
-    from hermes.adapters.telegram.api import BASE, BotApi  # noqa: PLC0415 - rarely needed
+    from hermes.adapters.telegram.api import BASE, BotApi, Revoked  # noqa: PLC0415 - rarely needed
 
     token = resolve_secret("telegram.token", settings.telegram.token)
     api = BotApi(token, settings.telegram.base_url or BASE)
     try:
         user = msgspec.json.decode(await api.call("getMe", {}), type=_User)
-    except (HermesError, msgspec.DecodeError) as error:
+    except Revoked as error:
         return [Finding("telegram", str(error), ok=False)]
+    except (HermesError, msgspec.DecodeError) as error:
+        reason = "its answer is not Telegram's" if isinstance(error, ValueError) else str(error)
+        advice = "check the network, and base_url in [telegram]"
+        if isinstance(error, RetryAfter):
+            advice = "try again later"
+        return [Finding("telegram", f"{reason}; {advice}", ok=False)]
     finally:
         await api.aclose()
     return [Finding("telegram", f"the bot is @{user.username}")]

@@ -6,14 +6,17 @@ import argparse
 import logging
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import trio
 
 from hermes.cli import checks
 from hermes.cli.checks import Finding
-from hermes.run.configuration import Configuration, add_file_options, database_path
+from hermes.config import data_path
+from hermes.run.configuration import Configuration, add_file_options
+from hermes.run.references import check_references
 from hermes.sanitize import one_line
-from hermes.settings import SettingsError
+from hermes.settings import Settings, SettingsError
 
 DESCRIPTION = """\
 Check the installation, the configuration, the database, and everything that the configuration
@@ -24,6 +27,7 @@ exit codes:
   0    everything is ok
   1    there are problems; each line says what to do
   2    invalid usage
+  74   the output cannot be written
 """
 
 
@@ -53,25 +57,26 @@ def main(arguments: Sequence[str]) -> int:
 def _findings(configuration: Configuration, *, offline: bool) -> Iterator[Finding]:
     yield from checks.versions()
     yield checks.first_on_path()
+    settings: Settings | None = None
     try:
-        settings = configuration.load()
+        settings = configuration.load(check_references)
     except SettingsError as error:
         yield from checks.configuration(configuration, error.problems)
-        return
     except OSError as error:
         text = f"{configuration.name} cannot be read: {error.strerror}; try again later"
         yield Finding("configuration", text, ok=False)
-        return
-    problems = checks.reference_problems(settings, configuration)
-    yield from checks.configuration(configuration, problems)
-    path = database_path(settings)
+    else:
+        yield from checks.configuration(configuration, [])
+    path = data_path()
+    with suppress(SettingsError, OSError):  # the problem is listed above
+        path = configuration.database()
     yield checks.database(path)
     yield checks.disk(path)
-    if problems:  # without a key, for example, nothing can be called
-        return
-    if offline:
+    if settings is None:
+        yield Finding("network", "not checked, because of the configuration")
+    elif offline:
         yield Finding("network", "not checked, because of --offline")
-        return
-    yield trio.run(checks.model, settings)
-    yield from trio.run(checks.mcp_servers, settings)
-    yield from trio.run(checks.platforms, settings)
+    else:
+        yield trio.run(checks.model, settings)
+        yield from trio.run(checks.mcp_servers, settings)
+        yield from trio.run(checks.platforms, settings)

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import difflib
+import re
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import hermes
+from hermes.standard_output import run_command
 
 Run: TypeAlias = Callable[[Sequence[str]], int]
+
+SIMILAR_WORD = 0.6
+SAME_WORD = 0.8
+"""How similar the first of several words must be to a command: "what" is no "chat"."""
+PLAIN = re.compile(r"[\w ,.:;?'-]+")
+"""Text that a shell does not change within double quotation marks."""
 
 HELP = """\
 usage: hermes [command] [options]
@@ -33,6 +42,10 @@ commands:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code. `arguments` are by default those of the process."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    return run_command(lambda: _main(words))
+
+
+def _main(words: list[str]) -> int:
     first = words[0] if words else "chat"
     if first in {"--version", "-V"}:
         sys.stdout.write(f"hermes {hermes.__version__}\n")
@@ -43,28 +56,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if first.startswith("-"):
         return _chat(words)
     if first not in COMMANDS:
-        sys.stderr.write(f"hermes: there is no command {first!r}; {_hint(first)}\n")
+        sys.stderr.write(f"hermes: there is no command {first!r}; {_hint(words)}\n")
         return 2
     return COMMANDS[first](words[1:])
 
 
-def _hint(word: str) -> str:
+def _hint(words: list[str]) -> str:
+    """Return what to type instead: a command with a similar name, or the words as a question."""
     from hermes.settings.installation import command  # noqa: PLC0415 - rarely needed
 
-    close = difflib.get_close_matches(word, COMMANDS, 1)
-    return f"did you mean {close[0]}?" if close else f"to see all: {command('--help')}"
+    is_question = len(words) > 1 and not any(word.startswith("-") for word in words)
+    cutoff = SAME_WORD if is_question else SIMILAR_WORD
+    if close := difflib.get_close_matches(words[0], COMMANDS, 1, cutoff):
+        return f"did you mean {close[0]}?"
+    if is_question:
+        text = " ".join(words)
+        quoted = f'"{text}"' if PLAIN.fullmatch(text) else shlex.quote(text)
+        return f"to ask a question: {command('-p')} {quoted}"
+    return f"to see all: {command('--help')}"
 
 
 def _chat(arguments: Sequence[str]) -> int:
-    from hermes.run.__main__ import main as run  # noqa: PLC0415 - it imports the whole bot
+    from hermes.run.__main__ import CHAT, main as run  # noqa: PLC0415 - it imports the whole bot
 
-    return run(arguments, prog="hermes chat")
+    return run(arguments, CHAT)
 
 
 def _run(arguments: Sequence[str]) -> int:
-    from hermes.run.__main__ import main as run  # noqa: PLC0415
+    from hermes.run.__main__ import RUN, main as run  # noqa: PLC0415
 
-    return run(arguments, prog="hermes run", console=False)
+    return run(arguments, RUN)
 
 
 def _reload(arguments: Sequence[str]) -> int:

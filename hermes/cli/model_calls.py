@@ -40,8 +40,8 @@ async def call_model(kind: Protocol, endpoint: Endpoint) -> float:
     return trio.current_time() - started
 
 
-async def list_models(kind: Protocol, endpoint: Endpoint) -> list[str]:
-    """Return the names of the models that the endpoint lists; none if it does not answer."""
+async def list_models(kind: Protocol, endpoint: Endpoint) -> list[str] | None:
+    """Return the names of the models that the endpoint lists; None if nothing answers there."""
     key = endpoint.key.reveal()
     path, headers = "/models", {"authorization": f"Bearer {key}"} if key else {}
     if kind == "anthropic":
@@ -50,7 +50,10 @@ async def list_models(kind: Protocol, endpoint: Endpoint) -> list[str]:
         with trio.fail_after(LIST_TIMEOUT):
             async with httpx2.AsyncClient(trust_env=True) as client:
                 response = await client.get(endpoint.base_url.rstrip("/") + path, headers=headers)
-        found = msgspec.json.decode(response.content, type=_Models)
     except (httpx2.HTTPError, httpx2.InvalidURL, trio.TooSlowError, ValueError):
+        return None
+    try:
+        found = msgspec.json.decode(response.content, type=_Models)
+    except ValueError:
         return []  # not every endpoint has such a list
     return [one_line(model.id) for model in found.data[:MAX_MODELS]]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import getpass
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 
 
@@ -11,6 +13,13 @@ def say(text: str = "") -> None:
     """Print a line."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+def say_wrapped(text: str) -> None:
+    """Print a paragraph, indented; at a terminal no word is broken."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else len(text) + 9
+    wrapped = textwrap.wrap(text, width - 3, break_long_words=False, break_on_hyphens=False)
+    say(textwrap.indent("\n".join(wrapped), "  "))
 
 
 def ask(

@@ -32,6 +32,8 @@ class Provider:
     """Whether everybody has another URL, so that it is asked for."""
     key_variable: str | None = None
     """The environment variable with the API key; None: no key is needed."""
+    has_key: bool = True
+    """Whether there can be a key at all."""
     model: str | None = None
     """The model that is proposed; None: the first one that the server lists."""
 
@@ -69,7 +71,11 @@ OPENROUTER = Provider(
     model=OPENROUTER_MODEL,
 )
 OLLAMA = Provider(
-    id="ollama", name="Ollama", base_url=f"http://127.0.0.1:{OLLAMA_PORT}/v1", own_url=True
+    id="ollama",
+    name="Ollama",
+    base_url=f"http://127.0.0.1:{OLLAMA_PORT}/v1",
+    own_url=True,
+    has_key=False,
 )
 VLLM = Provider(
     id="vllm", name="vLLM, on a server of yours", base_url="http://127.0.0.1:8000/v1", own_url=True

@@ -17,7 +17,7 @@ import trio
 
 from hermes.agents.providers.base import AuthenticationFailed, Endpoint, ProviderError
 from hermes.cli.model_calls import call_model, list_models
-from hermes.cli.prompts import ask, ask_secret, choose, confirm, say
+from hermes.cli.prompts import ask, ask_secret, choose, confirm, say, say_wrapped
 from hermes.cli.providers import OLLAMA, PROVIDERS, Provider
 from hermes.errors import ContextOverflow
 from hermes.redaction import Secret
@@ -25,12 +25,15 @@ from hermes.run.config_file import NAME, standard_path
 from hermes.run.status import write
 from hermes.settings import load
 from hermes.settings.installation import command
+from hermes.standard_output import OutputFailed
 
 DESCRIPTION = """\
 Connect a model: asks for a provider and a key, checks them with one real call, writes a
 configuration that only you can read, and starts a chat.
 """
 MAX_LISTED = 12
+OLLAMA_DOWN = "Ollama is not running at {where}; to start it: ollama serve"
+OLLAMA_EMPTY = "Ollama has no model; to get one: ollama pull llama3.2"
 LEFT = "\nSetup was left; nothing was changed.\n"
 
 
@@ -70,29 +73,29 @@ def main(arguments: Sequence[str]) -> int:
     )  # fmt: skip
     parser.add_argument("--no-chat", action="store_true", help="do not start a chat at the end")
     options = parser.parse_args(arguments)
+    # Imported first, because it ends the program if [bot] is not installed.
+    from hermes.run.__main__ import CHAT, main as run  # noqa: PLC0415 - it imports the whole bot
+
     try:
         written = _setup(options.config)
     except (EOFError, KeyboardInterrupt):
         sys.stderr.write(LEFT)
         return 130
+    except (OutputFailed, BrokenPipeError):
+        raise
     except OSError as error:
         sys.stderr.write(f"Cannot write {error.filename}: {error.strerror}\n")
         return 1
     if not written:
         return 0
-    return _finish(options.config, chat=not options.no_chat and sys.stdin.isatty())
-
-
-def _finish(path: Path, *, chat: bool) -> int:
+    path: Path = options.config
     standard = path == standard_path() and not Path(NAME).exists()
-    arguments = [] if standard else ["--config", str(path)]
-    if not chat:
-        say(f"To chat: {command(shlex.join(arguments))}")
+    chat = [] if standard else ["--config", str(path)]
+    if options.no_chat or not sys.stdin.isatty():
+        say(f"To chat: {command(shlex.join(chat))}")
         return 0
     say()
-    from hermes.run.__main__ import main as run  # noqa: PLC0415 - it imports the whole bot
-
-    return run(arguments, prog="hermes chat")
+    return run(chat, CHAT)
 
 
 def _setup(path: Path) -> bool:
@@ -100,25 +103,28 @@ def _setup(path: Path) -> bool:
     say("This connects a model to Hermes. Ctrl-C leaves everything as it is.")
     if path == standard_path() and Path(NAME).exists():
         say(f"Note: in this folder, {NAME} is read instead of the file that is written now.")
-    if path.exists() and not confirm(
-        f"{path} exists. Replace it? The old file is kept", default=False
-    ):
+    question = f"{path} exists. Replace it, and keep the old file under another name?"
+    if path.exists() and not confirm(question, default=False):
         say("It was left as it is.")
         return False
-    draft = _ask_provider()
-    draft.key = _ask_key(draft)
-    draft.model = _ask_model(draft)
+    draft = _ask_draft()
     while (problem := _check(draft)) is not None:
-        text = str(problem).rstrip(".")
-        say(f"  {text[:1].upper()}{text[1:]}.")
-        _correct(draft, problem)
+        say_wrapped(_sentence(draft, problem))
+        draft = _correct(draft, problem)
     say(f"Written: {_write(draft, path)}")
     return True
 
 
+def _ask_draft() -> Draft:
+    draft = _ask_provider()
+    draft.key = _ask_key(draft)
+    draft.model = _ask_model(draft)
+    return draft
+
+
 def _ask_provider() -> Draft:
     say("\nWhich provider?")
-    running = _lists_models(OLLAMA)
+    running = _is_running(OLLAMA.url(os.environ))
     found = [bool(each.key_variable and os.environ.get(each.key_variable)) for each in PROVIDERS]
     default = found.index(True) if any(found) else PROVIDERS.index(OLLAMA) if running else 0
     options = [_describe(each, running=running) for each in PROVIDERS]
@@ -138,9 +144,9 @@ def _describe(provider: Provider, *, running: bool) -> str:
     return provider.name
 
 
-def _lists_models(provider: Provider) -> bool:
-    endpoint = Endpoint(base_url=provider.url(os.environ), model="")
-    return bool(trio.run(list_models, provider.kind, endpoint))
+def _is_running(ollama_url: str) -> bool:
+    endpoint = Endpoint(base_url=ollama_url, model="")
+    return trio.run(list_models, OLLAMA.kind, endpoint) is not None
 
 
 def _ask_url(default: str) -> str:
@@ -157,7 +163,7 @@ def _ask_url(default: str) -> str:
 
 def _ask_key(draft: Draft) -> str:
     """Ask for the key. An empty answer means the environment, or no key."""
-    if draft.provider is OLLAMA:
+    if not draft.provider.has_key:
         return ""
     variable = draft.provider.key_variable
     while True:
@@ -179,7 +185,7 @@ def _ask_model(draft: Draft) -> str:
         more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
         say(f"Models: {', '.join(listed[:MAX_LISTED])}{more}")
     elif draft.provider is OLLAMA:
-        say("Ollama lists no model; to get one: ollama pull llama3.2")
+        say(OLLAMA_EMPTY if listed is not None else _ollama_down(draft))
     return ask("Model", default)
 
 
@@ -194,17 +200,35 @@ def _check(draft: Draft) -> ProviderError | ContextOverflow | None:
     return None
 
 
-def _correct(draft: Draft, problem: Exception) -> None:
-    """Let the user change what may be wrong."""
-    choices = ["try again", "another key", "another model", "another URL"]
-    default = 1 if isinstance(problem, AuthenticationFailed) else 0
-    match choose("What now? (Ctrl-C leaves)", choices, default):
-        case 1:
+def _sentence(draft: Draft, problem: Exception) -> str:
+    """Return what went wrong, and what to do."""
+    text = str(problem).rstrip(".")
+    sentence = f"{text[:1].upper()}{text[1:]}."
+    down = draft.provider is OLLAMA and not _is_running(draft.base_url)
+    return f"{sentence} {_ollama_down(draft)}" if down else sentence
+
+
+def _ollama_down(draft: Draft) -> str:
+    return OLLAMA_DOWN.format(where=urlsplit(draft.base_url).netloc)
+
+
+def _correct(draft: Draft, problem: Exception) -> Draft:
+    """Let the user change what may be wrong; returns the answers so far."""
+    choices = ["try again", "another key", "another model", "another URL", "another provider"]
+    if not draft.provider.has_key:
+        choices.remove("another key")
+    rejected = isinstance(problem, AuthenticationFailed) and draft.provider.has_key
+    default = choices.index("another key" if rejected else "try again")
+    match choices[choose("What now? (Ctrl-C leaves)", choices, default)]:
+        case "another key":
             draft.key = _ask_key(draft)
-        case 2:
+        case "another model":
             draft.model = _ask_model(draft)
-        case 3:
+        case "another URL":
             draft.base_url = _ask_url(draft.base_url)
+        case "another provider":
+            return _ask_draft()
+    return draft
 
 
 def _write(draft: Draft, path: Path) -> Path:

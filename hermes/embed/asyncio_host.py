@@ -72,12 +72,15 @@ class AsyncioRuntime(RuntimeVerbs, AsyncioProxy[Runtime]):
         *,
         callback: EventCallback | None = None,
         deltas: bool = True,
+        messages: bool = False,
     ) -> AsyncioSubscription:
         """Receive events from the start of an `async with` block. A callback runs on the loop."""
         on_event = None if callback is None else _on_loop(callback)
         return AsyncioSubscription(
             self._portal,
-            lambda: self._target.subscribe(session_key, callback=on_event, deltas=deltas),
+            lambda: self._target.subscribe(
+                session_key, callback=on_event, deltas=deltas, messages=messages
+            ),
         )
 
     async def run_on_trio(self, function: Callable[[Runtime], Awaitable[R]]) -> R:

@@ -67,6 +67,7 @@ class BlockingRuntime(RuntimeVerbs, BlockingProxy[Runtime]):
         *,
         callback: EventCallback | None = None,
         deltas: bool = True,
+        messages: bool = False,
     ) -> BlockingSubscription:
         """Receive events from the start of a `with` block.
 
@@ -74,7 +75,9 @@ class BlockingRuntime(RuntimeVerbs, BlockingProxy[Runtime]):
         """
         return BlockingSubscription(
             self._portal,
-            lambda: self._target.subscribe(session_key, callback=callback, deltas=deltas),
+            lambda: self._target.subscribe(
+                session_key, callback=callback, deltas=deltas, messages=messages
+            ),
         )
 
     def run_on_trio(self, function: Callable[[Runtime], Awaitable[R]]) -> R:

@@ -42,8 +42,8 @@ class EventRedactor:
         self._publish = publish
         self._text = redactor.stream()
         self._reasoning = redactor.stream()
-        self.published: list[TextDelta | ToolStarted | ToolFinished] = []
-        """The text of the answer that was published so far, and the tools that ran."""
+        self.published: list[TextDelta | ToolStarted | ToolFinished | ApprovalAsked] = []
+        """The text that was published so far, the tools that ran, and the approvals asked for."""
 
     def publish(self, event: RuntimeEvent) -> None:
         """Publish an event without secrets; withhold the part of a delta that may become one."""
@@ -58,7 +58,7 @@ class EventRedactor:
             case _:
                 self.flush()
                 event = _redact_event(event, self._redactor)
-                if isinstance(event, ToolStarted | ToolFinished):
+                if isinstance(event, ToolStarted | ToolFinished | ApprovalAsked):
                     self.published.append(event)
                 self._publish(event)
 

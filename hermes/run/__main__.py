@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import IO
+from typing import IO, Any
 
+import attrs
 import trio
 
 from hermes.errors import StoreBusy, StoreFailed, StoreRefused, StoreUnavailable
@@ -19,9 +20,10 @@ from hermes.run.configuration import (
     database_path,
 )
 from hermes.run.references import check_references, secret_values
-from hermes.run.status import print_status
+from hermes.run.status import print_status, status_of
 from hermes.settings import Settings, SettingsError, example_config
-from hermes.settings.installation import install_command
+from hermes.settings.installation import missing_extra
+from hermes.standard_output import run_command
 from hermes.store.files.problems import RETRY, is_temporary
 from hermes.user_code import describe
 
@@ -36,21 +38,32 @@ try:
     )
     from hermes.run.attached import ChatOptions, chat_options
     from hermes.run.logs import at_terminal, configure, log_path, open_log_file
-except ModuleNotFoundError as _missing:
-    sys.stderr.write(f"The bot needs the package {_missing.name}: {install_command('bot')}\n")
+except ModuleNotFoundError:
+    sys.stderr.write(f"{missing_extra('bot')}\n")
     sys.exit(2)
 
 DESCRIPTION = """\
 Run a chat bot: in the terminal, on the platforms of the configuration, or over JSON-RPC.
-
-Without a configuration it opens a chat in the terminal. A model answers if OPENAI_BASE_URL,
-OPENAI_API_KEY, ANTHROPIC_API_KEY or OPENROUTER_API_KEY is set (the first of them counts) or --model
-is given; otherwise the built-in offline agent does.
+Without options it opens a chat in the terminal.
+"""
+CHAT_DESCRIPTION = """\
+Chat with the agent in the terminal; through a pipe, each line is a message. If a bot is running
+on the database, the chat attaches to it. Otherwise the platforms of the configuration, such as
+Telegram, are served at the same time.
+"""
+RUN_DESCRIPTION = """\
+Run the bot on the platforms of the configuration, such as Telegram, without a chat in the
+terminal; or over JSON-RPC, with --stdio. `hermes chat` attaches to a running bot.
+"""
+MODELS = """
+A model answers if the configuration or --model names one, or if OPENAI_BASE_URL, OPENAI_API_KEY,
+ANTHROPIC_API_KEY or OPENROUTER_API_KEY is set (the first of them counts); otherwise the built-in
+offline agent does.
 """
 EPILOG = """\
 exit codes:
   0    finished or stopped as requested
-  1    a turn failed
+  1    a turn failed, or an answer cannot be written
   2    invalid usage or configuration
   3    the database cannot be used
   4    the database failed while the bot was running
@@ -58,6 +71,7 @@ exit codes:
   6    --stdio ended before all accepted messages were answered
   7    the running bot to which the chat was attached has ended
   70   an internal error, for example because memory ran out; a restart may help
+  74   other output cannot be written, for example because the disk is full
   75   the database or the configuration cannot be opened now; a restart may help
   130  stopped at once by a second signal, or left with Ctrl-C
 
@@ -68,30 +82,54 @@ exit codes of --status:
 """
 
 
-def main(
-    arguments: Sequence[str] | None = None,
-    *,
-    prog: str = "python -m hermes.run",
-    console: bool = True,
-) -> int:
-    """Run the command; returns the exit code.
+@attrs.frozen
+class Command:
+    """A name under which this program can be started, with its help.
 
-    Args:
-        arguments: The arguments; by default those of the process.
-        prog: The name of the command in its help.
-        console: Whether to open a chat in the terminal, unless an option says otherwise.
+    Options and exit codes that are hidden make no sense for it; the help leaves them out.
     """
-    parser = _parser(prog)
+
+    prog: str
+    description: str
+    console: bool = True
+    """Whether it opens a chat in the terminal, unless an option says otherwise."""
+    hidden: frozenset[str] = frozenset()
+
+    def epilog(self) -> str:
+        """Return the exit codes."""
+        if not self.hidden:
+            return EPILOG
+        codes = EPILOG.partition("\nexit codes of --status")[0].splitlines(keepends=True)
+        return "".join(line for line in codes if not self.hidden.intersection(line.split()[:1]))
+
+
+MODULE = Command("python -m hermes.run", DESCRIPTION)
+CHAT = Command(
+    "hermes chat",
+    CHAT_DESCRIPTION,
+    hidden=frozenset({"--no-console", "--stdio", "--status", "5", "6"}),
+)
+RUN = Command(
+    "hermes run",
+    RUN_DESCRIPTION,
+    console=False,
+    hidden=frozenset({"-p", "--session", "--new", "--no-console", "--status", "--json", "1", "7"}),
+)
+
+
+def main(arguments: Sequence[str] | None = None, command: Command = MODULE) -> int:
+    """Run the command; returns the exit code. `arguments` are by default those of the process."""
+    parser = _parser(command)
     options = parser.parse_args(arguments)
     if options.json and not options.status and options.prompt is None:
         parser.error("--json requires --status or -p")
-    _check_chat_options(parser, options, console=console)
+    _check_chat_options(parser, options, console=command.console)
     if options.no_console and options.stdio:
         parser.error("--no-console has no effect with --stdio; remove it")
     if options.example_config:
         sys.stdout.write(example_config())
         return 0
-    options.no_console = options.no_console or not console
+    options.no_console = options.no_console or not command.console
     try:
         options.chat = chat_options(options)
     except ValueError as error:
@@ -103,9 +141,9 @@ def main(
 def _main(options: argparse.Namespace, stdio: ReservedStdio) -> int:
     configuration = Configuration.of(options)
     try:
-        if options.status:  # needs neither the secrets nor the functions of the bot
-            return print_status(configuration.load(), json=options.json)
-        settings = configuration.load(check_references)
+        # The status needs neither the secrets nor the functions of the bot.
+        found = status_of(configuration) if options.status else None
+        settings = Settings() if options.status else configuration.load(check_references)
     except SettingsError as error:
         return configuration.print_problems(error.problems)
     except OSError as error:
@@ -113,35 +151,49 @@ def _main(options: argparse.Namespace, stdio: ReservedStdio) -> int:
             raise
         sys.stderr.write(f"{configuration.name} cannot be read now: {error.strerror}; {RETRY}\n")
         return os.EX_TEMPFAIL
+    if found is not None:
+        return print_status(found, json=options.json)
     if options.check_config:
         sys.stdout.write(f"{configuration.name}: OK\n")
         return 0
     return _run(settings, configuration, _frontend(options), stdio, options.chat)
 
 
-def _parser(prog: str) -> argparse.ArgumentParser:
+def _parser(command: Command) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog=prog,
+        prog=command.prog,
         usage="%(prog)s [options]",
-        description=DESCRIPTION,
-        epilog=EPILOG,
+        description=command.description + MODELS,
+        epilog=command.epilog(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     group = parser.add_argument_group("configuration")
     add_file_options(group)
     add_agent_options(group)
-    add = parser.add_argument_group("chat").add_argument
+
+    def adder(title: str) -> Callable[..., None]:
+        """Return a function that adds an option to a group; a hidden one is not in the help."""
+        group = parser.add_argument_group(title)
+
+        def add(*names: str, help: str, **options: Any) -> None:  # noqa: A002 - as in argparse
+            shown = argparse.SUPPRESS if command.hidden.intersection(names) else help
+            group.add_argument(*names, help=shown, **options)
+
+        return add
+
+    add = adder("chat")
     add("-p", "--prompt", metavar="TEXT",
         help="ask one question, print the answer and exit; piped input is appended to the question "
              "(- for the input alone)")  # fmt: skip
     add("--session", metavar="KEY", help="key of the conversation (default: that of the console)")
     add("--new", action="store_true", help="with -p: start a new session first")
-    add = parser.add_argument_group("interfaces").add_argument
+    add = adder("interfaces")
     add("--no-console", action="store_true", help="do not open a chat in the terminal")
     add("--stdio", action="store_true", help="serve JSON-RPC on standard input and output")
-    add = parser.add_argument_group("information").add_argument
+    add = adder("information")
     add("--status", action="store_true", help="print the status of a running bot and exit")
-    add("--json", action="store_true", help="print the status, or the answer to -p, as JSON")
+    status = "" if "--status" in command.hidden else "the status, or "
+    add("--json", action="store_true", help=f"print {status}the answer to -p as JSON")
     add("--check-config", action="store_true", help="check the configuration and exit")
     add("--example-config", action="store_true",
         help="print an example configuration with every key and exit")  # fmt: skip
@@ -235,4 +287,4 @@ def _run_on_trio(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

@@ -13,24 +13,27 @@ from hermes.agents.offline import OfflineAgent
 from hermes.agents.providers.base import Endpoint
 from hermes.agents.tools.toolbox import Tool
 from hermes.embed.agent import default_spec
+from hermes.messages import ConversationSettings, Source
 from hermes.protocols import AgentCatalog, Build, Compressor, Describe, ServerInfo, Titler
 from hermes.redaction import Redactor
 from hermes.run.references import server_secrets
 from hermes.settings import Settings
-from hermes.settings.agents import DEFAULT_AGENT
+from hermes.settings.agents import DEFAULT_AGENT, agent_for
 from hermes.settings.installation import command
 
 OFFLINE_GREETING = (
     "No model is connected, so the offline agent answers: say help to see what it can do.\n"
     "To connect a model: {setup}"
 )
+OFFLINE_HINT = "To chat with a model: {setup}"
 
 
 @attrs.frozen(kw_only=True)
 class AgentSetup:
-    """The arguments of `open_runtime` that concern agents, and a greeting that describes them."""
+    """The arguments of `open_runtime` that concern agents."""
 
-    greeting: str
+    greeting: Callable[[ConversationSettings, Source], str]
+    """Says what answers a conversation, and why."""
     build: Build
     model: str | None = None
     """The model that answers; None: the offline agent does."""
@@ -57,9 +60,9 @@ async def open_agent_setup(
         async with _open_model(settings, redact, reason) as setup:
             yield setup
     else:
-        agent = OfflineAgent()
+        agent = OfflineAgent(hint=OFFLINE_HINT.format(setup=command("setup")))
         greeting = OFFLINE_GREETING.format(setup=command("setup"))
-        yield AgentSetup(greeting=greeting, build=lambda _: agent)
+        yield AgentSetup(greeting=lambda *_: greeting, build=lambda _: agent)
 
 
 @asynccontextmanager
@@ -81,8 +84,15 @@ async def _open_model(
             )
         )
         agents = ModelAgents(settings, first, mcp.tools, mcp.servers)
+
+        def greeting(chosen: ConversationSettings, source: Source) -> str:
+            name = agent_for(agents.built.settings, source, chosen.agent)
+            used = agents.built.agents[name].endpoint
+            model = chosen.model or used.model
+            return f"{model} at {host_of(used)} answers, {_why(name, chosen) or reason}."
+
         yield AgentSetup(
-            greeting=f"{endpoint.model} at {host_of(endpoint)} answers, {reason}.",
+            greeting=greeting,
             model=endpoint.model,
             servers=mcp.states,
             apply=agents.apply,
@@ -92,6 +102,15 @@ async def _open_model(
             compressor=agents.compressor if settings.compression.enabled else None,
             titler=agents.titler if settings.titles.enabled else None,
         )
+
+
+def _why(name: str, chosen: ConversationSettings) -> str | None:
+    """Return why not the default agent answers; None if it does."""
+    if name != DEFAULT_AGENT and name == chosen.agent:
+        return f"because this conversation has chosen {name} with /model"
+    if chosen.model is not None:
+        return "because this conversation has chosen that model"
+    return None if name == DEFAULT_AGENT else f"as configured in [agents.{name}]"
 
 
 def endpoint_of(settings: Settings) -> Endpoint:

@@ -17,6 +17,7 @@ import hermes
 from hermes.actors.admission.access import AccessPolicy
 from hermes.actors.runtime import Runtime
 from hermes.adapters.console import Console
+from hermes.adapters.console.adapter import SOURCE
 from hermes.adapters.jsonrpc.client import RequestFailed
 from hermes.adapters.jsonrpc.socket_server import serve_socket
 from hermes.background import cancel, open_background, set_event, start_soon
@@ -65,6 +66,7 @@ EXIT_BOT_ENDED = 7
 EXIT_INTERRUPTED = 130
 LOCAL_PLATFORMS: frozenset[str] = frozenset({"console", "rpc"})
 """Platforms whose user is whoever started the bot."""
+NOT_SENT = "Interrupted; the question was not sent."
 BOT_ENDED = "The bot ({owner}) has ended."
 UNANSWERED = "Accepted messages without an answer: {number}; the next start answers them."
 NOTHING_TO_RUN = (
@@ -126,7 +128,8 @@ async def run_bot(
     signals = [signal.SIGTERM, signal.SIGINT]
     if frontend == "console" and os.isatty(0) and os.isatty(1):
         signals = [signal.SIGTERM]  # there the console handles Ctrl-C: it stops a turn
-    async with shutdown_on_signals(*signals) as shutdown:
+    early = Stopped(EXIT_INTERRUPTED, NOT_SENT) if frontend == "once" else Stopped(0)
+    async with shutdown_on_signals(*signals, early=early) as shutdown:
         path = database_path(settings)
         try:
             runtime_lock.require_free(path)  # fail now, not after the MCP servers have started
@@ -150,18 +153,16 @@ async def _attach(
     set_event(shutdown.started)
     ended = Stopped(EXIT_BOT_ENDED, BOT_ENDED.format(owner=owner))
     if chat.question is not None:
-        with shutdown.scope:
-            answered = await ask_bot(stream, chat.question, texts)
-            if answered is None:
-                raise ended
-            return answered
-        raise Stopped(EXIT_INTERRUPTED)
-    greeting = ATTACHED.format(version=hermes.__version__, owner=owner, path=path)
-    console = _console(greeting, path, chat)
+        answered = await ask_bot(stream, chat.question, texts, shutdown.requested)
+        if answered is None:
+            raise ended
+        return _unless_interrupted(shutdown, answered=answered)
+    console = _console(path, chat)
+    console.greeting = ATTACHED.format(version=hermes.__version__, owner=owner, path=resolve(path))
     alive = True
     with shutdown.scope:
         try:
-            alive = await chat_with_bot(stream, console, texts)
+            alive = await chat_with_bot(stream, console, texts, owner)
         except RequestFailed as error:
             raise Stopped(os.EX_TEMPFAIL, str(error)) from None
     if console.left:
@@ -198,8 +199,7 @@ async def _run(
             open_agent_setup(settings, redactor.values, configuration.reason())
         )
         platforms = await stack.enter_async_context(_open_platforms(settings, frontend))
-        greeting = _greeting(agent.greeting, configuration, path)
-        console = _console(greeting, path, chat) if frontend == "console" else None
+        console = _console(path, chat) if frontend == "console" else None
         adapters: list[Adapter] = [*platforms, *([] if console is None else [console])]
         telemetry = _telemetry(path, settings, platforms, agent, redactor)
         rules = access_rules(settings)
@@ -221,10 +221,11 @@ async def _run(
         set_event(shutdown.started)
         logs.event_logger("hermes.run")("started", frontend=frontend, agent=settings.agent.kind)
         reloader = Reloader(
-            settings, configuration.load, default_level(frontend), rules, agent.apply,
+            settings, configuration, default_level(frontend), rules, agent.apply,
             frozenset(secrets), telemetry.show_settings,
         )  # fmt: skip
         await stack.enter_async_context(reloading(reloader, path, shutdown.request))
+        await _greet(console, runtime, agent, configuration, path)
         clients = serve_socket(runtime, resolve(path)) if settings.socket else nullcontext()
         async with clients, receiving(platforms, runtime, required=frontend == "none"):
             if frontend != "stdio":
@@ -306,9 +307,8 @@ async def _serve_console(
     runtime: Runtime, console: Console | None, shutdown: Shutdown, chat: ChatOptions
 ) -> bool:
     if chat.question is not None:
-        with shutdown.scope:
-            return await ask_runtime(runtime, chat.question)
-        raise Stopped(EXIT_INTERRUPTED)
+        answered = await ask_runtime(runtime, chat.question, shutdown.requested)
+        return _unless_interrupted(shutdown, answered=answered)
     if console is None:
         await shutdown.requested.wait()
         return True
@@ -319,26 +319,45 @@ async def _serve_console(
     return not console.failed
 
 
+def _unless_interrupted(shutdown: Shutdown, *, answered: bool) -> bool:
+    """Return whether a question was answered; raise `Stopped` if it was interrupted."""
+    if shutdown.requested.is_set() and not answered:
+        raise Stopped(EXIT_INTERRUPTED)
+    return answered
+
+
+async def _greet(
+    console: Console | None,
+    runtime: Runtime,
+    agent: AgentSetup,
+    configuration: Configuration,
+    path: Path,
+) -> None:
+    """Let a console say what answers its conversation, which may have chosen an agent."""
+    if console is not None:
+        chosen = await runtime.conversation(console.session_key).settings()
+        console.greeting = _greeting(agent.greeting(chosen, SOURCE), configuration, path)
+
+
 def _greeting(agent: str, configuration: Configuration, path: Path) -> str:
     return GREETING.format(
         version=hermes.__version__,
         agent=agent,
         configuration=configuration.describe(),
-        path=path,
-        log=f"The log is {logs.log_path(path)}\n" if logs.at_terminal() else "",
+        path=path.absolute(),
+        log=f"The log is {logs.log_path(path).absolute()}\n" if logs.at_terminal() else "",
     )
 
 
-def _console(greeting: str, path: Path, chat: ChatOptions) -> Console:
-    history = path.parent / HISTORY_FILE
-    return Console(session_key=chat.session_key, greeting=greeting, history=history)
+def _console(path: Path, chat: ChatOptions) -> Console:
+    return Console(session_key=chat.session_key, history=path.parent / HISTORY_FILE)
 
 
 @asynccontextmanager
-async def shutdown_on_signals(*signals: signal.Signals) -> AsyncIterator[Shutdown]:
+async def shutdown_on_signals(*signals: signal.Signals, early: Stopped) -> AsyncIterator[Shutdown]:
     """Request a shutdown at the first signal; at the second one raise `Stopped` at once.
 
-    Before the shutdown has `started`, the first signal raises it.
+    Before the shutdown has `started`, the first signal raises `early`.
     """
     shutdown = Shutdown()
 
@@ -349,7 +368,7 @@ async def shutdown_on_signals(*signals: signal.Signals) -> AsyncIterator[Shutdow
                 if shutdown.requested.is_set():
                     raise Stopped(EXIT_INTERRUPTED)
                 if not shutdown.started.is_set():
-                    raise Stopped(0)
+                    raise early
                 log.info("draining: finishing the running turns; a second signal stops at once")
                 shutdown.request()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import attrs
 
 from hermes.settings import Problem, SettingsError
+from hermes.settings.installation import command
 from hermes.store.files.problems import is_temporary
 
 NAME = "hermes.toml"
@@ -40,13 +42,25 @@ class ConfigFile:
             if not self.named and self.path.stat().st_uid not in {os.geteuid(), 0}:
                 raise _error(f"belongs to another user; to use it: --config {self.path}")
             return self.path.read_bytes().decode()
+        except FileNotFoundError:
+            raise _error(self._how_to_write()) from None
+        except IsADirectoryError:
+            raise _error("this is a folder; name a file") from None
+        except PermissionError:
+            raise _error("you may not read the file; check its owner and mode") from None
         except OSError as error:
             if is_temporary(error):
                 raise
-            reason = error.strerror or type(error).__name__
-            raise _error(f"cannot read the file: {reason}") from None
+            raise _error(f"cannot read the file: {error.strerror}") from None
         except UnicodeDecodeError:
             raise _error("the file is not UTF-8 text") from None
+
+    def _how_to_write(self) -> str:
+        file = shlex.quote(str(self.path))
+        example = f"{command('run --example-config')} > {file}"
+        return (
+            f"there is no such file; to write it: {command('setup')} --config {file}, or {example}"
+        )
 
     def values(self) -> dict[str, Any]:
         """Return the tables and keys, unchecked. Raises like `read`."""

@@ -33,7 +33,7 @@ def add_agent_options(parser: argparse._ActionsContainer) -> None:
     add = parser.add_argument
     add("--agent", choices=get_args(AgentKind), help="kind of agent")
     add("--model", metavar="NAME", help="name of the model")
-    add("--log", choices=get_args(LogForm), help="format of the log on standard error")
+    add("--log", choices=get_args(LogForm), help="format of the log")
 
 
 @attrs.frozen
@@ -49,6 +49,10 @@ class Configuration:
         """Return the configuration that the options name."""
         return cls(find_config(options.config), _overrides(vars(options)))
 
+    def find_again(self) -> Configuration:
+        """Return the same configuration; if it had no file, with the one that there is now."""
+        return self if self.file is not None else attrs.evolve(self, file=find_config())
+
     @property
     def name(self) -> str:
         """The path of the file, for people."""
@@ -58,7 +62,7 @@ class Configuration:
         """Return a line for the banner: which file was read."""
         if self.file is None:
             return "There is no configuration file."
-        return f"Configuration: {self.file.path}"
+        return f"Configuration: {self.file.path.absolute()}"
 
     def text(self) -> str:
         """Return the text of the file; empty without one. Raises `SettingsError`."""
@@ -67,6 +71,16 @@ class Configuration:
     def load(self, check: Check | None = None) -> Settings:
         """Return the settings; `check` looks for further problems. Raises `SettingsError`."""
         return load(self.text(), self.overrides, os.environ, check)
+
+    def database(self) -> Path:
+        """Return the path of the database; nothing else of the file needs to be valid.
+
+        Raises `SettingsError` or `OSError` if the file cannot be read.
+        """
+        data = self.overrides.get("data")
+        if data is None and self.file is not None:
+            data = self.file.values().get("data")
+        return expand_path(data) if data and isinstance(data, str) else data_path()
 
     def reason(self) -> str:
         """Return why the agent of these settings was chosen, as the end of a sentence."""

@@ -36,7 +36,6 @@ MAX_QUEUED = 1000
 MAX_VALUE = 2000
 MAX_TRACEBACK = 8000
 FLUSH_TIMEOUT = 2.0
-LOG_FILE = "hermes.log"
 MAX_LOG_BYTES = 10_000_000
 MAX_SHOWN = 100
 SHOWN = ("hermes.adapters", "hermes.agents.tools.mcp_servers", "hermes.run")
@@ -144,11 +143,22 @@ class ScreenHandler(logging.Handler):
         A message that was shown before, such as that of a server which fails at each start, is not
         repeated.
         """
-        line = one_line(self._redactor(record.getMessage()))
+        line = record.getMessage()
         if record.name.startswith(SHOWN) and line not in self._shown:
             self._shown.append(line)
-            with suppress(OSError, ValueError):
-                sys.stderr.write(f"{line}\n")
+            self.show(line)
+
+    def show(self, line: str) -> None:
+        """Write a line to the screen."""
+        with suppress(OSError, ValueError):
+            sys.stderr.write(f"{one_line(self._redactor(line))}\n")
+
+
+def show(line: str) -> None:
+    """Show a line to the operator of a chat at a terminal; without one nothing happens."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, ScreenHandler):
+            handler.show(line)
 
 
 def at_terminal() -> bool:
@@ -157,8 +167,8 @@ def at_terminal() -> bool:
 
 
 def log_path(database: Path) -> Path:
-    """Return the log file of a chat at a terminal."""
-    return database.with_name(LOG_FILE)
+    """Return the log file of a chat at a terminal; each database has its own."""
+    return database.with_name(f"{database.name}.log")
 
 
 def open_log_file(path: Path) -> IO[str] | None:

@@ -20,9 +20,12 @@ from hermes.run.configuration import expand_path
 from hermes.settings import Problem, Reference, Settings, SettingsError
 from hermes.settings.agents import DEFAULT_AGENT, agent_tables
 from hermes.settings.environment import default_base_url
-from hermes.settings.installation import install_command
+from hermes.settings.installation import missing_extra
 from hermes.settings.schema import AgentTable, McpTable
 from hermes.user_code import contained, describe
+
+_ENDPOINT = ("kind", "key", "base_url")
+"""Keys that say where a model is called, and how."""
 
 
 def resolve_secret(key: str, reference: Reference) -> Secret:
@@ -33,16 +36,19 @@ def resolve_secret(key: str, reference: Reference) -> Secret:
     kind, _, name = reference.partition(":")
     if kind == "env":
         if not os.environ.get(name):
-            raise _error(key, f"the environment variable {name} is not set")
+            message = f"the environment variable {name} is not set; set it before Hermes starts"
+            raise _error(key, message)
         return Secret.env(name)
     try:
         value = expand_path(name).read_text("utf-8").strip()
+    except FileNotFoundError:
+        raise _error(key, f"there is no file {name}; create it, with the secret in it") from None
     except OSError as error:
         raise _error(key, f"cannot read {name}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise _error(key, f"cannot read {name}: not UTF-8 text") from None
     if not value:
-        raise _error(key, f"{name} is empty")
+        raise _error(key, f"{name} is empty; write the secret into it")
     return Secret(value)
 
 
@@ -121,13 +127,14 @@ def check_references(settings: Settings) -> Iterator[Problem]:
     """Yield a problem for everything that the settings refer to and that does not exist."""
     if settings.telegram is not None:
         yield from _problems(resolve_secret, "telegram.token", settings.telegram.token)
-    for name, agent in agent_tables(settings).items():
-        yield from _check_agent(_table(name), agent)
-    if settings.metrics is not None and not expand_path(settings.metrics.file).parent.is_dir():
-        yield Problem(0, "metrics.file", "the directory does not exist; create it first")
+    yield from _check_agents(settings)
+    if settings.metrics is not None:
+        folder = expand_path(settings.metrics.file).parent
+        if not folder.is_dir():
+            yield Problem(0, "metrics.file", f"there is no folder {folder}; create it first")
     for event, names in msgspec.structs.asdict(settings.hooks).items():
-        for name in names:
-            yield from _problems(resolve_function, f"hooks.{event}", name)
+        for index, name in enumerate(names):
+            yield from _problems(resolve_function, f"hooks.{event}[{index}]", name)
     for name, server in settings.mcp.items():
         yield from _check_server(f"mcp.{name}", server)
 
@@ -136,13 +143,17 @@ def _table(name: str) -> str:
     return "agent" if name == DEFAULT_AGENT else f"agents.{name}"
 
 
-def _check_agent(key: str, agent: AgentTable) -> Iterator[Problem]:
-    if agent.key is not None:
-        yield from _problems(resolve_secret, f"{key}.key", agent.key)
-    if _lacks_openai_key(agent):
-        message = "OpenAI needs a key: set OPENAI_API_KEY, or base_url for another endpoint"
-        yield Problem(0, key, message)
-    yield from _check_tools(f"{key}.tools", agent.tools)
+def _check_agents(settings: Settings) -> Iterator[Problem]:
+    for name, agent in agent_tables(settings).items():
+        table = settings.agents.get(name, settings.agent)  # without what it inherits
+        key = _table(name)
+        if table.key is not None:
+            yield from _problems(resolve_secret, f"{key}.key", table.key)
+        if _lacks_openai_key(agent):
+            message = "OpenAI needs a key: set OPENAI_API_KEY, or base_url for another endpoint"
+            endpoint = (f"{each}.{part}" for each in {"agent", key} for part in _ENDPOINT)
+            yield Problem(0, f"{key}.key", message, because=tuple(endpoint))
+        yield from _check_tools(f"{key}.tools", table.tools or ())
 
 
 def _error(key: str, message: str) -> SettingsError:
@@ -157,12 +168,15 @@ def _import(key: str, name: str) -> Any:
         sys.path.append(folder)  # last, so that no file there replaces a module of ours
     with contained() as caught:
         imported = importlib.import_module(module)
+    if isinstance(caught.error, ModuleNotFoundError) and caught.error.name == module:
+        advice = f"put {module.replace('.', '/')}.py into {folder}, or install the module"
+        raise _error(key, f"there is no module {module}; {advice}")
     if caught.error is not None:
         raise _error(key, f"cannot import {module}: {describe(caught.error)}")
     try:
         return getattr(imported, attribute)
     except AttributeError:
-        raise _error(key, f"{module} has no {attribute}") from None
+        raise _error(key, f"{module} has no {attribute}; check the name") from None
 
 
 def _lacks_openai_key(agent: AgentTable) -> bool:
@@ -173,14 +187,15 @@ def _lacks_openai_key(agent: AgentTable) -> bool:
 
 def _check_tools(key: str, names: Iterable[str]) -> Iterator[Problem]:
     tools: set[str] = set()
-    for name in names:
+    for index, name in enumerate(names):
         try:
-            found = resolve_tool(key, name).name
+            found = resolve_tool(f"{key}[{index}]", name).name
         except SettingsError as error:
             yield from error.problems
             continue
         if found in tools:
-            yield Problem(0, key, f"{name} is the second tool with this name")
+            message = f"{name} is the second tool with this name; rename or remove it"
+            yield Problem(0, f"{key}[{index}]", message)
         tools.add(found)
 
 
@@ -188,8 +203,7 @@ def _check_server(key: str, server: McpTable) -> Iterator[Problem]:
     for name, reference in server.keys.items():
         yield from _problems(resolve_secret, f"{key}.keys.{name}", reference)
     if importlib.util.find_spec("mcp") is None:
-        message = f"MCP servers need the mcp package: {install_command('mcp')}"
-        yield Problem(0, key, message)
+        yield Problem(0, key, missing_extra("mcp"))
     if server.command and not shutil.which(server.command[0], path=server.environment.get("PATH")):
         message = f"program {server.command[0]} not found; install it or give its full path"
         yield Problem(0, f"{key}.command", message)

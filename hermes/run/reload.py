@@ -26,17 +26,22 @@ from hermes.actors.admission.access import PlatformRules
 from hermes.background import open_background
 from hermes.errors import StoreError
 from hermes.run import logs, status
+from hermes.run.configuration import Configuration, expand_path
 from hermes.run.references import check_references, secret_values
-from hermes.settings import Check, Settings, SettingsError
+from hermes.settings import Settings, SettingsError
 from hermes.store.files import file_lock, runtime_lock
 from hermes.user_code import contained
 
 log: logging.Logger = logging.getLogger(__name__)
+report_log: logging.Logger = logging.getLogger("hermes.reload")
+"""For reports, which the screen shows in another form."""
 
 ANSWER_SECONDS = 15.0
 POLL_SECONDS = 0.05
 RELOADED, REFUSED = 0, 1
-NOTHING_CHANGED = "The configuration cannot be used; nothing was changed:"
+NOTHING_CHANGED = "{configuration} cannot be used; nothing was changed:"
+READ_AGAIN = "{configuration} was read again."
+NOT_READABLE = "{configuration} cannot be read now: {reason}; try again later."
 _ACCESS = ("operators", "users", "chats", "open", "pairing")
 
 
@@ -56,8 +61,7 @@ class Reloader:
 
     settings: Settings
     """The settings in effect."""
-    load: Callable[[Check], Settings]
-    """Reads the configuration. Raises `SettingsError`."""
+    configuration: Configuration
     default_level: str
     """The log level if the settings name none."""
     rules: dict[str | tuple[str, str], PlatformRules]
@@ -74,7 +78,8 @@ class Reloader:
         """Read the configuration, and apply what can be applied."""
         self.number += 1
         try:
-            wanted = self.load(check_references)
+            self.configuration = self.configuration.find_again()
+            wanted = self.configuration.load(check_references)
             unknown = not self.secrets.issuperset(secret_values(wanted))
             settings = with_changes(
                 self.settings, wanted, agents=self._replaceable(wanted, unknown)
@@ -82,13 +87,22 @@ class Reloader:
             if self.apply_agents is not None:
                 self.apply_agents(settings)
         except SettingsError as error:
-            problems = [f"{problem}" for problem in error.problems]
-            return ReloadReport(self.number, True, (NOTHING_CHANGED, *problems))
+            first = NOTHING_CHANGED.format(configuration=self.name)
+            return ReloadReport(self.number, True, (first, *map(str, error.problems)))
+        except OSError as error:
+            line = NOT_READABLE.format(configuration=self.name, reason=error.strerror)
+            return ReloadReport(self.number, True, (line,))
         before, self.settings = self.settings, settings
         self.rules.update(access_rules(settings))
         logs.set_level(settings.log.level or self.default_level)
         self.applied(settings)
         return ReloadReport(self.number, False, tuple(_lines(before, settings, wanted, unknown)))
+
+    @property
+    def name(self) -> str:
+        """The configuration, at the beginning of a sentence."""
+        file = self.configuration.file
+        return f"The configuration{'' if file is None else f' {file.path.absolute()}'}"
 
     def _replaceable(self, wanted: Settings, unknown: bool) -> bool:
         """Return whether the agents can be replaced: there are models, and no new secrets."""
@@ -99,8 +113,9 @@ class Reloader:
 async def reloading(
     reloader: Reloader, path: Path, hang_up: Callable[[], None]
 ) -> AsyncIterator[None]:
-    """Reload at each SIGHUP during the block, and write the report beside the database.
+    """Reload at each SIGHUP during the block.
 
+    The report is logged, shown on the screen of a chat, and written to a file beside the database.
     If the terminal of the bot is gone, `hang_up` is called instead.
     """
 
@@ -112,7 +127,9 @@ async def reloading(
                     hang_up()
                     continue
                 with contained() as caught:  # a failing reload must not end the bot
-                    _report(reloader.reload(), path)
+                    report = reloader.reload()
+                    _report(report, path)
+                    _show(report, reloader.name)
                 if caught.error is not None:
                     log.error("the reload failed", exc_info=caught.error)
 
@@ -126,11 +143,18 @@ async def reloading(
 def _report(report: ReloadReport, path: Path) -> None:
     level = logging.WARNING if report.refused else logging.INFO
     for line in report.lines:
-        log.log(level, "%s", line)
+        report_log.log(level, "%s", line)
     try:
         status.write(report_path(path), msgspec.json.encode(report).decode())
     except OSError as error:
         log.warning("could not write the report of the reload: %s", error.strerror)
+
+
+def _show(report: ReloadReport, name: str) -> None:
+    """Show a report on the screen of a chat: in one line, or with a line for each problem."""
+    first = READ_AGAIN.format(configuration=name)
+    for line in report.lines if report.refused else [" ".join((first, *report.lines))]:
+        logs.show(line)
 
 
 def _is_hung_up() -> bool:
@@ -178,7 +202,7 @@ def _lines(before: Settings, after: Settings, wanted: Settings, unknown: bool) -
     if left:
         yield f"A restart is needed for: {', '.join(left)}."
     if unknown:
-        yield "There are new secrets, which are redacted after a restart only."
+        yield "New secrets are redacted only after a restart; until then the agents do not change."
     if not changed and not left:
         yield "Nothing has changed."
 
@@ -215,11 +239,13 @@ def request_reload(path: str | os.PathLike[str]) -> tuple[str, int]:
     Returns its report, or why there is none, and an exit code: 0 if the configuration is in effect,
     1 if it could not be used, or if no bot is running.
     """
+    resolved, owner = expand_path(os.fspath(path)).absolute(), None
     try:
-        resolved = file_lock.resolve(path)
-        owner = runtime_lock.owner(resolved)
+        if status.has_folder(resolved):
+            resolved = file_lock.resolve(path)
+            owner = runtime_lock.owner(resolved)
     except StoreError as error:
-        return f"{error}", REFUSED
+        return f"{str(error)[:1].upper()}{str(error)[1:]}.", REFUSED
     if owner is None:
         return f"Hermes is not running on {resolved}.", REFUSED
     if not owner.removeprefix("pid ").isdigit():

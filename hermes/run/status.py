@@ -19,9 +19,9 @@ import msgspec
 
 from hermes.errors import StoreError
 from hermes.messages import StoreStats
-from hermes.run.configuration import database_path
+from hermes.run.configuration import Configuration, expand_path
 from hermes.run.metrics import FORMAT, Metrics
-from hermes.settings import Settings
+from hermes.settings import SettingsError
 from hermes.store.files import file_lock, runtime_lock
 from hermes.store.inspection import read_stats
 
@@ -29,6 +29,8 @@ RUNNING, NOT_RUNNING, UNREADABLE = 0, 1, 3
 MAX_AGE = 60.0
 """Seconds after which a status file that is not rewritten means that the bot hangs."""
 MAX_BYTES = 1_000_000
+NO_MODEL = "none"
+OFFLINE = "none: the built-in offline agent answers"
 
 
 class UnreadableStatus(Exception):
@@ -89,6 +91,8 @@ class StatusReport:
     """What another process can find out about a bot."""
 
     path: Path
+    exists: bool
+    """Whether there is a database; the first start of a bot creates it."""
     owner: str | None
     """The process that holds the lock of the database."""
     metrics: Metrics | None
@@ -134,13 +138,25 @@ class StatusReport:
         return "\n".join(_lines(self))
 
 
-def print_status(settings: Settings, *, json: bool) -> int:
-    """Print the report about the bot of the settings; returns the exit code."""
-    found = attrs.evolve(
-        examine(database_path(settings)),
-        configured_model=settings.agent.model or "none",
-        configured_servers=tuple(settings.mcp),
-    )
+def status_of(configuration: Configuration) -> StatusReport:
+    """Return the report about the bot of a configuration.
+
+    Of the configuration only the database needs to be valid: other settings may depend on the
+    environment of the bot. Raises `SettingsError` or `OSError` if the file cannot be read.
+    """
+    found = examine(configuration.database())
+    with contextlib.suppress(SettingsError):
+        settings = configuration.load()
+        found = attrs.evolve(
+            found,
+            configured_model=settings.agent.model or NO_MODEL,
+            configured_servers=tuple(settings.mcp),
+        )
+    return found
+
+
+def print_status(found: StatusReport, *, json: bool) -> int:
+    """Print a report; returns the exit code."""
     sys.stdout.write(f"{found.json() if json else found.text()}\n")
     return found.code
 
@@ -151,6 +167,17 @@ def report(path: str | os.PathLike[str], form: Literal["text", "json"] = "text")
     return (found.text() if form == "text" else found.json()), found.code
 
 
+def has_folder(path: Path) -> bool:
+    """Return whether the folder of a database exists; without it no bot can run on that."""
+    try:
+        path.parent.stat()
+    except FileNotFoundError:
+        return False
+    except OSError:  # whoever opens the file will report it
+        return True
+    return True
+
+
 def examine(path: str | os.PathLike[str]) -> StatusReport:
     """Read the lock, the status file and the database; none of them is changed."""
     problems: list[str] = []
@@ -158,12 +185,16 @@ def examine(path: str | os.PathLike[str]) -> StatusReport:
     store: StoreStats | None = None
     metrics: Metrics | None = None
     parked, unreadable = 0, False
-    resolved = Path(path)
+    resolved = expand_path(os.fspath(path)).absolute()
     try:
-        resolved = file_lock.resolve(path)
-        owner = runtime_lock.owner(resolved)
-        store, parked = read_stats(resolved)
+        if has_folder(resolved):
+            resolved = file_lock.resolve(path)
+            owner = runtime_lock.owner(resolved)
+        exists = os.path.lexists(resolved)
+        if exists or owner is not None:
+            store, parked = read_stats(resolved)
     except StoreError as error:
+        exists = True
         problems.append(f"{str(error)[:1].upper()}{str(error)[1:]}.")
         unreadable = True
     try:
@@ -173,6 +204,7 @@ def examine(path: str | os.PathLike[str]) -> StatusReport:
             problems.append(str(problem))
     return StatusReport(
         path=resolved,
+        exists=exists,
         owner=owner,
         metrics=metrics,
         age=0.0 if metrics is None else max(0.0, time.time() - metrics.written_at),
@@ -188,7 +220,8 @@ def _lines(report: StatusReport) -> Iterator[str]:
     if report.owner is not None:
         yield f"Hermes is running on {report.path} ({report.owner})."
     elif not report.unreadable:
-        yield f"Hermes is not running on {report.path}."
+        missing = "" if report.exists else ", which does not exist yet"
+        yield f"Hermes is not running on {report.path}{missing}."
     if report.metrics is not None:
         yield from _metrics_lines(report, report.metrics)
     elif not report.unreadable:
@@ -198,7 +231,9 @@ def _lines(report: StatusReport) -> Iterator[str]:
 
 
 def _configured_lines(report: StatusReport) -> Iterator[str]:
-    if report.configured_model is not None:
+    if report.configured_model == NO_MODEL:
+        yield f"model     {OFFLINE}"
+    elif report.configured_model is not None:
         yield f"model     {report.configured_model} (configured)"
     for name in report.configured_servers:
         yield f"mcp       {name} (configured)"
@@ -211,7 +246,7 @@ def _metrics_lines(report: StatusReport, metrics: Metrics) -> Iterator[str]:
         yield f"It has not written its status for {_duration(report.age)}: it or its disk hangs."
     draining = ", shutting down" if metrics.draining else ""
     yield f"version   {metrics.version}, up {_duration(metrics.uptime_seconds)}{draining}"
-    yield f"model     {metrics.model or 'none: the offline agent answers'}"
+    yield f"model     {metrics.model or OFFLINE}"
     for name, state in metrics.mcp_servers.items():
         yield f"mcp       {name}: {state}"
     yield f"turns     {_counts(metrics.turns)}; {metrics.running} running"

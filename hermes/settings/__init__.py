@@ -12,6 +12,5 @@ from hermes.settings.load import (
     Problem as Problem,
     SettingsError as SettingsError,
     load as load,
-    with_lines as with_lines,
 )
 from hermes.settings.schema import Reference as Reference, Settings as Settings

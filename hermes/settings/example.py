@@ -29,7 +29,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 def example_config() -> str:
     """Return a configuration file with every key commented out, so that it changes nothing."""
-    return "\n".join([_HEADER, *_table(Settings, ())])
+    return "\n".join([_HEADER, *_table(Settings, ()), ""])
 
 
 def field_docs(cls: type) -> Mapping[str, str]:

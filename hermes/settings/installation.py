@@ -45,6 +45,11 @@ def install_command(extra: str) -> str:
     return f"{install} {_requirement(','.join(extras))}"
 
 
+def missing_extra(extra: str) -> str:
+    """Return the sentence for a user who needs an extra that is not installed."""
+    return f"[{extra}] is not installed; to install it: {install_command(extra)}"
+
+
 def installed_extras() -> Iterator[str]:
     """Yield the names of the installed extras."""
     for extra, package in EXTRAS.items():

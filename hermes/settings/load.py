@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, TypeAlias, get_args, get_origin
 
@@ -15,7 +15,7 @@ from hermes.settings.environment import with_environment
 from hermes.settings.schema import Reference, Settings, keys_of, table_type
 from hermes.settings.toml_lines import KeyPath, key_lines
 from hermes.settings.validate import validate
-from hermes.validation import did_you_mean, expectation
+from hermes.validation import expectation, most_similar
 
 Values: TypeAlias = Mapping[str, Any]
 
@@ -29,6 +29,8 @@ class Problem:
     line: int
     key: str
     message: str
+    because: tuple[str, ...] = attrs.field(default=(), kw_only=True, eq=False)
+    """Other keys. If one of them is wrong too, this is probably a consequence."""
 
     def __str__(self) -> str:
         line = f"line {self.line}: " if self.line else ""
@@ -46,11 +48,19 @@ class SettingsError(ValueError):
 
 Check: TypeAlias = Callable[[Settings], Iterable[Problem]]
 
-# Whether a key of these tables has an effect depends on another table.
-_DEPENDS_ON = {
-    "compression": "agent", "titles": "agent", "mcp": "agent", "agents": "agent",
-    "expiry_by": "telegram", "runtime": "telegram",
-}  # fmt: skip
+WrongKey: TypeAlias = tuple[KeyPath, str, *tuple[KeyPath, ...]]
+"""A key, what is wrong with it, and the key that it resembles: that one only seems to be missing.
+"""
+
+_STAND_INS: Mapping[KeyPath, str] = {
+    ("agent", "kind"): "openai",
+    ("telegram", "token"): "env:TOKEN",
+    ("metrics", "file"): "metrics.prom",
+}
+"""What replaces a wrong value while everything else in the file is checked.
+
+For other keys this is the default. These have none, or one with which other keys have no effect.
+"""
 
 
 def load(
@@ -77,39 +87,62 @@ def load(
         values["agent"] = with_environment(agent, environment)
     wrong = list(_check_table(values, Settings, ()))
     settings, right = _convert_right(values, wrong)
-    tables = {path[0] for path, _ in wrong if path}
-    found = [*wrong, *_apart_from(tables, validate(settings, right))]
-    problems = [Problem(0, _dotted(path), message) for path, message in found]
+    problems = [Problem(0, _dotted(path), message) for path, message, *_ in wrong]
+    affected = {_dotted(path) for path, _, *meant in wrong for path in (path, *meant)}
+    broken = [
+        Problem(0, _dotted(path), message, because=tuple(map(_dotted, because)))
+        for path, message, *because in validate(settings, right)
+    ]
+    problems += _independent(broken, affected)
     if check is not None:
-        tables |= {path[0] for path, _ in found if path}
-        problems += [each for each in check(settings) if each.key.split(".")[0] not in tables]
+        reported = {each.key for each in broken}
+        further = [each for each in check(settings) if each.key not in reported]
+        problems += _independent(further, affected)
     if problems:
-        raise SettingsError(with_lines(problems, text))
+        raise SettingsError(_with_lines(problems, text))
     return settings
 
 
-def _convert_right(
-    values: Values, wrong: list[tuple[KeyPath, str]]
-) -> tuple[Settings, dict[str, Any]]:
+def _independent(found: Iterable[Problem], affected: Collection[str]) -> Iterator[Problem]:
+    """Yield the problems that are not a consequence of problems with the `affected` keys."""
+    for problem in found:
+        inside = any(_is_inside(problem.key, key) for key in affected)
+        caused = any(
+            _is_inside(key, other) or _is_inside(other, key)
+            for key in problem.because
+            for other in affected
+        )
+        if not inside and not caused:
+            yield problem
+
+
+def _is_inside(key: str, other: str) -> bool:
+    """Return whether a key is another one, or inside of the table or array with that key."""
+    return key == other or key.startswith((f"{other}.", f"{other}["))
+
+
+def _convert_right(values: Values, wrong: list[WrongKey]) -> tuple[Settings, dict[str, Any]]:
     """Return the settings without the values that are wrong, and the values without them.
 
     Values that are not allowed together are added to `wrong`.
     """
-    right = _without(values, [path for path, _ in wrong])
+    right = _without(values, [path for path, *_ in wrong])
     while True:
         try:
             return msgspec.convert(right, Settings, dec_hook=_convert), right
         except msgspec.ValidationError as error:
             path, message = _combination_problem(error)
-            if not any(other[: len(path)] == path for other, _ in wrong):
-                wrong.append((path, message))  # else a required value was wrong, and left out
+            wrong.append((path, message))
             shorter = _without(right, [path])
             # An error of msgspec without a path would remove nothing.
             right = shorter if shorter != right else {}
 
 
 def _without(values: Values, paths: Iterable[KeyPath]) -> dict[str, Any]:
-    """Return a copy of the values without those at the paths; arrays are removed as a whole."""
+    """Return a copy of the values without those at the paths; arrays are removed as a whole.
+
+    Values that are needed for the rest are replaced instead.
+    """
     copy = _copy(values)
     for path in paths:
         table: dict[str, Any] = copy
@@ -119,6 +152,8 @@ def _without(values: Values, paths: Iterable[KeyPath]) -> dict[str, Any]:
                 table.pop(str(part), None)
                 break
             table = value
+        if path in _STAND_INS:
+            table[str(path[-1])] = _STAND_INS[path]
     return copy
 
 
@@ -128,17 +163,7 @@ def _copy(values: Values) -> dict[str, Any]:
     }
 
 
-def _apart_from(
-    tables: Container[str | int], found: Iterable[tuple[KeyPath, str]]
-) -> Iterator[tuple[KeyPath, str]]:
-    """Yield the broken rules that are not a consequence of wrong values in these tables."""
-    for path, message in found:
-        table = str(path[0])
-        if table not in tables and _DEPENDS_ON.get(table) not in tables:
-            yield path, message
-
-
-def with_lines(problems: Iterable[Problem], text: str) -> list[Problem]:
+def _with_lines(problems: Iterable[Problem], text: str) -> list[Problem]:
     """Return the problems with the line of their key, or of the table around it, sorted."""
     lines = {_dotted(path): line for path, line in key_lines(text).items()}
 
@@ -175,7 +200,7 @@ def _combination_problem(error: msgspec.ValidationError) -> tuple[KeyPath, str]:
 # The walk through tables and values. msgspec alone would report only the first problem.
 
 
-def _check(value: Any, kind: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+def _check(value: Any, kind: Any, path: KeyPath) -> Iterator[WrongKey]:
     """Yield everything in a value that does not fit its type."""
     inner = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     table = table_type(kind)
@@ -191,28 +216,24 @@ def _check(value: Any, kind: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]
         yield from _check_value(value, kind, path)
 
 
-def _check_table(
-    values: Values, table: type[msgspec.Struct], path: KeyPath
-) -> Iterator[tuple[KeyPath, str]]:
+def _check_table(values: Values, table: type[msgspec.Struct], path: KeyPath) -> Iterator[WrongKey]:
     kinds = keys_of(table)
     for name, value in values.items():
         if name in kinds:
             yield from _check(value, kinds[name], (*path, name))
         elif table is not Settings and name in Settings.__struct_fields__:
             yield (*path, name), f"unknown key; it is a separate table, [{name}]"
+        elif (meant := most_similar(name, kinds)) is not None:
+            yield (*path, name), f"unknown key; did you mean {meant}?", (*path, meant)
         else:
-            yield (*path, name), f"unknown key{_known_keys(name, kinds)}"
+            yield (*path, name), f"unknown key; the keys here are {', '.join(kinds)}"
     for field in msgspec.structs.fields(table):
         if field.required and field.name not in values:
-            yield path, f"{field.name} is missing"
+            example = _STAND_INS[*path, field.name]
+            yield (*path, field.name), f"missing; add it, as in {field.name} = {example!r}"
 
 
-def _known_keys(name: str, known: Iterable[str]) -> str:
-    """Return the most similar key as a question, or else all keys."""
-    return did_you_mean(name, known) or f"; the keys here are {', '.join(known)}"
-
-
-def _check_value(value: Any, kind: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+def _check_value(value: Any, kind: Any, path: KeyPath) -> Iterator[WrongKey]:
     if (expected := expectation(value, kind, _convert)) is not None:
         yield path, expected
 

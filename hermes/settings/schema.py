@@ -34,7 +34,7 @@ class Reference(str):
         if not _REFERENCE.fullmatch(text):
             # Do not quote the text: it may be the secret.
             raise ValueError(
-                "secrets do not belong into this file; write env:NAME or file:PATH instead"
+                "secrets do not belong in this file; write env:NAME or file:PATH instead"
             )
         return super().__new__(cls, text)
 
@@ -199,12 +199,14 @@ class HooksTable(Table, frozen=True, kw_only=True):
 
 
 class LogTable(Table, frozen=True, kw_only=True):
-    """The log on standard error."""
+    """The log."""
 
     form: LogForm = "text"
     """Format: "text" or "json", one object per line."""
     level: Annotated[LogLevel | None, Meta(examples=["info"])] = None
-    """Lowest level to log. Default: "info", with a line for each turn; "warning" at the console."""
+    """Lowest level to log. Default: "info", with a line for each turn; "warning" for a chat through
+    a pipe and for `hermes -p`, whose log is on standard error.
+    """
 
 
 class MetricsTable(Table, frozen=True, kw_only=True):
@@ -297,7 +299,9 @@ class Settings(Table, frozen=True, kw_only=True):
     hooks: HooksTable = HooksTable()
     """Python functions that are called at session boundaries, as "module:function"."""
     log: LogTable = LogTable()
-    """The log on standard error."""
+    """The log, on standard error. For a chat at a terminal it is a file next to the database, such
+    as state.db.log.
+    """
     metrics: MetricsTable | None = None
     """Metrics for Prometheus."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from hermes.config import Budgets, Price
@@ -17,6 +17,12 @@ from hermes.texts import Texts
 from hermes.texts.checks import problems
 from hermes.validation import did_you_mean
 
+BrokenRule: TypeAlias = tuple[KeyPath, str, *tuple[KeyPath, ...]]
+"""A key, what to do about it, and other keys without which the rule might not be broken."""
+
+_KIND: KeyPath = ("agent", "kind")
+_PRICES: KeyPath = ("agent", "prices")
+_TELEGRAM: KeyPath = ("telegram",)
 _MODEL_KINDS = ("openai", "anthropic")
 _MODEL_KEYS = (
     "model", "base_url", "key", "system", "max_tokens", "parameters", "headers", "alternate",
@@ -27,8 +33,8 @@ _PLATFORMS = ("console", "rpc", "telegram")
 _CHAT_TYPES = ("dm", "group", "channel")
 
 
-def validate(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
-    """Yield every broken rule: the key, and what to do. `values` are the settings as written."""
+def validate(settings: Settings, values: Mapping[str, Any]) -> Iterator[BrokenRule]:
+    """Yield every broken rule. `values` are the settings as written."""
     yield from _agent(settings, values)
     yield from _budgets(settings)
     yield from _disabled(values)
@@ -41,7 +47,7 @@ def validate(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[Ke
     yield from _texts(settings)
 
 
-def _agent(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+def _agent(settings: Settings, values: Mapping[str, Any]) -> Iterator[BrokenRule]:
     if settings.agent.kind in _MODEL_KINDS:
         yield from _model(("agent",), settings.agent)
         yield from _named_agents(settings)
@@ -49,13 +55,13 @@ def _agent(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[KeyP
     message = "has no effect without a model; remove it, or set kind = 'openai' or 'anthropic'"
     for name in values.get("agent", {}):
         if name in _MODEL_KEYS:
-            yield ("agent", name), message
+            yield ("agent", name), message, _KIND
     for table in _MODEL_TABLES:
         if values.get(table):
-            yield (table,), message
+            yield (table,), message, _KIND
 
 
-def _named_agents(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+def _named_agents(settings: Settings) -> Iterator[BrokenRule]:
     tables = agent_tables(settings)
     for name, table in settings.agents.items():
         path: KeyPath = ("agents", name)
@@ -73,22 +79,26 @@ def _named_agents(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
             example = ", as in 'telegram/-1001234567890'" if key == "chats" else ""
             yield path, f"expected one of {', '.join(_PLATFORMS)}{example}"
         elif settings.telegram is None and platform == "telegram":
-            yield path, "has no effect without [telegram]"
+            yield path, "has no effect without [telegram]", _TELEGRAM
         elif owners.setdefault(place, name) != name:
             yield path, f"{owners[place]} answers there already"
 
 
-def _model(path: KeyPath, agent: AgentTable) -> Iterator[tuple[KeyPath, str]]:
+def _model(path: KeyPath, agent: AgentTable) -> Iterator[BrokenRule]:
+    kind: KeyPath = (*path, "kind")
     if agent.model is None:
-        yield path, f"kind = {agent.kind!r} needs a model"
+        message = f"kind = {agent.kind!r} needs a model"
+        yield (*path, "model"), message, ("agent", "model"), kind, _KIND
     if agent.kind == "anthropic":
         if agent.key is None:
-            yield path, "kind = 'anthropic' needs a key: key = 'env:ANTHROPIC_API_KEY'"
+            message = "kind = 'anthropic' needs a key: key = 'env:ANTHROPIC_API_KEY'"
+            yield (*path, "key"), message, ("agent", "key"), kind, _KIND
         if agent.alternate:
-            yield (*path, "alternate"), "has no effect with kind = 'anthropic'; remove it"
+            message = "has no effect with kind = 'anthropic'; remove it"
+            yield (*path, "alternate"), message, kind, _KIND
 
 
-def _budgets(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+def _budgets(settings: Settings) -> Iterator[BrokenRule]:
     """Check that budgets can be enforced: every model that is called needs a price."""
     agent = settings.agent
     if agent.budgets == Budgets() or agent.kind not in _MODEL_KINDS:
@@ -97,10 +107,11 @@ def _budgets(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
     for path, model in called:
         if model not in agent.prices:
             name = json.dumps(model)
-            yield path, f"budgets cannot be enforced without its price: add [agent.prices.{name}]"
+            message = f"budgets cannot be enforced without its price: add [agent.prices.{name}]"
+            yield path, message, _PRICES
     prices = [agent.prices[model] for _, model in called if model in agent.prices]
     if prices and len(prices) == len(called) and not any(map(_costs_something, prices)):
-        yield ("agent", "budgets"), "cannot be enforced: all prices are 0"
+        yield ("agent", "budgets"), "cannot be enforced: all prices are 0", _PRICES
 
 
 def _called_models(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
@@ -119,7 +130,7 @@ def _costs_something(price: Price) -> bool:
     return bool(price.input or price.output)
 
 
-def _disabled(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+def _disabled(values: Mapping[str, Any]) -> Iterator[BrokenRule]:
     for name in ("compression", "titles"):
         table = values.get(name, {})
         if table.get("enabled", True):
@@ -129,7 +140,7 @@ def _disabled(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
                 yield (name, key), "has no effect with enabled = false; remove one of them"
 
 
-def _expiry(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+def _expiry(settings: Settings, values: Mapping[str, Any]) -> Iterator[BrokenRule]:
     written = values.get("expiry_by", {})
     tables: list[tuple[KeyPath, ExpiryPolicy, Mapping[str, Any]]] = [
         (("expiry",), settings.expiry, values.get("expiry", {})),
@@ -137,37 +148,40 @@ def _expiry(settings: Settings, values: Mapping[str, Any]) -> Iterator[tuple[Key
           for name, policy in settings.expiry_by.items()),
     ]  # fmt: skip
     for path, policy, keys in tables:
+        mode = (*path, "mode")
         if "idle_minutes" in keys and policy.mode not in {"idle", "both"}:
-            yield (*path, "idle_minutes"), f"has no effect with mode = {policy.mode!r}"
+            yield (*path, "idle_minutes"), f"has no effect with mode = {policy.mode!r}", mode
         if "at_hour" in keys and policy.mode not in {"daily", "both"}:
-            yield (*path, "at_hour"), f"has no effect with mode = {policy.mode!r}"
+            yield (*path, "at_hour"), f"has no effect with mode = {policy.mode!r}", mode
 
 
-def _telegram(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+def _telegram(settings: Settings) -> Iterator[BrokenRule]:
     telegram = settings.telegram
     if telegram is None:
         return
     if not (telegram.operators or telegram.users or telegram.chats or telegram.open
             or telegram.pairing):  # fmt: skip
         yield (
-            ("telegram",),
+            _TELEGRAM,
             "nobody could talk to the bot: set users, operators or chats, or pairing = true to "
             "admit people one by one, or open = true to admit everybody",
+            *((*_TELEGRAM, name) for name in ("operators", "users", "chats", "open", "pairing")),
         )
     if telegram.open and telegram.chats:
         yield ("telegram", "chats"), "has no effect with open = true; remove one of them"
 
 
-def _mcp(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+def _mcp(settings: Settings) -> Iterator[BrokenRule]:
     for name, server in settings.mcp.items():
         if bool(server.command) == bool(server.url):
-            yield ("mcp", name), "set either command or url"
+            path: KeyPath = ("mcp", name)
+            yield path, "set either command or url", (*path, "command"), (*path, "url")
         for key, value in (("environment", server.environment), ("keys", server.keys)):
             if server.url and value:
                 yield ("mcp", name, key), "has no effect with a url"
 
 
-def _platforms(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+def _platforms(settings: Settings) -> Iterator[BrokenRule]:
     """Check the names of platforms; a runtime would take any, and wait for it in vain."""
     combined = [f"{platform}/{kind}" for platform in _PLATFORMS for kind in _CHAT_TYPES]
     expected = {
@@ -185,10 +199,10 @@ def _platforms(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
             if name not in known:
                 yield (*table, name), f"expected {description}{did_you_mean(name, known)}"
             elif settings.telegram is None and name.startswith("telegram"):
-                yield (*table, name), "has no effect without [telegram]"
+                yield (*table, name), "has no effect without [telegram]", _TELEGRAM
 
 
-def _urls(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+def _urls(settings: Settings) -> Iterator[BrokenRule]:
     telegram = settings.telegram
     urls: list[tuple[KeyPath, str | None]] = [
         (("agent", "base_url"), settings.agent.base_url),
@@ -212,7 +226,7 @@ def _is_url(text: str) -> bool:
     return clean and url.scheme in {"http", "https"} and bool(url.hostname) and port != 0
 
 
-def _files(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+def _files(settings: Settings) -> Iterator[BrokenRule]:
     if "\0" in (settings.data or ""):  # the store reports everything else
         yield ("data",), "not a valid file name"
     if settings.metrics is not None:
@@ -221,7 +235,7 @@ def _files(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
             yield ("metrics", "file"), "not a valid file name"
 
 
-def _texts(settings: Settings) -> Iterator[tuple[KeyPath, str]]:
+def _texts(settings: Settings) -> Iterator[BrokenRule]:
     names = Texts.__struct_fields__
     for name in settings.texts:
         if name not in names:

@@ -7,18 +7,20 @@ the input cannot be used, 4 the operation failed, 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import difflib
 import logging
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 from hermes.config import data_path
 from hermes.errors import AmbiguousTitle, BadImport, HermesError, StoreRefused
 from hermes.sanitize import sanitize
+from hermes.standard_output import run_command
 from hermes.store.cli import commands, prune, show
 from hermes.store.cli.output import RichMissing, require_rich
 
@@ -59,7 +61,8 @@ def main(
         return 0
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        sys.stderr.write("Interrupted; completed steps are kept.\n")
+        start = "\n" if sys.stderr.isatty() else ""  # after the ^C of the terminal
+        sys.stderr.write(f"{start}Interrupted; completed steps are kept.\n")
         return 130
     except (HermesError, OSError) as error:
         sys.stderr.write(f"{sanitize(str(error))}\n")
@@ -108,15 +111,34 @@ def _common(database: Path, path: object, json: object) -> argparse.ArgumentPars
     return common
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that suggests a command for one that does not exist."""
+
+    commands: Collection[str] = ()
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with the message."""
+        unknown = re.match(r"argument command: invalid choice: '(\w+)'", message)
+        if unknown is None:
+            super().error(message)
+        from hermes.settings.installation import command  # noqa: PLC0415 - rarely needed
+
+        close = difflib.get_close_matches(unknown[1], self.commands, 1)
+        hint = f"did you mean {close[0]}?" if close else f"to see all: {command('store --help')}"
+        self.exit(2, f"{self.prog}: there is no command {unknown[1]!r}; {hint}\n")
+
+
 def _parser(prog: str, default: Path) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog,
         parents=[_common(default, default, json=False)],
         description="Administer a database of conversations.",
         epilog="exit codes: 0 success, 1 nothing found or check found problems, 2 invalid usage, "
         "3 the database or the input cannot be used, 4 the operation failed, 130 interrupted",
     )
-    commands = parser.add_subparsers(required=True, metavar="command")
+    commands = parser.add_subparsers(
+        required=True, metavar="command", parser_class=argparse.ArgumentParser
+    )
     common = _common(default, argparse.SUPPRESS, json=argparse.SUPPRESS)
 
     def command(name: str, run: Run, text: str) -> argparse.ArgumentParser:
@@ -127,6 +149,7 @@ def _parser(prog: str, default: Path) -> argparse.ArgumentParser:
     _add_show_commands(command)
     _add_transfer_commands(command)
     _add_maintenance_commands(command)
+    parser.commands = commands.choices
     return parser
 
 
@@ -134,10 +157,25 @@ def _add_key(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--session-key", "--key", dest="key", metavar="KEY", help=text)
 
 
+def _add_platform(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--platform",
+        type=_platform,
+        help="only conversations of this platform, such as telegram; console and rpc are chats",
+    )
+
+
+def _platform(text: str) -> str:
+    if text in {"chat", "client"}:
+        both = "console (a chat) or rpc (clients, hermes -p and attached chats)"
+        raise argparse.ArgumentTypeError(f"{text!r} is stored as another name: {both}")
+    return text
+
+
 def _add_show_commands(command: Add) -> None:
     parser = command("list", show.list_, "list conversations, latest first")
     _add_key(parser, "only conversations of this session_key")
-    parser.add_argument("--platform", help="only conversations of this platform")
+    _add_platform(parser)
     parser.add_argument("--limit", type=_number, default=20, help=_LIMIT_HELP)
     parser.add_argument("--archived", action="store_true", help="include archived conversations")
     parser.add_argument("--subagents", action="store_true", help="include sessions of subagents")
@@ -186,7 +224,7 @@ def _add_maintenance_commands(command: Add) -> None:
         help=f"minimum age: {_AGE_HELP} (default 90d)",
     )
     parser.add_argument("--yes", action="store_true", help="delete without a question")
-    parser.add_argument("--platform", help="only conversations of this platform")
+    _add_platform(parser)
     parser.add_argument("--dry-run", action="store_true", help="only report what would be deleted")
 
     parser = command("archive", commands.archive, "hide a conversation from lists")
@@ -201,4 +239,4 @@ def _add_maintenance_commands(command: Add) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(main))

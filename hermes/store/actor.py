@@ -273,9 +273,8 @@ class StoreActor:
         if not writes:
             return
         writer, check = self._connections.writer, self._connections.guard.check
-        work = [request.transaction for request in writes]
         group = await writer.run(
-            lambda db: commit_group(db, self._clock, check, work),
+            lambda db: commit_group(db, self._clock, check, [each.transaction for each in writes]),
             lambda group: self._answer(writes, group),
         )
         if isinstance(group.stopped, StoreFailed):

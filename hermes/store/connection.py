@@ -155,6 +155,8 @@ class Database(Connection):
     def close(self, force: bool = False) -> None:
         """Close the file. Errors are logged: they cannot affect committed data."""
         try:
+            if self.stamp is not None:
+                self.stamp.before_close()
             super().close(force)
         except apsw.Error as error:
             log.warning("closing the database: %s", error)
@@ -360,6 +362,7 @@ def _migrate(db: Database, path: Path, clock: Clock, version: int) -> None:
     # One transaction for all steps: if one of them fails, the old version can still open the file.
     db.execute("BEGIN IMMEDIATE")
     try:
+        version = int(db.pragma("user_version"))  # another process may just have migrated it
         for script in schema.MIGRATIONS[version:]:
             db.execute(script)
         tx = Transaction.begin(db, clock)

@@ -57,10 +57,6 @@ class FactTexts(HelpTexts, frozen=True, kw_only=True, forbid_unknown_fields=True
         "Context: about {tokens} of {window} tokens; compressed at {compress_at} ({note})"
     )
     """The same while automatic compression is suspended."""
-    status_builds: str = "Agents built: {builds}"
-    """The fourth line of /status: how often an agent was built, by reason."""
-    status_no_builds: str = "Agents built: none"
-    """The same if there was none."""
     usage_tokens: str = (
         "{calls} calls, {input} input tokens (and {cached} from the cache), {output} output tokens."
     )

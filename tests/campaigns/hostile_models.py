@@ -6,6 +6,7 @@ Everybody gets an answer or one sentence, and everything that was said is in the
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from functools import partial
 
 import apsw
@@ -71,12 +72,11 @@ def places(value):
 
 def broken(protocol, dice):
     """Return the events of an answer in which much is wrong."""
-    events = json.loads(json.dumps([*GOOD[protocol], CALLS[protocol]]))
-    dice.shuffle(events)
-    events = [dice.choice(events) for _ in range(dice.randint(1, 8))]
+    choices = [*GOOD[protocol], CALLS[protocol]]
+    events = [deepcopy(dice.choice(choices)) for _ in range(dice.randint(1, 8))]
     for _ in range(dice.randint(1, 5)):
         container, key = dice.choice(list(places(events)))
-        container[key] = dice.choice(ODD)
+        container[key] = deepcopy(dice.choice(ODD))  # it may be changed, too
     return events
 
 

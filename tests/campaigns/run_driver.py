@@ -14,6 +14,7 @@ import random
 import signal
 import socket
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,6 +33,8 @@ SUMMARY = SUMMARY_PROMPT[:40].encode()
 """What the request for a summary contains."""
 PATIENCE = 60.0
 """Seconds after which a bot counts as hanging."""
+MOST_SENT = 20
+"""How many prompts of a chat may be on their way or wait for their answer."""
 SETTINGS = """
 data = "{path}"
 [agent]
@@ -272,6 +275,8 @@ class Users:
     _handles: dict[str, str] = attrs.Factory(dict)
     _requests: dict[int, Callable] = attrs.Factory(dict)
     _unsent: dict[str, list[Prompt]] = attrs.Factory(dict)
+    _sending: Counter[str] = attrs.Factory(Counter)
+    """How many prompts of each chat were sent and are not acknowledged yet."""
     _waiting: dict[int, Prompt] = attrs.Factory(dict)
     _lines: trio.MemorySendChannel | None = None
     _request_id: int = 0
@@ -289,6 +294,7 @@ class Users:
         """
         self._everything = everything
         self._handles, self._requests, self._waiting, self._refused_now = {}, {}, {}, set()
+        self._sending = Counter()
         self._lines, lines = trio.open_memory_channel(100_000)
         with trio.move_on_after(self.patience) as patience:
             async with trio.open_nursery() as nursery:
@@ -378,12 +384,14 @@ class Users:
             self.budget = None if self.budget is None else self.budget - 1
             self.on_prompt()
             open_ones += 1
-        sent = sum(chat == each.chat for each in self._waiting.values())
-        for _ in range(min(len(self._unsent[chat]), 20 - sent)):
+        waiting = sum(chat == each.chat for each in self._waiting.values())
+        free = MOST_SENT - waiting - self._sending[chat]
+        for _ in range(min(len(self._unsent[chat]), free)):
             self._submit(self._unsent[chat].pop(0))
 
     def _submit(self, prompt: Prompt) -> None:
         def submitted(frame: dict) -> None:
+            self._sending[prompt.chat] -= 1
             if "error" in frame:
                 self.refused.append(frame["error"])
                 self._refused_now.add(prompt.number)
@@ -401,6 +409,7 @@ class Users:
                 self.violations.append(f"{prompt} was answered, but has no reply")
             self._submit_more(prompt.chat)
 
+        self._sending[prompt.chat] += 1
         busy = {} if prompt.busy is None else {"busy": prompt.busy}
         self._send(
             "prompt.submit", submitted, session_id=self._handles[prompt.chat],

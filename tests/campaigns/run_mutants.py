@@ -50,7 +50,7 @@ EVERY = [
     Mutant(
         breaks="old rows are deleted by a clock that is believed",
         file="hermes/store/maintenance/cleanup.py",
-        old="return forget_closed(tx, KEPT_DAYS + (tx.now - self._believed) / DAY)",
+        old="return _forget(tx, before, self._last_receipt(tx, believed, before))",
         new="return forget_closed(tx)",
     ),
     Mutant(

@@ -83,6 +83,15 @@ async def test_after_an_idle_week_update_ids_start_again(server, call):
     assert await update_ids(call, offset=before + 1) == []  # lower ids are confirmed
 
 
+async def test_update_ids_are_not_used_twice_after_many_idle_weeks(server):
+    used = []
+    for _ in range(30):
+        used += [server.update("message", {}) for _ in range(10)]
+        server.pass_time(WEEK)
+    assert len(set(used)) == len(used)
+    assert used[-1] < used[0]
+
+
 async def test_a_poll_waits_for_updates_until_its_timeout(server, call, autojump_clock):
     autojump_clock.autojump_threshold = 0.02  # sockets need some real time
     assert await update_ids(call, timeout=0) == []

@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 from hermes.adapters.jsonrpc.socket_server import MAX_CLIENTS, TOO_MANY_CLIENTS
+from hermes.messages import ToolCall
 from hermes.store.files import runtime_lock
+from hermes.testing import ModelAnswer
+from tests.support.served_model import served
 from tests.support.tty import END, ENTER, INTERRUPT, Tty
 
 pytestmark = pytest.mark.usefixtures("measure_programs")
@@ -183,9 +186,10 @@ def test_sessions_are_completed_in_an_attached_chat(tty):
 
 
 def test_piped_lines_are_answered_by_the_running_bot(path):
-    with piped_bot(path):
+    with piped_bot(path) as bot:
         done = hermes(path, text="count to 2\n/title A talk\n")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1 2\nThe title is now: A talk\n", "")
+    assert (done.returncode, done.stdout) == (0, "1 2\nThe title is now: A talk\n")
+    assert done.stderr == f"Attached to the running bot (pid {bot.pid}).\n"
 
 
 def test_a_question_for_approval_that_an_attached_chat_shows_can_be_decided(path, tty):
@@ -213,78 +217,92 @@ def test_the_console_of_the_bot_shows_questions_of_attached_chats_and_can_decide
         bot.until(">")
         client = tty()
         client.type("please" + ENTER)
-        assert client.until("I have asked.").count("notes.txt") == 1
-        assert bot.until("notes.txt").count("notes.txt") == 1
+        assert client.until("I have asked.").count("May erase run") == 1
+        assert bot.until("I have asked.").count("May erase run") == 1
         bot.type("/approve" + ENTER)
         client.until("It is done.")
 
 
-# Single questions
+SHOP = """
+[agent]
+kind = 'openai'
+model = 'tiny-1'
+base_url = '{url}'
+tools = ['tests.support.shop_tools:order']
+[titles]
+enabled = false
+"""
 
 
-@pytest.mark.parametrize("attached", [False, True])
-def test_a_question_is_answered_with_or_without_a_running_bot(path, attached):
-    if attached:
-        with piped_bot(path):
-            check_questions(path)
-    else:
-        check_questions(path)
+def shop(request):
+    """Order what the user asks for; say what became of it."""
+    if request.json["messages"][-1]["role"] == "tool" or "refused" in request.text:
+        return "That is all."
+    birds = [bird for bird in ("heron", "crane") if bird in request.text]
+    calls = [ToolCall(f"{n}", "order", json.dumps({"bird": bird})) for n, bird in enumerate(birds)]
+    return ModelAnswer(calls=calls)
 
 
-def check_questions(path):
-    done = hermes(path, "-p", "count to 5")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1 2 3 4 5\n", "")
-    done = hermes(path, "-p", "count the words in", text="one two\n")
-    assert (done.returncode, "Words: 2" in done.stdout) == (0, True)
-    done = hermes(path, "-p", "-", text="count to 2\n")
-    assert done.stdout == "1 2\n"
-    done = hermes(path, "-p", "count to 3", "--json")
-    answer = json.loads(done.stdout)
-    assert sorted(answer) == ["session_id", "status", "text", "usage"]
-    assert (answer["text"], answer["status"]) == ("1 2 3", "complete")
-    again = json.loads(hermes(path, "-p", "hello", "--json").stdout)
-    assert again["session_id"] == answer["session_id"]
-    new = json.loads(hermes(path, "-p", "hello", "--json", "--new").stdout)
-    assert new["session_id"] != answer["session_id"]
-    other = json.loads(hermes(path, "-p", "hello", "--json", "--session", "work").stdout)
-    assert other["session_id"] not in {new["session_id"], answer["session_id"]}
-
-
-def test_a_failed_question_is_reported_in_one_sentence(path):
-    environment = {"OPENAI_BASE_URL": "http://127.0.0.1:1", "OPENAI_API_KEY": "k"}
-    done = subprocess.run(
-        [*HERMES, "--db", str(path), "-p", "hello"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, **environment},
+def asked(number, bird):
+    return (
+        f'? order(bird="{bird}") waits for your approval\n'
+        "May order run with this?\n"
+        f'{{"bird":"{bird}"}}\n'
+        f"Reply /approve {number} to allow it once, /approve always {number} for this tool here, or"
+        f" /deny {number}.\n"
     )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "model" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["-p", " "], "the question is empty"),
-        (["--new"], "--new requires -p"),
-        (["-p", "hello", "--stdio"], "-p requires a chat"),
-        (["-p", "hello", "--session", ""], "--session must have 1 to 1000 characters"),
-        (["run", "--session", "work"], "--session requires a chat"),
-    ],
-)
-def test_options_of_a_chat_without_effect_are_refused(path, options, message):
-    command, rest = (options[:1], options[1:]) if options[0] == "run" else ([], options)
-    done = subprocess.run(
-        [*HERMES, *command, "--db", str(path), *rest],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
-    assert not path.exists()
+@pytest.fixture
+def shop_options(tmp_path):
+    with served(script=shop) as model:
+        (tmp_path / "hermes.toml").write_text(SHOP.format(url=model.openai_url))
+        yield "--config", str(tmp_path / "hermes.toml")
+
+
+def test_all_consoles_show_messages_questions_and_decisions_in_the_same_order(tty, shop_options):
+    bot, client, witness = consoles = [tty(*shop_options) for _ in range(3)]
+    client.type("a heron" + ENTER)
+    for each in consoles:
+        each.until(asked(1, "heron") + "That is all.")
+    bot.type("/approve" + ENTER)
+    for each in consoles:
+        each.until("ordered heron\nThat is all.")
+    bot.type("a crane" + ENTER)
+    for each in consoles:
+        each.until(asked(2, "crane") + "That is all.")
+    client.type("/deny 2" + ENTER)
+    for each in consoles:
+        each.until(lambda text: text.count("That is all.") == 4)
+    client.type("/title Birds" + ENTER)
+    for each in consoles:
+        each.until("The title is now: Birds")
+    approved = '* /approve: Approved: order with {"bird":"heron"}'
+    denied = '* /deny 2: Denied: order with {"bird":"crane"}'
+    for each, messages in (
+        (bot, ["* a heron", "> /approve", "> a crane", denied, "* /title Birds"]),
+        (client, ["> a heron", approved, "* a crane", "> /deny 2", "> /title Birds"]),
+        (witness, ["* a heron", approved, "* a crane", denied, "* /title Birds"]),
+    ):
+        shown = each.screen.text.replace("[other chat]", "*")
+        assert [line for line in shown.splitlines() if line.startswith(("* ", "> "))] == messages
+        assert shown.count("May order run") == 2
+        assert "✗" not in shown
+
+
+def test_two_questions_at_once_are_shown_each_after_its_call(tty, shop_options):
+    consoles = [tty(*shop_options) for _ in range(2)]
+    for number, each in enumerate(consoles):
+        each.type("a heron and a crane" + ENTER)
+        first = 2 * number + 1
+        for shown in consoles:
+            shown.until(asked(first, "heron"))
+            shown.until(asked(first + 1, "crane"))
+        each.type(f"/deny {first}" + ENTER)
+        each.type(f"/deny {first + 1}" + ENTER)
+        for shown in consoles:
+            shown.until(lambda text, ends=3 * number + 3: text.count("That is all.") == ends)
+            assert "✗" not in shown.screen.text
 
 
 # The socket

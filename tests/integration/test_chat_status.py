@@ -63,6 +63,28 @@ def test_the_status_line_has_the_model_the_context_and_the_cost(tmp_path, env):
         assert term.wait() == 0
 
 
+def test_the_first_lines_name_the_agent_that_answers_this_conversation(tmp_path, env):
+    with served() as model:
+        start, file = command(tmp_path, model), tmp_path / "hermes.toml"
+        where = model.url.removeprefix("http://")
+        with Tty(start, columns=120, **env) as term:
+            term.until(f"tiny-1 at {where} answers, as configured.")
+            term.type(f"/model large{ENTER}hello{ENTER}")
+            term.until("good evening")
+            term.type(END)
+            assert term.wait() == 0
+        with Tty(start, columns=120, **env) as term:
+            reason = "because this conversation has chosen large with /model."
+            term.until(f"huge-1 at {where} answers, {reason}")
+            term.until("This continues")
+            term.until("huge-1 · context")
+        with Tty([*start, "--session", "other"], columns=120, **env) as term:
+            term.until(f"tiny-1 at {where} answers, as configured.")
+        file.write_text(file.read_text().replace("'huge-1'", "'huge-1'\nplatforms = ['console']"))
+        with Tty([*start, "--session", "other"], columns=120, **env) as term:
+            term.until(f"huge-1 at {where} answers, as configured in [agents.large].")
+
+
 def test_a_tool_call_is_a_card(tmp_path, env):
     script = [ModelAnswer(calls=[ToolCall("1", "price", '{"bird": "heron"}')]), "It costs 12.50."]
     with served(script=script) as model, Tty(command(tmp_path, model), **env) as term:
@@ -99,18 +121,18 @@ def test_the_log_of_a_chat_goes_to_a_file_and_the_screen_has_one_line(tmp_path, 
             broken = "import sys; sys.exit('no such tool server')"
             file.write(f"[mcp.files]\ncommand = ['{sys.executable}', '-c', \"{broken}\"]\n")
         with Tty(start, columns=200, **env) as term:
-            term.until(f"The log is {tmp_path}/hermes.log")
-            shown = term.until("(its last line: no such tool server)")
-            assert "MCP server files has ended" in shown
+            term.until(f"The log is {tmp_path}/chat.db.log")
+            ended = "has ended (exit status 1): no such tool server"
+            assert "Error" not in term.until(f"MCP server files {ended}; Hermes tries again in ")
             term.type("/tools" + ENTER)
-            term.until("MCP server files is not running")
+            term.until(f"MCP server files is not running: it {ended}\n")
             term.type("hello" + ENTER)
             shown = term.until("good evening")
             assert "Traceback" not in shown
             assert shown.count("MCP server files has ended") == 1, "not at each attempt to start it"
             term.type(END)
             assert term.wait() == 0
-    log = tmp_path / "hermes.log"
+    log = tmp_path / "chat.db.log"
     assert "MCP server files: no such tool server" in log.read_text()
     assert log.stat().st_mode & 0o777 == 0o600
 

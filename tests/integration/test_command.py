@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import hermes
-from hermes.agents.offline import FALLBACK
 from hermes.cli.main import COMMANDS, HELP, main
+from tests.support.offline_answers import answer_to
 from tests.support.served_model import served
 from tests.support.tty import Tty
 
@@ -23,7 +23,6 @@ pytestmark = pytest.mark.usefixtures("measure_programs")
 ROOT = Path(__file__).parents[2]
 # Without the current folder on the path of modules, like an installed script.
 HERMES = [sys.executable, "-P", "-W", "error", "-m", "hermes"]
-HELLO = f"You said: hello\n{FALLBACK}\n"
 
 
 @pytest.fixture
@@ -57,8 +56,8 @@ def configure(path, data):
 
 
 def test_a_chat_is_the_default(home):
-    assert run(text="hello\n").stdout == HELLO
-    assert run("chat", "--db", "chat.db", text="hello\n").stdout == HELLO
+    assert run(text="hello\n").stdout == answer_to("hello")
+    assert run("chat", "--db", "chat.db", text="hello\n").stdout == answer_to("hello")
     assert run("--db", "chat.db", text="/sessions\n").stdout.startswith("1. hello (2 messages")
 
 
@@ -69,6 +68,31 @@ def test_each_command_has_its_own_help(command):
     done = run(command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"usage: hermes {command} ")
+
+
+def test_the_helps_of_chat_and_run_have_only_what_makes_sense_there():
+    chat, bot = run("chat", "--help").stdout, run("run", "--help").stdout
+    assert "usage: hermes chat [options]\n\nChat with the agent in the terminal" in chat
+    assert "usage: hermes run [options]\n\nRun the bot on the platforms" in bot
+    for option in ("-p TEXT", "--session", "--new", "--json"):
+        assert (option in chat, option in bot) == (True, False)
+    assert ("--stdio" in chat, "  --stdio" in bot) == (False, True)
+    assert "--status" not in chat + bot
+    assert "--no-console" not in chat + bot
+    assert ("\n  5  " in chat, "\n  5  " in bot) == (False, True)
+
+
+def test_a_question_without_its_option_is_recognized(home):
+    done = run("what", "is", "a", "heron")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(' -p "what is a heron"\n')
+    done = run("echo", "$HOME", "`id`")
+    command = done.stderr.partition("; to ask a question: ")[2]
+    done = subprocess.run(
+        ["sh", "-c", command], input="", capture_output=True, text=True, check=True
+    )
+    assert "echo $HOME `id`" in done.stdout
+    assert run("sotre", "list").stderr.endswith("; did you mean store?\n")
 
 
 def test_the_version_is_printed():
@@ -92,7 +116,7 @@ def test_a_removed_folder_is_no_problem(home):
         ["sh", "-c", script], input="hello\n", capture_output=True, text=True, timeout=60,
         check=False,
     )  # fmt: skip
-    assert (done.stdout, done.stderr) == (HELLO, "")
+    assert (done.stdout, done.stderr) == (answer_to("hello"), "")
 
 
 def test_the_bot_without_a_platform_names_the_chat(home):
@@ -104,7 +128,23 @@ def test_the_bot_without_a_platform_names_the_chat(home):
         ["sh", "-c", command], input="hello\n", capture_output=True, text=True, timeout=60,
         check=False,
     )  # fmt: skip
-    assert (done.stdout, done.stderr) == (HELLO, "")
+    assert (done.stdout, done.stderr) == (answer_to("hello"), "")
+
+
+def test_the_status_and_a_reload_need_only_the_database_of_the_configuration(home):
+    """Other settings may depend on variables that only the bot has."""
+    text = f"data = '{home / 'mine.db'}'\n[titles]\nenabled = false\n"
+    (Path.cwd() / "hermes.toml").write_text(text)
+    done = run("--check-config")
+    assert (done.returncode, "has no effect without a model" in done.stderr) == (2, True)
+    for command in ("status", "reload"):
+        done = run(command)
+        assert done.returncode == 1
+        assert (done.stdout + done.stderr).startswith(f"Hermes is not running on {home}/mine.db")
+    (Path.cwd() / "hermes.toml").write_text("data = ")
+    for command in ("status", "reload"):
+        done = run(command)
+        assert (done.returncode, "hermes.toml: invalid TOML: " in done.stderr) == (2, True)
 
 
 # The configuration file
@@ -131,7 +171,7 @@ def test_without_a_configuration_the_banner_says_so_and_how_to_write_one(home):
 
 def test_all_commands_use_the_database_of_the_configuration(home):
     configure(Path.cwd() / "hermes.toml", home / "mine.db")
-    assert run(text="hello\n").stdout == HELLO
+    assert run(text="hello\n").stdout == answer_to("hello")
     assert run("status").stdout.startswith(f"Hermes is not running on {home / 'mine.db'}.\n")
     [listed] = run("store", "list", "--json").stdout.splitlines()
     assert json.loads(listed)["message_count"] == 2
@@ -155,7 +195,7 @@ def test_a_database_is_administered_although_the_configuration_has_problems(home
 def test_problems_name_the_file_that_was_found(home):
     path = configure(home / "config" / "hermes" / "hermes.toml", "x")
     path.write_text("[agent]\nknid = 'openai'\n")
-    for command in ("chat", "run", "status"):
+    for command in ("chat", "run"):
         done = run(command)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith(f"{path}: line 2: agent.knid: unknown key")
@@ -169,7 +209,7 @@ def test_a_file_of_another_user_is_not_read_unless_it_is_named(home):
     assert (done.returncode, done.stdout) == (2, "")
     command = f"belongs to another user; to use it: --config {path}\n"
     assert done.stderr == f"{path}: {command}"
-    assert run("--config", path, text="hello\n").stdout == HELLO
+    assert run("--config", path, text="hello\n").stdout == answer_to("hello")
 
 
 def test_functions_of_the_settings_are_found_in_the_current_folder(home):
@@ -214,7 +254,7 @@ def test_a_key_in_the_environment_connects_a_model_and_the_banner_says_why(home,
 
 def test_a_running_ollama_is_not_used_silently(home):
     with served(models=["llama3.2"]) as model:
-        assert run(text="hello\n", env={"OLLAMA_HOST": model.url}).stdout == HELLO
+        assert run(text="hello\n", env={"OLLAMA_HOST": model.url}).stdout == answer_to("hello")
         assert not model.requests
 
 

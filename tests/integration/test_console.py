@@ -20,11 +20,11 @@ from hermes import Config, Inbound
 from hermes.adapters.console import SOURCE, Console
 from hermes.adapters.console.adapter import HOW_TO_QUIT, LINE_TOO_LONG, STILL_RUNNING
 from hermes.adapters.console.view import ConversationView
-from hermes.agents.offline import FALLBACK
 from hermes.events import TextDelta, ToolFinished, ToolStarted, TurnEnded, TurnStarted
 from hermes.messages import ToolCall, TurnResult
 from hermes.outbound import outbox_rows
 from hermes.testing import MemoryAdapter, ScriptedAgent, forever
+from tests.support.offline_answers import answer_to
 from tests.support.tty import ALT_ENTER, END, ENTER, INTERRUPT, TAB, UP, Tty
 
 pytestmark = pytest.mark.usefixtures("measure_programs")
@@ -32,7 +32,6 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-W", "error", "-m", "tests.support.console_program"]
 HERMES = [sys.executable, "-W", "error", "-m", "hermes.run"]
 LOOKING = [ToolStarted(ToolCall("c1", "look")), ToolFinished("c1", "seen")]
-ANSWER = f"{FALLBACK}\n"
 
 
 # Through pipes
@@ -62,8 +61,8 @@ def test_empty_input_gives_empty_output(piped):
 def test_lines_may_have_any_line_ends_and_any_bytes(piped):
     code, out, err = piped(b"one\r\n\r\n  \ntwo \xff\xfe \x1b]0;owned\x07\x9b\n/title three")
     assert (code, err) == (0, "")
-    owned = "You said: two �� ␛]0;owned␇�\n"
-    assert out == f"You said: one\n{ANSWER}{owned}{ANSWER}The title is now: three\n"
+    owned = "two �� ␛]0;owned␇�"
+    assert out == f"{answer_to('one')}{answer_to(owned)}The title is now: three\n"
 
 
 def test_a_line_that_is_too_long_is_reported_and_skipped(piped):
@@ -106,7 +105,7 @@ def test_an_output_that_cannot_be_written_is_reported_and_fails(tmp_path, questi
             [*program, "--db", tmp_path / "chat.db", *question], input=b"hello\n", stdout=full,
             stderr=subprocess.PIPE, timeout=60, check=False, cwd=ROOT,
         )  # fmt: skip
-    assert done.stderr == b"The output cannot be written: No space left on device.\n"
+    assert done.stderr == b"Cannot write the output: no space left on device.\n"
     assert done.returncode == 1
 
 
@@ -461,7 +460,7 @@ def look_back(term):
 def test_commands_and_sessions_are_completed(tty):
     term = tty()
     term.type("hello" + ENTER)
-    term.until("before you start Hermes.\n>")
+    term.until("hermes setup\n>")
     term.type("/titl")
     term.until("show or set the title")
     term.type(TAB + " Honey bees" + ENTER)

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,9 @@ def test_every_file_that_the_image_is_built_from_exists():
     root = DEPLOY.parent
     for line in re.findall(r"^COPY (.+) \S+$", CONTAINER, re.MULTILINE):
         assert all((root / name).exists() for name in line.split())
+
+
+def test_the_image_has_a_version_of_python_that_the_project_supports():
+    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]
+    [version] = re.findall(r"^FROM python:([\d.]+)-slim$", CONTAINER, re.MULTILINE)
+    assert f"Programming Language :: Python :: {version}" in project["classifiers"]

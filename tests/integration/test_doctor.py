@@ -100,19 +100,52 @@ async def test_what_does_not_work_is_named_with_its_reason(home):
     assert [found[topic][0] for topic in topics] == [False, False, False]
     assert "rejected the API key" in found["model"][1]
     assert found["mcp"][1].startswith("files: ")
+    assert found["mcp"][1].endswith(f"; to see why, run it yourself: {sys.executable} -c 'exit()'")
     assert "get a new one from @BotFather" in found["telegram"][1]
     assert all(ok for topic, (ok, _) in found.items() if topic not in topics)
+
+
+async def test_what_cannot_be_reached_is_named_with_what_to_do(home):
+    (home / "hermes.toml").write_text(
+        "data = 'chat.db'\n[agent]\nkind = 'openai'\nmodel = 'm'\nbase_url = 'http://127.0.0.1:1'\n"
+        "[mcp.web]\nurl = 'http://127.0.0.1:1/mcp'\n"
+        "[telegram]\ntoken = 'env:TOKEN'\nopen = true\nbase_url = 'http://127.0.0.1:1'\n"
+    )
+    found = await doctor(code=1, TOKEN=TOKEN)
+    advice = "check that it runs, base_url in [agent], and the network"
+    assert found["model"][1].endswith(f"; {advice}")
+    assert found["mcp"][1].endswith("; start the server, or correct url in [mcp.web]")
+    advice = "check the network, and base_url in [telegram]"
+    assert found["telegram"][1].startswith("Telegram cannot be reached: ")
+    assert found["telegram"][1].endswith(f"; {advice}")
 
 
 async def test_problems_of_the_configuration_are_listed(home):
     (home / "hermes.toml").write_text("[agent]\nkind = 'openai'\nmodel = 'm'\nkey = 'env:NO_KEY'\n")
     found = await doctor(code=1)
-    text = "line 4: agent.key: the environment variable NO_KEY is not set"
+    text = (
+        "line 4: agent.key: the environment variable NO_KEY is not set; set it before Hermes starts"
+    )
     assert found["configuration"] == (False, f"{home / 'hermes.toml'}: {text}")
     assert found["database"][0]
     assert "model" not in found
-    (home / "hermes.toml").write_text("[agent]\nknid = 'openai'\n")
-    assert "unknown key" in (await doctor(code=1))["configuration"][1]
+    assert found["network"] == (True, "not checked, because of the configuration")
+
+
+async def test_the_database_is_checked_also_if_the_configuration_is_wrong(home):
+    (home / "hermes.toml").write_text("data = 'no/chat.db'\n[agent]\nknid = 'openai'\n")
+    found = await doctor(code=1)
+    assert "unknown key" in found["configuration"][1]
+    assert found["database"] == (False, "there is no folder no; run: mkdir -p no")
+    assert found["disk"][0]
+    for text in ("data = 3", "data = 'no/chat.db"):  # it is not known which database is meant
+        (home / "hermes.toml").write_text(text)
+        found = await doctor(code=1)
+        assert found["database"][1].startswith(f"{home}/data/hermes/state.db does not exist yet")
+    found = await doctor("--db", "mine.db", code=1)
+    assert found["database"] == (True, "mine.db does not exist yet; the first start creates it")
+    found = await doctor("--config", "none.toml", code=1)
+    assert "there is no such file; to write it: " in found["configuration"][1]
 
 
 async def test_a_package_that_is_too_old_is_named(home):

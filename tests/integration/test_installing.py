@@ -5,6 +5,7 @@ from __future__ import annotations
 import email
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -14,11 +15,11 @@ import attrs
 import pytest
 
 import hermes
-from hermes.agents.offline import FALLBACK
+from tests.support.offline_answers import answer_to
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
-MISSING = re.compile(r"The bot needs the package \w+: (.+)\n")
+MISSING = re.compile(r"\[bot\] is not installed; to install it: (.+)\n")
 
 
 @attrs.frozen
@@ -96,23 +97,54 @@ def test_the_command_works_and_names_a_missing_extra(machine, installer):
     done = machine.run("hermes doctor --offline")
     assert (done.returncode, done.stderr) == (1, "")
     assert re.search(r"^PROBLEM +extras +\[bot\] is not installed", done.stdout, re.MULTILINE)
+    assert re.findall(r"\[(\w+)\] is not installed", done.stdout) == ["bot", "mcp"]
     done = machine.run(command)  # as it is written
     assert done.returncode == 0, done.stderr
     done = machine.run("hermes", "hello\n")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"You said: hello\n{FALLBACK}\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, answer_to("hello", "hermes"), "")
     assert (machine.home / ".local/share/hermes/state.db").exists()
+    done = machine.run("hermes doctor --offline")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    python = (machine.bin / "hermes").resolve().with_name("python")
+    done = machine.run(f"{python} -m hermes --version")
+    assert done.stdout == f"hermes {hermes.__version__}\n"
 
 
-def test_the_metadata_is_complete_and_its_links_are_absolute(machine, wheels):
+def metadata_of(machine, project):
+    """Build the wheel of a project, and return its metadata."""
     with_uv(machine)
-    done = machine.run(f"uv build --quiet --wheel --out-dir dist {ROOT}")
+    done = machine.run(f"uv build --quiet --wheel --out-dir dist {project}")
     assert done.returncode == 0, done.stderr
     [wheel] = (machine.home / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         [name] = [each for each in archive.namelist() if each.endswith("/METADATA")]
-        metadata = email.message_from_bytes(archive.read(name))
-    fields = ("Author", "Classifier", "Keywords", "License-Expression", "Project-URL", "Summary")
+        return email.message_from_bytes(archive.read(name))
+
+
+def test_the_metadata_has_no_address_that_does_not_exist(machine):
+    metadata = metadata_of(machine, ROOT)
+    fields = ("Author", "Classifier", "Keywords", "License-Expression", "Summary")
     assert [field for field in fields if not metadata[field]] == []
+    assert (metadata["Project-URL"], metadata["Dynamic"]) == (None, None)
+    text = metadata.get_payload()
+    assert re.findall(r"\]\((?!https://|#)", text) == []
+    assert "runtime guide (`docs/runtime.md`)" in text
+    assert "files that this page names are in the source distribution" in text
+
+
+def test_with_a_public_repository_the_addresses_are_complete_and_the_links_absolute(machine):
+    project = machine.home / "project"
+    (project / "hermes").mkdir(parents=True)
+    (project / "hermes" / "__init__.py").touch()
+    for name in ("README.md", "LICENSE", "hatch_build.py"):
+        shutil.copy(ROOT / name, project)
+    settings = (ROOT / "pyproject.toml").read_text()
+    assert '\nrepository = ""' in settings
+    public = settings.replace('\nrepository = ""', '\nrepository = "https://example.org/hermes"')
+    (project / "pyproject.toml").write_text(public)
+    metadata = metadata_of(machine, project)
+    addresses = dict(each.split(", ") for each in metadata.get_all("Project-URL"))
+    assert addresses.keys() == {"Homepage", "Documentation", "Changelog", "Source"}
     links = re.findall(r"\]\(([^)]+)\)", metadata.get_payload())
     assert len(links) > 10
     assert [link for link in links if not link.startswith(("https://", "#"))] == []

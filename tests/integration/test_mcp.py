@@ -73,7 +73,7 @@ async def test_an_error_of_a_tool_is_returned_and_the_server_continues(program):
 async def test_a_server_that_dies_is_reported_and_started_again(program, caplog):
     with trio.fail_after(SECONDS):
         async with open_servers([McpServer(name="test", command=program)]) as [server]:
-            with pytest.raises(ServerDown, match="connection to MCP server test failed"):
+            with pytest.raises(ServerDown, match="MCP server test is not running: it has ended"):
                 await server.call("die", {})
             with pytest.raises(ServerDown, match="being restarted"):
                 await server.call("add", {"a": 1, "b": 2})
@@ -87,7 +87,7 @@ async def test_a_server_that_cannot_be_started_does_not_affect_others(program):
     absent = McpServer(name="absent", command=["/nonexistent/program"])
     with trio.fail_after(SECONDS):
         async with open_servers([absent, McpServer(name="test", command=program)]) as servers:
-            assert "FileNotFoundError" in servers[0].problem
+            assert servers[0].problem == "it cannot be started: the program was not found"
             with pytest.raises(ServerDown, match="absent"):
                 await servers[0].call("add", {})
             assert await servers[1].call("add", {"a": 1, "b": 2}) == ("3", False)
@@ -287,10 +287,58 @@ async def test_the_errors_of_a_server_go_to_the_log_and_explain_why_it_has_ended
     command = [sys.executable, "-c", "import sys; sys.stderr.write('hello\\n'); import nowhere"]
     with trio.fail_after(60):
         async with open_servers([McpServer(name="broken", command=command)]) as (server,):
-            assert server.problem.endswith(
-                "(its last line: ModuleNotFoundError: No module named 'nowhere')"
-            )
+            said = "ModuleNotFoundError: No module named 'nowhere'"
+            assert server.problem == f"it has ended (exit status 1): {said}"
     logged = [record.getMessage() for record in caplog.records]
     assert "MCP server broken: hello" in logged
-    assert any(line.startswith("MCP server broken has ended") for line in logged)
+    ended = f"MCP server broken has ended (exit status 1): {said}; Hermes tries again in 0.5 s."
+    assert ended in logged
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("echo oh no >&2; exit 3", "it has ended (exit status 3): oh no"),
+        ("printf 'no newline' >&2; exit 0", "it has ended (exit status 0): no newline"),
+        ("kill -9 $$", "it has ended (signal SIGKILL)"),
+    ],
+)
+async def test_the_problem_of_a_command_has_its_exit_status_and_its_last_line(command, problem):
+    server = McpServer(name="s", command=["/bin/sh", "-c", command])
+    with trio.fail_after(SECONDS):
+        async with open_servers([server]) as [connection]:
+            assert connection.problem == problem
+
+
+async def test_the_problem_of_a_url_names_the_host_and_no_secret():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # not listening, and nobody else can take it
+        host = f"127.0.0.1:{unused.getsockname()[1]}"
+        server = McpServer(name="s", url=f"http://me:opensesame@{host}/mcp?key=opensesame")
+        with trio.fail_after(SECONDS):
+            async with open_servers([server]) as [connection]:
+                assert connection.problem == f"it cannot be reached at {host}: connection refused"
+
+
+async def test_a_problem_is_one_warning_until_it_changes(autojump_clock, caplog):
+    caplog.set_level("INFO", "hermes")
+    problems = [*3 * [OSError(111, "Connection refused")], *2 * [OSError(113, "No route to host")]]
+
+    class Absent(McpServer):
+        def client(self, errors):
+            raise problems.pop(0) if problems else RuntimeError("secret")
+
+    async with open_servers([Absent(name="s", url="http://tools.example/mcp")]):
+        await trio.sleep(60)
+    logged = [(each.levelname, each.getMessage()) for each in caplog.records]
+    start = "MCP server s cannot be reached at tools.example: "
+    assert logged[:6] == [
+        ("WARNING", f"{start}connection refused; Hermes tries again in 0.5 s."),
+        ("INFO", f"{start}connection refused; Hermes tries again in 1 s."),
+        ("INFO", f"{start}connection refused; Hermes tries again in 2 s."),
+        ("WARNING", f"{start}no route to host; Hermes tries again in 4 s."),
+        ("INFO", f"{start}no route to host; Hermes tries again in 8 s."),
+        ("WARNING", "MCP server s has failed: RuntimeError; Hermes tries again in 16 s."),
+    ]
+    assert "secret" not in caplog.text

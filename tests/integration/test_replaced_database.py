@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import apsw
 import pytest
@@ -112,6 +112,28 @@ def restore_an_older_backup(path, server):
     shutil.copyfile(backup, path)
 
 
+def restore_a_backup_of_a_moment_ago(path, server):
+    """It has the latest stamp."""
+    backup = path.parent.parent / "backup.db"
+    assert server.ask(f"backup {backup}") == "copied"
+    assert server.ask("accept") == "accepted"
+    shutil.copyfile(backup, path)
+
+
+def restore_a_copy_made_by_vacuum(path, server):
+    copy = path.parent.parent / "copy.db"
+    foreign(path, f"VACUUM INTO '{copy}'")
+    assert server.ask("accept") == "accepted"
+    shutil.copyfile(copy, path)
+
+
+def overwrite_before_another_process_checkpoints(path, server):
+    """This moves the page with the stamp to the foreign file."""
+    overwrite(path, server)
+    with suppress(subprocess.CalledProcessError):  # it may find the file damaged
+        foreign(path, "PRAGMA wal_checkpoint(PASSIVE)")
+
+
 def truncate(path, server):
     with path.open("r+b") as file:
         file.truncate(0)
@@ -174,6 +196,9 @@ def replace_the_folder(path, server):
         overwrite_with_an_empty_store,
         overwrite_with_a_short_database,
         restore_an_older_backup,
+        restore_a_backup_of_a_moment_ago,
+        restore_a_copy_made_by_vacuum,
+        overwrite_before_another_process_checkpoints,
         truncate,
         cut,
         cut_the_last_page,
@@ -202,6 +227,48 @@ def test_an_overwritten_log_is_not_moved_into_the_database(tmp_path, server, att
     attack(path, server)
     assert_ends(server)
     assert foreign(path, "PRAGMA integrity_check") == [["ok"]]
+
+
+def rename(path, server):
+    """`mv other.db state.db`"""
+    other = path.parent.parent / "other.db"
+    other_store(other)
+    shutil.copyfile(other, path.parent / "new.db")
+    (path.parent / "new.db").rename(path)
+
+
+@pytest.mark.parametrize("attack", [overwrite, rename])
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_file_that_was_put_in_the_place_of_the_database_stays_as_it_is(
+    tmp_path, server, attack, stops
+):
+    """The WAL file, which SQLite would move into it, is kept under another name."""
+    path = tmp_path / "data" / "state.db"
+    for _ in range(5):
+        assert server.ask("accept") == "accepted"
+    attack(path, server)
+    if stops:  # without another message
+        _, errors = server.process.communicate(timeout=30)
+        assert server.process.returncode != 0
+        assert "while in use; the write-ahead log is kept as state.db-wal.lost-" in errors
+    else:
+        assert_ends(server)
+    assert path.read_bytes() == (tmp_path / "other.db").read_bytes()
+    assert len(list(path.parent.glob("state.db-wal.lost-*"))) == 1
+    with running(path) as again:
+        assert again.ask("accept") == "accepted"
+    assert foreign(path, "SELECT count(*) FROM sessions WHERE id GLOB 'o*'") == [[50]]
+    assert foreign(path, "PRAGMA integrity_check") == [["ok"]]
+
+
+def test_the_log_of_another_database_is_not_used(tmp_path, server):
+    path = tmp_path / "data" / "state.db"
+    for _ in range(5):
+        assert server.ask("accept") == "accepted"
+    overwrite_the_log_with_another(path, server)
+    assert_ends(server)
+    assert len(list(path.parent.glob("state.db-wal.lost-*"))) == 1
+    assert foreign(path, "SELECT count(*) FROM sessions WHERE id = 'o'") == [[0]]
 
 
 def assert_ends(server):

@@ -6,16 +6,17 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import trio
 
-from hermes.agents.offline import FALLBACK
 from hermes.testing import open_model
+from tests.support.offline_answers import answer_to
 from tests.support.tty import Tty
 
 pytestmark = pytest.mark.usefixtures("measure_programs")
-HELLO = f"You said: hello\n{FALLBACK}\n"
+ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments, text="", path=None, home=None):
@@ -67,7 +68,7 @@ def test_piped_lines_are_answered_and_stored(tmp_path):
     path = str(tmp_path / "chat.db")
     done = run("--db", path, text="hello\n\n/title A talk\n")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == f"{HELLO}The title is now: A talk\n"
+    assert done.stdout == answer_to("hello") + "The title is now: A talk\n"
     done = run("--db", path, text="/sessions\n")
     listed, hint = done.stdout.splitlines()
     assert re.fullmatch(r"1\. A talk \(2 messages, [-\d]+ [:\d]+\) \(current\)", listed)
@@ -83,7 +84,7 @@ def test_messages_before_a_restart_and_a_new_session_are_recalled(tmp_path):
 
 
 def test_by_default_the_database_is_private_in_the_home_directory(tmp_path):
-    assert run(text="hello\n", home=tmp_path).stdout == HELLO
+    assert run(text="hello\n", home=tmp_path).stdout == answer_to("hello")
     assert (tmp_path / "hermes").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "hermes" / "state.db").stat().st_mode & 0o777 == 0o600
 
@@ -120,11 +121,16 @@ def test_a_second_bot_on_the_same_database_is_refused_in_one_sentence(tmp_path):
         assert first.wait(30) == 0
 
 
-def test_at_a_terminal_the_greeting_names_the_agent_and_the_database(tmp_path):
-    path = str(tmp_path / "chat.db")
-    with Tty([sys.executable, "-m", "hermes.run", "--db", path], columns=200) as term:
+def test_at_a_terminal_the_greeting_names_the_agent_and_the_files(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "mine.toml").write_text("")
+    command = [sys.executable, "-m", "hermes.run", "--db", "chat.db", "--config", "mine.toml"]
+    with Tty(command, columns=200) as term:
         shown = term.until("\n>")
         assert "the offline agent answers" in shown
-        assert path in shown
+        assert f"Configuration: {tmp_path}/mine.toml\n" in shown
+        assert f"Conversations are stored in {tmp_path}/chat.db\n" in shown
+        assert f"The log is {tmp_path}/chat.db.log\n" in shown
         term.type("hello\r")
         term.until("You said: hello")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from hermes import open_runtime
-from hermes.errors import StoreInUse
+from hermes.errors import StoreInUse, StoreRefused
 from hermes.run import status
 from hermes.store import SessionStore, open_store
 from hermes.store.files.runtime_lock import RuntimeLock, owner, require_free
@@ -114,6 +116,34 @@ def test_closing_leaves_no_descriptor_behind(path):
         lock.close()
         store.close()
     assert descriptors() == before
+
+
+@contextmanager
+def no_writes():
+    """Let this process create empty files, but write to none."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_lock_file_that_cannot_be_written_is_reported_and_released(path):
+    SessionStore(path).close()
+    with pytest.raises(StoreRefused) as refused, no_writes():
+        RuntimeLock(path)
+    assert str(refused.value) == f"{path}.lock cannot be written: File too large"
+    assert owner(path) is None
+    RuntimeLock(path).close()
+
+
+def test_the_owner_is_unknown_if_the_lock_file_is_not_text(path):
+    lock = RuntimeLock(path)
+    Path(f"{path}.lock").write_bytes(b"\xff\xfe")
+    with pytest.raises(StoreInUse, match="already in use by another Hermes runtime"):
+        RuntimeLock(path)
+    lock.close()
 
 
 OPENERS = """

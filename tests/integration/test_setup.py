@@ -89,6 +89,7 @@ def test_a_wrong_key_is_reported_and_asked_for_again(home):
             answer(term, "Model [", "claude")
             answer(term, "What now? (Ctrl-C leaves) [2]:")
             assert "Anthropic rejected the API key" in term.screen.text
+            assert "2. another key" in term.screen.text
             assert not config_of(home).exists()
             term.until(lambda text: text.count("API key, not shown:") == 2)
             term.type(f"{KEY}{ENTER}")
@@ -140,6 +141,62 @@ def test_another_url_can_be_corrected_until_it_answers(home):
     assert "key" not in tomllib.loads(config_of(home).read_text())["agent"]
 
 
+def test_another_provider_can_be_chosen_after_a_failed_check(home):
+    with served(Refuse("bad_key")) as model:
+        urls = {"OPENAI_BASE_URL": model.openai_url, "ANTHROPIC_BASE_URL": model.anthropic_url}
+        with Tty([*HERMES, "setup"], columns=60, **urls) as term:
+            answer(term, "Number [1]:", "1")
+            answer(term, "API key, not shown:", "sk-wrong-0123456789abcdef")
+            answer(term, "Model [", "m")
+            answer(term, "5. another provider\nWhat now? (Ctrl-C leaves) [2]:", "5")
+            assert (
+                "  OpenAI rejected the API key (Incorrect API key provided:\n"
+                "  [redacted], code invalid_api_key); check the key.\n"
+            ) in term.screen.text
+            term.until(lambda text: text.count("Which provider?") == 2)
+            term.type(f"2{ENTER}")
+            term.until(lambda text: text.count("API key, not shown:") == 2)
+            term.type(f"{KEY}{ENTER}")
+            term.until(lambda text: text.count("Model [") == 2)
+            term.type(f"claude{ENTER}")
+            chat(term)
+    agent = tomllib.loads(config_of(home).read_text())["agent"]
+    assert (agent["kind"], agent["model"]) == ("anthropic", "claude")
+
+
+def test_an_ollama_that_does_not_run_or_has_no_model_is_reported(home):
+    with served(models=[]) as model, Tty([*HERMES, "setup"], columns=160) as term:
+        answer(term, "Number [1]:", "4")
+        assert "Ollama (not running at 127.0.0.1:1)" in term.screen.text
+        answer(term, "/v1 [http://127.0.0.1:1/v1]:")
+        down = "Ollama is not running at 127.0.0.1:1; to start it: ollama serve\n"
+        answer(term, f"{down}Model:", "little")
+        shown = term.until("4. another provider\nWhat now? (Ctrl-C leaves) [1]:")
+        assert shown.count(down) == 2
+        assert "another key" not in shown
+        term.type(f"3{ENTER}")
+        answer(term, "/v1 [http://127.0.0.1:1/v1]:", model.openai_url)
+        chat(term)
+    with (
+        served(models=[]) as model,
+        Tty([*HERMES, "setup", "--config", "b.toml"], columns=160, OLLAMA_HOST=model.url) as term,
+    ):
+        answer(term, "Number [4]:")
+        answer(term, f"/v1 [{model.openai_url}]:")
+        term.until("Ollama has no model; to get one: ollama pull llama3.2\nModel:")
+
+
+def test_a_missing_extra_is_named_before_the_first_question(home):
+    (home / "structlog.py").write_text("raise ModuleNotFoundError('no', name='structlog')\n")
+    environment = {**os.environ, "PYTHONPATH": f"{home}:{ROOT}"}
+    done = subprocess.run(
+        [*HERMES, "setup"], input="", capture_output=True, text=True, timeout=60, check=False,
+        env=environment,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("[bot] is not installed; to install it: ")
+
+
 def wait_reading(term):
     """Wait until the process sleeps. Python misses a signal just before it begins to read."""
     while Path(f"/proc/{term.process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
@@ -162,7 +219,7 @@ def test_an_older_configuration_is_kept(home):
     config_of(home).parent.mkdir(parents=True)
     config_of(home).write_text("# mine\n")
     with Tty([*HERMES, "setup"], columns=200) as term:
-        answer(term, "exists. Replace it? The old file is kept (y/n) [n]:")
+        answer(term, "exists. Replace it, and keep the old file under another name? (y/n) [n]:")
         assert term.wait() == 0
         assert "It was left as it is." in term.screen.text
     assert config_of(home).read_text() == "# mine\n"

@@ -175,12 +175,14 @@ def test_an_unreadable_status_file_is_one_sentence(path, content, message):
     assert "inbox     0 waiting" in text
 
 
+def test_before_the_first_start_no_bot_is_running(path):
+    for file in (path, path.parent / "nowhere" / "x.db"):
+        text, code = status.report(file)
+        assert (text, code) == (f"Hermes is not running on {file}, which does not exist yet.", 1)
+    assert json.loads(status.report(path, "json")[0])["problems"] == []
+
+
 def test_a_database_that_cannot_be_read_is_one_sentence(path, sql):
-    text, code = status.report(path)
-    assert (text, code) == (f"{path} does not exist; it is created at the first start.", 3)
-    text, code = status.report(path.parent / "nowhere" / "x.db")
-    assert (code, text.count("\n")) == (3, 0)
-    assert "does not exist" in text
     path.write_bytes(b"no database at all" * 100)
     text, code = status.report(path)
     assert (code, text.count("\n")) == (3, 0)

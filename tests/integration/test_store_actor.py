@@ -636,6 +636,29 @@ async def test_a_file_of_an_earlier_version_believes_its_last_message(path):
         assert (await store.accept(event)).duplicate
 
 
+@pytest.mark.parametrize("sweeps", [(), ("behind",), ("before", "behind")])
+async def test_receipts_written_while_the_clock_is_behind_are_kept(path, sweeps):
+    world = World()
+    async with open_kind("inline", path, clock=world.clock) as store:
+        await store.accept(Inbound("k", "before", "hello"))
+        if "before" in sweeps:
+            await store.sweep_once()
+        world.now -= 3650 * DAY
+        event = Inbound("k", "e", "hello")
+        accepted = await store.accept(event)
+        await store.park_inbox([accepted.receipt.inbox_id], "closed")
+        if "behind" in sweeps:
+            await store.sweep_once()
+        world.now += 3650 * DAY
+        for _ in range(29 * 24):
+            await store.sweep_once()
+            world.pass_time(3600)
+        assert (await store.accept(event)).duplicate
+        world.pass_time(3 * DAY)
+        await store.sweep_once()
+        assert not (await store.accept(event)).duplicate
+
+
 async def test_after_a_long_downtime_receipts_are_forgotten_within_a_day_of_work(path, caplog):
     world, event = World(), Inbound("k", "e", "hello")
     await closed_message(path, world, event)

@@ -112,6 +112,18 @@ async def test_tool_calls_and_results_are_redacted(start):
     assert events[-1] == ToolFinished("c1", f"={REDACTED}")
 
 
+async def test_the_questions_of_a_reply_are_redacted(start):
+    asked = Approval(1, "k", "k", "look", CALL.arguments, "pending", 0.0, 9.0)
+    agent = ScriptedAgent([[ApprovalAsked(asked), "done"]])
+    async with start(agent=agent, redact=REDACT) as runtime:
+        reply = await runtime.ask("k", "one")
+    assert reply.text.startswith("May `look` run with this?")
+    assert [call.arguments for call in reply.approvals] == [
+        CALL.arguments.replace(SECRET, REDACTED)
+    ]
+    assert SECRET not in reply.text
+
+
 async def test_without_a_redactor_events_are_published_unchanged(start):
     steps = [*HALVES, ToolStarted(CALL)]
     events = await events_of(start, [*steps, "done"], redact=None)

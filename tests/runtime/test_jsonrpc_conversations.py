@@ -38,6 +38,27 @@ def announced(client):
     return [info["stored_session_id"] for kind, info in client.events() if kind == "session.info"]
 
 
+# Several users of one conversation
+
+
+async def test_a_client_is_told_of_the_messages_of_others_and_not_of_its_own(start):
+    async with start() as runtime, connected(runtime) as first, connected(runtime) as second:
+        mine, yours = await opened(first, "shared"), await opened(second, "shared")
+        await say(first, mine, "hello")
+        await second.event("message.complete", yours)
+        await say(second, yours, "/status")
+        await first.wait(lambda frame: "/status" in str(frame))
+        await opened(second, "other")
+        told = [
+            [payload for kind, payload in client.events() if kind == "message.accepted"]
+            for client in (first, second)
+        ]
+    assert told == [
+        [{"message_id": 2, "text": "/status", "platform": "rpc"}],
+        [{"message_id": 1, "text": "hello", "platform": "rpc"}],
+    ]
+
+
 # Names
 
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from hermes import CompressionConfig, Config
-from hermes.agents.offline import CONNECT, FALLBACK, HELP, INTRODUCTION, MAX_COUNT, OfflineAgent
+from hermes.agents.offline import FALLBACK, HELP, INTRODUCTION, MAX_COUNT, OfflineAgent
 from hermes.events import Steered, TextDelta, ToolFinished, ToolStarted, TurnEnded
 from hermes.messages import ToolCall
 from hermes.testing import DeterministicCompressor, texts_of
@@ -36,8 +36,8 @@ ANSWERS = {
         "I will remember: the key is under the mat\nAsk me later what you said about it."
     ),
     "what did I say about bees?": "You have not told me anything about bees.",
-    "help": f"{INTRODUCTION}\n{HELP}\n{CONNECT}",
-    "Who are you?": f"{INTRODUCTION}\n{HELP}\n{CONNECT}",
+    "help": f"{INTRODUCTION}\n{HELP}",
+    "Who are you?": f"{INTRODUCTION}\n{HELP}",
     "tell me a story": f"You said: tell me a story\n{FALLBACK}",
     "what is love": f"You said: what is love\n{FALLBACK}",
     "x" * 200: f"You said: {'x' * 79}…\n{FALLBACK}",

@@ -7,13 +7,16 @@ import trio
 
 from hermes.errors import AlreadyAnswered, EventConflict
 from hermes.events import (
+    MessageAccepted,
     TextDelta,
     ToolFinished,
     ToolStarted,
     TurnEnded,
     TurnStarted,
 )
+from hermes.messages import Source
 from hermes.testing import (
+    MemoryAdapter,
     ScriptedAgent,
     inspect,
     texts_of,
@@ -220,6 +223,32 @@ async def test_a_subscriber_to_all_events_gets_consecutive_numbers(start):
             e.event for e in received if e.session_key == key and isinstance(e.event, TurnEnded)
         ]
         assert len(ended) == len({each.reply.turn_id for each in ended})
+
+
+async def test_a_subscriber_is_told_of_each_message_and_command_if_it_wants(start):
+    source = Source(platform="memory", chat_id="c")
+    async with start(adapters=[MemoryAdapter()]) as runtime:
+        with (
+            runtime.subscribe("k", messages=True) as told,
+            runtime.subscribe(deltas=False, messages=True) as all_told,
+            runtime.subscribe("k") as untold,
+        ):
+            await runtime.ask("k", "hello", source=source, event_id="e1")
+            await runtime.ask("k", "/status", event_id="e2")
+            await runtime.ask("other", "hello", event_id="e3")
+            events = [each.event for each in told.take_ready()]
+            of_all = [each.event for each in all_told.take_ready()]
+            assert not any(isinstance(each.event, MessageAccepted) for each in untold.take_ready())
+    accepted = [event for event in events if isinstance(event, MessageAccepted)]
+    assert [(event.text, event.event_id, event.platform) for event in accepted] == [
+        ("hello", "e1", "memory"),
+        ("/status", "e2", "embedded"),
+    ]
+    ended = [event for event in events if isinstance(event, TurnEnded)]
+    assert [event.inbox_ids for event in ended] == [(each.inbox_id,) for each in accepted]
+    for message, end in zip(accepted, ended, strict=True):
+        assert events.index(message) < events.index(end)
+    assert sum(isinstance(event, MessageAccepted) for event in of_all) == 3
 
 
 async def test_subscriptions_end_with_the_runtime(start):

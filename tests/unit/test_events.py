@@ -13,6 +13,7 @@ from hermes.events import (
     ApprovalAsked,
     AssistantMessage,
     Envelope,
+    MessageAccepted,
     MessagePosted,
     MessageWaiting,
     Notice,
@@ -53,6 +54,7 @@ EVENTS = {
     "session_moved": SessionMoved(None, "s", "session_reset"),
     "title_changed": TitleChanged("s", "f"),
     "message_waiting": MessageWaiting(Message("user", "h"), 9),
+    "message_accepted": MessageAccepted("h", 9, "e", "console"),
     "message_posted": MessagePosted("s", StoredMessage(1, "assistant", "g", 2.0)),
     "turn_ended": TurnEnded(REPLY, (7,)),
 }  # fmt: skip

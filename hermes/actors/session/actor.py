@@ -21,7 +21,7 @@ from hermes.actors.kernel.mailbox import Request, refuse
 from hermes.actors.session.commands.calls import CommandCall
 from hermes.actors.session.commands.handlers import run_command
 from hermes.actors.session.commands.listing import read_status
-from hermes.actors.session.following import announcement
+from hermes.actors.session.following import announce
 from hermes.actors.session.inbox import Item, SessionInbox, Work
 from hermes.actors.session.policy import decide
 from hermes.actors.session.retries import TEMPORARY
@@ -87,9 +87,7 @@ class SessionActor:
         self._announce(row)
 
     def _announce(self, row: InboxRow) -> None:
-        """Tell followers of a message; a follower ignores what it knows already."""
-        if not row.inbound.command:
-            self.state.context.bus.announce(self.key, announcement(row))
+        announce(self.state.context.bus, self.key, row)
 
     def _decide(self, row: InboxRow) -> None:
         """Take a command, or a message that arrives while a turn runs."""

@@ -11,7 +11,14 @@ from hermes.actors.event_bus import EventBus, Subscription
 from hermes.actors.session.inbox import SessionInbox
 from hermes.actors.session.running_turn import RunningTurn
 from hermes.errors import ActorStopped, StoreFailed
-from hermes.events import Envelope, MessageWaiting, RuntimeEvent, Steered, TurnEnded
+from hermes.events import (
+    Envelope,
+    MessageAccepted,
+    MessageWaiting,
+    RuntimeEvent,
+    Steered,
+    TurnEnded,
+)
 from hermes.messages import InboxRow
 from hermes.protocols import Store
 
@@ -31,7 +38,7 @@ class Follower(Subscription):
     def __init__(
         self, bus: EventBus, session_key: str, store: Store, waiting: Iterable[InboxRow]
     ) -> None:
-        super().__init__(bus, session_key, follows=True)
+        super().__init__(bus, session_key, announced=MessageWaiting)
         self._store = store
         self._session_key = session_key
         self._seq = bus.seq
@@ -105,6 +112,18 @@ def so_far(inbox: SessionInbox, turn: RunningTurn | None) -> tuple[list[InboxRow
     steered = [event for event in turn.events if isinstance(event, Steered)]
     said: list[RuntimeEvent] = [turn.started, *steered, *turn.published_deltas, *turn.running_tools]
     return waiting, [(turn.turn_id, event) for event in said]
+
+
+def announce(bus: EventBus, session_key: str, row: InboxRow) -> None:
+    """Tell subscribers of a message or command; a follower ignores what it knows already."""
+    inbound = row.inbound
+    if not inbound.command:
+        bus.announce(session_key, announcement(row))
+    text = inbound.text if inbound.decided_call is None else ""
+    accepted = MessageAccepted(
+        text, row.inbox_id, inbound.event_id, inbound.source.platform, inbound.decided_call
+    )
+    bus.announce(session_key, accepted)
 
 
 def announcement(row: InboxRow) -> MessageWaiting:

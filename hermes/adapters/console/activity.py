@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import re
+import unicodedata
 
 import attrs
 
-from hermes.messages import Status, ToolCall
+from hermes.messages import Approval, Status, ToolCall
 from hermes.sanitize import shorten
+from hermes.transcript.calls import parsed, shown_arguments, shown_call
 
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 FRAMES_PER_SECOND = 8
 THINKING, WRITING = "thinking", "writing"
 MAX_CARD = 76
-ASKED = "waits for your approval"
+ASKED = ") waits for your approval"
 MAX_QUEUED = 60
 SHOWN_QUEUED = 3
-_SPACES = re.compile(r"\s+")
 
 
 @attrs.frozen(kw_only=True)
@@ -58,27 +57,37 @@ def facts_of(status: Status) -> str:
     return " · ".join(parts)
 
 
-def tool_card(call: ToolCall, content: str, *, failed: bool, asked: bool = False) -> str:
-    """Return a tool call and its result as one line; `asked` if it waits for an approval."""
-    if asked:
-        return shorten(f"? {call.name}({_arguments(call.arguments)}) {ASKED}", MAX_CARD)
+def approval_card(approval: Approval, columns: int) -> str:
+    """Return a tool call that waits for an approval, as one line of a screen."""
+    call = f"? {approval.tool}({shown_arguments(approval.arguments)}"
+    return f"{fit(call, min(columns, MAX_CARD) - len(ASKED))}{ASKED}"
+
+
+def is_call(approval: Approval, call: ToolCall) -> bool:
+    """Return whether an approval was asked for this call."""
+    same = parsed(approval.arguments) == parsed(call.arguments)
+    return same and approval.tool == call.name
+
+
+def tool_card(call: ToolCall, content: str, columns: int, *, failed: bool) -> str:
+    """Return a tool call and its result, as one line of a screen."""
     sign = "✗" if failed else "✓"
-    result = _SPACES.sub(" ", content).strip()
-    shown = f"{sign} {call.name}({_arguments(call.arguments)})"
-    return shorten(f"{shown} → {result}" if result else shown, MAX_CARD)
+    shown = f"{sign} {shown_call(call.name, call.arguments)}"
+    return fit(f"{shown} → {content}" if content.strip() else shown, min(columns, MAX_CARD))
 
 
-def _arguments(text: str) -> str:
-    """Return the arguments of a call in a short form; other texts than objects as they are."""
-    try:
-        given = json.loads(text or "{}")
-    except ValueError:
-        return text
-    if not isinstance(given, dict):
-        return text
-    return ", ".join(
-        f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in given.items()
-    )
+def fit(text: str, cells: int) -> str:
+    """Return a text on one line that takes at most so many cells of a screen; wide ones count 2."""
+    line = shorten(text, max(cells, 1))
+    if line.isascii() or _cells(line) <= cells:
+        return line
+    while line and _cells(line) >= cells:
+        line = line[:-1]
+    return f"{line}…"
+
+
+def _cells(text: str) -> int:
+    return sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)
 
 
 def _thousands(number: int) -> str:

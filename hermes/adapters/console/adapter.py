@@ -23,10 +23,9 @@ from hermes.adapters.console.view import PROMPT, ConversationView
 from hermes.adapters.lines import TooLong
 from hermes.background import cancel, open_background, set_event, start_soon
 from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed
-from hermes.events import TurnEnded
+from hermes.events import MessageAccepted, TurnEnded
 from hermes.messages import OutboxRow, Source
 from hermes.session_keys import CLIENT_PLATFORM, session_key
-from hermes.transcript.questions import question
 
 if TYPE_CHECKING:
     from hermes.adapters.console.terminal import Terminal
@@ -36,6 +35,8 @@ SESSION_KEY = session_key(SOURCE)
 QUIT_WINDOW = 2.0
 """Seconds within which a second Ctrl-C quits."""
 MAX_COMPLETIONS = 50
+ROW_TIMEOUT = 2.0
+"""Seconds that a question may take to arrive. Later, it is shown when it comes."""
 HOW_TO_QUIT = "Press Ctrl-C again or Ctrl-D to quit."
 CONTINUES = "This continues {name} ({messages} messages); /new starts another conversation."
 STILL_RUNNING = "Waiting for the answer to finish. Press Ctrl-C to stop it."
@@ -108,9 +109,11 @@ class Console:
                 return
         await self._view.show_row(row)  # the chat is over, and the runtime is closing
 
-    async def _collect(self, events: Events, queue: DisplayQueue) -> None:
+    async def _collect(self, chat: Chat, events: Events, queue: DisplayQueue) -> None:
         async for envelope in events:
-            queue.put_event(envelope, events.lost)
+            event = envelope.event
+            if not (isinstance(event, MessageAccepted) and chat.has_sent(event)):
+                queue.put_event(envelope, events.lost)
         queue.close()
 
     async def _display(self, queue: DisplayQueue) -> None:
@@ -118,11 +121,28 @@ class Console:
         try:
             while (item := await queue.get()) is not None:
                 await self._show_item(item)
+                if self._view.expected is not None:
+                    await self._show_expected(queue)
         finally:
             self._queue = None
             queue.abandon()
             self._view.close()
             cancel(self._chat_scope)  # if the events have ended, so has the conversation
+
+    async def _show_expected(self, queue: DisplayQueue) -> None:
+        """Show outbox rows until one has the question for the call whose line was shown.
+
+        It is on its way, and the user reads it before the rest of the turn.
+        """
+        deadline = trio.current_time() + ROW_TIMEOUT
+        while self._view.expected is not None:
+            row = None
+            with trio.move_on_at(deadline):
+                row = await queue.get_row()
+            if row is None:
+                self._view.expected = None
+            else:
+                await self._show_item(row)
 
     async def _show_item(self, item: Item) -> None:
         match item:
@@ -138,17 +158,9 @@ class Console:
             case _:
                 await self._view.show_event(item)
                 if isinstance(item.event, TurnEnded):
-                    await self._show_questions(item.event)
+                    if item.event.platform == CLIENT_PLATFORM:  # no outbox row has its questions
+                        await self._view.show_questions(item.event.reply.approvals)
                     await self._refresh()
-
-    async def _show_questions(self, ended: TurnEnded) -> None:
-        """Show the questions of a JSON-RPC client's turn: no outbox row has them."""
-        reply = ended.reply
-        if ended.platform == CLIENT_PLATFORM and reply.status != "command":
-            assert self._conversation is not None
-            for approval in reply.approvals:
-                text = question(approval, self._conversation.texts)
-                await self._view.screen.show(text, markdown=True)
 
     async def _refresh(self) -> None:
         """Update the status line."""
@@ -166,12 +178,14 @@ class Console:
     async def run_chat(self, chat: Chat) -> bool:
         """Same as `run`, for a conversation that may be in another process."""
         self._conversation = chat
+        self._view.texts = chat.texts
+        self._view.rows_ask = isinstance(chat, RuntimeChat)
         async with self._open_screen():
             with chat.subscribe() as events:
                 self._queue = queue = DisplayQueue()
                 set_event(self._opened)
                 async with trio.open_nursery() as nursery:
-                    start_soon(nursery, self._collect, events, queue)
+                    start_soon(nursery, self._collect, chat, events, queue)
                     start_soon(nursery, self._display, queue)
                     with self._chat_scope:
                         await self._chat(chat)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -11,9 +12,11 @@ import attrs
 
 from hermes.actors.commands import recognize
 from hermes.actors.runtime import Runtime
-from hermes.events import Envelope
+from hermes.events import Envelope, MessageAccepted
 from hermes.messages import Inbound, Source, Status
 from hermes.texts import Texts
+
+MAX_SENT = 1000
 
 
 class Events(Protocol):
@@ -51,7 +54,11 @@ class Chat(Protocol):
         ...
 
     def subscribe(self) -> AbstractContextManager[Events]:
-        """Receive events from now on."""
+        """Receive events from now on, with those of `MessageAccepted`."""
+        ...
+
+    def has_sent(self, event: MessageAccepted) -> bool:
+        """Whether a message was sent here, and not by another user of the conversation."""
         ...
 
     async def submit(self, text: str) -> int:
@@ -82,6 +89,8 @@ class RuntimeChat:
     runtime: Runtime
     session_key: str
     source: Source
+    _sent: deque[str] = attrs.field(init=False, factory=lambda: deque(maxlen=MAX_SENT))
+    """The event ids of the latest messages that were sent here."""
 
     @property
     def texts(self) -> Texts:
@@ -89,18 +98,30 @@ class RuntimeChat:
         return self.runtime.texts
 
     def subscribe(self) -> AbstractContextManager[Events]:
-        """Receive events from now on."""
-        return self.runtime.subscribe(self.session_key)
+        """Receive events from now on, with those of `MessageAccepted`."""
+        return self.runtime.subscribe(self.session_key, messages=True)
+
+    def has_sent(self, event: MessageAccepted) -> bool:
+        """Whether a message was sent here, and not by another user of the conversation."""
+        return event.event_id in self._sent
+
+    def _new_event_id(self) -> str:
+        self._sent.append(uuid4().hex)
+        return self._sent[-1]
 
     async def submit(self, text: str) -> int:
         """Send a message or a command; returns its inbox id once it is on disk."""
         text, command = recognize(text)
-        inbound = Inbound(self.session_key, uuid4().hex, text, self.source, command=command)
+        event_id = self._new_event_id()
+        inbound = Inbound(self.session_key, event_id, text, self.source, command=command)
         return (await self.runtime.submit(inbound)).inbox_id
 
     async def ask(self, text: str) -> int:
         """Send a message or a command, and wait for its answer; returns the id of its turn."""
-        reply = await self.runtime.ask(self.session_key, text, source=self.source, commands="all")
+        reply = await self.runtime.ask(
+            self.session_key, text,
+            source=self.source, commands="all", event_id=self._new_event_id(),
+        )  # fmt: skip
         return reply.turn_id
 
     async def status(self) -> Status:

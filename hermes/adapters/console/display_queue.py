@@ -79,6 +79,16 @@ class DisplayQueue:
             await self._arrived.wait()
         return self._items.popleft()
 
+    async def get_row(self) -> QueuedRow | None:
+        """Return the next row, before the events in front of it; None if the queue is closed."""
+        while not (rows := [item for item in self._items if isinstance(item, QueuedRow)]):
+            if self._closed:
+                return None
+            self._arrived = trio.Event()
+            await self._arrived.wait()
+        self._items.remove(rows[0])
+        return rows[0]
+
     def close(self) -> None:
         """No more events will come; rows are accepted until the last item is taken."""
         self._closed = True

@@ -13,10 +13,12 @@ from hermes.adapters.console.activity import Activity
 from hermes.adapters.lines import LineSplitter, TooLong
 from hermes.background import holding
 from hermes.sanitize import sanitize
+from hermes.standard_output import OutputFailed
 
 CHUNK = 65536
 MAX_LINE = 1_000_000
 STDERR = 2
+COLUMNS = 80
 
 
 class PlainScreen:
@@ -31,6 +33,14 @@ class PlainScreen:
         """Whether the reader has closed its end, or nothing can be written."""
         self.failed: bool = False
         """Whether nothing can be written, for example because the disk is full."""
+
+    @property
+    def columns(self) -> int:
+        """The width of a line; 80 if it is not a terminal."""
+        try:
+            return os.get_terminal_size(self._descriptor).columns or COLUMNS
+        except OSError:
+            return COLUMNS
 
     async def stream(self, text: str) -> None:
         """Write the next piece of an answer."""
@@ -97,7 +107,7 @@ class PlainScreen:
             self.closed = True
         except OSError as error:
             self.closed = self.failed = True
-            await self._report(f"The output cannot be written: {error.strerror}.")
+            await self._report(str(OutputFailed(error.errno, error.strerror)))
         return 0
 
 

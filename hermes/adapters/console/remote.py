@@ -18,7 +18,9 @@ from hermes.adapters.jsonrpc.frames import EventParams
 from hermes.background import set_event
 from hermes.errors import ActorStopped
 from hermes.events import (
+    ApprovalAsked,
     Envelope,
+    MessageAccepted,
     Notice,
     Retrying,
     RuntimeEvent,
@@ -31,7 +33,6 @@ from hermes.events import (
 )
 from hermes.messages import Approval, Message, Reply, ReplyStatus, Status, ToolCall
 from hermes.texts import ENGLISH, Texts
-from hermes.transcript.questions import question
 
 MAX_REMEMBERED = 200
 STATUS: dict[e.Status, ReplyStatus] = {
@@ -98,6 +99,10 @@ class RemoteChat:
         self._handle = ""
         self._turn_id: int | None = None
         """The running turn."""
+        self._running: tuple[int, ...] = ()
+        """The inbox ids of its messages."""
+        self._asked: list[tuple[int | None, e.ApprovalRequest]] = []
+        """The questions of approval since `attach`, with their turns."""
         self._events = RemoteEvents()
         self._answers: OrderedDict[int, e.MessageComplete] = OrderedDict()
         """The latest answers, by the inbox ids of their messages."""
@@ -129,6 +134,10 @@ class RemoteChat:
         """Return the events since `attach`; there is one subscriber."""
         return self._events
 
+    def has_sent(self, event: MessageAccepted) -> bool:
+        """Return False: the bot reports only messages of others."""
+        return False
+
     async def submit(self, text: str) -> int:
         """Send a message or a command; returns its inbox id once it is on disk."""
         params = t.SubmitParams(session_id=self._handle, text=text)
@@ -145,6 +154,31 @@ class RemoteChat:
                 raise ActorStopped(NOT_CONNECTED)
             await self._changed.wait()
         return self._answers[inbox_id]
+
+    async def answer_after(self, inbox_id: int) -> e.MessageComplete | None:
+        """Wait for the answer to a message that follows this one, such as that of `/approve`.
+
+        Returns None if no message is waiting or running any more.
+        """
+        while True:
+            if later := [each for each in self._answers if each > inbox_id]:
+                return self._answers[min(later)]
+            changed = self._changed
+            status = await self.status()
+            if not changed.is_set():
+                if not status.busy and not status.waiting:
+                    return None
+                await changed.wait()
+            if self.ended:
+                raise ActorStopped(NOT_CONNECTED)
+
+    def is_running(self, inbox_id: int) -> bool:
+        """Return whether the turn of a message is running."""
+        return self._turn_id is not None and inbox_id in self._running
+
+    def asked_in(self, turn_id: int) -> list[e.ApprovalRequest]:
+        """Return the approvals that a turn has asked for."""
+        return [request for turn, request in self._asked if turn == turn_id]
 
     async def status(self) -> Status:
         """Return the state of the conversation."""
@@ -199,6 +233,7 @@ class RemoteChat:
         match given:
             case e.MessageStart():
                 self._turn_id, ids = given.turn_id, tuple(given.message_ids)
+                self._running = ids
                 event = TurnStarted(given.turn_id, given.stored_session_id, None, ids)
             case e.MessageComplete():
                 event = self._ended(given)
@@ -210,9 +245,15 @@ class RemoteChat:
                 event = ToolFinished(given.call_id, given.content, given.failed)
             case e.StatusUpdate():
                 event = _status(given)
-            case e.ApprovalRequest():
-                event = Notice(question(self._approval(given), self.texts))
+            case e.ApprovalRequest() | e.MessageAccepted():
+                event = self._asked_or_accepted(given)
         return event
+
+    def _asked_or_accepted(self, given: e.ApprovalRequest | e.MessageAccepted) -> RuntimeEvent:
+        if isinstance(given, e.ApprovalRequest):
+            self._asked = [*self._asked, (self._turn_id, given)][-MAX_REMEMBERED:]
+            return ApprovalAsked(self._approval(given))
+        return MessageAccepted(given.text, given.message_id, platform=given.platform)
 
     def _ended(self, given: e.MessageComplete) -> TurnEnded:
         for inbox_id in given.message_ids:

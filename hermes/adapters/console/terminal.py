@@ -49,6 +49,11 @@ class Terminal:
 
     # In the Trio thread
 
+    @property
+    def columns(self) -> int:
+        """The width of a line."""
+        return self._view.columns
+
     async def stream(self, text: str) -> None:
         """Show the next piece of an answer in Markdown."""
         await self._call(functools.partial(self._view.stream, sanitize(text)))

@@ -175,18 +175,18 @@ class TerminalView:
         indented = sanitize(self._pastes.shown(text).strip("\n")).replace(
             "\n", "\n" + " " * len(PROMPT)
         )
-        self._print(plain(PROMPT + indented, self._columns, "bold"))
+        self._print(plain(PROMPT + indented, self.columns, "bold"))
 
     def show(self, text: str, draw: Callable[[str, int], str]) -> None:
         """Print a text that is not part of the answer, which may continue after it."""
-        self._print(draw(text, self._columns))
+        self._print(draw(text, self.columns))
 
     def _print_block(self, block: str) -> None:
         if block.strip():
             self._clear_preview()
             gap = "\n" if self._in_answer else ""
             self._in_answer = True
-            self._print(gap + render(block, self._columns))
+            self._print(gap + render(block, self.columns))
 
     def _print(self, text: str) -> None:
         """Print above the input line, permanently."""
@@ -223,7 +223,8 @@ class TerminalView:
             self._session.app.invalidate()
 
     @property
-    def _columns(self) -> int:
+    def columns(self) -> int:
+        """The width of the terminal."""
         return self._output.get_size().columns
 
 

@@ -15,11 +15,19 @@ from typing import Any, Protocol
 import attrs
 import trio
 
-from hermes.adapters.console.activity import THINKING, WRITING, Activity, tool_card
+from hermes.adapters.console.activity import (
+    THINKING,
+    WRITING,
+    Activity,
+    approval_card,
+    is_call,
+    tool_card,
+)
 from hermes.background import set_event
 from hermes.events import (
     ApprovalAsked,
     Envelope,
+    MessageAccepted,
     Notice,
     Retrying,
     RuntimeEvent,
@@ -30,18 +38,30 @@ from hermes.events import (
     TurnEnded,
     TurnStarted,
 )
-from hermes.messages import OutboxRow, ToolCall
+from hermes.messages import Approval, OutboxRow, ToolCall
 from hermes.sanitize import shorten
+from hermes.session_keys import CLIENT_PLATFORM
+from hermes.texts import ENGLISH, Texts
+from hermes.transcript.questions import question
 
 MAX_REMEMBERED = 200
 MAX_NAME = 40
+MAX_OTHER = 300
+"""How many characters of a message of another chat are shown."""
 PROMPT = "> "
+OTHER = "[other chat]"
+DECISIONS = ("/approve", "/deny")
 RECOVERED = "You may have seen this before:"
 INTERRUPTED = "(interrupted)"
 
 
 class Screen(Protocol):
     """Shows text; it sanitizes whatever it is given."""
+
+    @property
+    def columns(self) -> int:
+        """The width of a line."""
+        ...
 
     async def stream(self, text: str) -> None:
         """Show the next piece of an answer, which is Markdown."""
@@ -75,8 +95,13 @@ class Screen(Protocol):
 class ConversationView:
     """Shows one conversation on a screen. Its methods must not be called concurrently."""
 
-    def __init__(self, session_key: str, screen: Screen) -> None:
+    def __init__(self, session_key: str, screen: Screen, texts: Texts = ENGLISH) -> None:
         self.screen = screen
+        self.texts = texts
+        self.rows_ask: bool = False
+        """Whether outbox rows have the questions of the console's own turns."""
+        self.expected: int | None = None
+        """The call whose line was just shown: the outbox row with its question comes next."""
         self.failed: bool = False
         """Whether a turn failed or was rejected."""
         self.running: int | None = None
@@ -90,8 +115,14 @@ class ConversationView:
         """Whether no delta of the running answer was lost."""
         self._shown: deque[tuple[int, str]] = deque(maxlen=MAX_REMEMBERED)
         self._tools: dict[str, ToolCall] = {}
-        self._asked: set[str] = set()
-        """Tools that ask for an approval in the running turn."""
+        self._asked: list[Approval] = []
+        """Calls of the running turn that wait for an approval, and have not returned yet."""
+        self._questions: deque[tuple[int, int | None]] = deque(maxlen=MAX_REMEMBERED)
+        """The numbers of the calls whose questions were shown, and the turns that ran then."""
+        self._others: dict[int, MessageAccepted] = {}
+        """Messages of others that wait for their turn."""
+        self._by_client = False
+        """Whether the running turn answers a JSON-RPC client: no outbox row has its questions."""
         self._activity = Activity()
         self._queued: dict[int, str] = {}
         """Messages that were accepted during a turn, and wait for their own."""
@@ -110,26 +141,43 @@ class ConversationView:
             case TurnEnded():
                 await self._end_turn(event)
             case Notice():
-                if not self._was_shown(turn_id or 0, event.text):
-                    await self.screen.finish()
-                    await self.screen.show(event.text, markdown=_has_block(event.text))
-                    self._shown.append((turn_id or 0, event.text))
+                await self._show_notice(turn_id or 0, event.text)
             case Steered():
                 await self._take(event.inbox_ids)
+                await self._show_others(event.inbox_ids)
+            case MessageAccepted():
+                self._remember(event)
             case ApprovalAsked():
-                self._asked.add(event.approval.tool)
+                await self._ask(event.approval)
             case TurnStarted() | TextDelta() | ToolStarted() | ToolFinished() | Retrying():
                 if turn_id is not None and turn_id not in self._ended:
                     await self._continue_turn(turn_id, event)
+
+    async def _show_notice(self, turn_id: int, text: str) -> None:
+        if not self._was_shown(turn_id, text):
+            await self.screen.finish()
+            await self.screen.show(text, markdown=_has_block(text))
+            self._shown.append((turn_id, text))
+
+    def _remember(self, message: MessageAccepted) -> None:
+        """Remember a message of somebody else until its turn begins."""
+        if message.inbox_id not in self._taken:
+            self._others[message.inbox_id] = message
+        if len(self._others) > MAX_REMEMBERED:
+            del self._others[next(iter(self._others))]
 
     async def _continue_turn(self, turn_id: int, event: RuntimeEvent) -> None:
         if turn_id != self.running:
             self.running, self._streamed, self._since_tool = turn_id, "", ""
             self._complete = True
             self._tools.clear()
+            self._asked.clear()
         match event:
             case TurnStarted():
+                others = [self._others.get(each) for each in event.inbox_ids]
+                self._by_client = any(each and each.platform == CLIENT_PLATFORM for each in others)
                 await self._take(event.inbox_ids)
+                await self._show_others(event.inbox_ids)
                 await self._update(phase=THINKING, since=time.monotonic())
             case TextDelta() if self._complete:
                 await self._update(phase=WRITING)
@@ -145,13 +193,42 @@ class ConversationView:
                 call = self._tools.pop(event.call_id, ToolCall(event.call_id, "tool"))
                 self._since_tool = ""
                 await self.screen.finish()
-                asked = event.failed and call.name in self._asked
-                card = tool_card(call, event.content, failed=event.failed, asked=asked)
-                self._asked.discard(call.name)
-                await self.screen.note(card)
+                asked = [each for each in self._asked if event.failed and is_call(each, call)]
+                if asked:  # its line was shown before the question
+                    self._asked.remove(asked[0])
+                else:
+                    card = tool_card(call, event.content, self.screen.columns, failed=event.failed)
+                    await self.screen.note(card)
                 await self._update(phase=THINKING)
             case Retrying():
                 await self.screen.alert(event.text)
+
+    async def _ask(self, approval: Approval) -> None:
+        """Show a call that waits for an approval, and the question unless an outbox row has it."""
+        self._asked.append(approval)
+        number = approval.approval_id
+        if (number, self.running) in self._questions:
+            return
+        again = self._has_asked(number)  # no other row is sent for it
+        await self.screen.finish()
+        await self.screen.note(approval_card(approval, self.screen.columns))
+        if again or self._by_client or not self.rows_ask:
+            await self._show_question(approval)
+        else:
+            self.expected = number
+
+    async def show_questions(self, approvals: Sequence[Approval]) -> None:
+        """Show the questions of a turn that were not shown yet."""
+        for approval in approvals:
+            if not self._has_asked(approval.approval_id):
+                await self._show_question(approval)
+
+    async def _show_question(self, approval: Approval) -> None:
+        await self.screen.show(question(approval, self.texts), markdown=True)
+        self._questions.append((approval.approval_id, self.running))
+
+    def _has_asked(self, number: object) -> bool:
+        return any(number == each for each, _ in self._questions)
 
     async def queue(self, inbox_id: int, text: str) -> None:
         """Show a message that waits for its turn; its text moves into the chat when that begins."""
@@ -170,6 +247,24 @@ class ConversationView:
         for text in texts if echo else ():
             await self.screen.echo(text)
 
+    async def _show_others(self, inbox_ids: Sequence[int], answer: str = "") -> None:
+        """Show messages of others whose turn has begun, each on one line, perhaps with an answer.
+
+        Messages that Hermes sends to an agent by itself have no text, and are not shown.
+        """
+        for inbox_id in inbox_ids:
+            other = self._others.pop(inbox_id, None)
+            if other is not None and other.text:
+                line = f"{other.text}: {answer}" if answer else other.text
+                await self.screen.note(f"{OTHER} {shorten(line, MAX_OTHER)}")
+
+    def _is_decision_of_other(self, event: TurnEnded) -> bool:
+        """Return whether another chat has decided about a call."""
+        texts = [self._others[each].text for each in event.inbox_ids if each in self._others]
+        return event.reply.status == "command" and any(
+            text.lower().startswith(DECISIONS) for text in texts
+        )
+
     async def set_facts(self, facts: str) -> None:
         """Show the status line."""
         await self._update(facts=facts)
@@ -185,7 +280,11 @@ class ConversationView:
         if reply.status in {"failed", "refused"}:
             self.failed = True
         row_turn_id = min(event.inbox_ids, default=reply.turn_id)
-        if not reply.text or event.dropped_by is not None:  # the command's own end reports it
+        decided = self._is_decision_of_other(event)
+        await self._show_others(event.inbox_ids, reply.text.replace("`", "") if decided else "")
+        if decided:
+            pass  # the line above has it
+        elif not reply.text or event.dropped_by is not None:  # the command's own end reports it
             if self.running == reply.turn_id:
                 await self.screen.finish()
         elif not self._was_shown(row_turn_id, reply.text):
@@ -213,7 +312,8 @@ class ConversationView:
         text = str(row.body.get("text") or "")
         kind = row.body.get("kind")
         own = row.session_key == self._session_key and row.turn_id
-        if not text or (own and self._was_shown(row.turn_id, text)):
+        number = row.body.get("approval")
+        if not text or (own and self._was_shown(row.turn_id, text)) or self._has_asked(number):
             return
         if row.recovered:
             await self.screen.note(RECOVERED)
@@ -222,6 +322,9 @@ class ConversationView:
         await self._show_answer(turn_id, text, markdown=markdown)
         if own:
             self._shown.append((row.turn_id, text))
+        if isinstance(number, int):
+            self._questions.append((number, self.running))
+            self.expected = None if number == self.expected else self.expected
 
     async def _show_answer(self, turn_id: int | None, text: str, *, markdown: bool) -> None:
         """Show an answer without the part that was streamed."""

@@ -244,7 +244,7 @@ async def open_connection(
         )
         connection = Connection(runtime, background, Handles(max_handles), buffer, max_running)
         # No checkpoint since the constructor has read the running turns: no event is missed.
-        with runtime.subscribe(callback=connection.handle_event):
+        with runtime.subscribe(callback=connection.handle_event, messages=True):
             try:
                 yield connection
             finally:

@@ -31,6 +31,17 @@ class TokenUsage(msgspec.Struct):
     cost: float | None = None
 
 
+class MessageAccepted(msgspec.Struct):
+    """Somebody else has sent a message or command to the conversation, from this platform.
+
+    It precedes the other events with its id, and may be repeated.
+    """
+
+    message_id: int
+    text: str
+    platform: str
+
+
 class MessageStart(msgspec.Struct):
     """An answer starts. A second one for the same turn restarts it."""
 
@@ -128,6 +139,7 @@ class Error(msgspec.Struct):
 
 EVENTS: Mapping[str, type[msgspec.Struct]] = {
     "gateway.ready": Ready,
+    "message.accepted": MessageAccepted,
     "message.start": MessageStart,
     "message.delta": Delta,
     "reasoning.delta": Delta,

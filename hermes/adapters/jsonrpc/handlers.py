@@ -247,6 +247,7 @@ class Handlers:
             key, unique_id, text, source,
             command=command, when_busy=busy, per_conversation=True,
         )  # fmt: skip
+        handle.sent.append(unique_id)
         with submitting(handle):
             try:
                 receipt = await self._runtime.submit(inbound)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,6 +23,7 @@ from hermes.session_keys import CLIENT_PLATFORM, session_key
 
 PLATFORM = CLIENT_PLATFORM
 MAX_HANDLES = 10_000
+MAX_SENT = 1000
 _OWN_KEY = re.compile(rf"agent:main:{PLATFORM}:dm:({NAME_PATTERN})")
 
 
@@ -46,6 +48,8 @@ class Handle:
     """Inbox ids that were answered during these submissions, perhaps before their receipt."""
     answer_count: int = 0
     closing: bool = False
+    sent: deque[str] = attrs.Factory(lambda: deque(maxlen=MAX_SENT))
+    """The event ids of the latest messages that the client has sent here."""
 
     def origin(self, name: str) -> tuple[Source, str]:
         """Return the source and the session_key of messages to this conversation or another."""

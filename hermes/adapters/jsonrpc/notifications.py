@@ -17,6 +17,7 @@ from hermes.background import set_event
 from hermes.events import (
     ApprovalAsked,
     Envelope,
+    MessageAccepted,
     Notice,
     ReasoningDelta,
     Retrying,
@@ -82,7 +83,9 @@ class Notifier:
         with contained() as caught:  # an agent may emit anything, even invalid values
             event = self._track(envelope)
             handle = self._handles.find(envelope.session_key)
-            if handle is not None:
+            if handle is not None and isinstance(event, MessageAccepted):
+                self._send_accepted(handle, event)
+            elif handle is not None:
                 self._send(handle, envelope.turn_id, event)
         if caught.error is not None:
             log.error(
@@ -130,6 +133,12 @@ class Notifier:
                 self.moved_to(handle, new, reason)
             case _:
                 self._send_other(handle, event)
+
+    def _send_accepted(self, handle: Handle, event: MessageAccepted) -> None:
+        """Report a message of somebody else."""
+        if event.text and event.event_id not in handle.sent:
+            accepted = e.MessageAccepted(event.inbox_id, event.text, event.platform)
+            self._buffer.send_event("message.accepted", handle.id, accepted)
 
     def _send_other(self, handle: Handle, event: RuntimeEvent) -> None:
         send = self._buffer.send_event

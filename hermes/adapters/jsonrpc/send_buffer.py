@@ -2,7 +2,8 @@
 
 A client that does not read uses a bounded amount of memory and delays nothing else. Waiting deltas
 of one answer are merged. If too much waits, deltas are dropped, because the complete text follows,
-and then events of tools and status. Responses and the results of messages are never dropped.
+and then events of tools, status and messages of others. Responses and the results of messages are
+never dropped.
 Numbers are assigned when a frame is sent, so they have no gaps.
 """
 
@@ -35,7 +36,7 @@ more requests are read."""
 REPLAY_FRAMES = 10_000
 REPLAY_BYTES = 4 * 1024 * 1024
 DELTAS = ("message.delta", "reasoning.delta")
-MINOR = ("tool.start", "tool.complete", "status.update")
+MINOR = ("tool.start", "tool.complete", "status.update", "message.accepted")
 SHEDDABLE = (*DELTAS, *MINOR)
 OVERHEAD = 100
 """Estimated bytes of a frame without its content."""

@@ -17,7 +17,7 @@ from hermes.adapters.telegram.menu import set_menu
 from hermes.adapters.telegram.poller import POLL_TIMEOUT, Poller
 from hermes.adapters.telegram.sender import MAX_LENGTH, MAX_MARK, ChatTarget, Sender
 from hermes.background import open_background, start_soon
-from hermes.events import TurnEnded
+from hermes.events import MessageAccepted, TurnEnded
 from hermes.messages import Inbound, OutboxRow
 from hermes.redaction import Secret
 from hermes.texts import ENGLISH, Texts
@@ -113,6 +113,14 @@ class Telegram:
         if target := self._targets.get(session_key):
             await self._sender.typing(target)
 
+    async def _remove_buttons(self, events: Subscription, nursery: trio.Nursery) -> None:
+        """Remove the buttons of questions when their calls are decided, also by text."""
+        with events:
+            async for envelope in events:
+                event = envelope.event
+                if isinstance(event, MessageAccepted) and event.decided_call is not None:
+                    start_soon(nursery, self._sender.decided, event.decided_call)
+
     async def _finish_previews(self, events: Subscription, nursery: trio.Nursery) -> None:
         """Finish the previews of turns that end without a reply to edit them into."""
         with events:
@@ -145,6 +153,8 @@ class Telegram:
             start_soon(background, set_menu, self._api, runtime.texts)
             start_soon(background, self._previews.run, runtime.subscribe())
             start_soon(background, self._finish_previews, runtime.subscribe(), background)
+            decisions = runtime.subscribe(deltas=False, messages=True)
+            start_soon(background, self._remove_buttons, decisions, background)
             await poller.run()
 
     def _prepare_preview(self, inbound: Inbound) -> None:

@@ -139,7 +139,9 @@ class BotApi:
         raise failure
 
     def _failure(self, error: Exception) -> HermesError:
-        why = self._token.redact(str(error))[:_MAX_REASON] or type(error).__name__
+        late = isinstance(error, httpx2.TimeoutException | trio.TooSlowError)
+        reason = str(error) or ("there was no answer in time" if late else "it was closed")
+        why = self._token.redact(reason)[:_MAX_REASON]
         if isinstance(error, _NOT_SENT):
             return Unreachable(f"Telegram cannot be reached: {why}")
         return OutcomeUnknown(f"the connection to Telegram failed before the response: {why}")

@@ -279,7 +279,7 @@ def _error_message(text: str) -> str:
             code = found.get("code")
             found = found[name]
             if isinstance(code, str) and isinstance(found, str):
-                found = f"{found} ({code})"
+                found = f"{found.rstrip('.')}, code {code}"
     if isinstance(found, dict):
         found = found.get("detail") or text
     return str(found)

@@ -5,9 +5,12 @@ Needs the `mcp` extra, so it is imported only if a server is configured.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
+import os
 import re
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TextIO
@@ -19,14 +22,14 @@ from mcp.client.stdio import stdio_client
 from mcp_types import CONNECTION_CLOSED, CallToolResult, TextContent, Tool as McpTool
 
 from hermes import user_code
-from hermes.agents.tools.mcp_errors import ErrorOutput
+from hermes.agents.tools.mcp_causes import cause_of, too_slow
+from hermes.agents.tools.mcp_errors import ErrorOutput, reporting
 from hermes.agents.tools.schema import GivenSignature
 from hermes.agents.tools.toolbox import Tool
 from hermes.background import open_background, set_event, start_soon
 from hermes.errors import HermesError
 from hermes.messages import JsonObject
 from hermes.retry import Backoff
-from hermes.sanitize import shorten
 
 log: logging.Logger = logging.getLogger(__name__)
 
@@ -74,9 +77,13 @@ class McpServer:
         """Return a client that is not connected yet; a command writes its errors to a file."""
         if self.url is not None:
             return Client(self.url)
-        command, *arguments = self.command
+        program, *arguments = self.command
+        path = shutil.which(program, path=self.environment.get("PATH"))
+        if path is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)
+        command, *rest = reporting(path, arguments)
         environment = dict(self.environment) or None
-        parameters = StdioServerParameters(command=command, args=arguments, env=environment)
+        parameters = StdioServerParameters(command=command, args=rest, env=environment)
         return Client(stdio_client(parameters, errlog=errors))
 
 
@@ -85,12 +92,16 @@ class Connection:
 
     def __init__(self, server: McpServer) -> None:
         self.server = server
-        self.problem: str | None = "not started yet"
+        self.problem: str | None = "it has not started yet"
         """Why the server cannot be used now; None while it runs."""
         self.starts: int = 0
         """How often the server was started."""
         self._client: Client | None = None
         self._errors = ErrorOutput(server.name)
+        self._loss: Exception | None = None
+        """Why a call has given up the connection."""
+        self._reported = ""
+        """The last problem that was logged as a warning; empty while the server runs."""
         self._offered: dict[str, McpTool] = {}
         self._lost = trio.Event()
         self._tried = trio.Event()
@@ -105,39 +116,42 @@ class Connection:
         """Keep the server running, until cancelled."""
         backoff = Backoff(FIRST_DELAY, MAX_DELAY)
         while True:
-            started = trio.current_time()
-            reason = "the connection was lost"
+            started, in_time = trio.current_time(), True
             with user_code.contained() as caught:
-                if not await self._run():
-                    reason = self.problem = (
-                        f"it did not start within {self.server.start_timeout:g} seconds"
-                    )
-            if caught.error is not None:
-                self.problem = shorten(user_code.describe(caught.error), 300)
-                # Without the message, which may quote the arguments of a tool call.
-                reason = user_code.loggable(user_code.leaf(caught.error))
-            if words := self._errors.last:
-                self.problem = shorten(f"{self.problem} (its last line: {words})", 300)
-                reason = f"{reason} (its last line: {words})"
-            self._client = None
+                in_time = await self._run()
+            if in_time:
+                error = caught.error or self._loss
+                cause = cause_of(error, self.server.url, self._errors.status)
+            else:
+                cause = too_slow(self.server.start_timeout)
+            cause = cause.with_last_line(self._errors.last)
+            self.problem, self._client = f"it {cause.shown}", None
             set_event(self._tried)
             if self._up.is_set():
                 self._up = trio.Event()
-            log.warning("MCP server %s has ended: %s", self.server.name, reason)
             if trio.current_time() - started > STABLE_SECONDS:
                 backoff.reset()
-            await trio.sleep(backoff.next())
+            delay = backoff.next()
+            self._report(cause.logged, delay)
+            await trio.sleep(delay)
+
+    def _report(self, problem: str, delay: float) -> None:
+        """Log a problem; the same one again, after another attempt, is no warning."""
+        level = logging.INFO if problem == self._reported else logging.WARNING
+        self._reported = problem
+        text = "MCP server %s %s; Hermes tries again in %g s."
+        log.log(level, text, self.server.name, problem, delay)
 
     async def _run(self) -> bool:
         """Start the server and wait until it is lost. Returns False if it did not start in time."""
         self.starts += 1
-        self._lost = trio.Event()
+        self._lost, self._loss = trio.Event(), None
         with trio.CancelScope(deadline=trio.current_time() + self.server.start_timeout) as starting:
             async with self._errors.open() as errors, self.server.client(errors) as client:
                 offered = await _list_tools(client, self.server.name)
                 starting.deadline = float("inf")
                 self._offered = offered
-                self._client, self.problem = client, None
+                self._client, self.problem, self._reported = client, None, ""
                 set_event(self._tried)
                 set_event(self._up)
                 await self._wait_lost(client)
@@ -154,13 +168,15 @@ class Connection:
 
     def _mark_lost(self, error: Exception) -> ServerDown:
         """Stop using the connection, so that the supervisor opens another one."""
-        self._client = None
-        self.problem = shorten(user_code.describe(error), 200)
+        self._client, self._loss = None, error
+        self.problem = f"it {cause_of(error, self.server.url, None).shown}"
         set_event(self._lost)
         self._up = trio.Event()
-        return ServerDown(
-            f"the connection to MCP server {self.server.name} failed ({self.problem})"
-        )
+        return self._down()
+
+    def _down(self) -> ServerDown:
+        name, problem = self.server.name, self.problem
+        return ServerDown(f"MCP server {name} is not running: {problem}; it is being restarted")
 
     async def wait_up(self) -> None:
         """Wait until the server runs."""
@@ -177,10 +193,7 @@ class Connection:
         """
         client = self._client
         if client is None:
-            raise ServerDown(
-                f"MCP server {self.server.name} is not running ({self.problem}); "
-                "it is being restarted"
-            )
+            raise self._down()
         try:
             with trio.fail_after(self.server.call_timeout):
                 result = await client.call_tool(name, arguments)

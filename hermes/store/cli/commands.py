@@ -18,7 +18,7 @@ from typing import IO
 import attrs
 from msgspec.structs import asdict
 
-from hermes.errors import StoreFailed, StoreRefused
+from hermes.errors import BadImport, StoreFailed, StoreRefused
 from hermes.messages import Imported
 from hermes.sanitize import one_line, sanitize
 from hermes.store import word_forms
@@ -187,8 +187,8 @@ def _is_sqlite(path: Path) -> bool:
 
 
 def _import_lines(options: Namespace, content: bytes) -> int:
-    lines = content.decode(errors="replace").splitlines()
-    total = sum(not line.isspace() for line in lines)
+    lines = _decode_lines(content)
+    total = sum(bool(line.strip()) for line in lines)
     work = transfer.import_sessions(lines)
     with open_or_create(options) as store, progress_bar("importing", total) as update:
         imported = run_chunked(store, work, lambda number: update(number, None))
@@ -197,6 +197,18 @@ def _import_lines(options: Namespace, content: bytes) -> int:
     else:
         _print_imported(imported)
     return 0
+
+
+def _decode_lines(content: bytes) -> list[str]:
+    """Return the lines of an exported file. Raises `BadImport` if one of them is not UTF-8."""
+    lines = []
+    # Not `splitlines`: JSON strings may contain other line separators, such as U+2028.
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        try:
+            lines.append(line.decode())
+        except UnicodeDecodeError as error:
+            raise BadImport(f"line {number} is not UTF-8, from byte {error.start + 1} on") from None
+    return lines
 
 
 def _print_imported(imported: Imported) -> None:

@@ -16,7 +16,7 @@ from hermes.config import data_path
 from hermes.errors import StoreInUse, StoreRefused
 from hermes.store import connection, schema
 from hermes.store.chunked import Chunked
-from hermes.store.cli.read_only import ReadOnlyStore, is_read_only, read_version
+from hermes.store.cli.read_only import ReadOnlyStore, is_read_only, read_version, refusal
 from hermes.store.files import file_lock, runtime_lock
 from hermes.store.files.runtime_lock import RuntimeLock
 from hermes.store.sync_store import SessionStore
@@ -78,7 +78,12 @@ def in_use(path: Path) -> bool:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Hold the runtime lock of the file. Raises `StoreInUse` if a runtime owns it."""
+    """Hold the runtime lock of the file, to change it.
+
+    Raises `StoreInUse` if a runtime owns it, and `StoreRefused` if it is read-only.
+    """
+    if is_read_only(path):
+        raise refusal(path)
     had_lock = file_lock.has_lock(path)
     lock = RuntimeLock(path)
     try:

@@ -2,13 +2,14 @@
 
 Transcripts contain untrusted text. Text for people is sanitized and contains no markup of its own.
 At a terminal tables fit the window, so long texts in them are cut; without one they are not, and
-there is no color. JSON is complete, with escapes.
+there is no color. Excerpts of messages are always one line. JSON is complete, with escapes.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,17 +20,21 @@ from hermes.sanitize import UNSAFE, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 PIPED_WIDTH = 10_000
+EXCERPT_WIDTH = 80
+"""Columns of an excerpt without a terminal."""
+INDENT = "  "
+_MATCH = re.compile(r">>>(.*?)<<<")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _KILO = 1024
 _GAP = 2
 _MIN_WIDTHS = {
-    "title": 8, "platform": 8, "state": 6, "role": 9, "match": 15,
-    "note": 30, "examples": 12, "id": 24,
+    "title": 8, "platform": 8, "state": 6, "note": 30, "examples": 12, "id": 24,
 }  # fmt: skip
 """Columns that may be narrower than their texts, and how narrow."""
-_WRAPPED = {"id", "match", "note", "examples"}
+_WRAPPED = {"id", "note", "examples"}
 """Of these, the columns whose texts continue on the next line; others are cut."""
 
 
@@ -118,6 +123,42 @@ class Printer:
             lines = [line.rstrip() for line in lines]
         self.line("\n".join(lines).strip("\n"))
 
+    def cells(self, *cells: str) -> None:
+        """Print texts on one line, which is cut if it does not fit the window."""
+        from rich.text import Text  # noqa: PLC0415
+
+        self._cut(Text(INDENT.join(map(one_line, cells)).rstrip()), _console(self._stream).width)
+
+    def excerpt(self, text: str) -> None:
+        """Print a text on one line, cut around its first match; at a terminal matches are bold.
+
+        A match is marked as in `SearchHit.snippet`.
+        """
+        width = _console(self._stream).width if self._stream.isatty() else EXCERPT_WIDTH
+        self._cut(_excerpt(one_line(text), width), width)
+
+    def _cut(self, line: Text, width: int) -> None:
+        line.truncate(width, overflow="ellipsis")
+        console = _console(self._stream)
+        with console.capture() as captured:
+            console.print(line, no_wrap=True, overflow="ignore", crop=False)
+        self.line(captured.get().rstrip("\n"))
+
+
+def _excerpt(text: str, width: int) -> Text:
+    """Return an indented line in which the first match is not too far to the right."""
+    from rich.text import Text  # noqa: PLC0415
+
+    line = Text()
+    for number, part in enumerate(_MATCH.split(text)):
+        line.append(part, "bold" if number % 2 else None)
+    first = text.find(">>>")
+    skipped = max(0, min(first - width // 3, line.cell_len - width + len(INDENT)))
+    if skipped:
+        skipped = line.plain.find(" ", skipped, first) + 1 or skipped
+        line = Text("…") + line[skipped:]
+    return Text(INDENT) + line
+
 
 def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]], total: int) -> list[int]:
     """Return how wide each column is, so that the table fits if that is possible."""
@@ -141,11 +182,9 @@ def require_rich() -> None:
     try:
         import rich  # noqa: F401, PLC0415
     except ImportError:
-        from hermes.settings.installation import install_command  # noqa: PLC0415 - rarely needed
+        from hermes.settings.installation import missing_extra  # noqa: PLC0415 - rarely needed
 
-        raise RichMissing(
-            f"the package rich is missing; run: {install_command('bot')}, or use --json"
-        ) from None
+        raise RichMissing(f"use --json, because {missing_extra('bot')}") from None
 
 
 def _console(stream: TextIO) -> Console:

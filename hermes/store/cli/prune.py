@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 from hermes.messages import Pruned
 from hermes.store.cli.opening import existing_path, open_current, run_chunked
 from hermes.store.cli.output import Printer, format_count, format_time, print_json, progress_bar
+from hermes.store.cli.show import platform
 from hermes.store.maintenance import cleanup
 from hermes.store.sync_store import SessionStore
 
@@ -30,8 +31,8 @@ def prune(options: Namespace) -> int:
         if not options.json and found.session_ids and not options.yes:
             _show(store, found)
         if not options.dry_run:
-            if found.session_ids and not options.yes and not _confirmed(found):
-                return 2 if not sys.stdin.isatty() else 1
+            if found.session_ids and not options.yes and (code := _refusal(found)):
+                return code
             # What ended while the question was shown is not deleted.
             found = _delete(store, options, options.older_than + (time.time() - started) / DAY)
     _report(found, json=options.json)
@@ -44,24 +45,31 @@ def _show(store: SessionStore, found: Pruned) -> None:
         session = store.get_session(session_id)
         if session is not None:
             count, ended = f"{session.message_count:,}", format_time(session.ended_at)
-            rows.append((session_id, session.title or "", session.source, count, ended))
+            rows.append((session_id, session.title or "", platform(session), count, ended))
     printer = Printer(sys.stdout)
     printer.table(("id", "title", "platform", "#msgs", "ended"), rows)
     if (more := len(found.session_ids) - MAX_SHOWN) > 0:
         printer.line(f"… and {format_count(more, 'more session')}")
 
 
-def _confirmed(found: Pruned) -> bool:
-    """Ask whether to delete; without a terminal the answer is no."""
+def _refusal(found: Pruned) -> int:
+    """Ask whether to delete; returns the exit code if not. Without a terminal the answer is no."""
     if not sys.stdin.isatty():
         sys.stderr.write("Nothing was deleted: add --yes to delete without a question.\n")
-        return False
+        return 2
     sys.stdout.write(f"Delete {_counts(found)} for good? [y/N] ")
     sys.stdout.flush()
-    if sys.stdin.readline().strip().lower() in {"y", "yes"}:
-        return True
+    code = 1
+    try:
+        answer = sys.stdin.readline()
+    except KeyboardInterrupt:
+        answer, code = "", 130
+    if answer.strip().lower() in {"y", "yes"}:
+        return 0
+    if not answer.endswith("\n"):  # Ctrl-C or Ctrl-D: the terminal has not begun a new line
+        sys.stdout.write("\n")
     sys.stdout.write("Nothing was deleted.\n")
-    return False
+    return code
 
 
 def _delete(store: SessionStore, options: Namespace, older_than: float) -> Pruned:

@@ -33,6 +33,11 @@ def is_read_only(path: Path) -> bool:
     return not may_write(path) or (file_lock.has_lock(path) and not os.access(lock, os.W_OK))
 
 
+def refusal(path: Path) -> StoreRefused:
+    """Return the error for a read-only file that is to be changed."""
+    return StoreRefused(f"{path} is read-only; copy it to another folder to change it")
+
+
 def read_version(path: Path) -> int:
     """Return the schema version of a read-only file."""
     with ExitStack() as stack:
@@ -62,7 +67,7 @@ class ReadOnlyStore(SessionStore):
 
     def transact(self, work: Work[R]) -> R:
         """Raise `StoreRefused`."""
-        raise StoreRefused(f"{self.path} is read-only; copy it to another folder to change it")
+        raise refusal(self.path)
 
     def run_search(self, work: Work[R]) -> R:
         """Run work that reads the search index as it is."""

@@ -12,12 +12,23 @@ from msgspec.structs import asdict
 from hermes.errors import AmbiguousTitle
 from hermes.messages import SearchHit, Session, StoredMessage
 from hermes.sanitize import one_line, sanitize
+from hermes.session_keys import CLIENT_PLATFORM, is_client_key
 from hermes.store.cli.opening import existing_path, open_current
 from hermes.store.cli.output import Printer, format_time, print_json
 from hermes.store.conversations import lineage, titles
 from hermes.store.sync_store import SessionStore
 
 MAX_MATCHES = 10
+CHAT_PLATFORMS: frozenset[str] = frozenset({"console", CLIENT_PLATFORM})
+ENDS: dict[str, str] = {
+    "agent_close": "closed",
+    "compression": "compressed",
+    "orphaned_compression": "compressed",
+    "session_reset": "reset",
+    "session_switch": "left",
+    "ws_orphan_reap": "closed",
+}
+"""What `list` and `show` say for the stored reasons; the others are shown as they are."""
 
 
 def list_(options: Namespace) -> int:
@@ -43,7 +54,7 @@ def list_(options: Namespace) -> int:
             (
                 summary.session.id,
                 summary.session.title or summary.preview,
-                summary.session.source,
+                platform(summary.session),
                 f"{summary.session.message_count:,}",
                 format_time(summary.session.last_active),
                 _state(summary.session),
@@ -61,7 +72,23 @@ def _state(session: Session) -> str:
     """Return why a session has ended, and whether it is archived or belongs to a subagent."""
     archived = "archived" if session.archived_at is not None else None
     subagent = "subagent" if session.kind == "subagent" else None
-    return ", ".join(filter(None, (session.end_reason, archived, subagent)))
+    return ", ".join(filter(None, (_end(session), archived, subagent)))
+
+
+def _end(session: Session) -> str | None:
+    """Return why a session has ended, in words of a user."""
+    reason = session.end_reason
+    return None if reason is None else ENDS.get(reason, reason.replace("_", " "))
+
+
+def platform(session: Session) -> str:
+    """Return the platform of a session, in words of a user.
+
+    `hermes -p` and a chat that is attached to a bot send their messages over JSON-RPC.
+    """
+    if session.source == CLIENT_PLATFORM and is_client_key(session.session_key or ""):
+        return "client"
+    return "chat" if session.source in CHAT_PLATFORMS else session.source
 
 
 def _session_fields(session: Session) -> dict[str, object]:
@@ -144,10 +171,10 @@ def _show_json(session: Session, rows: Iterable[StoredMessage], live: set[int]) 
 def _show(session: Session, rows: Iterable[StoredMessage], live: set[int]) -> None:
     printer = Printer(sys.stdout)
     printer.line(f"{session.id}  {one_line(session.title or '(no title)')}")
-    facts = [session.source, session.model, session.session_key, session.kind]
+    facts = [platform(session), session.model, session.session_key, session.kind]
     printer.line(one_line(" · ".join(fact for fact in facts if fact)))
-    if session.end_reason is not None:
-        printer.line(f"ended {format_time(session.ended_at)} ({one_line(session.end_reason)})")
+    if (end := _end(session)) is not None:
+        printer.line(f"ended {format_time(session.ended_at)} ({one_line(end)})")
     if session.archived_at is not None:
         printer.line(f"archived {format_time(session.archived_at)}")
     for row in rows:
@@ -183,17 +210,11 @@ def search(options: Namespace) -> int:
         for hit in hits:
             print_json(asdict(hit))
     elif hits:
-        rows = [
-            (
-                hit.session_id,
-                format_time(hit.timestamp),
-                _hit_role(hit),
-                hit.snippet,
-                hit.title or "",
-            )
-            for hit in hits
-        ]
-        Printer(sys.stdout).table(("id", "time", "role", "match", "title"), rows)
+        printer = Printer(sys.stdout)
+        for hit in hits:
+            time = format_time(hit.timestamp)
+            printer.cells(hit.session_id, time, _hit_role(hit), hit.title or "")
+            printer.excerpt(hit.snippet)
     else:
         Printer(sys.stdout).line("No messages found.")
     return 0 if hits else 1

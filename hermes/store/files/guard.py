@@ -38,8 +38,8 @@ _INDEX = struct.Struct("=14xHI4xII8s")
 _FRAME_END = struct.Struct(">8sII")  # the end of a frame's header: the salt and the checksum
 _LOG_HEADER, _FRAME_HEADER, _SALT = 32, 24, 16  # in the WAL file: two sizes and a position
 
-_Seen: TypeAlias = tuple[tuple[int, ...], int]
-"""The database's file and its change time, and that of the directory."""
+_Seen: TypeAlias = tuple[tuple[int, ...], int, bytes | None]
+"""The database's file and its change time, that of the directory, and the salt of the WAL file."""
 _facts: Callable[[os.stat_result], tuple[int, ...]] = operator.attrgetter(
     "st_dev", "st_ino", "st_ctime_ns"
 )
@@ -91,38 +91,41 @@ class FileGuard:
         """
         seen = None
         with suppress(OSError):
-            seen = _facts(os.stat(self._path)), os.fstat(self._held.directory).st_ctime_ns
-        if seen != self._settled or not _has_last_frame(self._held.log, self._held.shared):
+            seen = _facts(os.stat(self._path)), *_look(self._held)
+        if seen != self._settled:
             self._check_changed(seen)
 
     def _check_changed(self, seen: _Seen | None) -> None:
         self.check_files()
-        if not _has_last_frame(self._held.log, self._held.shared):
-            if self._stamp is not None:  # closing must not move foreign bytes into the database
-                self._stamp.db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-            raise StoreFailed(f"{self._path}-wal was overwritten or truncated while in use")
+        if _look(self._held)[1] is None:
+            error = StoreFailed(f"{self._path}-wal was overwritten or truncated while in use")
+            if self._stamp is not None:
+                self._stamp.lose_log(str(error) if self._has_foreign_log() else None)
+            raise error
         if self._stamp is not None:
             self._stamp.check()
         # A second change could have the same time as a recent one.
         if seen is not None and time.time_ns() - max(seen[0][-1], seen[1]) > _SETTLED_NS:
             self._settled = seen
 
+    def _has_foreign_log(self) -> bool:
+        """Return whether the WAL file begins as that of another database."""
+        salt = os.pread(self._held.log, 8, _SALT)
+        return bool(salt) and salt != os.pread(self._held.shared, 8, _INDEX.size - 8)
+
     def check_files(self) -> None:
         """Raise `StoreFailed` if a file was removed or replaced since it was opened."""
-        for path, identity in self._held.identities.items():
-            try:
-                found = os.stat(path)
-            except OSError:
-                found = None
-            if found is None or (found.st_dev, found.st_ino) != identity:
-                raise StoreFailed(f"{path} was removed or replaced while in use")
+        for path in self._held.identities:
+            if not self._is_there(path):
+                raise StoreFailed(_replaced(path))
 
     def new_stamp(self, db: apsw.Connection) -> Stamp:
         """Return a stamp for the owner of the file; `check` then also looks for it.
 
         `check` must be called in the thread of the connection.
         """
-        self._stamp = Stamp(Path(self._path), self._held.database, self._held.log, db)
+        held = self._held
+        self._stamp = Stamp(Path(self._path), held.database, held.log, held.shared, db)
         return self._stamp
 
     def leave(self) -> None:
@@ -151,6 +154,34 @@ class FileGuard:
                 return
             for descriptor in descriptors:
                 os.close(descriptor)
+        self._keep_lost_log()
+
+    def _keep_lost_log(self) -> None:
+        """Move the WAL file away if it does not belong to the database that is there now.
+
+        SQLite would move it into the database when it is opened again, and destroy both.
+        """
+        why = None if self._stamp is None else self._stamp.lost
+        if self._stamp is not None and not self._is_there(self._path):
+            why = _replaced(self._path)
+        log = f"{self._path}-wal"
+        if why is None or not self._is_there(log):
+            return
+        kept = f"{log}.lost-{time.time_ns()}"
+        os.rename(log, kept)
+        raise StoreFailed(f"{why}; the write-ahead log is kept as {os.path.basename(kept)}")
+
+    def _is_there(self, path: str) -> bool:
+        """Return whether the file that was opened at this path is still there."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._held.identities[path]
+
+
+def _replaced(path: str) -> str:
+    return f"{path} was removed or replaced while in use"
 
 
 def _hold(path: Path) -> _Descriptors:
@@ -171,13 +202,17 @@ def _hold(path: Path) -> _Descriptors:
     return _Descriptors(database, log, shared, directory, dict(zip(names, identities, strict=True)))
 
 
-def _has_last_frame(log: int, shared: int) -> bool:
-    """Return whether the WAL file has the last commit that its index in shared memory names."""
-    index = os.pread(shared, _INDEX.size, 0).ljust(_INDEX.size)  # it may be cut, too
+def _look(held: _Descriptors) -> tuple[int, bytes | None]:
+    """Return the directory's change time and the WAL file's salt.
+
+    The salt is None if the WAL file lacks the last commit that its index in shared memory names.
+    """
+    index = os.pread(held.shared, _INDEX.size, 0).ljust(_INDEX.size)  # it may be cut, too
     page_size, frames, *checksum, salt = _INDEX.unpack(index)
     end = _LOG_HEADER + frames * (_FRAME_HEADER + page_size) - page_size - _FRAME_END.size
-    found = os.pread(log, len(salt), _SALT) + os.pread(log, _FRAME_END.size, max(end, 0))
-    return not frames or found == salt + _FRAME_END.pack(salt, *checksum)
+    found = os.pread(held.log, len(salt), _SALT) + os.pread(held.log, _FRAME_END.size, max(end, 0))
+    is_there = not frames or found == salt + _FRAME_END.pack(salt, *checksum)
+    return os.fstat(held.directory).st_ctime_ns, salt if is_there else None
 
 
 def is_guarded(status: os.stat_result) -> bool:

@@ -21,7 +21,19 @@ def cannot_open(path: object, error: OSError, what: str = "opened") -> StoreRefu
     """Return the error for a path that could not be opened, in one sentence."""
     if is_temporary(error):
         return StoreUnavailable(f"{path} cannot be {what} now: {error.strerror}; {RETRY}")
-    return StoreRefused(f"{path} cannot be {what}: {error.strerror}")
+    return StoreRefused(f"{path} cannot be {what}: {error.strerror}{_advice(str(path), error)}")
+
+
+def _advice(path: str, error: OSError) -> str:
+    """Return what to do about missing rights, as the end of a sentence."""
+    if error.errno == errno.EROFS:
+        return "; choose a folder that can be written to"
+    if error.errno not in {errno.EACCES, errno.EPERM}:
+        return ""
+    if os.path.exists(path):
+        return "; let this user read and write that file, or choose another database"
+    folder = os.path.dirname(path)
+    return f"; let this user write to the folder {folder}, or choose another database"
 
 
 def is_temporary(error: OSError) -> bool:

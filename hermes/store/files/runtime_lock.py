@@ -11,8 +11,8 @@ import fcntl
 import os
 import time
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
-from typing import IO
 
 from hermes.errors import StoreInUse, StoreUnavailable
 from hermes.forks import watch_forks
@@ -23,46 +23,61 @@ from hermes.store.files.problems import cannot_open
 LOCK_TRIES, LOCK_PAUSE = 10, 0.01
 _OWNER_BYTE = 0x40000200  # follows the bytes of SQLite's locks, in a page without data
 _UNKNOWN = "unknown process"
+_MAX_OWNER = 100  # bytes of the lock file that are read
 
 
 class RuntimeLock:
     """The exclusive lock of the one runtime of a file, until `close` or the end of the process.
 
-    Raises `StoreInUse` if another runtime holds it.
+    Raises `StoreInUse` if another runtime holds it, `StoreUnavailable` if the lock file cannot be
+    opened or written now, and `StoreRefused` if it never can.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._database: int | None = None
         try:
-            self._file: IO[str] = open(  # noqa: SIM115 - open for as long as the lock is held
-                f"{path}.lock", "a+", opener=lambda name, flags: os.open(name, flags, 0o600)
+            self._file: FileIO = open(  # noqa: SIM115 - open for as long as the lock is held
+                f"{path}.lock",
+                "ab+",
+                buffering=0,
+                opener=lambda name, flags: os.open(name, flags, 0o600),
             )
         except OSError as error:
             raise cannot_open(f"{path}.lock", error) from error
-        if not self._acquire():
-            self._file.seek(0)
-            owner = self._file.read(100).strip() or _UNKNOWN
-            self._file.close()
-            raise _in_use(path, owner)
-        watch_forks(self)
         try:
+            self._acquire()
+            watch_forks(self)
             self.lock_database()
+            self._write_owner()
         except BaseException:
             self.close()
             raise
-        self._file.truncate(0)
-        self._file.write(f"pid {os.getpid()}")
-        self._file.flush()
 
-    def _acquire(self) -> bool:
+    def _acquire(self) -> None:
         """Try for a moment: another process may hold the lock briefly, inside of `owner`."""
         for _ in range(LOCK_TRIES):
             with suppress(OSError):
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
+                return
             time.sleep(LOCK_PAUSE)
-        return False
+        raise _in_use(self._path, self._read_owner())
+
+    def _read_owner(self) -> str:
+        try:
+            self._file.seek(0)
+            return _owner_in(self._file.read(_MAX_OWNER))
+        except OSError as error:
+            raise cannot_open(f"{self._path}.lock", error, "read") from error
+
+    def _write_owner(self) -> None:
+        rest = f"pid {os.getpid()}".encode()
+        try:
+            self._file.truncate(0)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise cannot_open(f"{self._path}.lock", error, "written") from error
 
     def lock_database(self) -> None:
         """Lock the database itself, if it exists. Call it again when it has been created.
@@ -104,16 +119,20 @@ def owner(path: Path) -> str | None:
     The locks decide, not the text in the lock file.
     """
     try:
-        with open(f"{path}.lock", encoding="utf-8", errors="replace") as lock:
+        with open(f"{path}.lock", "rb") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
-                return lock.read(100).strip() or _UNKNOWN
+                return _owner_in(lock.read(_MAX_OWNER))
     except FileNotFoundError:
         pass
     except OSError as error:
         raise cannot_open(f"{path}.lock", error) from error
     return _UNKNOWN if _is_database_locked(path) else None
+
+
+def _owner_in(content: bytes) -> str:
+    return content.decode(errors="replace").strip() or _UNKNOWN
 
 
 def _is_database_locked(path: Path) -> bool:

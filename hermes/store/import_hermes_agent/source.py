@@ -82,6 +82,15 @@ class AgentHome:
                 yield decode(row["id"]) or "", decode(row["session_key"]) or "", chat
 
 
+def _read(source: ReadOnlySource, notes: ImportNotes) -> AgentHome:
+    try:
+        return AgentHome(source, notes)
+    except UnicodeDecodeError as error:
+        raise StoreRefused(
+            f"{source.path} is damaged: its version, or the name of a table or column, is not UTF-8"
+        ) from error
+
+
 @contextmanager
 def open_home(path: Path, notes: ImportNotes) -> Iterator[AgentHome]:
     """Open a hermes-agent home, or its `state.db`, for reading.
@@ -93,7 +102,7 @@ def open_home(path: Path, notes: ImportNotes) -> Iterator[AgentHome]:
         raise StoreRefused(f"{path} is not a hermes-agent home: it has no state.db")
     with open_readonly(file) as source:
         try:
-            yield AgentHome(source, notes)
+            yield _read(source, notes)
         except apsw.Error as error:
             raise StoreError(
                 f"{file} cannot be read completely: {error}; "

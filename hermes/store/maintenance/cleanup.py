@@ -6,6 +6,8 @@ import logging
 import math
 from collections.abc import Generator, Mapping
 
+import msgspec
+
 from hermes.messages import Pruned
 from hermes.store.conversations import codec, leases, routes, search, sessions
 from hermes.store.records import key_value, tool_records
@@ -16,8 +18,11 @@ log: logging.Logger = logging.getLogger(__name__)
 HOUR, DAY = 3600.0, 86400.0
 KEPT_DAYS = 30
 BELIEVED_TIME = "believed-time"
-"""The name of the value in the file."""
+RECEIPTS_BY_DAY = "receipts-by-day"
+"""The names of the values in the file."""
 PRUNE_STEP = 20
+_LAST_ID = 2**63 - 1
+_decode_days = msgspec.json.Decoder(list[tuple[float, int]]).decode
 _UNROUTED = "NOT EXISTS (SELECT 1 FROM routes r WHERE r.session_id = s.id)"
 _SESSION_ROWS = "all_messages m WHERE m.id BETWEEN s.no << 32 AND (s.no << 32) + 4294967295"
 _NO_ROWS = f"NOT EXISTS (SELECT 1 FROM {_SESSION_ROWS})"
@@ -196,26 +201,34 @@ def forget_closed(tx: Transaction, older_than_days: float = KEPT_DAYS, limit: in
 
     At most `limit` of each are deleted in one call.
     """
-    before = tx.now - older_than_days * DAY
+    return _forget(tx, tx.now - older_than_days * DAY, _LAST_ID, limit)
+
+
+def _forget(tx: Transaction, before: float, last_receipt: int, limit: int = 500) -> int:
+    """Delete rows closed before this time; of the inbox, only up to the id `last_receipt`."""
     sessions.forget_left(tx, before)
     return tool_records.delete_expired_approvals(tx, before, limit) + sum(
         tx.run(
             f"DELETE FROM {table} WHERE id IN "
-            f"(SELECT id FROM {table} WHERE closed_at < ? ORDER BY closed_at LIMIT ?)",
+            f"(SELECT id FROM {table} WHERE closed_at < ? AND id <= ? ORDER BY closed_at LIMIT ?)",
             before,
+            last,
             limit,
         )
-        for table in ("inbox", "outbox", "boundaries")
+        for table, last in (("inbox", last_receipt), ("outbox", _LAST_ID), ("boundaries", _LAST_ID))
     )
 
 
 class SteadyCleanup:
-    """`forget_closed` for a running store, which does not trust a wall clock that is far ahead.
+    """`forget_closed` for a running store, which does not trust a wall clock that jumps.
 
     With a clock that is a month ahead, all receipts would look old, and repeated events would be
     answered again. The file therefore has the time that was last believed. A clock more than a day
-    ahead of it is believed once it has run for a day without a jump, in one process. Until then the
-    believed time advances with the steady clock.
+    away from it is believed once it has run for a day without a jump, in one process. Until then
+    the believed time advances with the steady clock.
+
+    Receipts written while the clock was far behind look old once it is right again. So the file
+    also has the last receipt of each day, by the believed time: no later one is deleted.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -234,29 +247,41 @@ class SteadyCleanup:
         recalled = self._recall(tx) if self._believed is None else self._believed
         expected = recalled + tx.steady - self._seen
         is_steady = tx.steady - self._steady_since >= DAY
-        self._believed = tx.now if tx.now - expected <= DAY or is_steady else expected
-        self._seen = tx.steady
-        if abs(self._believed - self._written) >= HOUR:  # not in every sweep: this is a write
-            key_value.set_meta(tx, BELIEVED_TIME, f"{self._believed:.0f}")
-            self._written = self._believed
-        self._report((tx.now - self._believed) / DAY)
-        return forget_closed(tx, KEPT_DAYS + (tx.now - self._believed) / DAY)
+        believed = tx.now if abs(tx.now - expected) <= DAY or is_steady else expected
+        self._believed, self._seen = believed, tx.steady
+        if abs(believed - self._written) >= HOUR:  # not in every sweep: this is a write
+            key_value.set_meta(tx, BELIEVED_TIME, f"{believed:.0f}")
+            self._written = believed
+        self._report((tx.now - believed) / DAY)
+        before = believed - KEPT_DAYS * DAY
+        return _forget(tx, before, self._last_receipt(tx, believed, before))
+
+    def _last_receipt(self, tx: Transaction, believed: float, before: float) -> int:
+        """Return the last inbox id that was in use before this time, 0 if it is not known."""
+        stored = key_value.get_meta(tx, RECEIPTS_BY_DAY)
+        days = [] if stored is None else [day for day in _decode_days(stored) if day[0] <= believed]
+        if not days or believed - days[-1][0] >= DAY:
+            row = tx.one("SELECT coalesce(max(id), 0) FROM inbox")
+            assert row is not None
+            old = [day for day in days if day[0] <= before]
+            days = [*old[-1:], *days[len(old) :], (believed, row[0])]
+            key_value.set_meta(tx, RECEIPTS_BY_DAY, msgspec.json.encode(days).decode())
+        return max((last for day, last in days if day <= before), default=0)
 
     def _recall(self, tx: Transaction) -> float:
-        """Return the time that an earlier process believed, or that of its last message."""
+        """Return the time that an earlier process believed, or that of its latest message."""
         stored = key_value.get_meta(tx, BELIEVED_TIME)
         if stored is not None:
             return float(stored)
-        sql = "SELECT accepted_at FROM inbox WHERE accepted_at < ? ORDER BY id DESC LIMIT 1"
-        row = tx.one(sql, self._started)
-        return self._started if row is None else float(row[0])
+        row = tx.one("SELECT max(accepted_at) FROM inbox WHERE accepted_at <= ?", self._started)
+        return self._started if row is None or row[0] is None else float(row[0])
 
     def _report(self, days: float) -> None:
         """Log that the clock is not believed, once."""
-        if days > 0 and not self._doubts:
-            text = "the clock is %.1f days ahead of the last activity; it is believed in a day"
-            log.warning(text, days)
-        self._doubts = days > 0
+        if days and not self._doubts:
+            text = "the clock is %.1f days %s the last activity; it is believed in a day"
+            log.warning(text, abs(days), "ahead of" if days > 0 else "behind")
+        self._doubts = bool(days)
 
 
 def integrity_check(tx: Transaction) -> list[str]:

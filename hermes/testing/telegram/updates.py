@@ -35,8 +35,9 @@ class UpdateQueue:
         if self.allowed and kind not in self.allowed:
             return None
         if self._last_at > -math.inf and now - self._last_at >= WEEK:
-            # Telegram chooses the next id at random then; here it is always lower.
-            self._next_id = self._random.randrange(1, self._next_id)
+            # Telegram chooses the next id at random then. Here it is always lower, but not so much
+            # that it becomes small after many weeks, and ids are used twice.
+            self._next_id = self._random.randrange(self._next_id // 2, self._next_id)
         update_id, self._next_id = self._next_id, self._next_id + 1
         self._last_at = now
         whole = b'{"update_id":%d,"%s":%s}' % (update_id, kind.encode(), body)

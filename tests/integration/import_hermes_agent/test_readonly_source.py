@@ -180,6 +180,19 @@ def test_a_view_instead_of_a_table_is_refused(home, tmp_path, table):
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("name", [b"platform_message_id", b"gateway_routing", b"a version"])
+def test_a_name_that_is_not_utf8_is_refused(home, tmp_path, name):
+    home.session("a", "x")
+    home.run("INSERT INTO schema_version VALUES ('a version')")
+    home.close()
+    file = home.path / "state.db"
+    file.write_bytes(file.read_bytes().replace(name, name.replace(b"o", b"\xeb")))
+    with pytest.raises(StoreRefused) as refused:
+        run_import(tmp_path / "new.db", home.path)
+    assert str(refused.value).startswith(f"{file} is damaged: ")
+    assert str(refused.value).endswith(" is not UTF-8")
+
+
 @pytest.mark.parametrize("suffix", ["-wal", "-journal"])
 def test_a_device_instead_of_a_companion_file_is_refused(home, tmp_path, suffix):
     home.session("a", "x")

@@ -84,7 +84,11 @@ def test_a_read_only_database_can_be_read(read_only):
     assert files(read_only) == before
 
 
-@pytest.mark.parametrize("command", [["prune", "--yes"], ["archive", "old"], ["import", "-"]])
+@pytest.mark.parametrize(
+    "command",
+    [["prune", "--yes"], ["archive", "old"], ["import", "-"], ["vacuum"], ["migrate"]],
+    ids=" ".join,
+)
 def test_commands_that_write_say_that_it_is_read_only(read_only, command):
     before = files(read_only)
     done = run(*command, "--db", read_only)

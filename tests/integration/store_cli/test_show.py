@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
+from rich.cells import cell_len
 
 from hermes.store import SessionStore
 from tests.support.store_cli import (
@@ -59,7 +61,7 @@ def test_show_prints_a_readable_transcript(filled):
         check=0,
     )
     assert done.stdout.startswith(
-        "talk  The time\ntelegram · big · k1 · new\nended 2027-01-15 08:00 (compression)\n\n"
+        "talk  The time\ntelegram · big · k1 · new\nended 2027-01-15 08:00 (compressed)\n\n"
         "2027-01-15 08:00:00 user\n  What time is it?\n\n"
         '2027-01-15 08:00:00 assistant\n  → clock {"zone": "UTC"}\n\n'
         "2027-01-15 08:00:00 tool clock\n  12:00\n\n"
@@ -147,12 +149,62 @@ def test_search_finds_words(filled):
     [hit] = json_lines(run("search", "noon", "AND", "so", "--json", "--db", filled, check=0))
     assert (hit["session_id"], hit["role"], hit["title"]) == ("talk", "assistant", "The time")
     assert ">>>Noon<<<" in hit["snippet"]
-    assert ">>>Noon<<<" in run("search", "noon", "--db", filled, check=0).stdout
     assert len(json_lines(run("search", "noon", "--role", "user", "--json", "--db", filled))) == 1
     assert len(json_lines(run("search", "noon", "--limit", "1", "--json", "--db", filled))) == 1
     done = run("search", "nowhere", "--db", filled)
     assert (done.returncode, done.stdout) == (1, "No messages found.\n")
     assert run("search", "noon", "--key", "nobody", "--db", filled).returncode == 1
+
+
+def test_a_hit_is_two_short_lines(filled):
+    with SessionStore(filled) as store:
+        for word in ("far", "日本語の文章"):
+            store.append_message("evil", "user", f"{f'{word} ' * 30}heron{f' {word}' * 30}")
+        store.append_message("evil", "user", "a heron")
+    lines = run("search", "heron", "--db", filled, check=0).stdout.splitlines()
+    assert len(lines) == 6
+    assert all(re.fullmatch(r"evil  \d{4}-\d\d-\d\d \d\d:\d\d  user", line) for line in lines[::2])
+    assert "  a heron" in lines[1::2]
+    [long] = [line for line in lines if "far" in line]
+    assert re.fullmatch(r"  …(far )+heron( far)+ ?f?a?…", long)
+    assert 70 < len(long) <= 80
+    assert all(cell_len(line) <= 80 and "heron" in line for line in lines[1::2])
+    shown, _ = at_terminal("search", "heron", "--db", filled, columns=60)
+    assert "a \x1b[1mheron\x1b[0m" in shown
+    assert max(map(cell_len, without_colors(shown).splitlines())) <= 60
+
+
+def test_platforms_and_ends_are_shown_in_words_of_a_user(filled):
+    sessions = {
+        "asked": ("rpc", "agent:main:console:dm:console", "session_reset", "chat", "reset"),
+        "typed": ("console", "agent:main:console:dm:console", "compression", "chat", "compressed"),
+        "named": ("rpc", "work", "some_reason", "chat", "some reason"),
+        "editor": ("rpc", "agent:main:rpc:dm:1", "agent_close", "client", "closed"),
+        "far": ("telegram", "agent:main:telegram:dm:1", "shutdown", "telegram", "shutdown"),
+    }
+    with SessionStore(filled) as store:
+        for name, (source, key, end, *_) in sessions.items():
+            store.create_session(name, source, session_key=key)
+            store.append_message(name, "user", "hello")
+            store.end_session(name, end)
+    listed = run("list", "--ended", "--db", filled, check=0).stdout
+    pruned = run("prune", "--older-than", "0d", "--dry-run", "--db", filled, check=0).stdout
+    stored = {line["id"]: line for line in json_lines(run("list", "--json", "--db", filled))}
+    for name, (source, _, end, platform, state) in sessions.items():
+        assert re.search(rf"^{name} +hello +{platform} .* {state}$", listed, re.MULTILINE)
+        assert re.search(rf"^{name} +{platform} ", pruned, re.MULTILINE)
+        shown = run("show", name, "--db", filled, check=0).stdout.splitlines()
+        assert (shown[1].split()[0], shown[2].endswith(f"({state})")) == (platform, True)
+        assert (stored[name]["source"], stored[name]["end_reason"]) == (source, end)
+    done = run("list", "--platform", "chat", "--db", filled)
+    assert (done.returncode, "console (a chat) or rpc" in done.stderr) == (2, True)
+
+
+def test_a_misspelled_command_is_recognized(filled):
+    done = run("--db", filled, "serch", "noon")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(": there is no command 'serch'; did you mean search?\n")
+    assert run("xyzzy").stderr.endswith(" store --help\n")
 
 
 def test_archived_conversations_and_subagents_are_listed_if_asked_for(filled):

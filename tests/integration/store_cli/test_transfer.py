@@ -87,6 +87,29 @@ def test_an_invalid_file_imports_nothing(tmp_path):
     assert run("import", tmp_path, "--db", tmp_path / "new.db").returncode == 3
 
 
+def test_a_file_that_is_not_utf8_imports_nothing(filled, tmp_path):
+    with SessionStore(filled) as store:
+        lines = [store.export_session("old").encode(), store.export_session("talk").encode()]
+    lines[1] = lines[1].replace(b"talk", b"t\xe4lk")
+    (tmp_path / "lines").write_bytes(b"\n".join(lines))
+    done = run("import", tmp_path / "lines", "--db", tmp_path / "new.db")
+    assert (done.returncode, done.stdout) == (3, "")
+    wrong = lines[1].index(b"\xe4") + 1
+    assert done.stderr == f"line 2 is not UTF-8, from byte {wrong} on\n"
+    assert not (tmp_path / "new.db").exists()
+
+
+def test_line_separators_inside_of_a_message_do_not_end_the_line(path, tmp_path):
+    with SessionStore(path) as store:
+        store.create_session("s")
+        store.append_message("s", "user", "a\u2028b\u2029c\x85d")
+        (tmp_path / "lines").write_text(store.export_session("s") + "\r\n\n")
+    done = run("import", tmp_path / "lines", "--db", tmp_path / "new.db", check=0)
+    assert done.stdout == "Imported 1 session, 1 message.\n"
+    with SessionStore(tmp_path / "new.db") as store:
+        assert store.get_messages("s")[0].content == "a\u2028b\u2029c\x85d"
+
+
 def test_a_home_is_imported_with_a_report(tmp_path, path):
     home = Home(tmp_path / "home")
     home.session("root", "one", ended_at=1, end_reason="compression")

@@ -310,7 +310,7 @@ async def test_a_subscription_can_be_closed_in_an_async_block():
 async def test_a_follower_gets_what_it_missed_before_what_comes():
     bus = EventBus([].append)
     bus.publish("k", 1, TextDelta("a"))
-    joined = Subscription(bus, "k", follows=True)
+    joined = Subscription(bus, "k", announced=MessageWaiting)
     with bus.follow("k", joined, [(1, TextDelta("a"))]) as follower:
         assert bus.followers == 1
         bus.publish("k", 1, TextDelta("b"))

@@ -92,7 +92,7 @@ def test_a_user_names_an_agent_or_a_model(wanted, name):
     [
         ("[agents.default]\nmodel = 'x'", "agents.default", "is the name of the agent in [agent]"),
         ("[agents.x]\nkind = 'offline'", "agents.x.kind", "expected one of 'openai', 'anthropic'"),
-        ("[agents.x]\nkind = 'anthropic'", "agents.x", "needs a key"),
+        ("[agents.x]\nkind = 'anthropic'", "agents.x.key", "needs a key"),
         ("[agents.x]\nprices = {}", "agents.x.prices", "unknown key"),
         ("[agents.x]\nbase_url = 'x'", "agents.x.base_url", "expected a URL"),
         ("[agents.x]\nplatforms = ['rpc']", "agents.x.platforms[0]", "coder answers there already"),

@@ -31,6 +31,7 @@ def tables(table=Settings, path=()):
 
 def test_the_example_changes_nothing():
     assert load(example_config()) == Settings()
+    assert example_config().endswith('prom"\n')
 
 
 def test_the_example_loads_with_every_key_set():

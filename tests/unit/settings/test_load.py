@@ -16,9 +16,9 @@ from hermes.settings import Problem, Settings, SettingsError, load
 ROOT = Path(__file__).parents[3]
 
 
-def problems(text):
+def problems(text, check=None):
     with pytest.raises(SettingsError) as refused:
-        load(text)
+        load(text, check=check)
     return [(problem.line, problem.key) for problem in refused.value.problems]
 
 
@@ -33,8 +33,8 @@ def test_an_empty_file_has_the_defaults():
         ("\n[agnt]\nkind = 1", [(2, "agnt")]),
         ("[agent]\nkind = 'opanai'", [(2, "agent.kind")]),
         ("[agent]\n\nkind = 'openai'\nmodel = ''", [(4, "agent.model")]),
-        ("[agent]\nkind = 'openai'", [(1, "agent")]),
-        ("[agent]\nkind = 'anthropic'\nmodel = 'm'", [(1, "agent")]),
+        ("[agent]\nkind = 'openai'", [(1, "agent.model")]),
+        ("[agent]\nkind = 'anthropic'\nmodel = 'm'", [(1, "agent.key")]),
         ("[agent]\nmodel = 'm'", [(2, "agent.model")]),
         ("agent.kind = 'openai'\nagent.model = 'm'\nagent.budgets.day = -1",
          [(3, "agent.budgets.day")]),
@@ -69,7 +69,7 @@ def test_an_empty_file_has_the_defaults():
          [(4, "agent.base_url"), (6, "mcp.a.url"), (10, "telegram.base_url")]),
         ("[runtime]\nwhen_busy_by_platform = {\"rpc\" = 'quick'}",
          [(2, "runtime.when_busy_by_platform.rpc")]),
-        ("[telegram]\nusers = [1]", [(1, "telegram")]),
+        ("[telegram]\nusers = [1]", [(1, "telegram.token")]),
         ("[telegram]\ntoken = 'env:T'", [(1, "telegram")]),
         ("[telegram]\ntoken = 'env:T'\nusers = [\n 1,\n 'ann', # not a number\n 'bob']",
          [(5, "telegram.users[1]"), (6, "telegram.users[2]")]),
@@ -81,7 +81,7 @@ def test_an_empty_file_has_the_defaults():
         ("[agent]\nkind='openai'\nmodel='m'\n[mcp.b]\ncommand=['b']\nkeys={A='sk-123'}",
          [(6, "mcp.b.keys.A")]),
         ("[hooks]\non_session_finalise = ['a:b']", [(2, "hooks.on_session_finalise")]),
-        ("[metrics]", [(1, "metrics")]),
+        ("[metrics]", [(1, "metrics.file")]),
         ('data = "a\\u0000b"', [(1, "data")]),
         ("[metrics]\nfile = '/'", [(2, "metrics.file")]),
         ("[telegram]\ntoken = 'env:T'\nopen = true\nbase_url = 'http://[::1'",
@@ -167,8 +167,9 @@ def test_a_literal_key_is_refused_and_not_repeated(key):
          "did you mean telegram?"),
         ("[runtime]\ncompression = { window = 8000 }",
          "line 2: runtime.compression: unknown key; it is a separate table, [compression]"),
-        ("[telegram]", "line 1: telegram: token is missing"),
-        ("[telegram]\ntoken = 3",
+        ("[telegram]\nusers = [1]",
+         "line 1: telegram.token: missing; add it, as in token = 'env:TOKEN'"),
+        ("[telegram]\ntoken = 3\nusers = [1]",
          "line 2: telegram.token: expected a string: env:NAME or file:PATH"),
         ("[agnt]", "line 1: agnt: unknown key; did you mean agent?"),
         ("[log]\nfrom = 'json'", "line 2: log.from: unknown key; did you mean form?"),
@@ -214,12 +215,16 @@ def test_overrides_replace_the_values_of_the_file():
 
 
 def test_all_problems_are_reported_at_once():
-    """Wrong values do not hide broken rules elsewhere, and are not reported twice."""
+    """Wrong values hide neither broken rules nor what does not exist, also in the same table."""
     text = dedent("""\
         [agent]
         kind = 'openai'
         model = 'm'
+        base_url = 'not a url'
+        key = 'env:NOPE'
         max_tokens = 0
+        tools = ['nomodule:f']
+        wrong = 1
         budgets.day = 1.0
         [compression]
         window = 1
@@ -229,27 +234,71 @@ def test_all_problems_are_reported_at_once():
         [metrics]
         file = '/'
         [telegram]
-        token = 3
+        token = 'a secret'
+        base_url = 'localhost'
         [hooks]
         nothing = []
+        [agents.coder]
+        kind = 'anthropic'
+        max_tokens = 'many'
+        platforms = ['nowhere']
+        [mcp.a]
+        url = 'u'
+        approval = 3
     """)
-    assert problems(text) == [
-        (4, "agent.max_tokens"),
-        (7, "compression.window"),
-        (10, "expiry.at_hour"),
-        (12, "metrics.file"),
-        (14, "telegram.token"),
-        (16, "hooks.nothing"),
+
+    def check(settings):
+        yield Problem(0, "agent.key", "the environment variable NOPE is not set")
+        yield Problem(0, "agent.tools[0]", "there is no module nomodule")
+        yield Problem(0, "telegram.token", "a consequence of the wrong value")
+
+    assert problems(text, check) == [
+        (3, "agent.model"),
+        (4, "agent.base_url"),
+        (5, "agent.key"),
+        (6, "agent.max_tokens"),
+        (7, "agent.tools[0]"),
+        (8, "agent.wrong"),
+        (11, "compression.window"),
+        (14, "expiry.at_hour"),
+        (16, "metrics.file"),
+        (17, "telegram"),
+        (18, "telegram.token"),
+        (19, "telegram.base_url"),
+        (21, "hooks.nothing"),
+        (22, "agents.coder.key"),
+        (24, "agents.coder.max_tokens"),
+        (25, "agents.coder.platforms[0]"),
+        (27, "mcp.a.url"),
+        (28, "mcp.a.approval"),
     ]
 
 
-def test_a_wrong_value_has_no_consequences_elsewhere():
-    text = "[agent]\nkind = 'opanai'\nmodel = 'm'\n[titles]\nmodel = 'n'\n[mcp.a]\nurl = 'http://u'"
-    assert problems(text) == [(2, "agent.kind")]
-    text = "[telegram]\ntoken = 3\nusers = [1]\n[expiry_by.telegram]\nmode = 'daily'"
-    assert problems(text) == [(2, "telegram.token")]
-    text = "[telegram]\ntoken = 'env:T'\nusers = ['a']\nbase_url = 'x'"
-    assert problems(text) == [(3, "telegram.users[0]")]
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("[agent]\nkind = 'opanai'\nmodel = 'm'\n[titles]\nmodel = 'n'\n[mcp.a]\nurl = 'http://u'",
+         [(2, "agent.kind")]),
+        ("[agent]\nkind = 'antropic'\n[agents.coder]\nsystem = 'Be kind.'", [(2, "agent.kind")]),
+        ("[agent]\nkind = 'openai'\nmodle = 'm'\n[agents.coder]\nsystem = 's'",
+         [(3, "agent.modle")]),
+        ("[agnt]\nkind = 'openai'\nmodel = 'm'\n[titles]\nmodel = 'n'", [(1, "agnt")]),
+        ("[agent]\nkind = 'openai'\nmodel = 'm'\nprices = 3\nbudgets.day = 1.0",
+         [(4, "agent.prices")]),
+        ("[agent]\nkind = 'openai'\nmodel = 'm'\nprices.m.input = 'x'\nbudgets.day = 1.0",
+         [(4, "agent.prices.m.input")]),
+        ("[agent]\nkind = 'anthropic'\nmodel = 'm'\nkey = 'sk-1'", [(4, "agent.key")]),
+        ("[telegram]\ntoken = 3\nusers = [1]\n[expiry_by.telegram]\nmode = 'daily'",
+         [(2, "telegram.token")]),
+        ("[telegrm]\ntoken = 'env:T'\n[expiry_by.telegram]\nmode = 'daily'", [(1, "telegrm")]),
+        ("[telegram]\ntoken = 'env:T'\nusers = ['a']", [(3, "telegram.users[0]")]),
+        ("[expiry]\nmode = 'ilde'\nidle_minutes = 5", [(2, "expiry.mode")]),
+        ("[agent]\nkind = 'openai'\nmodel = 'm'\n[mcp.a]\ncommand = 'serve'",
+         [(5, "mcp.a.command")]),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_has_no_consequences_elsewhere(text, found):
+    assert problems(text) == found
 
 
 def test_further_checks_run_too():

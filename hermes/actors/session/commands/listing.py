@@ -79,7 +79,7 @@ def day(timestamp: float) -> str:
 
 def status_text(status: Status, texts: Texts) -> str:
     """Return the answer to /status."""
-    note, builds = status.compression_note, status.builds
+    note = status.compression_note
     session = texts.status_titled_session if status.title else texts.status_session
     activity = texts.status_running if status.busy else texts.status_idle
     context = texts.status_context_note if note else texts.status_context
@@ -91,9 +91,6 @@ def status_text(status: Status, texts: Texts) -> str:
         context.format(
             tokens=status.context_tokens, window=status.window, compress_at=status.compress_at,
             note=note,
-        ),
-        (texts.status_builds if builds else texts.status_no_builds).format(
-            builds=", ".join(f"{reason} {number}" for reason, number in builds.items())
         ),
     ]  # fmt: skip
     return "\n".join(lines)
