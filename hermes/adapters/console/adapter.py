@@ -21,7 +21,7 @@ from hermes.adapters.console.display_queue import DisplayQueue, Gap, Item, Queue
 from hermes.adapters.console.plain_screen import MAX_LINE, PlainScreen, read_lines
 from hermes.adapters.console.view import PROMPT, ConversationView
 from hermes.adapters.lines import TooLong
-from hermes.background import open_background
+from hermes.background import cancel, open_background, set_event, start_soon
 from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed
 from hermes.events import MessageAccepted, TurnEnded
 from hermes.messages import OutboxRow, Source
@@ -129,7 +129,7 @@ class Console:
             self._queue = None
             queue.abandon()
             self._view.close()
-            self._chat_scope.cancel()  # if the events have ended, so has the conversation
+            cancel(self._chat_scope)  # if the events have ended, so has the conversation
 
     async def _show_expected(self, queue: DisplayQueue) -> None:
         """Show outbox rows until they had the questions for all calls that wait for an approval.
@@ -187,10 +187,10 @@ class Console:
         async with self._open_screen():
             with chat.subscribe() as events:
                 self._queue = queue = DisplayQueue()
-                self._opened.set()
+                set_event(self._opened)
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._collect, chat, events, queue)
-                    nursery.start_soon(self._display, queue)
+                    start_soon(nursery, self._collect, chat, events, queue)
+                    start_soon(nursery, self._display, queue)
                     with self._chat_scope:
                         await self._chat(chat)
                     events.close()  # events received so far are still shown
@@ -222,7 +222,7 @@ class Console:
             await self._ask_lines(chat, None)
             return
         async with open_background() as background:
-            background.start_soon(self._handle_signals, chat)
+            start_soon(background, self._handle_signals, chat)
             if self.greeting:
                 await self._view.screen.note(self.greeting)
             await self._show_current(chat)
@@ -335,7 +335,7 @@ class Console:
             return
         if trio.current_time() - self._last_interrupt < QUIT_WINDOW:
             self.left = True
-            self._chat_scope.cancel()
+            cancel(self._chat_scope)
         else:
             self._last_interrupt = trio.current_time()
             await self._view.screen.note(HOW_TO_QUIT)

@@ -8,6 +8,7 @@ import attrs
 import trio
 from msgspec.structs import replace
 
+from hermes.background import set_event
 from hermes.events import ApprovalAsked, Envelope, TextDelta
 from hermes.messages import OutboxRow
 
@@ -31,7 +32,7 @@ class QueuedRow:
     def finish(self, *, shown: bool) -> None:
         """Wake the sender."""
         self.shown = shown
-        self.done.set()
+        set_event(self.done)
 
 
 Item = Envelope | Gap | QueuedRow
@@ -60,13 +61,13 @@ class DisplayQueue:
         else:
             self._items.append(envelope)
         self._items += gaps  # again, because this event may be the first one of the answer
-        self._arrived.set()
+        set_event(self._arrived)
 
     def put_row(self, row: OutboxRow) -> QueuedRow:
         """Add a row behind everything that is in the queue."""
         queued = QueuedRow(row)
         self._items.append(queued)
-        self._arrived.set()
+        set_event(self._arrived)
         return queued
 
     @property
@@ -105,7 +106,7 @@ class DisplayQueue:
     def close(self) -> None:
         """No more events will come; rows are accepted until the last item is taken."""
         self._closed = True
-        self._arrived.set()
+        set_event(self._arrived)
 
     def abandon(self) -> None:
         """Drop all items, and notify the senders of rows that theirs were not shown."""

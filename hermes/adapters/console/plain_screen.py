@@ -11,6 +11,7 @@ import trio
 
 from hermes.adapters.console.activity import Activity
 from hermes.adapters.lines import LineSplitter, TooLong
+from hermes.background import holding
 from hermes.sanitize import sanitize
 from hermes.standard_output import OutputFailed
 
@@ -100,7 +101,7 @@ class PlainScreen:
             await self.prompt(self._prompt)
 
     async def _write(self, text: str) -> None:
-        async with self._lock:
+        async with holding(self._lock):
             if text and self._prompt is not None and not self._overwritten:
                 self._overwritten = True
                 text = f"\n{text}"

@@ -23,6 +23,7 @@ from hermes.adapters.console.activity import (
     is_call,
     tool_card,
 )
+from hermes.background import set_event
 from hermes.events import (
     ApprovalAsked,
     Envelope,
@@ -374,7 +375,7 @@ class ConversationView:
         self._notify()
 
     def _notify(self) -> None:
-        self._changed.set()
+        set_event(self._changed)
         self._changed = trio.Event()
 
 
