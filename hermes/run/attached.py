@@ -25,7 +25,7 @@ from hermes.adapters.jsonrpc import serve
 from hermes.adapters.jsonrpc.client import RequestFailed, connect
 from hermes.adapters.jsonrpc.events import ApprovalRequest, MessageComplete
 from hermes.adapters.jsonrpc.socket_server import socket_path
-from hermes.background import open_background
+from hermes.background import cancel, open_background, start_soon
 from hermes.errors import ActorStopped, actionable
 from hermes.events import TurnEnded, TurnStarted
 from hermes.session_keys import CLIENT_PLATFORM, MAX_LENGTH, require_encodable
@@ -160,7 +160,7 @@ async def ask_runtime(runtime: Runtime, question: Question, stop: trio.Event) ->
     """
     ours, theirs = map(trio.SocketStream, trio.socket.socketpair())
     async with open_background() as background, theirs:
-        background.start_soon(serve, runtime, theirs, theirs)
+        start_soon(background, serve, runtime, theirs, theirs)
         return await ask_bot(ours, question, runtime.texts, stop) or False
 
 
@@ -170,7 +170,7 @@ async def _ask(chat: RemoteChat, question: Question, stop: trio.Event) -> bool:
     inbox_id = await chat.submit(question.text)
     with trio.CancelScope() as waiting:
         async with open_background() as background:
-            background.start_soon(_interrupt, chat, inbox_id, stop, waiting)
+            start_soon(background, _interrupt, chat, inbox_id, stop, waiting)
             return await _answer(chat, inbox_id, question)
     sys.stderr.write(f"{KEPT}\n")
     return False
@@ -188,7 +188,7 @@ async def _interrupt(
         waiting.deadline = trio.current_time() + INTERRUPT_TIMEOUT
         await chat.interrupt()
     else:
-        waiting.cancel()
+        cancel(waiting)
 
 
 async def _answer(chat: RemoteChat, inbox_id: int, question: Question) -> bool:

@@ -15,6 +15,7 @@ from hermes.adapters.console.chat import NamedSession
 from hermes.adapters.jsonrpc import events as e, types as t
 from hermes.adapters.jsonrpc.client import NOT_CONNECTED, Client, open_client
 from hermes.adapters.jsonrpc.frames import EventParams
+from hermes.background import set_event
 from hermes.errors import ActorStopped
 from hermes.events import (
     ApprovalAsked,
@@ -54,7 +55,7 @@ class RemoteEvents:
         """Take an event."""
         if not self._closed:
             self._events.append(envelope)
-            self._arrived.set()
+            set_event(self._arrived)
 
     def __aiter__(self) -> Self:
         return self
@@ -70,7 +71,7 @@ class RemoteEvents:
     def close(self) -> None:
         """Stop receiving. Events that have arrived can still be read."""
         self._closed = True
-        self._arrived.set()
+        set_event(self._arrived)
 
     def __enter__(self) -> Self:
         return self
@@ -281,7 +282,7 @@ class RemoteChat:
         self._notify()
 
     def _notify(self) -> None:
-        self._changed.set()
+        set_event(self._changed)
         self._changed = trio.Event()
 
 

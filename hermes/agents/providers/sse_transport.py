@@ -25,6 +25,7 @@ from hermes.agents.providers.base import (
     Unavailable,
 )
 from hermes.agents.providers.stream_events import JSON_ERRORS
+from hermes.background import cancel
 from hermes.errors import ContextOverflow, HermesError
 from hermes.sanitize import one_line
 from hermes.transcript.overflow import LONG_HISTORY, is_overflow
@@ -148,7 +149,7 @@ async def _read(response: httpx2.Response, feed: Callable[[bytes], bool]) -> Non
                     enough = True
                     # Leaving the loop would abandon the client's async generators half way, about
                     # which Trio warns. Cancelled, they finish.
-                    scope.cancel()
+                    cancel(scope)
                 if len(chunk) > MAX_READ:  # a cancellation here would abandon the generators too
                     await trio.lowlevel.cancel_shielded_checkpoint()
 
