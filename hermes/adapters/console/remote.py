@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -35,6 +36,8 @@ from hermes.messages import Approval, Message, Reply, ReplyStatus, Status, ToolC
 from hermes.texts import ENGLISH, Texts
 
 MAX_REMEMBERED = 200
+START_TIMEOUT = 2.0
+"""Seconds in which the turn of a message that was just accepted begins."""
 STATUS: dict[e.Status, ReplyStatus] = {
     "complete": "complete",
     "interrupted": "interrupted",
@@ -163,14 +166,15 @@ class RemoteChat:
         while True:
             if later := [each for each in self._answers if each > inbox_id]:
                 return self._answers[min(later)]
-            changed = self._changed
-            status = await self.status()
-            if not changed.is_set():
-                if not status.busy and not status.waiting:
-                    return None
-                await changed.wait()
             if self.ended:
                 raise ActorStopped(NOT_CONNECTED)
+            changed = self._changed
+            status = await self.status()
+            idle = not status.busy and not status.waiting and self._turn_id is None
+            with trio.move_on_after(START_TIMEOUT if idle else math.inf) as waiting:
+                await changed.wait()
+            if waiting.cancelled_caught and self._turn_id is None:
+                return None
 
     def is_running(self, inbox_id: int) -> bool:
         """Return whether the turn of a message is running."""
