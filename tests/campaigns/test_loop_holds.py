@@ -1,8 +1,8 @@
-"""How long one piece of work holds the event loop while others supply hostile texts.
+"""C17: how long one piece of work holds the event loop is measured, and not judged.
 
-The texts come from a model, from an agent of the host, from `Runtime.post`, and from a model that
-summarizes. `make prove` reports the longest processor time; the goal is `GOAL`. It is not asserted,
-because it depends on the machine: that the work is linear is tested in
+Hostile texts come from a model, from an agent of the host, from `Runtime.post`, and from a model
+that summarizes. `make prove` reports the longest processor time; the goal is `GOAL`. It is not
+asserted, because it depends on the machine: that the work is linear is tested in
 tests/unit/test_hostile_texts.py.
 """
 

@@ -121,8 +121,10 @@ class Console:
         try:
             while (item := await queue.get()) is not None:
                 await self._show_item(item)
-                if self._view.expected is not None:
+                if self._view.expected:
                     await self._show_expected(queue)
+                if queue.is_empty and self._view.running is None:
+                    await self._plain.restore_prompt()
         finally:
             self._queue = None
             queue.abandon()
@@ -130,19 +132,21 @@ class Console:
             cancel(self._chat_scope)  # if the events have ended, so has the conversation
 
     async def _show_expected(self, queue: DisplayQueue) -> None:
-        """Show outbox rows until one has the question for the call whose line was shown.
+        """Show outbox rows until they had the questions for all calls that wait for an approval.
 
-        It is on its way, and the user reads it before the rest of the turn.
+        They are on their way, and the user reads them before the rest of the turn.
         """
         deadline = trio.current_time() + ROW_TIMEOUT
-        while self._view.expected is not None:
+        while self._view.expected:
             row = None
             with trio.move_on_at(deadline):
                 row = await queue.get_row()
             if row is None:
-                self._view.expected = None
-            else:
-                await self._show_item(row)
+                await self._view.stop_expecting()
+                return
+            if (asked := queue.take_asked(row.row.body.get("approval"))) is not None:
+                await self._view.show_event(asked)  # two calls may be asked for at the same time
+            await self._show_item(row)
 
     async def _show_item(self, item: Item) -> None:
         match item:
@@ -248,6 +252,7 @@ class Console:
             await screen.prompt(prompt)
         async with contextlib.aclosing(read_lines(self.stdin)) as lines:
             async for line in lines:
+                screen.entered()
                 if isinstance(line, TooLong):
                     await self._reject(LINE_TOO_LONG)
                 elif line.strip():
@@ -334,6 +339,7 @@ class Console:
         else:
             self._last_interrupt = trio.current_time()
             await self._view.screen.note(HOW_TO_QUIT)
+            await self._plain.restore_prompt()
 
 
 def _quits(line: str) -> bool:

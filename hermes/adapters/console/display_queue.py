@@ -9,7 +9,7 @@ import trio
 from msgspec.structs import replace
 
 from hermes.background import set_event
-from hermes.events import Envelope, TextDelta
+from hermes.events import ApprovalAsked, Envelope, TextDelta
 from hermes.messages import OutboxRow
 
 MAX_MERGED = 4096
@@ -70,6 +70,11 @@ class DisplayQueue:
         set_event(self._arrived)
         return queued
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits to be shown."""
+        return not self._items
+
     async def get(self) -> Item | None:
         """Return the next item; None if the queue is closed and empty."""
         while not self._items:
@@ -88,6 +93,15 @@ class DisplayQueue:
             await self._arrived.wait()
         self._items.remove(rows[0])
         return rows[0]
+
+    def take_asked(self, number: object) -> Envelope | None:
+        """Return the event that asks for this approval, if it is in the queue, and remove it."""
+        events = [item for item in self._items if isinstance(item, Envelope)]
+        for each in events:
+            if isinstance(each.event, ApprovalAsked) and each.event.approval.approval_id == number:
+                self._items.remove(each)
+                return each
+        return None
 
     def close(self) -> None:
         """No more events will come; rows are accepted until the last item is taken."""
