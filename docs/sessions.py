@@ -40,7 +40,7 @@ def clean_environment() -> dict[str, str]:
 
 
 async def play(folder: Path, command: str, lines: str) -> str:
-    """Run `python SCRIPT` of this environment in the folder, with these lines as its input."""
+    """Run a script with the Python of this environment in the folder; `lines` are its input."""
     _, script, *arguments = command.split()
     done = await trio.run_process(
         [sys.executable, str(ROOT / script), *arguments],
@@ -53,7 +53,7 @@ async def play(folder: Path, command: str, lines: str) -> str:
 
 
 async def bot(folder: Path) -> str:
-    command = "python examples/bot.py"
+    command = ".venv/bin/python examples/bot.py"
     return await play(folder, command, "hello\nhow are you today?\n/undo\nbye\n")
 
 

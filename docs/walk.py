@@ -6,7 +6,7 @@
     ... --installed                uses the packages of this environment instead of installing them
 
 The steps run in a fresh clone with an empty home, in one shell at a pty. Its environment has
-nothing but HOME, PATH, TERM and the variables of pip. Models are those of `hermes.testing`.
+nothing but HOME, PATH, TERM, PS1 and the variables of pip. Models are those of `hermes.testing`.
 tests/integration/test_installing.py installs with pip, pipx and uv.
 """
 

@@ -87,14 +87,16 @@ class MessageWaiting(Event, frozen=True):
 class MessageAccepted(Event, frozen=True):
     """A message or command is on disk. Only subscribers with `messages=True` receive it.
 
-    It precedes the events of its turn, and may be repeated. `text` is empty for a message of Hermes
-    itself, which tells an agent what the user has decided about a tool call.
+    It precedes the events of its turn, and may be repeated.
     """
 
     text: str
     inbox_id: int
     event_id: str = ""
     platform: str = "embedded"
+    decided_call: int | None = None
+    """The number of a tool call: Hermes itself tells the agent that the user has decided about it,
+    and `text` is empty."""
 
 
 class TurnStarted(Event, frozen=True):

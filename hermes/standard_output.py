@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 STDOUT = 1
+INTERRUPTED = 130
 
 
 class OutputFailed(OSError):
@@ -44,19 +45,16 @@ def run_command(run: Callable[[], int]) -> int:
 
     If standard output cannot be written, one sentence on standard error says so, and the code is
     `os.EX_IOERR`, unless the command has reported it and returned a code of its own. A closed pipe
-    is not reported: its reader wanted no more.
+    is not reported: its reader wanted no more. Neither is Ctrl-C, for which the code is 130.
     """
     output = _replace_stdout()
     if output is None:
         return run()
     code, ended = 0, None
     try:
-        code = run()
+        code = _run(run, output)
     except SystemExit as error:  # of argparse, which ignores that its help cannot be written
         ended = error
-    except OSError as error:
-        if error is not output.problem:
-            raise
     flushed = _flush()
     if output.problem is None:
         if ended is not None:
@@ -67,6 +65,17 @@ def run_command(run: Callable[[], int]) -> int:
     with suppress(OSError):
         sys.stderr.write(f"{output.problem}\n")
     return os.EX_IOERR
+
+
+def _run(run: Callable[[], int], output: _Output) -> int:
+    try:
+        return run()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except OSError as error:
+        if error is not output.problem:
+            raise
+        return 0
 
 
 def _replace_stdout() -> _Output | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
@@ -10,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from hermes.messages import Inbound, Role, WhenBusy
+from hermes.texts import Texts
 
 CommandMode: TypeAlias = Literal["message", "now", "stops", "waits", "steers"]
 """How a command relates to a running turn.
@@ -85,6 +87,16 @@ def parse(text: str, platform: str | None = None) -> ParsedCommand | None:
     if name not in COMMANDS or (platform and COMMANDS[name].platform not in {None, platform}):
         return None
     return ParsedCommand(name, (found[2] or "").strip())
+
+
+def unknown(text: str, platform: str, texts: Texts) -> str:
+    """Return the answer to a command that does not exist, with the one that was probably meant."""
+    command = (text.split() or ["/"])[0][:50]
+    name = command[1:].partition("@")[0].lower()
+    known = [each for each in (*COMMANDS, *ALIASES) if parse(f"/{each}", platform) is not None]
+    if close := difflib.get_close_matches(name, known, 1):
+        return texts.unknown_command_meant.format(command=command, meant=f"/{close[0]}")
+    return texts.unknown_command.format(command=command)
 
 
 def recognize(text: str) -> tuple[str, bool]:

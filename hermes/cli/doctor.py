@@ -6,11 +6,13 @@ import argparse
 import logging
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import trio
 
 from hermes.cli import checks
 from hermes.cli.checks import Finding
+from hermes.config import data_path
 from hermes.run.configuration import Configuration, add_file_options
 from hermes.run.references import check_references
 from hermes.sanitize import one_line
@@ -65,7 +67,9 @@ def _findings(configuration: Configuration, *, offline: bool) -> Iterator[Findin
         yield Finding("configuration", text, ok=False)
     else:
         yield from checks.configuration(configuration, [])
-    path = configuration.database()
+    path = data_path()
+    with suppress(SettingsError, OSError):  # the problem is listed above
+        path = configuration.database()
     yield checks.database(path)
     yield checks.disk(path)
     if settings is None:

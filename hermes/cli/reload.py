@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from hermes.run.configuration import Configuration, add_file_options, database_path
+from hermes.run.configuration import Configuration, add_file_options
 from hermes.run.reload import request_reload
-from hermes.settings import SettingsError
+from hermes.settings import Problem, SettingsError
 
 DESCRIPTION = """\
 Let a running bot read its configuration again, and print what has changed and what needs a
@@ -23,9 +23,11 @@ def main(arguments: Sequence[str]) -> int:
     add_file_options(parser)
     configuration = Configuration.of(parser.parse_args(arguments))
     try:
-        settings = configuration.load()
+        path = configuration.database()  # the bot judges the rest, in its own environment
     except SettingsError as error:
         return configuration.print_problems(error.problems)
-    text, code = request_reload(database_path(settings))
+    except OSError as error:
+        return configuration.print_problems([Problem(0, "", f"cannot be read: {error.strerror}")])
+    text, code = request_reload(path)
     (sys.stderr if code else sys.stdout).write(f"{text}\n")
     return code

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from hermes.run.configuration import Configuration, add_file_options
-from hermes.run.status import print_status
+from hermes.run.status import print_status, status_of
 from hermes.settings import Problem, SettingsError
 
 EPILOG = """\
@@ -32,9 +32,9 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     configuration = Configuration.of(options)
     try:
-        settings = configuration.load()
+        found = status_of(configuration)
     except SettingsError as error:
         return configuration.print_problems(error.problems)
     except OSError as error:
         return configuration.print_problems([Problem(0, "", f"cannot be read: {error.strerror}")])
-    return print_status(settings, json=options.json)
+    return print_status(found, json=options.json)

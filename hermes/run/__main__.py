@@ -20,7 +20,7 @@ from hermes.run.configuration import (
     database_path,
 )
 from hermes.run.references import check_references, secret_values
-from hermes.run.status import print_status
+from hermes.run.status import print_status, status_of
 from hermes.settings import Settings, SettingsError, example_config
 from hermes.settings.installation import missing_extra
 from hermes.standard_output import run_command
@@ -141,9 +141,9 @@ def main(arguments: Sequence[str] | None = None, command: Command = MODULE) -> i
 def _main(options: argparse.Namespace, stdio: ReservedStdio) -> int:
     configuration = Configuration.of(options)
     try:
-        if options.status:  # needs neither the secrets nor the functions of the bot
-            return print_status(configuration.load(), json=options.json)
-        settings = configuration.load(check_references)
+        # The status needs neither the secrets nor the functions of the bot.
+        found = status_of(configuration) if options.status else None
+        settings = Settings() if options.status else configuration.load(check_references)
     except SettingsError as error:
         return configuration.print_problems(error.problems)
     except OSError as error:
@@ -151,6 +151,8 @@ def _main(options: argparse.Namespace, stdio: ReservedStdio) -> int:
             raise
         sys.stderr.write(f"{configuration.name} cannot be read now: {error.strerror}; {RETRY}\n")
         return os.EX_TEMPFAIL
+    if found is not None:
+        return print_status(found, json=options.json)
     if options.check_config:
         sys.stdout.write(f"{configuration.name}: OK\n")
         return 0

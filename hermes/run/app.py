@@ -20,7 +20,7 @@ from hermes.adapters.console import Console
 from hermes.adapters.console.adapter import SOURCE
 from hermes.adapters.jsonrpc.client import RequestFailed
 from hermes.adapters.jsonrpc.socket_server import serve_socket
-from hermes.background import open_background
+from hermes.background import cancel, open_background, set_event, start_soon
 from hermes.config import data_path
 from hermes.embed import open_runtime
 from hermes.errors import HermesError, StoreInUse, StoreRefused
@@ -66,6 +66,7 @@ EXIT_BOT_ENDED = 7
 EXIT_INTERRUPTED = 130
 LOCAL_PLATFORMS: frozenset[str] = frozenset({"console", "rpc"})
 """Platforms whose user is whoever started the bot."""
+NOT_SENT = "Interrupted; the question was not sent."
 BOT_ENDED = "The bot ({owner}) has ended."
 UNANSWERED = "Accepted messages without an answer: {number}; the next start answers them."
 NOTHING_TO_RUN = (
@@ -97,8 +98,8 @@ class Shutdown:
 
     def request(self) -> None:
         """Request the shutdown."""
-        self.requested.set()
-        self.scope.cancel()
+        set_event(self.requested)
+        cancel(self.scope)
 
 
 def default_level(frontend: Frontend) -> LogLevel:
@@ -127,7 +128,8 @@ async def run_bot(
     signals = [signal.SIGTERM, signal.SIGINT]
     if frontend == "console" and os.isatty(0) and os.isatty(1):
         signals = [signal.SIGTERM]  # there the console handles Ctrl-C: it stops a turn
-    async with shutdown_on_signals(*signals) as shutdown:
+    early = Stopped(EXIT_INTERRUPTED, NOT_SENT) if frontend == "once" else Stopped(0)
+    async with shutdown_on_signals(*signals, early=early) as shutdown:
         path = database_path(settings)
         try:
             runtime_lock.require_free(path)  # fail now, not after the MCP servers have started
@@ -148,21 +150,19 @@ async def _attach(
     """Chat with the bot at the other end of a stream, or ask it a question."""
     owner = runtime_lock.owner(resolve(path)) or "unknown process"
     texts = Texts(**settings.texts)
-    shutdown.started.set()
+    set_event(shutdown.started)
     ended = Stopped(EXIT_BOT_ENDED, BOT_ENDED.format(owner=owner))
     if chat.question is not None:
-        with shutdown.scope:
-            answered = await ask_bot(stream, chat.question, texts)
-            if answered is None:
-                raise ended
-            return answered
-        raise Stopped(EXIT_INTERRUPTED)
+        answered = await ask_bot(stream, chat.question, texts, shutdown.requested)
+        if answered is None:
+            raise ended
+        return _unless_interrupted(shutdown, answered=answered)
     console = _console(path, chat)
     console.greeting = ATTACHED.format(version=hermes.__version__, owner=owner, path=resolve(path))
     alive = True
     with shutdown.scope:
         try:
-            alive = await chat_with_bot(stream, console, texts)
+            alive = await chat_with_bot(stream, console, texts, owner)
         except RequestFailed as error:
             raise Stopped(os.EX_TEMPFAIL, str(error)) from None
     if console.left:
@@ -218,7 +218,7 @@ async def _run(
             texts=Texts(**settings.texts),
         )
         runtime = await stack.enter_async_context(telemetry.observe(opening))
-        shutdown.started.set()
+        set_event(shutdown.started)
         logs.event_logger("hermes.run")("started", frontend=frontend, agent=settings.agent.kind)
         reloader = Reloader(
             settings, configuration, default_level(frontend), rules, agent.apply,
@@ -281,7 +281,7 @@ async def receiving(
 
     async with open_background() as background:
         for platform in platforms:
-            background.start_soon(receive, platform)
+            start_soon(background, receive, platform)
         yield
 
 
@@ -307,9 +307,8 @@ async def _serve_console(
     runtime: Runtime, console: Console | None, shutdown: Shutdown, chat: ChatOptions
 ) -> bool:
     if chat.question is not None:
-        with shutdown.scope:
-            return await ask_runtime(runtime, chat.question)
-        raise Stopped(EXIT_INTERRUPTED)
+        answered = await ask_runtime(runtime, chat.question, shutdown.requested)
+        return _unless_interrupted(shutdown, answered=answered)
     if console is None:
         await shutdown.requested.wait()
         return True
@@ -318,6 +317,13 @@ async def _serve_console(
     if console.left:
         raise Stopped(EXIT_INTERRUPTED)
     return not console.failed
+
+
+def _unless_interrupted(shutdown: Shutdown, *, answered: bool) -> bool:
+    """Return whether a question was answered; raise `Stopped` if it was interrupted."""
+    if shutdown.requested.is_set() and not answered:
+        raise Stopped(EXIT_INTERRUPTED)
+    return answered
 
 
 async def _greet(
@@ -348,10 +354,10 @@ def _console(path: Path, chat: ChatOptions) -> Console:
 
 
 @asynccontextmanager
-async def shutdown_on_signals(*signals: signal.Signals) -> AsyncIterator[Shutdown]:
+async def shutdown_on_signals(*signals: signal.Signals, early: Stopped) -> AsyncIterator[Shutdown]:
     """Request a shutdown at the first signal; at the second one raise `Stopped` at once.
 
-    Before the shutdown has `started`, the first signal raises it.
+    Before the shutdown has `started`, the first signal raises `early`.
     """
     shutdown = Shutdown()
 
@@ -362,7 +368,7 @@ async def shutdown_on_signals(*signals: signal.Signals) -> AsyncIterator[Shutdow
                 if shutdown.requested.is_set():
                     raise Stopped(EXIT_INTERRUPTED)
                 if not shutdown.started.is_set():
-                    raise Stopped(0)
+                    raise early
                 log.info("draining: finishing the running turns; a second signal stops at once")
                 shutdown.request()
 

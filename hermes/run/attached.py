@@ -8,11 +8,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 
 import attrs
 import msgspec
 import trio
 
+from hermes.actors.commands import parse, recognize, unknown
 from hermes.actors.runtime import Runtime
 from hermes.adapters.console import Console
 from hermes.adapters.console.adapter import SESSION_KEY
@@ -21,14 +23,14 @@ from hermes.adapters.console.remote import RemoteChat, open_remote_chat
 from hermes.adapters.console.view import ConversationView
 from hermes.adapters.jsonrpc import serve
 from hermes.adapters.jsonrpc.client import RequestFailed, connect
-from hermes.adapters.jsonrpc.events import MessageComplete
+from hermes.adapters.jsonrpc.events import ApprovalRequest, MessageComplete
 from hermes.adapters.jsonrpc.socket_server import socket_path
-from hermes.background import open_background
+from hermes.background import cancel, open_background, start_soon
 from hermes.errors import ActorStopped, actionable
 from hermes.events import TurnEnded, TurnStarted
-from hermes.session_keys import MAX_LENGTH, require_encodable
+from hermes.session_keys import CLIENT_PLATFORM, MAX_LENGTH, require_encodable
 from hermes.store.files.file_lock import resolve
-from hermes.texts import Texts
+from hermes.texts import ENGLISH, Texts
 
 CONNECT_TIMEOUT = 1.0
 RETRY_INTERVAL = 0.05
@@ -36,6 +38,9 @@ INTERRUPT_TIMEOUT = 2.0
 FROM_INPUT = "-"
 INTERRUPTED = "The answer was interrupted."
 FAILED = "The question was not answered."
+PIPED = "Attached to the running bot ({owner})."
+KEPT = "Interrupted; the question is kept, and will be answered."
+QUIT = "/quit ends a chat; after -p Hermes exits by itself"
 
 
 @attrs.frozen(kw_only=True)
@@ -67,6 +72,7 @@ def chat_options(options: argparse.Namespace) -> ChatOptions:
     text = _question_text(options.prompt)
     if not text.strip():
         raise ValueError("-p: the question is empty")
+    _check_command(text)
     question = Question(text=text, session_key=key, new=options.new, json=options.json)
     return ChatOptions(session_key=key, question=question)
 
@@ -78,6 +84,16 @@ def _question_text(given: str) -> str:
         return given
     text = sys.stdin.buffer.read().decode(errors="replace")
     return text if alone else "\n\n".join(filter(str.strip, (given, text)))
+
+
+def _check_command(text: str) -> None:
+    """Raise `ValueError` if the text is a command that does not exist, or ends a chat."""
+    text, is_command = recognize(text)
+    if not is_command or parse(text, CLIENT_PLATFORM) is not None:
+        return
+    parsed = parse(text)
+    is_quit = parsed is not None and parsed.name == "quit"
+    raise ValueError(f"-p: {QUIT if is_quit else unknown(text, CLIENT_PLATFORM, ENGLISH)}")
 
 
 async def connect_to_bot(path: str | os.PathLike[str]) -> trio.SocketStream | None:
@@ -97,13 +113,18 @@ async def connect_to_bot(path: str | os.PathLike[str]) -> trio.SocketStream | No
     return None
 
 
-async def chat_with_bot(stream: trio.abc.Stream, console: Console, texts: Texts) -> bool:
+async def chat_with_bot(
+    stream: trio.abc.Stream, console: Console, texts: Texts, owner: str
+) -> bool:
     """Run a console on a conversation of a bot. Returns False if the bot has ended.
 
+    `owner` is the process of the bot; a console without a terminal shows no greeting that names it.
     Raises `RequestFailed` if the bot refuses the chat.
     """
     try:
         async with open_remote_chat(stream, console.session_key, texts) as chat:
+            if not console.at_terminal:
+                sys.stderr.write(f"{PIPED.format(owner=owner)}\n")
             await console.run_chat(chat)
             return not chat.ended
     except ActorStopped:
@@ -115,43 +136,82 @@ async def chat_with_bot(stream: trio.abc.Stream, console: Console, texts: Texts)
         raise error from group
 
 
-async def ask_bot(stream: trio.abc.Stream, question: Question, texts: Texts) -> bool | None:
-    """Ask a bot a question and print the answer.
+async def ask_bot(
+    stream: trio.abc.Stream, question: Question, texts: Texts, stop: trio.Event
+) -> bool | None:
+    """Ask a bot a question and print the answer; `stop` interrupts it.
 
     Returns whether it was answered; None if the bot has ended before that.
     """
     try:
         async with open_remote_chat(stream, question.session_key, texts) as chat:
-            return await _ask(chat, question)
-    except RequestFailed as error:
+            return await _ask(chat, question, stop)
+    except (RequestFailed, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return False
     except ActorStopped:
         return None
 
 
-async def ask_runtime(runtime: Runtime, question: Question) -> bool:
-    """Ask a runtime in this process a question and print the answer; returns whether it had one."""
+async def ask_runtime(runtime: Runtime, question: Question, stop: trio.Event) -> bool:
+    """Ask a runtime in this process a question and print the answer; `stop` interrupts it.
+
+    Returns whether it was answered.
+    """
     ours, theirs = map(trio.SocketStream, trio.socket.socketpair())
     async with open_background() as background, theirs:
-        background.start_soon(serve, runtime, theirs, theirs)
-        return await ask_bot(ours, question, runtime.texts) or False
+        start_soon(background, serve, runtime, theirs, theirs)
+        return await ask_bot(ours, question, runtime.texts, stop) or False
 
 
-async def _ask(chat: RemoteChat, question: Question) -> bool:
-    try:
-        if question.new:
-            await chat.ask("/new")
-        inbox_id = await chat.submit(question.text)
-        shown = question.json or await _show(chat, inbox_id, question.session_key)
-        return _report(await chat.answer_to(inbox_id), json=question.json) and shown
-    except ValueError as error:
-        sys.stderr.write(f"{error}\n")
+async def _ask(chat: RemoteChat, question: Question, stop: trio.Event) -> bool:
+    if question.new:
+        await chat.ask("/new")
+    inbox_id = await chat.submit(question.text)
+    with trio.CancelScope() as waiting:
+        async with open_background() as background:
+            start_soon(background, _interrupt, chat, inbox_id, stop, waiting)
+            return await _answer(chat, inbox_id, question)
+    sys.stderr.write(f"{KEPT}\n")
+    return False
+
+
+async def _interrupt(
+    chat: RemoteChat, inbox_id: int, stop: trio.Event, waiting: trio.CancelScope
+) -> None:
+    """Interrupt the answer once `stop` is set, but not that to another message.
+
+    Its end is still shown; if it does not come soon, `waiting` is cancelled.
+    """
+    await stop.wait()
+    if chat.is_running(inbox_id):
+        waiting.deadline = trio.current_time() + INTERRUPT_TIMEOUT
+        await chat.interrupt()
+    else:
+        cancel(waiting)
+
+
+async def _answer(chat: RemoteChat, inbox_id: int, question: Question) -> bool:
+    """Wait for the answer and print it; returns whether there is one, and it was printed."""
+    shown = question.json or await _show(chat, inbox_id, question.session_key)
+    answer = await chat.answer_to(inbox_id)
+    if _has_decided(question, answer, chat.texts):
+        after = await chat.answer_after(inbox_id)
+        if after is not None:
+            answer, inbox_id = after, after.message_ids[0]
+            shown = question.json or await _show(chat, inbox_id, question.session_key)
+    if question.json:
+        _print_json(answer, chat.asked_in(answer.turn_id))
+    return _report(answer, chat.texts) and shown
+
+
+def _has_decided(question: Question, answer: MessageComplete, texts: Texts) -> bool:
+    """Whether the question was a command that has decided about a tool call; its agent goes on."""
+    parsed = parse(question.text)
+    if parsed is None or parsed.name not in {"approve", "deny"}:
         return False
-    except trio.Cancelled:
-        with trio.move_on_after(INTERRUPT_TIMEOUT, shield=True):
-            await chat.interrupt()
-        raise
+    starts = (each.partition("{")[0] for each in (texts.approved, texts.denied))
+    return answer.text.startswith((*starts, texts.approved_always.partition("{")[0]))
 
 
 async def _show(chat: RemoteChat, inbox_id: int, session_key: str) -> bool:
@@ -167,7 +227,7 @@ async def _show(chat: RemoteChat, inbox_id: int, session_key: str) -> bool:
         if isinstance(event, TurnStarted | TurnEnded) and inbox_id in event.inbox_ids:
             turn_id = envelope.turn_id
             if isinstance(event, TurnEnded):
-                if event.reply.status not in {"failed", "refused"}:
+                if event.reply.status not in {"failed", "refused", "interrupted"}:
                     await view.show_event(envelope)
                 await screen.finish()
                 break
@@ -176,20 +236,33 @@ async def _show(chat: RemoteChat, inbox_id: int, session_key: str) -> bool:
     return not screen.failed
 
 
-def _report(answer: MessageComplete, *, json: bool) -> bool:
-    """Print the answer as JSON, or why there is none; returns whether there is one."""
-    if json:
-        values = {
-            "text": answer.text,
-            "session_id": answer.stored_session_id,
-            "usage": answer.usage,
-            "status": answer.status,
-        }
-        sys.stdout.write(f"{msgspec.json.encode(values).decode()}\n")
-        sys.stdout.flush()
+def _print_json(answer: MessageComplete, asked: Sequence[ApprovalRequest]) -> None:
+    values = {
+        "text": answer.text,
+        "session_id": answer.stored_session_id,
+        "usage": answer.usage,
+        "status": answer.status,
+        "approvals": asked,
+    }
+    sys.stdout.write(f"{msgspec.json.encode(values).decode()}\n")
+    sys.stdout.flush()
+
+
+def _report(answer: MessageComplete, texts: Texts) -> bool:
+    """Print why there is no answer, in one sentence; returns whether there is one."""
     if answer.status == "error":
-        sentence = " ".join(answer.text.split()) or answer.error or FAILED
-        sys.stderr.write(f"{sentence}\n")
+        sentence = _without_advice(answer.text, texts) or answer.error or FAILED
+        end = "" if sentence.endswith((".", "!", "?")) else "."
+        sys.stderr.write(f"{sentence}{end}\n")
     elif answer.status == "interrupted":
         sys.stderr.write(f"{INTERRUPTED}\n")
     return answer.status == "complete"
+
+
+def _without_advice(text: str, texts: Texts) -> str:
+    """Return a failure on one line, without the commands that would continue a chat."""
+    for template in (texts.failed, texts.unexpected):
+        _, newline, advice = template.rpartition("\n")
+        if newline:
+            text = text.removesuffix(f"\n{advice}")
+    return " ".join(text.split())

@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,7 +13,7 @@ import attrs
 
 from hermes.config import data_path
 from hermes.run.config_file import ConfigFile, find_config
-from hermes.settings import Check, Problem, Settings, SettingsError, load
+from hermes.settings import Check, Problem, Settings, load
 from hermes.settings.environment import chosen_variable
 from hermes.settings.schema import AgentKind, LogForm
 
@@ -74,11 +73,13 @@ class Configuration:
         return load(self.text(), self.overrides, os.environ, check)
 
     def database(self) -> Path:
-        """Return the path of the database; if the file cannot be read, the default one."""
+        """Return the path of the database; nothing else of the file needs to be valid.
+
+        Raises `SettingsError` or `OSError` if the file cannot be read.
+        """
         data = self.overrides.get("data")
         if data is None and self.file is not None:
-            with suppress(SettingsError, OSError):
-                data = self.file.values().get("data")
+            data = self.file.values().get("data")
         return expand_path(data) if data and isinstance(data, str) else data_path()
 
     def reason(self) -> str:

@@ -19,9 +19,9 @@ import msgspec
 
 from hermes.errors import StoreError
 from hermes.messages import StoreStats
-from hermes.run.configuration import database_path, expand_path
+from hermes.run.configuration import Configuration, expand_path
 from hermes.run.metrics import FORMAT, Metrics
-from hermes.settings import Settings
+from hermes.settings import SettingsError
 from hermes.store.files import file_lock, runtime_lock
 from hermes.store.inspection import read_stats
 
@@ -138,13 +138,25 @@ class StatusReport:
         return "\n".join(_lines(self))
 
 
-def print_status(settings: Settings, *, json: bool) -> int:
-    """Print the report about the bot of the settings; returns the exit code."""
-    found = attrs.evolve(
-        examine(database_path(settings)),
-        configured_model=settings.agent.model or NO_MODEL,
-        configured_servers=tuple(settings.mcp),
-    )
+def status_of(configuration: Configuration) -> StatusReport:
+    """Return the report about the bot of a configuration.
+
+    Of the configuration only the database needs to be valid: other settings may depend on the
+    environment of the bot. Raises `SettingsError` or `OSError` if the file cannot be read.
+    """
+    found = examine(configuration.database())
+    with contextlib.suppress(SettingsError):
+        settings = configuration.load()
+        found = attrs.evolve(
+            found,
+            configured_model=settings.agent.model or NO_MODEL,
+            configured_servers=tuple(settings.mcp),
+        )
+    return found
+
+
+def print_status(found: StatusReport, *, json: bool) -> int:
+    """Print a report; returns the exit code."""
     sys.stdout.write(f"{found.json() if json else found.text()}\n")
     return found.code
 

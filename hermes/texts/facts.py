@@ -57,18 +57,23 @@ class FactTexts(HelpTexts, frozen=True, kw_only=True, forbid_unknown_fields=True
         "Context: about {tokens} of {window} tokens; compressed at {compress_at} ({note})"
     )
     """The same while automatic compression is suspended."""
-    status_builds: str = "Agents built: {builds}"
-    """The fourth line of /status: how often an agent was built, by reason."""
-    status_no_builds: str = "Agents built: none"
-    """The same if there was none."""
     usage_tokens: str = (
         "{calls} calls, {input} input tokens (and {cached} from the cache), {output} output tokens."
     )
     """The answer to /usage."""
+    usage_tokens_one: str = (
+        "1 call, {input} input tokens (and {cached} from the cache), {output} output tokens."
+    )
+    """The same for one call."""
     usage_cost: str = (
         "{calls} calls, {input} input tokens (and {cached} from the cache), "
         "{output} output tokens, cost {cost}."
     )
     """The same if the cost is known."""
+    usage_cost_one: str = (
+        "1 call, {input} input tokens (and {cached} from the cache), "
+        "{output} output tokens, cost {cost}."
+    )
+    """The same for one call whose cost is known."""
     usage_unpriced: str = "Calls without a price: {calls} ({models})."
     """Added to the answer to /usage if calls were not priced."""

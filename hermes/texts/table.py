@@ -41,6 +41,8 @@ class Texts(FactTexts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The `{error}` of a turn that made too many model calls."""
     truncated: str = "the answer reached the token limit before it contained any text"
     """The `{error}` of an answer that consists of reasoning only."""
+    not_sent: str = "The request was not sent: {error}"
+    """A budget is used up. It takes the place of `failed`."""
     session_budget: str = (
         "this conversation has used up its budget ({spent} of {limit}); /new starts another"
     )
@@ -221,6 +223,10 @@ class Texts(FactTexts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The answer to /search."""
     search_hit: str = "{date} {name}: {text}"
     """A line of /search."""
+    search_call: str = "calls {calls}"
+    """The `{text}` of a message that calls tools."""
+    search_result: str = "{tool} returned: {text}"
+    """The `{text}` of the result of a tool."""
     how_to_resume_hit: str = "Use /resume and the name of a conversation to go to it."
     """The last line of /search."""
     confirm_delete: str = (
@@ -238,6 +244,8 @@ class Texts(FactTexts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Heading of a message in /export."""
     export_assistant: str = "Assistant"
     """Heading of an answer in /export."""
+    export_note: str = "Hermes"
+    """Heading of a decision about a tool call in /export."""
     export_cut: str = "… {number} earlier messages are left out."
     """The first line of /export if the conversation is too long for a message."""
     goodbye: str = "Goodbye."

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from hermes.messages import StoredMessage
 from hermes.texts import Texts
 from hermes.transcript.compaction import is_question
+from hermes.transcript.decisions import decision_in
 
 
 def as_markdown(
     title: str | None, messages: Sequence[StoredMessage], texts: Texts, limit: int | None = None
 ) -> str:
-    """Return the questions and answers of a conversation.
+    """Return the questions, decisions and answers of a conversation.
 
     Results of tools, summaries and notices are left out. With a `limit`, the latest messages that
     fit into as many characters are returned; a line says how many are missing.
     """
-    names = {"user": texts.export_user, "assistant": texts.export_assistant}
     said = [
-        f"**{names[row.role]}**\n\n{row.content}"
+        _said(row, row.content, texts)
         for row in messages
         if row.content and (is_question(row) or row.role == "assistant")
     ]
@@ -28,6 +28,15 @@ def as_markdown(
     if missing := len(said) - len(kept):
         head.append(texts.export_cut.format(number=missing))
     return "\n\n".join([*head, *kept]) or texts.nothing_to_export
+
+
+def _said(row: StoredMessage, text: str, texts: Texts) -> str:
+    """Return a message below the name of who has written it."""
+    if row.role == "assistant":
+        return f"**{texts.export_assistant}**\n\n{text}"
+    decision = decision_in(text)
+    name = texts.export_user if decision is None else texts.export_note
+    return f"**{name}**\n\n{decision or text}"
 
 
 def _latest(said: Sequence[str], limit: int | None) -> Sequence[str]:

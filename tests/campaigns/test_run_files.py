@@ -60,11 +60,18 @@ def garbage(path):
     return b"no database\n" * 10_000
 
 
+def fill(path):
+    """Create a database with a past, whose pages are not in the log of the next process."""
+    with SessionStore(path) as store:
+        for number in range(60):
+            session = store.create_session(f"{path.stem}{number}")
+            store.append_message(session, "user", f"{path.stem} " * 300)
+
+
 def other_store(path):
     """Return the content of another database."""
     other = path.with_name("other.db")
-    with SessionStore(other) as store:
-        store.append_message(store.create_session("other"), "user", "other " * 100)
+    fill(other)
     return other.read_bytes()
 
 
@@ -107,6 +114,7 @@ async def run_case(bots, number, name, patience):
     bots.folder = home / "data"
     bots.folder.mkdir(parents=True)
     bots.configure()
+    fill(bots.path)
     users = Users(
         random.Random(number), chats=CHATS, budget=PROMPTS, next_prompt=talk, patience=patience
     )
@@ -165,6 +173,8 @@ async def resume(bots, patience):
     found = [*users.violations, *unexplained(code, bot.errors)]
     if code == 0:
         found += lost(bots.path, users.acknowledged)
+        with SessionStore(bots.path) as store:
+            found += store.integrity_check()
     return found
 
 

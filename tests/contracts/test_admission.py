@@ -227,6 +227,28 @@ def test_wrong_codes_that_are_dated_in_the_future_do_not_lock_pairing(store, wor
     assert isinstance(store.approve_pairing("AAAA-0001", "user", CONSOLE), Pairing)
 
 
+def test_codes_that_are_dated_in_the_future_neither_block_others_nor_pair_anybody(store, world):
+    world.now += 365 * 24 * HOUR
+    for n in range(3):
+        assert ask(store, replace(ALICE, user_id=f"{n}"), f"CCCC-000{n}")
+    world.now -= 365 * 24 * HOUR  # the clock was wrong
+    assert store.pairings() == []
+    assert store.approve_pairing("CCCC-0000", "user", CONSOLE) == PairingRejected(4)
+    assert ask(store)
+    assert ask(store, replace(ALICE, user_id="0"), "CCCC-0009")
+    assert isinstance(store.approve_pairing("CCCC-0009", "user", CONSOLE), Pairing)
+
+
+def test_a_code_stays_valid_if_the_clock_is_set_back_by_less_than_an_hour(store, world):
+    for n in range(3):
+        assert ask(store, replace(ALICE, user_id=f"{n}"), f"CCCC-000{n}")
+    world.now -= HOUR - 1
+    assert len(store.pairings()) == 3
+    assert not ask(store, replace(ALICE, user_id="0"), "CCCC-0009")
+    assert ask(store, BOB, "BBBB-0001")
+    assert isinstance(store.approve_pairing("CCCC-0000", "user", CONSOLE), Pairing)
+
+
 def test_another_operator_is_not_locked_out(store):
     ask(store)
     for n in range(5):

@@ -54,7 +54,7 @@ async def ask(server, chat_id=7, **who):
 
 
 @pytest.mark.parametrize("button", ["Allow once", "Deny"])
-async def test_a_button_decides_about_the_call_and_then_disappears(server, path, button):
+async def test_a_button_decides_about_the_call_and_then_disappears(server, path, button, caplog):
     shop = Shop()
     async with running_bot(server, path, shop, access=ACCESS):
         question = await ask(server)
@@ -67,6 +67,21 @@ async def test_a_button_decides_about_the_call_and_then_disappears(server, path,
     assert shop.ordered == (["heron"] if button == "Allow once" else [])
     shown = " ".join(texts(server, 7))
     assert ("Approved: order" if shop.ordered else "Denied: order") in shown
+    assert "editMessageReplyMarkup failed" not in caplog.text, "they are removed once"
+
+
+@pytest.mark.parametrize("command", ["/approve 1", "/deny", "/approve always"])
+async def test_buttons_disappear_if_the_call_is_decided_by_text(server, path, command, caplog):
+    shop = Shop()
+    async with running_bot(server, path, shop, access=ACCESS):
+        question = await ask(server)
+        await wait_texts(server, 7, 2)
+        server.say(7, command)
+        await server.wait_until(lambda: not question.buttons)
+        await wait_texts(server, 7, 4)
+        await wait_confirmed(server)
+    assert shop.ordered == ([] if command == "/deny" else ["heron"])
+    assert "editMessageReplyMarkup failed" not in caplog.text
 
 
 async def test_a_tool_can_be_allowed_for_good_and_that_can_be_revoked(server, path):

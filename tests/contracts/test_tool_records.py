@@ -185,6 +185,31 @@ def test_a_request_expires(store, world):
     assert len(store.pending_outbox()) == 1
 
 
+def test_requests_and_approvals_that_are_dated_in_the_future_have_expired(store, world):
+    world.now += 365 * DAY
+    asked = store.ask_approval("k", "mail", "{}")
+    assert approved(store, "post")
+    world.now -= 335 * DAY  # the clock was wrong; 30 days later
+    assert store.pending_approvals("k") == []
+    assert state_of(store.get_approval("k", asked.approval_id)) == "expired"
+    assert store.decide_approval("k", asked.approval_id, approve=True) is None
+    assert not store.take_approval("k", "post", "{}")
+    again = store.ask_approval("k", "mail", "{}")
+    assert again.approval_id != asked.approval_id
+    receipt = begun_turn(store)
+    assert [each.approval_id for each in store.open_approvals("k", receipt.inbox_id)] == [
+        again.approval_id
+    ]
+
+
+def test_a_request_stays_open_if_the_clock_is_set_back_by_less_than_it_lasts(store, world):
+    asked = store.ask_approval("k", "mail", "{}", seconds=60)
+    world.now -= 59
+    assert store.pending_approvals("k") == [asked]
+    assert state_of(store.decide_approval("k", asked.approval_id, approve=True)) == "approved"
+    assert store.take_approval("k", "mail", "{}")
+
+
 def test_an_approval_expires_after_the_same_time_from_its_decision(store, world):
     asked = store.ask_approval("k", "mail", "{}", seconds=60)
     world.pass_time(59)

@@ -167,6 +167,18 @@ def test_in_a_shared_conversation_each_user_is_charged_for_its_own_turns(store):
     assert store.spent(session_id, "telegram", "7").principal == 0.5
 
 
+def test_a_cost_counts_towards_the_budgets_of_its_own_day_only(store, world):
+    """A clock that was ahead for a minute must not use up all budgets until that day."""
+    store.create_session("a", "tui", user_id="u")
+    today = world.now
+    for days in (-1, 0, 1, 365):
+        world.now = today + days * 86400.0
+        store.update_token_counts("a", FULL)
+    world.now = today
+    spent = store.spent("a", "tui", "u")
+    assert (spent.session, spent.principal, spent.day) == (1.0, 0.25, 0.25)
+
+
 # The outbox
 
 

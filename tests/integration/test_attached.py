@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,17 @@ def test_a_second_chat_attaches_to_the_running_bot_and_leaves_it_running(tty, ad
     assert not address.exists()
 
 
+def test_a_plain_chat_has_its_prompt_again_after_something_from_elsewhere(tty):
+    bot, client = tty(TERM="dumb"), tty()
+    client.type("count to 3" + ENTER)
+    bot.until("\n>\n[other chat] count to 3\n1 2 3\n>")
+    bot.type(INTERRUPT)
+    bot.until("\nPress Ctrl-C again or Ctrl-D to quit.\n>")
+    bot.type("count to 2" + ENTER)
+    bot.until("\n> count to 2\n1 2\n>")
+    client.until("[other chat] count to 2\n1 2\n")
+
+
 def test_ctrl_c_in_an_attached_chat_interrupts_the_answer_and_queued_messages_follow(tty):
     tty()
     client = tty()
@@ -186,9 +198,10 @@ def test_sessions_are_completed_in_an_attached_chat(tty):
 
 
 def test_piped_lines_are_answered_by_the_running_bot(path):
-    with piped_bot(path):
+    with piped_bot(path) as bot:
         done = hermes(path, text="count to 2\n/title A talk\n")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1 2\nThe title is now: A talk\n", "")
+    assert (done.returncode, done.stdout) == (0, "1 2\nThe title is now: A talk\n")
+    assert done.stderr == f"Attached to the running bot (pid {bot.pid}).\n"
 
 
 def test_a_question_for_approval_that_an_attached_chat_shows_can_be_decided(path, tty):
@@ -291,85 +304,24 @@ def test_all_consoles_show_messages_questions_and_decisions_in_the_same_order(tt
 
 def test_two_questions_at_once_are_shown_each_after_its_call(tty, shop_options):
     consoles = [tty(*shop_options) for _ in range(2)]
-    for number, each in enumerate(consoles):
+    for first, each in zip((1, 3), consoles, strict=True):
         each.type("a heron and a crane" + ENTER)
-        first = 2 * number + 1
+        numbers = (first, first + 1)  # both are asked at the same time, in any order
         for shown in consoles:
-            shown.until(asked(first, "heron"))
-            shown.until(asked(first + 1, "crane"))
-        each.type(f"/deny {first}" + ENTER)
-        each.type(f"/deny {first + 1}" + ENTER)
-        for shown in consoles:
-            shown.until(lambda text, ends=3 * number + 3: text.count("That is all.") == ends)
-            assert "✗" not in shown.screen.text
-
-
-# Single questions
-
-
-@pytest.mark.parametrize("attached", [False, True])
-def test_a_question_is_answered_with_or_without_a_running_bot(path, attached):
-    if attached:
-        with piped_bot(path):
-            check_questions(path)
-    else:
-        check_questions(path)
-
-
-def check_questions(path):
-    done = hermes(path, "-p", "count to 5")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "1 2 3 4 5\n", "")
-    done = hermes(path, "-p", "count the words in", text="one two\n")
-    assert (done.returncode, "Words: 2" in done.stdout) == (0, True)
-    done = hermes(path, "-p", "-", text="count to 2\n")
-    assert done.stdout == "1 2\n"
-    done = hermes(path, "-p", "count to 3", "--json")
-    answer = json.loads(done.stdout)
-    assert sorted(answer) == ["session_id", "status", "text", "usage"]
-    assert (answer["text"], answer["status"]) == ("1 2 3", "complete")
-    again = json.loads(hermes(path, "-p", "hello", "--json").stdout)
-    assert again["session_id"] == answer["session_id"]
-    new = json.loads(hermes(path, "-p", "hello", "--json", "--new").stdout)
-    assert new["session_id"] != answer["session_id"]
-    other = json.loads(hermes(path, "-p", "hello", "--json", "--session", "work").stdout)
-    assert other["session_id"] not in {new["session_id"], answer["session_id"]}
-
-
-def test_a_failed_question_is_reported_in_one_sentence(path):
-    environment = {"OPENAI_BASE_URL": "http://127.0.0.1:1", "OPENAI_API_KEY": "k"}
-    done = subprocess.run(
-        [*HERMES, "--db", str(path), "-p", "hello"],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env={**os.environ, **environment},
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "model" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["-p", " "], "the question is empty"),
-        (["--new"], "--new requires -p"),
-        (["-p", "hello", "--stdio"], "-p requires a chat"),
-        (["-p", "hello", "--session", ""], "--session must have 1 to 1000 characters"),
-        (["run", "--session", "work"], "--session requires a chat"),
-    ],
-)
-def test_options_of_a_chat_without_effect_are_refused(path, options, message):
-    command, rest = (options[:1], options[1:]) if options[0] == "run" else ([], options)
-    done = subprocess.run(
-        [*HERMES, *command, "--db", str(path), *rest],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
-    assert not path.exists()
+            shown.until(
+                lambda text, numbers=numbers: any(
+                    asked(one, "heron") in text and asked(two, "crane") in text
+                    for one, two in permutations(numbers)
+                )
+            )
+        for number in numbers:
+            ends = number + (number - 1) // 2  # of turns: those of messages and of decisions
+            for shown in consoles:
+                shown.until(lambda text, ends=ends: text.count("That is all.") == ends)
+            each.type(f"/deny {number}" + ENTER)
+    for shown in consoles:
+        shown.until(lambda text: text.count("That is all.") == 6)
+        assert "✗" not in shown.screen.text
 
 
 # The socket

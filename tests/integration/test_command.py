@@ -131,6 +131,22 @@ def test_the_bot_without_a_platform_names_the_chat(home):
     assert (done.stdout, done.stderr) == (answer_to("hello"), "")
 
 
+def test_the_status_and_a_reload_need_only_the_database_of_the_configuration(home):
+    """Other settings may depend on variables that only the bot has."""
+    text = f"data = '{home / 'mine.db'}'\n[titles]\nenabled = false\n"
+    (Path.cwd() / "hermes.toml").write_text(text)
+    done = run("--check-config")
+    assert (done.returncode, "has no effect without a model" in done.stderr) == (2, True)
+    for command in ("status", "reload"):
+        done = run(command)
+        assert done.returncode == 1
+        assert (done.stdout + done.stderr).startswith(f"Hermes is not running on {home}/mine.db")
+    (Path.cwd() / "hermes.toml").write_text("data = ")
+    for command in ("status", "reload"):
+        done = run(command)
+        assert (done.returncode, "hermes.toml: invalid TOML: " in done.stderr) == (2, True)
+
+
 # The configuration file
 
 
@@ -179,7 +195,7 @@ def test_a_database_is_administered_although_the_configuration_has_problems(home
 def test_problems_name_the_file_that_was_found(home):
     path = configure(home / "config" / "hermes" / "hermes.toml", "x")
     path.write_text("[agent]\nknid = 'openai'\n")
-    for command in ("chat", "run", "status"):
+    for command in ("chat", "run"):
         done = run(command)
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith(f"{path}: line 2: agent.knid: unknown key")

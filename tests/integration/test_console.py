@@ -460,7 +460,7 @@ def look_back(term):
 def test_commands_and_sessions_are_completed(tty):
     term = tty()
     term.type("hello" + ENTER)
-    term.until("before you start Hermes.\n>")
+    term.until("hermes setup\n>")
     term.type("/titl")
     term.until("show or set the title")
     term.type(TAB + " Honey bees" + ENTER)

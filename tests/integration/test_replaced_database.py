@@ -229,17 +229,28 @@ def test_an_overwritten_log_is_not_moved_into_the_database(tmp_path, server, att
     assert foreign(path, "PRAGMA integrity_check") == [["ok"]]
 
 
+def rename(path, server):
+    """`mv other.db state.db`"""
+    other = path.parent.parent / "other.db"
+    other_store(other)
+    shutil.copyfile(other, path.parent / "new.db")
+    (path.parent / "new.db").rename(path)
+
+
+@pytest.mark.parametrize("attack", [overwrite, rename])
 @pytest.mark.parametrize("stops", [False, True])
-def test_a_file_that_was_copied_over_the_database_stays_as_it_is(tmp_path, server, stops):
+def test_a_file_that_was_put_in_the_place_of_the_database_stays_as_it_is(
+    tmp_path, server, attack, stops
+):
     """The WAL file, which SQLite would move into it, is kept under another name."""
     path = tmp_path / "data" / "state.db"
     for _ in range(5):
         assert server.ask("accept") == "accepted"
-    overwrite(path, server)
+    attack(path, server)
     if stops:  # without another message
         _, errors = server.process.communicate(timeout=30)
         assert server.process.returncode != 0
-        assert "was overwritten while in use; the write-ahead log is kept as state.db-wal" in errors
+        assert "while in use; the write-ahead log is kept as state.db-wal.lost-" in errors
     else:
         assert_ends(server)
     assert path.read_bytes() == (tmp_path / "other.db").read_bytes()

@@ -512,7 +512,7 @@ async def test_the_status_is_read_from_another_process(tmp_path, server, setting
         assert done.stderr == b""
         return done.returncode, done.stdout.decode()
 
-    assert (await status())[0] == 3
+    assert (await status())[0] == 1
     async with bot("--no-console", "--config", config) as process:
         server.say(7, "hello")
         await server.wait_until(lambda: server.chats[7].texts)
@@ -532,7 +532,7 @@ def test_the_status_needs_no_secrets_and_creates_nothing(tmp_path):
     path.write_text("[telegram]\ntoken = 'env:NOT_SET'\nusers = [7]\n")
     home = {"XDG_DATA_HOME": str(tmp_path / "home")}
     done = run("--config", path, "--status", env=home)
-    assert (done.returncode, done.stderr) == (3, "")
+    assert (done.returncode, done.stderr) == (1, "")
     assert "does not exist" in done.stdout
     assert not (tmp_path / "home").exists()
     assert run(text="hello\n", env=home).returncode == 0

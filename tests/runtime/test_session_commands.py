@@ -7,7 +7,10 @@ import re
 import pytest
 
 from hermes import AgentChoice, ServerInfo, Source, ToolInfo, TurnResult
+from hermes.agents import Toolbox, tool
+from hermes.messages import Message, ToolCall
 from hermes.redaction import ValueRedactor
+from hermes.testing import inspect
 
 DATE = r"\d{4}-\d\d-\d\d \d\d:\d\d"
 
@@ -44,6 +47,51 @@ async def test_search_finds_messages_of_this_key_only(start):
         assert not any("mine" in line for line in found)
         assert await say(runtime, "/search zebra") == "Nothing found for zebra."
         assert "/search <words>" in await say(runtime, "/search")
+
+
+class _Orders:
+    """Orders what it is asked for, once the user has approved it."""
+
+    def __init__(self):
+        @tool(approval=True)
+        def order(bird: str, number: int) -> str:
+            """Order birds."""
+            return f"{number} feathered friends are on their way"
+
+        self._toolbox = Toolbox([order])
+
+    async def run(self, turn):
+        calls = await self._toolbox.approved_calls(turn)
+        if not turn.decided_calls:
+            calls = [ToolCall("c1", "order", '{"bird": "heron", "number": 2}')]
+        rows = [Message("assistant", tool_calls=tuple(calls))] if calls else []
+        for call in calls:
+            done = await self._toolbox.run(call, turn)
+            rows.append(Message("tool", done.content, tool_call_id=call.id, tool_name=call.name))
+        return TurnResult(text="That is all.", rows=[*rows, Message("assistant", "That is all.")])
+
+
+async def test_decisions_and_tool_calls_are_shown_to_people_in_words(start):
+    agent = _Orders()
+    async with start(build_agent=lambda _: agent) as runtime:
+        for text in ("/title Shop", "two please", "/approve", "once more", "/deny"):
+            await say(runtime, text)
+            await inspect(runtime).wait_idle("k")
+        exported = await say(runtime, "/export")
+        decided = "one call of order, with exactly these arguments"
+        shown = '{"bird":"heron","number":2}'
+        assert f"**Hermes**\n\nThe user has approved {decided}: {shown}\n\n**Ass" in exported
+        assert f"**Hermes**\n\nThe user has refused {decided}: {shown}\n\n**Ass" in exported
+        assert exported.count("**You**") == 2
+        found = (await say(runtime, "/search number")).splitlines()[:-1]
+        assert 'Shop: calls order(bird="heron", number=2)' in "\n".join(found)
+        found = await say(runtime, "/search feathered")
+        assert "Shop: order returned: 2 feathered friends are on their way\n" in found
+        found = await say(runtime, "/search refused")
+        assert f"Shop: The user has refused {decided}: {shown}\n" in found
+        assert "Taken back: The user has refused one call" in await say(runtime, "/undo")
+        await say(runtime, "/new")
+        assert "You said: once more\n" in await say(runtime, "/resume Shop")
 
 
 async def test_delete_asks_first_and_then_deletes_for_good(start):

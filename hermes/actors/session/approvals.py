@@ -28,19 +28,12 @@ from hermes.messages import (
 from hermes.sanitize import shorten
 from hermes.texts import Texts
 from hermes.transcript import questions
+from hermes.transcript.decisions import message_about
 
 _ALWAYS = re.compile(r"always(?:\s+(\S.*))?", re.IGNORECASE | re.DOTALL)
 _SHOW = re.compile(r"show\s+([0-9]{1,18})(?:\s+([0-9]{1,9}))?", re.IGNORECASE)
 ALWAYS = "approve always"
 MAX_NAME = 100
-APPROVED = (
-    "[The user has approved one call of {tool}, with exactly these arguments: {arguments}\n"
-    "Make it now. Any other call needs an approval of its own.]"
-)
-DENIED = (
-    "[The user has refused one call of {tool}, with exactly these arguments: {arguments}\n"
-    "It was not made. Do not ask for it again unless the user does; say how you go on without it.]"
-)
 
 ReplyTo: TypeAlias = Callable[[str], InboxReply]
 """Makes the reply to the command from its text."""
@@ -130,7 +123,7 @@ async def _decide(
         always=command == ALWAYS,
         before=row.inbox_id,
         answer=reply(text),
-        then=_message_to_agent(row, approval, APPROVED if approve else DENIED),
+        then=_message_to_agent(row, approval, approved=approve),
         policy=context.config.expiry_of(source.platform, source.chat_type),
     )
     if decided is not None:
@@ -150,12 +143,12 @@ async def _revoke(context: RuntimeContext, row: InboxRow, tool: str, reply: Repl
     return Answer(context.texts.not_allowed.format(tool=shorten(tool, MAX_NAME)))
 
 
-def _message_to_agent(row: InboxRow, approval: Approval, template: str) -> Inbound:
+def _message_to_agent(row: InboxRow, approval: Approval, *, approved: bool) -> Inbound:
     return replace(
         row.inbound,
         session_key=approval.session_key,
         event_id=f"{APPROVAL}:{approval.approval_id}",
-        text=template.format(tool=approval.tool, arguments=approval.arguments),
+        text=message_about(approval, approved=approved),
         command=False,
         parts=None,
         when_busy="queue",

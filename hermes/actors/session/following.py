@@ -120,8 +120,10 @@ def announce(bus: EventBus, session_key: str, row: InboxRow) -> None:
     if not inbound.command:
         bus.announce(session_key, announcement(row))
     text = inbound.text if inbound.decided_call is None else ""
-    platform = inbound.source.platform
-    bus.announce(session_key, MessageAccepted(text, row.inbox_id, inbound.event_id, platform))
+    accepted = MessageAccepted(
+        text, row.inbox_id, inbound.event_id, inbound.source.platform, inbound.decided_call
+    )
+    bus.announce(session_key, accepted)
 
 
 def announcement(row: InboxRow) -> MessageWaiting:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import unicodedata
 
 import attrs
 
 from hermes.messages import Approval, Status, ToolCall
 from hermes.sanitize import shorten
+from hermes.transcript.calls import parsed, shown_arguments, shown_call
 
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 FRAMES_PER_SECOND = 8
 THINKING, WRITING = "thinking", "writing"
-MAX_CARD = 76
 ASKED = ") waits for your approval"
-MAX_QUEUED = 60
+MAX_LINE = 76
 SHOWN_QUEUED = 3
 
 
@@ -32,9 +31,15 @@ class Activity:
     facts: str = ""
     """The model, the use of its context window, and the cost so far."""
 
-    def lines(self, now: float) -> list[str]:
-        """Return the lines above the input: what waits, what the agent does, and the facts."""
-        shown = [f"queued: {shorten(text, MAX_QUEUED)}" for text in self.queued[:SHOWN_QUEUED]]
+    def lines(self, now: float, columns: int) -> list[str]:
+        """Return the lines above the input: what waits, what the agent does, and the facts.
+
+        Each of them fits into one line of the screen.
+        """
+        return [fit(line, min(columns - 1, MAX_LINE)) for line in self._lines(now)]
+
+    def _lines(self, now: float) -> list[str]:
+        shown = [f"queued: {text}" for text in self.queued[:SHOWN_QUEUED]]
         if more := len(self.queued) - SHOWN_QUEUED:
             shown += [f"queued: {more} more"] if more > 0 else []
         if self.phase:
@@ -59,21 +64,21 @@ def facts_of(status: Status) -> str:
 
 def approval_card(approval: Approval, columns: int) -> str:
     """Return a tool call that waits for an approval, as one line of a screen."""
-    call = f"? {approval.tool}({_arguments(approval.arguments)}"
-    return f"{fit(call, min(columns, MAX_CARD) - len(ASKED))}{ASKED}"
+    call = f"? {approval.tool}({shown_arguments(approval.arguments)}"
+    return f"{fit(call, min(columns - 1, MAX_LINE) - len(ASKED))}{ASKED}"
 
 
 def is_call(approval: Approval, call: ToolCall) -> bool:
     """Return whether an approval was asked for this call."""
-    same = _parsed(approval.arguments) == _parsed(call.arguments)
+    same = parsed(approval.arguments) == parsed(call.arguments)
     return same and approval.tool == call.name
 
 
 def tool_card(call: ToolCall, content: str, columns: int, *, failed: bool) -> str:
     """Return a tool call and its result, as one line of a screen."""
     sign = "✗" if failed else "✓"
-    shown = f"{sign} {call.name}({_arguments(call.arguments)})"
-    return fit(f"{shown} → {content}" if content.strip() else shown, min(columns, MAX_CARD))
+    shown = f"{sign} {shown_call(call.name, call.arguments)}"
+    return fit(f"{shown} → {content}" if content.strip() else shown, min(columns - 1, MAX_LINE))
 
 
 def fit(text: str, cells: int) -> str:
@@ -88,24 +93,6 @@ def fit(text: str, cells: int) -> str:
 
 def _cells(text: str) -> int:
     return sum(1 + (unicodedata.east_asian_width(character) in "WF") for character in text)
-
-
-def _parsed(text: str) -> object:
-    """Return the arguments of a call; as they are if they are not JSON."""
-    try:
-        return json.loads(text or "{}")
-    except (ValueError, RecursionError):
-        return text
-
-
-def _arguments(text: str) -> str:
-    """Return the arguments of a call in a short form; other texts than objects as they are."""
-    given = _parsed(text)
-    if not isinstance(given, dict):
-        return text
-    return ", ".join(
-        f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in given.items()
-    )
 
 
 def _thousands(number: int) -> str:

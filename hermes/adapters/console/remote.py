@@ -15,6 +15,7 @@ from hermes.adapters.console.chat import NamedSession
 from hermes.adapters.jsonrpc import events as e, types as t
 from hermes.adapters.jsonrpc.client import NOT_CONNECTED, Client, open_client
 from hermes.adapters.jsonrpc.frames import EventParams
+from hermes.background import set_event
 from hermes.errors import ActorStopped
 from hermes.events import (
     ApprovalAsked,
@@ -54,7 +55,7 @@ class RemoteEvents:
         """Take an event."""
         if not self._closed:
             self._events.append(envelope)
-            self._arrived.set()
+            set_event(self._arrived)
 
     def __aiter__(self) -> Self:
         return self
@@ -70,7 +71,7 @@ class RemoteEvents:
     def close(self) -> None:
         """Stop receiving. Events that have arrived can still be read."""
         self._closed = True
-        self._arrived.set()
+        set_event(self._arrived)
 
     def __enter__(self) -> Self:
         return self
@@ -98,6 +99,10 @@ class RemoteChat:
         self._handle = ""
         self._turn_id: int | None = None
         """The running turn."""
+        self._running: tuple[int, ...] = ()
+        """The inbox ids of its messages."""
+        self._asked: list[tuple[int | None, e.ApprovalRequest]] = []
+        """The questions of approval since `attach`, with their turns."""
         self._events = RemoteEvents()
         self._answers: OrderedDict[int, e.MessageComplete] = OrderedDict()
         """The latest answers, by the inbox ids of their messages."""
@@ -149,6 +154,31 @@ class RemoteChat:
                 raise ActorStopped(NOT_CONNECTED)
             await self._changed.wait()
         return self._answers[inbox_id]
+
+    async def answer_after(self, inbox_id: int) -> e.MessageComplete | None:
+        """Wait for the answer to a message that follows this one, such as that of `/approve`.
+
+        Returns None if no message is waiting or running any more.
+        """
+        while True:
+            if later := [each for each in self._answers if each > inbox_id]:
+                return self._answers[min(later)]
+            changed = self._changed
+            status = await self.status()
+            if not changed.is_set():
+                if not status.busy and not status.waiting:
+                    return None
+                await changed.wait()
+            if self.ended:
+                raise ActorStopped(NOT_CONNECTED)
+
+    def is_running(self, inbox_id: int) -> bool:
+        """Return whether the turn of a message is running."""
+        return self._turn_id is not None and inbox_id in self._running
+
+    def asked_in(self, turn_id: int) -> list[e.ApprovalRequest]:
+        """Return the approvals that a turn has asked for."""
+        return [request for turn, request in self._asked if turn == turn_id]
 
     async def status(self) -> Status:
         """Return the state of the conversation."""
@@ -203,6 +233,7 @@ class RemoteChat:
         match given:
             case e.MessageStart():
                 self._turn_id, ids = given.turn_id, tuple(given.message_ids)
+                self._running = ids
                 event = TurnStarted(given.turn_id, given.stored_session_id, None, ids)
             case e.MessageComplete():
                 event = self._ended(given)
@@ -220,6 +251,7 @@ class RemoteChat:
 
     def _asked_or_accepted(self, given: e.ApprovalRequest | e.MessageAccepted) -> RuntimeEvent:
         if isinstance(given, e.ApprovalRequest):
+            self._asked = [*self._asked, (self._turn_id, given)][-MAX_REMEMBERED:]
             return ApprovalAsked(self._approval(given))
         return MessageAccepted(given.text, given.message_id, platform=given.platform)
 
@@ -250,7 +282,7 @@ class RemoteChat:
         self._notify()
 
     def _notify(self) -> None:
-        self._changed.set()
+        set_event(self._changed)
         self._changed = trio.Event()
 
 

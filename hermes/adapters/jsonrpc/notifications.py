@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from hermes.adapters.jsonrpc import events as e
 from hermes.adapters.jsonrpc.handles import Handle, Handles
 from hermes.adapters.jsonrpc.send_buffer import SendBuffer
+from hermes.background import set_event
 from hermes.events import (
     ApprovalAsked,
     Envelope,
@@ -172,7 +173,7 @@ class Notifier:
         handle.pending.difference_update(inbox_ids)
         if handle.submitting:
             handle.answered.update(inbox_ids)
-        self._answered.set()
+        set_event(self._answered)
         self._answered = trio.Event()
         # The text of a turn does not show its questions; that of `/approve show` does.
         shows = reply.approvals if reply.status == "command" else ()

@@ -16,8 +16,8 @@ from hermes.adapters.telegram.inbound import GroupPolicy
 from hermes.adapters.telegram.menu import set_menu
 from hermes.adapters.telegram.poller import POLL_TIMEOUT, Poller
 from hermes.adapters.telegram.sender import MAX_LENGTH, MAX_MARK, ChatTarget, Sender
-from hermes.background import open_background
-from hermes.events import TurnEnded
+from hermes.background import open_background, start_soon
+from hermes.events import MessageAccepted, TurnEnded
 from hermes.messages import Inbound, OutboxRow
 from hermes.redaction import Secret
 from hermes.texts import ENGLISH, Texts
@@ -113,6 +113,14 @@ class Telegram:
         if target := self._targets.get(session_key):
             await self._sender.typing(target)
 
+    async def _remove_buttons(self, events: Subscription, nursery: trio.Nursery) -> None:
+        """Remove the buttons of questions when their calls are decided, also by text."""
+        with events:
+            async for envelope in events:
+                event = envelope.event
+                if isinstance(event, MessageAccepted) and event.decided_call is not None:
+                    start_soon(nursery, self._sender.decided, event.decided_call)
+
     async def _finish_previews(self, events: Subscription, nursery: trio.Nursery) -> None:
         """Finish the previews of turns that end without a reply to edit them into."""
         with events:
@@ -120,7 +128,7 @@ class Telegram:
                 event, target = envelope.event, self._targets.get(envelope.session_key)
                 if target is not None and isinstance(event, TurnEnded) and not event.reply.text:
                     turn_id = event.reply.turn_id
-                    nursery.start_soon(self._finish_preview, target, envelope.session_key, turn_id)
+                    start_soon(nursery, self._finish_preview, target, envelope.session_key, turn_id)
 
     async def _finish_preview(self, target: ChatTarget, session_key: str, turn_id: int) -> None:
         await self._previews.stop(session_key, turn_id)
@@ -142,9 +150,11 @@ class Telegram:
                 poll_timeout=self._poll_timeout,
                 retry_delay=self._retry_delay,
             )
-            background.start_soon(set_menu, self._api, runtime.texts)
-            background.start_soon(self._previews.run, runtime.subscribe())
-            background.start_soon(self._finish_previews, runtime.subscribe(), background)
+            start_soon(background, set_menu, self._api, runtime.texts)
+            start_soon(background, self._previews.run, runtime.subscribe())
+            start_soon(background, self._finish_previews, runtime.subscribe(), background)
+            decisions = runtime.subscribe(deltas=False, messages=True)
+            start_soon(background, self._remove_buttons, decisions, background)
             await poller.run()
 
     def _prepare_preview(self, inbound: Inbound) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import re
+from contextlib import suppress
 
 import attrs
 import msgspec
@@ -18,6 +19,7 @@ import trio
 from hermes.adapters.rate_limit import RateLimiter
 from hermes.adapters.telegram.api import BotApi, Refused, Revoked, Unreachable
 from hermes.adapters.telegram.bot_api_types import Int
+from hermes.adapters.telegram.buttons import Questions, keyboard
 from hermes.adapters.telegram.inbound import GENERAL_TOPIC, owner_of
 from hermes.adapters.telegram.markdown import markdown_v2, visible_text
 from hermes.adapters.telegram.utf16 import extract
@@ -95,6 +97,7 @@ class Sender:
         self._abandoned: dict[int, int] = {}
         """By turn id: previews that cannot be edited into the final message."""
         self._noticing: set[str] = set()
+        self._questions: Questions[tuple[ChatTarget, int]] = Questions()
         self._backoff = Backoff(2.0, 64.0)
 
     def migrate(self, old: str, new: str) -> None:
@@ -166,24 +169,29 @@ class Sender:
                 "message_id": int(reply_to),
                 "allow_sending_without_reply": True,
             }
-        if (approval := row.body.get("approval")) is not None:
-            params["reply_markup"] = _buttons(
+        approval = row.body.get("approval")
+        if approval is not None:
+            params["reply_markup"] = keyboard(
                 f"{approval} {owner_of(row.session_key)}", self._texts
             )
-        await self._call_formatted("sendMessage", target, text, params)
+        sent = await self._call_formatted("sendMessage", target, text, params)
+        if isinstance(approval, int):
+            with suppress(msgspec.MsgspecError):  # it was sent, whatever the response says
+                message_id = _decode_message(sent).message_id
+                self._questions.asked(approval, (ChatTarget(target.chat_id), message_id))
 
     async def _call_formatted(
         self, method: str, target: ChatTarget, text: str, params: JsonObject
-    ) -> None:
+    ) -> msgspec.Raw:
         """Call with MarkdownV2, and with plain text if Telegram cannot parse that."""
         formatted = {**params, "text": markdown_v2(text), "parse_mode": "MarkdownV2"}
         try:
-            await self._call(method, target, formatted)
+            return await self._call(method, target, formatted)
         except Refused as refusal:
             if "can't parse entities" not in refusal.why:
                 raise
             log.warning("a reply is sent without formatting: %s", refusal)
-            await self._call(method, target, {**params, "text": text})
+            return await self._call(method, target, {**params, "text": text})
 
     async def _call(self, method: str, target: ChatTarget, params: JsonObject) -> msgspec.Raw:
         """Wait for the rate limiter and call; call again if a group has a new id."""
@@ -282,7 +290,16 @@ class Sender:
             await self._api.call("answerCallbackQuery", {"callback_query_id": query_id})
         except HermesError as error:
             log.debug("answerCallbackQuery failed: %s", error)  # it is too old, for example
-        if message_id is not None:
+        if message_id is not None and self._questions.pressed((target, message_id)):
+            await self._try_call("editMessageReplyMarkup", target, {"message_id": message_id})
+
+    async def decided(self, number: int) -> None:
+        """Remove the buttons below the question about a call, if its message is known.
+
+        Errors are logged.
+        """
+        if (question := self._questions.decided(number)) is not None:
+            target, message_id = question
             await self._try_call("editMessageReplyMarkup", target, {"message_id": message_id})
 
     async def notice(self, target: ChatTarget, text: str) -> None:
@@ -298,23 +315,6 @@ class Sender:
             await self._call(method, target, params)
         except HermesError as error:
             log.warning("%s failed: %s", method, error)
-
-
-def _buttons(about: str, texts: Texts) -> JsonObject:
-    """Return the buttons below a question; each sends its command and what that is about."""
-    buttons = {
-        "approve": texts.button_approve,
-        "approve always": texts.button_always,
-        "deny": texts.button_deny,
-    }
-    return {
-        "inline_keyboard": [
-            [
-                {"text": text, "callback_data": f"{command} {about}"}
-                for command, text in buttons.items()
-            ]
-        ]
-    }
 
 
 def _target(row: OutboxRow) -> ChatTarget:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from hermes.messages import CostTotals, Usage
 from hermes.session_keys import payer_of
@@ -25,6 +25,7 @@ _COUNT = (
     "cache_write_tokens = cache_write_tokens + ?, reasoning_tokens = reasoning_tokens + ?, "
     "cost = cost + ?, model = coalesce(model, ?) WHERE no = ?"
 )
+_TODAY = "SELECT total(cost) FROM usage WHERE created_at >= ? AND created_at < ?"
 
 
 def update_token_counts(
@@ -82,18 +83,17 @@ def spent(tx: Transaction, session_id: str, platform: str, user_id: str | None) 
     ids = lineage.get_compression_lineage(tx, session_id)
     marks = ",".join("?" * len(ids))
     by_lineage = f"SELECT total(cost) FROM sessions WHERE id IN ({marks})"
-    by_payer = "SELECT total(cost) FROM usage WHERE created_at >= ? AND payer = ?"
+    by_payer = f"{_TODAY} AND payer = ?"
     return CostTotals(
         _total(tx, by_lineage, *ids),
-        _total(tx, by_payer, _midnight(tx.now), payer_of(platform, user_id)),
+        _total(tx, by_payer, *_today(tx.now), payer_of(platform, user_id)),
         spent_today(tx),
     )
 
 
 def spent_today(tx: Transaction) -> float:
-    """Return the total cost since midnight."""
-    sql = "SELECT total(cost) FROM usage WHERE created_at >= ?"
-    return _total(tx, sql, _midnight(tx.now))
+    """Return the total cost of today, in local time."""
+    return _total(tx, _TODAY, *_today(tx.now))
 
 
 def _total(tx: Transaction, sql: str, *values: Value) -> float:
@@ -101,11 +101,10 @@ def _total(tx: Transaction, sql: str, *values: Value) -> float:
     return 0.0 if row is None else float(row[0])
 
 
-def _midnight(now: float) -> float:
-    """Return the start of the day in local time."""
-    return (
-        datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
-    )
+def _today(now: float) -> tuple[float, float]:
+    """Return the start and the end of the day in local time."""
+    midnight = datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0)
+    return midnight.timestamp(), (midnight + timedelta(days=1)).timestamp()
 
 
 def record_all(tx: Transaction, session_id: str, calls: Sequence[Usage], turn_id: int) -> None:

@@ -115,13 +115,9 @@ class FileGuard:
 
     def check_files(self) -> None:
         """Raise `StoreFailed` if a file was removed or replaced since it was opened."""
-        for path, identity in self._held.identities.items():
-            try:
-                found = os.stat(path)
-            except OSError:
-                found = None
-            if found is None or (found.st_dev, found.st_ino) != identity:
-                raise StoreFailed(f"{path} was removed or replaced while in use")
+        for path in self._held.identities:
+            if not self._is_there(path):
+                raise StoreFailed(_replaced(path))
 
     def new_stamp(self, db: apsw.Connection) -> Stamp:
         """Return a stamp for the owner of the file; `check` then also looks for it.
@@ -165,12 +161,27 @@ class FileGuard:
 
         SQLite would move it into the database when it is opened again, and destroy both.
         """
-        log = Path(f"{self._path}-wal")
-        if self._stamp is None or self._stamp.lost is None or not log.exists():
+        why = None if self._stamp is None else self._stamp.lost
+        if self._stamp is not None and not self._is_there(self._path):
+            why = _replaced(self._path)
+        log = f"{self._path}-wal"
+        if why is None or not self._is_there(log):
             return
-        kept = log.with_name(f"{log.name}.lost-{time.time_ns()}")
-        log.rename(kept)
-        raise StoreFailed(f"{self._stamp.lost}; the write-ahead log is kept as {kept.name}")
+        kept = f"{log}.lost-{time.time_ns()}"
+        os.rename(log, kept)
+        raise StoreFailed(f"{why}; the write-ahead log is kept as {os.path.basename(kept)}")
+
+    def _is_there(self, path: str) -> bool:
+        """Return whether the file that was opened at this path is still there."""
+        try:
+            found = os.stat(path)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._held.identities[path]
+
+
+def _replaced(path: str) -> str:
+    return f"{path} was removed or replaced while in use"
 
 
 def _hold(path: Path) -> _Descriptors:

@@ -12,6 +12,7 @@ import apsw
 
 from hermes.errors import StoreBusy, StoreRefused
 from hermes.store.files import file_lock
+from hermes.store.files.problems import cannot_open
 
 BACKUP_STEP = 1024
 """Pages that a backup copies between two reports of its progress."""
@@ -34,8 +35,8 @@ def backup(
     if not target.parent.is_dir():
         raise StoreRefused(f"the folder {target.parent} does not exist; create it first")
     partial = target.with_name(f"{target.name}.partial")
-    for leftover in (partial, partial.with_name(f"{partial.name}-journal")):
-        leftover.unlink(missing_ok=True)
+    _remove(partial)
+    _remove_logs(partial)
     file_lock.create(partial)
     ours = os.stat(partial).st_ino
     copy = apsw.Connection(str(partial), flags=apsw.SQLITE_OPEN_READWRITE)
@@ -50,13 +51,31 @@ def backup(
     copy.close()
     if os.stat(partial).st_ino != ours:
         raise StoreBusy(f"another backup to {target} is running; try again")
-    os.replace(partial, target)
+    try:
+        _remove_logs(target)  # of an earlier file: SQLite would apply them to the copy
+        os.replace(partial, target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     directory = os.open(target.parent, os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:
         os.close(directory)
     return target
+
+
+def _remove_logs(path: Path) -> None:
+    """Remove the files that SQLite keeps beside a database."""
+    for suffix in ("-journal", "-wal", "-shm"):
+        _remove(path.with_name(path.name + suffix))
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise cannot_open(path, error, "removed") from error
 
 
 def _copy(db: apsw.Connection, copy: apsw.Connection, progress: Progress) -> None:

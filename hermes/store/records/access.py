@@ -28,6 +28,8 @@ MAX_LISTED = 1000
 _SOURCE = msgspec.json.Decoder(Source).decode
 _PAIRING_COLUMNS = "source, session_key, asked_at, expires_at"
 _IS_USER = "platform = ? AND account = ? AND user_id = ?"
+_IS_OPEN = "abs(asked_at - ?) < expires_at - asked_at"
+"""One that is dated further ahead than it lasts was written with a clock that was wrong."""
 
 
 def find_principal(tx: Transaction, platform: str, account: str, user_id: str) -> Role | None:
@@ -49,7 +51,7 @@ def principals(tx: Transaction, limit: int = MAX_LISTED) -> list[Principal]:
 def pairings(tx: Transaction) -> list[Pairing]:
     """Return the pending pairing requests, oldest first."""
     rows = tx.all(
-        f"SELECT {_PAIRING_COLUMNS} FROM pairings WHERE expires_at > ? ORDER BY asked_at", tx.now
+        f"SELECT {_PAIRING_COLUMNS} FROM pairings WHERE {_IS_OPEN} ORDER BY asked_at", tx.now
     )
     return [_pairing(row) for row in rows]
 
@@ -68,7 +70,7 @@ def request_pairing(
     Returns False, and does nothing, if the user has a pending request already or if the account
     has given out too many codes recently.
     """
-    tx.run("DELETE FROM pairings WHERE expires_at <= ?", tx.now)
+    tx.run(f"DELETE FROM pairings WHERE NOT {_IS_OPEN}", tx.now)
     platform, account, user_id = source.platform, source.account, source.user_id
     pending: dict[str | None, float] = dict(
         tx.all(
@@ -77,7 +79,7 @@ def request_pairing(
             account,
         )
     )
-    recent = sum(asked_at > tx.now - NEW_REQUEST_SECONDS for asked_at in pending.values())
+    recent = sum(abs(asked_at - tx.now) < NEW_REQUEST_SECONDS for asked_at in pending.values())
     if recent >= MAX_NEW_REQUESTS or user_id in pending:
         return False
     tx.run(
@@ -134,7 +136,7 @@ def _approve(tx: Transaction, code: str, role: Role, by: Source) -> Pairing | Pa
 
 def _find_pairing(tx: Transaction, code: str) -> Pairing | None:
     match = None
-    sql = f"SELECT {_PAIRING_COLUMNS}, salt, digest FROM pairings WHERE expires_at > ?"
+    sql = f"SELECT {_PAIRING_COLUMNS}, salt, digest FROM pairings WHERE {_IS_OPEN}"
     for *row, salt, digest in tx.all(sql, tx.now):  # no early exit: timing must not reveal a match
         if hmac.compare_digest(_digest(salt, code), digest):
             match = _pairing(tuple(row))

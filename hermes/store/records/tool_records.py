@@ -30,9 +30,10 @@ MAX_PENDING = 20
 _MAX_ID = 1 << 62
 _APPROVAL_COLUMNS = "id, asked_of, session_key, tool, arguments, state, asked_at, expires_at"
 _OPEN_APPROVALS = (
-    "approvals INDEXED BY approvals_open "
-    "WHERE asked_of = ? AND expires_at > ? AND state IN ('pending', 'approved') AND state ="
+    "approvals INDEXED BY approvals_open WHERE asked_of = ? "
+    "AND abs(asked_at - ?) < expires_at - asked_at AND state IN ('pending', 'approved') AND state ="
 )
+"""One that is dated further ahead than it lasts was written with a clock that was wrong."""
 _LATEST = "(SELECT coalesce(max(id), 0) FROM inbox)"
 """The inbox id of the latest message. What is accepted later has a higher one."""
 _IS_CALL = "turn_id = ? AND tool = ? AND arguments = ? AND ordinal = ?"
@@ -250,9 +251,9 @@ def decide_approval(  # noqa: PLR0913 - the decision and the messages that belon
     # An approval restarts the time limit, so that a late one can still be used.
     changed = tx.run(
         f"UPDATE approvals SET state = ?1, decided_after = {_LATEST}, "
-        "expires_at = iif(?1 = 'approved', ?4 + expires_at - asked_at, expires_at) "
-        "WHERE id = ?2 AND asked_of = ?3 AND state = 'pending' AND expires_at > ?4 "
-        "AND (?5 IS NULL OR shown_after < ?5)",
+        "expires_at = expires_at + iif(?1 = 'approved', max(?4 - asked_at, 0), 0) "
+        "WHERE id = ?2 AND asked_of = ?3 AND state = 'pending' "
+        "AND abs(asked_at - ?4) < expires_at - asked_at AND (?5 IS NULL OR shown_after < ?5)",
         state, min(approval_id, _MAX_ID), session_key, tx.now, before,
     )  # fmt: skip
     if changed != 1:
@@ -296,6 +297,7 @@ def _approver_key(tx: Transaction, session_key: str) -> str:
 
 def _approval(tx: Transaction, row: Row) -> Approval:
     approval = Approval(*row)
-    if approval.state in {"pending", "approved"} and approval.expires_at <= tx.now:
+    lasts = approval.expires_at - approval.asked_at
+    if approval.state in {"pending", "approved"} and abs(approval.asked_at - tx.now) >= lasts:
         return replace(approval, state="expired")
     return approval

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
+import apsw
 import pytest
 
 from hermes.store import SessionStore
+from hermes.store.maintenance import backups
 from tests.support.agent_homes import Home
 from tests.support.store_cli import HOSTILE, in_subprocess, json_lines, run
 
@@ -201,6 +204,39 @@ def test_a_backup_that_is_interrupted_leaves_nothing_behind(filled, tmp_path):
             store.backup(tmp_path / "copy.db", progress=interrupt)
         store.append_message("evil", "user", "the store still works")
     assert list(tmp_path.glob("copy*")) == []
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_backup_is_not_changed_by_the_log_of_an_earlier_database(filled, tmp_path, replace):
+    target = tmp_path / "copy.db"
+    with SessionStore(target) as earlier:
+        for n in range(9):
+            earlier.create_session(f"earlier {n}", "cli")
+        shutil.copyfile(f"{target}-wal", tmp_path / "kept")
+    (tmp_path / "kept").rename(f"{target}-wal")
+    (tmp_path / "copy.db-journal").write_bytes(b"of an earlier transaction")
+    if replace:
+        db = apsw.Connection(str(filled))
+        backups.backup(db, target, replace=True)
+        db.close()
+    else:
+        target.unlink()
+        run("backup", target, "--db", filled, check=0)
+    assert sorted(path.name for path in tmp_path.glob("copy.db-*")) == []
+    with SessionStore(target) as copy, SessionStore(filled) as store:
+        ids = [[each.session.id for each in opened.list_sessions()] for opened in (copy, store)]
+        assert copy.integrity_check() == []
+    assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize("suffix", [".partial", "-wal"])
+def test_a_folder_in_the_way_of_a_backup_is_named(filled, tmp_path, suffix):
+    obstacle = tmp_path / f"copy.db{suffix}"
+    obstacle.mkdir()
+    done = run("backup", tmp_path / "copy.db", "--db", filled)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == f"{obstacle} cannot be removed: Is a directory\n"
+    assert list(tmp_path.glob("copy*")) == [obstacle]
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])

@@ -6,7 +6,6 @@ makes. Commands see the conversations of their own session_key only.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 import hermes.actors.session.commands.agents
 import hermes.actors.session.commands.sessions  # noqa: F401 - they register their handlers
 from hermes.actors.admission import pairing
-from hermes.actors.commands import ALIASES, COMMANDS, parse
+from hermes.actors.commands import COMMANDS, parse, unknown
 from hermes.actors.compression.types import result_text
 from hermes.actors.session import approvals, compression, operations
 from hermes.actors.session.commands.calls import (
@@ -42,8 +41,9 @@ from hermes.messages import (
     may,
 )
 from hermes.session_keys import background_key
-from hermes.texts import Texts, help_line
+from hermes.texts import help_line
 from hermes.transcript.compaction import is_question
+from hermes.transcript.decisions import decision_in
 from hermes.user_code import contained
 
 MAX_KEPT = 100
@@ -55,22 +55,14 @@ async def run_command(state: SessionState, call: CommandCall) -> str | None:
     inbound = call.row.inbound
     parsed = parse(inbound.text, inbound.source.platform)
     if parsed is None:
-        return await reply(state, call, _unknown(inbound, texts_of(state)))
+        return await reply(
+            state, call, unknown(inbound.text, inbound.source.platform, texts_of(state))
+        )
     with contained(StoreFailed) as caught:
         return await HANDLERS[parsed.name](state, call, parsed.argument)
     assert caught.error is not None
     text = command_failure(call.row, caught.error, texts_of(state))
     return await reply(state, call, text + cancelled(texts_of(state), call))
-
-
-def _unknown(inbound: Inbound, texts: Texts) -> str:
-    """Return the answer to a command that does not exist, with the one that was probably meant."""
-    command = (inbound.text.split() or ["/"])[0][:50]
-    name, platform = command[1:].partition("@")[0].lower(), inbound.source.platform
-    known = [each for each in (*COMMANDS, *ALIASES) if parse(f"/{each}", platform) is not None]
-    if close := difflib.get_close_matches(name, known, 1):
-        return texts.unknown_command_meant.format(command=command, meant=f"/{close[0]}")
-    return texts.unknown_command.format(command=command)
 
 
 @handles("stop")
@@ -92,7 +84,8 @@ async def _undo(state: SessionState, call: CommandCall, argument: str) -> str:
     questions = _questions(transcript)[-number:] if number else []
     if not questions:
         return await reply(state, call, texts.nothing_to_undo)
-    first, more = shorten(questions[0].content), len(questions) - 1
+    asked, more = questions[0].content, len(questions) - 1
+    first = shorten(decision_in(asked) or asked)
     text = (texts.undone_many if more else texts.undone).format(text=first, number=more)
     await operations.rewind(
         state, transcript.head, questions[0].id, answer=reply_to(state, call, text)

@@ -79,7 +79,7 @@ def day(timestamp: float) -> str:
 
 def status_text(status: Status, texts: Texts) -> str:
     """Return the answer to /status."""
-    note, builds = status.compression_note, status.builds
+    note = status.compression_note
     session = texts.status_titled_session if status.title else texts.status_session
     activity = texts.status_running if status.busy else texts.status_idle
     context = texts.status_context_note if note else texts.status_context
@@ -92,9 +92,6 @@ def status_text(status: Status, texts: Texts) -> str:
             tokens=status.context_tokens, window=status.window, compress_at=status.compress_at,
             note=note,
         ),
-        (texts.status_builds if builds else texts.status_no_builds).format(
-            builds=", ".join(f"{reason} {number}" for reason, number in builds.items())
-        ),
     ]  # fmt: skip
     return "\n".join(lines)
 
@@ -102,7 +99,9 @@ def status_text(status: Status, texts: Texts) -> str:
 def usage_text(calls: Sequence[Usage], texts: Texts) -> str:
     """Return the answer to /usage."""
     cost = sum(each.cost or 0.0 for each in calls)
-    text = (texts.usage_cost if cost else texts.usage_tokens).format(
+    many = texts.usage_cost if cost else texts.usage_tokens
+    one = texts.usage_cost_one if cost else texts.usage_tokens_one
+    text = (one if len(calls) == 1 else many).format(
         calls=len(calls),
         input=sum(each.input_tokens for each in calls),
         cached=sum(each.cache_read_tokens for each in calls),

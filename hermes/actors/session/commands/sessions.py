@@ -21,8 +21,10 @@ from hermes.actors.session.commands.listing import (
     session_line,
 )
 from hermes.actors.session.state import SessionState
-from hermes.messages import Session
+from hermes.messages import SearchHit, Session
+from hermes.transcript.calls import shown_call
 from hermes.transcript.compaction import is_question
+from hermes.transcript.decisions import decision_in
 from hermes.transcript.export import as_markdown
 
 MAX_EXCERPT = 300
@@ -78,7 +80,8 @@ async def _resumed(state: SessionState, session: Session) -> str:
     """Return the answer to /resume: the name of the conversation, and its last exchange."""
     texts, lines = texts_of(state), []
     rows = (await state.context.store.load(session.id)).messages
-    last = max((n for n, row in enumerate(rows) if is_question(row)), default=None)
+    asked = [n for n, row in enumerate(rows) if is_question(row) and not decision_in(row.content)]
+    last = max(asked, default=None)
     lines.append(texts.resumed.format(name=session.title or session.id))
     if last is not None:
         lines.append(texts.last_question.format(text=shorten(rows[last].content, MAX_EXCERPT)))
@@ -120,16 +123,31 @@ async def _search(state: SessionState, call: CommandCall, query: str) -> str:
         texts.search_hit.format(
             date=day(hit.timestamp),
             name=hit.title or hit.session_id,
-            text=shorten(_unmarked(hit.snippet), MAX_EXCERPT),
+            text=shorten(await _excerpt(state, hit), MAX_EXCERPT),
         )
         for hit in hits
     ]
     return await reply(state, call, "\n".join([*lines, texts.how_to_resume_hit]))
 
 
-def _unmarked(snippet: str) -> str:
-    """Return the excerpt of a search without the marks around the words that match."""
-    return snippet.replace(">>>", "").replace("<<<", "")
+async def _excerpt(state: SessionState, hit: SearchHit) -> str:
+    """Return what a hit shows: its words, or the tool calls that contain them."""
+    words = hit.snippet.replace(">>>", "").replace("<<<", "")
+    rows = await state.context.store.get_page(
+        hit.session_id, after=hit.message_id - 1, limit=1, include_rewound=True
+    )
+    if not rows or rows[0].id != hit.message_id:
+        return words  # it was deleted meanwhile
+    row, texts = rows[0], texts_of(state)
+    content = " ".join((row.content or "").split())
+    in_content = " ".join(words.strip("…").split()) in content
+    if row.tool_calls and not in_content:
+        calls = [shown_call(each.name, each.arguments) for each in row.tool_calls]
+        return texts.search_call.format(calls=", ".join(calls))
+    if row.role == "tool":
+        text = words if in_content else content
+        return texts.search_result.format(tool=row.tool_name or row.role, text=text)
+    return decision_in(row.content) or words
 
 
 @handles("delete")
