@@ -72,19 +72,28 @@ def add_step(tx: Transaction, limit: int = STEP) -> int:
         return 0
     first = rows[count - 1][0]
     tx.run("UPDATE stems_left SET upto = ?", first - 1)
-    try:
+    if _are_valid(tx, first, marker[0]):
         add(tx, "id BETWEEN ? AND ?", first, marker[0])
-    except UnicodeDecodeError:
+    else:
         _add_valid(tx, [row[0] for row in rows[:count]])
     return count
 
 
+def _are_valid(tx: Transaction, first: int, last: int) -> bool:
+    """Return whether messages are valid UTF-8; otherwise the file is damaged."""
+    try:  # not in the statement that adds them: FTS5 does not count rows right if that fails
+        tx.all("SELECT content, extra FROM messages WHERE id BETWEEN ? AND ?", first, last)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _add_valid(tx: Transaction, ids: Sequence[int]) -> None:
-    """Add messages one by one, except those that are damaged and not valid UTF-8."""
+    """Add messages one by one, except those that are damaged."""
     for number in ids:
-        try:
+        if _are_valid(tx, number, number):
             add(tx, "id = ?", number)
-        except UnicodeDecodeError:
+        else:
             log.warning("message %d is not valid UTF-8, so a search does not find it", number)
 
 
