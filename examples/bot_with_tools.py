@@ -53,4 +53,6 @@ async def main(path: str) -> None:
 
 
 if __name__ == "__main__":
+    if not os.environ.get("OPENAI_API_KEY") and not os.environ.get("OPENAI_BASE_URL"):
+        sys.exit("This example needs a model: set OPENAI_API_KEY, or OPENAI_BASE_URL.")
     trio.run(main, sys.argv[1] if len(sys.argv) > 1 else "bot.db")

@@ -16,7 +16,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Any, Final, NoReturn, ParamSpec, TypeVar, TypeVarTuple
+from typing import Any, Final, NoReturn, ParamSpec, Protocol, TypeVar, TypeVarTuple
 
 import trio
 from outcome import Error, Value
@@ -30,9 +30,9 @@ Ts = TypeVarTuple("Ts")
 
 EX_SOFTWARE = 70
 _CRASHING = b"hermes: out of memory: a task cannot be resumed or cancelled; the Trio run is ended\n"
-_LAST_WORDS = b"hermes: out of memory: the Trio run cannot be ended; exiting\n"
-_CRASH_ATTEMPTS = 100
-_CRASH_DELAY = 0.05
+_LAST_WORDS = b"hermes: out of memory: a thread or task cannot be resumed; exiting\n"
+_ATTEMPTS = 100
+_DELAY = 0.05
 _SPARE: Final = [Value(None) for _ in range(100)]  # each can be used once
 
 OUT_OF_MEMORY: Final = Error(MemoryError("no memory was left for the answer"))
@@ -116,39 +116,76 @@ def _resume_without_memory(task: Task) -> None:
         crash_run()  # Trio takes the task for scheduled, and will never run it
 
 
-def cancel(scope: trio.CancelScope) -> None:
-    """Cancel a scope, or else crash the Trio run: Trio cancels no scope twice."""
-    try:
-        scope.cancel()
-    except Exception:  # a `MemoryError`, or an `AssertionError` of Trio that comes from one
-        crash_run()
-        raise
+def or_crash(function: Callable[P, T]) -> Callable[P, T]:
+    """Return a function of Trio that crashes the run if it fails halfway, for lack of memory.
 
-
-def set_event(event: trio.Event) -> None:
-    """Set an event, or else crash the Trio run: Trio sets no event twice.
-
-    This is for events whose waiters are not cancelled if the task that sets them fails.
+    It then raises `MemoryError`, or an `AssertionError` of Trio that comes from one.
     """
-    try:
-        event.set()
-    except Exception:
-        crash_run()
-        raise
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except (AssertionError, MemoryError):
+            crash_run()
+            raise
+
+    return call
 
 
-def start_soon(
-    nursery: trio.Nursery,
-    function: Callable[[*Ts], Awaitable[object]],
-    *arguments: *Ts,
-    name: str | None = None,
-) -> None:
-    """Start a task, or else crash the Trio run: Trio may wait for a task that it never runs."""
+class _StartSoon(Protocol):
+    """The type of `trio.Nursery.start_soon`."""
+
+    def __call__(
+        self,
+        nursery: trio.Nursery,
+        function: Callable[[*Ts], Awaitable[object]],
+        /,
+        *arguments: *Ts,
+        name: object = None,
+    ) -> None: ...
+
+
+cancel: Callable[[trio.CancelScope], None] = or_crash(trio.CancelScope.cancel)
+"""Cancel a scope, or else crash the Trio run: Trio cancels no scope twice."""
+set_event: Callable[[trio.Event], None] = or_crash(trio.Event.set)
+"""Set an event, or else crash the Trio run: Trio sets no event twice."""
+start_soon: _StartSoon = or_crash(trio.Nursery.start_soon)
+"""Start a task in a nursery, or else crash the Trio run: Trio may wait for a task it never runs."""
+
+
+def release(lock: trio.CapacityLimiter | trio.Lock | trio.Semaphore) -> None:
+    """Release a lock, or else crash the Trio run: Trio resumes no task twice that waits for it."""
+    or_crash(lock.release)()
+
+
+@protected
+async def holding(
+    lock: trio.CapacityLimiter | trio.Lock | trio.Semaphore,
+) -> AsyncIterator[None]:
+    """Hold a lock during the block; see `release`."""
+    await lock.acquire()
     try:
-        nursery.start_soon(function, *arguments, name=name)
-    except MemoryError:
-        crash_run()
-        raise
+        yield
+    finally:
+        release(lock)
+
+
+def until_memory(function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Call a function for which another thread or task waits; without memory, call it again.
+
+    If there is still no memory after some seconds, the process ends with code 70.
+    """
+    attempts = _ATTEMPTS
+    while attempts > 0:  # a `range` would need memory
+        attempts -= 1
+        try:
+            function(*args, **kwargs)
+        except MemoryError:
+            time.sleep(_DELAY)  # other threads may return some
+        else:
+            return
+    _end_process()
 
 
 def crash_run() -> None:
@@ -157,14 +194,7 @@ def crash_run() -> None:
     If memory does not even suffice for that, within some seconds, the process ends with code 70.
     """
     os.write(2, _CRASHING)
-    for _ in range(_CRASH_ATTEMPTS):
-        try:
-            spawn_system_task(_crash)
-        except MemoryError:
-            time.sleep(_CRASH_DELAY)  # other threads may return some
-        else:
-            return
-    _end_process()
+    until_memory(spawn_system_task, _crash)
 
 
 async def _crash() -> NoReturn:

@@ -113,7 +113,17 @@ def shorten(text: str, length: int) -> str:
 
 def scrub(text: str) -> str:
     """Return the text with lone surrogates replaced, which UTF-8 cannot encode."""
-    return text if text.isascii() else text.encode(errors="replace").decode()
+    if text.isascii() or _is_valid(text):
+        return text
+    return text.encode(errors="replace").decode()
+
+
+def _is_valid(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def encodable(value: T) -> T:

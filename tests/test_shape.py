@@ -33,6 +33,32 @@ BROAD_EXCEPT = {
 }
 """The modules that may catch `Exception` or `BaseException` without raising it again."""
 
+RESUMING = {"start_soon", "cancel", "set", "release", "reschedule", "spawn_system_task"}
+"""Functions of Trio that cannot be repeated if memory runs out halfway: then a task waits forever.
+
+`hermes/background.py` has forms of them that end the run instead.
+"""
+NOT_TRIO = {
+    ("hermes/actors/cache_limits.py", "cache.release"): "the cache of a conversation",
+    ("hermes/actors/session/agent_cache.py", "self.release"): "the same",
+    ("hermes/adapters/console/terminal.py", "self._task.cancel"): "a task of asyncio",
+    ("hermes/adapters/console/terminal_view.py", "self._refresh.cancel"): "a timer of asyncio",
+    ("hermes/agents/crossing.py", "call.cancel"): "calls `hermes.background.cancel`",
+    ("hermes/agents/crossing.py", "current_async_library_cvar.set"): "a context variable",
+    ("hermes/agents/crossing.py", "trio.lowlevel.spawn_system_task"): "with `or_crash`",
+    ("hermes/agents/threads.py", "self._closed.set"): "an event between threads",
+    ("hermes/agents/threads.py", "self._task.cancel"): "a task of asyncio",
+    ("hermes/embed/asyncio_bridge.py", "ended.set"): "an event of asyncio",
+    ("hermes/embed/proxies.py", "future.cancel"): "a future of a thread",
+    ("hermes/embed/runtime_thread.py", "self._aborted.cancel"): "a future of a thread",
+    ("hermes/embed/runtime_thread.py", "self._left.cancel"): "a future of a thread",
+    ("hermes/embed/runtime_thread.py", "self.ended.cancel"): "a future of a thread",
+    ("hermes/embed/runtime_thread.py", "wrapped.cancel"): "a future of asyncio",
+    ("hermes/embed/verbs.py", "AdapterState.set"): "a verb",
+    ("hermes/run/logs.py", "record.set"): "an event between threads",
+}
+"""What has the name of such a function, and what it is."""
+
 OLD_WORDS = (
     "House", "Room", "Place", "Verbs", "Answering", "Askers", "Hearer", "Listeners", "Discretion",
     "Unbooked", "Standing", "Occasion", "Manner", "Manners", "Governor", "Showing", "Hearing",
@@ -151,6 +177,26 @@ def identifiers() -> dict[str, set[str]]:
                 case ast.Name(id=word) | ast.ClassDef(name=word) | ast.Attribute(attr=word):
                     found.setdefault(word.removeprefix("_"), set()).add(name(path))
     return found
+
+
+def resuming(path: Path):
+    """The functions of `RESUMING` that a module uses; with an argument, `set` is another one."""
+    nodes = list(ast.walk(tree(path)))
+    others = {n.func for n in nodes if isinstance(n, ast.Call) and n.args}
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and node.attr in RESUMING:
+            named_alike = node.attr in {"set", "release"} and node in others
+            yield from [] if named_alike else [ast.unparse(node)]
+
+
+def test_tasks_are_resumed_with_the_functions_that_need_no_memory():
+    found = {
+        (name(path), each)
+        for path in modules("hermes")
+        if not name(path).startswith(("hermes/background.py", "hermes/testing/"))
+        for each in resuming(path)
+    }
+    assert found == set(NOT_TRIO)
 
 
 def test_every_identifier_is_found():

@@ -11,11 +11,12 @@ import trio
 from msgspec.structs import replace
 
 from hermes.actors.budget import session_costs
-from hermes.background import start_soon
+from hermes.background import holding, start_soon
 from hermes.errors import HermesError, StoreFailed
 from hermes.events import TitleChanged
 from hermes.messages import Head, Message
 from hermes.protocols import Store, Summary, Titler, TitleRequest
+from hermes.redaction.slices import redact_text
 from hermes.transcript.validate import check_usage
 from hermes.user_code import contained, leaf, loggable
 
@@ -81,7 +82,7 @@ class AutoTitler:
         self, key: str, session_id: str, state: TitledSession, exchange: Sequence[Message]
     ) -> None:
         with contained(StoreFailed) as caught, trio.move_on_after(SECONDS):
-            async with self._slots:
+            async with holding(self._slots):
                 await self._set_title(key, session_id, exchange)
             state.titled = session_id
         if isinstance(caught.error, WrongTitle):
@@ -102,7 +103,8 @@ class AutoTitler:
         )
         calls = [replace(call, purpose="title") for call in written.usage]
         await self._store.book(session_id, calls)
-        title = shorten(self._redact(written.text))  # redact first: a cut secret is not recognized
+        # Redact it first: a secret that was cut is not recognized.
+        title = shorten(await redact_text(written.text, self._redact))
         if not title:
             raise WrongTitle("the titler has returned an empty title")
         if await self._store.set_auto_title_if_empty(session_id, title):

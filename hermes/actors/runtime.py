@@ -27,7 +27,7 @@ from hermes.actors.rebuild import RebuildPolicy, rebuild_reason
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.actors.turn_runtime import runtime_of_turn
-from hermes.background import open_background, protected
+from hermes.background import open_background, protected, start_soon, until_memory
 from hermes.config import Config
 from hermes.context import current_turn, inside_hook
 from hermes.errors import HermesError
@@ -349,14 +349,14 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
         )
         runtime = Runtime(context, supervisor := Supervisor(context, dispatcher))
         for task in (dispatcher.run, questions.run, supervisor.run_maintenance):
-            nursery.start_soon(task)
+            start_soon(nursery, task)
         try:
             with store.subscribe(on_accepted=supervisor.deliver, on_outbox=dispatcher.offer):
                 await nursery.start(supervisor.run)
                 async with _drained(supervisor, started):
                     yield runtime
         finally:
-            bus.close(context.stop_error())
+            until_memory(lambda: bus.close(context.stop_error()))
 
 
 def _auto_titler(

@@ -15,7 +15,7 @@ from hermes.actors.context import RuntimeContext
 from hermes.actors.delivery.dispatcher import Dispatcher
 from hermes.actors.session.actor import SessionActor
 from hermes.actors.session.retries import retry, settle
-from hermes.background import cancel, set_event, start_soon
+from hermes.background import cancel, release, set_event, start_soon
 from hermes.errors import (
     ActorStopped,
     Draining,
@@ -268,7 +268,7 @@ class Supervisor:
             if not self._drained:
                 await self._drain(self._drain_deadline)
         finally:
-            self._drain_lock.release()
+            release(self._drain_lock)
             if not self._drain_lock.locked():  # nobody waits who has taken over
                 self._drain_deadline = None
 

@@ -25,6 +25,7 @@ import attrs
 import trio
 
 from hermes.actors.event_bus import Subscription
+from hermes.background import set_event, start_soon
 from hermes.events import Envelope, TextDelta, ToolStarted, TurnEnded, TurnStarted
 from hermes.user_code import contained
 
@@ -55,11 +56,11 @@ class _RunningTurn:
             self.pieces.clear()
         self.pieces.append(text)
         self.tool_called = False
-        self.changed.set()
+        set_event(self.changed)
 
     def end(self) -> None:
-        self.ended.set()
-        self.changed.set()
+        set_event(self.ended)
+        set_event(self.changed)
 
 
 class Previews:
@@ -128,7 +129,7 @@ class Previews:
         if session_key in self._watched and turn_id not in self._stopped:
             turn = self._running[session_key] = _RunningTurn(session_key, turn_id)
             self._followed.add(turn)
-            nursery.start_soon(self._follow, turn)
+            start_soon(nursery, self._follow, turn)
 
     def _end(self, session_key: str) -> None:
         turn = self._running.pop(session_key, None)
@@ -147,7 +148,7 @@ class Previews:
                     await self._show_typing(turn)
         finally:
             self._followed.discard(turn)
-            turn.done.set()
+            set_event(turn.done)
 
     async def _show_text(self, turn: _RunningTurn) -> None:
         with trio.move_on_after(self._interval):

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 import attrs
 import trio
 
+from hermes.background import holding
+
 
 @attrs.frozen
 class Rate:
@@ -80,10 +82,10 @@ class RateLimiter:
     async def acquire(self, chat: str, *, group: bool = False) -> None:
         """Wait until a call to this chat is allowed, and count it."""
         window, rates = self._window(chat), self._rates(group=group)
-        async with window.queue:
+        async with holding(window.queue):
             while True:
                 await _wait_free(window, rates)
-                async with self._token.queue:
+                async with holding(self._token.queue):
                     await _wait_free(self._token, self._per_token)
                     if window.free_at(rates) <= trio.current_time():  # not paused in the meantime
                         self._record(window)

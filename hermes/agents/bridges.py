@@ -21,6 +21,7 @@ import trio
 from hermes.agents.crossing import thread_context
 from hermes.agents.threads import LoopTask, LoopTurn, RemoteTurn, ThreadResult, ThreadTurn
 from hermes.agents.turn_texts import texts_of
+from hermes.background import holding
 from hermes.messages import AgentSpec, TurnResult
 from hermes.protocols import Agent, RunsOnTrio, SupportsAbandon, Turn
 
@@ -150,7 +151,7 @@ class LimitedAgent(BridgeAgent):
 
     async def run(self, turn: Turn, /) -> TurnResult:
         """Run the function, and return its result."""
-        async with self.limiter():
+        async with holding(self.limiter()):
             return await super().run(turn)
 
 

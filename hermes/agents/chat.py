@@ -10,7 +10,7 @@ import attrs
 import trio
 from msgspec.structs import replace
 
-from hermes.agents.budgets import Spending
+from hermes.agents.budgets import BudgetSpent, Spending
 from hermes.agents.providers.base import (
     Completion,
     Delta,
@@ -29,6 +29,7 @@ from hermes.events import AssistantMessage, Retrying, TextDelta, ToolFinished, T
 from hermes.messages import Message, ToolCall, TurnResult
 from hermes.protocols import Agent, RunsOnTrio, SupportsAclose, Turn
 from hermes.sanitize import scrub
+from hermes.texts import Texts
 from hermes.transcript.overflow import LONG_HISTORY
 
 TRUNCATED_CALL = (
@@ -112,6 +113,17 @@ class _Progress:
     def failure(self, error: str) -> TurnResult:
         return TurnResult(failed=True, error=error, api_calls=self.api_calls)
 
+    def refusal(self, error: BudgetSpent, texts: Texts) -> TurnResult:
+        """Return the result of a turn that may cost no more: to try again does not help."""
+        why = error.text(texts)
+        return TurnResult(
+            text=texts.not_sent.format(error=why),
+            rows=self.rows,
+            failed=True,
+            error=why,
+            api_calls=self.api_calls,
+        )
+
 
 class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
     """An agent that answers with a model and runs the tools that the model calls.
@@ -171,6 +183,8 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
                 if not completion.message.tool_calls:
                     return progress.result(completion, turn)
                 await self._run_tools(turn, completion, progress)
+        except BudgetSpent as error:
+            return progress.refusal(error, texts_of(turn))
         except ProviderError as error:
             _raise_if_overflow(turn, error)
             return progress.failure(error.text(texts_of(turn)))

@@ -24,7 +24,7 @@ from hermes.agents.providers.retries import Retries
 from hermes.errors import CompressorFailed, ContextOverflow
 from hermes.messages import Message, StoredMessage
 from hermes.protocols import Compressor, RunsOnTrio, Summary, SummaryRequest
-from hermes.redaction.keys import redact_keys
+from hermes.redaction.slices import redact_text_keys
 from hermes.transcript.tokens import estimate_tokens
 
 SUMMARY_PROMPT = """\
@@ -90,7 +90,7 @@ class ModelCompressor(Compressor, RunsOnTrio):
         room = self._room(request)
         for rows in _batches(request.messages, room):
             completion = await self._complete(_prompt(rows, summary, request.focus, room), request)
-            summary = redact_keys((completion.message.content or "").strip())
+            summary = await redact_text_keys((completion.message.content or "").strip())
             if not summary:
                 raise CompressorFailed(request.texts.summary_empty)
             if completion.damaged:

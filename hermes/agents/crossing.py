@@ -12,6 +12,7 @@ import outcome
 import trio
 from sniffio import current_async_library_cvar
 
+from hermes.background import cancel, or_crash, until_memory
 from hermes.user_code import contained
 
 R = TypeVar("R")
@@ -38,7 +39,7 @@ async def await_on_trio(token: trio.lowlevel.TrioToken, function: Callable[[], A
         await asyncio.wait([call.future])  # which does not cancel the future
     except asyncio.CancelledError:
         with contextlib.suppress(trio.RunFinishedError):
-            token.run_sync_soon(call.cancel)
+            until_memory(token.run_sync_soon, call.cancel)
             await asyncio.wait([call.future])
             call.future.exception()  # else asyncio reports that nobody has seen it
         raise
@@ -63,13 +64,13 @@ class _Call(Generic[R]):
     def start(self) -> None:
         """Start the task; called by Trio."""
         try:
-            trio.lowlevel.spawn_system_task(self._run, context=self._context)
-        except RuntimeError:  # Trio is about to end and takes no more tasks
+            or_crash(trio.lowlevel.spawn_system_task)(self._run, context=self._context)
+        except (MemoryError, RuntimeError):  # Trio is about to end and takes no more tasks
             self._finish(outcome.Error(trio.RunFinishedError()))
 
     def cancel(self) -> None:
         """Cancel the task, which may not have started; called by Trio."""
-        self._scope.cancel()
+        cancel(self._scope)
 
     async def _run(self) -> None:
         result: outcome.Outcome[R] = outcome.Error(trio.RunFinishedError())
@@ -83,7 +84,7 @@ class _Call(Generic[R]):
 
     def _finish(self, result: outcome.Outcome[R]) -> None:
         with contextlib.suppress(RuntimeError):  # the other loop is closed
-            self._loop.call_soon_threadsafe(self._settle, result)
+            until_memory(self._loop.call_soon_threadsafe, self._settle, result)
 
     def _settle(self, result: outcome.Outcome[R]) -> None:
         if self.future.done():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import threading
 from collections import deque
@@ -17,6 +16,7 @@ import trio
 from hermes import user_code
 from hermes.agents.crossing import await_on_trio, thread_context
 from hermes.agents.remote_runtime import LoopRuntime, ThreadRuntime
+from hermes.background import set_event, until_memory
 from hermes.errors import TurnClosed
 from hermes.events import AgentEvent
 from hermes.messages import (
@@ -39,8 +39,9 @@ class ThreadResult(Generic[R]):
     """The result of work in another thread. Created on Trio, set by `finish` in that thread."""
 
     def __init__(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
         self._finished = trio.Event()
+        token = trio.lowlevel.current_trio_token()
+        self._tell = functools.partial(token.run_sync_soon, set_event, self._finished)
         self._outcome: outcome.Outcome[R] | None = None
         self.on_finish: Callable[[], None] | None = None
         """Called when the work ends, in its own thread."""
@@ -51,10 +52,14 @@ class ThreadResult(Generic[R]):
         return self._outcome is not None
 
     def finish(self, result: outcome.Outcome[R]) -> None:
-        """Set the result; never raises, because the calling thread could not handle it."""
+        """Set the result, once; never raises, because the calling thread could not handle it."""
+        if self._outcome is not None:
+            return
         self._outcome = result
-        with contextlib.suppress(trio.RunFinishedError):  # the caller no longer waits
-            self._token.run_sync_soon(self._finished.set)
+        try:  # noqa: SIM105 - `suppress` needs memory
+            until_memory(self._tell)
+        except trio.RunFinishedError:
+            pass  # the caller no longer waits
         if (on_finish := self.on_finish) is not None:
             on_finish()
 
@@ -110,8 +115,11 @@ class LoopTask(Generic[R]):
         loop.call_soon_threadsafe(self._start, context=thread_context())
 
     def _start(self) -> None:
-        self._task = start_task(self._run())
-        self._task.add_done_callback(self._on_done)
+        try:
+            self._task = start_task(self._run())
+            self._task.add_done_callback(self._on_done)
+        except MemoryError as error:
+            self._result.finish(outcome.Error(error))
 
     async def _run(self) -> None:
         # Captured here, because a SystemExit that leaves a task stops asyncio's whole loop.
@@ -120,6 +128,8 @@ class LoopTask(Generic[R]):
     def _on_done(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():  # before its first step
             self._result.finish(outcome.Error(asyncio.CancelledError()))
+        elif (error := task.exception()) is not None:  # no memory for the result
+            self._result.finish(outcome.Error(error))
 
     def stop(self) -> None:
         """Cancel the task, from any thread."""
@@ -169,7 +179,7 @@ class Handover(Generic[T]):
         self._items.append(item)
         if not self._scheduled:
             self._scheduled = True
-            self._schedule(self._flush)
+            until_memory(self._schedule, self._flush)
 
     def _flush(self) -> None:
         self._scheduled = False  # first: an item that is put from now on schedules another flush
@@ -179,7 +189,7 @@ class Handover(Generic[T]):
         finally:
             if self._items and not self._scheduled:  # the receiver has raised
                 self._scheduled = True
-                self._schedule(self._flush)
+                until_memory(self._schedule, self._flush)
 
 
 class RemoteTurn:

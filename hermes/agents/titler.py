@@ -11,7 +11,7 @@ from hermes.agents.budgets import Spending
 from hermes.agents.providers.base import Delta, Provider
 from hermes.messages import Message
 from hermes.protocols import RunsOnTrio, Summary, Titler, TitleRequest
-from hermes.redaction.keys import redact_keys
+from hermes.redaction.slices import redact_text_keys
 
 TITLE_PROMPT = """\
 You write titles for conversations, so that people find them again in a list. You are given the
@@ -45,7 +45,7 @@ class ModelTitler(Titler, RunsOnTrio):
             completion = await self.provider.complete(body, _ignore)
         usage = completion.usage
         calls = [] if usage is None else [self.spending.priced(replace(usage, purpose="title"))]
-        return Summary(redact_keys(completion.message.content or ""), calls)
+        return Summary(await redact_text_keys(completion.message.content or ""), calls)
 
 
 def _ignore(_: Delta) -> None:

@@ -206,10 +206,10 @@ async def mcp_servers(settings: Settings) -> list[Finding]:
 
 
 def _server_advice(settings: Settings, name: str) -> str:
-    server = settings.mcp[name]
-    if server.url is not None:
+    if settings.mcp[name].url is not None:
         return f"start the server, or correct url in [mcp.{name}]"
-    return f"to see why, run it yourself: {shlex.join(server.command)}"
+    # The command is not shown: it may have secrets.
+    return f"to see more, run the command of [mcp.{name}] yourself"
 
 
 class _User(msgspec.Struct):

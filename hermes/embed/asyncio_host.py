@@ -21,7 +21,7 @@ from hermes.config import Config
 from hermes.embed.agent import builder_for
 from hermes.embed.asyncio_bridge import on_host_loop
 from hermes.embed.proxies import AsyncioProxy, AsyncioSubscription, run_for_host
-from hermes.embed.runtime_thread import RuntimeThread
+from hermes.embed.runtime_thread import RuntimeThread, await_future
 from hermes.embed.trio_host import RuntimeOptions, Setup, enter_setup, open_runtime
 from hermes.embed.verbs import AdapterStateVerbs, AdminVerbs, ConversationVerbs, RuntimeVerbs
 from hermes.errors import ActorStopped, StoreFailed
@@ -92,7 +92,7 @@ class AsyncioRuntime(RuntimeVerbs, AsyncioProxy[Runtime]):
         with contextlib.suppress(ActorStopped, StoreFailed):
             return await self._call(self._target.wait_stopped)
         if not self._portal.is_fork:
-            await asyncio.wrap_future(self._portal.ended)
+            await await_future(self._portal.ended)
         return self._portal.raise_failure()
 
 
@@ -137,7 +137,7 @@ async def open_runtime_asyncio(
     thread = RuntimeThread(lambda: _open_for_host(path, setup, options, loop))
     try:
         thread.start()
-        yield AsyncioRuntime(thread, await asyncio.wrap_future(thread.opened))
+        yield AsyncioRuntime(thread, await await_future(thread.opened))
         thread.leave()
         await _wait_ended(thread)
     except BaseException as error:
@@ -172,7 +172,7 @@ async def _wait_ended(thread: RuntimeThread) -> None:
     cancelled: asyncio.CancelledError | None = None
     while not (thread.is_fork or thread.ended.done()):
         try:
-            await asyncio.wrap_future(thread.ended)
+            await await_future(thread.ended)
         except asyncio.CancelledError as error:
             cancelled = error
             thread.abort()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,7 +14,7 @@ import trio
 from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import Runtime
 from hermes.actors.stream import Stream
-from hermes.embed.runtime_thread import RuntimeThread, wait_for
+from hermes.embed.runtime_thread import RuntimeThread, await_future, wait_for
 from hermes.errors import ActorStopped, HermesError, StoreFailed
 from hermes.messages import Receipt, Reply
 from hermes.user_code import contained, describe
@@ -52,7 +51,7 @@ class AsyncioProxy(Proxy[T_co]):
 
     async def _call(self, function: Callable[[], Awaitable[R]]) -> R:
         """Run a function in the runtime's thread; cancelled here, it is cancelled there."""
-        return await asyncio.wrap_future(self._portal.start_task_soon(function))
+        return await await_future(self._portal.start_task_soon(function))
 
 
 async def run_for_host(runtime: Runtime, function: Callable[[Runtime], Awaitable[R]]) -> R:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import contextvars
 import functools
@@ -16,6 +17,7 @@ import outcome
 import trio
 
 from hermes.actors.runtime import Runtime
+from hermes.background import cancel, set_event, start_soon, until_memory
 from hermes.errors import ActorStopped, HermesError
 from hermes.forks import FORKED, watch_forks
 from hermes.user_code import contained, leaf, loggable
@@ -23,6 +25,7 @@ from hermes.user_code import contained, leaf, loggable
 R = TypeVar("R")
 
 SIGNAL_INTERVAL = 1.0
+LOST_INTERVAL = 5.0
 """Seconds after which a waiting thread looks for signals, such as Ctrl-C."""
 
 
@@ -111,13 +114,13 @@ class RuntimeThread:
 
     def _start_call(self, function: Callable[[], Awaitable[R]], future: Future[R]) -> None:
         if self._nursery is not None:  # else `_answer_rest` answers it
-            self._nursery.start_soon(self._run_call, function, future)
+            start_soon(self._nursery, self._run_call, function, future)
             self._calls[future].started.set_result(None)
 
     async def _run_call(self, function: Callable[[], Awaitable[R]], future: Future[R]) -> None:
         """Run a call. It fails with the end of the runtime, if that comes first."""
         scope = self._calls[future].scope
-        _on_trio(future, scope.cancel)
+        _on_trio(future, functools.partial(cancel, scope))
         result: outcome.Outcome[R] | None = None
         with scope, contained() as caught:
             result = outcome.Value(await function())
@@ -187,7 +190,7 @@ class RuntimeThread:
             self._accept_no_calls()
             self._nursery = None
             for call in self._calls.values():  # such as `run_on_trio`
-                call.scope.cancel()
+                cancel(call.scope)
         result.unwrap()
 
     def _accept_no_calls(self) -> None:
@@ -197,8 +200,8 @@ class RuntimeThread:
     async def _hold(self) -> None:
         """Hold the runtime open until it is left or aborted, or fails."""
         leaving, scope = trio.Event(), trio.CancelScope()
-        _on_trio(self._left, leaving.set)
-        _on_trio(self._aborted, scope.cancel)
+        _on_trio(self._left, functools.partial(set_event, leaving))
+        _on_trio(self._aborted, functools.partial(cancel, scope))
         with scope:
             async with self._opening() as runtime:
                 self.opened.set_result(runtime)
@@ -214,7 +217,7 @@ def _on_trio(asked: Future[R], function: Callable[[], object]) -> None:
     def call(_: Future[R]) -> None:
         if asked.cancelled():
             with contextlib.suppress(trio.RunFinishedError):
-                token.run_sync_soon(function)
+                until_memory(token.run_sync_soon, function)
 
     asked.add_done_callback(call)
 
@@ -227,6 +230,22 @@ def _settle(future: Future[R], result: outcome.Outcome[R]) -> None:
         future.set_exception(result.error)
     else:
         future.set_result(result.unwrap())
+
+
+async def await_future(future: Future[R], interval: float = LOST_INTERVAL) -> R:
+    """Wait for a result on asyncio. If the task is cancelled, so is the future.
+
+    Without memory, asyncio may lose the callback for which this waits. So it also looks at the
+    future every `interval` seconds.
+    """
+    wrapped = asyncio.wrap_future(future)
+    try:
+        while True:  # at least once: a task that was cancelled before notices it here
+            await asyncio.wait([wrapped], timeout=interval)
+            if wrapped.done() or future.done():
+                return wrapped.result() if wrapped.done() else future.result()
+    finally:
+        wrapped.cancel()
 
 
 def wait_for(future: Future[R]) -> R:

@@ -10,6 +10,7 @@ from hermes.redaction.events import (
     EventRedactor as EventRedactor,
     redact_all as redact_all,
     redact_message as redact_message,
+    redact_messages as redact_messages,
     redact_optional as redact_optional,
     redact_result as redact_result,
 )

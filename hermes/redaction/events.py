@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
 import msgspec
@@ -103,6 +103,12 @@ def redact_message(message: Message, redact: Redact) -> Message:
     """
     details = tuple(filter(None, (_redact_detail(d, redact) for d in message.reasoning_details)))
     return redact_all(replace(message, reasoning_details=details), redact)
+
+
+async def redact_messages(messages: Sequence[Message], redact: Redact) -> list[Message]:
+    """Return the messages without secrets. It is a checkpoint if they have long texts."""
+    await prepare(messages, redact)
+    return [redact_message(message, redact) for message in messages]
 
 
 def _redact_detail(detail: JsonObject, redact: Redact) -> JsonObject | None:

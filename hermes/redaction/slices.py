@@ -14,6 +14,7 @@ import msgspec
 import trio
 from msgspec.structs import asdict
 
+from hermes.redaction.keys import key_stream
 from hermes.redaction.stream import Redact, Redactor
 
 SLICE = 16_384
@@ -64,6 +65,21 @@ async def prepare(value: object, redact: Redact) -> None:
         for text in _long_texts(value):
             for _ in redact.redact_slices(text):
                 await trio.lowlevel.checkpoint()
+
+
+async def redact_text(text: str, redact: Redact) -> str:
+    """Return the text without secrets; a long one is redacted in slices."""
+    await prepare(text, redact)
+    return redact(text)
+
+
+async def redact_text_keys(text: str) -> str:
+    """Return what `redact_keys` returns; a long text is redacted in slices."""
+    stream, parts = key_stream(), []
+    for part in slices(text):
+        parts.append(stream.feed(part))
+        await trio.lowlevel.checkpoint()
+    return "".join([*parts, stream.finish()])
 
 
 def slices(text: str) -> Iterator[str]:

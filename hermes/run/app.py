@@ -20,7 +20,7 @@ from hermes.adapters.console import Console
 from hermes.adapters.console.adapter import SOURCE
 from hermes.adapters.jsonrpc.client import RequestFailed
 from hermes.adapters.jsonrpc.socket_server import serve_socket
-from hermes.background import open_background
+from hermes.background import cancel, open_background, set_event, start_soon
 from hermes.config import data_path
 from hermes.embed import open_runtime
 from hermes.errors import HermesError, StoreInUse, StoreRefused
@@ -98,8 +98,8 @@ class Shutdown:
 
     def request(self) -> None:
         """Request the shutdown."""
-        self.requested.set()
-        self.scope.cancel()
+        set_event(self.requested)
+        cancel(self.scope)
 
 
 def default_level(frontend: Frontend) -> LogLevel:
@@ -150,7 +150,7 @@ async def _attach(
     """Chat with the bot at the other end of a stream, or ask it a question."""
     owner = runtime_lock.owner(resolve(path)) or "unknown process"
     texts = Texts(**settings.texts)
-    shutdown.started.set()
+    set_event(shutdown.started)
     ended = Stopped(EXIT_BOT_ENDED, BOT_ENDED.format(owner=owner))
     if chat.question is not None:
         answered = await ask_bot(stream, chat.question, texts, shutdown.requested)
@@ -218,7 +218,7 @@ async def _run(
             texts=Texts(**settings.texts),
         )
         runtime = await stack.enter_async_context(telemetry.observe(opening))
-        shutdown.started.set()
+        set_event(shutdown.started)
         logs.event_logger("hermes.run")("started", frontend=frontend, agent=settings.agent.kind)
         reloader = Reloader(
             settings, configuration, default_level(frontend), rules, agent.apply,
@@ -281,7 +281,7 @@ async def receiving(
 
     async with open_background() as background:
         for platform in platforms:
-            background.start_soon(receive, platform)
+            start_soon(background, receive, platform)
         yield
 
 

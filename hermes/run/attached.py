@@ -25,7 +25,7 @@ from hermes.adapters.jsonrpc import serve
 from hermes.adapters.jsonrpc.client import RequestFailed, connect
 from hermes.adapters.jsonrpc.events import ApprovalRequest, MessageComplete
 from hermes.adapters.jsonrpc.socket_server import socket_path
-from hermes.background import open_background
+from hermes.background import cancel, open_background, start_soon
 from hermes.errors import ActorStopped, actionable
 from hermes.events import TurnEnded, TurnStarted
 from hermes.session_keys import CLIENT_PLATFORM, MAX_LENGTH, require_encodable
@@ -160,7 +160,7 @@ async def ask_runtime(runtime: Runtime, question: Question, stop: trio.Event) ->
     """
     ours, theirs = map(trio.SocketStream, trio.socket.socketpair())
     async with open_background() as background, theirs:
-        background.start_soon(serve, runtime, theirs, theirs)
+        start_soon(background, serve, runtime, theirs, theirs)
         return await ask_bot(ours, question, runtime.texts, stop) or False
 
 
@@ -170,7 +170,7 @@ async def _ask(chat: RemoteChat, question: Question, stop: trio.Event) -> bool:
     inbox_id = await chat.submit(question.text)
     with trio.CancelScope() as waiting:
         async with open_background() as background:
-            background.start_soon(_interrupt, chat, inbox_id, stop, waiting)
+            start_soon(background, _interrupt, chat, inbox_id, stop, waiting)
             return await _answer(chat, inbox_id, question)
     sys.stderr.write(f"{KEPT}\n")
     return False
@@ -188,30 +188,25 @@ async def _interrupt(
         waiting.deadline = trio.current_time() + INTERRUPT_TIMEOUT
         await chat.interrupt()
     else:
-        waiting.cancel()
+        cancel(waiting)
 
 
 async def _answer(chat: RemoteChat, inbox_id: int, question: Question) -> bool:
     """Wait for the answer and print it; returns whether there is one, and it was printed."""
     shown = question.json or await _show(chat, inbox_id, question.session_key)
     answer = await chat.answer_to(inbox_id)
-    if _has_decided(question, answer, chat.texts):
-        after = await chat.answer_after(inbox_id)
-        if after is not None:
-            answer, inbox_id = after, after.message_ids[0]
-            shown = question.json or await _show(chat, inbox_id, question.session_key)
+    if _is_decision(question) and (then := chat.decision_after(inbox_id)) is not None:
+        shown = question.json or await _show(chat, then, question.session_key)
+        answer = await chat.answer_to(then)
     if question.json:
         _print_json(answer, chat.asked_in(answer.turn_id))
     return _report(answer, chat.texts) and shown
 
 
-def _has_decided(question: Question, answer: MessageComplete, texts: Texts) -> bool:
-    """Whether the question was a command that has decided about a tool call; its agent goes on."""
+def _is_decision(question: Question) -> bool:
+    """Whether the question is a command that may decide about a tool call; its agent goes on."""
     parsed = parse(question.text)
-    if parsed is None or parsed.name not in {"approve", "deny"}:
-        return False
-    starts = (each.partition("{")[0] for each in (texts.approved, texts.denied))
-    return answer.text.startswith((*starts, texts.approved_always.partition("{")[0]))
+    return parsed is not None and parsed.name in {"approve", "deny"}
 
 
 async def _show(chat: RemoteChat, inbox_id: int, session_key: str) -> bool:

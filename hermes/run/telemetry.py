@@ -14,7 +14,7 @@ import trio
 
 from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import Runtime
-from hermes.background import open_background
+from hermes.background import open_background, set_event, start_soon
 from hermes.errors import StoreFailed
 from hermes.events import (
     Envelope,
@@ -74,7 +74,7 @@ class TurnLog:
                     self.handle(envelope)
                 if caught.error is not None:
                     log.error("could not log an event", exc_info=caught.error)
-        self._finished.set()
+        set_event(self._finished)
 
     async def wait_finished(self) -> None:
         """Wait until every event has been logged, once the subscription is closed."""
@@ -194,8 +194,8 @@ class Telemetry:
         ):
             # The runtime closes the subscription when it has shut down.
             turn_log = TurnLog(runtime.subscribe(deltas=False), self.log_event)
-            background.start_soon(turn_log.run)
-            background.start_soon(self._write_periodically, runtime)
+            start_soon(background, turn_log.run)
+            start_soon(background, self._write_periodically, runtime)
             after_shutdown.push_async_callback(turn_log.wait_finished)
             yield runtime
         self._remove_files()

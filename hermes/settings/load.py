@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Annotated, Any, TypeAlias, get_args, get_origin
 
 import attrs
@@ -138,23 +137,41 @@ def _convert_right(values: Values, wrong: list[WrongKey]) -> tuple[Settings, dic
             right = shorter if shorter != right else {}
 
 
-def _without(values: Values, paths: Iterable[KeyPath]) -> dict[str, Any]:
-    """Return a copy of the values without those at the paths; arrays are removed as a whole.
+def _without(values: Values, paths: Sequence[KeyPath]) -> dict[str, Any]:
+    """Return a copy of the values without those at the paths.
 
-    Values that are needed for the rest are replaced instead.
+    Values that are needed for the rest are replaced instead, and so are elements of arrays.
     """
     copy = _copy(values)
     for path in paths:
         table: dict[str, Any] = copy
-        for part, below in pairwise((*path, 0)):
+        for index, part in enumerate(path):
             value = table.get(str(part))
-            if isinstance(below, int) or not isinstance(value, dict):
-                table.pop(str(part), None)
+            if not isinstance(value, dict) or index == len(path) - 1:
+                array = _replaced(value, path[: index + 1], paths)
+                if array:
+                    table[str(part)] = array
+                else:
+                    table.pop(str(part), None)
                 break
             table = value
         if path in _STAND_INS:
             table[str(path[-1])] = _STAND_INS[path]
     return copy
+
+
+def _replaced(array: object, path: KeyPath, wrong: Collection[KeyPath]) -> list[Any]:
+    """Return an array with a right element in place of each wrong one, if it has a right one.
+
+    So the others keep their positions. If the array itself is wrong, the result is empty.
+    """
+    if path in wrong or not isinstance(array, list):
+        return []
+    bad = {each[len(path)] for each in wrong if each[: len(path)] == path}
+    right = [element for index, element in enumerate(array) if index not in bad]
+    if not right:
+        return []
+    return [right[0] if index in bad else element for index, element in enumerate(array)]
 
 
 def _copy(values: Values) -> dict[str, Any]:

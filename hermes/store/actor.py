@@ -21,6 +21,7 @@ import msgspec
 import trio
 
 from hermes.actors.kernel.mailbox import Mailbox, Request, serve
+from hermes.background import set_event, start_soon
 from hermes.errors import ActorStopped, Overloaded, StoreError, StoreFailed
 from hermes.forks import FORKED, watch_forks
 from hermes.messages import Accepted, Boundary, Hooks, OutboxRow, Transcript
@@ -121,7 +122,7 @@ class StoreActor:
         self._subscriber = _NOBODY
         self._failure: StoreFailed | None = None
         self._unindexed = trio.Event()
-        self._unindexed.set()  # an earlier process may have left some
+        set_event(self._unindexed)  # an earlier process may have left some
         self._forget_closed = cleanup.SteadyCleanup(clock)
         self._commits = self._committed = self._largest = 0
         self._hooks = HookRunner(
@@ -300,7 +301,7 @@ class StoreActor:
             except Exception:  # the message is on disk, where the runtime will find it
                 log.exception("message %d could not be handed over", accepted.receipt.inbox_id)
         if tx.unindexed:
-            self._unindexed.set()
+            set_event(self._unindexed)
         if tx.boundaries:
             self._hooks.notify()
 
@@ -327,9 +328,8 @@ class StoreActor:
 
     def start_background(self, nursery: trio.Nursery, sweep_interval: float) -> None:
         """Start indexing, sweeping every `sweep_interval` seconds, and the delivery to hooks."""
-        nursery.start_soon(self._index)
-        nursery.start_soon(self._sweep, sweep_interval)
-        nursery.start_soon(self._hooks.run)
+        for task in (self._index, functools.partial(self._sweep, sweep_interval), self._hooks.run):
+            start_soon(nursery, task)
 
     def stop_hooks(self) -> None:
         """Stop calling hooks. Those that are interrupted are called again after the next start."""
@@ -349,7 +349,7 @@ class StoreActor:
             except _TEMPORARY as error:
                 log.warning("indexing is delayed: %s", error)
                 await trio.sleep(RETRY_SECONDS)
-                self._unindexed.set()
+                set_event(self._unindexed)
 
     async def _index_step(self) -> bool:
         """Index some messages, then pause: indexing takes at most a tenth of the writer's time."""
@@ -385,7 +385,7 @@ class StoreActor:
                 expired.append(await self.transact(work))
         await self.transact(self._forget_closed)
         if await self.snapshot(search.background_work_left):
-            self._unindexed.set()
+            set_event(self._unindexed)
         await self._hooks.fetch()
         return [session_id for session_id in expired if session_id is not None]
 

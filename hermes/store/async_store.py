@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncIterator, Generator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -11,7 +11,7 @@ from typing import TypeVar
 import apsw
 import trio
 
-from hermes.background import cancel, open_background, protected
+from hermes.background import cancel, open_background, protected, start_soon
 from hermes.config import MAX_WAL_BYTES
 from hermes.errors import StoreBusy, StoreFailed
 from hermes.messages import Hooks
@@ -27,7 +27,7 @@ from hermes.store.hooks import HOOK_TIMEOUT, require_hooks
 from hermes.store.maintenance import backups
 from hermes.store.transaction import Clock, Work
 from hermes.store.verbs import StoreVerbs
-from hermes.store.worker import OpenWorker, Worker, open_in_thread, watch
+from hermes.store.worker import OpenWorker, Worker, open_in_thread, run_in_thread, watch
 
 R = TypeVar("R")
 S = TypeVar("S")
@@ -111,7 +111,7 @@ async def open_store(  # noqa: PLR0913
                         hook_threads=threads,
                     )
                     at_end.callback(store.close)  # after the background tasks, whose writes count
-                    writing.start_soon(store.write)
+                    start_soon(writing, store.write)
                     try:
                         store.start_background(background, sweep_interval)
                         yield store
@@ -132,9 +132,9 @@ async def _open_connections(
     threads: bool,
 ) -> AsyncIterator[Connections]:
     workers: list[Worker] = []
-    with file_lock.no_trace(path, had_lock=had_lock):
-        first, guard = await _open_first(path, clock, vfs, threads=threads)
-    async with _watched(workers):
+    async with _watched():
+        with file_lock.no_trace(path, had_lock=had_lock):
+            first, guard = await _open_first(path, clock, vfs, threads=threads)
         try:
             try:
                 for readonly in (False, True, True, True):
@@ -157,11 +157,11 @@ async def _open_connections(
 
 
 @protected
-async def _watched(workers: Sequence[Worker]) -> AsyncIterator[None]:
-    """Watch the threads of these workers during the block, even if it is cancelled."""
+async def _watched() -> AsyncIterator[None]:
+    """Watch the store's threads during the block, even if it is cancelled."""
     until = trio.CancelScope(shield=True)
     async with open_background() as nursery:
-        nursery.start_soon(watch, workers, until)
+        start_soon(nursery, watch, until)
         try:
             yield
         finally:
@@ -176,9 +176,14 @@ async def _open_first(
 
     def open_it() -> tuple[connection.Database, FileGuard]:
         db, guard = connection.open_guarded(path, clock, vfs)
-        with suppress(apsw.Error, StoreFailed):  # it is tried again at the next checkpoint
-            db.stamp = guard.new_stamp(db)
-            db.checkpoint()
+        try:
+            with suppress(apsw.Error, StoreFailed):  # it is tried again at the next checkpoint
+                db.stamp = guard.new_stamp(db)
+                db.checkpoint()
+        except BaseException:  # such as a `MemoryError`: it may hold a lock
+            db.close()
+            guard.close()
+            raise
         return db, guard
 
     deadline = trio.current_time() + file_lock.OPENING_SECONDS
@@ -187,4 +192,4 @@ async def _open_first(
             raise StoreBusy(f"{path} is being opened by another process; try again")
         await trio.sleep(file_lock.OPENING_PAUSE)
     with opening:
-        return await trio.to_thread.run_sync(open_it) if threads else open_it()
+        return await run_in_thread(open_it) if threads else open_it()

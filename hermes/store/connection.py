@@ -375,3 +375,5 @@ def _migrate(db: Database, path: Path, clock: Clock, version: int) -> None:
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
+    if 0 < version < len(schema.MIGRATIONS):
+        log.info("migrated the database from schema %d to %d", version, len(schema.MIGRATIONS))

@@ -17,7 +17,7 @@ import trio
 from msgspec.structs import asdict
 
 from hermes import user_code
-from hermes.background import cancel, set_event, start_soon
+from hermes.background import cancel, holding, or_crash, set_event, start_soon, until_memory
 from hermes.context import TurnContext, within
 from hermes.errors import Overloaded, StoreError
 from hermes.messages import Boundary, HookEvent, Hooks, JsonObject, Transcript
@@ -67,14 +67,14 @@ class HookRunner:
         self._free_threads = trio.CapacityLimiter(MAX_RUNNING)
         self._queues: dict[str, deque[Boundary]] = {}
         self._idle = trio.Event()
-        self._idle.set()
+        set_event(self._idle)
         self._ended = False
         self._notified = trio.Event()
         self._newest = 0
 
     def notify(self) -> None:
         """Tell `run` that boundaries were written."""
-        self._notified.set()
+        set_event(self._notified)
 
     @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
@@ -144,7 +144,7 @@ class HookRunner:
         queue = self._queues[session_key]
         while queue:
             try:
-                async with self._running:
+                async with holding(self._running):
                     error = await self._deliver(queue[0])
             except _NoThread:
                 log.warning(
@@ -214,7 +214,8 @@ class HookRunner:
                     return (hook(),)
                 finally:
                     with contextlib.suppress(trio.RunFinishedError):
-                        token.run_sync_soon(self._free_threads.release_on_behalf_of, owner)
+                        release = or_crash(self._free_threads.release_on_behalf_of)
+                        until_memory(token.run_sync_soon, release, owner)
 
             return call
         raise _NoThread

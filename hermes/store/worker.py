@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import atexit
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, cast
@@ -21,7 +22,7 @@ import outcome
 import trio
 from outcome import Error, Maybe, Value
 
-from hermes.background import resume
+from hermes.background import resume, until_memory
 from hermes.errors import ActorStopped
 from hermes.forks import watch_forks
 from hermes.store.connection import Database
@@ -33,6 +34,7 @@ Then: TypeAlias = Callable[[R], None]
 
 WATCH_INTERVAL = 1.0
 BUSY_WATCH_INTERVAL = 0.01
+MEMORY_DELAY = 0.01
 
 
 class Worker(Protocol):
@@ -87,6 +89,7 @@ class StoreThread:
         self._token = trio.lowlevel.current_trio_token()
         self._ended = False
         watch_forks(self)
+        _THREADS.set((*_THREADS.get(), self))
         # A daemon thread never keeps the process from exiting.
         threading.Thread(target=self._run, name="hermes store", daemon=True).start()
 
@@ -111,21 +114,24 @@ class StoreThread:
         while True:
             try:
                 self._work()
-            except MemoryError:  # `watch` resumes the task
-                continue
+            except MemoryError:
+                time.sleep(MEMORY_DELAY)  # then Trio is told what is done
             except trio.RunFinishedError:
-                pass
-            return
+                return
+            else:
+                return
 
     def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
+        while True:
+            with self.telling:
+                self._token.run_sync_soon(self.resume_finished)
+            if (call := self._calls.get()) is None:
+                return
             try:
                 call.result = outcome.capture(call.function)
             finally:
                 call.done = True
                 del call  # it may hold a whole transcript
-            with self.telling:
-                self._token.run_sync_soon(self.resume_finished)
 
     @property
     def has_finished(self) -> bool:
@@ -153,7 +159,12 @@ class StoreThread:
     def end(self) -> None:
         """Let the thread end after the calls that are queued."""
         self._ended = True
-        self._calls.put(None)
+        until_memory(self._calls.put, None)
+        _THREADS.set(tuple([thread for thread in _THREADS.get() if thread is not self]))
+
+
+_THREADS: trio.lowlevel.RunVar[tuple[StoreThread, ...]] = trio.lowlevel.RunVar("threads", ())
+"""The threads that may have calls for tasks of this Trio run."""
 
 
 @atexit.register
@@ -184,12 +195,6 @@ class ThreadWorker:
         """See `Worker.run`."""
         return self._thread.run(lambda: function(self.db), then)
 
-    def resume_finished(self) -> bool:
-        """Resume the tasks whose calls have a result. Returns whether there were any."""
-        found = self._thread.has_finished
-        self._thread.resume_finished()
-        return found
-
     @trio.lowlevel.enable_ki_protection
     async def aclose(self) -> None:
         """Close the connection and let the thread end."""
@@ -197,6 +202,17 @@ class ThreadWorker:
             await self._thread.run(self.db.close)
         finally:
             self._thread.end()
+
+
+@trio.lowlevel.enable_ki_protection
+async def run_in_thread(function: Callable[[], R]) -> R:
+    """Run a function in a new thread, which `watch` watches, unlike a thread of Trio."""
+    await trio.lowlevel.checkpoint_if_cancelled()
+    thread = StoreThread()
+    try:
+        return await thread.run(function)
+    finally:
+        thread.end()
 
 
 @trio.lowlevel.enable_ki_protection
@@ -211,20 +227,21 @@ async def open_in_thread(path: Path, *, readonly: bool, vfs: str | None) -> Thre
     return ThreadWorker(thread, db)
 
 
-async def watch(workers: Iterable[Worker], until: trio.CancelScope) -> None:
+async def watch(until: trio.CancelScope) -> None:
     """Background loop: resume tasks whose results Trio was not told of, until the scope ends.
 
-    The threads tell Trio of each result. If memory is exhausted, that can fail; and Trio stops
-    listening to threads for good if it fails in its own task, while a commit still waits. Then the
-    runtime ends, and this looks more often, so that it ends soon.
+    The threads tell Trio of each result. If memory is exhausted, Trio may fail in its own task and
+    stop listening to threads for good, while a commit still waits. Then the runtime ends, and this
+    looks more often, so that it ends soon.
     """
     interval = WATCH_INTERVAL
     with until:
         while True:
             try:
                 await trio.sleep(interval)
-                threads = [worker for worker in workers if isinstance(worker, ThreadWorker)]
-                found = [thread.resume_finished() for thread in threads]
-                interval = BUSY_WATCH_INTERVAL if any(found) else min(2 * interval, WATCH_INTERVAL)
+                found = [thread for thread in _THREADS.get() if thread.has_finished]
+                for thread in found:
+                    thread.resume_finished()
+                interval = BUSY_WATCH_INTERVAL if found else min(2 * interval, WATCH_INTERVAL)
             except MemoryError:  # the next pass goes on
                 pass

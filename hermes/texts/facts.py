@@ -61,10 +61,19 @@ class FactTexts(HelpTexts, frozen=True, kw_only=True, forbid_unknown_fields=True
         "{calls} calls, {input} input tokens (and {cached} from the cache), {output} output tokens."
     )
     """The answer to /usage."""
+    usage_tokens_one: str = (
+        "1 call, {input} input tokens (and {cached} from the cache), {output} output tokens."
+    )
+    """The same for one call."""
     usage_cost: str = (
         "{calls} calls, {input} input tokens (and {cached} from the cache), "
         "{output} output tokens, cost {cost}."
     )
     """The same if the cost is known."""
+    usage_cost_one: str = (
+        "1 call, {input} input tokens (and {cached} from the cache), "
+        "{output} output tokens, cost {cost}."
+    )
+    """The same for one call whose cost is known."""
     usage_unpriced: str = "Calls without a price: {calls} ({models})."
     """Added to the answer to /usage if calls were not priced."""

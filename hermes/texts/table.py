@@ -41,6 +41,8 @@ class Texts(FactTexts, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The `{error}` of a turn that made too many model calls."""
     truncated: str = "the answer reached the token limit before it contained any text"
     """The `{error}` of an answer that consists of reasoning only."""
+    not_sent: str = "The request was not sent: {error}"
+    """A budget is used up. It takes the place of `failed`."""
     session_budget: str = (
         "this conversation has used up its budget ({spent} of {limit}); /new starts another"
     )

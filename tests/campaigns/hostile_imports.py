@@ -98,8 +98,9 @@ def hostile_lines(exported, dice):
     for number in range(dice.randint(1, 4)):
         value = json.loads(exported)
         value["id"] = f"line {number}"
+        targets = [value, *value["messages"]]  # the messages themselves may be replaced, too
         for _ in range(dice.randint(0, 3)):
-            target = dice.choice([value, *value["messages"]])
+            target = dice.choice(targets)
             bad = dice.choice([each for each in VALUES if not isinstance(each, bytes)])
             target[dice.choice(list(target))] = dice.choice([bad, [bad], {"a": bad}])
         lines.append(json.dumps(value))

@@ -1,4 +1,4 @@
-"""A conversation that never ends, with a model whose window it must stay below."""
+"""C16: a conversation that never ends stays within the window of its model."""
 
 from __future__ import annotations
 

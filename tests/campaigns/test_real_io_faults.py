@@ -1,4 +1,4 @@
-"""C2a, on real disks and files: full, read-only, removed and replaced."""
+"""C2a: the store reports real files and disks that are full, read-only, removed or replaced."""
 
 from __future__ import annotations
 

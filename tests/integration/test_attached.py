@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,17 @@ def test_a_second_chat_attaches_to_the_running_bot_and_leaves_it_running(tty, ad
     bot.type(END)
     assert bot.wait() == 0
     assert not address.exists()
+
+
+def test_a_plain_chat_has_its_prompt_again_after_something_from_elsewhere(tty):
+    bot, client = tty(TERM="dumb"), tty()
+    client.type("count to 3" + ENTER)
+    bot.until("\n>\n[other chat] count to 3\n1 2 3\n>")
+    bot.type(INTERRUPT)
+    bot.until("\nPress Ctrl-C again or Ctrl-D to quit.\n>")
+    bot.type("count to 2" + ENTER)
+    bot.until("\n> count to 2\n1 2\n>")
+    client.until("[other chat] count to 2\n1 2\n")
 
 
 def test_ctrl_c_in_an_attached_chat_interrupts_the_answer_and_queued_messages_follow(tty):
@@ -292,17 +304,24 @@ def test_all_consoles_show_messages_questions_and_decisions_in_the_same_order(tt
 
 def test_two_questions_at_once_are_shown_each_after_its_call(tty, shop_options):
     consoles = [tty(*shop_options) for _ in range(2)]
-    for number, each in enumerate(consoles):
+    for first, each in zip((1, 3), consoles, strict=True):
         each.type("a heron and a crane" + ENTER)
-        first = 2 * number + 1
+        numbers = (first, first + 1)  # both are asked at the same time, in any order
         for shown in consoles:
-            shown.until(asked(first, "heron"))
-            shown.until(asked(first + 1, "crane"))
-        each.type(f"/deny {first}" + ENTER)
-        each.type(f"/deny {first + 1}" + ENTER)
-        for shown in consoles:
-            shown.until(lambda text, ends=3 * number + 3: text.count("That is all.") == ends)
-            assert "✗" not in shown.screen.text
+            shown.until(
+                lambda text, numbers=numbers: any(
+                    asked(one, "heron") in text and asked(two, "crane") in text
+                    for one, two in permutations(numbers)
+                )
+            )
+        for number in numbers:
+            ends = number + (number - 1) // 2  # of turns: those of messages and of decisions
+            for shown in consoles:
+                shown.until(lambda text, ends=ends: text.count("That is all.") == ends)
+            each.type(f"/deny {number}" + ENTER)
+    for shown in consoles:
+        shown.until(lambda text: text.count("That is all.") == 6)
+        assert "✗" not in shown.screen.text
 
 
 # The socket

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hermes.messages import ToolCall
-from hermes.testing import HangUp, ModelAnswer, Refuse
+from hermes.testing import Drip, HangUp, ModelAnswer, Refuse
 from tests.support.served_model import served
-from tests.support.tty import END, ENTER, Tty
+from tests.support.tty import END, ENTER, INTERRUPT, Tty
 
 pytestmark = pytest.mark.usefixtures("measure_programs")
 ROOT = Path(__file__).parents[2]
@@ -92,6 +92,26 @@ def test_a_tool_call_is_a_card(tmp_path, env):
         term.type("what does it cost?" + ENTER)
         shown = term.until("It costs 12.50.")
         assert '✓ price(bird="heron") → 12.50\nIt costs 12.50.' in shown
+
+
+def test_a_long_answer_leaves_room_for_what_is_below_it_on_a_small_screen(tmp_path, env):
+    answer = ModelAnswer("word " * 600, chunk_size=40)
+    with (
+        served(Drip(0.05), script=[answer]) as model,
+        Tty(command(tmp_path, model), rows=15, columns=40, **env) as term,
+    ):
+        term.until("\n>")
+        term.type("hello" + ENTER)
+        term.until(lambda text: text.count("word") >= 80)  # it fills the screen
+        term.type("/he")
+        below = re.compile(
+            r"word\n\S writing \d+ s\n(tiny-1.*\n)?> /he\n +/help  show the commands"
+        )
+        term.until(below.search)
+        term.type(INTERRUPT + INTERRUPT)
+        term.until("(interrupted)")
+        term.type(END)
+        assert term.wait() == 0
 
 
 def test_a_retry_is_announced_at_a_terminal_and_beside_a_pipe(tmp_path, env):

@@ -43,6 +43,18 @@ def test_an_example_runs_twice_on_the_same_file(name, tmp_path):
         assert SCRIPTS[name] in done.stdout
 
 
+def test_the_example_with_a_model_says_that_it_needs_one(tmp_path):
+    names = {"OPENAI_API_KEY", "OPENAI_BASE_URL"}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / "bot_with_tools.py"), "bot.db"],
+        input="what does a heron cost?", capture_output=True, text=True, timeout=120, check=False,
+        cwd=tmp_path, env={name: value for name, value in os.environ.items() if name not in names},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "This example needs a model: set OPENAI_API_KEY, or OPENAI_BASE_URL.\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 async def test_the_telegram_example_answers_and_ends_when_its_token_is_revoked(tmp_path):
     import trio
 

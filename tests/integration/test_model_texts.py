@@ -55,7 +55,7 @@ async def test_a_budget_that_is_used_up(start, budget):
         refused = [await runtime.ask("k", text) for text in ("another", "/compress here 1")]
     texts = [reply.text for reply in refused]
     assert foreign_words(texts) == set()
-    assert names_in(texts) >= {"failed", f"{budget}_budget"}
+    assert names_in(texts) >= {"not_sent", f"{budget}_budget"}
 
 
 CALLS = ModelAnswer(calls=(ToolCall("c1", "look", "{}"),))

@@ -193,7 +193,11 @@ async def test_a_budget_is_checked_before_each_call_of_a_turn_too(start):
         start(build_agent=agents.build, agent_spec=agents.agent_spec) as runtime,
     ):
         reply = await runtime.ask("k", "what is 2 + 3?")
-    assert "has used up its budget" in reply.text
+        kept = [row.role for row in await runtime.conversation("k").history()]
+    assert reply.status == "failed"
+    assert reply.text.startswith("The request was not sent: this conversation has used up its")
+    assert "/retry" not in reply.text
+    assert kept == ["user", "assistant", "tool"]
     assert model.answered == 1
 
 
@@ -313,7 +317,7 @@ async def test_an_interrupted_answer_is_recorded_with_the_tokens_of_its_prompt(s
             usage = await runtime.ask("k", "/usage")
             while usage.text.startswith("0"):
                 usage = await runtime.ask("k", "/usage")
-    assert usage.text.startswith("1 calls")
+    assert usage.text.startswith("1 call,")
     assert "cost " in usage.text
 
 
@@ -344,7 +348,7 @@ async def test_the_calls_of_an_interrupted_turn_are_recorded(start):
             await runtime.conversation("k").interrupt()
         usage = await runtime.ask("k", "/usage")
     assert [(reply.status, len(reply.usage)) for reply in replies] == [("interrupted", 1)]
-    assert usage.text.startswith("1 calls")
+    assert usage.text.startswith("1 call,")
 
 
 # Summaries and titles

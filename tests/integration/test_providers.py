@@ -225,6 +225,9 @@ async def test_a_wrong_url_is_reported_as_such(provider, kind):
             await complete(provider(model, base_url=model.url + "/elsewhere"), "hi")
     with pytest.raises(Unavailable, match="connection to lamp failed"):
         await complete(provider(model), "hi")
+    words = "^the connection to lamp failed: the host herons.invalid was not found; check the URL"
+    with pytest.raises(Unavailable, match=words):
+        await complete(provider(model, base_url="http://herons.invalid/v1"), "hi")
     with pytest.raises(RequestRejected, match="is invalid"):
         await complete(provider(model, base_url="lamp"), "hi")
 

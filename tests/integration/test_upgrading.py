@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 import shutil
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hermes.store import SessionStore
+from hermes.store.schema import MIGRATIONS
 from tests.support import shell
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +67,16 @@ def test_the_way_back_restores_the_database_from_before_the_migration(machine):
     assert again.stderr == refused.stderr  # that of the old version, complete
     assert machine.run("hermes store migrate --db state.db").startswith("Migrated")
     assert "bees dance" not in machine.recall()
+
+
+def test_a_migration_is_logged_and_a_new_database_is_not(tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    shutil.copy(OLD, tmp_path / "state.db")
+    for name in ("state.db", "state.db", "new.db"):
+        with SessionStore(tmp_path / name):
+            pass
+    [line] = caplog.messages
+    assert re.fullmatch(rf"migrated the database from schema \d+ to {len(MIGRATIONS)}", line)
 
 
 def test_the_line_for_cron_makes_a_backup_that_can_be_restored_and_moved(machine, tmp_path_factory):

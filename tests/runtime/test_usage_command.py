@@ -15,7 +15,7 @@ UNPRICED = Usage(model="small", input_tokens=7)
 @pytest.mark.parametrize(
     ("calls", "text"),
     [
-        ([PRICED], "1 calls, 5 input tokens (and 0 from the cache), 2 output tokens, cost 0.5000."),
+        ([PRICED], "1 call, 5 input tokens (and 0 from the cache), 2 output tokens, cost 0.5000."),
         (
             [PRICED, UNPRICED, UNPRICED],
             "3 calls, 19 input tokens (and 0 from the cache), 2 output tokens, cost 0.5000. "
@@ -25,6 +25,11 @@ UNPRICED = Usage(model="small", input_tokens=7)
             [UNPRICED, Usage(model="other")],
             "2 calls, 7 input tokens (and 0 from the cache), 0 output tokens. "
             "Calls without a price: 2 (other, small).",
+        ),
+        (
+            [UNPRICED],
+            "1 call, 7 input tokens (and 0 from the cache), 0 output tokens. "
+            "Calls without a price: 1 (small).",
         ),
         ([], "0 calls, 0 input tokens (and 0 from the cache), 0 output tokens."),
     ],

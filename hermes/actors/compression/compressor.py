@@ -38,6 +38,7 @@ from hermes.messages import (
     Usage,
 )
 from hermes.protocols import Compressor, Store, Summary, SummaryRequest
+from hermes.redaction.slices import redact_text
 from hermes.texts import ENGLISH, Texts
 from hermes.transcript import compaction
 from hermes.transcript.compaction import CompactionPlan
@@ -251,7 +252,7 @@ class SessionCompressor:
             summary: object = await self._compressor.summarize(request)
         if not isinstance(summary, Summary) or not isinstance(summary.text, str):
             raise TypeError(f"a compressor must return a Summary, not {summary!r:.100}")
-        return replace(summary, text=self._redact(summary.text))
+        return replace(summary, text=await redact_text(summary.text, self._redact))
 
     # The rotation
 

@@ -16,6 +16,7 @@ import trio
 
 from hermes.actors.delivery.lane import Endpoint, Lane, until_stored
 from hermes.actors.delivery.split import MIN_LIMIT
+from hermes.background import set_event, start_soon
 from hermes.errors import HermesError
 from hermes.messages import OutboxRow, Source
 from hermes.protocols import Adapter, HasAccount, OutboxStore
@@ -94,17 +95,17 @@ class Dispatcher:
     def _start_lane(self, name: str, endpoint: Endpoint) -> Lane:
         lane = Lane(name, endpoint, self._store, self._on_sent, self._redact)
         self._lanes[name] = lane
-        self._nursery.start_soon(self._run_lane, lane)
+        start_soon(self._nursery, self._run_lane, lane)
         return lane
 
     async def _run_lane(self, lane: Lane) -> None:
         await lane.run()
         del self._lanes[lane.name]  # no checkpoint since the lane found nothing more to send
-        lane.changed.set()
+        set_event(lane.changed)
 
     def _on_sent(self, outbox_id: int) -> None:
         self._sent.append(outbox_id)
-        self._some_sent.set()
+        set_event(self._some_sent)
 
     async def recover(self) -> None:
         """Offer what an earlier process left; sends that were in flight are marked recovered."""

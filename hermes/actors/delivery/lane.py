@@ -18,6 +18,7 @@ import trio
 from msgspec.structs import replace
 
 from hermes.actors.delivery.split import split
+from hermes.background import set_event
 from hermes.errors import (
     ActorStopped,
     HermesError,
@@ -192,7 +193,7 @@ class Lane:
 
     async def _pause(self, seconds: float) -> None:
         self.paused_until = trio.current_time() + seconds
-        self.changed.set()
+        set_event(self.changed)
         self.changed = trio.Event()
         await trio.sleep_until(self.paused_until)
         self.paused_until = -math.inf

@@ -18,6 +18,7 @@ from collections.abc import Callable
 import trio
 
 from hermes.actors.delivery.dispatcher import Dispatcher
+from hermes.background import set_event
 from hermes.errors import StoreFailed
 from hermes.events import ApprovalAsked, RuntimeEvent, TurnEnded
 from hermes.messages import Approval, QuestionRoute, Reply, Source
@@ -91,7 +92,7 @@ class Questions:
         number = approval.approval_id
         if after is None or self._unstored.get(number, _NOT_SHOWN)[0] is None:
             self._unstored[number] = (after, self._wall())
-        self._some_unstored.set()
+        set_event(self._some_unstored)
 
     async def run(self) -> None:
         """Background loop: store what was shown, for the commands of a later process."""

@@ -21,7 +21,7 @@ from trio.lowlevel import (
     wait_task_rescheduled,
 )
 
-from hermes.background import OUT_OF_MEMORY, resume
+from hermes.background import OUT_OF_MEMORY, resume, until_memory
 from hermes.errors import ActorStopped, Overloaded
 
 M = TypeVar("M")
@@ -219,12 +219,13 @@ async def serve(
     However it ends, the mailbox is closed then, and requests without an answer fail.
     """
     batch: list[M] = []
+    refuse_rest = mailbox.refuse_rest  # at the end, there may be no memory for the bound method
     try:
         while batch := await mailbox.take(limit):
             await handle(batch)
             batch = []  # do not keep answers alive while nothing arrives
     finally:
-        mailbox.refuse_rest(batch)
+        until_memory(refuse_rest, batch)
 
 
 def refuse(messages: Iterable[object], error: Exception | None = None) -> None:

@@ -23,6 +23,7 @@ from hermes.messages import (
     Title,
 )
 from hermes.outbound import outbox_rows
+from hermes.redaction.slices import redact_text
 from hermes.transcript.compaction import is_question
 from hermes.user_code import contained
 
@@ -159,7 +160,7 @@ async def rewind(
 async def post(state: SessionState, text: str, source: Source | None) -> StoredMessage:
     """Append a text of the assistant to the conversation and deliver it."""
     store = state.context.store
-    text = _redacted(state, text)
+    text = await _redacted(state, text)
     source = source or await store.last_source(state.key) or Source()
     replies = outbox_rows(source, state.key, "", text, "post")
     posted = await store.post(state.key, text, source, replies)
@@ -172,12 +173,12 @@ async def post(state: SessionState, text: str, source: Source | None) -> StoredM
     return posted.message
 
 
-def _redacted(state: SessionState, text: str) -> str:
+async def _redacted(state: SessionState, text: str) -> str:
     redact = state.context.redact
     if redact is None:
         return text
     with contained() as caught:
-        text = redact(text)
+        text = await redact_text(text, redact)
     if caught.error is not None:
         raise HermesError("nothing was posted, because the redaction failed") from caught.error
     return text

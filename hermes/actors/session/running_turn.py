@@ -40,7 +40,7 @@ from hermes.messages import (
 )
 from hermes.outbound import metadata_of
 from hermes.protocols import Store, ToolRecords, TurnRuntime
-from hermes.redaction import EventRedactor, Redactor, redact_message
+from hermes.redaction import EventRedactor, Redactor, redact_messages
 from hermes.session_keys import payer_of
 from hermes.transcript.render import render
 from hermes.transcript.rows import rows_from_events
@@ -268,18 +268,23 @@ class RunningTurn:
         if self._redactor is not None:
             self._redactor.restart()
 
-    def transcript_rows(self, result: TurnResult) -> list[Message]:
-        """Return the rows to store: the input, and what the agent returned or emitted."""
-        if result.rows is None:
+    async def transcript_rows(self, result: TurnResult) -> list[Message]:
+        """Return the rows to store: the input, and what the agent returned or emitted.
+
+        It is a checkpoint if there are long texts to redact.
+        """
+        rows = result.rows
+        missing = [] if rows is None else self._missing(rows)
+        if rows is None:
             rows = rows_from_events(self.events, result.text or None)
-            missing: list[Message] = []
-        else:
-            rows = list(result.rows)
-            kept = {id(row) for row in rows}
-            missing = [message for message in self._steered_messages() if id(message) not in kept]
         if self._redact is not None:
-            rows = [redact_message(row, self._redact) for row in rows]
+            rows = await redact_messages(rows, self._redact)
         return [*self.input, *missing, *rows]
+
+    def _missing(self, rows: Sequence[Message]) -> list[Message]:
+        """Return the input taken during the turn that is not in the agent's rows."""
+        kept = {id(row) for row in rows}
+        return [message for message in self._steered_messages() if id(message) not in kept]
 
     def _steered_messages(self) -> list[Message]:
         return [event.message for event in self.events if isinstance(event, Steered)]

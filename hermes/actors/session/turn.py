@@ -17,6 +17,7 @@ from hermes.actors.session.inbox import SessionInbox
 from hermes.actors.session.retries import TEMPORARY, commit_later
 from hermes.actors.session.running_turn import RunningTurn
 from hermes.actors.session.state import SessionState
+from hermes.background import cancel
 from hermes.context import TurnContext, within
 from hermes.errors import ContextOverflow, NotInLineage
 from hermes.events import ApprovalAsked, Notice, TurnStarted
@@ -113,7 +114,7 @@ class TurnRunner:
             return False
         self._stopped = True
         if self._scope is not None:
-            self._scope.cancel()
+            cancel(self._scope)
         return True
 
     async def run(self, rows: Sequence[InboxRow], *, retry: bool = False) -> RunningTurn:
@@ -238,9 +239,9 @@ class TurnRunner:
     async def _finish(self, turn: RunningTurn, attempt: Attempt, notices: Sequence[str]) -> None:
         """Commit the turn, give the reply to its callers, and take over the new state."""
         with contained() as caught:
-            rows = turn.transcript_rows(attempt.result)
+            rows = await turn.transcript_rows(attempt.result)
         if caught.error is not None:
-            rows = self._refuse(turn, attempt, caught.error)
+            rows = await self._refuse(turn, attempt, caught.error)
         commit = self._commit_for(turn, attempt, rows, notices)
         if any(isinstance(event, ApprovalAsked) for event in turn.events):
             commit = with_questions(commit, turn, self._state.context)
@@ -260,7 +261,9 @@ class TurnRunner:
         self._take_over(done, commit, attempt.transcript)
         await self._after_commit(turn, done, commit, reply)
 
-    def _refuse(self, turn: RunningTurn, attempt: Attempt, error: BaseException) -> list[Message]:
+    async def _refuse(
+        self, turn: RunningTurn, attempt: Attempt, error: BaseException
+    ) -> list[Message]:
         """Fail an attempt whose result cannot be stored; returns the input, which is kept."""
         reference, text = new_reference(), "the result of turn %d cannot be stored (reference %s)"
         extra = {"metadata": turn.metadata}
@@ -268,13 +271,13 @@ class TurnRunner:
         attempt.fail_with(error, reference)
         attempt.rewind_to = None
         turn.context.session_id = attempt.transcript.head.session_id
-        return turn.transcript_rows(TurnResult(rows=()))
+        return await turn.transcript_rows(TurnResult(rows=()))
 
     async def _commit_input(
         self, turn: RunningTurn, attempt: Attempt, error: BaseException, notices: Sequence[str]
     ) -> tuple[TurnCommit, Committed | Discarded]:
         """Commit a turn without its result, which was refused."""
-        rows = self._refuse(turn, attempt, error)
+        rows = await self._refuse(turn, attempt, error)
         commit = self._commit_for(turn, attempt, rows, notices)
         commit = with_questions(commit, turn, self._state.context)
         return commit, await self._commit(commit)
@@ -284,11 +287,11 @@ class TurnRunner:
     ) -> TurnCommit:
         state, head, source = self._state, attempt.transcript.head, turn.source
         target = attempt.result.session_id or turn.context.session_id
-        first, last = turn.rows[0], turn.rows[-1]
-        outbox = [each for text in notices for each in reply_rows(first, target, text, "notice")]
+        first, last, text = turn.rows[0], turn.rows[-1], attempt.text
+        outbox = [each for note in notices for each in reply_rows(first, target, note, "notice")]
         usage = _in_background(turn.charged) if state.in_background else turn.charged
         reply = Reply(
-            text=attempt.text,
+            text=text,
             session_id=target,
             turn_id=turn.turn_id,
             status=attempt.status,
@@ -307,7 +310,7 @@ class TurnRunner:
             revision=head.revision,
             inbox_ids=[row.inbox_id for row in turn.rows],
             rows=rows,
-            outbox=[*outbox, *reply_rows(last, target, attempt.text)],
+            outbox=[*outbox, *reply_rows(last, target, text)],
             usage=usage,
             reply=reply,
             next_inbox_ids=[row.inbox_id for row in self._inbox.next_turn()],

@@ -13,9 +13,8 @@ from hermes.transcript.calls import parsed, shown_arguments, shown_call
 FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 FRAMES_PER_SECOND = 8
 THINKING, WRITING = "thinking", "writing"
-MAX_CARD = 76
 ASKED = ") waits for your approval"
-MAX_QUEUED = 60
+MAX_LINE = 76
 SHOWN_QUEUED = 3
 
 
@@ -32,9 +31,15 @@ class Activity:
     facts: str = ""
     """The model, the use of its context window, and the cost so far."""
 
-    def lines(self, now: float) -> list[str]:
-        """Return the lines above the input: what waits, what the agent does, and the facts."""
-        shown = [f"queued: {shorten(text, MAX_QUEUED)}" for text in self.queued[:SHOWN_QUEUED]]
+    def lines(self, now: float, columns: int) -> list[str]:
+        """Return the lines above the input: what waits, what the agent does, and the facts.
+
+        Each of them fits into one line of the screen.
+        """
+        return [fit(line, min(columns - 1, MAX_LINE)) for line in self._lines(now)]
+
+    def _lines(self, now: float) -> list[str]:
+        shown = [f"queued: {text}" for text in self.queued[:SHOWN_QUEUED]]
         if more := len(self.queued) - SHOWN_QUEUED:
             shown += [f"queued: {more} more"] if more > 0 else []
         if self.phase:
@@ -60,7 +65,7 @@ def facts_of(status: Status) -> str:
 def approval_card(approval: Approval, columns: int) -> str:
     """Return a tool call that waits for an approval, as one line of a screen."""
     call = f"? {approval.tool}({shown_arguments(approval.arguments)}"
-    return f"{fit(call, min(columns, MAX_CARD) - len(ASKED))}{ASKED}"
+    return f"{fit(call, min(columns - 1, MAX_LINE) - len(ASKED))}{ASKED}"
 
 
 def is_call(approval: Approval, call: ToolCall) -> bool:
@@ -73,7 +78,7 @@ def tool_card(call: ToolCall, content: str, columns: int, *, failed: bool) -> st
     """Return a tool call and its result, as one line of a screen."""
     sign = "✗" if failed else "✓"
     shown = f"{sign} {shown_call(call.name, call.arguments)}"
-    return fit(f"{shown} → {content}" if content.strip() else shown, min(columns, MAX_CARD))
+    return fit(f"{shown} → {content}" if content.strip() else shown, min(columns - 1, MAX_LINE))
 
 
 def fit(text: str, cells: int) -> str:

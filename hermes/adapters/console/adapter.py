@@ -21,7 +21,7 @@ from hermes.adapters.console.display_queue import DisplayQueue, Gap, Item, Queue
 from hermes.adapters.console.plain_screen import MAX_LINE, PlainScreen, read_lines
 from hermes.adapters.console.view import PROMPT, ConversationView
 from hermes.adapters.lines import TooLong
-from hermes.background import open_background
+from hermes.background import cancel, open_background, set_event, start_soon
 from hermes.errors import ActorStopped, Draining, HermesError, StoreFailed
 from hermes.events import MessageAccepted, TurnEnded
 from hermes.messages import OutboxRow, Source
@@ -121,28 +121,32 @@ class Console:
         try:
             while (item := await queue.get()) is not None:
                 await self._show_item(item)
-                if self._view.expected is not None:
+                if self._view.expected:
                     await self._show_expected(queue)
+                if queue.is_empty and self._view.running is None:
+                    await self._plain.restore_prompt()
         finally:
             self._queue = None
             queue.abandon()
             self._view.close()
-            self._chat_scope.cancel()  # if the events have ended, so has the conversation
+            cancel(self._chat_scope)  # if the events have ended, so has the conversation
 
     async def _show_expected(self, queue: DisplayQueue) -> None:
-        """Show outbox rows until one has the question for the call whose line was shown.
+        """Show outbox rows until they had the questions for all calls that wait for an approval.
 
-        It is on its way, and the user reads it before the rest of the turn.
+        They are on their way, and the user reads them before the rest of the turn.
         """
         deadline = trio.current_time() + ROW_TIMEOUT
-        while self._view.expected is not None:
+        while self._view.expected:
             row = None
             with trio.move_on_at(deadline):
                 row = await queue.get_row()
             if row is None:
-                self._view.expected = None
-            else:
-                await self._show_item(row)
+                await self._view.stop_expecting()
+                return
+            if (asked := queue.take_asked(row.row.body.get("approval"))) is not None:
+                await self._view.show_event(asked)  # two calls may be asked for at the same time
+            await self._show_item(row)
 
     async def _show_item(self, item: Item) -> None:
         match item:
@@ -183,10 +187,10 @@ class Console:
         async with self._open_screen():
             with chat.subscribe() as events:
                 self._queue = queue = DisplayQueue()
-                self._opened.set()
+                set_event(self._opened)
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._collect, chat, events, queue)
-                    nursery.start_soon(self._display, queue)
+                    start_soon(nursery, self._collect, chat, events, queue)
+                    start_soon(nursery, self._display, queue)
                     with self._chat_scope:
                         await self._chat(chat)
                     events.close()  # events received so far are still shown
@@ -218,7 +222,7 @@ class Console:
             await self._ask_lines(chat, None)
             return
         async with open_background() as background:
-            background.start_soon(self._handle_signals, chat)
+            start_soon(background, self._handle_signals, chat)
             if self.greeting:
                 await self._view.screen.note(self.greeting)
             await self._show_current(chat)
@@ -248,6 +252,7 @@ class Console:
             await screen.prompt(prompt)
         async with contextlib.aclosing(read_lines(self.stdin)) as lines:
             async for line in lines:
+                screen.entered()
                 if isinstance(line, TooLong):
                     await self._reject(LINE_TOO_LONG)
                 elif line.strip():
@@ -330,10 +335,11 @@ class Console:
             return
         if trio.current_time() - self._last_interrupt < QUIT_WINDOW:
             self.left = True
-            self._chat_scope.cancel()
+            cancel(self._chat_scope)
         else:
             self._last_interrupt = trio.current_time()
             await self._view.screen.note(HOW_TO_QUIT)
+            await self._plain.restore_prompt()
 
 
 def _quits(line: str) -> bool:

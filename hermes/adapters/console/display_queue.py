@@ -8,7 +8,8 @@ import attrs
 import trio
 from msgspec.structs import replace
 
-from hermes.events import Envelope, TextDelta
+from hermes.background import set_event
+from hermes.events import ApprovalAsked, Envelope, TextDelta
 from hermes.messages import OutboxRow
 
 MAX_MERGED = 4096
@@ -31,7 +32,7 @@ class QueuedRow:
     def finish(self, *, shown: bool) -> None:
         """Wake the sender."""
         self.shown = shown
-        self.done.set()
+        set_event(self.done)
 
 
 Item = Envelope | Gap | QueuedRow
@@ -60,14 +61,19 @@ class DisplayQueue:
         else:
             self._items.append(envelope)
         self._items += gaps  # again, because this event may be the first one of the answer
-        self._arrived.set()
+        set_event(self._arrived)
 
     def put_row(self, row: OutboxRow) -> QueuedRow:
         """Add a row behind everything that is in the queue."""
         queued = QueuedRow(row)
         self._items.append(queued)
-        self._arrived.set()
+        set_event(self._arrived)
         return queued
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits to be shown."""
+        return not self._items
 
     async def get(self) -> Item | None:
         """Return the next item; None if the queue is closed and empty."""
@@ -88,10 +94,19 @@ class DisplayQueue:
         self._items.remove(rows[0])
         return rows[0]
 
+    def take_asked(self, number: object) -> Envelope | None:
+        """Return the event that asks for this approval, if it is in the queue, and remove it."""
+        events = [item for item in self._items if isinstance(item, Envelope)]
+        for each in events:
+            if isinstance(each.event, ApprovalAsked) and each.event.approval.approval_id == number:
+                self._items.remove(each)
+                return each
+        return None
+
     def close(self) -> None:
         """No more events will come; rows are accepted until the last item is taken."""
         self._closed = True
-        self._arrived.set()
+        set_event(self._arrived)
 
     def abandon(self) -> None:
         """Drop all items, and notify the senders of rows that theirs were not shown."""

@@ -11,6 +11,7 @@ import trio
 
 from hermes.adapters.console.activity import Activity
 from hermes.adapters.lines import LineSplitter, TooLong
+from hermes.background import holding
 from hermes.sanitize import sanitize
 from hermes.standard_output import OutputFailed
 
@@ -27,6 +28,10 @@ class PlainScreen:
         self._descriptor = descriptor
         self._notes = notes
         self._at_line_start = True
+        self._prompt: str | None = None
+        """The prompt behind which the user is typing."""
+        self._overwritten = False
+        """Whether something was written since the prompt."""
         self._lock = trio.Lock()
         self.closed: bool = False
         """Whether the reader has closed its end, or nothing can be written."""
@@ -84,9 +89,22 @@ class PlainScreen:
         await self.finish()
         await self._write(text)
         self._at_line_start = True
+        self._prompt, self._overwritten = text, False
+
+    def entered(self) -> None:
+        """Note that the user has ended the line of the prompt."""
+        self._prompt = None
+
+    async def restore_prompt(self) -> None:
+        """Write the prompt again, if something else was written while the user was typing."""
+        if self._prompt is not None and self._overwritten:
+            await self.prompt(self._prompt)
 
     async def _write(self, text: str) -> None:
-        async with self._lock:
+        async with holding(self._lock):
+            if text and self._prompt is not None and not self._overwritten:
+                self._overwritten = True
+                text = f"\n{text}"
             rest = text.encode(errors="replace")
             while rest and not self.closed:
                 rest = rest[await self._write_some(rest[: select.PIPE_BUF]) :]

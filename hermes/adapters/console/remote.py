@@ -15,6 +15,7 @@ from hermes.adapters.console.chat import NamedSession
 from hermes.adapters.jsonrpc import events as e, types as t
 from hermes.adapters.jsonrpc.client import NOT_CONNECTED, Client, open_client
 from hermes.adapters.jsonrpc.frames import EventParams
+from hermes.background import set_event
 from hermes.errors import ActorStopped
 from hermes.events import (
     ApprovalAsked,
@@ -54,7 +55,7 @@ class RemoteEvents:
         """Take an event."""
         if not self._closed:
             self._events.append(envelope)
-            self._arrived.set()
+            set_event(self._arrived)
 
     def __aiter__(self) -> Self:
         return self
@@ -70,7 +71,7 @@ class RemoteEvents:
     def close(self) -> None:
         """Stop receiving. Events that have arrived can still be read."""
         self._closed = True
-        self._arrived.set()
+        set_event(self._arrived)
 
     def __enter__(self) -> Self:
         return self
@@ -101,6 +102,7 @@ class RemoteChat:
         self._running: tuple[int, ...] = ()
         """The inbox ids of its messages."""
         self._asked: list[tuple[int | None, e.ApprovalRequest]] = []
+        self._decision = 0
         """The questions of approval since `attach`, with their turns."""
         self._events = RemoteEvents()
         self._answers: OrderedDict[int, e.MessageComplete] = OrderedDict()
@@ -154,22 +156,9 @@ class RemoteChat:
             await self._changed.wait()
         return self._answers[inbox_id]
 
-    async def answer_after(self, inbox_id: int) -> e.MessageComplete | None:
-        """Wait for the answer to a message that follows this one, such as that of `/approve`.
-
-        Returns None if no message is waiting or running any more.
-        """
-        while True:
-            if later := [each for each in self._answers if each > inbox_id]:
-                return self._answers[min(later)]
-            changed = self._changed
-            status = await self.status()
-            if not changed.is_set():
-                if not status.busy and not status.waiting:
-                    return None
-                await changed.wait()
-            if self.ended:
-                raise ActorStopped(NOT_CONNECTED)
+    def decision_after(self, inbox_id: int) -> int | None:
+        """Return the message to the agent about a decision that this command has made, if any."""
+        return self._decision if self._decision > inbox_id else None
 
     def is_running(self, inbox_id: int) -> bool:
         """Return whether the turn of a message is running."""
@@ -248,10 +237,15 @@ class RemoteChat:
                 event = self._asked_or_accepted(given)
         return event
 
-    def _asked_or_accepted(self, given: e.ApprovalRequest | e.MessageAccepted) -> RuntimeEvent:
+    def _asked_or_accepted(
+        self, given: e.ApprovalRequest | e.MessageAccepted
+    ) -> RuntimeEvent | None:
         if isinstance(given, e.ApprovalRequest):
             self._asked = [*self._asked, (self._turn_id, given)][-MAX_REMEMBERED:]
             return ApprovalAsked(self._approval(given))
+        if given.decided_call is not None:
+            self._decision = given.message_id
+            return None
         return MessageAccepted(given.text, given.message_id, platform=given.platform)
 
     def _ended(self, given: e.MessageComplete) -> TurnEnded:
@@ -281,7 +275,7 @@ class RemoteChat:
         self._notify()
 
     def _notify(self) -> None:
-        self._changed.set()
+        set_event(self._changed)
         self._changed = trio.Event()
 
 

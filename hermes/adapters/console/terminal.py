@@ -24,6 +24,7 @@ from hermes.adapters.console.activity import Activity
 from hermes.adapters.console.chat import NamedSession
 from hermes.adapters.console.markdown import plain, render_all
 from hermes.adapters.console.terminal_view import Input, SessionsRequest, TerminalView
+from hermes.background import or_crash, set_event, until_memory
 from hermes.sanitize import sanitize
 
 
@@ -103,7 +104,7 @@ class Terminal:
 
         def call() -> None:
             done.append(outcome.capture(function))
-            self._run_in_trio(wake.set)
+            self._run_in_trio(set_event, wake)
 
         if not self._ended:
             assert self._loop is not None
@@ -125,7 +126,7 @@ class Terminal:
 
     async def _edit(self) -> None:
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        self._run_in_trio(self._started.set)
+        self._run_in_trio(set_event, self._started)
         with suppress(EOFError, asyncio.CancelledError):
             await self._view.run()
 
@@ -134,7 +135,7 @@ class Terminal:
 
     def _run_in_trio(self, function: Callable[..., object], *args: object) -> None:
         with suppress(trio.RunFinishedError):  # the caller no longer waits
-            self._trio_token.run_sync_soon(function, *args)
+            until_memory(self._trio_token.run_sync_soon, or_crash(function), *args)
 
     # Start and end
 
@@ -148,7 +149,7 @@ class Terminal:
         self._ended = True
         self._send.close()
         for each in self._waiting:
-            each.set()
+            set_event(each)
 
     async def stop(self) -> None:
         """Stop the thread and restore the terminal; raises the exception that ended the thread."""

@@ -38,8 +38,8 @@ from hermes.sanitize import sanitize
 REFRESH_INTERVAL = 0.05
 MAX_PREVIEW = 10_000
 """A longer preview shows only its end, as plain text: rendering it again and again is slow."""
-INPUT_ROWS = 4
-"""Rows that the preview leaves free for the input."""
+MENU_ROWS = 6
+"""Rows for the menu of completions, while a command is typed."""
 
 
 class Interrupt:
@@ -86,7 +86,7 @@ class TerminalView:
             completer=_InputCompleter(report),
             complete_while_typing=Condition(self._is_command),
             key_bindings=self._key_bindings(),
-            reserve_space_for_menu=6,
+            reserve_space_for_menu=MENU_ROWS,
             color_depth=ColorDepth.DEPTH_1_BIT if os.environ.get("NO_COLOR") else None,
         )
 
@@ -138,7 +138,8 @@ class TerminalView:
         # What is drawn last stays on the terminal, so it must not include the preview.
         if self._session.app.is_done:
             return [("bold", PROMPT)]
-        lines = "".join(f"{line}\n" for line in self._activity.lines(time.monotonic()))
+        now = time.monotonic()
+        lines = "".join(f"{line}\n" for line in self._activity.lines(now, self.columns))
         return [*self._preview, ("dim", lines), ("bold", PROMPT)]
 
     def update(self, activity: Activity) -> None:
@@ -208,11 +209,16 @@ class TerminalView:
             rendered = render(text, size.columns)
         else:
             rendered = plain(text[-MAX_PREVIEW:], size.columns)
-        input_rows = self._session.default_buffer.document.line_count
-        rows = max(size.rows - INPUT_ROWS - input_rows, 1)
+        rows = max(size.rows - self._rows_below(), 1)
         lines = ([""] if self._in_answer else []) + rendered.split("\n")
         self._preview = to_formatted_text(ANSI("\n".join([*lines[-rows:], ""])))
         self._session.app.invalidate()
+
+    def _rows_below(self) -> int:
+        """Return how many rows the preview leaves free: for the lines below it, and one more."""
+        menu = MENU_ROWS if self._is_command() else 0
+        input_rows = max(self._session.default_buffer.document.line_count, menu)
+        return len(self._activity.lines(0.0, self.columns)) + input_rows + 1
 
     def _clear_preview(self) -> None:
         if self._refresh is not None:

@@ -23,6 +23,7 @@ from hermes.adapters.console.activity import (
     is_call,
     tool_card,
 )
+from hermes.background import set_event
 from hermes.events import (
     ApprovalAsked,
     Envelope,
@@ -99,8 +100,8 @@ class ConversationView:
         self.texts = texts
         self.rows_ask: bool = False
         """Whether outbox rows have the questions of the console's own turns."""
-        self.expected: int | None = None
-        """The call whose line was just shown: the outbox row with its question comes next."""
+        self.expected: dict[int, Approval] = {}
+        """Calls that wait for an approval, by number: rows with their questions come next."""
         self.failed: bool = False
         """Whether a turn failed or was rejected."""
         self.running: int | None = None
@@ -203,18 +204,26 @@ class ConversationView:
                 await self.screen.alert(event.text)
 
     async def _ask(self, approval: Approval) -> None:
-        """Show a call that waits for an approval, and the question unless an outbox row has it."""
+        """Show a call that waits for an approval, and its question, unless an outbox row has it."""
         self._asked.append(approval)
         number = approval.approval_id
         if (number, self.running) in self._questions:
             return
         again = self._has_asked(number)  # no other row is sent for it
+        if self.rows_ask and not self._by_client and not again:
+            self.expected[number] = approval
+        else:
+            await self._show_call(approval)
+            await self._show_question(approval)
+
+    async def _show_call(self, approval: Approval) -> None:
         await self.screen.finish()
         await self.screen.note(approval_card(approval, self.screen.columns))
-        if again or self._by_client or not self.rows_ask:
-            await self._show_question(approval)
-        else:
-            self.expected = number
+
+    async def stop_expecting(self) -> None:
+        """Show the calls whose questions have not arrived; these are shown when they come."""
+        while self.expected:
+            await self._show_call(self.expected.pop(next(iter(self.expected))))
 
     async def show_questions(self, approvals: Sequence[Approval]) -> None:
         """Show the questions of a turn that were not shown yet."""
@@ -314,6 +323,8 @@ class ConversationView:
         number = row.body.get("approval")
         if not text or (own and self._was_shown(row.turn_id, text)) or self._has_asked(number):
             return
+        if isinstance(number, int) and number in self.expected:
+            await self._show_call(self.expected.pop(number))
         if row.recovered:
             await self.screen.note(RECOVERED)
         turn_id = row.turn_id if own and kind == "reply" else None
@@ -323,7 +334,6 @@ class ConversationView:
             self._shown.append((row.turn_id, text))
         if isinstance(number, int):
             self._questions.append((number, self.running))
-            self.expected = None if number == self.expected else self.expected
 
     async def _show_answer(self, turn_id: int | None, text: str, *, markdown: bool) -> None:
         """Show an answer without the part that was streamed."""
@@ -365,7 +375,7 @@ class ConversationView:
         self._notify()
 
     def _notify(self) -> None:
-        self._changed.set()
+        set_event(self._changed)
         self._changed = trio.Event()
 
 

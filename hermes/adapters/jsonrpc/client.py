@@ -15,7 +15,7 @@ from hermes.adapters.jsonrpc import types as t
 from hermes.adapters.jsonrpc.frames import MAX_LINE, EventParams, Problem, encode
 from hermes.adapters.jsonrpc.socket_server import peer_uid
 from hermes.adapters.lines import LineSplitter, TooLong
-from hermes.background import open_background, protected
+from hermes.background import holding, open_background, protected, set_event, start_soon
 from hermes.errors import ActorStopped, HermesError
 
 CHUNK = 65536
@@ -57,7 +57,7 @@ class _Pending:
         self.frame = frame
         if frame.error is None:
             self.then(frame.result)
-        self.answered.set()
+        set_event(self.answered)
 
 
 class Client:
@@ -114,7 +114,7 @@ class Client:
     async def _send(self, line: bytes) -> None:
         # A broken connection may still have a frame that says why: `listen` reads it.
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            async with self._sending:
+            async with holding(self._sending):
                 await self._stream.send_all(line)
 
     def _end(self) -> HermesError:
@@ -132,7 +132,7 @@ class Client:
         finally:
             self.ended = True
             for pending in self._pending.values():
-                pending.answered.set()
+                set_event(pending.answered)
             self.on_end()
 
     async def _receive(self) -> bytes | bytearray:
@@ -158,7 +158,7 @@ async def open_client(stream: trio.abc.Stream) -> AsyncIterator[Client]:
     """Speak to the bot at the other end of a stream, which is closed at the end of the block."""
     async with stream, open_background() as background:
         client = Client(stream)
-        background.start_soon(client.listen)
+        start_soon(background, client.listen)
         yield client
 
 

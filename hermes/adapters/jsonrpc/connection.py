@@ -37,7 +37,7 @@ from hermes.adapters.jsonrpc.handlers import Handlers
 from hermes.adapters.jsonrpc.handles import MAX_HANDLES, Handles
 from hermes.adapters.jsonrpc.methods import METHODS, Method
 from hermes.adapters.jsonrpc.send_buffer import MAX_SHEDDABLE, SendBuffer
-from hermes.background import open_background, start_soon
+from hermes.background import open_background, set_event, start_soon
 from hermes.errors import (
     ActorStopped,
     Draining,
@@ -164,7 +164,7 @@ class Connection:
         finally:
             self._running -= 1
             self._running_ids.discard(call.id)
-            self._finished.set()
+            set_event(self._finished)
             self._finished = trio.Event()
 
     def _refuse(self, request_id: Id | None, refused: Refused) -> None:

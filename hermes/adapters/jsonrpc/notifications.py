@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from hermes.adapters.jsonrpc import events as e
 from hermes.adapters.jsonrpc.handles import Handle, Handles
 from hermes.adapters.jsonrpc.send_buffer import SendBuffer
+from hermes.background import set_event
 from hermes.events import (
     ApprovalAsked,
     Envelope,
@@ -134,9 +135,11 @@ class Notifier:
                 self._send_other(handle, event)
 
     def _send_accepted(self, handle: Handle, event: MessageAccepted) -> None:
-        """Report a message of somebody else."""
-        if event.text and event.event_id not in handle.sent:
-            accepted = e.MessageAccepted(event.inbox_id, event.text, event.platform)
+        """Report a message of somebody else, or about a decision."""
+        if event.decided_call is not None or (event.text and event.event_id not in handle.sent):
+            accepted = e.MessageAccepted(
+                event.inbox_id, event.text, event.platform, event.decided_call
+            )
             self._buffer.send_event("message.accepted", handle.id, accepted)
 
     def _send_other(self, handle: Handle, event: RuntimeEvent) -> None:
@@ -172,7 +175,7 @@ class Notifier:
         handle.pending.difference_update(inbox_ids)
         if handle.submitting:
             handle.answered.update(inbox_ids)
-        self._answered.set()
+        set_event(self._answered)
         self._answered = trio.Event()
         # The text of a turn does not show its questions; that of `/approve show` does.
         shows = reply.approvals if reply.status == "command" else ()

@@ -11,6 +11,7 @@ import trio
 from hermes.actors.runtime import Runtime
 from hermes.adapters.jsonrpc.frames import NOT_FOUND, Refused
 from hermes.adapters.jsonrpc.handles import Handle, Handles, name_for, name_in
+from hermes.background import holding
 from hermes.errors import AmbiguousTitle
 from hermes.messages import Session, SessionMatch
 
@@ -32,7 +33,7 @@ class Opener:
         if name is None:
             await trio.lowlevel.checkpoint()
             return self._handles.new(), True
-        async with self._lock(name):
+        async with holding(self._lock(name)):
             known = self._handles.named(name)
             return (known, False) if known is not None else (await self._open(name), True)
 
@@ -44,7 +45,7 @@ class Opener:
 
     async def attach(self, key: str) -> Handle:
         """Return a handle for the conversation with this session_key, of any platform."""
-        async with self._lock(key):
+        async with holding(self._lock(key)):
             if (known := self._handles.find(key)) is not None:
                 return known
             handle = self._handles.attach(key)
@@ -69,7 +70,7 @@ class Opener:
         """Return the handle for a stored conversation, creating one if necessary."""
         first = (await self.find(target)).lineage[0]
         # Otherwise two calls could open two handles for one conversation.
-        async with self._lock(first):
+        async with holding(self._lock(first)):
             found = await self.find(target)
             handle = await self._resume(found, first)
             _note_others(handle, found)

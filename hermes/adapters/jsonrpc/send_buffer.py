@@ -27,6 +27,7 @@ from hermes.adapters.jsonrpc.frames import (
     Result,
     encode,
 )
+from hermes.background import set_event
 from hermes.messages import Approval
 
 MAX_SHEDDABLE = 1024 * 1024
@@ -180,7 +181,7 @@ class SendBuffer:
         self._waiting.append(item)
         self._account(item, 1)
         self._shed()
-        self._arrived.set()
+        set_event(self._arrived)
 
     def _account(self, item: _Item, sign: int) -> None:
         self._size += sign * item.size
@@ -241,7 +242,7 @@ class SendBuffer:
         if not isinstance(item, _Response) and self._last.get(item.session_id) is item:
             del self._last[item.session_id]
         if not self.full:
-            self._writable.set()
+            set_event(self._writable)
         return item
 
     def _number(self, item: _Item) -> bytes:
@@ -265,8 +266,8 @@ class SendBuffer:
     def close(self) -> None:
         """Queue nothing more; waiting frames can still be taken."""
         self._closed = True
-        self._arrived.set()
-        self._writable.set()
+        set_event(self._arrived)
+        set_event(self._writable)
 
 
 def _type(item: _Item) -> str:

@@ -20,7 +20,7 @@ import trio
 from hermes.actors.runtime import Runtime
 from hermes.adapters.jsonrpc.frames import NOT_NOW, Failure, Problem, encode
 from hermes.adapters.jsonrpc.stdio import serve
-from hermes.background import open_background, protected
+from hermes.background import open_background, protected, set_event, start_soon
 from hermes.user_code import contained
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ async def serve_socket(
     server = _Server(runtime, max_clients)
     try:
         async with open_background() as background:
-            background.start_soon(server.accept, trio.SocketListener(listener), background)
+            start_soon(background, server.accept, trio.SocketListener(listener), background)
             yield
             await server.finish()
     finally:
@@ -113,7 +113,7 @@ class _Server:
                 log.warning("a client could not connect: %s", error.strerror)
                 await trio.sleep(1)
             else:
-                background.start_soon(self._serve, stream)
+                start_soon(background, self._serve, stream)
 
     async def _serve(self, stream: trio.SocketStream) -> None:
         async with stream:
@@ -131,14 +131,14 @@ class _Server:
                     log.error("the connection to a client failed", exc_info=caught.error)
             finally:
                 self._clients -= 1
-                self._left.set()
+                set_event(self._left)
                 self._left = trio.Event()
 
     async def finish(self) -> None:
         """Drain the runtime if clients are connected, and disconnect them."""
         if self._clients:
             await self._runtime.drain()
-        self._stop.set()
+        set_event(self._stop)
         with trio.move_on_after(CLOSE_TIMEOUT):
             while self._clients:
                 await self._left.wait()

@@ -17,7 +17,7 @@ from hermes.actors.runtime import Runtime
 from hermes.adapters.jsonrpc.connection import Connection, open_connection
 from hermes.adapters.jsonrpc.frames import MAX_LINE
 from hermes.adapters.lines import LineSplitter, TooLong
-from hermes.background import open_background
+from hermes.background import cancel, open_background, set_event, start_soon
 
 CHUNK = 65536
 LINGER_TIMEOUT = 30.0
@@ -42,7 +42,7 @@ async def serve(
     async with open_connection(runtime) as connection, open_background() as background:
         with trio.CancelScope() as serving:
             written = trio.Event()
-            background.start_soon(_write, connection, sink, serving, written)
+            start_soon(background, _write, connection, sink, serving, written)
             connection.greet()
             await _read_until(stop, connection, source)
             lingering.deadline = trio.current_time() + linger
@@ -60,13 +60,13 @@ async def _read_until(
     with trio.CancelScope() as reading:
         async with open_background() as background:
             if stop is not None:
-                background.start_soon(_cancel_when_set, stop, reading)
+                start_soon(background, _cancel_when_set, stop, reading)
             await _read(connection, source)
 
 
 async def _cancel_when_set(stop: trio.Event, scope: trio.CancelScope) -> None:
     await stop.wait()
-    scope.cancel()
+    cancel(scope)
 
 
 async def _read(connection: Connection, source: trio.abc.ReceiveStream) -> None:
@@ -100,9 +100,9 @@ async def _write(
             except BaseException:
                 connection.lose_last_frame()
                 raise
-        written.set()
+        set_event(written)
     except _DISCONNECTED:
-        serving.cancel()  # the client has stopped reading
+        cancel(serving)  # the client has stopped reading
 
 
 class _FdReceiveStream(trio.abc.ReceiveStream):

@@ -16,7 +16,7 @@ from hermes.adapters.telegram.inbound import GroupPolicy
 from hermes.adapters.telegram.menu import set_menu
 from hermes.adapters.telegram.poller import POLL_TIMEOUT, Poller
 from hermes.adapters.telegram.sender import MAX_LENGTH, MAX_MARK, ChatTarget, Sender
-from hermes.background import open_background
+from hermes.background import open_background, start_soon
 from hermes.events import MessageAccepted, TurnEnded
 from hermes.messages import Inbound, OutboxRow
 from hermes.redaction import Secret
@@ -119,7 +119,7 @@ class Telegram:
             async for envelope in events:
                 event = envelope.event
                 if isinstance(event, MessageAccepted) and event.decided_call is not None:
-                    nursery.start_soon(self._sender.decided, event.decided_call)
+                    start_soon(nursery, self._sender.decided, event.decided_call)
 
     async def _finish_previews(self, events: Subscription, nursery: trio.Nursery) -> None:
         """Finish the previews of turns that end without a reply to edit them into."""
@@ -128,7 +128,7 @@ class Telegram:
                 event, target = envelope.event, self._targets.get(envelope.session_key)
                 if target is not None and isinstance(event, TurnEnded) and not event.reply.text:
                     turn_id = event.reply.turn_id
-                    nursery.start_soon(self._finish_preview, envelope.session_key, turn_id)
+                    start_soon(nursery, self._finish_preview, envelope.session_key, turn_id)
 
     async def _finish_preview(self, session_key: str, turn_id: int) -> None:
         await self._previews.stop(session_key, turn_id)
@@ -150,11 +150,11 @@ class Telegram:
                 poll_timeout=self._poll_timeout,
                 retry_delay=self._retry_delay,
             )
-            background.start_soon(set_menu, self._api, runtime.texts)
-            background.start_soon(self._previews.run, runtime.subscribe())
-            background.start_soon(self._finish_previews, runtime.subscribe(), background)
+            start_soon(background, set_menu, self._api, runtime.texts)
+            start_soon(background, self._previews.run, runtime.subscribe())
+            start_soon(background, self._finish_previews, runtime.subscribe(), background)
             decisions = runtime.subscribe(deltas=False, messages=True)
-            background.start_soon(self._remove_buttons, decisions, background)
+            start_soon(background, self._remove_buttons, decisions, background)
             await poller.run()
 
     def _prepare_preview(self, inbound: Inbound) -> None:

@@ -35,6 +35,7 @@ from hermes.adapters.telegram.inbound import (
     pressed_inbound,
 )
 from hermes.adapters.telegram.sender import ChatTarget, Sender
+from hermes.background import start_soon
 from hermes.errors import (
     ActorStopped,
     Draining,
@@ -213,7 +214,7 @@ class Poller:
         else:
             accepted = await self._submit(inbound)
         target, message_id = ChatTarget(str(post.chat.id)), post.message_id if accepted else None
-        self.nursery.start_soon(self.sender.press, target, button.id, message_id)
+        start_soon(self.nursery, self.sender.press, target, button.id, message_id)
 
     async def _submit(self, inbound: Inbound) -> bool:
         """Submit a message. Returns whether it was accepted."""
@@ -225,7 +226,7 @@ class Poller:
             log.debug("a message was not admitted: %s", refusal)  # access control logs it too
         except Overloaded:
             target = ChatTarget(str(source.chat_id), source.thread_id)
-            self.nursery.start_soon(self.sender.notice, target, self.runtime.texts.overloaded)
+            start_soon(self.nursery, self.sender.notice, target, self.runtime.texts.overloaded)
         except ValueError as error:
             log.warning("message %s is skipped: %s", inbound.event_id, error)
         else:

@@ -96,7 +96,7 @@ class _StreamedAnswer:
 
     @events.default
     def _new_decoder(self) -> EventDecoder[_Event]:
-        return EventDecoder(self.endpoint.name, _Event, _decode)
+        return EventDecoder(self.endpoint.title, _Event, _decode)
 
     def feed(self, data: bytes) -> None:
         """Add the data of the next event."""
@@ -168,10 +168,10 @@ class _StreamedAnswer:
         part is missing from an answer with tool calls.
         """
         if self.stop_reason is None:
-            raise Unavailable(f"{self.endpoint.name} ended the stream before the answer was over")
+            raise Unavailable(f"{self.endpoint.title} ended the stream before the answer was over")
         damaged = self._is_damaged()
         if damaged and any(_is_call(block) for block in self.blocks.values()):
-            raise Unavailable(f"{self.endpoint.name} sent a malformed answer with tool calls")
+            raise Unavailable(f"{self.endpoint.title} sent a malformed answer with tool calls")
         blocks = [block for _, block in sorted(self.blocks.items())]
         message = Message(
             "assistant",

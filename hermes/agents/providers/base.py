@@ -18,6 +18,7 @@ from hermes.texts import Texts
 
 log: logging.Logger = logging.getLogger(__name__)
 
+UNNAMED = "model"
 MAX_TOKENS = 10**12
 """More tokens than any call can have."""
 
@@ -74,8 +75,8 @@ class Endpoint:
     """The model name that is sent in each request."""
     key: Secret = attrs.Factory(Secret)
     """The API key; by default none is sent."""
-    name: str = "model"
-    """The name of the provider in error messages."""
+    name: str = UNNAMED
+    """The name of the provider, in error messages and in `Usage.provider`."""
     headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=False)
     """Additional HTTP headers. Their values are treated as secrets."""
     max_tokens: int | None = None
@@ -90,6 +91,11 @@ class Endpoint:
     """Maximum time in seconds between two chunks of an answer."""
     call_timeout: float = 600.0
     """Maximum time in seconds for one call, including the wait for a free connection."""
+
+    @property
+    def title(self) -> str:
+        """The name in sentences."""
+        return "the model" if self.name == UNNAMED else self.name
 
     @property
     def secrets(self) -> list[str]:
@@ -126,7 +132,7 @@ def token_count(reported: int | None, endpoint: Endpoint) -> int:
     count = reported or 0
     if 0 <= count <= MAX_TOKENS:
         return count
-    _warn_of_counts(endpoint.name, endpoint.model)
+    _warn_of_counts(endpoint.title, endpoint.model)
     return 0
 
 

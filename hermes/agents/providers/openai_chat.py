@@ -165,7 +165,7 @@ class _StreamedAnswer:
 
     @events.default
     def _new_decoder(self) -> EventDecoder[_Chunk]:
-        return EventDecoder(self.endpoint.name, _Chunk, _decode)
+        return EventDecoder(self.endpoint.title, _Chunk, _decode)
 
     def feed(self, data: bytes) -> None:
         """Add the data of the next event."""
@@ -251,10 +251,10 @@ class _StreamedAnswer:
         part is missing from an answer with tool calls.
         """
         if self.finish_reason is None and (self.others or not self.done):
-            raise Unavailable(f"{self.endpoint.name} ended the stream before the answer was over")
+            raise Unavailable(f"{self.endpoint.title} ended the stream before the answer was over")
         damaged = self._is_damaged()
         if damaged and self.calls:
-            raise Unavailable(f"{self.endpoint.name} sent a malformed answer with tool calls")
+            raise Unavailable(f"{self.endpoint.title} sent a malformed answer with tool calls")
         calls = tuple(
             ToolCall(call.id or f"call_{index}", call.name, call.arguments or "{}")
             for index, call in enumerate(self.calls)
@@ -356,7 +356,7 @@ def _cost(reported: float | JsonObject | None, endpoint: Endpoint) -> float | No
     if reported is None or isinstance(reported, dict):
         return None
     if not 0.0 <= reported < math.inf:
-        log.warning("%s reported a cost of %s, which is ignored", endpoint.name, reported)
+        log.warning("%s reported a cost of %s, which is ignored", endpoint.title, reported)
         return None
     return reported
 

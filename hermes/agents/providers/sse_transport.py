@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import email.utils
 import math
+import re
+import socket
 import time
 from collections.abc import Callable, Mapping
 from typing import NoReturn
+from urllib.parse import urlsplit
 
 import attrs
 import httpx2
@@ -22,6 +25,7 @@ from hermes.agents.providers.base import (
     Unavailable,
 )
 from hermes.agents.providers.stream_events import JSON_ERRORS
+from hermes.background import cancel
 from hermes.errors import ContextOverflow, HermesError
 from hermes.sanitize import one_line
 from hermes.transcript.overflow import LONG_HISTORY, is_overflow
@@ -37,6 +41,7 @@ _RATE_LIMIT_WORDS = ("rate limit", "rate_limit", "per min", "per sec", "try agai
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WITHOUT_TEXT = (b"", b"id", b"retry")
 """Names of fields that contain nothing of an answer. A comment has an empty name."""
+_NUMBER = re.compile(r"\[Errno -?\d+\] ")
 _TEMPORARY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
@@ -74,16 +79,26 @@ async def post(
                     await _read_events(response, _EventParser(endpoint, on_event))
     except trio.TooSlowError:
         raise Unavailable(
-            f"{endpoint.name} did not finish within {endpoint.call_timeout:g} seconds"
+            f"{endpoint.title} did not finish within {endpoint.call_timeout:g} seconds"
         ) from None
     except httpx2.TimeoutException:
-        raise Unavailable(f"{endpoint.name} did not respond in time") from None
+        raise Unavailable(f"{endpoint.title} did not respond in time") from None
     except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
         why = endpoint.redact(str(error))
-        raise RequestRejected(f"the URL of {endpoint.name} is invalid: {why}") from None
+        raise RequestRejected(f"the URL of {endpoint.title} is invalid: {why}") from None
     except (httpx2.TransportError, httpx2.DecodingError) as error:
-        why = endpoint.redact(str(error)) or type(error).__name__
-        raise Unavailable(f"the connection to {endpoint.name} failed: {why}") from None
+        why = endpoint.redact(_reason(error, url))
+        raise Unavailable(f"the connection to {endpoint.title} failed: {why}") from None
+
+
+def _reason(error: Exception, url: str) -> str:
+    """Return why a request failed, without numbers of the operating system."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, socket.gaierror):
+        cause = cause.__cause__ or cause.__context__
+    if cause is not None:
+        return f"the host {urlsplit(url).hostname} was not found; check the URL and the network"
+    return _NUMBER.sub("", str(error)) or type(error).__name__
 
 
 def _check_headers(endpoint: Endpoint, headers: Mapping[str, str]) -> None:
@@ -91,7 +106,7 @@ def _check_headers(endpoint: Endpoint, headers: Mapping[str, str]) -> None:
     for value in headers.values():
         if not (value.isascii() and value.isprintable()):
             raise AuthenticationFailed(
-                f"the API key or a header of {endpoint.name} contains a character that HTTP "
+                f"the API key or a header of {endpoint.title} contains a character that HTTP "
                 "cannot send, such as a line break"
             )
 
@@ -134,7 +149,7 @@ async def _read(response: httpx2.Response, feed: Callable[[bytes], bool]) -> Non
                     enough = True
                     # Leaving the loop would abandon the client's async generators half way, about
                     # which Trio warns. Cancelled, they finish.
-                    scope.cancel()
+                    cancel(scope)
                 if len(chunk) > MAX_READ:  # a cancellation here would abandon the generators too
                     await trio.lowlevel.cancel_shielded_checkpoint()
 
@@ -232,7 +247,7 @@ def response_error(
     # Redact first: a key that is cut, or whose line breaks are spaces, would not be recognised.
     given = one_line(endpoint.redact(_error_message(text)))[:MAX_REASON]
     reason = given or "no reason given"
-    name = endpoint.name
+    name = endpoint.title
     if _is_quota_error(status, reason.lower()):
         return OutOfQuota(f"the account at {name} has no quota left ({reason}); add credit")
     if status in {httpx2.codes.UNAUTHORIZED, httpx2.codes.FORBIDDEN}:

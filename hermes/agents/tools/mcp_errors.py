@@ -12,7 +12,7 @@ from typing import TextIO
 
 import trio
 
-from hermes.background import open_background
+from hermes.background import open_background, set_event, start_soon
 from hermes.sanitize import shorten
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class ErrorOutput:
             open_background() as background,
         ):
             ended = trio.Event()
-            background.start_soon(self._log_lines, stream, ended)
+            start_soon(background, self._log_lines, stream, ended)
             try:
                 with os.fdopen(writing, "w", encoding="utf-8") as file:
                     yield file
@@ -75,7 +75,7 @@ class ErrorOutput:
             for line in lines:
                 self._log(line)
         self._log(self._rest)
-        ended.set()
+        set_event(ended)
 
     def _log(self, line: bytes) -> None:
         text = shorten(line.decode(errors="replace").strip(), MAX_LINE)

@@ -26,7 +26,7 @@ from hermes.agents.tools.mcp_causes import cause_of, too_slow
 from hermes.agents.tools.mcp_errors import ErrorOutput, reporting
 from hermes.agents.tools.schema import GivenSignature
 from hermes.agents.tools.toolbox import Tool
-from hermes.background import open_background
+from hermes.background import open_background, set_event, start_soon
 from hermes.errors import HermesError
 from hermes.messages import JsonObject
 from hermes.retry import Backoff
@@ -126,7 +126,7 @@ class Connection:
                 cause = too_slow(self.server.start_timeout)
             cause = cause.with_last_line(self._errors.last)
             self.problem, self._client = f"it {cause.shown}", None
-            self._tried.set()
+            set_event(self._tried)
             if self._up.is_set():
                 self._up = trio.Event()
             if trio.current_time() - started > STABLE_SECONDS:
@@ -152,8 +152,8 @@ class Connection:
                 starting.deadline = float("inf")
                 self._offered = offered
                 self._client, self.problem, self._reported = client, None, ""
-                self._tried.set()
-                self._up.set()
+                set_event(self._tried)
+                set_event(self._up)
                 await self._wait_lost(client)
         return not starting.cancelled_caught
 
@@ -170,7 +170,7 @@ class Connection:
         """Stop using the connection, so that the supervisor opens another one."""
         self._client, self._loss = None, error
         self.problem = f"it {cause_of(error, self.server.url, None).shown}"
-        self._lost.set()
+        set_event(self._lost)
         self._up = trio.Event()
         return self._down()
 
@@ -289,7 +289,7 @@ async def open_servers(servers: Sequence[McpServer]) -> AsyncIterator[list[Conne
     connections = [Connection(server) for server in servers]
     async with open_background() as nursery:
         for connection in connections:
-            nursery.start_soon(connection.supervise)
+            start_soon(nursery, connection.supervise)
         for connection in connections:
             await connection.wait_tried()
         yield connections

@@ -46,8 +46,10 @@ def encode_extra(message: Extra) -> str | None:
 
     Raises `ValueError` if they cannot be stored.
     """
-    if _extra_values(message) == _DEFAULTS:
-        return None
+    return None if _extra_values(message) == _DEFAULTS else _encode_fields(message)
+
+
+def _encode_fields(message: Extra) -> str:
     check_depth((message.parts, message.reasoning_details, message.provider_data))
     try:
         encoded = encode_json(Extra(**extra_fields(message)))

@@ -151,12 +151,15 @@ class Opening:
             descriptor = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise cannot_open(f"{path}.lock", error) from error
-        locked = guard.try_lock(descriptor, fcntl.F_WRLCK, 0)
-        # The file may have been removed since it was opened: then the lock excludes nobody.
-        self.waits: bool = not (locked and _is_at(f"{path}.lock", descriptor))
+        self.waits: bool = True
         self._descriptor = descriptor
-        if self.waits:
-            os.close(descriptor)
+        try:
+            # The file may have been removed since it was opened: then the lock excludes nobody.
+            locked = guard.try_lock(descriptor, fcntl.F_WRLCK, 0)
+            self.waits = not (locked and _is_at(f"{path}.lock", descriptor))
+        finally:
+            if self.waits:
+                os.close(descriptor)
 
     def __enter__(self) -> None:
         pass

@@ -7,8 +7,21 @@ import trio
 from hypothesis import given, strategies as st
 
 from hermes.messages import Message, ToolCall
-from hermes.redaction import REDACTED, ValueRedactor, redact_message
-from hermes.redaction.slices import MAX_KNOWN, SLICE, KnownTexts, prepare
+from hermes.redaction import (
+    REDACTED,
+    ValueRedactor,
+    redact_keys,
+    redact_message,
+    redact_messages,
+)
+from hermes.redaction.slices import (
+    MAX_KNOWN,
+    SLICE,
+    KnownTexts,
+    prepare,
+    redact_text,
+    redact_text_keys,
+)
 from tests.support.examples import examples
 from tests.support.secrets import DISGUISES, ENCODINGS, SECRET, TOKEN
 
@@ -82,7 +95,16 @@ async def test_other_tasks_run_while_a_long_text_is_prepared(where):
         "details": Message("assistant", reasoning_details=({"text": [long]},)),
         "key": Message("assistant", reasoning_details=({long: 1},)),
     }[where]
-    redact, turns = ValueRedactor([TOKEN]), 0
+    redact = ValueRedactor([TOKEN])
+    turns, _ = await others_run(prepare(message, redact))
+    assert turns >= len(long) // SLICE
+    assert redact_message(message, redact) != message
+    assert REDACTED in redact(long)
+
+
+async def others_run(work):
+    """Await the work; returns how often another task ran meanwhile, and the result."""
+    turns = 0
     async with trio.open_nursery() as nursery:
 
         async def count():
@@ -92,11 +114,31 @@ async def test_other_tasks_run_while_a_long_text_is_prepared(where):
                 turns += 1
 
         nursery.start_soon(count)
-        await prepare(message, redact)
+        result = await work
         nursery.cancel_scope.cancel()
-    assert turns >= len(long) // SLICE
-    assert redact_message(message, redact) != message
-    assert REDACTED in redact(long)
+    return turns, result
+
+
+@pytest.mark.parametrize("filler", FILLERS)
+async def test_other_tasks_run_while_a_long_text_is_redacted(filler):
+    text = at_a_border(TOKEN, filler, 20) + "a " * 2 * SLICE
+    redact = ValueRedactor([TOKEN])
+    whole = redact(text)
+    turns, redacted = await others_run(redact_text(text, ValueRedactor([TOKEN])))
+    assert (turns > 0, redacted) == (True, whole)
+    messages = [Message("assistant", text), Message("assistant", "short")]
+    turns, redacted = await others_run(redact_messages(messages, ValueRedactor([TOKEN])))
+    assert turns > 0
+    assert [message.content for message in redacted] == [whole, "short"]
+
+
+@pytest.mark.parametrize("position", [-3, 1, 10, 50])
+@pytest.mark.parametrize("filler", ["a ", "sk-", "sk-proj-", "日"])
+async def test_other_tasks_run_while_a_long_text_is_searched_for_keys(filler, position):
+    text = at_a_border(f"sk-{'A1b2' * 10}", filler, position) + "a " * 2 * SLICE
+    turns, redacted = await others_run(redact_text_keys(text))
+    assert (turns > 0, redacted) == (True, redact_keys(text))
+    assert await redact_text_keys("") == ""
 
 
 async def test_a_plain_function_is_not_called_to_prepare():

@@ -223,7 +223,7 @@ def test_all_problems_are_reported_at_once():
         base_url = 'not a url'
         key = 'env:NOPE'
         max_tokens = 0
-        tools = ['nomodule:f']
+        tools = ['nomodule:f', 3, 4]
         wrong = 1
         budgets.day = 1.0
         [compression]
@@ -241,7 +241,7 @@ def test_all_problems_are_reported_at_once():
         [agents.coder]
         kind = 'anthropic'
         max_tokens = 'many'
-        platforms = ['nowhere']
+        platforms = [3, 'nowhere']
         [mcp.a]
         url = 'u'
         approval = 3
@@ -250,6 +250,8 @@ def test_all_problems_are_reported_at_once():
     def check(settings):
         yield Problem(0, "agent.key", "the environment variable NOPE is not set")
         yield Problem(0, "agent.tools[0]", "there is no module nomodule")
+        assert len(settings.agent.tools) == 3
+        yield Problem(0, "agent.tools[1]", "a consequence of the wrong value")
         yield Problem(0, "telegram.token", "a consequence of the wrong value")
 
     assert problems(text, check) == [
@@ -258,6 +260,8 @@ def test_all_problems_are_reported_at_once():
         (5, "agent.key"),
         (6, "agent.max_tokens"),
         (7, "agent.tools[0]"),
+        (7, "agent.tools[1]"),
+        (7, "agent.tools[2]"),
         (8, "agent.wrong"),
         (11, "compression.window"),
         (14, "expiry.at_hour"),
@@ -269,6 +273,7 @@ def test_all_problems_are_reported_at_once():
         (22, "agents.coder.key"),
         (24, "agents.coder.max_tokens"),
         (25, "agents.coder.platforms[0]"),
+        (25, "agents.coder.platforms[1]"),
         (27, "mcp.a.url"),
         (28, "mcp.a.approval"),
     ]

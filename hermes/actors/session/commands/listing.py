@@ -99,7 +99,9 @@ def status_text(status: Status, texts: Texts) -> str:
 def usage_text(calls: Sequence[Usage], texts: Texts) -> str:
     """Return the answer to /usage."""
     cost = sum(each.cost or 0.0 for each in calls)
-    text = (texts.usage_cost if cost else texts.usage_tokens).format(
+    many = texts.usage_cost if cost else texts.usage_tokens
+    one = texts.usage_cost_one if cost else texts.usage_tokens_one
+    text = (one if len(calls) == 1 else many).format(
         calls=len(calls),
         input=sum(each.input_tokens for each in calls),
         cached=sum(each.cache_read_tokens for each in calls),

@@ -219,7 +219,7 @@ class Conversation:
             result = await self.agent.run(turn)
         for body in model.bodies:
             self.check(session, body)
-        return turn.transcript_rows(result)
+        return await turn.transcript_rows(result)
 
     def check(self, session, body):
         *stable, facts = messages_in(body)
