@@ -16,6 +16,7 @@ on where it occurs:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -25,8 +26,9 @@ from outcome import Error
 
 from hermes.errors import StoreBusy, StoreFailed
 from hermes.store.connection import Database, translate
-from hermes.store.transaction import Clock, Transaction, Work
+from hermes.store.transaction import Clock, LenientTransaction, Transaction, Work
 
+log: logging.Logger = logging.getLogger(__name__)
 R = TypeVar("R")
 
 
@@ -132,7 +134,21 @@ def read(db: Database, clock: Clock, work: Work[R]) -> R:
             return work(tx)
         finally:
             tx.close()
-    except (apsw.Error, UnicodeEncodeError) as error:
-        raise translate(error, "nothing was read") from error
+    except (apsw.Error, UnicodeError) as error:
+        return _read_again(db, clock, work, error)
     finally:
         db.roll_back()
+
+
+def _read_again(db: Database, clock: Clock, work: Work[R], error: Exception) -> R:
+    """Read with invalid UTF-8 replaced if that was the error, else raise it as ours."""
+    if not isinstance(error, UnicodeDecodeError):
+        raise translate(error, "nothing was read") from error
+    log.warning("a stored text is not valid UTF-8; the invalid bytes are replaced: %s", error)
+    tx = LenientTransaction.begin(db, clock)
+    try:
+        return work(tx)
+    except apsw.Error as again:
+        raise translate(again, "nothing was read") from again
+    finally:
+        tx.close()

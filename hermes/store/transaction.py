@@ -97,6 +97,35 @@ class Transaction:
         return time.strftime("%Y%m%d_%H%M%S_", time.gmtime(self.now)) + self.hex8()
 
 
+class LenientTransaction(Transaction):
+    """A transaction that only reads, and replaces invalid UTF-8 in texts.
+
+    Another program wrote it, or the file is damaged. APSW raises `UnicodeDecodeError` for it.
+    """
+
+    def one(self, sql: str, *values: Value) -> Row | None:
+        """Execute, and return the first row or None."""
+        rows = self.all(sql, *values)
+        return rows[0] if rows else None
+
+    def all(self, sql: str, *values: Value) -> list[Row]:
+        """Execute, and return all rows."""
+        try:
+            return super().all(sql, *values)
+        except UnicodeDecodeError:
+            names = [f"c{n}" for n in range(len(self.cursor.get_description()))]
+        selected = ", ".join(f"iif(typeof({n}) = 'text', CAST({n} AS BLOB), {n})" for n in names)
+        kinds = ", ".join(f"typeof({n})" for n in names)
+        found = f"WITH found ({', '.join(names)}) AS ({sql}) SELECT {selected}, {kinds} FROM found"
+        return [
+            tuple(
+                value.decode(errors="replace") if kind == "text" else value
+                for value, kind in zip(row[: len(names)], row[len(names) :], strict=True)
+            )
+            for row in super().all(found, *values)
+        ]
+
+
 class Work(Protocol[R_co]):
     """A store function with its arguments bound, ready to run in a transaction."""
 

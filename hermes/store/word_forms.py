@@ -7,9 +7,12 @@ search uses `search`. A message is in `stems` if its id is greater than `stems_l
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import logging
+from collections.abc import Generator, Sequence
 
 from hermes.store.transaction import Transaction, Value, Work
+
+log: logging.Logger = logging.getLogger(__name__)
 
 STEP = 500
 """Rows per step."""
@@ -69,8 +72,29 @@ def add_step(tx: Transaction, limit: int = STEP) -> int:
         return 0
     first = rows[count - 1][0]
     tx.run("UPDATE stems_left SET upto = ?", first - 1)
-    add(tx, "id BETWEEN ? AND ?", first, marker[0])
+    if _are_valid(tx, first, marker[0]):
+        add(tx, "id BETWEEN ? AND ?", first, marker[0])
+    else:
+        _add_valid(tx, [row[0] for row in rows[:count]])
     return count
+
+
+def _are_valid(tx: Transaction, first: int, last: int) -> bool:
+    """Return whether messages are valid UTF-8; otherwise the file is damaged."""
+    try:  # not in the statement that adds them: FTS5 does not count rows right if that fails
+        tx.all("SELECT content, extra FROM messages WHERE id BETWEEN ? AND ?", first, last)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _add_valid(tx: Transaction, ids: Sequence[int]) -> None:
+    """Add messages one by one, except those that are damaged."""
+    for number in ids:
+        if _are_valid(tx, number, number):
+            add(tx, "id = ?", number)
+        else:
+            log.warning("message %d is not valid UTF-8, so a search does not find it", number)
 
 
 def add_all() -> Generator[Work[int], int, None]:

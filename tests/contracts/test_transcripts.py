@@ -223,3 +223,49 @@ def test_a_change_by_another_process_is_seen_at_once(store, path):
     transcript = store.load("a")
     assert texts(transcript.messages) == ["ours", "theirs"]
     assert transcript.head == Head("a", 2, 2, 0)
+
+
+# Texts that are not UTF-8: written by another program, or damaged
+
+
+def damage(sql, table, column, text):
+    value = text.replace("?", "\xff").encode("latin-1").hex()
+    sql(f"UPDATE {table} SET {column} = CAST(x'{value}' AS TEXT) WHERE content = 'two herons'")
+
+
+@pytest.mark.parametrize("table", ["arrivals", "messages"])
+@pytest.mark.parametrize(
+    ("column", "text", "read"),
+    [
+        ("content", "?A?", ("\ufffdA\ufffd", "two id", None)),
+        ("extra", '{"reasoning":"A?"}', ("two herons", "two id", "A\ufffd")),
+        ("platform_message_id", "two ?", ("two herons", "two \ufffd", None)),
+    ],
+)
+def test_a_message_that_is_not_utf8_can_be_read(store, sql, table, column, text, read):
+    store.create_session("a")
+    for name in ("one", "two", "three"):
+        store.append_message("a", "user", f"{name} herons", platform_message_id=f"{name} id")
+    if table == "messages":
+        store.index_pending()
+    damage(sql, table, column, text)
+    rest = [(f"{name} herons", f"{name} id", None) for name in ("one", "three")]
+    for messages in (store.get_messages("a"), store.load("a").messages):
+        found = [(each.content, each.platform_message_id, each.reasoning) for each in messages]
+        assert found == [rest[0], read, rest[1]]
+    assert store.append_message("a", "user", "four").head.revision == 4
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "found"),
+    [("content", "?A?", {1, 3}), ("extra", '{"reasoning":"A?"}', {1, 2, 3})],
+)
+def test_a_new_message_that_is_not_utf8_is_indexed(store, sql, column, text, found):
+    store.create_session("a")
+    for name in ("one", "two", "three"):
+        store.append_message("a", "user", f"{name} herons")
+    damage(sql, "arrivals", column, text)
+    store.index_pending()
+    assert sql("SELECT count(*) FROM arrivals") == [[0]]
+    assert {hit.message_id & 0xFF for hit in store.search_messages("heron")} == found
+    assert store.integrity_check() == []

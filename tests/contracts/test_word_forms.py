@@ -148,3 +148,12 @@ async def test_a_running_store_indexes_the_forms_in_the_background(chat, path, a
             while not await store.snapshot(word_forms.is_complete):  # noqa: ASYNC110 - it has none
                 await trio.sleep(0.1)
         assert len(await store.search_messages("heron", limit=1000)) == word_forms.STEP + 5
+
+
+def test_a_damaged_message_is_left_out_and_does_not_stop_the_others(chat, sql):
+    say(chat, "one heron", "two herons", "three herons")
+    forget_word_forms(chat)
+    sql("UPDATE messages SET content = CAST(x'ff41' AS TEXT) WHERE content = 'two herons'")
+    assert [add_step(chat), add_step(chat)] == [3, 0]
+    assert sql("SELECT rowid & 255 FROM stems WHERE stems MATCH 'heron'") == [[1], [3]]
+    assert found(chat, "three") == [">>>three<<< herons"]

@@ -127,6 +127,11 @@ def index_session(tx: Transaction, no: int) -> None:
 
 
 def _index_arrivals(tx: Transaction, first: int, last: int) -> None:
+    """Move arrivals into `messages` and the index; invalid UTF-8 in them is replaced."""
+    try:  # before anything is written: FTS5 does not count rows right after a failed statement
+        tx.all("SELECT content, extra FROM arrivals WHERE id BETWEEN ? AND ?", first, last)
+    except UnicodeDecodeError:
+        codec.replace_invalid_texts(tx, first, last)
     tx.run(
         "INSERT INTO messages (id, role, content, created_at, platform_message_id, extra) "
         "SELECT id, role, content, created_at, platform_message_id, extra FROM arrivals "
