@@ -13,10 +13,10 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Any, Final, NoReturn, ParamSpec, TypeVar
+from typing import Any, Final, NoReturn, ParamSpec, Protocol, TypeVar, TypeVarTuple
 
 import trio
 from outcome import Error, Value
@@ -26,6 +26,7 @@ from hermes.errors import actionable
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 EX_SOFTWARE = 70
 _CRASHING = b"hermes: out of memory: a task cannot be resumed or cancelled; the Trio run is ended\n"
@@ -132,11 +133,24 @@ def or_crash(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-cancel = or_crash(trio.CancelScope.cancel)
+class _StartSoon(Protocol):
+    """The type of `trio.Nursery.start_soon`."""
+
+    def __call__(
+        self,
+        nursery: trio.Nursery,
+        function: Callable[[*Ts], Awaitable[object]],
+        /,
+        *arguments: *Ts,
+        name: object = None,
+    ) -> None: ...
+
+
+cancel: Callable[[trio.CancelScope], None] = or_crash(trio.CancelScope.cancel)
 """Cancel a scope, or else crash the Trio run: Trio cancels no scope twice."""
-set_event = or_crash(trio.Event.set)
+set_event: Callable[[trio.Event], None] = or_crash(trio.Event.set)
 """Set an event, or else crash the Trio run: Trio sets no event twice."""
-start_soon = or_crash(trio.Nursery.start_soon)
+start_soon: _StartSoon = or_crash(trio.Nursery.start_soon)
 """Start a task in a nursery, or else crash the Trio run: Trio may wait for a task it never runs."""
 
 

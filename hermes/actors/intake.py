@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypedDict, TypeVar, get_args
@@ -21,6 +22,7 @@ from hermes.actors.supervisor import Supervisor
 from hermes.context import TurnContext, current_turn, refuse_circle
 from hermes.errors import AlreadyAnswered, Overloaded, ReplyNotFound, ReplyTimeout
 from hermes.messages import (
+    APPROVAL,
     Accepted,
     Inbound,
     JsonObject,
@@ -80,6 +82,8 @@ _IDENTIFIED = (
     "platform_message_id", "edits",
 )  # fmt: skip
 _IDS = operator.attrgetter(*_IDENTIFIED)
+_FREE = re.compile(f"(?!{APPROVAL}:).", re.DOTALL).match
+"""Matches the id of an event, unless it is empty or may be reserved."""
 
 
 def takes_options(function: F) -> F:
@@ -335,7 +339,7 @@ def require_valid(inbound: Inbound) -> None:
     plain = isinstance(given, Inbound) and isinstance(given.source, Source)
     plain = plain and all(isinstance(value, str) for value in _NAMES(inbound))
     plain = plain and all(isinstance(value, str | None) for value in _IDS(inbound))
-    if not (plain and inbound.event_id and inbound.parts is None and inbound.metadata == {}):
+    if not (plain and _FREE(inbound.event_id) and inbound.parts is None and inbound.metadata == {}):
         _check_fields(inbound)
 
 
@@ -347,6 +351,11 @@ def _check_fields(inbound: Inbound) -> None:
     for name, value in zip(_IDENTIFIED, _IDS(inbound), strict=True):
         require_string(name, "" if value is None else value)
     require_event_id(inbound.event_id)
+    if inbound.decided_call is not None:
+        raise ValueError(
+            f"event_id {inbound.event_id!r} is reserved: Hermes itself uses ids of this form for "
+            "decisions about tool calls"
+        )
     _check_parts(inbound.parts)
     stored_metadata(inbound.metadata)
 

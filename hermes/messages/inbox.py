@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -16,7 +17,11 @@ InboxState: TypeAlias = Literal["open", "done", "parked"]
 WhenBusy: TypeAlias = Literal["queue", "interrupt", "steer", "reject"]
 """What happens to a message that arrives while a turn runs."""
 APPROVAL = "approval"
-"""The event_id of a message about a decision is this, a colon and the number of the call."""
+"""The event_id of a message about a decision is this, a colon and the number of the call.
+
+Ids of this form are reserved: others must not use them.
+"""
+_decision = re.compile(f"{APPROVAL}:([0-9]{{1,18}})").fullmatch
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -69,8 +74,8 @@ class Inbound(msgspec.Struct, frozen=True):
     @property
     def decided_call(self) -> int | None:
         """The number of the tool call that the user has decided about, if this message says so."""
-        prefix, _, number = self.event_id.partition(":")
-        return int(number) if prefix == APPROVAL and number.isdecimal() else None
+        found = _decision(self.event_id)
+        return None if found is None else int(found[1])
 
     @property
     def identity(self) -> tuple[str, str, str, str]:

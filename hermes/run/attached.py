@@ -195,23 +195,18 @@ async def _answer(chat: RemoteChat, inbox_id: int, question: Question) -> bool:
     """Wait for the answer and print it; returns whether there is one, and it was printed."""
     shown = question.json or await _show(chat, inbox_id, question.session_key)
     answer = await chat.answer_to(inbox_id)
-    if _has_decided(question, answer, chat.texts):
-        after = await chat.answer_after(inbox_id)
-        if after is not None:
-            answer, inbox_id = after, after.message_ids[0]
-            shown = question.json or await _show(chat, inbox_id, question.session_key)
+    if _is_decision(question) and (then := chat.decision_after(inbox_id)) is not None:
+        shown = question.json or await _show(chat, then, question.session_key)
+        answer = await chat.answer_to(then)
     if question.json:
         _print_json(answer, chat.asked_in(answer.turn_id))
     return _report(answer, chat.texts) and shown
 
 
-def _has_decided(question: Question, answer: MessageComplete, texts: Texts) -> bool:
-    """Whether the question was a command that has decided about a tool call; its agent goes on."""
+def _is_decision(question: Question) -> bool:
+    """Whether the question is a command that may decide about a tool call; its agent goes on."""
     parsed = parse(question.text)
-    if parsed is None or parsed.name not in {"approve", "deny"}:
-        return False
-    starts = (each.partition("{")[0] for each in (texts.approved, texts.denied))
-    return answer.text.startswith((*starts, texts.approved_always.partition("{")[0]))
+    return parsed is not None and parsed.name in {"approve", "deny"}
 
 
 async def _show(chat: RemoteChat, inbox_id: int, session_key: str) -> bool:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+import attrs
 import pytest
 import trio
 
 from hermes import AccessPolicy, Config, Texts, ToolCall, open_runtime
 from hermes.adapters.rate_limit import Rate, RateLimiter
 from hermes.adapters.telegram import Telegram
+from hermes.adapters.telegram.api import BotApi
+from hermes.adapters.telegram.sender import ChatTarget, Sender
 from hermes.agents.tools.toolbox import Toolbox, tool
 from hermes.events import TextDelta
 from hermes.messages import OutboxRow, Source
@@ -19,6 +22,7 @@ from hermes.testing.telegram import TOKEN, Fault, Limits, open_telegram
 from tests.support.chat import access_for
 from tests.support.telegram_bot import (
     echo,
+    fast_limiter,
     running_bot,
     texts,
     wait_confirmed,
@@ -372,6 +376,67 @@ async def test_a_permit_of_ready_is_used_by_send_for_a_short_time(
         assert limiter.waits == waits
         await telegram.send(row)
         assert limiter.waits == waits + 1, "the permit is used once"
+
+
+async def moved_group(server, sender, turn_id, *, notified):
+    """Let a group become a supergroup, which already has a message with the id of the preview."""
+    server.group(-5, "group")
+    await sender.preview(ChatTarget("-5"), turn_id, "so")
+    await sender.send(to_group({"kind": "question", "text": "May I?", "approval": 3}))
+    supergroup = server.migrate(-5, -1005)
+    supergroup.messages += [
+        attrs.evolve(each, text="foreign") for each in server.chats[-5].messages
+    ]
+    if notified:
+        sender.migrate("-5", "-1005")
+    return supergroup
+
+
+def to_group(body):
+    body = {"chat_id": "-5", "platform": "telegram", **body}
+    return OutboxRow(1, "k", 1, "telegram//-5/", body, "pending", 0, recovered=False)
+
+
+@pytest.fixture
+async def sender(server):
+    api = BotApi(Secret(TOKEN), server.url)
+    yield Sender(api, fast_limiter(), Texts())
+    await api.aclose()
+
+
+@pytest.mark.parametrize("notified", [True, False])
+async def test_ids_of_a_group_are_not_used_in_the_supergroup_that_it_becomes(
+    server, sender, notified
+):
+    supergroup = await moved_group(server, sender, 1, notified=notified)
+    await sender.send(to_group({"kind": "reply", "text": "so it is", "reply_to": "1"}))
+    await sender.send(to_group({"kind": "notice", "text": "and that", "reply_to": "1"}))
+    assert [(each.text, each.reply_to) for each in supergroup.messages] == [
+        ("foreign", None), ("foreign", None), ("so it is", None), ("and that", None),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("notified", [True, False])
+async def test_messages_of_a_supergroup_are_not_taken_for_those_of_the_group(
+    server, sender, notified
+):
+    supergroup = await moved_group(server, sender, 1, notified=notified)
+    buttons = [dict(each.buttons) for each in supergroup.messages]
+    await sender.decided(3)
+    if notified:
+        await sender.preview(ChatTarget("-5"), 1, "so it")
+    await sender.finish_preview(1)
+    assert texts(server, -1005) == ["foreign", "foreign"]
+    assert [each.buttons for each in supergroup.messages] == buttons
+
+
+async def test_a_preview_in_a_supergroup_is_edited_into_the_reply_to_its_group(server, sender):
+    server.group(-5, "group")
+    server.migrate(-5, -1005)
+    sender.migrate("-5", "-1005")
+    await sender.preview(ChatTarget("-5"), 1, "so")
+    await sender.send(to_group({"kind": "reply", "text": "so it is", "reply_to": "1"}))
+    assert texts(server, -1005) == ["so it is"]
 
 
 @pytest.mark.parametrize(

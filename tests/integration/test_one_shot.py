@@ -13,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from hermes.messages import ToolCall
+from hermes.run.attached import KEPT
 from hermes.store import SessionStore
+from hermes.store.inspection import read_stats
 from hermes.testing import ModelAnswer, Refuse
 from tests.support.served_model import served
-from tests.support.tty import INTERRUPT, Tty
+from tests.support.tty import ENTER, INTERRUPT, Tty
 
 pytestmark = pytest.mark.usefixtures("measure_programs")
 ROOT = Path(__file__).parents[2]
@@ -134,6 +136,24 @@ def test_ctrl_c_interrupts_the_answer_and_keeps_what_was_said(path, bot):
     assert said[0] == ("user", "count to 900 slowly")
     assert said[1][1].startswith("1 2 3")
     assert said[2:] == [("user", "count to 2"), ("assistant", "1 2")]
+
+
+def test_ctrl_c_before_its_turn_leaves_the_question_and_the_answer_of_another_chat_alone(path):
+    command = [*HERMES, "--db", str(path)]
+    with Tty(command, PYTHONPATH=str(ROOT)) as bot:
+        bot.until("\n>")
+        bot.type("count to 900 slowly" + ENTER)
+        bot.until("1 2 3")
+        with Tty([*command, "-p", "count to 4"], PYTHONPATH=str(ROOT)) as term:
+            while read_stats(path)[0].inbox_open < 2:
+                os.sched_yield()
+            term.type(INTERRUPT)
+            assert term.wait() == 130
+            assert term.screen.text == "^C" + KEPT
+        assert "(interrupted)" not in bot.until(" 60 61 ")
+        bot.type(INTERRUPT)
+        bot.until("(interrupted)")
+        bot.until("\n1 2 3 4\n")
 
 
 def test_ctrl_c_while_the_input_is_read_is_no_error_of_the_program(path):

@@ -96,6 +96,7 @@ WRONG = [
     ({"session_key": 42}, TypeError, "session_key must be a string, not 42"),
     ({"event_id": 5}, TypeError, "event_id must be a string, not 5"),
     ({"event_id": ""}, ValueError, "event_id must not be empty; None means that there is none"),
+    ({"event_id": "approval:1"}, ValueError, "event_id 'approval:1' is reserved: Hermes itself"),
     ({"source": "web"}, TypeError, "source must be a hermes.Source, not 'web'"),
     ({"source": ""}, TypeError, "source must be a hermes.Source, not ''"),
     ({"source": Source(thread_id=7)}, TypeError, "source.thread_id must be a string, not 7"),

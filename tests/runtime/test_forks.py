@@ -158,3 +158,25 @@ os.write(ready[1], b"x")
 wait(child)
 """
     run(path, program)
+
+
+def test_the_child_of_a_killed_parent_does_not_keep_the_database_locked(path):
+    """A parent that is killed does not release its locks, unlike one that ends."""
+    program = """
+forked, ended = os.pipe(), os.pipe()
+parent = os.fork()
+if not parent:
+    with start_runtime(path, agent=echo) as runtime:
+        runtime.ask("k", "one")
+        if not os.fork():
+            os.close(ended[1])
+            os.write(forked[1], b"x")
+            os.read(ended[0], 1)  # until this program ends
+            os._exit(0)
+        os.read(forked[0], 1)
+        os.kill(os.getpid(), 9)
+os.waitpid(parent, 0)
+with start_runtime(path, agent=echo) as runtime:
+    print(runtime.ask("k", "two").text)
+"""
+    run(path, program)

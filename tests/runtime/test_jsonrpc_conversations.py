@@ -10,7 +10,7 @@ import trio.testing
 
 from hermes import Config
 from hermes.messages import ExpiryPolicy, Inbound, Source
-from tests.support.jsonrpc_client import connected
+from tests.support.jsonrpc_client import Problem, connected
 from tests.support.jsonrpc_sessions import Gate, error_code, new_session, scripted, stored_id
 
 
@@ -243,6 +243,16 @@ async def test_an_event_id_belongs_to_its_conversation_and_to_one_text(start):
                 client, "prompt.submit", session_id=handle, text="another", event_id="e1"
             )
             assert code == -32602
+
+
+async def test_an_event_id_that_would_be_taken_for_a_decision_is_refused(start):
+    async with start() as runtime, connected(runtime) as client:
+        handle = await opened(client, "approval")
+        with pytest.raises(Problem, match="event_id 'approval:1' is reserved") as refused:
+            await client.call("prompt.submit", session_id=handle, text="hello", event_id="1")
+        assert refused.value.code == -32602
+        for event_id in ("e1", "9" * 200):
+            assert await say(client, handle, event_id, event_id=event_id) == f"echo: {event_id}"
 
 
 async def test_a_command_that_is_sent_again_runs_once(start):

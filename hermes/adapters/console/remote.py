@@ -102,6 +102,7 @@ class RemoteChat:
         self._running: tuple[int, ...] = ()
         """The inbox ids of its messages."""
         self._asked: list[tuple[int | None, e.ApprovalRequest]] = []
+        self._decision = 0
         """The questions of approval since `attach`, with their turns."""
         self._events = RemoteEvents()
         self._answers: OrderedDict[int, e.MessageComplete] = OrderedDict()
@@ -155,22 +156,9 @@ class RemoteChat:
             await self._changed.wait()
         return self._answers[inbox_id]
 
-    async def answer_after(self, inbox_id: int) -> e.MessageComplete | None:
-        """Wait for the answer to a message that follows this one, such as that of `/approve`.
-
-        Returns None if no message is waiting or running any more.
-        """
-        while True:
-            if later := [each for each in self._answers if each > inbox_id]:
-                return self._answers[min(later)]
-            changed = self._changed
-            status = await self.status()
-            if not changed.is_set():
-                if not status.busy and not status.waiting:
-                    return None
-                await changed.wait()
-            if self.ended:
-                raise ActorStopped(NOT_CONNECTED)
+    def decision_after(self, inbox_id: int) -> int | None:
+        """Return the message to the agent about a decision that this command has made, if any."""
+        return self._decision if self._decision > inbox_id else None
 
     def is_running(self, inbox_id: int) -> bool:
         """Return whether the turn of a message is running."""
@@ -249,10 +237,15 @@ class RemoteChat:
                 event = self._asked_or_accepted(given)
         return event
 
-    def _asked_or_accepted(self, given: e.ApprovalRequest | e.MessageAccepted) -> RuntimeEvent:
+    def _asked_or_accepted(
+        self, given: e.ApprovalRequest | e.MessageAccepted
+    ) -> RuntimeEvent | None:
         if isinstance(given, e.ApprovalRequest):
             self._asked = [*self._asked, (self._turn_id, given)][-MAX_REMEMBERED:]
             return ApprovalAsked(self._approval(given))
+        if given.decided_call is not None:
+            self._decision = given.message_id
+            return None
         return MessageAccepted(given.text, given.message_id, platform=given.platform)
 
     def _ended(self, given: e.MessageComplete) -> TurnEnded:

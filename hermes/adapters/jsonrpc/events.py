@@ -34,12 +34,14 @@ class TokenUsage(msgspec.Struct):
 class MessageAccepted(msgspec.Struct):
     """Somebody else has sent a message or command to the conversation, from this platform.
 
-    It precedes the other events with its id, and may be repeated.
+    It precedes the other events with its id, and may be repeated. If it has a `decided_call`, the
+    text is empty: Hermes itself tells the agent that the user has decided about this call.
     """
 
     message_id: int
     text: str
     platform: str
+    decided_call: int | None = None
 
 
 class MessageStart(msgspec.Struct):

@@ -135,9 +135,11 @@ class Notifier:
                 self._send_other(handle, event)
 
     def _send_accepted(self, handle: Handle, event: MessageAccepted) -> None:
-        """Report a message of somebody else."""
-        if event.text and event.event_id not in handle.sent:
-            accepted = e.MessageAccepted(event.inbox_id, event.text, event.platform)
+        """Report a message of somebody else, or about a decision."""
+        if event.decided_call is not None or (event.text and event.event_id not in handle.sent):
+            accepted = e.MessageAccepted(
+                event.inbox_id, event.text, event.platform, event.decided_call
+            )
             self._buffer.send_event("message.accepted", handle.id, accepted)
 
     def _send_other(self, handle: Handle, event: RuntimeEvent) -> None:

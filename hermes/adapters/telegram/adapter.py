@@ -128,11 +128,11 @@ class Telegram:
                 event, target = envelope.event, self._targets.get(envelope.session_key)
                 if target is not None and isinstance(event, TurnEnded) and not event.reply.text:
                     turn_id = event.reply.turn_id
-                    start_soon(nursery, self._finish_preview, target, envelope.session_key, turn_id)
+                    start_soon(nursery, self._finish_preview, envelope.session_key, turn_id)
 
-    async def _finish_preview(self, target: ChatTarget, session_key: str, turn_id: int) -> None:
+    async def _finish_preview(self, session_key: str, turn_id: int) -> None:
         await self._previews.stop(session_key, turn_id)
-        await self._sender.finish_preview(target, turn_id)
+        await self._sender.finish_preview(turn_id)
 
     # Messages
 

@@ -43,7 +43,7 @@ MAX_MIGRATIONS = 3
 PERMIT_LIFETIME = 1.0
 """How long a call may be made after the rate limiter has allowed it, in seconds."""
 REVOKED_DELAY = 3600.0
-FORBIDDEN = 403
+BAD_REQUEST, FORBIDDEN = 400, 403
 GONE = (
     "chat not found", "thread not found", "topic_closed", "topic_deleted", "no rights to send",
     "not enough rights", "chat_write_forbidden",
@@ -55,6 +55,7 @@ class _SentMessage(msgspec.Struct):
     message_id: Int
 
 
+_NOT_FOUND = "message to edit not found"
 _NUMBER = re.compile("-?[0-9]{1,18}", re.ASCII)
 _decode_message = msgspec.json.Decoder(_SentMessage).decode
 
@@ -76,6 +77,8 @@ class ChatTarget:
 class _Preview:
     """A message that shows the text of a running turn."""
 
+    target: ChatTarget
+    """Where it was sent. Its id is not valid in the supergroup that a group becomes."""
     message_id: int
     text: str
 
@@ -94,7 +97,7 @@ class Sender:
         """When the rate limiter has allowed a reply that is not sent yet."""
         self._previews: dict[int, _Preview | None] = {}
         """By turn id; None if the outcome of the last call is not known."""
-        self._abandoned: dict[int, int] = {}
+        self._abandoned: dict[int, _Preview] = {}
         """By turn id: previews that cannot be edited into the final message."""
         self._noticing: set[str] = set()
         self._questions: Questions[tuple[ChatTarget, int]] = Questions()
@@ -113,7 +116,7 @@ class Sender:
         target = _target(row)
         if not _is_visible(row):
             return
-        await self._delete_abandoned(row, target)
+        await self._delete_abandoned(row)
         await self._rate_limiter.acquire(self._chat(target), group=target.is_group)
         self._permits[target] = trio.current_time()
 
@@ -122,11 +125,11 @@ class Sender:
         target = _target(row)
         if not _is_visible(row):
             return
-        await self._delete_abandoned(row, target)
+        await self._delete_abandoned(row)
         text, is_final = str(row.body["text"]), _is_final(row)
         preview = self._previews.get(row.turn_id) if is_final else None
         try:
-            if preview is None or not await self._edit_into_final(target, preview, text):
+            if preview is None or not await self._edit_into_final(preview, text):
                 await self._send_text(target, (self._mark if row.recovered else "") + text, row)
         except (Revoked, Unreachable, Refused) as error:
             raise self._delivery_error(error) from None
@@ -134,10 +137,11 @@ class Sender:
         if is_final:
             self._previews.pop(row.turn_id, None)
 
-    async def _delete_abandoned(self, row: OutboxRow, target: ChatTarget) -> None:
+    async def _delete_abandoned(self, row: OutboxRow) -> None:
         """Delete a preview that cannot be edited into the final message."""
-        if _is_final(row) and (message_id := self._abandoned.pop(row.turn_id, None)):
-            await self._try_call("deleteMessage", target, {"message_id": message_id})
+        if _is_final(row) and (preview := self._abandoned.pop(row.turn_id, None)):
+            params: JsonObject = {"message_id": preview.message_id}
+            await self._try_call("deleteMessage", preview.target, params)
 
     def _delivery_error(self, error: Revoked | Unreachable | Refused) -> HermesError:
         """Return what an error of a call means for the delivery of a reply."""
@@ -148,15 +152,15 @@ class Sender:
         gone = error.code == FORBIDDEN or any(text in error.why for text in GONE)
         return Unsendable(str(error)) if gone else MessageRefused(str(error))
 
-    async def _edit_into_final(self, target: ChatTarget, preview: _Preview, text: str) -> bool:
+    async def _edit_into_final(self, preview: _Preview, text: str) -> bool:
         """Edit a preview into the final message; return False if the preview is gone."""
         try:
             params: JsonObject = {"message_id": preview.message_id}
-            await self._call_formatted("editMessageText", target, text, params)
+            await self._call_formatted("editMessageText", preview.target, text, params)
         except Refused as refusal:
             if "not modified" in refusal.why:
                 return True
-            if "message to edit not found" in refusal.why or "can't be edited" in refusal.why:
+            if _NOT_FOUND in refusal.why or "can't be edited" in refusal.why:
                 return False
             raise
         return True
@@ -178,7 +182,7 @@ class Sender:
         if isinstance(approval, int):
             with suppress(msgspec.MsgspecError):  # it was sent, whatever the response says
                 message_id = _decode_message(sent).message_id
-                self._questions.asked(approval, (ChatTarget(target.chat_id), message_id))
+                self._questions.asked(approval, (ChatTarget(self._chat(target)), message_id))
 
     async def _call_formatted(
         self, method: str, target: ChatTarget, text: str, params: JsonObject
@@ -197,6 +201,8 @@ class Sender:
         """Wait for the rate limiter and call; call again if a group has a new id."""
         for _ in range(MAX_MIGRATIONS):
             chat = self._chat(target)
+            if chat != target.chat_id:
+                params = _in_supergroup(method, params)
             # A permit expires: other calls may have been allowed while a full disk delayed this.
             if trio.current_time() - self._permits.pop(target, -math.inf) > PERMIT_LIFETIME:
                 await self._rate_limiter.acquire(chat, group=target.is_group)
@@ -234,7 +240,8 @@ class Sender:
         chat = self._chat(target)
         lost = known is None and turn_id in self._previews
         unchanged = known is not None and known.text == text
-        if not text or lost or unchanged:
+        moved = known is not None and known.target.chat_id != chat
+        if not text or lost or unchanged or moved:
             return
         if not self._rate_limiter.try_acquire(chat, group=target.is_group):
             return
@@ -259,21 +266,22 @@ class Sender:
         method = "sendMessage"
         params: JsonObject = {"text": text + CURSOR}
         if known is not None:
-            self._abandoned[turn_id] = params["message_id"] = known.message_id
+            self._abandoned[turn_id], params["message_id"] = known, known.message_id
             method = "editMessageText"
         # Shielded from the end of the bot: the final message needs the id of the preview.
         with trio.move_on_after(PREVIEW_TIMEOUT, shield=True):
             result = await self._post(method, chat, target, params)
             message_id = _decode_message(result).message_id if known is None else known.message_id
-            self._previews[turn_id] = _Preview(message_id, text)
+            shown_in = attrs.evolve(target, chat_id=chat)
+            self._previews[turn_id] = _Preview(shown_in, message_id, text)
             self._abandoned.pop(turn_id, None)
 
-    async def finish_preview(self, target: ChatTarget, turn_id: int) -> None:
+    async def finish_preview(self, turn_id: int) -> None:
         """Remove the cursor from the preview of a turn that was stopped and has no reply."""
         known = self._previews.pop(turn_id, None)
         if known is not None:
             params: JsonObject = {"message_id": known.message_id, "text": known.text}
-            await self._try_call("editMessageText", target, params)
+            await self._try_call("editMessageText", known.target, params)
 
     async def typing(self, target: ChatTarget) -> None:
         """Show a typing indicator. It counts towards the rate of the token, not of the chat."""
@@ -315,6 +323,16 @@ class Sender:
             await self._call(method, target, params)
         except HermesError as error:
             log.warning("%s failed: %s", method, error)
+
+
+def _in_supergroup(method: str, params: JsonObject) -> JsonObject:
+    """Return the parameters of a call for the supergroup that a group has become.
+
+    The ids of its messages are others. Raises `Refused` if the call is about one of the old ones.
+    """
+    if "message_id" in params:
+        raise Refused(method, BAD_REQUEST, _NOT_FOUND)
+    return {name: value for name, value in params.items() if name != "reply_parameters"}
 
 
 def _target(row: OutboxRow) -> ChatTarget:

@@ -6,6 +6,7 @@ All except `vacuum` and `migrate` may run while a runtime owns the file.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 import time
@@ -46,6 +47,7 @@ from hermes.store.import_hermes_agent.importer import Report, import_home
 from hermes.store.import_hermes_agent.report import ImportNotes, Note
 from hermes.store.import_hermes_agent.source import open_home
 from hermes.store.maintenance import cleanup, transfer
+from hermes.store.maintenance.transfer import MAX_LINE
 from hermes.store.sync_store import SessionStore
 
 MAX_EXAMPLES = 3
@@ -168,7 +170,7 @@ def _find_problems(store: SessionStore, *, with_index: bool) -> list[str]:
 def import_(options: Namespace) -> int:
     """Import an exported file, or a hermes-agent home."""
     if options.source == "-":
-        return _import_lines(options, sys.stdin.buffer.read())
+        return _import_lines(options, sys.stdin.buffer)
     source = Path(options.source).expanduser()
     if not source.exists():
         raise StoreRefused(f"{source} does not exist; name an exported file or a hermes-agent home")
@@ -178,7 +180,8 @@ def import_(options: Namespace) -> int:
         raise StoreRefused(f"{source} is not a regular file; use - to read from a pipe")
     if _is_sqlite(source):
         return _import_home(options, source)
-    return _import_lines(options, source.read_bytes())
+    with source.open("rb") as file:
+        return _import_lines(options, file)
 
 
 def _is_sqlite(path: Path) -> bool:
@@ -186,11 +189,10 @@ def _is_sqlite(path: Path) -> bool:
         return file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC
 
 
-def _import_lines(options: Namespace, content: bytes) -> int:
-    lines = _decode_lines(content)
-    total = sum(bool(line.strip()) for line in lines)
-    work = transfer.import_sessions(lines)
-    with open_or_create(options) as store, progress_bar("importing", total) as update:
+def _import_lines(options: Namespace, file: IO[bytes]) -> int:
+    exported = transfer.parse(_read_lines(file))
+    work = transfer.import_parsed(exported)
+    with open_or_create(options) as store, progress_bar("importing", len(exported)) as update:
         imported = run_chunked(store, work, lambda number: update(number, None))
     if options.json:
         print_json(asdict(imported))
@@ -199,16 +201,21 @@ def _import_lines(options: Namespace, content: bytes) -> int:
     return 0
 
 
-def _decode_lines(content: bytes) -> list[str]:
-    """Return the lines of an exported file. Raises `BadImport` if one of them is not UTF-8."""
-    lines = []
-    # Not `splitlines`: JSON strings may contain other line separators, such as U+2028.
-    for number, line in enumerate(content.split(b"\n"), start=1):
+def _read_lines(file: IO[bytes]) -> Iterator[str]:
+    """Yield the lines of an exported file. Raises `BadImport` if one is too long or not UTF-8.
+
+    They are read one by one, because a pipe may never end, nor a line of it.
+    """
+    for number in itertools.count(1):
+        line = file.readline(MAX_LINE + 1)
+        if not line:
+            return
+        if len(line) > MAX_LINE and not line.endswith(b"\n"):
+            raise BadImport(f"line {number} is longer than {MAX_LINE} bytes")
         try:
-            lines.append(line.decode())
+            yield line.decode()
         except UnicodeDecodeError as error:
             raise BadImport(f"line {number} is not UTF-8, from byte {error.start + 1} on") from None
-    return lines
 
 
 def _print_imported(imported: Imported) -> None:

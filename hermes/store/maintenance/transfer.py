@@ -140,8 +140,15 @@ def import_sessions(lines: Iterable[str]) -> Generator[Work[Imported], Imported,
     that is invalid. Sessions that exist are skipped, references to unknown parents are dropped,
     and a second compression child of one parent is imported as a `fork`.
     """
+    return (yield from import_parsed(parse(lines)))
+
+
+def import_parsed(
+    parsed: list[ExportedSession],
+) -> Generator[Work[Imported], Imported, Imported]:
+    """Same as `import_sessions`, for lines that were parsed before."""
     total = Imported(0, 0)
-    for session in _parents_first(_parse(lines)):
+    for session in _parents_first(parsed):
         done = yield ImportSession(session)
         total = Imported(
             total.sessions + done.sessions,
@@ -155,7 +162,8 @@ def import_sessions(lines: Iterable[str]) -> Generator[Work[Imported], Imported,
     )
 
 
-def _parse(lines: Iterable[str]) -> list[ExportedSession]:
+def parse(lines: Iterable[str]) -> list[ExportedSession]:
+    """Check exported sessions; raise `BadImport` at the first line that is invalid."""
     parsed = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():

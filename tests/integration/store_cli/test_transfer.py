@@ -239,6 +239,23 @@ def test_a_folder_in_the_way_of_a_backup_is_named(filled, tmp_path, suffix):
     assert list(tmp_path.glob("copy*")) == [obstacle]
 
 
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        ("cat /dev/zero", "line 1 is longer than 268435456 bytes"),
+        ("yes word", "line 1 is not an exported session: "),
+    ],
+)
+def test_an_import_from_a_pipe_that_never_ends_stops_at_a_wrong_line(tmp_path, command, problem):
+    limited = f'{command} | (ulimit -v 1500000; "$0" -m hermes.store import - --db "$1")'
+    arguments = ["sh", "-c", limited, sys.executable, str(tmp_path / "new.db")]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith(problem)
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "new.db").exists()
+
+
 @pytest.mark.parametrize("kind", ["pipe", "device"])
 def test_an_import_from_what_may_never_end_is_refused(tmp_path, kind):
     source = tmp_path / "source"
