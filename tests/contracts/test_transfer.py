@@ -329,6 +329,8 @@ REFUSED = {
     "an id with NUL inside": line(id="a\x00bc"),
     "a parent of 300": line(parent_session_id="i" * 300),
     "an unknown kind": line(kind="delegate"),
+    "a kind of a million characters": line(kind="x" * 1_000_000),
+    "a kind with a line break": line(kind="a\nb"),
     "a title of 101": line(title="t" * 101),
     "a title that is a list": line(title=["x"]),
     "a start that is text": line(started_at="yesterday"),
@@ -386,6 +388,11 @@ def test_bad_lines_are_refused_in_one_sentence_and_nothing_is_imported(store, ba
     assert len(sentence) < 300
     assert store.list_sessions() == []
     assert store.integrity_check() == []
+
+
+def test_a_refusal_of_a_long_value_says_where_it_is(store):
+    with pytest.raises(BadImport, match=r"^line 1 .* 'x{50,100}… - at `\$\.kind`$"):
+        store.import_sessions([line(kind="x" * 1_000_000)])
 
 
 @pytest.mark.parametrize(

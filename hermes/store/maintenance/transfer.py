@@ -13,6 +13,7 @@ from msgspec.structs import asdict, astuple, replace
 
 from hermes.errors import BadImport, UnknownSession
 from hermes.messages import Extra, Imported, JsonObject, SessionKind, Usage
+from hermes.sanitize import shorten
 from hermes.store.conversations import codec, lineage, search, sessions, titles, usage
 from hermes.store.maintenance import cleanup
 from hermes.store.transaction import Transaction, Work
@@ -25,6 +26,7 @@ TOKENS = (
 )  # fmt: skip
 
 _MAX_COUNT = 2**53
+_MAX_REASON = 100
 _Count = Annotated[int, Meta(ge=0, le=_MAX_COUNT)]
 _Seq = Annotated[int, Meta(ge=1, le=2**31)]
 _Id = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -171,10 +173,16 @@ def parse(lines: Iterable[str]) -> list[ExportedSession]:
         try:
             session = _decode(line)
         except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-            raise BadImport(f"line {number} is not an exported session: {error}") from None
+            raise BadImport(f"line {number} is not an exported session: {_reason(error)}") from None
         _check(session, number)
         parsed.append(session)
     return parsed
+
+
+def _reason(error: Exception) -> str:
+    """Return the text of an error in one short line: it may quote a value of any length."""
+    what, at, where = str(error).rpartition(" - at ")
+    return shorten(what, _MAX_REASON) + at + shorten(where, _MAX_REASON)
 
 
 def _check(session: ExportedSession, number: int) -> None:
@@ -188,7 +196,7 @@ def _check(session: ExportedSession, number: int) -> None:
         for message in session.messages:
             codec.encode_extra(message)
     except (ValueError, RecursionError) as error:
-        raise BadImport(f"line {number}: {error}") from None
+        raise BadImport(f"line {number}: {_reason(error)}") from None
 
 
 def _find_problem(session: ExportedSession) -> str | None:
