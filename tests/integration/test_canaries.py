@@ -173,7 +173,7 @@ async def test_secrets_in_results_of_an_mcp_server_are_redacted(start, tmp_path)
     program.write_text(SERVER)
     secret = CANARIES[30]
     server = McpServer(
-        name="test", command=(sys.executable, str(program)), environment=(("KEY", secret),)
+        name="test", command=(sys.executable, str(program)), environment={"KEY": secret}
     )
     results = []
     async with open_servers([server]) as connections:

@@ -31,7 +31,7 @@ class TokenUsage(msgspec.Struct):
     cost: float | None = None
 
 
-class MessageAccepted(msgspec.Struct):
+class MessageAccepted(msgspec.Struct, omit_defaults=True):
     """Somebody else has sent a message or command to the conversation, from this platform.
 
     It precedes the other events with its id, and may be repeated. If it has a `decided_call`, the
