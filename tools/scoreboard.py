@@ -30,6 +30,7 @@ HEAD = (
 )
 
 
+MANY_SEEDS = 10
 INTRODUCTION = (
     "Results on {date}; the long form is that of `make prove`, the short one of `make test`:"
 )
@@ -73,9 +74,11 @@ def row(result: Result) -> str:
 
 
 def seeds(numbers: Sequence[int]) -> str:
-    """Return the seeds as a range if they are one."""
+    """Return the seeds, as a range if they are one or if they are many."""
     if len(numbers) > 2 and numbers[-1] - numbers[0] == len(numbers) - 1:  # noqa: PLR2004
         return f"{numbers[0]} to {numbers[-1]}"
+    if len(numbers) > MANY_SEEDS:
+        return f"{len(numbers)} from {numbers[0]} to {numbers[-1]}"
     return ", ".join(map(str, numbers))
 
 

@@ -84,9 +84,16 @@ def test_a_failing_seed_prints_the_command_that_repeats_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("numbers", "shown"), [([], ""), ([7], "7"), ([4, 8], "4, 8"), ([0, 1, 2], "0 to 2")]
+    ("numbers", "shown"),
+    [
+        ([], ""),
+        ([7], "7"),
+        ([4, 8], "4, 8"),
+        ([0, 1, 2], "0 to 2"),
+        (range(1, 41, 2), "20 from 1 to 39"),
+    ],
 )
-def test_seeds_are_shown_as_a_range_if_they_are_one(numbers, shown):
+def test_seeds_are_shown_as_a_range_if_they_are_one_or_many(numbers, shown):
     assert seeds(numbers) == shown
 
 
