@@ -75,6 +75,8 @@ class ApprovalAsked(Event, frozen=True):
     """A tool needs the user's approval before it runs."""
 
     approval: Approval
+    again: bool = False
+    """Whether the same call was waiting already. Then no adapter sends the question again."""
 
 
 class MessageWaiting(Event, frozen=True):

@@ -63,7 +63,7 @@ offline agent does.
 EPILOG = """\
 exit codes:
   0    finished or stopped as requested
-  1    a turn failed, or an answer cannot be written
+  1    a turn failed (not at a terminal), or an answer cannot be written
   2    invalid usage or configuration
   3    the database cannot be used
   4    the database failed while the bot was running

@@ -324,6 +324,17 @@ def test_two_questions_at_once_are_shown_each_after_its_call(tty, shop_options):
         assert "✗" not in shown.screen.text
 
 
+def test_a_call_that_waits_already_is_asked_for_again(path, tty, shop_options):
+    """No adapter sends its question again."""
+    assert "That is all." in hermes(path, "-p", "a heron", *shop_options).stdout
+    console = tty(*shop_options)
+    console.type("a heron" + ENTER)
+    console.until(asked(1, "heron") + "That is all.")
+    console.type("/approve" + ENTER)
+    console.until("ordered heron\nThat is all.")
+    assert console.screen.text.count("That is all.") == 2
+
+
 # The socket
 
 

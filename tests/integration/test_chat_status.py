@@ -63,6 +63,15 @@ def test_the_status_line_has_the_model_the_context_and_the_cost(tmp_path, env):
         assert term.wait() == 0
 
 
+def test_a_turn_that_failed_before_the_eyes_of_the_user_is_no_failure_of_the_chat(tmp_path, env):
+    with served(Refuse("bad_key")) as model, Tty(command(tmp_path, model), **env) as term:
+        term.until("\n>")
+        term.type("hello" + ENTER)
+        term.until("check the key")
+        term.type(END)
+        assert term.wait() == 0
+
+
 def test_the_first_lines_name_the_agent_that_answers_this_conversation(tmp_path, env):
     with served() as model:
         start, file = command(tmp_path, model), tmp_path / "hermes.toml"

@@ -183,7 +183,7 @@ async def test_no_credential_that_a_server_echoes_is_kept_or_shown(
     program.write_text(SERVER)
     forms = json.dumps([f"= {form(MCP_TOKEN)} =" for form in FORMS.values()])
     server = McpServer(
-        name="test", command=(sys.executable, str(program)), environment=(("FORMS", forms),)
+        name="test", command=(sys.executable, str(program)), environment={"FORMS": forms}
     )
     redact, adapter = ValueRedactor([TOKEN, MCP_TOKEN]), MemoryAdapter("memory", limit=300)
     model, replies, seen = EchoingModel(dialect), [], []

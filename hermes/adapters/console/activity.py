@@ -15,6 +15,8 @@ FRAMES_PER_SECOND = 8
 THINKING, WRITING = "thinking", "writing"
 ASKED = ") waits for your approval"
 MAX_LINE = 76
+MIN_ARGUMENTS = 5
+"""Characters for the arguments of a call, without which its line shows only the name."""
 SHOWN_QUEUED = 3
 
 
@@ -64,8 +66,11 @@ def facts_of(status: Status) -> str:
 
 def approval_card(approval: Approval, columns: int) -> str:
     """Return a tool call that waits for an approval, as one line of a screen."""
-    call = f"? {approval.tool}({shown_arguments(approval.arguments)}"
-    return f"{fit(call, min(columns - 1, MAX_LINE) - len(ASKED))}{ASKED}"
+    room, name = min(columns - 1, MAX_LINE), f"? {approval.tool}"
+    if room - len(ASKED) < len(name) + MIN_ARGUMENTS:  # the name matters most
+        return fit(name, room)
+    call = f"{name}({shown_arguments(approval.arguments)}"
+    return f"{fit(call, room - len(ASKED))}{ASKED}"
 
 
 def is_call(approval: Approval, call: ToolCall) -> bool:

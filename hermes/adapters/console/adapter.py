@@ -90,8 +90,11 @@ class Console:
 
     @property
     def failed(self) -> bool:
-        """Whether a turn failed, a line was not accepted, or the output cannot be written."""
-        return self._view.failed or self._plain.failed
+        """Whether a turn failed, a line was not accepted, or the output cannot be written.
+
+        At a terminal only the output counts: the user has seen the rest.
+        """
+        return self._plain.failed or (self._view.failed and not self.at_terminal)
 
     # Output
 
@@ -140,7 +143,7 @@ class Console:
         while self._view.expected:
             row = None
             with trio.move_on_at(deadline):
-                row = await queue.get_row()
+                row = await queue.get_question()
             if row is None:
                 await self._view.stop_expecting()
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import TypeGuard
 
 import attrs
 import trio
@@ -84,9 +85,12 @@ class DisplayQueue:
             await self._arrived.wait()
         return self._items.popleft()
 
-    async def get_row(self) -> QueuedRow | None:
-        """Return the next row, before the events in front of it; None if the queue is closed."""
-        while not (rows := [item for item in self._items if isinstance(item, QueuedRow)]):
+    async def get_question(self) -> QueuedRow | None:
+        """Return the next row that asks for an approval, before the items in front of it.
+
+        Returns None if the queue is closed.
+        """
+        while not (rows := [item for item in self._items if _is_question(item)]):
             if self._closed:
                 return None
             self._arrived = trio.Event()
@@ -114,6 +118,10 @@ class DisplayQueue:
             if isinstance(item, QueuedRow):
                 item.finish(shown=False)
         self._items.clear()
+
+
+def _is_question(item: Item) -> TypeGuard[QueuedRow]:
+    return isinstance(item, QueuedRow) and item.row.body.get("approval") is not None
 
 
 def _merged(first: Envelope, second: Envelope) -> Envelope | None:

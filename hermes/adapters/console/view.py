@@ -148,7 +148,7 @@ class ConversationView:
             case MessageAccepted():
                 self._remember(event)
             case ApprovalAsked():
-                await self._ask(event.approval)
+                await self._ask(event.approval, again=event.again)
             case TurnStarted() | TextDelta() | ToolStarted() | ToolFinished() | Retrying():
                 if turn_id is not None and turn_id not in self._ended:
                     await self._continue_turn(turn_id, event)
@@ -203,13 +203,13 @@ class ConversationView:
             case Retrying():
                 await self.screen.alert(event.text)
 
-    async def _ask(self, approval: Approval) -> None:
+    async def _ask(self, approval: Approval, *, again: bool) -> None:
         """Show a call that waits for an approval, and its question, unless an outbox row has it."""
         self._asked.append(approval)
         number = approval.approval_id
         if (number, self.running) in self._questions:
             return
-        again = self._has_asked(number)  # no other row is sent for it
+        again = again or self._has_asked(number)  # no other row is sent for it
         if self.rows_ask and not self._by_client and not again:
             self.expected[number] = approval
         else:

@@ -304,7 +304,10 @@ class Toolbox:
         if not questions.can_be_asked(tool.name, arguments.canonical, texts, route.limit):
             return ToolOutcome(ARGUMENTS_TOO_LONG.format(name=tool.name), failed=True)
 
+        asked = []
+
         def question(approval: Approval) -> list[Outbound]:
+            asked.append(approval)
             text = questions.question(approval, texts, limit=route.limit)
             return question_rows(source, approval, session_id, text)
 
@@ -319,7 +322,7 @@ class Toolbox:
             )
         except (StoreError, Overloaded) as error:
             return _not_recorded(tool, error, _extra(turn))
-        turn.emit(ApprovalAsked(approval))
+        turn.emit(ApprovalAsked(approval, again=not asked))
         text = NEEDS_APPROVAL.format(name=tool.name, number=approval.approval_id)
         return ToolOutcome(text, failed=True)
 

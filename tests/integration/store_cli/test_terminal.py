@@ -201,7 +201,7 @@ def test_json_works_without_rich(filled, tmp_path):
     env = {"PYTHONPATH": str(tmp_path)}
     done = run("list", "--db", filled, env=env, how=in_subprocess)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert re.search(r"run: .* install .*\bbot\b", done.stderr)
+    assert re.search(r"to install it: .* install .*\bbot\b", done.stderr)
     assert (
         len(json_lines(run("list", "--json", "--db", filled, env=env, how=in_subprocess, check=0)))
         == 3
