@@ -251,11 +251,11 @@ def _metrics_lines(report: StatusReport, metrics: Metrics) -> Iterator[str]:
         yield f"mcp       {name}: {state}"
     yield f"turns     {_counts(metrics.turns)}; {metrics.running} running"
     yield (
-        f"agents    {metrics.agents} cached, {metrics.actors} conversations in memory; "
+        f"agents    {metrics.agents} cached; conversations in memory: {metrics.actors}; "
         f"reused {metrics.reuses}, built {_counts(metrics.builds)}"
     )
     yield (
-        f"models    {metrics.provider_calls} calls, {metrics.input_tokens} input tokens, "
+        f"models    calls: {metrics.provider_calls}; tokens: {metrics.input_tokens} input, "
         f"{metrics.cached_tokens} cached, {metrics.output_tokens} output"
     )
     yield (
