@@ -551,7 +551,7 @@ def test_log_lines_are_printed_above_the_input_line(tty):
     term.type(ENTER)
     term.until("well\n>")
     term.type(END)
-    assert term.wait() == 1
+    assert term.wait() == 0
 
 
 def test_no_color_removes_colour_and_nothing_else(tty):
