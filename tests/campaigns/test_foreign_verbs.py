@@ -1,4 +1,4 @@
-"""C12: whatever other processes call beside a running bot, every promise of the schema holds.
+"""C12: whatever other processes call while a bot runs, every promise of the schema holds.
 
 The program and its mutants are in `tests/campaigns/foreign_storm.py`, the calls of all verbs in
 `foreign_calls.py`, the queries of the checker in `foreign_checks.py`.

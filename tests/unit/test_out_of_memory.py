@@ -130,7 +130,7 @@ def test_a_thread_that_waits_gets_its_answer_once_there_is_memory():
 
 
 class ForgetfulLoop(asyncio.SelectorEventLoop):
-    """A loop that is never told of anything by other threads: it has no memory for it."""
+    """A Trio run whose threads never report a result, as if there was no memory for it."""
 
     def call_soon_threadsafe(self, callback, *args, context=None):
         raise MemoryError

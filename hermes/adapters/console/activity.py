@@ -87,7 +87,7 @@ def tool_card(call: ToolCall, content: str, columns: int, *, failed: bool) -> st
 
 
 def fit(text: str, cells: int) -> str:
-    """Return a text on one line that takes at most so many cells of a screen; wide ones count 2."""
+    """Shorten a text to one line of at most this many terminal cells; wide characters take two."""
     line = shorten(text, max(cells, 1))
     if line.isascii() or _cells(line) <= cells:
         return line

@@ -66,7 +66,7 @@ def backup(
 
 
 def _remove_logs(path: Path) -> None:
-    """Remove the files that SQLite keeps beside a database."""
+    """Remove the journal, WAL and shared memory files of a database."""
     for suffix in ("-journal", "-wal", "-shm"):
         _remove(path.with_name(path.name + suffix))
 
