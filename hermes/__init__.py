@@ -24,12 +24,13 @@ if TYPE_CHECKING:
         AccessPolicy as AccessPolicy,
         PlatformRules as PlatformRules,
     )
+    from hermes.actors.admission.options import MessageOptions as MessageOptions
     from hermes.actors.conversation import Conversation as Conversation
     from hermes.actors.event_bus import Subscription as Subscription
-    from hermes.actors.intake import MessageOptions as MessageOptions
     from hermes.actors.runtime import AdapterState as AdapterState, Runtime as Runtime
     from hermes.actors.stream import Stream as Stream
     from hermes.config import (
+        AttachmentLimits as AttachmentLimits,
         CompressionConfig as CompressionConfig,
         Config as Config,
         RateLimit as RateLimit,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         ActorStopped as ActorStopped,
         AlreadyAnswered as AlreadyAnswered,
         AmbiguousTitle as AmbiguousTitle,
+        AttachmentRefused as AttachmentRefused,
         BadImport as BadImport,
         CompressorFailed as CompressorFailed,
         ContextOverflow as ContextOverflow,
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
         TitleTaken as TitleTaken,
         TitleTooLong as TitleTooLong,
         TurnClosed as TurnClosed,
+        UnknownFile as UnknownFile,
         UnknownSession as UnknownSession,
         Unsendable as Unsendable,
         WaitCircle as WaitCircle,
@@ -100,6 +103,7 @@ if TYPE_CHECKING:
     from hermes.messages import (
         AgentSpec as AgentSpec,
         Approval as Approval,
+        Attachment as Attachment,
         ConversationSettings as ConversationSettings,
         CostTotals as CostTotals,
         ExpiryPolicy as ExpiryPolicy,
@@ -119,6 +123,7 @@ if TYPE_CHECKING:
         Snapshot as Snapshot,
         Source as Source,
         Status as Status,
+        StoredFile as StoredFile,
         StoredMessage as StoredMessage,
         StoreStats as StoreStats,
         Title as Title,
@@ -136,6 +141,7 @@ if TYPE_CHECKING:
         Build as Build,
         Compressor as Compressor,
         Describe as Describe,
+        FileReader as FileReader,
         HasAccount as HasAccount,
         HasLimit as HasLimit,
         HasLocal as HasLocal,
@@ -146,6 +152,7 @@ if TYPE_CHECKING:
         SummaryRequest as SummaryRequest,
         SupportsAbandon as SupportsAbandon,
         SupportsAclose as SupportsAclose,
+        SupportsFiles as SupportsFiles,
         SupportsReady as SupportsReady,
         Titler as Titler,
         TitleRequest as TitleRequest,
@@ -161,31 +168,33 @@ __version__ = "0.1.0.dev0"
 # Type checkers read the imports above; at run time each name is imported on first use.
 _NAMES = {
     "embed": "embed",
-    "errors": "errors ActorStopped AlreadyAnswered AmbiguousTitle BadImport CompressorFailed "
-    "ContextOverflow Draining EventConflict HasContinuation HermesError MessageRefused "
-    "NotAdmitted NotApproved NotInLineage OutcomeUnknown Overloaded ReplyNotFound ReplyTimeout "
-    "RetryAfter SessionEnded StoreBusy StoreError StoreFailed StoreFull StoreInUse StoreRefused "
-    "StoreUnavailable TitleTaken TitleTooLong TurnClosed UnknownSession Unsendable WaitCircle",
+    "errors": "errors ActorStopped AlreadyAnswered AmbiguousTitle AttachmentRefused BadImport "
+    "CompressorFailed ContextOverflow Draining EventConflict HasContinuation HermesError "
+    "MessageRefused NotAdmitted NotApproved NotInLineage OutcomeUnknown Overloaded ReplyNotFound "
+    "ReplyTimeout RetryAfter SessionEnded StoreBusy StoreError StoreFailed StoreFull StoreInUse "
+    "StoreRefused StoreUnavailable TitleTaken TitleTooLong TurnClosed UnknownFile UnknownSession "
+    "Unsendable WaitCircle",
     "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope MessageAccepted "
     "MessagePosted MessageWaiting Notice ReasoningDelta Retrying RuntimeEvent SessionMoved Steered "
     "TextDelta TitleChanged ToolFinished ToolStarted TurnEnded TurnStarted",
     "actors.admin": "Admin RuntimeStatistics",
     "actors.admission.access": "AccessPolicy PlatformRules",
+    "actors.admission.options": "MessageOptions",
     "actors.conversation": "Conversation",
     "actors.event_bus": "Subscription",
-    "actors.intake": "MessageOptions",
     "actors.runtime": "AdapterState Runtime",
     "actors.stream": "Stream",
-    "config": "CompressionConfig Config RateLimit",
+    "config": "AttachmentLimits CompressionConfig Config RateLimit",
     "context": "current_session_id current_session_key current_turn_id set_current_session_id",
     "embed.trio_host": "open_runtime",
-    "messages": "AgentSpec Approval ConversationSettings CostTotals ExpiryPolicy Hooks Inbound "
-    "JsonObject Message OutboxRow Receipt Reply RunningTurnInfo SearchHit Session SessionChange "
-    "SessionMatch SessionSummary Snapshot Source Status StoreStats StoredMessage Title ToolCall "
-    "TurnResult Usage WaitingMessage WhenBusy",
-    "protocols": "Adapter Agent AgentCatalog AgentChoice Build Compressor Describe HasAccount "
-    "HasLimit HasLocal OwnConversation RunsOnTrio ServerInfo Summary SummaryRequest "
-    "SupportsAbandon SupportsAclose SupportsReady TitleRequest Titler ToolInfo Turn TurnRuntime",
+    "messages": "AgentSpec Approval Attachment ConversationSettings CostTotals ExpiryPolicy Hooks "
+    "Inbound JsonObject Message OutboxRow Receipt Reply RunningTurnInfo SearchHit Session "
+    "SessionChange SessionMatch SessionSummary Snapshot Source Status StoreStats StoredFile "
+    "StoredMessage Title ToolCall TurnResult Usage WaitingMessage WhenBusy",
+    "protocols": "Adapter Agent AgentCatalog AgentChoice Build Compressor Describe FileReader "
+    "HasAccount HasLimit HasLocal OwnConversation RunsOnTrio ServerInfo Summary SummaryRequest "
+    "SupportsAbandon SupportsAclose SupportsFiles SupportsReady TitleRequest Titler ToolInfo Turn "
+    "TurnRuntime",
     "session_keys": "session_key",
     "texts": "Texts",
 }

@@ -77,6 +77,27 @@ class CompressionConfig(Validated, frozen=True, kw_only=True, forbid_unknown_fie
             )
 
 
+class AttachmentLimits(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What may be attached to messages. Sizes are in bytes."""
+
+    message_files: NonNegativeInt = 10
+    """Files of one message."""
+    message_bytes: PositiveInt = 100 * 1024 * 1024
+    """Size of the files of one message together, so also of one file."""
+    conversation_files: NonNegativeInt = 1000
+    """Files of one conversation."""
+    conversation_bytes: PositiveInt = 1024 * 1024 * 1024
+    """Size of the files of one conversation together."""
+    principal_files: NonNegativeInt = 5000
+    """Files of one user, in all conversations."""
+    principal_bytes: PositiveInt = 5 * 1024 * 1024 * 1024
+    """Size of the files of one user together."""
+    max_pixels: PositiveInt = 100_000_000
+    """Pixels of an image: a small file can be a very large picture."""
+    types: tuple[str, ...] = ("*/*",)
+    """Media types that are accepted, such as "image/*" or "application/pdf"."""
+
+
 class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a runtime behaves. Times are in seconds.
 
@@ -155,6 +176,8 @@ class Config(Validated, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether an agent may send messages to other conversations, with `turn.runtime.ask`."""
     compression: CompressionConfig = msgspec.field(default_factory=CompressionConfig)
     """When and how conversations are compressed."""
+    attachments: AttachmentLimits = msgspec.field(default_factory=AttachmentLimits)
+    """What may be attached to messages."""
 
     def busy_on(self, platform: str) -> WhenBusy:
         """Return what to do with a message of this platform while a turn is running."""

@@ -103,6 +103,14 @@ class BadImport(StoreError, ValueError):
     """The text to import is not in the format of `export_session`."""
 
 
+class AttachmentRefused(HermesError, ValueError):
+    """The file cannot be attached; the message says why. Nothing of it was stored."""
+
+
+class UnknownFile(HermesError, LookupError):
+    """The conversation has no file with this id."""
+
+
 class Overloaded(HermesError):
     """Too much is waiting already; the request was refused before anything was accepted."""
 

@@ -7,9 +7,10 @@ from typing import Any, Unpack
 
 from msgspec import UNSET, UnsetType
 
+from hermes.actors.admission.options import MessageOptions, make_inbound, takes_options
 from hermes.actors.context import RuntimeContext
 from hermes.actors.event_bus import Subscription
-from hermes.actors.intake import Intake, MessageOptions, make_inbound, takes_options
+from hermes.actors.intake import Intake
 from hermes.actors.session import operations
 from hermes.actors.session.actor import SessionActor
 from hermes.actors.session.following import Follower, so_far

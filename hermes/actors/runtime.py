@@ -13,6 +13,7 @@ import trio
 from hermes.actors.admin import Admin
 from hermes.actors.admission.access import AccessPolicy
 from hermes.actors.admission.gate import Admission
+from hermes.actors.admission.options import MessageOptions, require_valid, takes_options
 from hermes.actors.auto_title import AutoTitler
 from hermes.actors.cache_limits import CacheLimits
 from hermes.actors.compression.compressor import SessionCompressor
@@ -21,7 +22,7 @@ from hermes.actors.conversation import Conversation
 from hermes.actors.delivery.dispatcher import Dispatcher
 from hermes.actors.delivery.questions import Questions
 from hermes.actors.event_bus import EventBus, EventCallback, Subscription
-from hermes.actors.intake import Intake, MessageOptions, require_valid, takes_options
+from hermes.actors.intake import Intake
 from hermes.actors.metrics import RuntimeMetrics
 from hermes.actors.rebuild import RebuildPolicy, rebuild_reason
 from hermes.actors.stream import Stream

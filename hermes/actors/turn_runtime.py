@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import attrs
 
+from hermes.actors.admission.options import MessageOptions
 from hermes.actors.context import RuntimeContext
 from hermes.actors.conversation import Conversation
-from hermes.actors.intake import Intake, MessageOptions
+from hermes.actors.intake import Intake
 from hermes.actors.supervisor import Supervisor
 from hermes.errors import HermesError
 from hermes.messages import QuestionRoute, Reply, Source, StoredMessage

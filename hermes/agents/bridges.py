@@ -19,7 +19,8 @@ import attrs
 import trio
 
 from hermes.agents.crossing import thread_context
-from hermes.agents.threads import LoopTask, LoopTurn, RemoteTurn, ThreadResult, ThreadTurn
+from hermes.agents.remote_turns import LoopTurn, RemoteTurn, ThreadTurn
+from hermes.agents.threads import LoopTask, ThreadResult
 from hermes.agents.turn_texts import texts_of
 from hermes.background import holding
 from hermes.messages import AgentSpec, TurnResult

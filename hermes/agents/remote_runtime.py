@@ -15,10 +15,11 @@ from hermes.messages import (
     SessionSummary,
     Source,
     Status,
+    StoredFile,
     StoredMessage,
     Title,
 )
-from hermes.protocols import OwnConversation, TurnRuntime
+from hermes.protocols import FileReader, OwnConversation, TurnRuntime
 from hermes.texts import Texts
 
 R = TypeVar("R")
@@ -212,3 +213,37 @@ class ThreadRuntime:
             timeout=timeout,
         )
         return self._call(ask)
+
+
+@attrs.frozen
+class LoopFile:
+    """`FileReader` for a coroutine on the event loop of another thread."""
+
+    _reader: FileReader
+    _call: LoopCall
+
+    @property
+    def file(self) -> StoredFile:
+        """What is known of the file."""
+        return self._reader.file
+
+    async def read(self, offset: int = 0, size: int | None = None) -> bytes:
+        """Return bytes from an offset; without a size, all that follow."""
+        return await self._call(lambda: self._reader.read(offset, size))
+
+
+@attrs.frozen
+class ThreadFile:
+    """The verbs of `FileReader` for a function in a thread, each waiting for its result."""
+
+    _reader: FileReader
+    _call: ThreadCall
+
+    @property
+    def file(self) -> StoredFile:
+        """What is known of the file."""
+        return self._reader.file
+
+    def read(self, offset: int = 0, size: int | None = None) -> bytes:
+        """Return bytes from an offset; without a size, all that follow."""
+        return self._call(lambda: self._reader.read(offset, size))

@@ -21,12 +21,11 @@ from msgspec.structs import replace
 from hermes.actors.conversation import Conversation
 from hermes.agents.bridges import Answer, BridgeAgent, BridgeState
 from hermes.agents.crossing import await_on_trio
+from hermes.agents.remote_turns import LoopTurn, RemoteTurn
 from hermes.agents.threads import (
     HOST_LOOP,
     HostLoop,
     LoopTask,
-    LoopTurn,
-    RemoteTurn,
     ThreadResult,
     start_task,
 )

@@ -25,6 +25,14 @@ from hermes.messages.approvals import (
     QuestionDelivery as QuestionDelivery,
     QuestionRoute as QuestionRoute,
 )
+from hermes.messages.attachments import (
+    Attachment as Attachment,
+    PartType as PartType,
+    StoredFile as StoredFile,
+    file_id_of as file_id_of,
+    file_ids as file_ids,
+    stored_file as stored_file,
+)
 from hermes.messages.inbox import (
     APPROVAL as APPROVAL,
     Accepted as Accepted,

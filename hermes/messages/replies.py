@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from hermes.messages.approvals import Approval
+from hermes.messages.attachments import StoredFile
 from hermes.messages.transcript import JsonObject
 
 BuildReason: TypeAlias = Literal["cold", "signature", "foreign-write", "evicted", "abandoned"]
@@ -59,3 +60,5 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="re
     approvals: tuple[Approval, ...] = ()
     """The tool calls for which the turn has asked the user's approval. If no adapter sends these
     questions, `text` begins with them."""
+    files: tuple[StoredFile, ...] = ()
+    """The files of the answer. `Conversation.read_file` returns their content."""

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import msgspec
 
+from hermes.messages.attachments import Attachment, StoredFile
 from hermes.messages.outbox import Outbound
 from hermes.messages.replies import BuildReason, Reply, Usage
 from hermes.messages.sessions import ConversationSettings, ExpiryPolicy
@@ -85,6 +86,8 @@ class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     data: object = None
     """A structured result, as a JSON value. The host finds it in `Reply.data`."""
+    files: Sequence[Attachment | StoredFile] = ()
+    """Files that the user gets with the answer. The host finds them in `Reply.files`."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from hermes.protocols.adapter import (
     HasAccount as HasAccount,
     HasLimit as HasLimit,
     HasLocal as HasLocal,
+    SupportsFiles as SupportsFiles,
     SupportsReady as SupportsReady,
 )
 from hermes.protocols.agent import (
@@ -37,6 +38,7 @@ from hermes.protocols.catalog import (
     ServerInfo as ServerInfo,
     ToolInfo as ToolInfo,
 )
+from hermes.protocols.files import FileReader as FileReader, FileStore as FileStore
 from hermes.protocols.inbox import InboxStore as InboxStore
 from hermes.protocols.records import AccessStore as AccessStore, ToolRecords as ToolRecords
 from hermes.protocols.store import (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 from hermes.messages import OutboxRow
+from hermes.protocols.files import FileReader
 
 
 class Adapter(Protocol):
@@ -28,6 +29,15 @@ class Adapter(Protocol):
 
     async def send(self, row: OutboxRow, /) -> None:
         """Send one reply, or one part of a long one."""
+        ...
+
+
+@runtime_checkable
+class SupportsFiles(Protocol):
+    """An adapter that can send files. Others get a line of text that names the file."""
+
+    async def send_file(self, row: OutboxRow, file: FileReader, /) -> None:
+        """Send one file of a reply. Raises what `Adapter.send` raises."""
         ...
 
 

@@ -10,6 +10,7 @@ import msgspec
 from hermes.events import AgentEvent
 from hermes.messages import (
     AgentSpec,
+    Attachment,
     ConversationSettings,
     CostTotals,
     JsonObject,
@@ -20,11 +21,13 @@ from hermes.messages import (
     SessionSummary,
     Source,
     Status,
+    StoredFile,
     StoredMessage,
     Title,
     TurnResult,
     Usage,
 )
+from hermes.protocols.files import FileReader
 from hermes.protocols.records import ToolRecords
 from hermes.texts import ENGLISH, Texts
 
@@ -217,6 +220,20 @@ class Turn(Protocol):
         self, words: str, *, role: str | None = None, limit: int = 20
     ) -> Sequence[SearchHit]:
         """Search the messages of this conversation, earlier sessions included; best match first."""
+        ...
+
+    async def open_file(self, file_id: str) -> FileReader:
+        """Return a reader of a file of this conversation, such as the `file` of a message's part.
+
+        Raises `UnknownFile`.
+        """
+        ...
+
+    async def put_file(self, attachment: Attachment) -> StoredFile:
+        """Store a file, for `TurnResult.files` or the parts of a row. It is kept if the turn is.
+
+        Raises `AttachmentRefused`, and `TurnClosed` if the turn is over.
+        """
         ...
 
     def steered(self) -> list[Message]:

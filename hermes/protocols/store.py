@@ -31,11 +31,12 @@ from hermes.messages import (
     Transcript,
     Usage,
 )
+from hermes.protocols.files import FileStore
 from hermes.protocols.inbox import InboxStore
 from hermes.protocols.records import AccessStore, ToolRecords
 
 
-class OutboxStore(Protocol):
+class OutboxStore(FileStore, Protocol):
     """Replies that are to be sent."""
 
     def pending_outbox(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import os
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -12,14 +14,15 @@ import apsw
 import trio
 
 from hermes.background import cancel, open_background, protected, start_soon
-from hermes.config import MAX_WAL_BYTES
-from hermes.errors import StoreBusy, StoreFailed
-from hermes.messages import Hooks
+from hermes.config import MAX_WAL_BYTES, AttachmentLimits
+from hermes.errors import StoreBusy, StoreFailed, UnknownFile
+from hermes.messages import Attachment, Hooks, StoredFile
 from hermes.store import connection
 from hermes.store.actor import SWEEP_INTERVAL, Connections, StoreActor
+from hermes.store.attachments import rows as attachments, sweep
 from hermes.store.chunked import Chunked
 from hermes.store.conversations.search import unindexed
-from hermes.store.files import file_lock
+from hermes.store.files import blobs, file_lock
 from hermes.store.files.guard import FileGuard
 from hermes.store.files.runtime_lock import RuntimeLock
 from hermes.store.group_commit import read
@@ -38,6 +41,13 @@ class Store(StoreActor, StoreVerbs):
 
     Cancelling a verb cancels the wait. What it writes is on disk entirely or not at all.
     """
+
+    _threads: bool = True
+    _next_file_sweep: float = -math.inf
+
+    def use_threads(self, *, enabled: bool) -> None:
+        """Say whether files are read and written in threads."""
+        self._threads = enabled
 
     async def run_search(self, work: Work[R]) -> R:
         """Bring the search index up to date, then run work that reads it."""
@@ -64,6 +74,85 @@ class Store(StoreActor, StoreVerbs):
         """
         return await self.run_beside(lambda db: backups.backup(db, Path(target)))
 
+    async def sweep_once(self) -> list[str]:
+        """Do what `StoreActor.sweep_once` does, and delete unused files once an hour."""
+        expired = await super().sweep_once()
+        if trio.current_time() >= self._next_file_sweep:
+            self._next_file_sweep = trio.current_time() + sweep.SPARED
+            await self.sweep_files()
+        return expired
+
+    async def sweep_files(self) -> int:
+        """Delete files that nothing names and that are over an hour old. Returns how many."""
+        return await self.run_chunked(sweep.sweep_files(self._connections.writer.db.blobs))
+
+    async def put_file(
+        self,
+        attachment: Attachment,
+        *,
+        session_key: str,
+        principal: str | None = None,
+        turn_id: int | None = None,
+    ) -> StoredFile:
+        """Store a file for a conversation; it is on disk when this returns.
+
+        It is deleted after an hour unless a message of the conversation names it. A file that is
+        made during a turn is kept until the turn is committed. Raises `AttachmentRefused`.
+        """
+        db = self._connections.writer.db
+        folder, limit = db.blobs, db.limits.message_bytes
+        if attachment.chunks is None:
+            staged = await self._in_thread(lambda: blobs.stage(folder, attachment, limit))
+        else:
+            staged = await blobs.stage_chunks(folder, attachment, limit, self._in_thread)
+        try:
+            return await self.transact(
+                lambda tx: attachments.add_file(
+                    tx,
+                    staged,
+                    session_key=session_key,
+                    name=attachment.file_name,
+                    principal=principal,
+                    turn_id=turn_id,
+                )
+            )
+        finally:
+            staged.discard()
+
+    async def open_file(self, file_id: str, *, session_key: str) -> BlobReader:
+        """Return a reader of a file of this conversation. Raises `UnknownFile`."""
+        file, digest = await self.get_file(file_id, session_key=session_key)
+        folder = self._connections.writer.db.blobs
+        return BlobReader(file, functools.partial(folder.read, digest), self._in_thread)
+
+    async def _in_thread(self, function: Callable[[], R]) -> R:
+        """Run a function in a thread, or at once if the store has none."""
+        if self._threads:
+            return await trio.to_thread.run_sync(function, abandon_on_cancel=False)
+        await trio.lowlevel.checkpoint()
+        return function()
+
+
+class BlobReader:
+    """Reads a stored file in pieces. It holds nothing open."""
+
+    def __init__(
+        self, file: StoredFile, read: Callable[[int, int], bytes], run: blobs.RunInThread
+    ) -> None:
+        self.file: StoredFile = file
+        self._read, self._run = read, run
+
+    async def read(self, offset: int = 0, size: int | None = None) -> bytes:
+        """Return bytes from an offset; without a size, all that follow.
+
+        Raises `UnknownFile` if the file was deleted.
+        """
+        count = self.file.size - offset if size is None else size
+        try:
+            return await self._run(lambda: self._read(offset, count))
+        except FileNotFoundError:
+            raise UnknownFile(f"the file {self.file.id} was deleted") from None
+
 
 @protected
 async def open_store(  # noqa: PLR0913
@@ -74,6 +163,7 @@ async def open_store(  # noqa: PLR0913
     sweep_interval: float = SWEEP_INTERVAL,
     clock: Clock | None = None,
     max_wal_bytes: int = MAX_WAL_BYTES,
+    limits: AttachmentLimits | None = None,
     open_worker: OpenWorker = open_in_thread,
     vfs: str | None = None,
 ) -> AsyncIterator[Store]:
@@ -81,8 +171,8 @@ async def open_store(  # noqa: PLR0913
 
     `hooks` maps events to lists of callables, each of which may run for `hook_timeout` seconds.
     Sessions are checked for expiry every `sweep_interval` seconds. Messages are refused while the
-    write-ahead log has `max_wal_bytes` or more. `open_worker` decides where SQL runs: in threads,
-    or inline for tests (`hermes.testing.inline`).
+    write-ahead log has `max_wal_bytes` or more. `limits` says what may be attached. `open_worker`
+    decides where SQL runs: in threads, or inline for tests (`hermes.testing.inline`).
 
     Raises `StoreInUse` if another runtime owns the file, and `StoreRefused` if it cannot be used as
     a store. Raises `StoreFailed` out of the block if the store cannot go on.
@@ -101,6 +191,7 @@ async def open_store(  # noqa: PLR0913
         async with opened as connections, open_background() as writing:
             lock.lock_database()  # it may have been created just now
             connections.writer.db.limit_log(max_wal_bytes // connection.PAGE_SIZE)
+            connections.writer.db.limits = limits or AttachmentLimits()
             with ExitStack() as at_end:
                 async with open_background() as background:
                     store = Store(
@@ -110,6 +201,7 @@ async def open_store(  # noqa: PLR0913
                         hook_timeout=hook_timeout,
                         hook_threads=threads,
                     )
+                    store.use_threads(enabled=threads)
                     at_end.callback(store.close)  # after the background tasks, whose writes count
                     start_soon(writing, store.write)
                     try:

@@ -23,6 +23,7 @@ from hermes.errors import (
 from hermes.store import schema
 from hermes.store.conversations import search
 from hermes.store.files import file_lock
+from hermes.store.files.blobs import BlobFolder
 from hermes.store.files.guard import FileGuard
 from hermes.store.files.problems import RETRY, cannot_open, may_write
 from hermes.store.files.stamp import Stamp
@@ -67,6 +68,7 @@ class Database(Connection):
         immutable: bool = False,
         vfs: str | None = None,
     ) -> None:
+        self.blobs: BlobFolder = BlobFolder(path)
         flags = apsw.SQLITE_OPEN_READONLY if readonly else apsw.SQLITE_OPEN_READWRITE
         name = str(path)
         if immutable:  # nobody writes: SQLite takes no locks and looks for no WAL file

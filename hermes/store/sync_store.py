@@ -13,10 +13,12 @@ from typing import Final, Self, TypeVar
 import apsw
 
 from hermes.errors import ActorStopped
+from hermes.messages import Attachment, StoredFile
 from hermes.store import connection, word_forms
+from hermes.store.attachments import rows as attachments, sweep
 from hermes.store.chunked import Chunked
 from hermes.store.conversations.search import unindexed
-from hermes.store.files import file_lock
+from hermes.store.files import blobs, file_lock
 from hermes.store.group_commit import commit_one, read, run_outside
 from hermes.store.maintenance import backups
 from hermes.store.transaction import Clock, Work
@@ -123,6 +125,43 @@ class SessionStore(StoreVerbs):
             with steps.counted():
                 steps.done(self.transact(work))
         return steps.result()
+
+    def put_file(
+        self, attachment: Attachment, *, session_key: str, principal: str | None = None
+    ) -> StoredFile:
+        """Store a file for a conversation; it is on disk when this returns.
+
+        It is deleted after an hour unless a message of the conversation names it. Raises
+        `AttachmentRefused`.
+        """
+        staged = blobs.stage(self._db.blobs, attachment, self._db.limits.message_bytes)
+        try:
+            return self.transact(
+                lambda tx: attachments.add_file(
+                    tx,
+                    staged,
+                    session_key=session_key,
+                    name=attachment.file_name,
+                    principal=principal,
+                )
+            )
+        finally:
+            staged.discard()
+
+    def read_file(
+        self, file_id: str, *, session_key: str, offset: int = 0, size: int | None = None
+    ) -> bytes:
+        """Return bytes of a file of this conversation; without a size, all after the offset.
+
+        Raises `UnknownFile`.
+        """
+        file, digest = self.get_file(file_id, session_key=session_key)
+        count = file.size - offset if size is None else size
+        return self._db.blobs.read(digest, offset, count)
+
+    def sweep_files(self) -> int:
+        """Delete files that nothing names and that are over an hour old. Returns how many."""
+        return self.run_chunked(sweep.sweep_files(self._db.blobs))
 
     def vacuum(self) -> None:
         """Return free space to the file system."""

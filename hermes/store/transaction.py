@@ -15,7 +15,9 @@ import apsw
 import attrs
 import msgspec
 
+from hermes.config import AttachmentLimits
 from hermes.messages import Accepted, OutboxRow
+from hermes.store.files.blobs import BlobFolder
 
 Row: TypeAlias = tuple[Any, ...]
 Value: TypeAlias = int | float | str | bytes | None
@@ -36,6 +38,10 @@ class Connection(apsw.Connection):
     """Why no message can be accepted now, or None."""
     delivers: bool = False
     """Whether a runtime receives what is accepted here, and starts its turn at once."""
+    blobs: BlobFolder
+    """The content of attached files."""
+    limits: AttachmentLimits = AttachmentLimits()
+    """What may be attached."""
 
 
 R_co = TypeVar("R_co", covariant=True)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import Concatenate, Final, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from hermes.store import word_forms
+from hermes.store.attachments import rows as attachments
 from hermes.store.conversations import (
     boundaries,
     inbox,
@@ -248,6 +249,9 @@ class StoreVerbs:
     get_outcome: Final = reads(inbox.get_outcome)
     find_event: Final = reads(inbox.find_event)
     answer: Final = writes(inbox.close)
+
+    get_file: Final = reads(attachments.get_file)
+    discard_file: Final = writes(attachments.discard_file)
 
     begin_once: Final = writes(tool_records.begin_once)
     end_once: Final = writes(tool_records.end_once)

@@ -25,7 +25,7 @@ from hermes import (
     ToolCall,
     TurnResult,
 )
-from hermes.actors.intake import MessageOptions
+from hermes.actors.admission.options import MessageOptions
 from hermes.agents import Toolbox, blocking_agent, tool
 from hermes.embed import AsyncioRuntime, BlockingRuntime
 from hermes.errors import HermesError, ReplyTimeout, StoreFull
@@ -68,7 +68,7 @@ async def test_help_shows_the_options_in_every_host(start, host):
 async def test_a_message_needs_a_text_or_parts(start):
     async with start() as runtime:
         for options in ({}, {"parts": None}, {"parts": []}):
-            with pytest.raises(ValueError, match=r"^the message is empty: pass a text or parts$"):
+            with pytest.raises(ValueError, match=r"^the message is empty: pass a text, attach"):
                 await runtime.ask("k", **options)
             with pytest.raises(ValueError, match="empty"):
                 runtime.conversation("k").stream("", **options)

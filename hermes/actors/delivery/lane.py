@@ -25,12 +25,21 @@ from hermes.errors import (
     MessageRefused,
     RetryAfter,
     StoreFailed,
+    UnknownFile,
     Unsendable,
 )
 from hermes.messages import JsonObject, OutboxRow
-from hermes.protocols import Adapter, HasLimit, OutboxStore, SupportsReady
+from hermes.protocols import (
+    Adapter,
+    FileReader,
+    HasLimit,
+    OutboxStore,
+    SupportsFiles,
+    SupportsReady,
+)
 from hermes.retry import Backoff
 from hermes.sanitize import scrub
+from hermes.transcript.attachments import describe
 from hermes.user_code import contained, leaf, loggable
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -47,6 +56,7 @@ MAX_NOTE = 500
 
 T = TypeVar("T")
 Send: TypeAlias = Callable[[OutboxRow], Awaitable[None]]
+SendFile: TypeAlias = Callable[[OutboxRow, FileReader], Awaitable[None]]
 
 
 @attrs.frozen(eq=False)
@@ -58,6 +68,8 @@ class Endpoint:
     """The maximum length of a text; None for no limit."""
     ready: Send | None
     """Waits for the platform; None if the adapter cannot."""
+    send_file: SendFile | None
+    """Sends a file; None if the adapter cannot."""
 
     @classmethod
     def of(cls, adapter: Adapter) -> Endpoint:
@@ -66,6 +78,7 @@ class Endpoint:
             adapter,
             limit=adapter.limit if isinstance(adapter, HasLimit) else None,
             ready=adapter.ready if isinstance(adapter, SupportsReady) else None,
+            send_file=adapter.send_file if isinstance(adapter, SupportsFiles) else None,
         )
 
 
@@ -127,6 +140,8 @@ class Lane:
 
     async def _bodies(self, row: OutboxRow) -> list[JsonObject]:
         """Return the body of each part."""
+        if "files" in row.body:
+            return await self._bodies_with_files(row)
         text, limit = row.body.get("text"), self._endpoint.limit
         if limit is None or not isinstance(text, str):
             return [row.body]
@@ -141,7 +156,31 @@ class Lane:
                 return early
             await until_stored(lambda: self._store.mark_sending([row.outbox_id]))
             attempt.row = replace(row, state="sending", attempts=row.attempts + 1)
-        return await _failure(self._endpoint.adapter.send, attempt.row)
+        send = self._send_file if "file" in row.body else self._endpoint.adapter.send
+        return await _failure(send, attempt.row)
+
+    async def _bodies_with_files(self, row: OutboxRow) -> list[JsonObject]:
+        """Return the body of each part of a reply with files: its text, then each file."""
+        files: list[JsonObject] = row.body["files"]
+        text = str(row.body.get("text") or "")
+        plain = {name: value for name, value in row.body.items() if name != "files"}
+        if self._endpoint.send_file is None:
+            lines = [*filter(None, [text]), *map(describe, files)]
+            return await self._bodies(replace(row, body={**plain, "text": "\n".join(lines)}))
+        bodies = await self._bodies(replace(row, body=plain)) if text else []
+        return [*bodies, *({**plain, "text": "", "file": part} for part in files)]
+
+    async def _send_file(self, row: OutboxRow) -> None:
+        """Send one file, or its description if it was deleted."""
+        part: JsonObject = row.body["file"]
+        assert self._endpoint.send_file is not None
+        try:
+            file = await self._store.open_file(part["file"], session_key=row.session_key)
+        except UnknownFile:
+            body = {**row.body, "text": describe(part, "it was deleted")}
+            await self._endpoint.adapter.send(replace(row, body=body))
+        else:
+            await self._endpoint.send_file(row, file)
 
     async def _store_progress(self, row: OutboxRow) -> OutboxRow:
         """Record how many parts the platform has."""

@@ -26,6 +26,7 @@ from hermes.events import (
 )
 from hermes.messages import (
     Approval,
+    Attachment,
     ConversationSettings,
     CostTotals,
     InboxRow,
@@ -34,12 +35,13 @@ from hermes.messages import (
     Reply,
     SearchHit,
     Source,
+    StoredFile,
     StoredMessage,
     TurnResult,
     Usage,
 )
 from hermes.outbound import metadata_of
-from hermes.protocols import Store, ToolRecords, TurnRuntime
+from hermes.protocols import FileReader, FileStore, Store, ToolRecords, TurnRuntime
 from hermes.redaction import EventRedactor, Redactor, redact_messages
 from hermes.session_keys import payer_of
 from hermes.transcript.render import render
@@ -84,6 +86,8 @@ class RunningTurn:
     """The event that was published when the agent started."""
     reply: Reply | None = attrs.field(init=False, default=None)
     """The reply, when the turn is on disk."""
+    files: list[StoredFile] = attrs.field(init=False, factory=list)
+    """The files that the user gets with the answer."""
     _redactor: EventRedactor | None = attrs.field(init=False, default=None)
     _steering: list[InboxRow] = attrs.field(init=False, factory=list)
     _closed: bool = attrs.field(init=False, default=False)
@@ -267,6 +271,31 @@ class RunningTurn:
         self._calls = None
         if self._redactor is not None:
             self._redactor.restart()
+
+    async def open_file(self, file_id: str) -> FileReader:
+        """Return a reader of a file of this conversation. Raises `UnknownFile`."""
+        return await self._files.open_file(file_id, session_key=self.session_key)
+
+    async def put_file(self, attachment: Attachment) -> StoredFile:
+        """Store a file, and keep it while the turn runs. See `Turn.put_file`."""
+        self._require_open()
+        return await self._files.put_file(
+            attachment, session_key=self.session_key, turn_id=self.turn_id
+        )
+
+    @property
+    def _files(self) -> FileStore:
+        if self._store is None:
+            raise HermesError("this turn has no store for files")
+        return self._store
+
+    async def keep_files(self, result: TurnResult) -> TurnResult:
+        """Store the files of a result, and return the result with the stored ones."""
+        self.files = [
+            file if isinstance(file, StoredFile) else await self.put_file(file)
+            for file in result.files
+        ]
+        return replace(result, files=self.files)
 
     async def transcript_rows(self, result: TurnResult) -> list[Message]:
         """Return the rows to store: the input, and what the agent returned or emitted.

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from hermes.actors.session import compression, operations
 from hermes.actors.session.agent_cache import CachedTranscript
 from hermes.actors.session.approvals import with_questions
+from hermes.actors.session.files import with_files
 from hermes.actors.session.inbox import SessionInbox
 from hermes.actors.session.retries import TEMPORARY, commit_later
 from hermes.actors.session.running_turn import RunningTurn
@@ -204,6 +205,8 @@ class TurnRunner:
             result = as_result(await agent.run(turn))
         turn.charged.extend(result.usage)  # paid for, even if the rest cannot be stored
         check_result(result)
+        if result.files:
+            result = await turn.keep_files(result)
         attempt.result = result if redact is None else await redact_result(result, redact)
         attempt.error_kind = "agent" if result.failed else None
 
@@ -245,6 +248,8 @@ class TurnRunner:
         commit = self._commit_for(turn, attempt, rows, notices)
         if any(isinstance(event, ApprovalAsked) for event in turn.events):
             commit = with_questions(commit, turn, self._state.context)
+        if turn.files:
+            commit = with_files(commit, turn.files, turn.rows[-1])
         try:
             done = await self._commit(commit)
         except NotInLineage as error:  # the agent named a session of another conversation
@@ -270,6 +275,7 @@ class TurnRunner:
         log.error(text, turn.turn_id, reference, exc_info=error, extra=extra)
         attempt.fail_with(error, reference)
         attempt.rewind_to = None
+        turn.files = []
         turn.context.session_id = attempt.transcript.head.session_id
         return await turn.transcript_rows(TurnResult(rows=()))
 
@@ -372,9 +378,7 @@ class TurnRunner:
 
 
 def _in_background(calls: Sequence[Usage]) -> Sequence[Usage]:
-    return [
-        replace(call, purpose="background") if call.purpose == "turn" else call for call in calls
-    ]
+    return [replace(use, purpose="background") if use.purpose == "turn" else use for use in calls]
 
 
 def _ask_again(turn: RunningTurn, attempt: Attempt) -> bool:

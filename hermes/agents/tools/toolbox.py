@@ -19,7 +19,8 @@ import trio
 from msgspec.structs import replace
 
 from hermes import user_code
-from hermes.agents.threads import HOST_LOOP, LoopTurn
+from hermes.agents.remote_turns import LoopTurn
+from hermes.agents.threads import HOST_LOOP
 from hermes.agents.tools.schema import Arguments, BadArguments, Signature, result_text
 from hermes.errors import NotApproved, Overloaded, StoreError, TurnClosed
 from hermes.events import ApprovalAsked

@@ -79,8 +79,10 @@ def is_too_deep(text: str, levels: int = MAX_DEPTH) -> bool:
 
 def text_of(message: Message | StoredMessage) -> str | None:
     """Return the searchable text: the content, or the text parts of a structured message."""
-    if message.content is not None:
-        return scrub(message.content)
+    return _text_of_parts(message) if message.content is None else scrub(message.content)
+
+
+def _text_of_parts(message: Message | StoredMessage) -> str | None:
     texts = [p["text"] for p in message.parts or () if isinstance(p.get("text"), str)]
     return scrub("\n".join(texts)) or None
 

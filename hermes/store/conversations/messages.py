@@ -17,6 +17,7 @@ from hermes.messages import (
     ToolCall,
     Transcript,
 )
+from hermes.store.attachments import rows as attachments
 from hermes.store.conversations import codec, inbox, search, sessions
 from hermes.store.transaction import Transaction, Value
 
@@ -153,13 +154,14 @@ def append_rows(
 ) -> tuple[Head, list[StoredMessage]]:
     """Append all messages as one block; return the new head, and the rows as they are stored."""
     values: list[tuple[Value, ...]] = []
-    calls = 0
+    if any(message.parts for message in messages):
+        messages = attachments.use_in_session(tx, session_id, messages)
     for message in messages:
         at = tx.now if message.timestamp is None else message.timestamp
         extra = codec.encode_extra(message)  # may raise, so it comes before the first write
         text, platform_id = codec.text_of(message), message.platform_message_id
         values.append((message.role, text, at, platform_id, extra))
-        calls += len(message.tool_calls)
+    calls = codec.tool_calls_in(messages)
     if not values:
         return _require_open(tx, session_id).head, []
     counters = _update_counters(tx, session_id, len(values), len(values), calls)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from hermes.messages import Outbound, OutboxRow, OutboxStats
+from hermes.store.attachments import rows as attachments
 from hermes.store.conversations import codec
 from hermes.store.transaction import Transaction
 
@@ -31,6 +32,8 @@ def enqueue(tx: Transaction, session_key: str, turn_id: int, replies: Sequence[O
         decoded = msgspec.json.decode(body)  # the same value that a later process would read
         fields = (tx.db.last_insert_rowid(), session_key, turn_id, reply.lane, decoded)
         tx.outbox.append(OutboxRow(*fields, "pending", 0, recovered=False))
+        if "files" in decoded:
+            attachments.use_in_outbox(tx, tx.outbox[-1].outbox_id, decoded["files"])
 
 
 def pending_outbox(

@@ -31,6 +31,7 @@ from hermes.messages import (
     StoredMessage,
     TurnCommit,
 )
+from hermes.store.attachments import rows as attachments
 from hermes.store.conversations import (
     codec,
     inbox,
@@ -44,7 +45,6 @@ from hermes.store.conversations import (
     usage,
 )
 from hermes.store.transaction import Transaction
-from hermes.transcript.validate import check_depth
 
 _SORTED = msgspec.json.Encoder(order="deterministic")
 _decode_source = msgspec.json.Decoder(Source).decode
@@ -75,15 +75,12 @@ def accept(
     was used for another message. (A platform may send an event again in another form; it gets the
     first receipt.) Raises `StoreBusy` if the write-ahead log has reached its limit.
     """
-    inbound, body = _validated(inbound)
+    inbound, body = _validated(tx, inbound)
     source, key = inbound.source, inbound.session_key
-    event, digest = inbound.identity, _digest(inbound)
+    event, digest = inbound.identity, _digest(tx, inbound)
     row = tx.one(FIND_EVENT, *event, key)
     if row is not None:
-        if inbound.per_conversation and row[-1] not in {None, digest}:
-            raise EventConflict(f"event {inbound.event_id!r} of {key} has another text")
-        receipt = Receipt(*row[:-1])
-        return Accepted(receipt, sessions.head(tx, receipt.session_id), inbound, duplicate=True)
+        return _repeated(tx, inbound, Receipt(*row[:-1]), same=row[-1] in {None, digest})
     if tx.db.refusal is not None:
         raise StoreBusy(tx.db.refusal)
     waiting, previous = inbox.count_and_last(tx, key)
@@ -95,11 +92,20 @@ def accept(
     # Without other open rows, a runtime starts a turn at once: this is its first attempt.
     tx.run(INSERT_MESSAGE, *event, digest, *located, body, tx.now, not waiting and tx.db.delivers)
     receipt = Receipt(tx.db.last_insert_rowid(), *located, tx.now)
+    if inbound.parts:
+        attachments.use_in_inbox(tx, receipt.inbox_id, inbound.parts)
     accepted = Accepted(
         receipt, head, inbound, expired=expired, waiting=waiting, route=route, previous=previous
     )
     tx.accepted.append(accepted)
     return accepted
+
+
+def _repeated(tx: Transaction, inbound: Inbound, receipt: Receipt, *, same: bool) -> Accepted:
+    """Return the receipt of the first time; an event of one conversation must be the `same`."""
+    if inbound.per_conversation and not same:
+        raise EventConflict(f"event {inbound.event_id!r} of {receipt.session_key} has another text")
+    return Accepted(receipt, sessions.head(tx, receipt.session_id), inbound, duplicate=True)
 
 
 def open_route(tx: Transaction, key: str, metadata: JsonObject | None = None) -> Opened:
@@ -111,27 +117,33 @@ def open_route(tx: Transaction, key: str, metadata: JsonObject | None = None) ->
     return *routes.ensure_open(tx, key, found), expired
 
 
-def _digest(inbound: Inbound) -> str:
+def _digest(tx: Transaction, inbound: Inbound) -> str:
     """Return a fingerprint of what the message says."""
-    content = _SORTED.encode([inbound.text, inbound.parts])
+    parts = inbound.parts and attachments.by_content(tx, inbound.parts)
+    content = _SORTED.encode([inbound.text, parts])
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
-def _validated(inbound: Inbound) -> tuple[Inbound, str]:
+def _validated(tx: Transaction, inbound: Inbound) -> tuple[Inbound, str]:
     """Return the message as it will be read back, and its JSON; `ValueError` if it is invalid."""
     routes.require_key(inbound.session_key)
     if inbound.parts:
-        check_depth(inbound.parts)
+        inbound = attachments.resolve(tx, inbound)
     try:
         body = codec.encode_json(inbound)
         inbound = inbox.decode(body)
     except (msgspec.ValidationError, TypeError) as error:
         raise ValueError(f"the inbound message has a field of the wrong type: {error}") from None
-    if len(body) > MAX_BODY:
-        raise ValueError(f"the message has {len(body)} characters; the limit is {MAX_BODY}")
-    if not inbound.event_id:
-        raise ValueError("an inbound message needs an event_id, by which repetitions are detected")
+    if len(body) > MAX_BODY or not inbound.event_id:
+        raise ValueError(_problem(inbound, body))
     return inbound, body
+
+
+def _problem(inbound: Inbound, body: str) -> str:
+    """Say why a message cannot be accepted."""
+    if not inbound.event_id:
+        return "an inbound message needs an event_id, by which repetitions are detected"
+    return f"the message has {len(body)} characters; the limit is {MAX_BODY}"
 
 
 def commit_turn(tx: Transaction, turn: TurnCommit) -> Committed | Discarded:

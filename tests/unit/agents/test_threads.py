@@ -8,7 +8,8 @@ import pytest
 import trio
 import trio.testing
 
-from hermes.agents.threads import Handover, LoopTurn
+from hermes.agents.remote_turns import LoopTurn
+from hermes.agents.threads import Handover
 from hermes.events import TextDelta
 
 

@@ -1,0 +1,1 @@
+"""Attached files: their rows and references, and the sweep of those that nothing names."""

@@ -1,0 +1,254 @@
+"""Attached files: their rows, and which session, message or reply names them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+from msgspec import convert
+from msgspec.structs import replace
+
+from hermes.errors import AttachmentRefused, UnknownFile
+from hermes.messages import Inbound, JsonObject, Message, StoredFile, file_id_of, file_ids
+from hermes.sanitize import one_line, scrub
+from hermes.store.files.blobs import StagedFile
+from hermes.store.transaction import Transaction
+from hermes.transcript.validate import check_depth
+
+MAX_NAME = 200
+MAX_SUFFIX = 20
+COLUMNS = "f.id, f.media_type, f.size, f.name, f.width, f.height"
+# ?1 is the key, ?2 the file. A conversation reads a file that was uploaded for it, or that one of
+# its sessions, open messages or unsent replies names.
+_READABLE = """
+FROM files f WHERE f.id = ?2 AND (
+  f.session_key = ?1
+  OR EXISTS (SELECT 1 FROM session_files u JOIN sessions s ON s.no = u.session_no
+    WHERE u.file_id = f.id AND (s.session_key = ?1 OR EXISTS (
+      SELECT 1 FROM shared_sessions h WHERE h.session_no = s.no AND h.session_key = ?1)))
+  OR EXISTS (SELECT 1 FROM inbox_files u JOIN inbox i ON i.id = u.inbox_id
+    WHERE u.file_id = f.id AND i.session_key = ?1)
+  OR EXISTS (SELECT 1 FROM outbox_files u JOIN outbox o ON o.id = u.outbox_id
+    WHERE u.file_id = f.id AND o.session_key = ?1)
+)
+"""
+UNUSED = (
+    "NOT EXISTS (SELECT 1 FROM session_files u WHERE u.file_id = f.id) "
+    "AND NOT EXISTS (SELECT 1 FROM inbox_files u WHERE u.file_id = f.id) "
+    "AND NOT EXISTS (SELECT 1 FROM outbox_files u WHERE u.file_id = f.id)"
+)
+_USE_IN_SESSION = (
+    "INSERT INTO session_files (session_no, file_id) "
+    "SELECT ?, f.id FROM files f WHERE f.id = ? ON CONFLICT (session_no, file_id) DO NOTHING"
+)
+_HASH = "SELECT hash FROM files WHERE id = ?"
+GONE: Final = "[a file that is not available]"
+"""What replaces a part whose file the conversation cannot read."""
+
+
+def add_file(
+    tx: Transaction,
+    staged: StagedFile,
+    *,
+    session_key: str,
+    name: str | None = None,
+    principal: str | None = None,
+    turn_id: int | None = None,
+) -> StoredFile:
+    """Store the row of a staged file, and move its content to its place.
+
+    A file that a turn makes is named by the message of the turn, so that it is kept while the turn
+    runs. Raises `AttachmentRefused` if a limit is reached.
+    """
+    _check_limits(tx, staged, session_key, principal)
+    media = staged.media
+    file = StoredFile(
+        id=f"file_{secrets.token_hex(16)}",
+        media_type=media.media_type,
+        size=staged.size,
+        name=clean_name(name),
+        width=media.width,
+        height=media.height,
+    )
+    tx.db.blobs.place(staged, tx.now)
+    insert_file(tx, file, staged.hash, session_key, principal)
+    if turn_id is not None:
+        tx.run(
+            "INSERT INTO inbox_files (inbox_id, file_id) "
+            "SELECT id, ? FROM inbox WHERE id = ? AND session_key = ? AND state = 'open'",
+            file.id,
+            turn_id,
+            session_key,
+        )
+    return file
+
+
+def insert_file(
+    tx: Transaction,
+    file: StoredFile,
+    digest: str,
+    session_key: str | None,
+    principal: str | None = None,
+) -> None:
+    """Store the row of a file, and that of its blob, whose content is in its place."""
+    tx.run(
+        "INSERT INTO blobs (hash, size, created_at) VALUES (?, ?, ?) ON CONFLICT (hash) DO NOTHING",
+        digest,
+        file.size,
+        tx.now,
+    )
+    tx.run(
+        "INSERT INTO files (id, hash, size, media_type, name, width, height, session_key, "
+        "principal, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        file.id,
+        digest,
+        file.size,
+        file.media_type,
+        file.name,
+        file.width,
+        file.height,
+        session_key,
+        principal,
+        tx.now,
+    )
+
+
+def clean_name(name: str | None) -> str | None:
+    """Return the last part of a name, without control characters and of limited length."""
+    last = one_line(scrub(name or "").replace("\\", "/")).rpartition("/")[2].strip(". ")
+    if len(last) <= MAX_NAME:
+        return last or None
+    stem, dot, suffix = last.rpartition(".")
+    keep = f"{dot}{suffix}" if stem and len(suffix) <= MAX_SUFFIX else ""
+    return last[: MAX_NAME - len(keep)] + keep
+
+
+def _check_limits(
+    tx: Transaction, staged: StagedFile, session_key: str, principal: str | None
+) -> None:
+    """Raise `AttachmentRefused` if the file must not be stored."""
+    limits, kind = tx.db.limits, staged.media.media_type
+    if not any(fnmatchcase(kind, pattern) for pattern in limits.types):
+        raise AttachmentRefused(f"files of the type {kind} are not accepted")
+    if (staged.media.width or 0) * (staged.media.height or 0) > limits.max_pixels:
+        raise AttachmentRefused(f"the image has more than {limits.max_pixels:,} pixels")
+    for column, value, most, count, whose in (
+        ("session_key", session_key, limits.conversation_bytes, limits.conversation_files,
+         "this conversation"),
+        ("principal", principal, limits.principal_bytes, limits.principal_files, "this user"),
+    ):  # fmt: skip
+        row = tx.one(
+            f"SELECT count(*), coalesce(sum(size), 0) FROM files WHERE {column} = ?", value
+        )
+        assert row is not None
+        if row[0] >= count or row[1] + staged.size > most:
+            raise AttachmentRefused(
+                f"the files of {whose} reach its limit of {count:,} files and {most:,} bytes; "
+                "delete old conversations first"
+            )
+
+
+def get_file(tx: Transaction, file_id: str, *, session_key: str) -> tuple[StoredFile, str]:
+    """Return a file that the conversation may read, and the hash of its content.
+
+    Raises `UnknownFile` if there is none with this id.
+    """
+    row = tx.one(f"SELECT {COLUMNS}, f.hash {_READABLE}", session_key, file_id)
+    if row is None:
+        raise UnknownFile(f"there is no file {file_id!r:.60} in this conversation")
+    return _stored(row[:-1]), row[-1]
+
+
+def _stored(row: tuple[object, ...]) -> StoredFile:
+    names = ("id", "media_type", "size", "name", "width", "height")
+    return convert(dict(zip(names, row, strict=True)), StoredFile)
+
+
+def discard_file(tx: Transaction, file_id: str, *, session_key: str) -> bool:
+    """Delete a file that nothing names. Returns whether there was one."""
+    sql = f"DELETE FROM files AS f WHERE f.id = ? AND f.session_key = ? AND {UNUSED}"
+    return bool(tx.run(sql, file_id, session_key))
+
+
+def resolve(tx: Transaction, inbound: Inbound) -> Inbound:
+    """Return a message with its parts as they will be stored: files as the store knows them.
+
+    Raises `UnknownFile` if the conversation cannot read one, and `AttachmentRefused` if there are
+    too many.
+    """
+    check_depth(inbound.parts)
+    ids = file_ids(inbound.parts)
+    if not ids:
+        return inbound
+    known = {id_: get_file(tx, id_, session_key=inbound.session_key)[0] for id_ in ids}
+    limits, size = tx.db.limits, sum(file.size for file in known.values())
+    if len(ids) > limits.message_files:
+        raise AttachmentRefused(f"a message can have {limits.message_files} files, not {len(ids)}")
+    if size > limits.message_bytes:
+        text = f"the files have {size:,} bytes together; the limit is {limits.message_bytes:,}"
+        raise AttachmentRefused(text)
+    parts = tuple(
+        part if (id_ := file_id_of(part)) is None else known[id_].part
+        for part in inbound.parts or ()
+    )
+    return replace(inbound, parts=parts)
+
+
+def by_content(tx: Transaction, parts: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return parts that are equal if they mean the same: a repeated message has new file ids."""
+    described = []
+    for part in parts:
+        row = tx.one(_HASH, file_id) if (file_id := file_id_of(part)) else None
+        described.append(part if row is None else {"file": row[0], "name": part.get("name")})
+    return described
+
+
+def use_in_inbox(tx: Transaction, inbox_id: int, parts: Sequence[JsonObject]) -> None:
+    """Record that an accepted message names its files."""
+    sql = "INSERT INTO inbox_files (inbox_id, file_id) VALUES (?, ?)"
+    tx.run_each(sql, [(inbox_id, file_id) for file_id in file_ids(parts)])
+
+
+def use_in_outbox(tx: Transaction, outbox_id: int, parts: Sequence[JsonObject]) -> None:
+    """Record that a reply names its files."""
+    sql = "INSERT INTO outbox_files (outbox_id, file_id) SELECT ?, id FROM files WHERE id = ?"
+    tx.run_each(sql, [(outbox_id, file_id) for file_id in file_ids(parts)])
+
+
+def use_in_session(
+    tx: Transaction, session_id: str, messages: Sequence[Message]
+) -> Sequence[Message]:
+    """Record that a session names the files of these messages, and return the messages.
+
+    A part whose file the session's conversation cannot read is replaced by a text: naming a file
+    would otherwise give access to it.
+    """
+    row = tx.one("SELECT no, session_key FROM sessions WHERE id = ?", session_id)
+    ids = file_ids(part for message in messages for part in message.parts or ())
+    if row is None or not ids:
+        return messages
+    number, key = row
+    known = {id_ for id_ in ids if _may_name(tx, number, key, id_)}
+    tx.run_each(_USE_IN_SESSION, [(number, file_id) for file_id in known])
+    return messages if len(known) == len(ids) else [_readable(each, known) for each in messages]
+
+
+def _may_name(tx: Transaction, session_no: int, key: str | None, file_id: str) -> bool:
+    """Return whether a session may name a file: its conversation, or its parent, reads it."""
+    if key is not None and tx.one(f"SELECT 1 {_READABLE}", key, file_id) is not None:
+        return True
+    sql = (
+        "SELECT 1 FROM session_files u JOIN sessions s ON s.no = ? "
+        "WHERE u.file_id = ? AND u.session_no IN (s.no, s.parent_no)"
+    )
+    return tx.one(sql, session_no, file_id) is not None
+
+
+def _readable(message: Message, known: set[str]) -> Message:
+    parts = tuple(
+        {"type": "text", "text": GONE} if (id_ := file_id_of(part)) and id_ not in known else part
+        for part in message.parts or ()
+    )
+    return replace(message, parts=parts) if message.parts else message
