@@ -25,7 +25,7 @@ from hermes.errors import CompressorFailed, ContextOverflow
 from hermes.messages import Message, StoredMessage
 from hermes.protocols import Compressor, RunsOnTrio, Summary, SummaryRequest
 from hermes.redaction.slices import redact_text_keys
-from hermes.transcript.attachments import readable_text
+from hermes.transcript.attachments import readable_text, reference
 from hermes.transcript.tokens import estimate_tokens
 
 SUMMARY_PROMPT = """\
@@ -171,7 +171,9 @@ def _line(row: Message | StoredMessage, room: int) -> str:
 
 def _without_files(row: Message | StoredMessage) -> Message | StoredMessage:
     """Return a row with text alone, in which references stand for its files."""
-    return replace(row, content=readable_text(row), parts=None) if row.parts else row
+    if not row.parts:
+        return row
+    return replace(row, content=readable_text(row, reference), parts=None)
 
 
 def _truncate(text: str | None, length: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal, TypeAlias
 
 from hermes.messages import JsonObject, Message, StoredMessage, file_id_of
@@ -80,16 +80,18 @@ def reference(part: JsonObject) -> str:
     return describe(part, file_id_of(part) or "")
 
 
-def readable_text(message: Message | StoredMessage) -> str:
-    """Return a message as text, in which references stand for its files."""
+def readable_text(
+    message: Message | StoredMessage, described: Callable[[JsonObject], str] = describe
+) -> str:
+    """Return a message as text, in which its files are `described`."""
     if not message.parts:
         return message.content or ""
-    return " ".join(map(_readable, parts_of(message)))
+    return " ".join(_readable(part, described) for part in parts_of(message))
 
 
-def _readable(part: JsonObject) -> str:
+def _readable(part: JsonObject, described: Callable[[JsonObject], str]) -> str:
     if is_attachment(part):
-        return transcript_of(part) or reference(part)
+        return transcript_of(part) or described(part)
     text = part.get("text")
     return text if isinstance(text, str) else f"({part.get('type', 'a part')})"
 

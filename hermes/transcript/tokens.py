@@ -23,12 +23,13 @@ _BINARY_TYPES = (
 
 # Images: the higher of what the large providers count, after they have scaled them down.
 _IMAGE = 1_600
-_PIXELS_PER_TOKEN = 750
+_SIDE, _PIXELS_PER_TOKEN = 1568, 750
 _LONG_SIDE, _SHORT_SIDE, _TILE = 2048, 768, 512
 _TILE_TOKENS, _TILED_IMAGE = 170, 85
 # About 50 kB and 2,000 tokens a page; 16 kB and 10 tokens a second.
 _PDF_BYTES, _PDF = 25, (2_000, 40_000)
 _AUDIO_BYTES, _AUDIO = 1_600, (100, 20_000)
+_REASON = 12
 
 
 def estimate_tokens(messages: Sequence[AnyMessage]) -> int:
@@ -87,17 +88,17 @@ def file_tokens(part: JsonObject) -> int:
         case "text" if size <= MAX_TEXT:
             return math.ceil(size / 4)
         case _:
-            return math.ceil(_text_weight(describe(part)) / TOKEN)
+            return _REASON + math.ceil(_text_weight(describe(part)) / TOKEN)
 
 
 def _image_tokens(width: object, height: object) -> int:
     """Return the tokens of an image with these dimensions, which may be unknown."""
     if not (isinstance(width, int) and isinstance(height, int) and width > 0 and height > 0):
         return _IMAGE
-    scale = min(1.0, _LONG_SIDE / max(width, height))
-    scale = min(scale, _SHORT_SIDE / min(width, height))
-    tiles = math.prod(math.ceil(side * scale / _TILE) for side in (width, height))
-    by_pixels = math.ceil(width * height / _PIXELS_PER_TOKEN)
+    long, short = max(width, height), min(width, height)
+    by_pixels = math.ceil(width * height * min(1.0, _SIDE / long) ** 2 / _PIXELS_PER_TOKEN)
+    scale = min(1.0, _LONG_SIDE / long, _SHORT_SIDE / short)
+    tiles = math.ceil(long * scale / _TILE) * math.ceil(short * scale / _TILE)
     return max(min(by_pixels, _IMAGE), _TILED_IMAGE + _TILE_TOKENS * tiles)
 
 

@@ -15,6 +15,7 @@ from hermes.agents.providers.anthropic_messages import AnthropicMessages
 from hermes.agents.providers.base import Endpoint, FileBody, Unavailable, with_files
 from hermes.agents.providers.file_body import CHUNK, open_body
 from hermes.agents.providers.openai_chat import OpenAIChat
+from hermes.agents.providers.sse_transport import response_error
 from hermes.errors import StoreFailed
 from hermes.messages import Message, ToolCall
 from hermes.transcript.attachments import MAX_TEXT
@@ -362,3 +363,12 @@ async def test_an_expected_cost_counts_images_and_no_base64(files):
     few, many = (spending.expected("m", each, None).input_tokens for each in (plain, body))
     assert 700 < many - few < 2_000
     assert "IHDR" not in repr(body)
+
+
+@pytest.mark.parametrize("media", ["data:image/png;base64,", '\\"data\\":\\"'])
+def test_an_error_does_not_repeat_the_content_of_a_file(media):
+    content = encoded(bytes(range(256)))
+    text = f'{{"error":{{"message":"input: {media}{content} is wrong"}}}}'
+    error = response_error(Endpoint(base_url="http://a", model="m"), 400, text, {})
+    assert "is wrong" in str(error)
+    assert content[:20] not in str(error)
