@@ -84,7 +84,8 @@ class Store(StoreActor, StoreVerbs):
 
     async def sweep_files(self) -> int:
         """Delete files that nothing names and that are over an hour old. Returns how many."""
-        return await self.run_chunked(sweep.sweep_files(self._connections.writer.db.blobs))
+        folder = self._connections.writer.db.blobs
+        return (await self.run_chunked(sweep.sweep_files(folder))).blobs
 
     async def put_file(
         self,

@@ -161,7 +161,7 @@ class SessionStore(StoreVerbs):
 
     def sweep_files(self) -> int:
         """Delete files that nothing names and that are over an hour old. Returns how many."""
-        return self.run_chunked(sweep.sweep_files(self._db.blobs))
+        return self.run_chunked(sweep.sweep_files(self._db.blobs)).blobs
 
     def vacuum(self) -> None:
         """Return free space to the file system."""

@@ -7,13 +7,14 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import functools
 import hashlib
 import os
 import secrets
 import stat
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
@@ -24,7 +25,7 @@ from hermes.media import Media, recognize
 from hermes.messages import Attachment
 
 CHUNK = 1 << 20
-_INCOMING = "incoming"
+INCOMING = "incoming"
 T = TypeVar("T")
 
 
@@ -88,9 +89,20 @@ class BlobFolder:
 
     def new_file(self) -> Path:
         """Return a path for a file to be staged, in a folder that exists."""
-        folder = self.path / _INCOMING
+        folder = self.path / INCOMING
         self._create(folder)
         return folder / secrets.token_hex(16)
+
+    @contextmanager
+    def staging(self) -> Iterator[None]:
+        """Keep staged files from being swept during the block, however old they are."""
+        self._create(self.path / INCOMING)
+        descriptor = os.open(self.path / INCOMING, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(descriptor)
 
     def all_blobs(self) -> Iterator[Path]:
         """Yield every file in the folder, staged ones included."""
