@@ -70,6 +70,7 @@ class Store(StoreActor, StoreVerbs):
     async def backup(self, target: str | os.PathLike[str]) -> Path:
         """Copy the database while it is in use, and return the path of the copy.
 
+        Attached files are copied to a folder next to it, `target.blobs`, by hard links if possible.
         The copy appears when it is complete. Raises `StoreRefused` if the target exists.
         """
         return await self.run_beside(lambda db: backups.backup(db, Path(target)))

@@ -172,6 +172,7 @@ class SessionStore(StoreVerbs):
     ) -> Path:
         """Copy the database while it is in use, and return the path of the copy.
 
+        Attached files are copied to a folder next to it, `target.blobs`, by hard links if possible.
         The copy appears when it is complete. `progress` is called with the number of pages that are
         copied and the number of all. Raises `StoreRefused` if the target exists.
         """
