@@ -32,7 +32,6 @@ _BLOBS = (
     "SELECT b.hash, NOT EXISTS (SELECT 1 FROM files f WHERE f.hash = b.hash) FROM blobs b "
     f"WHERE b.hash > ? ORDER BY b.hash LIMIT {STEP}"
 )
-_SUBFOLDER = re.compile("[0-9a-f]{2}")
 _BLOB_NAME = re.compile("[0-9a-f]{64}")
 
 
@@ -52,13 +51,15 @@ def sweep_files(folder: BlobFolder) -> Generator[Work[Swept], Swept, Swept]:
 
     Returns what was removed. A blob is removed in a write transaction, after its row: nobody can
     store a row for it at the same time. Each transaction looks at some rows or at one subfolder.
+    Each piece needs a transaction for itself: if one removed a blob whose row the same transaction
+    deletes, a rollback would leave only the row.
     """
     for step in (_delete_files, _delete_blobs):
         done = yield functools.partial(step, after="")
         while done.last:
             done = yield functools.partial(step, after=done.last)
     blobs = size = 0
-    for subfolder in _subfolders(folder):
+    for subfolder in folder.folders():
         done = yield functools.partial(_remove, folder=subfolder)
         blobs, size = blobs + done.blobs, size + done.size
     return Swept("", blobs, size)
@@ -78,33 +79,22 @@ def _delete_blobs(tx: Transaction, after: str) -> Swept:
     return Swept(found[-1][0] if len(found) == STEP else "")
 
 
-def _subfolders(folder: BlobFolder) -> list[Path]:
-    """Return the folders that have blobs or staged files."""
-    found: list[Path] = []
-    with _reported(folder.path):
-        found += sorted(folder.path.iterdir())
-    return [path for path in found if path.name == INCOMING or _is(_SUBFOLDER, path.name)]
-
-
-def _is(form: re.Pattern[str], name: str) -> bool:
-    return form.fullmatch(name) is not None
-
-
 def _remove(tx: Transaction, folder: Path) -> Swept:
     """Remove the files of one folder that are old and have no row."""
     blobs = size = 0
     with _reported(folder), _locked(folder) as is_ours:
         for path, bytes_ in _old_files(tx, folder) if is_ours else ():
             if not _has_row(tx, path.name):
-                path.unlink(missing_ok=True)
-                blobs, size = blobs + 1, size + bytes_
+                with _reported(path):
+                    path.unlink()
+                    blobs, size = blobs + 1, size + bytes_
     return Swept("", blobs, size)
 
 
 def _old_files(tx: Transaction, folder: Path) -> Iterator[tuple[Path, int]]:
     """Yield the blobs or staged files of a folder that are old, with their sizes."""
     for path in folder.iterdir():
-        if folder.name == INCOMING or _is(_BLOB_NAME, path.name):
+        if folder.name == INCOMING or _BLOB_NAME.fullmatch(path.name):
             with suppress(FileNotFoundError):
                 status = path.stat()
                 if status.st_mtime < tx.now - SPARED:
@@ -130,14 +120,14 @@ def _locked(folder: Path) -> Iterator[bool]:
 
 
 @contextmanager
-def _reported(folder: Path) -> Iterator[None]:
-    """Log an error of the file system in the block, unless the folder does not exist."""
+def _reported(path: Path) -> Iterator[None]:
+    """Log an error of the file system in the block, unless the file does not exist."""
     try:
         yield
     except FileNotFoundError:
         pass
     except OSError as error:
-        log.warning("%s was not swept: %s", folder, error.strerror or error)
+        log.warning("%s was not swept: %s", path, error.strerror or error)
 
 
 def unused(tx: Transaction) -> Swept:
@@ -148,7 +138,7 @@ def unused(tx: Transaction) -> Swept:
     )
     kept = {hash_ for (hash_,) in tx.all(sql, tx.steady)}
     sizes: list[int] = []
-    for folder in _subfolders(tx.db.blobs):
+    for folder in tx.db.blobs.folders():
         with _reported(folder):
             sizes += [size for path, size in _old_files(tx, folder) if path.name not in kept]
     return Swept("", len(sizes), sum(sizes))
