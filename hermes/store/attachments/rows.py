@@ -111,7 +111,7 @@ def insert_file(
     )
     tx.run(
         "INSERT INTO files (id, hash, size, media_type, name, width, height, session_key, "
-        "principal, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "principal, created_at, steady_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         file.id,
         digest,
         file.size,
@@ -122,6 +122,7 @@ def insert_file(
         session_key,
         principal,
         tx.now,
+        tx.steady,
     )
 
 
