@@ -197,7 +197,8 @@ async def stage_chunks(
     """Write an attachment that arrives in chunks, or from an open file; each chunk in a thread.
 
     Reading a pipe may block for any time: that is abandoned if the caller is cancelled. Any other
-    file is not touched after that. Raises `AttachmentRefused` if it cannot be read, is empty, or is too large.
+    file is not touched after that. Raises `AttachmentRefused` if it cannot be read, is empty, or is
+    too large.
     """
     writer = await run(lambda: BlobWriter(folder, limit, attachment.size))
     try:
