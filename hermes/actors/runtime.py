@@ -338,9 +338,7 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
             metrics=metrics,
             bus=bus,
             caches=CacheLimits(config.max_agents, config.transcript_bytes),
-            auto_titler=None
-            if titler is None
-            else AutoTitler(nursery, store, titler, bus.publish, clean),
+            auto_titler=_auto_titler(titler, nursery, store, bus, clean),
             admission=None if access is None else Admission(store, access, texts=texts),
             redact=None if redact is None else as_redactor(redact),
             texts=texts,
@@ -360,6 +358,12 @@ async def open_actors(  # noqa: PLR0913 - the parts of a runtime
                     yield runtime
         finally:
             until_memory(lambda: bus.close(context.stop_error()))
+
+
+def _auto_titler(
+    titler: Titler | None, nursery: trio.Nursery, store: Store, bus: EventBus, clean: Redact
+) -> AutoTitler | None:
+    return None if titler is None else AutoTitler(nursery, store, titler, bus.publish, clean)
 
 
 @asynccontextmanager
