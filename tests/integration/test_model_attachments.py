@@ -29,7 +29,7 @@ from hermes.messages import Message, ToolCall
 from hermes.protocols import SummaryRequest, TitleRequest
 from hermes.store import SessionStore
 from hermes.testing import CutOff, DeterministicCompressor, Disconnect, HangUp, Refuse, open_model
-from tests.support.attachments import PDF, Files, digest, png
+from tests.support.model_files import PDF, Files, digest, png
 
 ALL = ("image", "file", "audio", "url")
 QUICK = Retries(max_attempts=3, first_delay=0.0)

@@ -1,4 +1,4 @@
-"""Files for tests of attachments, in memory and as stored parts."""
+"""Attached files in tests: what is on disk and in the tables, and how both must agree."""
 
 from __future__ import annotations
 
@@ -6,71 +6,79 @@ import hashlib
 import struct
 import zlib
 
-import attrs
-import trio
+from hermes.messages import Attachment
+from hermes.store.attachments.sweep import SPARED
 
-from hermes.errors import UnknownFile
-from hermes.messages import StoredFile
-
-
-def png(width=3, height=2, padding=b""):
-    """A small image; `padding` makes it larger."""
-
-    def chunk(kind, content):
-        end = struct.pack(">I", zlib.crc32(kind + content))
-        return struct.pack(">I", len(content)) + kind + content + end
-
-    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
-    rows = chunk(b"IDAT", zlib.compress((b"\0" + b"\x80" * width) * height))
-    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"tEXt", padding) + rows + chunk(b"IEND", b"")
+HOUR = SPARED + 1
+"""Seconds after which a sweep deletes what nothing names."""
 
 
-PDF = b"%PDF-1.4\n1 0 obj<</Type/Catalog>>endobj\ntrailer<</Root 1 0 R>>\n%%EOF\n"
+def blob_names(path):
+    """The names of the blobs next to a database, as a set."""
+    return {name for name, folder in _files(path) if folder != "incoming"}
 
 
-def file_id(number):
-    """The id of a stored file."""
-    return f"file_{number:032x}"
+def staged_names(path):
+    """The names of the files that are staged next to a database."""
+    return {name for name, folder in _files(path) if folder == "incoming"}
 
 
-def digest(content):
-    """The hash that a loopback model reports for a file."""
-    return hashlib.sha256(content).hexdigest()
+def _files(path):
+    root = path.with_name(f"{path.name}.blobs")
+    return [(file.name, file.parent.name) for file in root.glob("*/*")]
 
 
-@attrs.define
-class Reader:
-    """Reads a file in memory."""
-
-    file: StoredFile
-    content: bytes
-    reads: list = attrs.Factory(list)
-
-    async def read(self, offset=0, size=None):
-        await trio.lowlevel.checkpoint()
-        if self.content is None:
-            raise UnknownFile(f"the file {self.file.id} was deleted")
-        end = None if size is None else offset + size
-        self.reads.append(size)
-        return self.content[offset:end]
+def digest(data):
+    return hashlib.sha256(data).hexdigest()
 
 
-class Files:
-    """Files in memory: `add` returns the part of one, and `open_file` a reader."""
+def referenced(sql):
+    """The hashes of the files that a session, an open message or an unsent reply names."""
+    rows = sql(
+        "SELECT DISTINCT hash FROM files WHERE id IN (SELECT file_id FROM session_files "
+        "UNION SELECT file_id FROM inbox_files UNION SELECT file_id FROM outbox_files)"
+    )
+    return {row[0] for row in rows}
 
-    def __init__(self):
-        self.readers = {}
 
-    def add(self, content, media_type, name=None, **fields):
-        file = StoredFile(
-            id=file_id(len(self.readers) + 1), media_type=media_type, size=len(content), name=name,
-            **fields,
-        )  # fmt: skip
-        self.readers[file.id] = Reader(file, content)
-        return file.part
+def rows_without_blob(path, sql):
+    """Yield the rows whose content is not on disk, or has another size or hash."""
+    folder = path.with_name(f"{path.name}.blobs")
+    known = dict(sql("SELECT hash, size FROM blobs"))
+    for file_id, hash_, size in sql("SELECT id, hash, size FROM files"):
+        if known.get(hash_) != size:
+            yield f"{file_id} has {size} bytes, its blob {known.get(hash_)}"
+    for hash_, size in known.items():
+        try:
+            data = (folder / hash_[:2] / hash_).read_bytes()
+        except FileNotFoundError:
+            yield f"there is no blob {hash_}"
+        else:
+            if len(data) != size or digest(data) != hash_:
+                yield f"the blob {hash_} has another content"
 
-    async def open_file(self, id_):
-        await trio.lowlevel.checkpoint()
-        if id_ not in self.readers:
-            raise UnknownFile(f"there is no file {id_}")
-        return self.readers[id_]
+
+async def put(store, data=b"hello", *, key="k", **options):
+    """Store a file of a conversation."""
+    name = options.pop("name", "a.txt")
+    return await store.put_file(Attachment(data=data, name=name), session_key=key, **options)
+
+
+async def content(store, file_id, *, key="k"):
+    """Return the bytes of a file, from any kind of store."""
+    try:
+        reader = await store.open_file(file_id, session_key=key)
+    except AttributeError:  # the synchronous store
+        return await store.read_file(file_id, session_key=key)
+    return await reader.read()
+
+
+def png(width=2, height=3):
+    """Return a PNG image of this size; only its header counts."""
+
+    def chunk(kind, data):
+        checked = kind + data
+        return struct.pack(">I", len(data)) + checked + struct.pack(">I", zlib.crc32(checked))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IEND", b"")

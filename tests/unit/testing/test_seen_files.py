@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from hermes.testing.dialects import Refusal
 from hermes.testing.seen_files import MAX_KEPT, Base64Filter, read_content, read_data_url
-from tests.support.attachments import digest
+from tests.support.model_files import digest
 
 LONG = bytes(range(256)) * 20
 ENCODED = base64.b64encode(LONG).decode()

@@ -14,7 +14,7 @@ from hermes.transcript.attachments import (
     with_references,
 )
 from hermes.transcript.compaction import compacted, plan
-from tests.support.attachments import file_id
+from tests.support.model_files import file_id
 from tests.support.transcripts import reply, user
 
 

@@ -21,7 +21,7 @@ from hermes.errors import StoreFailed
 from hermes.messages import Message, ToolCall
 from hermes.transcript.attachments import MAX_TEXT
 from hermes.transcript.render import NO_ANSWER
-from tests.support.attachments import PDF, Files, file_id, png
+from tests.support.model_files import PDF, Files, file_id, png
 
 ALL = ("image", "file", "audio", "url")
 PNG = png()
