@@ -108,6 +108,7 @@ if TYPE_CHECKING:
         AgentSpec as AgentSpec,
         Approval as Approval,
         Attachment as Attachment,
+        AttachmentKind as AttachmentKind,
         ConversationSettings as ConversationSettings,
         CostTotals as CostTotals,
         ExpiryPolicy as ExpiryPolicy,
@@ -191,10 +192,10 @@ _NAMES = {
     "config": "AttachmentLimits CompressionConfig Config RateLimit",
     "context": "current_session_id current_session_key current_turn_id set_current_session_id",
     "embed.trio_host": "open_runtime",
-    "messages": "AgentSpec Approval Attachment ConversationSettings CostTotals ExpiryPolicy Hooks "
-    "Inbound JsonObject Message OutboxRow Receipt Reply RunningTurnInfo SearchHit Session "
-    "SessionChange SessionMatch SessionSummary Snapshot Source Status StoreStats StoredFile "
-    "StoredMessage Title ToolCall TurnResult Usage WaitingMessage WhenBusy",
+    "messages": "AgentSpec Approval Attachment AttachmentKind ConversationSettings CostTotals "
+    "ExpiryPolicy Hooks Inbound JsonObject Message OutboxRow Receipt Reply RunningTurnInfo "
+    "SearchHit Session SessionChange SessionMatch SessionSummary Snapshot Source Status StoreStats "
+    "StoredFile StoredMessage Title ToolCall TurnResult Usage WaitingMessage WhenBusy",
     "protocols": "Adapter Agent AgentCatalog AgentChoice Build Compressor Describe FileReader "
     "HasAccount HasLimit HasLocal OwnConversation RunsOnTrio ServerInfo Summary SummaryRequest "
     "SupportsAbandon SupportsAclose SupportsFiles SupportsReady TitleRequest Titler ToolInfo Turn "

@@ -7,6 +7,7 @@ and faults; `open_telegram` serves the Telegram Bot API, with simulated users.
 
 from __future__ import annotations
 
+from hermes.testing.dialects import SeenFile as SeenFile
 from hermes.testing.fakes import (
     CountingBuilder as CountingBuilder,
     DeterministicCompressor as DeterministicCompressor,
