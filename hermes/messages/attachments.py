@@ -43,6 +43,8 @@ class Attachment:
         given = [self.path, self.data, self.file, self.chunks, self.url]
         if sum(each is not None for each in given) != 1:
             raise ValueError("an attachment needs one of path, data, file, chunks and url")
+        if self.chunks is not None and not isinstance(self.chunks, AsyncIterable):
+            raise TypeError("chunks must be an asynchronous iterable; pass data= or file= instead")
 
     @property
     def file_name(self) -> str | None:

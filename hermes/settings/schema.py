@@ -14,7 +14,15 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, get_args, get_origi
 import msgspec
 from msgspec import Meta
 
-from hermes.config import Budgets, CompressionConfig, Config, PositiveInt, Price, RateLimit
+from hermes.config import (
+    AttachmentLimits,
+    Budgets,
+    CompressionConfig,
+    Config,
+    PositiveInt,
+    Price,
+    RateLimit,
+)
 from hermes.messages import ExpiryPolicy
 
 AgentKind: TypeAlias = Literal["offline", "openai", "anthropic"]
@@ -277,6 +285,8 @@ class Settings(Table, frozen=True, kw_only=True):
     """
     rates: RateLimit = RateLimit()
     """Rate limit for the messages of one user."""
+    attachments: AttachmentLimits = AttachmentLimits()
+    """Which files may be attached to messages, and how many. Sizes are in bytes."""
     telegram: TelegramTable | None = None
     """A Telegram bot."""
     mcp: Annotated[
@@ -312,6 +322,7 @@ class Settings(Table, frozen=True, kw_only=True):
             expiry=self.expiry,
             expiry_by=self.expiry_by,
             compression=self.compression,
+            attachments=self.attachments,
         )
 
 

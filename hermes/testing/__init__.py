@@ -13,6 +13,7 @@ from hermes.testing.fakes import (
     MemoryAdapter as MemoryAdapter,
     RecordingHook as RecordingHook,
     ScriptedAgent as ScriptedAgent,
+    SentFile as SentFile,
     Step as Step,
     forever as forever,
     texts_of as texts_of,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import suppress
+import functools
+import logging
+from collections.abc import Generator
 from pathlib import Path
+from typing import Final
 
 from hermes.store.attachments import rows as attachments
 from hermes.store.files.blobs import BlobFolder
 from hermes.store.transaction import Transaction, Work
 
+log: Final = logging.getLogger(__name__)
 SPARED = 3600.0
 """Seconds for which a file is kept although nothing names it: a message may be about to."""
 STEP = 200
@@ -19,14 +22,14 @@ def sweep_files(folder: BlobFolder) -> Generator[Work[int], int, int]:
     """Delete files without a reference, and blobs without a row, if they are over an hour old.
 
     Returns how many blobs were deleted. A blob is deleted in a write transaction, after its row:
-    nobody can store a row for it at the same time.
+    nobody can store a row for it at the same time. Each piece needs a transaction for itself: if
+    one removed a blob whose row the same transaction deletes, a rollback would leave only the row.
     """
     while (yield _delete_rows) == STEP:
         pass
-    removed, found = 0, list(folder.all_blobs())
-    for first in range(0, len(found), STEP):
-        some = found[first : first + STEP]
-        removed += yield lambda tx, some=some: _remove(tx, some)
+    removed = 0
+    for each in folder.folders():
+        removed += yield functools.partial(_remove_from, folder=each)
     return removed
 
 
@@ -42,15 +45,29 @@ def _delete_rows(tx: Transaction) -> int:
     return deleted
 
 
-def _remove(tx: Transaction, paths: Sequence[Path]) -> int:
-    """Remove those of the files that are old and have no row. Returns how many."""
-    removed = 0
-    for path in paths:
-        with suppress(FileNotFoundError):
-            if path.stat().st_mtime < tx.now - SPARED and not _has_row(tx, path.name):
-                path.unlink()
-                removed += 1
-    return removed
+def _remove_from(tx: Transaction, folder: Path) -> int:
+    """Remove those of the files of a folder that are old and have no row. Returns how many."""
+    try:
+        return sum(_remove(tx, path) for path in sorted(folder.iterdir()))
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        log.warning("unused files in %s cannot be deleted: %s", folder, error)
+        return 0
+
+
+def _remove(tx: Transaction, path: Path) -> bool:
+    """Remove a file if it is old and has no row. Returns whether it was removed."""
+    try:
+        if path.stat().st_mtime >= tx.now - SPARED or _has_row(tx, path.name):
+            return False
+        path.unlink()
+    except FileNotFoundError:  # a staged file that is complete now
+        return False
+    except OSError as error:
+        log.warning("the unused file %s cannot be deleted: %s", path, error)
+        return False
+    return True
 
 
 def _has_row(tx: Transaction, digest: str) -> bool:
