@@ -21,6 +21,7 @@ GETATTR = {
     "hermes/actors/session/agent_cache.py": "what a user's builder returned",
     "hermes/agents/tools/definitions.py": "the name of a user's function; a partial has none",
     "hermes/embed/agent.py": "what a user passed as agent= or build_agent=",
+    "hermes/embed/transcriber.py": "what a user passed as transcriber=",
     "hermes/run/references.py": "an attribute that the configuration names",
     "hermes/store/hooks.py": "the name of a user's hook; a callable object has none",
 }

@@ -105,7 +105,8 @@ class _LoopReader:
             self._task.add_done_callback(self._on_done)
 
     async def _read(self) -> None:
-        self._wanted.finish(await outcome.acapture(self._read_all))
+        result = await outcome.acapture(self._read_all)
+        self._wanted.finish(result)  # of the last request, which is not that of the start
 
     async def _read_all(self) -> bytes | None:
         try:

@@ -156,8 +156,20 @@ async def test_the_names_of_files_are_redacted(start, caplog):
         return await turn.put_file(Attachment(data=b"x", name="a-opensesame.txt"))
 
     reply, rows = await ask(start, leak, stored, redact=lambda t: t.replace("opensesame", "***"))
-    assert [file.name for file in reply.files] == ["***.txt", "a-***.txt"]
+    assert [file.name for file in reply.files] == ["***.txt"]
+    assert rows[1].content.endswith("the name of the file contains a secret")
     assert "opensesame" not in str(rows) + caplog.text
+
+
+async def test_the_name_of_a_file_that_an_agent_stores_is_redacted(start):
+    async def reply(turn):
+        stored = await turn.put_file(Attachment(data=b"x", name="a-opensesame.txt"))
+        return TurnResult(text="done", files=[stored])
+
+    hidden = {"redact": lambda text: text.replace("opensesame", "***")}
+    async with start(agent=reply, **hidden) as runtime:
+        answer = await runtime.ask("k", "go")
+    assert [file.name for file in answer.files] == ["a-***.txt"]
 
 
 @pytest.mark.parametrize(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias, get_args
 
 import attrs
 import msgspec
-from msgspec.structs import replace
 
+from hermes.agents.remote_files import from_loop
 from hermes.agents.threads import HostLoop
-from hermes.errors import UnknownFile
+from hermes.errors import AttachmentRefused, UnknownFile
 from hermes.messages import Attachment, JsonObject, StoredFile, file_ids
 from hermes.protocols import Turn
 from hermes.sanitize import scrub
@@ -102,7 +102,7 @@ async def store_files(
     """Store the files of outputs; return the parts for the model, and the files for the user.
 
     They are kept while the turn runs. Raises `AttachmentRefused`, and `UnknownFile` for a stored
-    file that is not of this conversation.
+    file that is not of this conversation. Secrets in the names of new files are redacted.
     """
     for_model: dict[str, JsonObject] = {}
     for_user: dict[str, StoredFile] = {}
@@ -124,8 +124,11 @@ async def _store(given: ToolFile, turn: Turn, redact: Callable[[str], str]) -> S
 
 
 async def _known(file_id: str, turn: Turn, redact: Callable[[str], str]) -> StoredFile:
+    """Return a file of the conversation; its name is fixed, so it must not contain a secret."""
     file = (await turn.open_file(file_id)).file
-    return file if file.name is None else replace(file, name=redact(file.name))
+    if file.name is not None and redact(file.name) != file.name:
+        raise AttachmentRefused("the name of the file contains a secret")
+    return file
 
 
 def from_host_loop(value: object, host: HostLoop) -> object:
@@ -139,19 +142,7 @@ def from_host_loop(value: object, host: HostLoop) -> object:
 
 
 def _crossing(file: ToolFile, host: HostLoop) -> ToolFile:
-    if not isinstance(file, Attachment) or file.chunks is None:
-        return file
-    return attrs.evolve(file, chunks=_read_on(host, aiter(file.chunks)))
-
-
-async def _read_on(host: HostLoop, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the chunks of an iterator that belongs to the host's loop."""
-
-    async def following() -> bytes | None:
-        return await anext(chunks, None)
-
-    while (chunk := await host.run(following)) is not None:
-        yield chunk
+    return from_loop(file, host) if isinstance(file, Attachment) else file
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -187,7 +178,7 @@ async def replayed(
     for file_id in dict.fromkeys([*record.model, *record.user]):
         try:
             known[file_id] = await _known(file_id, turn, redact)
-        except UnknownFile:
+        except (UnknownFile, AttachmentRefused):
             log.warning("a file of a recorded tool call is gone", extra={"metadata": turn.metadata})
     parts = tuple(known[file_id].part for file_id in record.model if file_id in known)
     files = tuple(known[file_id] for file_id in record.user if file_id in known)
