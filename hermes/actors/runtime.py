@@ -87,9 +87,8 @@ class Runtime:
         The same event (platform, account and event_id) gets the same receipt again. Raises
         `NotAdmitted` if the access policy refuses the sender, `Overloaded` if too many messages of
         this key are open, `Draining` while the runtime ends, `StoreBusy` or `StoreFull` if it could
-        not be stored for now, and `TypeError` or `ValueError` if a field is not valid. An
-        attachment that cannot be stored raises `AttachmentRefused`; then the message is not
-        accepted.
+        not be stored for now, `AttachmentRefused` if an attachment cannot be stored, and
+        `TypeError` or `ValueError` if a field is not valid. Then the message is not accepted.
         """
         require_valid(inbound)
         require_attachments(attachments)
@@ -103,7 +102,7 @@ class Runtime:
 
         Cancelling the call cancels the wait only: an accepted message is answered in any case.
 
-        - `attachments` are files to send with the message, see `Attachment`.
+        - `attachments` are files to send with the message.
         - `parts` is a structured form of the message, for agents that understand it.
         - `source` says where the message comes from; by default the platform is "embedded".
         - `event_id` identifies the message within its conversation, so that a repeated call is not

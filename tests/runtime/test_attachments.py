@@ -334,7 +334,7 @@ class CountedFile(io.BytesIO):
 
 
 @with_threads
-async def test_a_cancelled_call_leaves_nothing_or_an_accepted_message(start, path, autojump_clock):
+async def test_a_cancelled_call_leaves_nothing_or_an_accepted_message(start):
     """Cancel an ask at each of its steps."""
     config = Config(drain_timeout=1)
     async with start(config=config) as runtime:
