@@ -9,6 +9,7 @@ from typing import TypeAlias, TypeVar
 
 import attrs
 import trio
+from msgspec.structs import replace
 
 from hermes.actors.admission.options import MessageOptions, make_inbound, require_event_id
 from hermes.actors.context import RuntimeContext
@@ -19,7 +20,13 @@ from hermes.actors.session.files import discard_files, store_attachments
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.context import TurnContext, current_turn, refuse_circle
-from hermes.errors import AlreadyAnswered, Overloaded, ReplyNotFound, ReplyTimeout
+from hermes.errors import (
+    AlreadyAnswered,
+    AttachmentUnavailable,
+    Overloaded,
+    ReplyNotFound,
+    ReplyTimeout,
+)
 from hermes.messages import (
     Accepted,
     Attachment,
@@ -79,7 +86,10 @@ class Intake:
         """Store the files of a message that was admitted, then the message."""
         context = self._context
         limits, plain = context.config.attachments, attrs.evolve(context, admission=None)
-        complete = await store_attachments(context.store, inbound, files, limits)
+        try:
+            complete = await store_attachments(context.store, inbound, files, limits)
+        except AttachmentUnavailable as missing:
+            complete = replace(inbound, text=f"{inbound.text} {missing}".strip())
         accepted = None
         try:
             accepted = await Intake(plain, self._supervisor).submit(complete, request)

@@ -22,7 +22,7 @@ from hermes.actors.conversation import Conversation
 from hermes.actors.delivery.dispatcher import Dispatcher
 from hermes.actors.delivery.questions import Questions
 from hermes.actors.event_bus import EventBus, EventCallback, Subscription
-from hermes.actors.intake import Intake
+from hermes.actors.intake import Files, Intake
 from hermes.actors.metrics import RuntimeMetrics
 from hermes.actors.rebuild import RebuildPolicy, rebuild_reason
 from hermes.actors.stream import Stream
@@ -90,8 +90,8 @@ class Runtime:
             require_instance("source", source, Source)
         return Conversation(session_key, source, self._context, self._intake, self._supervisor)
 
-    async def submit(self, inbound: Inbound) -> Receipt:
-        """Accept a message; it is on disk when this returns.
+    async def submit(self, inbound: Inbound, *, attachments: Files | None = None) -> Receipt:
+        """Accept a message and its files; all is on disk when this returns.
 
         The same event (platform, account and event_id) gets the same receipt again. Raises
         `NotAdmitted` if the access policy refuses the sender, `Overloaded` if too many messages of
@@ -99,7 +99,7 @@ class Runtime:
         not be stored for now, and `TypeError` or `ValueError` if a field is not valid.
         """
         require_valid(inbound)
-        return (await self._intake.submit(inbound)).receipt
+        return (await self._intake.submit(inbound, files=attachments)).receipt
 
     @takes_options
     async def ask(
