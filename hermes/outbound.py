@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from hermes.messages import Approval, InboxReply, InboxRow, JsonObject, Outbound, Reply, Source
+
+_ADDRESS = ("platform", "account", "chat_id", "thread_id", "user_id")
+_address_of = operator.attrgetter(*_ADDRESS)
 
 
 def lane_of(source: Source, session_key: str) -> str:
@@ -16,25 +20,11 @@ def lane_of(source: Source, session_key: str) -> str:
 
 
 def outbox_rows(
-    source: Source,
-    session_key: str,
-    session_id: str,
-    text: str,
-    kind: str,
-    reply_to: str | None = None,
+    source: Source, session_key: str, session_id: str, text: str, kind: str, to: str | None = None
 ) -> list[Outbound]:
-    """Return the outbox rows of a text sent to a chat; `reply_to` is a platform message id."""
-    body = {
-        "kind": kind,
-        "text": text,
-        "platform": source.platform,
-        "account": source.account,
-        "chat_id": source.chat_id,
-        "thread_id": source.thread_id,
-        "user_id": source.user_id,
-        "session_id": session_id,
-        "reply_to": reply_to,
-    }
+    """Return the outbox rows of a text sent to a chat, as a reply to the platform message `to`."""
+    address = dict(zip(_ADDRESS, _address_of(source), strict=True))
+    body = {"kind": kind, "text": text, **address, "session_id": session_id, "reply_to": to}
     return [Outbound(lane_of(source, session_key), body)]
 
 

@@ -39,14 +39,14 @@ async def wait_files(server, chat_id, number=1):
 
 
 async def test_a_text_and_its_files_are_sent_one_after_the_other(server, path):
-    files = [{"data": PNG, "name": 'a "cat"\n.png'}, {"data": PDF, "name": "Über uns.pdf"}]
+    files = [{"data": PNG, "name": "a cat.png"}, {"data": PDF, "name": "Über uns.pdf"}]
     server.say(7, "draw")
     async with running_bot(server, path, sender(*files, text="Here it is.")):
         image, document = await wait_files(server, 7, 2)
     assert [message.text for message in server.chats[7].messages] == ["Here it is.", "", ""]
     assert (image.field, image.media_type, image.size) == ("photo", "image/png", len(PNG))
     assert image.sha256 == hashlib.sha256(PNG).hexdigest()
-    assert image.name == "a %22cat%22 .png"
+    assert image.name == "a cat.png"
     assert (document.field, document.name) == ("document", "Über uns.pdf")
 
 
@@ -183,6 +183,16 @@ async def test_nothing_reaches_a_server_that_is_down(server, telegram):
     await server.go_down()
     with pytest.raises(RetryAfter):
         await telegram.send_file(row(), Bytes(PDF))
+
+
+async def test_a_name_cannot_change_the_form(server, telegram):
+    name = 'a"\r\nContent-Type: x\r\n\r\n.pdf'
+    await telegram.send_file(row(), Bytes(PDF, name=name))
+    (file,) = server.chats[7].files
+    assert (file.name, file.media_type) == (
+        "a%22%0D%0AContent-Type: x%0D%0A%0D%0A.pdf",
+        "application/pdf",
+    )
 
 
 async def test_a_file_that_is_deleted_meanwhile_is_not_sent(server, telegram):

@@ -52,6 +52,11 @@ class Admission:
         principal = principal_of(source)
         return None if principal is None else await self._store.find_principal(*principal)
 
+    async def require(self, source: Source) -> None:
+        """Raise `NotAdmitted` if the sender of a file is unknown. It is told nothing."""
+        if await self.role_of(source) is None:
+            raise NotAdmitted(self._texts.unknown_sender)
+
     async def admit(self, inbound: Inbound) -> Role:
         """Return the role of the sender. Raises `NotAdmitted` if the message is refused."""
         source = inbound.source
@@ -69,10 +74,14 @@ class Admission:
         bucket.known = role is not None
         if role is None:
             await self._refuse_unknown(inbound)
-        if command is not None and not may(role, COMMANDS[command.name].role):
-            text = self._texts.role_too_low.format(command=f"/{command.name}", role=role)
-            await self._refuse(inbound, text)
+        if command is not None:
+            await self._check_role(inbound, command.name, role)
         return role
+
+    async def _check_role(self, inbound: Inbound, command: str, role: Role) -> None:
+        if not may(role, COMMANDS[command].role):
+            text = self._texts.role_too_low.format(command=f"/{command}", role=role)
+            await self._refuse(inbound, text)
 
     async def _refuse_rate(self, inbound: Inbound, bucket: TokenBucket) -> NoReturn:
         if not bucket.known:
