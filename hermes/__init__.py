@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         AlreadyAnswered as AlreadyAnswered,
         AmbiguousTitle as AmbiguousTitle,
         AttachmentRefused as AttachmentRefused,
+        AttachmentUnavailable as AttachmentUnavailable,
         BadImport as BadImport,
         CompressorFailed as CompressorFailed,
         ContextOverflow as ContextOverflow,
@@ -174,7 +175,8 @@ __version__ = "0.1.0.dev0"
 # Type checkers read the imports above; at run time each name is imported on first use.
 _NAMES = {
     "embed": "embed",
-    "errors": "errors ActorStopped AlreadyAnswered AmbiguousTitle AttachmentRefused BadImport "
+    "errors": "errors ActorStopped AlreadyAnswered AmbiguousTitle AttachmentRefused "
+    "AttachmentUnavailable BadImport "
     "CompressorFailed ContextOverflow Draining EventConflict HasContinuation HermesError "
     "MessageRefused NotAdmitted NotApproved NotInLineage OutcomeUnknown Overloaded ReplyNotFound "
     "ReplyTimeout RetryAfter SessionEnded StoreBusy StoreError StoreFailed StoreFull StoreInUse "
