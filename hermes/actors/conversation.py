@@ -13,10 +13,12 @@ from hermes.actors.event_bus import Subscription
 from hermes.actors.intake import Intake
 from hermes.actors.session import operations
 from hermes.actors.session.actor import SessionActor
+from hermes.actors.session.files import principal_of
 from hermes.actors.session.following import Follower, so_far
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.messages import (
+    Attachment,
     ConversationSettings,
     Receipt,
     Reply,
@@ -26,12 +28,14 @@ from hermes.messages import (
     Snapshot,
     Source,
     Status,
+    StoredFile,
     StoredMessage,
     Title,
 )
+from hermes.protocols import FileReader
 from hermes.sanitize import scrub
 from hermes.session_keys import require_encodable
-from hermes.validation import require_whole
+from hermes.validation import require_instance, require_string, require_whole
 
 
 class Conversation:
@@ -109,6 +113,32 @@ class Conversation:
     async def retry(self, *, source: Source | None = None) -> Reply:
         """Answer the last message again."""
         return await self.ask("/retry", source=source)
+
+    # Files
+
+    async def put_file(self, attachment: Attachment) -> StoredFile:
+        """Store a file for a message of this conversation; it is on disk when this returns.
+
+        Pass its `part` to `ask` or `stream` within an hour, as in `parts=[stored.part]`; then it is
+        deleted unless a message names it. It counts for the user of the handle's source. Raises
+        `AttachmentRefused` if it cannot be stored, `NotAdmitted` if the access policy refuses the
+        source, and `Draining` while the runtime ends.
+        """
+        require_instance("attachment", attachment, Attachment)
+        self._intake.require_running()
+        await self._intake.require_access(self._source)
+        return await self._supervisor.store.put_file(
+            attachment, session_key=self.session_key, principal=principal_of(self._source)
+        )
+
+    async def open_file(self, file_id: str) -> FileReader:
+        """Return a reader of a file that a message of this conversation names.
+
+        It reads in pieces: `await reader.read(offset, size)`. Raises `UnknownFile` if this
+        conversation has no such file.
+        """
+        require_string("file_id", file_id)
+        return await self._supervisor.store.open_file(file_id, session_key=self.session_key)
 
     # The current session
 

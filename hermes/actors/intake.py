@@ -231,6 +231,11 @@ class Intake:
                 return answers and actor.runner.interrupt()
         return False
 
+    async def require_access(self, source: Source | None) -> None:
+        """Raise `NotAdmitted` if the access policy refuses the source."""
+        if self._context.admission is not None:
+            await self._context.admission.require(source or Source())
+
     def require_running(self) -> None:
         """Raise `Draining` while the runtime drains, and afterwards why it has ended."""
         if self._supervisor.draining:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar, Unpack
 
@@ -33,7 +33,7 @@ from hermes.config import Config
 from hermes.context import current_turn, inside_hook
 from hermes.errors import HermesError
 from hermes.events import MessageAccepted
-from hermes.messages import Approval, Inbound, Receipt, Reply, Source, StoredMessage
+from hermes.messages import Approval, Attachment, Inbound, Receipt, Reply, Source, StoredMessage
 from hermes.protocols import Adapter, AgentCatalog, Build, Compressor, Describe, Store, Titler
 from hermes.redaction import Redact, as_redactor
 from hermes.sanitize import scrub
@@ -90,16 +90,16 @@ class Runtime:
             require_instance("source", source, Source)
         return Conversation(session_key, source, self._context, self._intake, self._supervisor)
 
-    async def submit(self, inbound: Inbound) -> Receipt:
-        """Accept a message; it is on disk when this returns.
+    async def submit(self, inbound: Inbound, *, attachments: Sequence[Attachment] = ()) -> Receipt:
+        """Accept a message and its files; all is on disk when this returns.
 
         The same event (platform, account and event_id) gets the same receipt again. Raises
-        `NotAdmitted` if the access policy refuses the sender, `Overloaded` if too many messages of
-        this key are open, `Draining` while the runtime ends, `StoreBusy` or `StoreFull` if it could
-        not be stored for now, and `TypeError` or `ValueError` if a field is not valid.
+        `NotAdmitted` if the access policy refuses the sender, `AttachmentRefused`, `Overloaded` if
+        too many messages of this key are open, `Draining` while the runtime ends, `StoreBusy` or
+        `StoreFull` for a while, and `TypeError` or `ValueError` if a field is not valid.
         """
         require_valid(inbound)
-        return (await self._intake.submit(inbound)).receipt
+        return (await self._intake.submit(inbound, files=attachments)).receipt
 
     @takes_options
     async def ask(

@@ -154,6 +154,8 @@ class ConversationVerbs(Proxy[Conversation]):
     follow: Final = follow_verb(Conversation.follow)
     reply_of: Final = verb(Conversation.reply_of)
     post: Final = verb(Conversation.post)
+    put_file: Final = verb(Conversation.put_file)
+    open_file: Final = verb(Conversation.open_file)
     steer: Final = verb(Conversation.steer)
     interrupt: Final = verb(Conversation.interrupt)
     retry: Final = verb(Conversation.retry)

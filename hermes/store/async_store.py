@@ -15,7 +15,7 @@ import trio
 
 from hermes.background import cancel, open_background, protected, start_soon
 from hermes.config import MAX_WAL_BYTES, AttachmentLimits
-from hermes.errors import StoreBusy, StoreFailed, UnknownFile
+from hermes.errors import AttachmentRefused, StoreBusy, StoreFailed, UnknownFile
 from hermes.messages import Attachment, Hooks, StoredFile
 from hermes.store import connection
 from hermes.store.actor import SWEEP_INTERVAL, Connections, StoreActor
@@ -101,6 +101,8 @@ class Store(StoreActor, StoreVerbs):
         """
         db = self._connections.writer.db
         folder, limit = db.blobs, db.limits.message_bytes
+        if attachment.size is not None and attachment.size > limit:
+            raise AttachmentRefused(f"the file is larger than {limit:,} bytes")
         if attachment.chunks is None:
             staged = await self._in_thread(lambda: blobs.stage(folder, attachment, limit))
         else:

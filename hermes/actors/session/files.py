@@ -18,6 +18,7 @@ from hermes.messages import (
     JsonObject,
     Message,
     Outbound,
+    Source,
     StoredFile,
     TurnCommit,
     file_id_of,
@@ -40,8 +41,7 @@ async def store_attachments(
     if len(attachments) > limits.message_files:
         most = f"a message can have {limits.message_files} files, not {len(attachments)}"
         raise AttachmentRefused(most)
-    source, parts = inbound.source, list[JsonObject]()
-    principal = payer_of(source.platform, source.user_id) if source.user_id else None
+    principal, parts = principal_of(inbound.source), list[JsonObject]()
     try:
         for each in attachments:
             require_instance("an attachment", each, Attachment)
@@ -54,6 +54,13 @@ async def store_attachments(
         await discard_files(store, inbound.session_key, parts)
         raise
     return replace(inbound, parts=(*(inbound.parts or ()), *parts))
+
+
+def principal_of(source: Source | None) -> str | None:
+    """Return whose limits a file counts for; None if the sender is unknown."""
+    if source is None or not source.user_id:
+        return None
+    return payer_of(source.platform, source.user_id)
 
 
 async def discard_files(
