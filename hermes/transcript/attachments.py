@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hermes.messages import JsonObject
+from collections.abc import Sequence
+
+from hermes.messages import JsonObject, file_id_of
 
 _UNITS = ("bytes", "kB", "MB", "GB")
 _STEP = 1000
@@ -24,3 +26,9 @@ def readable_size(size: int) -> str:
     while value >= _STEP and unit < len(_UNITS) - 1:
         value, unit = value / _STEP, unit + 1
     return f"{value:.3g} {_UNITS[unit]}" if unit else f"{size} bytes"
+
+
+def with_descriptions(text: str | None, parts: Sequence[JsonObject] | None) -> str:
+    """Return a text on one line with the files of its message, such as `hi [image cat.png]`."""
+    named = [describe(part) for part in parts or () if file_id_of(part) or "url" in part]
+    return " ".join([*(text or "").split(), *named])
