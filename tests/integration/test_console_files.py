@@ -11,8 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from hermes import Attachment
+from hermes.adapters.console import SOURCE
 from hermes.adapters.console.files.commands import ATTACHED
+from hermes.adapters.console.view import ConversationView
+from hermes.events import TurnEnded
+from hermes.messages import TurnResult
 from hermes.store import SessionStore
+from hermes.testing import MemoryAdapter
+from tests.support.consoles import Piped, RecordingScreen
 from tests.support.tty import END, ENTER, INTERRUPT, TAB, Tty
 
 pytestmark = pytest.mark.usefixtures("measure_programs")
@@ -48,11 +55,11 @@ def bot():
 
 
 @pytest.fixture(params=["local", "attached"])
-def start(request):
+def open_console(request):
     """Start a console at a terminal: of a bot in the same process, or attached to one."""
     begun = []
 
-    def start(**environment):
+    def open_one(**environment):
         if request.param == "attached" and not begun:
             request.getfixturevalue("bot")
         command = [*HERMES, "--db"] if request.param == "attached" else BOT
@@ -60,7 +67,7 @@ def start(request):
         begun[-1].until("\n>")
         return begun[-1]
 
-    yield start
+    yield open_one
     for each in begun:
         each.__exit__()
 
@@ -75,13 +82,13 @@ def piped(text, *command):
 # At a terminal
 
 
-def test_files_are_attached_by_command_or_by_path_and_reach_the_agent(start):
-    console = start()
+def test_files_are_attached_by_command_or_by_path_and_reach_the_agent(open_console):
+    console = open_console()
     console.type('/attach "my file.pdf"' + ENTER)
     console.until("Attached: my file.pdf, 8 bytes. /attach without a path lists the files")
     console.type("what is @cat.png?" + ENTER)
     shown = console.until(f"got cat.png, file, {digest(CAT)}")
-    assert "> what is @cat.png?\n(with my file.pdf, 8 bytes, cat.png, 14 bytes)\n" in shown
+    assert "> what is @cat.png?\n(with my file.pdf, 8 bytes; cat.png, 14 bytes)\n" in shown
     assert "said: what is cat.png?" in shown
     assert f"got my file.pdf, file, {digest(b'%PDF-1.7')}" in shown
     console.type("and bob@example.org, @bob?" + ENTER)
@@ -92,9 +99,9 @@ def test_files_are_attached_by_command_or_by_path_and_reach_the_agent(start):
     assert console.restored
 
 
-def test_a_message_whose_file_cannot_be_read_stays_in_the_input(start, folder):
+def test_a_message_whose_file_cannot_be_read_stays_in_the_input(open_console, folder):
     os.mkfifo(folder / "pipe")
-    console = start()
+    console = open_console()
     console.type("what is @pipe and @cat.png" + ENTER)
     console.until("Message not accepted: pipe is not a regular file; to send it as text, write @@")
     console.until(lambda text: text.endswith("> what is @pipe and @cat.png"))
@@ -108,10 +115,10 @@ def test_a_message_whose_file_cannot_be_read_stays_in_the_input(start, folder):
     console.until("said: hello")
 
 
-def test_a_reply_with_files_is_shown_once_and_saved_on_request(start, folder):
-    console = start()
+def test_a_reply_with_files_is_shown_once_and_saved_on_request(open_console, folder):
+    console = open_console()
     console.type("draw two" + ENTER)
-    shown = console.until("/save and its name keeps a file in the current folder.")
+    shown = console.until("To keep it in the current folder: /save data.csv")
     assert "said: draw two\n[file chart.png, 5 bytes]\n[file data.csv, 6 bytes]\n" in shown
     assert not (folder / "chart.png").exists()
     console.type("/save" + ENTER)
@@ -127,20 +134,22 @@ def test_a_reply_with_files_is_shown_once_and_saved_on_request(start, folder):
     assert (folder / "chart (1).png").read_bytes() == b"\x89PNG\r"
     assert (folder / "docs/data.csv").read_bytes() == b"1,2,3\n"
     console.type("draw quietly" + ENTER)
-    console.until(lambda text: text.count("[file chart.png, 5 bytes]\n/save and its name") == 1)
+    console.until(lambda text: text.count("[file chart.png, 5 bytes]\nTo keep it") == 1)
     console.type("hello" + ENTER)
     console.until("said: hello")
-    assert console.screen.text.count("/save and its name") == 2, "nothing is shown twice"
+    assert console.screen.text.count("To keep it in the current folder") == 2, (
+        "nothing is shown twice"
+    )
 
 
-def test_hostile_names_neither_control_the_terminal_nor_leave_the_folder(start, folder):
+def test_hostile_names_neither_control_the_terminal_nor_leave_the_folder(open_console, folder):
     evil = "cat\x1b]0;owned\x07.png"
     (folder / evil).write_bytes(CAT)
-    console = start()
+    console = open_console()
     console.type("/attach cat*" + ENTER)  # no patterns: such a name cannot be typed at all
     console.until("Not attached: cat* cannot be read")
     console.type("draw hostile" + ENTER)
-    console.until("/save and its name")
+    console.until("To keep it in the current folder")
     console.type("/save 1" + ENTER)
     console.until("Saved: ")
     found = {path.name for path in folder.iterdir() if not path.name.startswith("chat.db")}
@@ -148,17 +157,17 @@ def test_hostile_names_neither_control_the_terminal_nor_leave_the_folder(start, 
     assert console.screen.titles == []
 
 
-def test_resume_names_files_and_they_can_be_saved_after_a_restart(start):
-    console = start()
+def test_resume_names_files_and_they_can_be_saved_after_a_restart(open_console):
+    console = open_console()
     console.type("look at @cat.png and draw" + ENTER)
-    console.until("/save and its name")
+    console.until("To keep it in the current folder")
     console.type("/title Cats" + ENTER)
     console.until("The title is now: Cats")
     console.type("/new" + ENTER)
     console.until("New session.")
     console.type(END)
     console.wait()
-    console = start()
+    console = open_console()
     console.type("/resume Cats" + ENTER)
     shown = console.until("chart.png, 5 bytes]")
     assert "look at cat.png and draw [file cat.png, 14 bytes]" in shown
@@ -166,8 +175,8 @@ def test_resume_names_files_and_they_can_be_saved_after_a_restart(start):
     console.until("Saved: copy.png")
 
 
-def test_paths_are_completed(start):
-    console = start()
+def test_paths_are_completed(open_console):
+    console = open_console()
     console.type("see @ca" + TAB)
     console.until("> see @cat.png")
     console.type(INTERRUPT + "/attach my")
@@ -178,8 +187,8 @@ def test_paths_are_completed(start):
     console.until("Attached: my file.pdf, 8 bytes.")
 
 
-def test_a_simple_terminal_has_the_same_commands(start):
-    console = start(TERM="dumb")
+def test_a_simple_terminal_has_the_same_commands(open_console):
+    console = open_console(TERM="dumb")
     console.type("/attach cat.png" + ENTER)
     console.until("Attached: cat.png, 14 bytes.")
     console.type("what is @docs" + ENTER)
@@ -187,6 +196,72 @@ def test_a_simple_terminal_has_the_same_commands(start):
     console.type('what is @"my file.pdf"' + ENTER)
     console.until(f"got my file.pdf, file, {digest(b'%PDF-1.7')}")
     assert "got cat.png" in console.screen.text
+
+
+def test_the_help_lists_the_commands_of_the_console(open_console):
+    console = open_console()
+    console.type("/help" + ENTER)
+    shown = console.until(lambda text: "/whoami: " in text and "/quit: " in text)
+    assert shown.count("/attach [paths]: ") == shown.count("/save [number or name] [path]: ") == 1
+
+
+def test_a_file_of_a_background_task_can_be_saved(folder):
+    with Tty([*BOT, "chat.db"], columns=120) as console:
+        console.until("\n>")
+        console.type("/background draw" + ENTER)
+        console.until("To keep it in the current folder: /save chart.png")
+        console.type("/save chart.png" + ENTER)
+        console.until("Saved: chart.png\n")
+    assert (folder / "chart.png").read_bytes() == b"\x89PNG\r"
+
+
+# Everything is shown once
+
+
+async def drawn(turn):
+    put = [Attachment(data=b"xx", name="a.bin"), Attachment(data=b"yy", name="b.bin")]
+    return TurnResult(text="done", files=tuple([await turn.put_file(each) for each in put]))
+
+
+class FileAdapter(MemoryAdapter):
+    """An adapter that gets files as rows of their own."""
+
+    async def send_file(self, row, file):
+        await self.send(row)
+
+
+@pytest.mark.parametrize("position", range(4))
+async def test_files_are_shown_once_wherever_the_event_comes_between_the_rows(start, position):
+    adapter = FileAdapter("console")
+    async with start(agent=drawn, adapters=[adapter]) as runtime:
+        with runtime.subscribe("k") as events:
+            await runtime.ask("k", "go", source=SOURCE)
+            async for ended in events:
+                if isinstance(ended.event, TurnEnded):
+                    break
+        await adapter.wait_sent(3)
+    screen = RecordingScreen()
+    view = ConversationView("k", screen)
+    items = list(adapter.sent)
+    items.insert(position, ended)
+    for item in items:
+        await (view.show_event if item is ended else view.show_row)(item)
+    assert sorted(screen.texts) == ["[file a.bin, 2 bytes]", "[file b.bin, 2 bytes]", "done"]
+    assert [each.part["name"] for each in view.files] == ["a.bin", "b.bin"]
+
+
+async def test_files_that_could_not_be_shown_are_named_at_the_next_start(start):
+    gone = Piped()
+    with pytest.raises(RuntimeError, match="power"):
+        async with start(agent=drawn, adapters=[gone]) as runtime:
+            await runtime.ask("k", "hello", source=SOURCE)
+            raise RuntimeError("power")  # before the console was run
+    console = Piped().with_input("")
+    async with start(agent=drawn, adapters=[console]) as runtime:
+        assert await console.run(runtime)
+    assert console.output() == "done\n[file a.bin, 2 bytes]\n[file b.bin, 2 bytes]\n"
+    os.close(gone.to)
+    assert gone.output() == ""
 
 
 # Through pipes

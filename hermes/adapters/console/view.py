@@ -57,7 +57,7 @@ OTHER = "[other chat]"
 DECISIONS = ("/approve", "/deny")
 RECOVERED = "You may have seen this before:"
 INTERRUPTED = "(interrupted)"
-HOW_TO_SAVE = "/save and its name keeps a file in the current folder."
+HOW_TO_SAVE = "To keep it in the current folder: /save {name}"
 
 
 class ConversationView:
@@ -320,7 +320,7 @@ class ConversationView:
             await self._show_file(file.part, self._session_key)
             self._shown.append((turn_id, file.id))
         if new:
-            await self.screen.note(HOW_TO_SAVE)
+            await self.screen.note(HOW_TO_SAVE.format(name=new[-1].name or "").rstrip())
 
     async def _show_file_row(self, row: OutboxRow, text: str, *, own: bool) -> None:
         """Show the row of one file; `text` says what became of it if it was deleted."""
@@ -330,7 +330,7 @@ class ConversationView:
         if row.recovered:
             await self.screen.note(RECOVERED)
         await self._show_file(part, row.session_key, text)
-        await self.screen.note(HOW_TO_SAVE)
+        await self.screen.note(HOW_TO_SAVE.format(name=part.get("name") or "").rstrip())
         if own:
             self._shown.append((row.turn_id, part["file"]))
 

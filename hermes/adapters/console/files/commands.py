@@ -74,7 +74,7 @@ class Prepared:
     @property
     def described(self) -> str:
         """What is sent with the text."""
-        return SENT.format(files=", ".join(map(_described, self.files)))
+        return SENT.format(files="; ".join(map(_described, self.files)))
 
 
 class LocalFiles:
@@ -134,7 +134,7 @@ class LocalFiles:
             return self._list()
         new = await trio.to_thread.run_sync(_checked, argument)
         self._paths = _distinct([*self._paths, *(path for path, _ in new)])
-        files = ", ".join(text for _, text in new)
+        files = "; ".join(text for _, text in new)
         return Answer(ATTACHED.format(files=files))
 
     def _list(self) -> Answer:
