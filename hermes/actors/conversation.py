@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Unpack
 
 from msgspec import UNSET, UnsetType
@@ -13,7 +15,7 @@ from hermes.actors.event_bus import Subscription
 from hermes.actors.intake import Intake
 from hermes.actors.session import operations
 from hermes.actors.session.actor import SessionActor
-from hermes.actors.session.files import principal_of
+from hermes.actors.session.files import principal_of, save_file
 from hermes.actors.session.following import Follower, so_far
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
@@ -86,24 +88,38 @@ class Conversation:
     def _with_source(self, options: MessageOptions) -> MessageOptions:
         return {**options, "source": options.get("source") or self._source}
 
-    async def steer(self, text: str, *, source: Source | None = None) -> Receipt:
-        """Send a text into the running answer; if none is running, it is a normal message.
+    async def steer(
+        self,
+        text: str = "",
+        *,
+        attachments: Sequence[Attachment] | None = None,
+        source: Source | None = None,
+    ) -> Receipt:
+        """Send a message into the running answer; if none is running, it is a normal message.
 
         A text that starts with a command is no command.
         """
         options: MessageOptions = {
             "source": source or self._source, "when_busy": "steer", "commands": False,
+            "attachments": attachments,
         }  # fmt: skip
-        return (await self._intake.submit(make_inbound(self.session_key, text, options))).receipt
+        inbound = make_inbound(self.session_key, text, options)
+        return (await self._intake.submit(inbound, files=attachments)).receipt
 
     async def reply_of(self, event_id: str, *, source: Source | None = None) -> Reply | None:
         """Return the reply to the message with this event id. See `Runtime.reply_of`."""
         source = source or self._source or Source()
         return await self._intake.reply_of(self.session_key, event_id, source)
 
-    async def post(self, text: str, *, source: Source | None = None) -> StoredMessage:
+    async def post(
+        self,
+        text: str = "",
+        *,
+        attachments: Sequence[Attachment] | None = None,
+        source: Source | None = None,
+    ) -> StoredMessage:
         """Send a message of the agent that nobody asked for. See `Runtime.post`."""
-        return await self._intake.post(self.session_key, text, source or self._source)
+        return await self._intake.post(self.session_key, text, source or self._source, attachments)
 
     async def interrupt(self) -> bool:
         """Stop the running turn. What it said so far is kept. Returns False if none is running."""
@@ -139,6 +155,18 @@ class Conversation:
         """
         require_string("file_id", file_id)
         return await self._supervisor.store.open_file(file_id, session_key=self.session_key)
+
+    async def read_file(self, file_id: str) -> bytes:
+        """Return the whole content of a file. Raises `UnknownFile`, as `open_file` does."""
+        return await (await self.open_file(file_id)).read()
+
+    async def save_file(self, file_id: str, path: str | os.PathLike[str]) -> Path:
+        """Write a file to a new file that only its owner can read, and return its path.
+
+        The content is never in memory as a whole. Raises `UnknownFile`, as `open_file` does, and
+        `FileExistsError`: nothing is overwritten.
+        """
+        return await save_file(await self.open_file(file_id), path)
 
     # The current session
 

@@ -15,7 +15,7 @@ import trio
 
 from hermes.background import cancel, open_background, protected, start_soon
 from hermes.config import MAX_WAL_BYTES, AttachmentLimits
-from hermes.errors import AttachmentRefused, StoreBusy, StoreFailed, UnknownFile
+from hermes.errors import HermesError, StoreBusy, StoreFailed, UnknownFile
 from hermes.messages import Attachment, Hooks, StoredFile
 from hermes.store import connection
 from hermes.store.actor import SWEEP_INTERVAL, Connections, StoreActor
@@ -55,12 +55,15 @@ class Store(StoreActor, StoreVerbs):
             await self.index_pending()
         return await self._read(self._connections.searcher, lambda db: read(db, self._clock, work))
 
-    async def run_chunked(self, chunks: Generator[Work[S], S, R]) -> R:
-        """Run each piece of a chunked operation in its own request."""
+    async def run_chunked(self, chunks: Generator[Work[S], S, R], *, alone: bool = False) -> R:
+        """Run each piece of a chunked operation in its own request.
+
+        With `alone`, each has a transaction for itself.
+        """
         steps = Chunked(chunks)
         while (work := steps.next()) is not None:
             with steps.counted():
-                steps.done(await self.transact(work))
+                steps.done(await (self.transact_alone(work) if alone else self.transact(work)))
         return steps.result()
 
     async def vacuum(self) -> None:
@@ -70,6 +73,7 @@ class Store(StoreActor, StoreVerbs):
     async def backup(self, target: str | os.PathLike[str]) -> Path:
         """Copy the database while it is in use, and return the path of the copy.
 
+        Attached files are copied to a folder next to it, `target.blobs`, by hard links if possible.
         The copy appears when it is complete. Raises `StoreRefused` if the target exists.
         """
         return await self.run_beside(lambda db: backups.backup(db, Path(target)))
@@ -84,7 +88,8 @@ class Store(StoreActor, StoreVerbs):
 
     async def sweep_files(self) -> int:
         """Delete files that nothing names and that are over an hour old. Returns how many."""
-        return await self.run_chunked(sweep.sweep_files(self._connections.writer.db.blobs))
+        folder = self._connections.writer.db.blobs
+        return (await self.run_chunked(sweep.sweep_files(folder), alone=True)).blobs
 
     async def put_file(
         self,
@@ -99,11 +104,10 @@ class Store(StoreActor, StoreVerbs):
         It is deleted after an hour unless a message of the conversation names it. A file that is
         made during a turn is kept until the turn is committed. Raises `AttachmentRefused`.
         """
+        self._requests.require_open()
         db = self._connections.writer.db
         folder, limit = db.blobs, db.limits.message_bytes
-        if attachment.size is not None and attachment.size > limit:
-            raise AttachmentRefused(f"the file is larger than {limit:,} bytes")
-        if attachment.chunks is None:
+        if attachment.chunks is None and attachment.file is None:
             staged = await self._in_thread(lambda: blobs.stage(folder, attachment, limit))
         else:
             staged = await blobs.stage_chunks(folder, attachment, limit, self._in_thread)
@@ -118,6 +122,10 @@ class Store(StoreActor, StoreVerbs):
                     turn_id=turn_id,
                 )
             )
+        except trio.Cancelled:  # it may have been committed all the same
+            with trio.CancelScope(shield=True), suppress(HermesError):
+                await self.transact(lambda tx: attachments.remove_file(tx, staged.id))
+            raise
         finally:
             staged.discard()
 
@@ -127,10 +135,10 @@ class Store(StoreActor, StoreVerbs):
         folder = self._connections.writer.db.blobs
         return BlobReader(file, functools.partial(folder.read, digest), self._in_thread)
 
-    async def _in_thread(self, function: Callable[[], R]) -> R:
+    async def _in_thread(self, function: Callable[[], R], /, *, may_abandon: bool = False) -> R:
         """Run a function in a thread, or at once if the store has none."""
         if self._threads:
-            return await trio.to_thread.run_sync(function, abandon_on_cancel=False)
+            return await trio.to_thread.run_sync(function, abandon_on_cancel=may_abandon)
         await trio.lowlevel.checkpoint()
         return function()
 
@@ -147,9 +155,9 @@ class BlobReader:
     async def read(self, offset: int = 0, size: int | None = None) -> bytes:
         """Return bytes from an offset; without a size, all that follow.
 
-        Raises `UnknownFile` if the file was deleted.
+        Raises `UnknownFile` if the file was deleted, `ValueError` for a negative offset or size.
         """
-        count = self.file.size - offset if size is None else size
+        count = self.file.size if size is None else size
         try:
             return await self._run(lambda: self._read(offset, count))
         except FileNotFoundError:

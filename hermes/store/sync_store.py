@@ -12,7 +12,7 @@ from typing import Final, Self, TypeVar
 
 import apsw
 
-from hermes.errors import ActorStopped
+from hermes.errors import ActorStopped, UnknownFile
 from hermes.messages import Attachment, StoredFile
 from hermes.store import connection, word_forms
 from hermes.store.attachments import rows as attachments, sweep
@@ -134,6 +134,7 @@ class SessionStore(StoreVerbs):
         It is deleted after an hour unless a message of the conversation names it. Raises
         `AttachmentRefused`.
         """
+        self._require_open()
         staged = blobs.stage(self._db.blobs, attachment, self._db.limits.message_bytes)
         try:
             return self.transact(
@@ -153,15 +154,17 @@ class SessionStore(StoreVerbs):
     ) -> bytes:
         """Return bytes of a file of this conversation; without a size, all after the offset.
 
-        Raises `UnknownFile`.
+        Raises `UnknownFile`, and `ValueError` for a negative offset or size.
         """
         file, digest = self.get_file(file_id, session_key=session_key)
-        count = file.size - offset if size is None else size
-        return self._db.blobs.read(digest, offset, count)
+        try:
+            return self._db.blobs.read(digest, offset, file.size if size is None else size)
+        except FileNotFoundError:
+            raise UnknownFile(f"the file {file_id} was deleted") from None
 
     def sweep_files(self) -> int:
         """Delete files that nothing names and that are over an hour old. Returns how many."""
-        return self.run_chunked(sweep.sweep_files(self._db.blobs))
+        return self.run_chunked(sweep.sweep_files(self._db.blobs)).blobs
 
     def vacuum(self) -> None:
         """Return free space to the file system."""
@@ -172,6 +175,7 @@ class SessionStore(StoreVerbs):
     ) -> Path:
         """Copy the database while it is in use, and return the path of the copy.
 
+        Attached files are copied to a folder next to it, `target.blobs`, by hard links if possible.
         The copy appears when it is complete. `progress` is called with the number of pages that are
         copied and the number of all. Raises `StoreRefused` if the target exists.
         """

@@ -115,6 +115,25 @@ def test_a_message_whose_file_cannot_be_read_stays_in_the_input(open_console, fo
     console.until("said: hello")
 
 
+def test_a_file_that_the_bot_refuses_stays_attached(open_console, folder):
+    (folder / "large.bin").write_bytes(b"x" * 5_000_000)
+    console = open_console()
+    console.type("/attach large.bin" + ENTER)
+    console.until("Attached: large.bin, 5 MB.")
+    console.type("see" + ENTER)
+    console.until("Message not accepted: large.bin: ")
+    console.until(lambda text: text.endswith("> see"))
+    console.type(INTERRUPT + "/detach" + ENTER)
+    console.until("Removed: large.bin.")
+    console.type("see" + ENTER)
+    console.until("said: see")
+    assert "got" not in console.screen.text
+    for number in range(4):
+        (folder / f"{number}.txt").write_text(str(number))
+    console.type("see @0.txt @1.txt @2.txt @3.txt" + ENTER)
+    console.until("Message not accepted: 0.txt, 1.txt, 2.txt, 3.txt: a message can have 3 files")
+
+
 def test_a_reply_with_files_is_shown_once_and_saved_on_request(open_console, folder):
     console = open_console()
     console.type("draw two" + ENTER)

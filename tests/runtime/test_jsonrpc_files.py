@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import os
+import tracemalloc
 from contextlib import asynccontextmanager
 
 import pytest
@@ -13,13 +15,15 @@ import trio.testing
 
 from hermes import Attachment, AttachmentRefused, TurnResult
 from hermes.actors.admission.access import AccessPolicy
-from hermes.adapters.jsonrpc import types as t
+from hermes.adapters.jsonrpc import open_connection, types as t
 from hermes.adapters.jsonrpc.client import RequestFailed, open_client
+from hermes.adapters.jsonrpc.connection import MAX_RUNNING_BYTES
 from hermes.adapters.jsonrpc.files.handlers import MAX_UPLOADS
 from hermes.config import AttachmentLimits
 from hermes.store import SessionStore
 from tests.support.jsonrpc_client import Problem, connected, serve_and_close
 from tests.support.jsonrpc_sessions import Gate, error_code, new_session, scripted
+from tests.support.runtime import inline_only
 
 PNG = (
     b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (3).to_bytes(4, "big") + (2).to_bytes(4, "big")
@@ -186,13 +190,16 @@ async def test_a_file_that_is_too_large_is_refused_as_soon_as_that_is_known(star
     limits = AttachmentLimits(message_bytes=1000)
     async with start_with_store(limits=limits) as (_, runtime), connected(runtime) as client:
         handle = await session(client)
-        said = "the file is larger than 1,000 bytes."
+        too_large = (4024, "the file is larger than 1,000 bytes.")
         announced = await problem(client, "file.begin", session_id=handle, size=1001)
-        assert announced == (4024, said)
+        assert announced == too_large
         number = await begin(client, handle)
-        await chunk(client, number, 0, b"x" * 1000)
-        more = await problem(client, "file.chunk", upload=number, offset=1000, data=encoded(b"x"))
-        assert more == (4024, said)
+        await chunk(client, number, 0, b"x" * 1001)
+        assert await problem(client, "file.end", upload=number) == too_large
+        number = await begin(client, handle)
+        await chunk(client, number, 0, b"x" * t.MAX_CHUNK)
+        more = {"upload": number, "offset": t.MAX_CHUNK, "data": encoded(b"x" * t.MAX_CHUNK)}
+        assert await problem(client, "file.chunk", **more) == too_large  # before the end
         assert files_in(path) == []
 
 
@@ -233,6 +240,37 @@ async def test_the_number_of_open_uploads_is_limited(start):
         assert await error_code(client, "file.begin", session_id=handle) == 4091
         await client.call("file.cancel", upload=numbers[0])
         assert await begin(client, handle)
+
+
+@inline_only
+async def test_an_upload_is_discarded_if_nothing_arrives_for_a_while(start, path, autojump_clock):
+    # The time of files is that of the system.
+    async with start(clock=None) as runtime, connected(runtime) as client:
+        number = await begin(client, await session(client))
+        await trio.sleep(59)
+        await chunk(client, number, 0, b"abc")
+        await trio.sleep(59)
+        assert await chunk(client, number, 3, b"def") == {"received": 6}
+        assert len(files_in(path)) == 1
+        await trio.sleep(61)
+        assert files_in(path) == []
+        assert await error_code(client, "file.end", upload=number) == 4025
+
+
+async def test_requests_of_too_many_bytes_are_refused(start):
+    """A client that does not wait for responses must not use up the memory of the bot."""
+    size, runs = 3_000_000, MAX_RUNNING_BYTES // 3_000_000
+    async with start() as runtime, open_connection(runtime) as connection:
+        line = b'{"id": %d, "method": "session.list", "params": {"x": "%s"}}'
+        big = b'{"id": %d, "method": "prompt.submit", "params": {"session_id": "s", "text": "%s"}}'
+        for number in range(runs + 2):
+            connection.receive(big % (number, b"x" * size))
+        connection.receive(line % (1000, b""))
+        frames = [json.loads(await connection.next_frame()) for _ in range(runs + 3)]
+        codes = {frame["id"]: frame["error"]["code"] for frame in frames}
+        assert list(codes.values()).count(-32000) == 2
+        connection.receive(big % (2000, b"x" * size))
+        assert json.loads(await connection.next_frame())["error"]["code"] == 4001
 
 
 async def test_a_client_without_access_cannot_upload(start, path):
@@ -442,6 +480,36 @@ async def test_parts_of_a_host_are_not_shown(start):
         handle = await session(client)
         shown = await client.call("session.history", session_id=handle)
         assert not any("parts" in row for row in shown["messages"])
+
+
+@inline_only
+async def test_the_content_of_files_does_not_pile_up_for_a_client_that_does_not_read(start):
+    result = TurnResult(text="here", files=[Attachment(data=os.urandom(t.MAX_CHUNK))])
+    async with (
+        start(build_agent=scripted(result)) as runtime,
+        open_connection(runtime) as connection,
+    ):
+        [file] = (await runtime.ask(KEY.format("c"), "noise")).files
+
+        def send(number, method, **params):
+            frame = {"id": number, "method": method, "params": params}
+            connection.receive(json.dumps(frame).encode())
+
+        async def response():
+            return json.loads(await connection.next_frame())["result"]
+
+        send(1, "session.create", conversation="c")
+        handle = (await response())["session_id"]
+        tracemalloc.start()
+        try:
+            for number in range(2, 102):
+                send(number, "file.read", session_id=handle, file=file.id)
+            await trio.testing.wait_all_tasks_blocked()
+            assert tracemalloc.get_traced_memory()[0] < 20 * t.MAX_CHUNK
+        finally:
+            tracemalloc.stop()
+        for _ in range(100):
+            assert len((await response())["data"]) > t.MAX_CHUNK
 
 
 # The client of the attached console

@@ -12,11 +12,13 @@ from pathlib import Path
 
 import trio
 
-from hermes import Attachment, open_runtime
+from hermes import Attachment, Config, open_runtime
 from hermes.adapters.console import Console
 from hermes.adapters.jsonrpc.socket_server import serve_socket
+from hermes.config import AttachmentLimits
 from hermes.messages import TurnResult
 
+CONFIG = Config(attachments=AttachmentLimits(message_bytes=4_000_000, message_files=3))
 HOSTILE = "\x1b]0;owned\x07../..\\chart\u202e.png"
 
 
@@ -31,13 +33,10 @@ async def received(turn):
 
 async def reply(turn):
     lines = [f"said: {turn.input[-1].content}", *[line async for line in received(turn)]]
-    if "wait" in turn.text:
-        await trio.sleep(0.5)
     files = []
     if "draw" in turn.text:
         name = HOSTILE if "hostile" in turn.text else "chart.png"
-        size = int(turn.text.split()[-1]) if turn.text[-1].isdecimal() else 5
-        files.append(await turn.put_file(Attachment(data=b"\x89PNG\r"[:size] * 1, name=name)))
+        files.append(await turn.put_file(Attachment(data=b"\x89PNG\r", name=name)))
     if "two" in turn.text:
         files.append(await turn.put_file(Attachment(data=b"1,2,3\n", name="data.csv")))
     return TurnResult(text="" if "quietly" in turn.text else "\n".join(lines), files=tuple(files))
@@ -48,7 +47,7 @@ async def main(path: Path) -> None:
     console = Console(greeting="Welcome.") if with_console else None
     adapters = [] if console is None else [console]
     async with (
-        open_runtime(path, agent=reply, adapters=adapters) as runtime,
+        open_runtime(path, agent=reply, adapters=adapters, config=CONFIG) as runtime,
         serve_socket(runtime, path),
     ):
         if console is None:

@@ -41,11 +41,11 @@ from hermes.events import (
     TurnEnded,
     TurnStarted,
 )
-from hermes.messages import Approval, JsonObject, OutboxRow, StoredFile, ToolCall
+from hermes.messages import Approval, JsonObject, Message, OutboxRow, StoredFile, ToolCall
 from hermes.sanitize import one_line, shorten
 from hermes.session_keys import CLIENT_PLATFORM
 from hermes.texts import ENGLISH, Texts
-from hermes.transcript.attachments import describe, with_descriptions
+from hermes.transcript.attachments import describe, readable_text
 from hermes.transcript.questions import question
 
 MAX_REMEMBERED = 200
@@ -236,7 +236,7 @@ class ConversationView:
         for inbox_id in inbox_ids:
             other = self._others.pop(inbox_id, None)
             if other is not None and (other.text or other.parts):
-                said = with_descriptions(other.text, other.parts)
+                said = readable_text(Message("user", other.text, parts=other.parts))
                 line = f"{said}: {answer}" if answer else said
                 await self.screen.note(f"{OTHER} {shorten(line, MAX_OTHER)}")
 

@@ -120,8 +120,8 @@ class Client:
     async def upload(self, session_id: str, attachment: Attachment) -> StoredFile:
         """Send a file to the conversation with this handle, and return it as the bot stores it.
 
-        A path or an open file is read here, in a thread, and a chunk is read when the one before is
-        written. For a message, pass `t.Part(file=stored.id)`. Raises `AttachmentRefused` if the
+        A path or an open file is read here, in a thread; a chunk is read when the bot has taken the
+        one before. For a message, pass `t.Part(file=stored.id)`. Raises `AttachmentRefused` if the
         file cannot be read, and what `call` raises; then the bot keeps nothing of it.
         """
         async with open_source(attachment) as source:

@@ -361,7 +361,7 @@ class BeginResult(msgspec.Struct):
 
 
 class ChunkResult(msgspec.Struct):
-    """How many bytes of the file are written."""
+    """How many bytes of the file have arrived."""
 
     received: int
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Final
@@ -15,10 +15,15 @@ from hermes.messages import Inbound, JsonObject, Message, StoredFile, file_id_of
 from hermes.sanitize import one_line, scrub
 from hermes.store.files.blobs import StagedFile
 from hermes.store.transaction import Transaction
+from hermes.transcript.attachments import check_part
 from hermes.transcript.validate import check_depth
 
 MAX_NAME = 200
+"""Bytes of a name; file systems allow 255."""
 MAX_SUFFIX = 20
+_FORBIDDEN = re.compile(r'[<>:"|?*]')
+# What Windows takes for a device, with any extension.
+_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]) *(\.|$)", re.IGNORECASE)
 COLUMNS = "f.id, f.media_type, f.size, f.name, f.width, f.height"
 # ?1 is the key, ?2 the file. A conversation reads a file that was uploaded for it, or that one of
 # its sessions, open messages or unsent replies names.
@@ -43,6 +48,12 @@ _USE_IN_SESSION = (
     "INSERT INTO session_files (session_no, file_id) "
     "SELECT ?, f.id FROM files f WHERE f.id = ? ON CONFLICT (session_no, file_id) DO NOTHING"
 )
+# The conversations of a session: its own, those that it is shared with, and those that write to it.
+_KEYS = (
+    "SELECT session_key FROM sessions WHERE id = ?1 AND session_key IS NOT NULL "
+    "UNION SELECT h.session_key FROM shared_sessions h JOIN sessions s ON s.no = h.session_no "
+    "WHERE s.id = ?1 UNION SELECT session_key FROM routes WHERE session_id = ?1"
+)
 _HASH = "SELECT hash FROM files WHERE id = ?"
 GONE: Final = "[a file that is not available]"
 """What replaces a part whose file the conversation cannot read."""
@@ -65,7 +76,7 @@ def add_file(
     _check_limits(tx, staged, session_key, principal)
     media = staged.media
     file = StoredFile(
-        id=f"file_{secrets.token_hex(16)}",
+        id=staged.id,
         media_type=media.media_type,
         size=staged.size,
         name=clean_name(name),
@@ -101,7 +112,7 @@ def insert_file(
     )
     tx.run(
         "INSERT INTO files (id, hash, size, media_type, name, width, height, session_key, "
-        "principal, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "principal, created_at, steady_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         file.id,
         digest,
         file.size,
@@ -112,17 +123,26 @@ def insert_file(
         session_key,
         principal,
         tx.now,
+        tx.steady,
     )
 
 
 def clean_name(name: str | None) -> str | None:
-    """Return the last part of a name, without control characters and of limited length."""
-    last = one_line(scrub(name or "").replace("\\", "/")).rpartition("/")[2].strip(". ")
-    if len(last) <= MAX_NAME:
+    """Return the last part of a name, as any file system takes it; None if nothing is left.
+
+    Control characters and what Windows forbids are replaced, and a long name keeps its extension.
+    """
+    last = one_line(scrub(name or "").replace("\\", "/")).rpartition("/")[2]
+    last = _FORBIDDEN.sub("_", last).strip(". ")
+    if _DEVICE.match(last):
+        last = f"_{last}"
+    encoded = last.encode()
+    if len(encoded) <= MAX_NAME:
         return last or None
-    stem, dot, suffix = last.rpartition(".")
-    keep = f"{dot}{suffix}" if stem and len(suffix) <= MAX_SUFFIX else ""
-    return last[: MAX_NAME - len(keep)] + keep
+    stem, _, suffix = encoded.rpartition(b".")
+    kept = b"." + suffix if stem and len(suffix) <= MAX_SUFFIX else b""
+    cut = encoded[: MAX_NAME - len(kept)].decode(errors="ignore").rstrip(". ")
+    return cut + kept.decode()
 
 
 def _check_limits(
@@ -172,6 +192,12 @@ def discard_file(tx: Transaction, file_id: str, *, session_key: str) -> bool:
     return bool(tx.run(sql, file_id, session_key))
 
 
+def remove_file(tx: Transaction, file_id: str) -> None:
+    """Delete a file whose id nobody has received: it can only be named by a message's turn."""
+    tx.run("DELETE FROM inbox_files WHERE file_id = ?", file_id)
+    tx.run("DELETE FROM files WHERE id = ?", file_id)
+
+
 def resolve(tx: Transaction, inbound: Inbound) -> Inbound:
     """Return a message with its parts as they will be stored: files as the store knows them.
 
@@ -179,6 +205,8 @@ def resolve(tx: Transaction, inbound: Inbound) -> Inbound:
     too many.
     """
     check_depth(inbound.parts)
+    for part in inbound.parts or ():
+        check_part(part)
     ids = file_ids(inbound.parts)
     if not ids:
         return inbound
@@ -211,10 +239,12 @@ def use_in_inbox(tx: Transaction, inbox_id: int, parts: Sequence[JsonObject]) ->
     tx.run_each(sql, [(inbox_id, file_id) for file_id in file_ids(parts)])
 
 
-def use_in_outbox(tx: Transaction, outbox_id: int, parts: Sequence[JsonObject]) -> None:
-    """Record that a reply names its files."""
-    sql = "INSERT INTO outbox_files (outbox_id, file_id) SELECT ?, id FROM files WHERE id = ?"
-    tx.run_each(sql, [(outbox_id, file_id) for file_id in file_ids(parts)])
+def use_in_outbox(
+    tx: Transaction, session_key: str, outbox_id: int, parts: Sequence[JsonObject]
+) -> None:
+    """Record that a reply names its files, as far as the conversation can read them."""
+    sql = f"INSERT INTO outbox_files (outbox_id, file_id) SELECT ?3, f.id {_READABLE}"
+    tx.run_each(sql, [(session_key, file_id, outbox_id) for file_id in file_ids(parts)])
 
 
 def use_in_session(
@@ -225,19 +255,19 @@ def use_in_session(
     A part whose file the session's conversation cannot read is replaced by a text: naming a file
     would otherwise give access to it.
     """
-    row = tx.one("SELECT no, session_key FROM sessions WHERE id = ?", session_id)
+    row = tx.one("SELECT no FROM sessions WHERE id = ?", session_id)
     ids = file_ids(part for message in messages for part in message.parts or ())
     if row is None or not ids:
         return messages
-    number, key = row
-    known = {id_ for id_ in ids if _may_name(tx, number, key, id_)}
+    [number], keys = row, [key for (key,) in tx.all(_KEYS, session_id)]
+    known = {id_ for id_ in ids if _may_name(tx, number, keys, id_)}
     tx.run_each(_USE_IN_SESSION, [(number, file_id) for file_id in known])
     return messages if len(known) == len(ids) else [_readable(each, known) for each in messages]
 
 
-def _may_name(tx: Transaction, session_no: int, key: str | None, file_id: str) -> bool:
-    """Return whether a session may name a file: its conversation, or its parent, reads it."""
-    if key is not None and tx.one(f"SELECT 1 {_READABLE}", key, file_id) is not None:
+def _may_name(tx: Transaction, session_no: int, keys: Sequence[str], file_id: str) -> bool:
+    """Return whether a session may name a file: a conversation of it, or its parent, reads it."""
+    if any(tx.one(f"SELECT 1 {_READABLE}", key, file_id) is not None for key in keys):
         return True
     sql = (
         "SELECT 1 FROM session_files u JOIN sessions s ON s.no = ? "

@@ -33,7 +33,7 @@ def enqueue(tx: Transaction, session_key: str, turn_id: int, replies: Sequence[O
         fields = (tx.db.last_insert_rowid(), session_key, turn_id, reply.lane, decoded)
         tx.outbox.append(OutboxRow(*fields, "pending", 0, recovered=False))
         if "files" in decoded:
-            attachments.use_in_outbox(tx, tx.outbox[-1].outbox_id, decoded["files"])
+            attachments.use_in_outbox(tx, session_key, fields[0], decoded["files"])
 
 
 def pending_outbox(

@@ -7,31 +7,46 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import functools
 import hashlib
+import io
 import os
 import secrets
 import stat
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterator,
+)
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
 import attrs
+import trio
 
-from hermes.errors import AttachmentRefused, StoreError, StoreFull
+from hermes.errors import AttachmentRefused, HermesError, StoreError, StoreFull
 from hermes.media import Media, recognize
 from hermes.messages import Attachment
 
 CHUNK = 1 << 20
-_INCOMING = "incoming"
+INCOMING = "incoming"
 T = TypeVar("T")
 
 
 class RunInThread(Protocol):
-    """Runs a function in a thread, or at once in tests."""
+    """Runs a function in a thread, or at once in tests.
 
-    def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
+    Its caller cannot be cancelled before the function has returned, unless it may be abandoned.
+    """
+
+    def __call__(
+        self, function: Callable[[], T], /, *, may_abandon: bool = False
+    ) -> Awaitable[T]: ...
 
 
 @attrs.frozen
@@ -42,6 +57,8 @@ class StagedFile:
     hash: str
     size: int
     media: Media
+    id: str = attrs.Factory(lambda: f"file_{secrets.token_hex(16)}")
+    """The id of its row, which nobody can guess."""
 
     def discard(self) -> None:
         """Remove the file, unless it was moved to its place."""
@@ -54,92 +71,128 @@ class BlobFolder:
 
     def __init__(self, database: Path) -> None:
         self.path: Path = database.with_name(f"{database.name}.blobs")
+        self._flushed: set[Path] = set()
+        """The folders whose names this process has flushed."""
 
     def path_of(self, digest: str) -> Path:
         """Return the path of a blob."""
         return self.path / digest[:2] / digest
 
     def place(self, staged: StagedFile, now: float) -> None:
-        """Move a staged file to its place and flush the folder, unless the blob is there already.
+        """Move a staged file to its place, unless the blob is there already; flush the folder.
 
         Called in the transaction that stores its row, so that no sweep runs at the same time. A
-        sweep compares the time of the file with `now`.
+        sweep compares the time of the file with `now`. A blob that is there already may have been
+        left by a process that was killed before it flushed the folder.
         """
-        target = self.path_of(staged.hash)
-        if _size(target) != staged.size:
+        with storing():
+            target = self.path_of(staged.hash)
             self._create(target.parent)
-            os.utime(staged.path, (now, now))
-            os.rename(staged.path, target)
+            if _size(target) != staged.size:
+                os.utime(staged.path, (now, now))
+                os.rename(staged.path, target)
             _flush_folder(target.parent)
 
     def read(self, digest: str, offset: int, size: int) -> bytes:
-        """Return bytes of a blob. Raises `FileNotFoundError` if it is gone."""
+        """Return bytes of a blob, as far as it has them.
+
+        Raises `FileNotFoundError` if it is gone, and `ValueError` for a negative offset or size.
+        """
+        if offset < 0 or size < 0:
+            raise ValueError(f"a file cannot be read from {offset:,} on, {size:,} bytes")
         with open(self.path_of(digest), "rb", buffering=0) as file:
-            return os.pread(file.fileno(), size, offset)
+            rest = os.fstat(file.fileno()).st_size - offset
+            return os.pread(file.fileno(), min(size, rest), offset) if rest > 0 else b""
 
     def _create(self, folder: Path) -> None:
-        """Create a folder that only its owner can read, and flush its parent."""
-        if not folder.is_dir():
-            if folder != self.path:
-                self._create(self.path)
-            with suppress(FileExistsError):
-                folder.mkdir(mode=0o700)
-            _flush_folder(folder.parent)
+        """Create a folder that only its owner can read, and flush its parent.
+
+        A folder that is there already may have been created by a process that was killed before it
+        flushed the parent, so that is done once in each process.
+        """
+        if folder in self._flushed and folder.is_dir():
+            return
+        if folder != self.path:
+            self._create(self.path)
+        with suppress(FileExistsError):
+            folder.mkdir()
+            folder.chmod(0o700)  # whatever the umask is
+        _flush_folder(folder.parent)
+        self._flushed.add(folder)
 
     def new_file(self) -> Path:
         """Return a path for a file to be staged, in a folder that exists."""
-        folder = self.path / _INCOMING
+        folder = self.path / INCOMING
         self._create(folder)
         return folder / secrets.token_hex(16)
 
+    @contextmanager
+    def staging(self) -> Iterator[None]:
+        """Keep staged files from being swept during the block, however old they are."""
+        self._create(self.path / INCOMING)
+        descriptor = os.open(self.path / INCOMING, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def folders(self) -> list[Path]:
+        """Return the folders that have files: those of blobs, and that of staged files."""
+        with suppress(OSError):
+            return sorted(folder for folder in self.path.iterdir() if folder.is_dir())
+        return []
+
     def all_blobs(self) -> Iterator[Path]:
         """Yield every file in the folder, staged ones included."""
-        with suppress(FileNotFoundError):
-            for folder in sorted(self.path.iterdir()):
-                if folder.is_dir():
-                    yield from sorted(folder.iterdir())
+        for folder in self.folders():
+            with suppress(FileNotFoundError):
+                yield from sorted(folder.iterdir())
 
 
 class BlobWriter:
-    """Writes one file: `write` its chunks, then `finish`, or `discard` it."""
+    """Writes one file: `write` its chunks, then `finish`, or `discard` it.
 
-    def __init__(self, folder: BlobFolder, limit: int) -> None:
+    `limit` is the largest size that is accepted, and `expected` the only one, unless it is None.
+    """
+
+    def __init__(self, folder: BlobFolder, limit: int, expected: int | None = None) -> None:
+        if expected is not None and expected > limit:
+            raise _too_large(limit)
         self._limit = limit
+        self._expected = expected
         self._hash = hashlib.sha256()
         self._size = 0
-        try:
+        with storing():
             self._path = folder.new_file()
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        except OSError as error:
-            raise _store_error(error) from error
-        self._file = os.fdopen(descriptor, "w+b", buffering=0)
+            self._file = os.fdopen(descriptor, "w+b", buffering=0)
+            os.fchmod(descriptor, 0o600)  # whatever the umask is
 
-    def write(self, chunk: bytes) -> None:
+    def write(self, chunk: bytes | bytearray) -> None:
         """Append bytes. Raises `AttachmentRefused` if the file becomes too large."""
         self._size += len(chunk)
         if self._size > self._limit:
-            raise AttachmentRefused(f"the file is larger than {self._limit:,} bytes")
+            raise _too_large(self._limit)
+        if self._expected is not None and self._size > self._expected:
+            raise AttachmentRefused(f"the file has more than the expected {self._expected:,} bytes")
         self._hash.update(chunk)
-        try:
+        with storing():
             rest = memoryview(chunk)
             while rest:
                 rest = rest[self._file.write(rest) :]
-        except OSError as error:
-            raise _store_error(error) from error
 
-    def finish(self, expected: int | None = None) -> StagedFile:
+    def finish(self) -> StagedFile:
         """Flush the file and return it. Raises `AttachmentRefused` if its size is wrong."""
         if not self._size:
             raise AttachmentRefused("the file is empty")
-        if expected is not None and expected != self._size:
-            text = f"the file has {self._size:,} bytes instead of {expected:,}; send it again"
+        if self._expected is not None and self._expected != self._size:
+            text = f"the file has {self._size:,} bytes instead of {self._expected:,}; send it again"
             raise AttachmentRefused(text)
-        try:
+        with storing():
             os.fsync(self._file.fileno())
             media = recognize(self._file)
             self._file.close()
-        except OSError as error:
-            raise _store_error(error) from error
         return StagedFile(self._path, self._hash.hexdigest(), self._size, media)
 
     def discard(self) -> None:
@@ -153,16 +206,51 @@ class BlobWriter:
 async def stage_chunks(
     folder: BlobFolder, attachment: Attachment, limit: int, run: RunInThread
 ) -> StagedFile:
-    """Write an attachment that arrives in chunks, each in a thread."""
-    assert attachment.chunks is not None
-    writer = await run(lambda: BlobWriter(folder, limit))
+    """Write an attachment that arrives in chunks, or from an open file; each chunk in a thread.
+
+    Reading a pipe may block for any time: that is abandoned if the caller is cancelled. Any other
+    file is not touched after that. Raises `AttachmentRefused` if it cannot be read, is empty, or is
+    too large.
+    """
+    writer = await run(lambda: BlobWriter(folder, limit, attachment.size))
     try:
-        async for chunk in attachment.chunks:
-            await run(functools.partial(writer.write, chunk))
-        return await run(lambda: writer.finish(attachment.size))
+        if attachment.file is not None:
+            read = functools.partial(_read, attachment.file.read)
+            while chunk := await run(read, may_abandon=_may_block(attachment.file)):
+                await run(functools.partial(writer.write, chunk))
+        elif attachment.chunks is not None:
+            await _write_chunks(writer, attachment.chunks, run)
+        return await run(writer.finish)
     except BaseException:
         writer.discard()
         raise
+
+
+async def _write_chunks(writer: BlobWriter, chunks: AsyncIterable[bytes], run: RunInThread) -> None:
+    """Write the chunks, small ones together."""
+    block, source = bytearray(), aiter(chunks)
+    try:
+        while (chunk := await _next(source)) is not None:
+            block += chunk
+            if len(block) >= CHUNK:
+                await run(functools.partial(writer.write, block))
+                block = bytearray()
+        await run(functools.partial(writer.write, block))
+    finally:
+        if isinstance(source, AsyncGenerator):
+            with trio.CancelScope(shield=True):
+                await source.aclose()
+
+
+async def _next(source: AsyncIterator[bytes]) -> bytes | None:
+    """Return the next chunk, or None at the end."""
+    await trio.lowlevel.checkpoint()  # the source may never wait
+    with _reading():
+        try:
+            chunk = await anext(source)
+        except StopAsyncIteration:
+            return None
+    return _checked(chunk)
 
 
 def stage(folder: BlobFolder, attachment: Attachment, limit: int) -> StagedFile:
@@ -170,50 +258,75 @@ def stage(folder: BlobFolder, attachment: Attachment, limit: int) -> StagedFile:
 
     Raises `AttachmentRefused` if it cannot be read, is empty, or is too large.
     """
-    read, close = _reader(attachment)
-    try:
-        writer = BlobWriter(folder, limit)
+    with _opened(attachment) as read:
+        writer = BlobWriter(folder, limit, attachment.size)
         try:
-            for chunk in _chunks(read):
+            while chunk := _read(read):
                 writer.write(chunk)
-            return writer.finish(attachment.size)
+            return writer.finish()
         except BaseException:
             writer.discard()
             raise
-    finally:
-        close()
 
 
-def _chunks(read: Callable[[int], bytes]) -> Iterable[bytes]:
-    while True:
-        try:
-            chunk = read(CHUNK)
-        except (OSError, ValueError) as error:
-            raise AttachmentRefused(f"the file cannot be read: {error}") from error
-        if not isinstance(chunk, bytes | bytearray | memoryview):
-            raise AttachmentRefused("the file must be opened in binary mode")
-        if not chunk:
-            return
-        yield bytes(chunk)
+def _may_block(file: BinaryIO) -> bool:
+    """Return whether reading may take any time: a pipe, a socket or a terminal."""
+    try:
+        return not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except (AttributeError, OSError, ValueError):  # it is foreign code, and may have no descriptor
+        return False
 
 
-def _reader(attachment: Attachment) -> tuple[Callable[[int], bytes], Callable[[], None]]:
-    """Return functions that read the next bytes of an attachment, and that close it."""
+def _read(read: Callable[[int], bytes]) -> bytes:
+    """Return the next bytes of an open file."""
+    with _reading():
+        chunk = read(CHUNK)
+    return _checked(chunk)
+
+
+def _checked(chunk: object) -> bytes:
+    """Return a chunk of an attachment, which comes from foreign code, as bytes."""
+    if isinstance(chunk, bytes):
+        return chunk
+    if isinstance(chunk, bytearray | memoryview):
+        return bytes(chunk)
+    if chunk is None:
+        raise AttachmentRefused("the file cannot be read: it has no data yet and does not wait")
+    raise AttachmentRefused("the file cannot be read: it must be opened in binary mode")
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Refuse the attachment if reading it fails; foreign code can raise anything."""
+    try:
+        yield
+    except HermesError:
+        raise
+    except Exception as error:
+        raise AttachmentRefused(f"the file cannot be read: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text or type(error).__name__
+
+
+@contextmanager
+def _opened(attachment: Attachment) -> Iterator[Callable[[int], bytes]]:
+    """Open an attachment for the block; yields a function that reads its next bytes."""
     if attachment.file is not None:
-        return attachment.file.read, lambda: None
-    if attachment.data is not None:
-        whole, position = memoryview(attachment.data), 0
-
-        def read(size: int) -> bytes:
-            nonlocal position
-            position += size
-            return bytes(whole[position - size : position])
-
-        return read, lambda: None
-    if attachment.path is None:
+        yield attachment.file.read
+    elif attachment.data is not None:
+        with _reading():
+            file = io.BytesIO(attachment.data)
+        yield file.read
+    elif attachment.path is not None:
+        with _open(attachment.path) as opened:
+            yield opened.read
+    elif attachment.chunks is not None:
+        raise AttachmentRefused("chunks can only be stored by an asynchronous store")
+    else:
         raise AttachmentRefused("only a file with content can be stored")
-    opened = _open(attachment.path)
-    return opened.read, opened.close
 
 
 def _open(path: str | os.PathLike[str]) -> BinaryIO:
@@ -221,8 +334,7 @@ def _open(path: str | os.PathLike[str]) -> BinaryIO:
     try:
         file = open(path, "rb", buffering=0, opener=_without_blocking)  # noqa: SIM115 - returned
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise AttachmentRefused(f"{os.fspath(path)} cannot be read: {reason}") from error
+        raise AttachmentRefused(f"{os.fspath(path)} cannot be read: {_reason(error)}") from error
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise AttachmentRefused(f"{os.fspath(path)} is not a regular file")
@@ -233,10 +345,20 @@ def _without_blocking(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
-def _store_error(error: OSError) -> StoreError:
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return StoreFull("the disk is full, and the attachment was not stored")
-    return StoreError(f"the attachment could not be stored: {error.strerror or error}")
+def _too_large(limit: int) -> AttachmentRefused:
+    return AttachmentRefused(f"the file is larger than {limit:,} bytes")
+
+
+@contextmanager
+def storing() -> Iterator[None]:
+    """Raise `StoreFull` or `StoreError` if the file system fails in the block."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise StoreFull("the disk is full, and the attachment was not stored") from error
+        text = f"the attachment could not be stored: {error.strerror or error}"
+        raise StoreError(text) from error
 
 
 def _size(path: Path) -> int | None:

@@ -83,7 +83,7 @@ class FileHandlers:
         return self._uploads[upload_id]
 
     async def write_chunk(self, params: t.ChunkParams) -> t.ChunkResult:
-        """Add bytes to an upload; they are written when the response is sent.
+        """Add bytes to an upload; the response is sent when the bot can take the next ones.
 
         An upload is discarded with the first chunk that is refused.
         """

@@ -1,4 +1,4 @@
-"""Files that clients send in chunks. The bytes go straight to disk."""
+"""Files that clients send in chunks. The bytes go straight to the store, which writes them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ IDLE_TIMEOUT = 60.0
 class Upload:
     """A file on its way from a client to the store. For one caller at a time, except for `stop`.
 
-    `run` passes the chunks to the store as an asynchronous iterator. When the store asks for the
-    next chunk, the one before is on disk.
+    `run` passes the chunks to the store as an asynchronous iterator. A chunk is acknowledged when
+    the store asks for the next one, so a client is never far ahead of the disk.
     """
 
     def __init__(
@@ -31,12 +31,12 @@ class Upload:
         self.id: str = f"upload_{secrets.token_hex(8)}"
         self.session_key: str = session_key
         self.received: int = 0
-        """Bytes that are on disk."""
+        """Bytes that the store has taken."""
         self._name = name
         self._size = size
         self._idle = idle
         self._chunk: bytes | None = None
-        """The chunk that is being written."""
+        """The chunk that the store is taking."""
         self._complete = False
         self._asked = False
         """Whether the store has asked for the first chunk."""
@@ -74,7 +74,7 @@ class Upload:
         raise AttachmentRefused(f"nothing of the file arrived for {self._idle:g} seconds")
 
     def _acknowledge(self) -> None:
-        """Note that everything so far is on disk."""
+        """Note that the store has taken everything so far."""
         self.received += len(self._chunk or b"")
         self._chunk, self._asked = None, True
         self._notify()
@@ -92,7 +92,7 @@ class Upload:
         self._require_open()
 
     async def write(self, offset: int, chunk: bytes) -> None:
-        """Write the next bytes; they are on disk when this returns."""
+        """Pass the next bytes to the store; it has taken them when this returns."""
         self._require_open()
         if offset != self.received:
             raise Refused(
