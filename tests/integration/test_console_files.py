@@ -131,7 +131,7 @@ def test_a_file_that_the_bot_refuses_stays_attached(open_console, folder):
     for number in range(4):
         (folder / f"{number}.txt").write_text(str(number))
     console.type("see @0.txt @1.txt @2.txt @3.txt" + ENTER)
-    console.until("Message not accepted: 0.txt, 1.txt, 2.txt, 3.txt: a message can have 3 files")
+    console.until("a message can have 3 files, not 4")
 
 
 def test_a_reply_with_files_is_shown_once_and_saved_on_request(open_console, folder):
@@ -192,6 +192,29 @@ def test_resume_names_files_and_they_can_be_saved_after_a_restart(open_console):
     assert "look at cat.png and draw [file cat.png, 14 bytes]" in shown
     console.type("/save cat.png copy.png" + ENTER)
     console.until("Saved: copy.png")
+
+
+def test_a_long_paste_is_text_and_comes_back_in_its_short_form(open_console):
+    console = open_console()
+    console.paste("@cat.png\n" * 12)
+    console.type(" and @docs" + ENTER)
+    console.until("docs is a folder")
+    console.until(lambda text: text.endswith("> [paste 1: 13 lines, 108 characters] and @docs"))
+    console.type("\x7f" * len(" and @docs") + ENTER)  # backspace
+    console.until("said: @cat.png\n@cat.png\n")
+    assert "got" not in console.screen.text
+
+
+def test_another_console_names_the_files_of_a_message():
+    with Tty([*BOT, "chat.db"], columns=120) as bot:
+        bot.until("\n>")
+        with Tty([*HERMES, "--db", "chat.db"], columns=120) as client:
+            client.until("\n>")
+            client.type("/attach cat.png" + ENTER)
+            client.until("Attached: ")
+            client.type("look" + ENTER)
+            client.until("got cat.png")
+        bot.until("[other chat] look [file cat.png, 14 bytes]\n")
 
 
 def test_paths_are_completed(open_console):

@@ -175,7 +175,7 @@ async def attach(files, argument):
 async def test_attached_files_go_with_the_next_message_once(files):
     answer = await attach(files, 'cat.png "my file.pdf"')
     assert not answer.failed
-    assert answer.text.startswith("Attached: cat.png, 7 bytes, my file.pdf, 11 bytes. ")
+    assert answer.text.startswith("Attached: cat.png, 7 bytes; my file.pdf, 11 bytes. ")
     assert (await attach(files, "")).text == "1. cat.png\n2. my file.pdf"
     assert await send(files, "/status") == ("/status", [])
     assert await send(files, "see @cat.png") == ("see cat.png", ["cat.png", "my file.pdf"])
