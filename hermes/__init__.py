@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         AlreadyAnswered as AlreadyAnswered,
         AmbiguousTitle as AmbiguousTitle,
         AttachmentRefused as AttachmentRefused,
+        AttachmentUnavailable as AttachmentUnavailable,
         BadImport as BadImport,
         CompressorFailed as CompressorFailed,
         ContextOverflow as ContextOverflow,
@@ -108,6 +109,7 @@ if TYPE_CHECKING:
         AgentSpec as AgentSpec,
         Approval as Approval,
         Attachment as Attachment,
+        AttachmentKind as AttachmentKind,
         ConversationSettings as ConversationSettings,
         CostTotals as CostTotals,
         ExpiryPolicy as ExpiryPolicy,
@@ -173,7 +175,8 @@ __version__ = "0.1.0.dev0"
 # Type checkers read the imports above; at run time each name is imported on first use.
 _NAMES = {
     "embed": "embed",
-    "errors": "errors ActorStopped AlreadyAnswered AmbiguousTitle AttachmentRefused BadImport "
+    "errors": "errors ActorStopped AlreadyAnswered AmbiguousTitle AttachmentRefused "
+    "AttachmentUnavailable BadImport "
     "CompressorFailed ContextOverflow Draining EventConflict HasContinuation HermesError "
     "MessageRefused NotAdmitted NotApproved NotInLineage OutcomeUnknown Overloaded ReplyNotFound "
     "ReplyTimeout RetryAfter SessionEnded StoreBusy StoreError StoreFailed StoreFull StoreInUse "
@@ -192,10 +195,10 @@ _NAMES = {
     "config": "AttachmentLimits CompressionConfig Config RateLimit",
     "context": "current_session_id current_session_key current_turn_id set_current_session_id",
     "embed.trio_host": "open_runtime",
-    "messages": "AgentSpec Approval Attachment ConversationSettings CostTotals ExpiryPolicy Hooks "
-    "Inbound JsonObject Message OutboxRow Receipt Reply RunningTurnInfo SearchHit Session "
-    "SessionChange SessionMatch SessionSummary Snapshot Source Status StoreStats StoredFile "
-    "StoredMessage Title ToolCall TurnResult Usage WaitingMessage WhenBusy",
+    "messages": "AgentSpec Approval Attachment AttachmentKind ConversationSettings CostTotals "
+    "ExpiryPolicy Hooks Inbound JsonObject Message OutboxRow Receipt Reply RunningTurnInfo "
+    "SearchHit Session SessionChange SessionMatch SessionSummary Snapshot Source Status StoreStats "
+    "StoredFile StoredMessage Title ToolCall TurnResult Usage WaitingMessage WhenBusy",
     "protocols": "Adapter Agent AgentCatalog AgentChoice Build Compressor Describe FileReader "
     "HasAccount HasLimit HasLocal OwnConversation RunsOnTrio ServerInfo Summary SummaryRequest "
     "SupportsAbandon SupportsAclose SupportsFiles SupportsReady TitleRequest Titler ToolInfo "

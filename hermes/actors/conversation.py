@@ -137,10 +137,12 @@ class Conversation:
 
         Pass its `part` to `ask` or `stream` within an hour, as in `parts=[stored.part]`; then it is
         deleted unless a message names it. It counts for the user of the handle's source. Raises
-        `AttachmentRefused` if it cannot be stored, and `Draining` while the runtime ends.
+        `AttachmentRefused` if it cannot be stored, `NotAdmitted` if the access policy refuses the
+        source, and `Draining` while the runtime ends.
         """
         require_instance("attachment", attachment, Attachment)
         self._intake.require_running()
+        await self._intake.require_access(self._source)
         return await self._supervisor.store.put_file(
             attachment, session_key=self.session_key, principal=principal_of(self._source)
         )

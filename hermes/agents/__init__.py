@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hermes.agents.offline import OfflineAgent as OfflineAgent
     from hermes.agents.providers.base import (
         Endpoint as Endpoint,
+        FileBody as FileBody,
         Provider as Provider,
         ProviderError as ProviderError,
         Secret as Secret,
@@ -57,7 +58,7 @@ _NAMES = {
     "compressor": "ModelCompressor",
     "factory": "ChatAgents chat_agents",
     "offline": "OfflineAgent",
-    "providers.base": "Endpoint Provider ProviderError Secret",
+    "providers.base": "Endpoint FileBody Provider ProviderError Secret",
     "providers.retries": "Retries",
     "remote_turns": "LoopTurn ThreadTurn",
     "titler": "ModelTitler",

@@ -11,6 +11,7 @@ import outcome
 import trio
 from msgspec.structs import replace
 
+from hermes.agents.crossing import thread_context
 from hermes.agents.threads import HostLoop, ThreadResult, start_task
 from hermes.messages import Attachment, TurnResult
 
@@ -86,7 +87,7 @@ class _LoopReader:
     async def next(self) -> bytes | None:
         """Return the next chunk, or None at the end; cancelled here, the task is cancelled."""
         wanted: ThreadResult[bytes | None] = ThreadResult()
-        self._host.loop.call_soon_threadsafe(self._want, wanted)
+        self._host.loop.call_soon_threadsafe(self._want, wanted, context=thread_context())
         return await wanted.wait(self._stop, self._host.grace_period)
 
     async def close(self) -> None:
@@ -106,7 +107,7 @@ class _LoopReader:
 
     async def _read(self) -> None:
         result = await outcome.acapture(self._read_all)
-        self._wanted.finish(result)  # of the last request, which is not that of the start
+        self._wanted.finish(result)  # the latest one
 
     async def _read_all(self) -> bytes | None:
         try:

@@ -14,6 +14,8 @@ from hermes.messages.transcript import JsonObject
 
 PartType: TypeAlias = Literal["image", "audio", "file"]
 """What a part with a file is for a model."""
+AttachmentKind: TypeAlias = Literal["image", "file", "audio", "url"]
+"""What a model may take: images, files, audio, and images on the web that its provider fetches."""
 
 
 @attrs.frozen(kw_only=True)

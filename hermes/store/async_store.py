@@ -73,6 +73,7 @@ class Store(StoreActor, StoreVerbs):
     async def backup(self, target: str | os.PathLike[str]) -> Path:
         """Copy the database while it is in use, and return the path of the copy.
 
+        Attached files are copied to a folder next to it, `target.blobs`, by hard links if possible.
         The copy appears when it is complete. Raises `StoreRefused` if the target exists.
         """
         return await self.run_beside(lambda db: backups.backup(db, Path(target)))
@@ -88,7 +89,7 @@ class Store(StoreActor, StoreVerbs):
     async def sweep_files(self) -> int:
         """Delete files that nothing names and that are over an hour old. Returns how many."""
         folder = self._connections.writer.db.blobs
-        return await self.run_chunked(sweep.sweep_files(folder), alone=True)
+        return (await self.run_chunked(sweep.sweep_files(folder), alone=True)).blobs
 
     async def put_file(
         self,

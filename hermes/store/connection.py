@@ -360,6 +360,7 @@ def _use_wal(db: Database, path: Path) -> None:
 
 def _migrate(db: Database, path: Path, clock: Clock, version: int) -> None:
     if version:
+        # Without attached files: a migration changes none of them.
         backups.backup(db, path.with_name(f"{path.name}.schema{version}.backup"), replace=True)
     # One transaction for all steps: if one of them fails, the old version can still open the file.
     db.execute("BEGIN IMMEDIATE")

@@ -6,6 +6,7 @@ from __future__ import annotations
 # name for a blob, with a random id; it is kept while a session, an open message or a reply that is
 # not sent names it. A session names a file if any of its rows does, a hidden one included: rows are
 # deleted only with their session. A finished message is in the transcript, a sent reply too.
+# `steady_at` is on the machine's steady clock, by which a sweep knows how old a file is at least.
 ATTACHMENTS = """
 CREATE TABLE blobs (
   hash TEXT PRIMARY KEY,
@@ -22,7 +23,8 @@ CREATE TABLE files (
   height INTEGER,
   session_key TEXT,
   principal TEXT,
-  created_at REAL NOT NULL
+  created_at REAL NOT NULL,
+  steady_at REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX files_of_blob ON files (hash);
 CREATE INDEX files_of_key ON files (session_key) WHERE session_key IS NOT NULL;

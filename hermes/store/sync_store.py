@@ -164,7 +164,7 @@ class SessionStore(StoreVerbs):
 
     def sweep_files(self) -> int:
         """Delete files that nothing names and that are over an hour old. Returns how many."""
-        return self.run_chunked(sweep.sweep_files(self._db.blobs))
+        return self.run_chunked(sweep.sweep_files(self._db.blobs)).blobs
 
     def vacuum(self) -> None:
         """Return free space to the file system."""
@@ -175,6 +175,7 @@ class SessionStore(StoreVerbs):
     ) -> Path:
         """Copy the database while it is in use, and return the path of the copy.
 
+        Attached files are copied to a folder next to it, `target.blobs`, by hard links if possible.
         The copy appears when it is complete. `progress` is called with the number of pages that are
         copied and the number of all. Raises `StoreRefused` if the target exists.
         """

@@ -8,6 +8,7 @@ Bot API, with simulated users.
 
 from __future__ import annotations
 
+from hermes.testing.dialects import SeenFile as SeenFile
 from hermes.testing.fakes import (
     CountingBuilder as CountingBuilder,
     DeterministicCompressor as DeterministicCompressor,

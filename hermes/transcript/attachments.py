@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from hermes.errors import AttachmentRefused
 from hermes.messages import JsonObject, Message, StoredMessage, file_id_of
+from hermes.transcript.render import parts_of
 
+Form: TypeAlias = Literal["image", "audio", "pdf", "text", "url"]
+"""What a model can take an attachment as."""
+
+MAX_TEXT: Final = 200_000
+"""Text files up to this size are sent to models, in bytes."""
+MAX_REFERENCES: Final = 30
+"""How many files that are no longer shown a summary names."""
 MAX_URL: Final = 2048
 _FILE_TYPES = frozenset({"image", "audio", "file"})
 _UNITS = ("bytes", "kB", "MB", "GB")
 _STEP = 1000
+_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_AUDIO = frozenset({"audio/wav", "audio/x-wav", "audio/wave", "audio/mpeg", "audio/mp3"})
+_TEXTS = frozenset({"application/json", "application/xml", "application/javascript"})
+_REFERENCE = re.compile(r"\[[^\[\]\n]*: (file_[0-9a-f]{32})\]")
 
 
 def describe(part: JsonObject, reason: str = "") -> str:
@@ -22,11 +36,6 @@ def describe(part: JsonObject, reason: str = "") -> str:
     size = part.get("size")
     sized = f", {readable_size(size)}" if isinstance(size, int) else ""
     return f"[{' '.join(words)}{sized}{': ' if reason else ''}{reason}]"
-
-
-def is_attachment(part: JsonObject) -> bool:
-    """Return whether a part is a stored file, or a remote one."""
-    return file_id_of(part) is not None or ("url" in part and part.get("type") in _FILE_TYPES)
 
 
 def as_text(message: Message | StoredMessage) -> str:
@@ -80,4 +89,74 @@ def readable_size(size: int) -> str:
     value, unit = float(size), 0
     while value >= _STEP and unit < len(_UNITS) - 1:
         value, unit = value / _STEP, unit + 1
-    return f"{value:.3g} {_UNITS[unit]}" if unit else f"{size} bytes"
+    return f"{value:.3g} {'byte' if size == 1 else _UNITS[unit]}"
+
+
+def is_attachment(part: JsonObject) -> bool:
+    """Return whether a part names a stored file or an image on the web.
+
+    Other parts are in the format of a provider, and are sent as they are.
+    """
+    remote = part.get("type") == "image" and isinstance(part.get("url"), str)
+    return remote or file_id_of(part) is not None
+
+
+def form_of(part: JsonObject) -> Form | None:
+    """Return what a model can take an attachment as; None if no model takes its type."""
+    if file_id_of(part) is None:
+        return "url"
+    media_type = str(part.get("media_type"))
+    if media_type in _IMAGES:
+        return "image"
+    if media_type in _AUDIO:
+        return "audio"
+    if media_type == "application/pdf":
+        return "pdf"
+    return "text" if media_type.startswith("text/") or media_type in _TEXTS else None
+
+
+def transcript_of(part: JsonObject) -> str | None:
+    """Return an attachment that was transcribed as `[audio voice.ogg] …`, or None."""
+    text = part.get("text")
+    if not (isinstance(text, str) and text.strip()):
+        return None
+    unsized = {name: value for name, value in part.items() if name != "size"}
+    return f"{describe(unsized)} {text}"
+
+
+def reference(part: JsonObject) -> str:
+    """Return what an attachment is, with its id: `[image cat.png, 12 kB: file_…]`."""
+    return describe(part, file_id_of(part) or "")
+
+
+def readable_text(
+    message: Message | StoredMessage, described: Callable[[JsonObject], str] = describe
+) -> str:
+    """Return a message as text, in which its files are `described`."""
+    if not message.parts:
+        return message.content or ""
+    return " ".join(_readable(part, described) for part in parts_of(message))
+
+
+def _readable(part: JsonObject, described: Callable[[JsonObject], str]) -> str:
+    if is_attachment(part):
+        return transcript_of(part) or described(part)
+    text = part.get("text")
+    return text if isinstance(text, str) else f"({part.get('type', 'a part')})"
+
+
+def with_references(
+    summary: str, replaced: Iterable[Message | StoredMessage], previous: str | None
+) -> str:
+    """Return a summary that names the files of the messages that it replaces.
+
+    Those that the `previous` summary named are among them. The oldest are left out.
+    """
+    named: dict[str, str] = {found[1]: found[0] for found in _REFERENCE.finditer(previous or "")}
+    for message in replaced:
+        for part in message.parts or ():
+            if (file_id := file_id_of(part)) is not None:
+                named[file_id] = reference(part)
+    missing: Sequence[str] = [text for id_, text in named.items() if id_ not in summary]
+    lines = missing[-MAX_REFERENCES:]
+    return "\n".join([summary, "", "Files:", *lines]) if lines else summary

@@ -19,11 +19,13 @@ import trio
 from hermes.agents.providers.base import (
     AuthenticationFailed,
     Endpoint,
+    FileBody,
     OutOfQuota,
     ProviderError,
     RequestRejected,
     Unavailable,
 )
+from hermes.agents.providers.file_body import open_body
 from hermes.agents.providers.stream_events import JSON_ERRORS
 from hermes.background import cancel
 from hermes.errors import ContextOverflow, HermesError
@@ -42,6 +44,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WITHOUT_TEXT = (b"", b"id", b"retry")
 """Names of fields that contain nothing of an answer. A comment has an empty name."""
 _NUMBER = re.compile(r"\[Errno -?\d+\] ")
+_BASE64 = re.compile(r"[A-Za-z0-9+/]{100,}={0,2}")
+"""The content of an attachment, which some servers repeat in their errors."""
 _TEMPORARY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
@@ -49,7 +53,7 @@ async def post(
     client: httpx2.AsyncClient,
     endpoint: Endpoint,
     path: str,
-    body: bytes,
+    body: bytes | FileBody,
     headers: Mapping[str, str],
     on_event: Callable[[bytes], None],
 ) -> None:
@@ -67,8 +71,11 @@ async def post(
     _check_headers(endpoint, all_headers)
     try:
         with trio.fail_after(endpoint.call_timeout):
+            content = body if isinstance(body, bytes) else await open_body(body)
+            if not isinstance(content, bytes):
+                all_headers["content-length"] = str(content.size)
             async with client.stream(
-                "POST", url, content=body, headers=all_headers, timeout=timeout
+                "POST", url, content=content, headers=all_headers, timeout=timeout
             ) as response:
                 if not response.is_success:
                     text = (await _read_start(response, MAX_ERROR_BODY)).decode(errors="replace")
@@ -245,7 +252,7 @@ def response_error(
 ) -> ProviderError | ContextOverflow:
     """Return the exception for an error response, with a message of one sentence."""
     # Redact first: a key that is cut, or whose line breaks are spaces, would not be recognised.
-    given = one_line(endpoint.redact(_error_message(text)))[:MAX_REASON]
+    given = one_line(_BASE64.sub("…", endpoint.redact(_error_message(text))))[:MAX_REASON]
     reason = given or "no reason given"
     name = endpoint.title
     if _is_quota_error(status, reason.lower()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Final
@@ -18,7 +19,11 @@ from hermes.transcript.attachments import check_part
 from hermes.transcript.validate import check_depth
 
 MAX_NAME = 200
+"""Bytes of a name; file systems allow 255."""
 MAX_SUFFIX = 20
+_FORBIDDEN = re.compile(r'[<>:"|?*]')
+# What Windows takes for a device, with any extension.
+_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]) *(\.|$)", re.IGNORECASE)
 COLUMNS = "f.id, f.media_type, f.size, f.name, f.width, f.height"
 # ?1 is the key, ?2 the file. A conversation reads a file that was uploaded for it, or that one of
 # its sessions, open messages or unsent replies names.
@@ -107,7 +112,7 @@ def insert_file(
     )
     tx.run(
         "INSERT INTO files (id, hash, size, media_type, name, width, height, session_key, "
-        "principal, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "principal, created_at, steady_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         file.id,
         digest,
         file.size,
@@ -118,17 +123,26 @@ def insert_file(
         session_key,
         principal,
         tx.now,
+        tx.steady,
     )
 
 
 def clean_name(name: str | None) -> str | None:
-    """Return the last part of a name, without control characters and of limited length."""
-    last = one_line(scrub(name or "").replace("\\", "/")).rpartition("/")[2].strip(". ")
-    if len(last) <= MAX_NAME:
+    """Return the last part of a name, as any file system takes it; None if nothing is left.
+
+    Control characters and what Windows forbids are replaced, and a long name keeps its extension.
+    """
+    last = one_line(scrub(name or "").replace("\\", "/")).rpartition("/")[2]
+    last = _FORBIDDEN.sub("_", last).strip(". ")
+    if _DEVICE.match(last):
+        last = f"_{last}"
+    encoded = last.encode()
+    if len(encoded) <= MAX_NAME:
         return last or None
-    stem, dot, suffix = last.rpartition(".")
-    keep = f"{dot}{suffix}" if stem and len(suffix) <= MAX_SUFFIX else ""
-    return last[: MAX_NAME - len(keep)] + keep
+    stem, _, suffix = encoded.rpartition(b".")
+    kept = b"." + suffix if stem and len(suffix) <= MAX_SUFFIX else b""
+    cut = encoded[: MAX_NAME - len(kept)].decode(errors="ignore").rstrip(". ")
+    return cut + kept.decode()
 
 
 def _check_limits(

@@ -43,6 +43,7 @@ from hermes.store.cli.output import (
 )
 from hermes.store.cli.read_only import is_read_only
 from hermes.store.cli.show import report_unknown_session, resolve
+from hermes.store.files.blobs import BlobFolder
 from hermes.store.import_hermes_agent.importer import Report, import_home
 from hermes.store.import_hermes_agent.report import ImportNotes, Note
 from hermes.store.import_hermes_agent.source import open_home
@@ -114,16 +115,23 @@ def _open_private(name: str, flags: int) -> int:
 
 
 def backup(options: Namespace) -> int:
-    """Copy the database as it is now."""
+    """Copy the database as it is now, and its attached files."""
     started = time.monotonic()
     with open_current(existing_path(options)) as store, progress_bar("copying", 1) as update:
         target = store.backup(options.target, progress=update)
     written = target.stat().st_size
+    files = [path.stat().st_size for path in BlobFolder(target).all_blobs()]
     if options.json:
         seconds = round(time.monotonic() - started, 3)
-        print_json({"file": str(target), "bytes": written, "seconds": seconds})
+        copied = {"files": len(files), "file_bytes": sum(files)}
+        print_json({"file": str(target), "bytes": written, "seconds": seconds, **copied})
     else:
-        Printer(sys.stdout).line(f"Copied to {sanitize(str(target))} ({format_size(written)}).")
+        printer = Printer(sys.stdout)
+        printer.line(f"Copied to {sanitize(str(target))} ({format_size(written)}).")
+        if files:
+            folder = sanitize(str(BlobFolder(target).path))
+            count = format_count(len(files), "attached file")
+            printer.line(f"Copied {count} to {folder} ({format_size(sum(files))}).")
     return 0
 
 

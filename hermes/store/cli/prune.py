@@ -1,4 +1,7 @@
-"""`prune`: delete conversations that ended long ago, after it has shown them and asked."""
+"""`prune`: delete conversations that ended long ago, after it has shown them and asked.
+
+Attached files that nothing names any more are deleted, too.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,16 @@ from argparse import Namespace
 from msgspec.structs import asdict
 
 from hermes.messages import Pruned
+from hermes.store.attachments.sweep import Swept, sweep_files
 from hermes.store.cli.opening import existing_path, open_current, run_chunked
-from hermes.store.cli.output import Printer, format_count, format_time, print_json, progress_bar
+from hermes.store.cli.output import (
+    Printer,
+    format_count,
+    format_size,
+    format_time,
+    print_json,
+    progress_bar,
+)
 from hermes.store.cli.show import platform
 from hermes.store.maintenance import cleanup
 from hermes.store.sync_store import SessionStore
@@ -30,12 +41,14 @@ def prune(options: Namespace) -> int:
         found = Pruned(tuple(id_ for id_, _ in rows), sum(n for _, n in rows), dry_run=True)
         if not options.json and found.session_ids and not options.yes:
             _show(store, found)
+        swept = None
         if not options.dry_run:
             if found.session_ids and not options.yes and (code := _refusal(found)):
                 return code
             # What ended while the question was shown is not deleted.
             found = _delete(store, options, options.older_than + (time.time() - started) / DAY)
-    _report(found, json=options.json)
+            swept = _sweep(store)
+    _report(found, swept, json=options.json)
     return 0
 
 
@@ -78,12 +91,24 @@ def _delete(store: SessionStore, options: Namespace, older_than: float) -> Prune
         return run_chunked(store, work, lambda number: update(number, None))
 
 
-def _report(pruned: Pruned, *, json: bool) -> None:
+def _sweep(store: SessionStore) -> Swept:
+    """Delete attached files that nothing names any more."""
+    folder = store.snapshot(lambda tx: tx.db.blobs)
+    with progress_bar("deleting files") as update:
+        return run_chunked(store, sweep_files(folder), lambda number: update(number, None))
+
+
+def _report(pruned: Pruned, swept: Swept | None, *, json: bool) -> None:
     if json:
-        print_json(asdict(pruned))
-    else:
-        verb = "Would delete" if pruned.dry_run else "Deleted"
-        Printer(sys.stdout).line(f"{verb} {_counts(pruned)}.")
+        removed = {} if swept is None else {"files": swept.blobs, "bytes": swept.size}
+        print_json(asdict(pruned) | removed)
+        return
+    verb = "Would delete" if pruned.dry_run else "Deleted"
+    printer = Printer(sys.stdout)
+    printer.line(f"{verb} {_counts(pruned)}.")
+    if swept is not None and swept.blobs:
+        files = f"{format_count(swept.blobs, 'file')} ({format_size(swept.size)})"
+        printer.line(f"Deleted {files} that no conversation names any more.")
 
 
 def _counts(pruned: Pruned) -> str:

@@ -18,6 +18,7 @@ from hermes.errors import StoreError, StoreRefused
 from hermes.store import connection
 from hermes.store.conversations.search import unindexed
 from hermes.store.files import file_lock
+from hermes.store.files.blobs import BlobFolder
 from hermes.store.files.problems import may_write
 from hermes.store.sync_store import SessionStore
 from hermes.store.transaction import Clock, Work
@@ -100,7 +101,9 @@ def _connect(path: Path, stack: ExitStack) -> connection.Database:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hermes-store-")))
         for suffix in ("", "-wal"):
             shutil.copyfile(f"{path}{suffix}", folder / f"{path.name}{suffix}")
-        return opened(lambda: connection.Database(folder / path.name))
+        db = opened(lambda: connection.Database(folder / path.name))
+        db.blobs = BlobFolder(path)
+        return db
 
 
 def _state(path: Path) -> object:

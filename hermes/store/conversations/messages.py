@@ -16,6 +16,7 @@ from hermes.messages import (
     StoredMessage,
     ToolCall,
     Transcript,
+    file_id_of,
 )
 from hermes.store.attachments import rows as attachments
 from hermes.store.conversations import codec, inbox, search, sessions
@@ -272,7 +273,7 @@ def rewind(
 
 
 def edit_message(tx: Transaction, session_id: str, message_id: int, content: str) -> Head:
-    """Change the text of a message.
+    """Change the text of a message, which keeps its files.
 
     The message and all after it are appended again; the old rows stay hidden in the file.
     """
@@ -284,6 +285,7 @@ def edit_message(tx: Transaction, session_id: str, message_id: int, content: str
         content,
         edited.timestamp,
         edited.platform_message_id,
+        parts=tuple(part for part in edited.parts or () if file_id_of(part)) or None,
         tool_calls=edited.tool_calls,
         tool_call_id=edited.tool_call_id,
         tool_name=edited.tool_name,

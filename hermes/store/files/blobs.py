@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import functools
 import hashlib
 import io
@@ -33,7 +34,7 @@ from hermes.media import Media, recognize
 from hermes.messages import Attachment
 
 CHUNK = 1 << 20
-_INCOMING = "incoming"
+INCOMING = "incoming"
 T = TypeVar("T")
 
 
@@ -121,9 +122,20 @@ class BlobFolder:
 
     def new_file(self) -> Path:
         """Return a path for a file to be staged, in a folder that exists."""
-        folder = self.path / _INCOMING
+        folder = self.path / INCOMING
         self._create(folder)
         return folder / secrets.token_hex(16)
+
+    @contextmanager
+    def staging(self) -> Iterator[None]:
+        """Keep staged files from being swept during the block, however old they are."""
+        self._create(self.path / INCOMING)
+        descriptor = os.open(self.path / INCOMING, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(descriptor)
 
     def folders(self) -> list[Path]:
         """Return the folders that have files: those of blobs, and that of staged files."""

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import apsw
 
 from hermes.errors import StoreBusy, StoreRefused
 from hermes.store.files import file_lock
 from hermes.store.files.problems import cannot_open
+from hermes.store.maintenance.blob_backups import BlobCopy
+from hermes.store.transaction import Connection
 
+log: Final = logging.getLogger(__name__)
+
+ATTEMPTS = 5
 BACKUP_STEP = 1024
 """Pages that a backup copies between two reports of its progress."""
 
@@ -22,12 +28,13 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 
 def backup(
-    db: apsw.Connection, target: Path, *, replace: bool = False, progress: Progress | None = None
+    db: Connection, target: Path, *, replace: bool = False, progress: Progress | None = None
 ) -> Path:
     """Copy the database as it is now, while others may write; return the path of the copy.
 
-    The copy appears under its name when it is complete. Raises `StoreRefused` if the target exists,
-    unless `replace` is true.
+    Attached files are copied next to it. The copy appears under its name when it is complete.
+    Raises `StoreRefused` if the target exists. With `replace`, as before a migration, the target is
+    replaced, and attached files are not copied.
     """
     target = target.expanduser()
     if target.exists() and not replace:
@@ -35,6 +42,50 @@ def backup(
     if not target.parent.is_dir():
         raise StoreRefused(f"the folder {target.parent} does not exist; create it first")
     partial = target.with_name(f"{target.name}.partial")
+    if replace:
+        ours, _ = _copy_database(db, partial, progress)
+        _publish(partial, target, ours)
+        return target
+    with BlobCopy(db.blobs, target) as blobs:
+        ours = _copy_all(db, partial, blobs, progress)
+        try:
+            blobs.publish()
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        _publish(partial, target, ours)
+    return target
+
+
+def _copy_all(db: Connection, partial: Path, blobs: BlobCopy, progress: Progress | None) -> int:
+    """Copy the database and the files that it names. Returns the inode of the copy.
+
+    A file that the copy names may have been deleted since: then both are copied again.
+    """
+    for _ in range(ATTEMPTS):
+        blobs.collect()
+        ours, sizes = _copy_database(db, partial, progress)
+        try:
+            missing = blobs.complete(sizes)
+            if all(_names(db, digest) for digest in missing):
+                if missing:  # the store is damaged; what is left of it is copied
+                    log.warning("attached files are missing, also in the backup: %d", len(missing))
+                return ours
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        partial.unlink(missing_ok=True)
+    raise StoreBusy("attached files were deleted during the backup; try again")
+
+
+def _names(db: Connection, digest: str) -> bool:
+    return bool(db.execute("SELECT 1 FROM blobs WHERE hash = ?", (digest,)).fetchall())
+
+
+def _copy_database(
+    db: Connection, partial: Path, progress: Progress | None
+) -> tuple[int, dict[str, int]]:
+    """Copy the database to a new file. Returns its inode, and the sizes of its blobs by hash."""
     _remove(partial)
     _remove_logs(partial)
     file_lock.create(partial)
@@ -44,11 +95,18 @@ def backup(
         _copy(db, copy, progress or (lambda _done, _all: None))
         # One file: a copy could be moved without its WAL file.
         copy.execute("PRAGMA journal_mode = DELETE")
+        known = copy.execute("SELECT 1 FROM sqlite_schema WHERE name = 'blobs'").fetchall()
+        named = copy.execute("SELECT hash, size FROM blobs").fetchall() if known else []
     except BaseException:
         copy.close()
         partial.unlink(missing_ok=True)
         raise
     copy.close()
+    return ours, {str(digest): int(size or 0) for digest, size in named}
+
+
+def _publish(partial: Path, target: Path, ours: int) -> None:
+    """Give the complete copy its name."""
     if os.stat(partial).st_ino != ours:
         raise StoreBusy(f"another backup to {target} is running; try again")
     try:
@@ -62,7 +120,6 @@ def backup(
         os.fsync(directory)
     finally:
         os.close(directory)
-    return target
 
 
 def _remove_logs(path: Path) -> None:

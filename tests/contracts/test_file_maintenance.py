@@ -1,0 +1,239 @@
+"""Attached files in maintenance: what a sweep, a prune and a deletion leave, and what `check` says.
+
+A file is stored with a wrong date, by different processes, and in every kind of store.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from hermes.errors import UnknownFile
+from hermes.messages import Attachment, Inbound, Message, Outbound, Source, TurnCommit
+from hermes.store import SessionStore
+from hermes.store.attachments import sweep
+from tests.support.stores import KINDS, open_kind
+
+KEY = "agent:main:telegram:dm:1"
+HOUR, DAY = 3600.0, 86_400.0
+YEAR = 365 * DAY
+TEXT = b"a note\n" * 100
+
+
+@pytest.fixture
+def blobs(path):
+    """List the names of the blobs on disk, staged ones included."""
+    folder = path.with_name(f"{path.name}.blobs")
+    return lambda: sorted(each.name for each in folder.rglob("*") if each.is_file())
+
+
+def put(store, data=TEXT, name="note.txt", key=KEY):
+    return store.put_file(Attachment(data=data, name=name), session_key=key)
+
+
+def inbound(*files, event="e1"):
+    parts = tuple(file.part for file in files)
+    return Inbound(
+        session_key=KEY, event_id=event, text="look", parts=parts, source=Source(platform="test")
+    )
+
+
+def named(store, file, session_id="s"):
+    """Append a message with a file to a session."""
+    store.append_message(session_id, "user", "look", parts=[file.part])
+
+
+def recorded(sql):
+    """How many references there are, of sessions, messages and replies."""
+    tables = ("session_files", "inbox_files", "outbox_files")
+    return [sql(f"SELECT count(*) FROM {table}")[0][0] for table in tables]
+
+
+@pytest.fixture
+def session(store):
+    store.create_session("s", "test", session_key=KEY)
+
+
+# References
+
+
+def test_a_deleted_session_drops_its_references_and_a_sweep_its_files(store, world, sql, session):
+    file = put(store)
+    named(store, file)
+    world.pass_time(2 * HOUR)
+    assert store.sweep_files() == 0
+    store.delete_session("s")
+    assert recorded(sql) == [0, 0, 0]
+    assert store.sweep_files() == 1
+    with pytest.raises(UnknownFile):
+        store.get_file(file.id, session_key=KEY)
+
+
+def test_a_file_is_kept_while_another_session_names_it(store, world, blobs, session):
+    named(store, put(store))
+    branched = store.branch("s")
+    store.delete_session("s")
+    world.pass_time(2 * HOUR)
+    assert (store.sweep_files(), len(blobs())) == (0, 1)
+    store.delete_session(branched)
+    assert (store.sweep_files(), blobs()) == (1, [])
+
+
+def test_content_is_kept_while_another_file_has_the_same(store, world, blobs, session):
+    named(store, put(store, name="one.txt"))
+    put(store, name="two.txt")
+    world.pass_time(2 * HOUR)
+    assert (store.sweep_files(), len(blobs())) == (0, 1)
+    store.delete_session("s")
+    assert (store.sweep_files(), blobs()) == (1, [])
+
+
+def test_a_prune_and_a_sweep_delete_the_files_of_old_sessions(store, world, blobs, session):
+    named(store, put(store))
+    store.end_session("s", "closed")
+    world.pass_time(100 * DAY)
+    assert store.prune_sessions(90).session_ids == ("s",)
+    assert (store.sweep_files(), blobs()) == (1, [])
+
+
+def test_the_files_of_open_parked_and_dead_rows_are_kept_until_the_rows_are_forgotten(
+    store, world, sql, blobs
+):
+    waiting, parked, replied = (put(store, f"{n}".encode()) for n in range(3))
+    store.accept(inbound(waiting, event="e1"))
+    second = store.accept(inbound(parked, event="e2")).receipt
+    third = store.accept(inbound(event="e3")).receipt
+    store.park_inbox([second.inbox_id], "too often")
+    head = store.head(third.session_id)
+    commit = TurnCommit(
+        session_key=KEY,
+        session_id=third.session_id,
+        epoch=third.epoch,
+        revision=head.revision,
+        inbox_ids=[third.inbox_id],
+        rows=[Message("user", "look")],
+        outbox=[Outbound("lane", {"text": "here", "files": [replied.part]})],
+    )
+    store.commit_turn(commit)
+    [row] = store.pending_outbox()
+    store.mark_dead([row.outbox_id], "blocked")
+    world.pass_time(29 * DAY)
+    assert (store.forget_closed(), store.sweep_files(), len(blobs())) == (0, 0, 3)
+    assert recorded(sql) == [0, 2, 1]
+    world.pass_time(2 * DAY)
+    assert store.forget_closed() == 3
+    assert recorded(sql) == [0, 1, 0]
+    assert (store.sweep_files(), len(blobs())) == (2, 1)
+
+
+def test_no_deletion_scans_a_table_of_references(store):
+    def plan(statement, *values):
+        rows = store.snapshot(lambda tx: tx.all(f"EXPLAIN QUERY PLAN {statement}", *values))
+        return [row[-1] for row in rows if not row[-1].startswith("CORRELATED")]
+
+    deletions = [
+        plan("DELETE FROM inbox WHERE id = 1"),
+        plan("DELETE FROM outbox WHERE id = 1"),
+        plan("DELETE FROM sessions WHERE no = 1"),
+        plan("DELETE FROM files WHERE id = 'x'"),
+        plan("DELETE FROM blobs WHERE hash = 'x'"),
+        plan(sweep._FILES, 0.0, ""),
+        plan(sweep._BLOBS, ""),
+    ]
+    assert [step for steps in deletions for step in steps if not step.startswith("SEARCH")] == []
+    assert [len(steps) for steps in deletions] == [2, 2, 6, 4, 2, 4, 2]
+
+
+# Clocks
+
+
+@pytest.mark.parametrize("jump", [YEAR, -YEAR])
+def test_a_sweep_with_a_wrong_date_deletes_no_upload_of_this_hour(store, world, blobs, jump):
+    file = put(store)
+    world.pass_time(300)
+    world.now += jump
+    assert (store.sweep_files(), len(blobs())) == (0, 1)
+    store.accept(inbound(file))
+    world.now -= jump
+    assert store.sweep_files() == 0
+    assert store.read_file(file.id, session_key=KEY) == TEXT
+
+
+@pytest.mark.parametrize("jump", [YEAR, -YEAR])
+def test_an_upload_of_a_wrong_date_is_spared_when_the_date_is_right_again(store, world, jump):
+    world.now += jump
+    file = put(store)
+    world.now -= jump
+    world.pass_time(300)
+    assert store.sweep_files() == 0
+    store.accept(inbound(file))
+
+
+def test_a_file_from_before_a_restart_of_the_machine_is_old_an_hour_after_it(store, world):
+    world.steady = 90 * DAY
+    put(store)
+    world.now, world.steady = world.now + 60, 60.0
+    assert store.sweep_files() == 0
+    world.pass_time(HOUR)
+    assert store.sweep_files() == 1
+
+
+def test_a_file_is_spared_for_an_hour_of_the_steady_clock(store, world):
+    put(store)
+    world.pass_time(HOUR)
+    assert store.sweep_files() == 0
+    world.pass_time(1)
+    assert store.sweep_files() == 1
+
+
+# Content
+
+
+def test_a_sweep_looks_at_every_row_in_steps(store, world, blobs, session):
+    for number in range(2 * sweep.STEP + 1):
+        put(store, f"{number}".encode(), key=f"{KEY}:{number // 500}")
+    named(store, put(store, b"kept"))
+    world.pass_time(2 * HOUR)
+    assert store.sweep_files() == 2 * sweep.STEP + 1
+    assert len(blobs()) == 1
+    assert store.sweep_files() == 0
+
+
+def test_content_without_a_row_is_removed_and_other_files_are_not(store, world, path, blobs):
+    put(store)
+    folder = path.with_name(f"{path.name}.blobs")
+    (folder / "ab").mkdir(exist_ok=True)
+    for name in ("ab/" + "ab" * 32, "ab/README", "ab" * 32, "incoming/abc"):
+        (folder / name).write_bytes(b"left by a process that was killed")
+        os.utime(folder / name, (world.now, world.now))
+    assert store.sweep_files() == 0
+    world.pass_time(2 * HOUR)
+    assert store.sweep_files() == 3
+    assert blobs() == ["README", "ab" * 32]
+
+
+def test_files_that_are_being_staged_are_not_swept(store, world, path, blobs):
+    put(store)
+    folder = store.snapshot(lambda tx: tx.db.blobs)
+    new = folder.new_file()
+    new.write_bytes(b"half")
+    os.utime(new, (world.now, world.now))
+    world.pass_time(2 * HOUR)
+    with folder.staging():
+        assert store.sweep_files() == 1
+        assert blobs() == [new.name]
+    assert (store.sweep_files(), blobs()) == (1, [])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_every_kind_of_store_sweeps(kind, path, world, blobs):
+    async with open_kind(kind, path, clock=world.clock) as store:
+        kept = await store.put_file(Attachment(data=TEXT), session_key=KEY)
+        await store.put_file(Attachment(data=b"unused"), session_key=KEY)
+        await store.accept(inbound(kept))
+        world.pass_time(2 * HOUR)
+        assert await store.sweep_files() == 1
+        assert len(blobs()) == 1
+    with SessionStore(path, clock=world.clock) as again:
+        assert again.read_file(kept.id, session_key=KEY) == TEXT
