@@ -33,6 +33,8 @@ def recognize(file: BinaryIO) -> Media:
     is_png = head.startswith(b"\x89PNG\r\n\x1a\n") and head[12:16] == b"IHDR"
     if is_png and len(head) >= _PNG_HEADER:
         return Media("image/png", *struct.unpack(">II", head[16:24]))
+    if head.startswith(b"RIFF") and head[8:12] == b"WAVE":
+        return Media("audio/wav")
     if head.startswith(b"%PDF-"):
         return Media("application/pdf")
     try:

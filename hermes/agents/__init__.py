@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from hermes.agents.offline import OfflineAgent as OfflineAgent
     from hermes.agents.providers.base import (
         Endpoint as Endpoint,
+        FileBody as FileBody,
         Provider as Provider,
         ProviderError as ProviderError,
         Secret as Secret,
@@ -40,12 +41,9 @@ if TYPE_CHECKING:
     from hermes.agents.providers.retries import Retries as Retries
     from hermes.agents.remote_turns import LoopTurn as LoopTurn, ThreadTurn as ThreadTurn
     from hermes.agents.titler import ModelTitler as ModelTitler
-    from hermes.agents.tools.toolbox import (
-        Tool as Tool,
-        Toolbox as Toolbox,
-        ToolOutcome as ToolOutcome,
-        tool as tool,
-    )
+    from hermes.agents.tools.definitions import Tool as Tool, tool as tool
+    from hermes.agents.tools.outputs import ToolOutcome as ToolOutcome, ToolOutput as ToolOutput
+    from hermes.agents.tools.toolbox import Toolbox as Toolbox
 
 # `import hermes.agents` does not load an HTTP client.
 _NAMES = {
@@ -55,11 +53,13 @@ _NAMES = {
     "compressor": "ModelCompressor",
     "factory": "ChatAgents chat_agents",
     "offline": "OfflineAgent",
-    "providers.base": "Endpoint Provider ProviderError Secret",
+    "providers.base": "Endpoint FileBody Provider ProviderError Secret",
     "providers.retries": "Retries",
     "remote_turns": "LoopTurn ThreadTurn",
     "titler": "ModelTitler",
-    "tools.toolbox": "Tool ToolOutcome Toolbox tool",
+    "tools.definitions": "Tool tool",
+    "tools.outputs": "ToolOutcome ToolOutput",
+    "tools.toolbox": "Toolbox",
 }
 if not TYPE_CHECKING:
     __all__ = sorted(" ".join(_NAMES.values()).split())  # noqa: PLE0605 - the names above
