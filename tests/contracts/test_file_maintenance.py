@@ -5,6 +5,7 @@ A file is stored with a wrong date, by different processes, and in every kind of
 
 from __future__ import annotations
 
+import io
 import os
 
 import pytest
@@ -224,6 +225,18 @@ def test_files_that_are_being_staged_are_not_swept(store, world, path, blobs):
         assert store.sweep_files() == 1
         assert blobs() == [new.name]
     assert (store.sweep_files(), blobs()) == (1, [])
+
+
+def test_an_upload_that_takes_days_is_not_swept(path, store, world, blobs):
+    class Slow(io.BytesIO):
+        def read(self, size):
+            world.pass_time(10 * DAY)
+            with SessionStore(path, clock=world.clock) as other:
+                assert other.sweep_files() == 0
+            return super().read(size)
+
+    file = store.put_file(Attachment(file=Slow(TEXT)), session_key=KEY)
+    assert store.read_file(file.id, session_key=KEY) == TEXT
 
 
 @pytest.mark.parametrize("kind", KINDS)

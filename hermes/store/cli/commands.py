@@ -28,8 +28,10 @@ from hermes.store.cli.opening import (
     exclusive,
     existing_path,
     in_use,
+    new_blobs,
     open_current,
     open_or_create,
+    prepare_folder,
     run_chunked,
     schema_version,
 )
@@ -47,7 +49,7 @@ from hermes.store.files.blobs import BlobFolder
 from hermes.store.import_hermes_agent.importer import Report, import_home
 from hermes.store.import_hermes_agent.report import ImportNotes, Note
 from hermes.store.import_hermes_agent.source import open_home
-from hermes.store.maintenance import cleanup, transfer
+from hermes.store.maintenance import cleanup, file_transfer, imports, transfer
 from hermes.store.maintenance.transfer import MAX_LINE
 from hermes.store.sync_store import SessionStore
 
@@ -85,10 +87,12 @@ def export(options: Namespace) -> int:
 
 
 def _export(store: SessionStore, ids: list[str], write: Callable[[str], object]) -> None:
+    done = 0
     with progress_bar("exporting", len(ids)) as update:
-        for number, session_id in enumerate(ids, start=1):
-            write(escape_json(store.export_session(session_id)) + "\n")
-            update(number, len(ids))
+        for line in store.export_lines(*ids):
+            write(escape_json(line) + "\n")
+            done += not line.startswith(f'{{"format":"{file_transfer.FORMAT}"')
+            update(done, len(ids))
 
 
 @contextmanager
@@ -198,10 +202,12 @@ def _is_sqlite(path: Path) -> bool:
 
 
 def _import_lines(options: Namespace, file: IO[bytes]) -> int:
-    exported = transfer.parse(_read_lines(file))
-    work = transfer.import_parsed(exported)
-    with open_or_create(options) as store, progress_bar("importing", len(exported)) as update:
-        imported = run_chunked(store, work, lambda number: update(number, None))
+    prepare_folder(options)
+    with new_blobs(options) as folder, transfer.Parsed(folder) as parsed:
+        work = imports.import_parsed(parsed.parse(_read_lines(file)))
+        total = len(parsed.sessions)
+        with open_or_create(options) as store, progress_bar("importing", total) as update:
+            imported = run_chunked(store, work, lambda number: update(number, None))
     if options.json:
         print_json(asdict(imported))
     else:
