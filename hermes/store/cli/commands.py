@@ -5,7 +5,6 @@ All except `vacuum` and `migrate` may run while a runtime owns the file.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import sys
@@ -19,7 +18,7 @@ from typing import IO
 import attrs
 from msgspec.structs import asdict
 
-from hermes.errors import BadImport, StoreFailed, StoreRefused
+from hermes.errors import BadImport, StoreRefused
 from hermes.messages import Imported
 from hermes.sanitize import one_line, sanitize
 from hermes.store import word_forms
@@ -27,7 +26,6 @@ from hermes.store.cli.opening import (
     CURRENT_VERSION,
     exclusive,
     existing_path,
-    in_use,
     new_blobs,
     open_current,
     open_or_create,
@@ -43,7 +41,6 @@ from hermes.store.cli.output import (
     print_json,
     progress_bar,
 )
-from hermes.store.cli.read_only import is_read_only
 from hermes.store.cli.show import report_unknown_session, resolve
 from hermes.store.files.blobs import BlobFolder
 from hermes.store.import_hermes_agent.importer import Report, import_home
@@ -137,46 +134,6 @@ def backup(options: Namespace) -> int:
             count = format_count(len(files), "attached file")
             printer.line(f"Copied {count} to {folder} ({format_size(sum(files))}).")
     return 0
-
-
-def check(options: Namespace) -> int:
-    """Check the file for damage.
-
-    The search index is not checked while a runtime owns the file, because that blocks writes.
-    """
-    path = existing_path(options)
-    obstacle = "the file is read-only" if is_read_only(path) else None
-    with open_current(path) as store:
-        if obstacle is None and in_use(path):
-            obstacle = "a runtime is using the file"
-        problems = _find_problems(store, with_index=obstacle is None)
-    if options.json:
-        print_json({"ok": not problems, "problems": problems, "index_checked": obstacle is None})
-    else:
-        printer = Printer(sys.stdout)
-        for problem in problems or ["No problems found."]:
-            printer.line(one_line(problem))
-        if obstacle is not None:
-            printer.line(f"The search index was not checked, because {obstacle}.")
-    return 1 if problems else 0
-
-
-def _find_problems(store: SessionStore, *, with_index: bool) -> list[str]:
-    """Run the checks one by one, and show which one is running."""
-    checks: dict[str, Callable[[], Sequence[str]]] = {
-        name: functools.partial(store.snapshot, check) for name, check in cleanup.CHECKS.items()
-    }
-    if with_index:
-        checks["search index"] = lambda: tuple(filter(None, [store.check_search()]))
-    problems: list[str] = []
-    with progress_bar("checking", len(checks)) as update:
-        for number, (name, check) in enumerate(checks.items()):
-            update(number, len(checks), f"checking {name} ({number + 1} of {len(checks)})")
-            try:
-                problems += check()
-            except StoreFailed as error:
-                return [*problems, str(error)]
-    return problems
 
 
 def import_(options: Namespace) -> int:
