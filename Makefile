@@ -6,7 +6,7 @@ CHECK_PYTHON = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' |
   { echo "Hermes needs Python 3.11 or newer; try: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
 PIP := PIP_CACHE_DIR=$(CURDIR)/$(VENV)/cache PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip
 
-.PHONY: run test processes runtime unit campaigns benchmarks lint bench prove clean
+.PHONY: run test processes-1 processes-2 runtime unit campaigns benchmarks lint bench prove clean
 .DELETE_ON_ERROR:
 
 # ARGS are options and commands of hermes, as in: make run ARGS="setup"
@@ -15,15 +15,20 @@ run: $(VENV)/bot
 
 test: $(VENV)/ready
 	$(BIN)/coverage erase
-	$(MAKE) --no-print-directory --output-sync --keep-going --jobs 3 \
-	  lint processes runtime unit campaigns benchmarks
+	$(MAKE) --no-print-directory --output-sync --keep-going --jobs 4 \
+	  lint processes-1 processes-2 runtime unit campaigns benchmarks
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --fail-under=95
 
-# Three groups at once, because each waits now and then. Coverage doubles the time of a test, so it
+# Four groups at once, because each waits now and then. Coverage doubles the time of a test, so it
 # measures only what adds to it: campaigns run what the others cover, and others run no hermes/.
-processes:
-	$(BIN)/coverage run -m pytest tests/integration --ignore-glob='*/test_bench*.py'
+processes-1:
+	$(BIN)/coverage run -m pytest tests/integration/*/ \
+	  $(filter-out $(wildcard tests/integration/test_bench*.py), \
+	  $(wildcard tests/integration/test_[a-m]*.py))
+
+processes-2:
+	$(BIN)/coverage run -m pytest tests/integration/test_[n-z]*.py
 
 runtime:
 	$(BIN)/coverage run -m pytest tests/runtime
