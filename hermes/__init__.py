@@ -19,7 +19,11 @@ from hermes._lazy import lazy_names
 
 if TYPE_CHECKING:
     from hermes import embed as embed, errors as errors, events as events
-    from hermes.actors.admin import Admin as Admin, RuntimeStatistics as RuntimeStatistics
+    from hermes.actors.admin import (
+        AdapterState as AdapterState,
+        Admin as Admin,
+        RuntimeStatistics as RuntimeStatistics,
+    )
     from hermes.actors.admission.access import (
         AccessPolicy as AccessPolicy,
         PlatformRules as PlatformRules,
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from hermes.actors.admission.options import MessageOptions as MessageOptions
     from hermes.actors.conversation import Conversation as Conversation
     from hermes.actors.event_bus import Subscription as Subscription
-    from hermes.actors.runtime import AdapterState as AdapterState, Runtime as Runtime
+    from hermes.actors.runtime import Runtime as Runtime
     from hermes.actors.stream import Stream as Stream
     from hermes.config import (
         AttachmentLimits as AttachmentLimits,
@@ -104,6 +108,7 @@ if TYPE_CHECKING:
         AgentSpec as AgentSpec,
         Approval as Approval,
         Attachment as Attachment,
+        AttachmentKind as AttachmentKind,
         ConversationSettings as ConversationSettings,
         CostTotals as CostTotals,
         ExpiryPolicy as ExpiryPolicy,
@@ -177,20 +182,20 @@ _NAMES = {
     "events": "events AgentEvent ApprovalAsked AssistantMessage Envelope MessageAccepted "
     "MessagePosted MessageWaiting Notice ReasoningDelta Retrying RuntimeEvent SessionMoved Steered "
     "TextDelta TitleChanged ToolFinished ToolStarted TurnEnded TurnStarted",
-    "actors.admin": "Admin RuntimeStatistics",
+    "actors.admin": "AdapterState Admin RuntimeStatistics",
     "actors.admission.access": "AccessPolicy PlatformRules",
     "actors.admission.options": "MessageOptions",
     "actors.conversation": "Conversation",
     "actors.event_bus": "Subscription",
-    "actors.runtime": "AdapterState Runtime",
+    "actors.runtime": "Runtime",
     "actors.stream": "Stream",
     "config": "AttachmentLimits CompressionConfig Config RateLimit",
     "context": "current_session_id current_session_key current_turn_id set_current_session_id",
     "embed.trio_host": "open_runtime",
-    "messages": "AgentSpec Approval Attachment ConversationSettings CostTotals ExpiryPolicy Hooks "
-    "Inbound JsonObject Message OutboxRow Receipt Reply RunningTurnInfo SearchHit Session "
-    "SessionChange SessionMatch SessionSummary Snapshot Source Status StoreStats StoredFile "
-    "StoredMessage Title ToolCall TurnResult Usage WaitingMessage WhenBusy",
+    "messages": "AgentSpec Approval Attachment AttachmentKind ConversationSettings CostTotals "
+    "ExpiryPolicy Hooks Inbound JsonObject Message OutboxRow Receipt Reply RunningTurnInfo "
+    "SearchHit Session SessionChange SessionMatch SessionSummary Snapshot Source Status StoreStats "
+    "StoredFile StoredMessage Title ToolCall TurnResult Usage WaitingMessage WhenBusy",
     "protocols": "Adapter Agent AgentCatalog AgentChoice Build Compressor Describe FileReader "
     "HasAccount HasLimit HasLocal OwnConversation RunsOnTrio ServerInfo Summary SummaryRequest "
     "SupportsAbandon SupportsAclose SupportsFiles SupportsReady TitleRequest Titler ToolInfo Turn "

@@ -99,6 +99,8 @@ class MessageAccepted(Event, frozen=True):
     decided_call: int | None = None
     """The number of a tool call: Hermes itself tells the agent that the user has decided about it,
     and `text` is empty."""
+    parts: tuple[JsonObject, ...] = ()
+    """The structured form of the message; its files are among them."""
 
 
 class TurnStarted(Event, frozen=True):

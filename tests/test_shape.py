@@ -46,6 +46,8 @@ NOT_TRIO = {
     ("hermes/agents/crossing.py", "call.cancel"): "calls `hermes.background.cancel`",
     ("hermes/agents/crossing.py", "current_async_library_cvar.set"): "a context variable",
     ("hermes/agents/crossing.py", "trio.lowlevel.spawn_system_task"): "with `or_crash`",
+    ("hermes/agents/remote_files.py", "self._continue.set"): "an event of asyncio",
+    ("hermes/agents/remote_files.py", "self._task.cancel"): "a task of asyncio",
     ("hermes/agents/remote_turns.py", "self._closed.set"): "an event between threads",
     ("hermes/agents/threads.py", "self._task.cancel"): "a task of asyncio",
     ("hermes/embed/asyncio_bridge.py", "ended.set"): "an event of asyncio",

@@ -184,3 +184,18 @@ class Admin:
         """End actors that were idle for too long; the runtime also does so by itself."""
         self._supervisor.require_running()
         self._supervisor.passivate()
+
+
+class AdapterState:
+    """Small values that adapters keep in the store, such as a position in an update stream."""
+
+    def __init__(self, supervisor: Supervisor) -> None:
+        self._supervisor = supervisor
+
+    async def get(self, name: str) -> str | None:
+        """Return a value; None if there is none."""
+        return await self._supervisor.store.get_meta(f"adapter:{scrub(name)}")
+
+    async def set(self, name: str, value: str) -> None:
+        """Store a value; it is on disk when this returns."""
+        await self._supervisor.store.set_meta(f"adapter:{scrub(name)}", scrub(value))

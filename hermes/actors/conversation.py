@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Unpack
 
 from msgspec import UNSET, UnsetType
@@ -13,10 +15,12 @@ from hermes.actors.event_bus import Subscription
 from hermes.actors.intake import Intake
 from hermes.actors.session import operations
 from hermes.actors.session.actor import SessionActor
+from hermes.actors.session.files import principal_of, save_file
 from hermes.actors.session.following import Follower, so_far
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.messages import (
+    Attachment,
     ConversationSettings,
     Receipt,
     Reply,
@@ -26,12 +30,14 @@ from hermes.messages import (
     Snapshot,
     Source,
     Status,
+    StoredFile,
     StoredMessage,
     Title,
 )
+from hermes.protocols import FileReader
 from hermes.sanitize import scrub
 from hermes.session_keys import require_encodable
-from hermes.validation import require_whole
+from hermes.validation import require_instance, require_string, require_whole
 
 
 class Conversation:
@@ -82,24 +88,38 @@ class Conversation:
     def _with_source(self, options: MessageOptions) -> MessageOptions:
         return {**options, "source": options.get("source") or self._source}
 
-    async def steer(self, text: str, *, source: Source | None = None) -> Receipt:
-        """Send a text into the running answer; if none is running, it is a normal message.
+    async def steer(
+        self,
+        text: str = "",
+        *,
+        attachments: Sequence[Attachment] | None = None,
+        source: Source | None = None,
+    ) -> Receipt:
+        """Send a message into the running answer; if none is running, it is a normal message.
 
         A text that starts with a command is no command.
         """
         options: MessageOptions = {
             "source": source or self._source, "when_busy": "steer", "commands": False,
+            "attachments": attachments,
         }  # fmt: skip
-        return (await self._intake.submit(make_inbound(self.session_key, text, options))).receipt
+        inbound = make_inbound(self.session_key, text, options)
+        return (await self._intake.submit(inbound, files=attachments)).receipt
 
     async def reply_of(self, event_id: str, *, source: Source | None = None) -> Reply | None:
         """Return the reply to the message with this event id. See `Runtime.reply_of`."""
         source = source or self._source or Source()
         return await self._intake.reply_of(self.session_key, event_id, source)
 
-    async def post(self, text: str, *, source: Source | None = None) -> StoredMessage:
+    async def post(
+        self,
+        text: str = "",
+        *,
+        attachments: Sequence[Attachment] | None = None,
+        source: Source | None = None,
+    ) -> StoredMessage:
         """Send a message of the agent that nobody asked for. See `Runtime.post`."""
-        return await self._intake.post(self.session_key, text, source or self._source)
+        return await self._intake.post(self.session_key, text, source or self._source, attachments)
 
     async def interrupt(self) -> bool:
         """Stop the running turn. What it said so far is kept. Returns False if none is running."""
@@ -109,6 +129,44 @@ class Conversation:
     async def retry(self, *, source: Source | None = None) -> Reply:
         """Answer the last message again."""
         return await self.ask("/retry", source=source)
+
+    # Files
+
+    async def put_file(self, attachment: Attachment) -> StoredFile:
+        """Store a file for a message of this conversation; it is on disk when this returns.
+
+        Pass its `part` to `ask` or `stream` within an hour, as in `parts=[stored.part]`; then it is
+        deleted unless a message names it. It counts for the user of the handle's source. Raises
+        `AttachmentRefused` if it cannot be stored, `NotAdmitted` if the access policy refuses the
+        source, and `Draining` while the runtime ends.
+        """
+        require_instance("attachment", attachment, Attachment)
+        self._intake.require_running()
+        await self._intake.require_access(self._source)
+        return await self._supervisor.store.put_file(
+            attachment, session_key=self.session_key, principal=principal_of(self._source)
+        )
+
+    async def open_file(self, file_id: str) -> FileReader:
+        """Return a reader of a file that a message of this conversation names.
+
+        It reads in pieces: `await reader.read(offset, size)`. Raises `UnknownFile` if this
+        conversation has no such file.
+        """
+        require_string("file_id", file_id)
+        return await self._supervisor.store.open_file(file_id, session_key=self.session_key)
+
+    async def read_file(self, file_id: str) -> bytes:
+        """Return the whole content of a file. Raises `UnknownFile`, as `open_file` does."""
+        return await (await self.open_file(file_id)).read()
+
+    async def save_file(self, file_id: str, path: str | os.PathLike[str]) -> Path:
+        """Write a file to a new file that only its owner can read, and return its path.
+
+        The content is never in memory as a whole. Raises `UnknownFile`, as `open_file` does, and
+        `FileExistsError`: nothing is overwritten.
+        """
+        return await save_file(await self.open_file(file_id), path)
 
     # The current session
 

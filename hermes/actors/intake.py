@@ -9,13 +9,19 @@ from typing import TypeAlias, TypeVar
 
 import attrs
 import trio
+from msgspec.structs import replace
 
-from hermes.actors.admission.options import MessageOptions, make_inbound, require_event_id
+from hermes.actors.admission.options import (
+    MessageOptions,
+    make_inbound,
+    require_attachments,
+    require_event_id,
+)
 from hermes.actors.context import RuntimeContext
 from hermes.actors.kernel.mailbox import Request
 from hermes.actors.session import operations
 from hermes.actors.session.actor import SessionActor
-from hermes.actors.session.files import discard_files, store_attachments
+from hermes.actors.session.files import discard_files, principal_of, put_attachments
 from hermes.actors.stream import Stream
 from hermes.actors.supervisor import Supervisor
 from hermes.context import TurnContext, current_turn, refuse_circle
@@ -77,17 +83,17 @@ class Intake:
         self, inbound: Inbound, request: Request[Reply] | None, files: Files
     ) -> Accepted:
         """Store the files of a message that was admitted, then the message."""
-        context = self._context
+        context, key = self._context, inbound.session_key
         limits, plain = context.config.attachments, attrs.evolve(context, admission=None)
-        complete = await store_attachments(context.store, inbound, files, limits)
-        accepted = None
+        principal = principal_of(inbound.source)
+        new = await put_attachments(context.store, key, principal, files, limits)
+        complete, accepted = replace(inbound, parts=(*(inbound.parts or ()), *new)), None
         try:
             accepted = await Intake(plain, self._supervisor).submit(complete, request)
             return accepted
         finally:
             if accepted is None or accepted.duplicate:
-                new = (complete.parts or ())[len(inbound.parts or ()) :]
-                await discard_files(context.store, inbound.session_key, new)
+                await discard_files(context.store, key, new)
 
     async def _refuse_answered(self, accepted: Accepted, request: Request[Reply]) -> None:
         if await self.is_answered(accepted.receipt) and not request.answered:
@@ -191,17 +197,27 @@ class Intake:
         require_instance("receipt", receipt, Receipt)
         return await self.actor(receipt.session_key).withdraw(receipt.inbox_id)
 
-    async def post(self, session_key: str, text: str, source: Source | None) -> StoredMessage:
+    async def post(
+        self, session_key: str, text: str, source: Source | None, files: Files | None
+    ) -> StoredMessage:
         """Send a message of the agent, between two turns."""
         require_encodable(session_key)
         require_string("text", text)
-        if not text.strip():
-            raise ValueError("a post needs a text that is not blank")
+        require_attachments(files)
+        if not text.strip() and not files:
+            raise ValueError("a post needs a text that is not blank, or an attachment")
         if source is not None:
             require_instance("source", source, Source)
-        return await self.request(
-            session_key, lambda actor: operations.post(actor.state, text, source)
-        )
+        self.require_running()
+        store, limits = self._context.store, self._context.config.attachments
+        parts = await put_attachments(store, session_key, None, files or (), limits)
+        try:
+            return await self.request(
+                session_key, lambda actor: operations.post(actor.state, text, source, parts)
+            )
+        except BaseException:
+            await discard_files(store, session_key, parts)
+            raise
 
     async def is_answered(self, receipt: Receipt) -> bool:
         """Whether a message had its turn or was refused."""
@@ -230,6 +246,11 @@ class Intake:
                 answers = any(row.inbox_id == inbox_id for row in turn.rows)
                 return answers and actor.runner.interrupt()
         return False
+
+    async def require_access(self, source: Source | None) -> None:
+        """Raise `NotAdmitted` if the access policy refuses the source."""
+        if self._context.admission is not None:
+            await self._context.admission.require(source or Source())
 
     def require_running(self) -> None:
         """Raise `Draining` while the runtime drains, and afterwards why it has ended."""

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TypeVar, Unpack
 
 import trio
 
-from hermes.actors.admin import Admin
+from hermes.actors.admin import AdapterState, Admin
 from hermes.actors.admission.access import AccessPolicy
 from hermes.actors.admission.gate import Admission
-from hermes.actors.admission.options import MessageOptions, require_valid, takes_options
+from hermes.actors.admission.options import (
+    MessageOptions,
+    require_attachments,
+    require_valid,
+    takes_options,
+)
 from hermes.actors.auto_title import AutoTitler
 from hermes.actors.cache_limits import CacheLimits
 from hermes.actors.compression.compressor import SessionCompressor
@@ -33,30 +38,14 @@ from hermes.config import Config
 from hermes.context import current_turn, inside_hook
 from hermes.errors import HermesError
 from hermes.events import MessageAccepted
-from hermes.messages import Approval, Inbound, Receipt, Reply, Source, StoredMessage
+from hermes.messages import Approval, Attachment, Inbound, Receipt, Reply, Source, StoredMessage
 from hermes.protocols import Adapter, AgentCatalog, Build, Compressor, Describe, Store, Titler
 from hermes.redaction import Redact, as_redactor
-from hermes.sanitize import scrub
 from hermes.session_keys import require_encodable
 from hermes.texts import ENGLISH, Texts
 from hermes.validation import require_instance
 
 R = TypeVar("R")
-
-
-class AdapterState:
-    """Small values that adapters keep in the store, such as a position in an update stream."""
-
-    def __init__(self, supervisor: Supervisor) -> None:
-        self._supervisor = supervisor
-
-    async def get(self, name: str) -> str | None:
-        """Return a value; None if there is none."""
-        return await self._supervisor.store.get_meta(f"adapter:{scrub(name)}")
-
-    async def set(self, name: str, value: str) -> None:
-        """Store a value; it is on disk when this returns."""
-        await self._supervisor.store.set_meta(f"adapter:{scrub(name)}", scrub(value))
 
 
 class Runtime:
@@ -90,16 +79,20 @@ class Runtime:
             require_instance("source", source, Source)
         return Conversation(session_key, source, self._context, self._intake, self._supervisor)
 
-    async def submit(self, inbound: Inbound) -> Receipt:
-        """Accept a message; it is on disk when this returns.
+    async def submit(
+        self, inbound: Inbound, *, attachments: Sequence[Attachment] | None = None
+    ) -> Receipt:
+        """Accept a message, with its attachments; it is on disk when this returns.
 
         The same event (platform, account and event_id) gets the same receipt again. Raises
         `NotAdmitted` if the access policy refuses the sender, `Overloaded` if too many messages of
         this key are open, `Draining` while the runtime ends, `StoreBusy` or `StoreFull` if it could
-        not be stored for now, and `TypeError` or `ValueError` if a field is not valid.
+        not be stored for now, `AttachmentRefused` if an attachment cannot be stored, and
+        `TypeError` or `ValueError` if a field is not valid. Then the message is not accepted.
         """
         require_valid(inbound)
-        return (await self._intake.submit(inbound)).receipt
+        require_attachments(attachments)
+        return (await self._intake.submit(inbound, files=attachments)).receipt
 
     @takes_options
     async def ask(
@@ -109,6 +102,7 @@ class Runtime:
 
         Cancelling the call cancels the wait only: an accepted message is answered in any case.
 
+        - `attachments` are files to send with the message.
         - `parts` is a structured form of the message, for agents that understand it.
         - `source` says where the message comes from; by default the platform is "embedded".
         - `event_id` identifies the message within its conversation, so that a repeated call is not
@@ -119,7 +113,7 @@ class Runtime:
           turn, its events, the hooks, the log and the reply.
         - `timeout` limits the wait for the reply, in seconds.
 
-        Raises what `submit` raises, `ValueError` if there is neither a text nor parts,
+        Raises what `submit` raises, `ValueError` if there is no text, attachment or part,
         `AlreadyAnswered` if this event was answered before, `EventConflict` if its id was used for
         another text, `ReplyTimeout` if the reply takes longer than `timeout`, `WaitCircle` inside a
         turn of that conversation or one for which it waits, and `ActorStopped` if the runtime ends
@@ -190,15 +184,21 @@ class Runtime:
         return await self._intake.withdraw(receipt)
 
     async def post(
-        self, session_key: str, text: str, *, source: Source | None = None
+        self,
+        session_key: str,
+        text: str = "",
+        *,
+        attachments: Sequence[Attachment] | None = None,
+        source: Source | None = None,
     ) -> StoredMessage:
-        """Send a message of the agent that nobody asked for.
+        """Send a message of the agent that nobody asked for, with files if there are any.
 
         It is stored in the transcript and delivered like a reply, to `source`; by default to where
-        the last reply was sent. It waits for a running turn. Raises `ValueError` if the text is
-        blank, and what the verbs of a conversation raise.
+        the last reply was sent. It waits for a running turn. Raises `ValueError` if there is
+        neither a text nor an attachment, `AttachmentRefused` if a file cannot be stored, and what
+        the verbs of a conversation raise.
         """
-        return await self._intake.post(session_key, text, source)
+        return await self._intake.post(session_key, text, source, attachments)
 
     async def is_answered(self, receipt: Receipt) -> bool:
         """Return whether a message had its turn or was refused."""

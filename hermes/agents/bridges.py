@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from hermes.agents.crossing import thread_context
+from hermes.agents.remote_files import answer_in_thread, answer_on_loop
 from hermes.agents.remote_turns import LoopTurn, RemoteTurn, ThreadTurn
 from hermes.agents.threads import LoopTask, ThreadResult
 from hermes.agents.turn_texts import texts_of
@@ -187,7 +188,7 @@ class BlockingBridge(Bridge):
         self, turn: Turn, result: ThreadResult[Answer]
     ) -> tuple[RemoteTurn, Callable[[], None]]:
         remote = ThreadTurn(turn)
-        work = functools.partial(thread_context().run, self._fn, remote)
+        work = functools.partial(thread_context().run, answer_in_thread, self._fn, remote)
         name = f"hermes turn {turn.turn_id}"
         trio.lowlevel.start_thread_soon(work, result.finish, name)
         return remote, remote.end
@@ -212,7 +213,8 @@ class AsyncioBridge(Bridge):
         self, turn: Turn, result: ThreadResult[Answer]
     ) -> tuple[RemoteTurn, Callable[[], None]]:
         remote = LoopTurn(turn)
-        task = LoopTask(self._loop(), result, functools.partial(self._fn, remote))
+        work = functools.partial(answer_on_loop, self._fn, remote)
+        task = LoopTask(self._loop(), result, work)
 
         def stop() -> None:
             remote.end()

@@ -9,7 +9,7 @@ from typing import Literal, Self, TypeAlias
 
 from msgspec.structs import replace
 
-from hermes.agents.providers.base import ProviderError
+from hermes.agents.providers.base import FileBody, ProviderError
 from hermes.config import Budgets as Budgets, Price as Price
 from hermes.messages import CostTotals, Usage
 from hermes.protocols import SpentSoFar
@@ -74,9 +74,12 @@ class Spending:
             return usage
         return replace(usage, cost=price.of(usage))
 
-    def expected(self, model: str, body: bytes, max_tokens: int | None) -> Usage:
+    def expected(self, model: str, body: bytes | FileBody, max_tokens: int | None) -> Usage:
         """Return an estimate of the usage of a call, from its request body."""
-        tokens = len(body) // BYTES_PER_TOKEN
+        if isinstance(body, bytes):
+            tokens = len(body) // BYTES_PER_TOKEN
+        else:
+            tokens = len(body.encoded) // BYTES_PER_TOKEN + body.tokens
         return self.priced(Usage(model=model, input_tokens=tokens, output_tokens=max_tokens or 0))
 
     @asynccontextmanager

@@ -14,10 +14,12 @@ from hermes.agents.budgets import BudgetSpent, Spending
 from hermes.agents.providers.base import (
     Completion,
     Delta,
+    FileBody,
     Provider,
     ProviderError,
     RequestRejected,
     Unavailable,
+    with_files,
 )
 from hermes.agents.providers.prompt_cache import PromptCache, TurnMessages
 from hermes.agents.providers.retries import Retries
@@ -176,9 +178,10 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
         try:
             for _ in range(self._max_steps):
                 messages = progress.messages
-                body = self._provider.body(
+                encoded = self._provider.body(
                     bytes(history), messages.encoded, messages.suffix(suffix)
                 )
+                body = with_files(encoded, turn.open_file)
                 completion = await self._complete(turn, body, progress)
                 if not completion.message.tool_calls:
                     return progress.result(completion, turn)
@@ -190,7 +193,9 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
             return progress.failure(error.text(texts_of(turn)))
         return progress.failure(texts_of(turn).too_many_steps.format(steps=self._max_steps))
 
-    async def _complete(self, turn: Turn, body: bytes, progress: _Progress) -> Completion:
+    async def _complete(
+        self, turn: Turn, body: bytes | FileBody, progress: _Progress
+    ) -> Completion:
         """Get one answer of the model, with retries."""
         relay = _DeltaRelay(turn)
 
@@ -207,7 +212,7 @@ class ChatAgent(Agent, SupportsAclose, RunsOnTrio):
         return await self._retries.run(attempt, turn.deadline, report)
 
     async def _call(
-        self, turn: Turn, body: bytes, progress: _Progress, relay: _DeltaRelay
+        self, turn: Turn, body: bytes | FileBody, progress: _Progress, relay: _DeltaRelay
     ) -> Completion:
         """Call the provider once, within the budget, and charge the turn for it."""
         endpoint = self._provider.endpoint

@@ -71,7 +71,11 @@ class ChatAgents:
             credential=self.endpoint.key.reveal(),
             toolset=toolset,
             system_prompt=self.system,
-            settings=(("protocol", self.protocol), ("parameters", repr(self.endpoint.parameters))),
+            settings=(
+                ("protocol", self.protocol),
+                ("parameters", repr(self.endpoint.parameters)),
+                ("attachments", repr(self.endpoint.attachments)),
+            ),
         )
 
     def build(self, spec: AgentSpec) -> ChatAgent:

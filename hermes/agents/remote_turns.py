@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,8 +12,9 @@ import trio
 
 from hermes import user_code
 from hermes.agents.crossing import await_on_trio
+from hermes.agents.remote_files import CLOSE_SECONDS, from_loop, from_thread
 from hermes.agents.remote_runtime import LoopFile, LoopRuntime, ThreadFile, ThreadRuntime
-from hermes.agents.threads import Handover
+from hermes.agents.threads import Handover, HostLoop
 from hermes.errors import TurnClosed
 from hermes.events import AgentEvent
 from hermes.messages import (
@@ -177,8 +179,12 @@ class ThreadTurn(RemoteTurn):
         return ThreadFile(reader, self._await)
 
     def put_file(self, attachment: Attachment) -> StoredFile:
-        """Store a file, for `TurnResult.files`. Raises `AttachmentRefused`."""
-        return self._await(lambda: self._turn.put_file(attachment))
+        """Store a file, for `TurnResult.files`. Raises `AttachmentRefused`.
+
+        Raises `TypeError` for an attachment with `chunks`, which are read on an event loop.
+        """
+        file = from_thread(attachment)
+        return self._await(lambda: self._turn.put_file(file))
 
     @property
     def runtime(self) -> ThreadRuntime:
@@ -224,7 +230,9 @@ class LoopTurn(RemoteTurn):
 
     async def put_file(self, attachment: Attachment) -> StoredFile:
         """Store a file, for `TurnResult.files`. Raises `AttachmentRefused`."""
-        return await self._await(lambda: self._turn.put_file(attachment))
+        host = HostLoop(asyncio.get_running_loop(), CLOSE_SECONDS)
+        file = from_loop(attachment, host)
+        return await self._await(lambda: self._turn.put_file(file))
 
     @property
     def runtime(self) -> LoopRuntime:

@@ -12,6 +12,7 @@ from hermes.agents.providers.base import Delta, Provider
 from hermes.messages import Message
 from hermes.protocols import RunsOnTrio, Summary, Titler, TitleRequest
 from hermes.redaction.slices import redact_text_keys
+from hermes.transcript.attachments import readable_text
 
 TITLE_PROMPT = """\
 You write titles for conversations, so that people find them again in a list. You are given the
@@ -53,5 +54,5 @@ def _ignore(_: Delta) -> None:
 
 
 def _prompt(request: TitleRequest) -> str:
-    lines = [f"{row.role}: {(row.content or '')[:MAX_MESSAGE]}" for row in request.messages]
+    lines = [f"{row.role}: {readable_text(row)[:MAX_MESSAGE]}" for row in request.messages]
     return "<conversation>\n" + "\n".join(lines) + "\n</conversation>\n\nWrite its title."

@@ -21,6 +21,8 @@ from msgspec.structs import replace
 from hermes.actors.conversation import Conversation
 from hermes.agents.bridges import Answer, BridgeAgent, BridgeState
 from hermes.agents.crossing import await_on_trio
+from hermes.agents.remote_files import answer_on_loop
+from hermes.agents.remote_runtime import LoopFile
 from hermes.agents.remote_turns import LoopTurn, RemoteTurn
 from hermes.agents.threads import (
     HOST_LOOP,
@@ -37,6 +39,7 @@ from hermes.protocols import (
     Agent,
     Build,
     Compressor,
+    FileReader,
     HasAccount,
     HasLimit,
     HasLocal,
@@ -45,6 +48,7 @@ from hermes.protocols import (
     Summary,
     SummaryRequest,
     SupportsAclose,
+    SupportsFiles,
     SupportsReady,
     Titler,
     TitleRequest,
@@ -135,7 +139,8 @@ def shared_agent(agent: Agent, host: HostLoop, max_abandoned: float = math.inf) 
         turn: Turn, result: ThreadResult[Answer], /
     ) -> tuple[RemoteTurn, Callable[[], None]]:
         remote = LoopTurn(turn)
-        task = LoopTask(host.loop, result, functools.partial(agent.run, remote))
+        work = functools.partial(answer_on_loop, agent.run, remote)
+        task = LoopTask(host.loop, result, work)
         return remote, task.stop
 
     state = BridgeState(start_turn, host.grace_period, max_abandoned)
@@ -238,9 +243,8 @@ class HostAdapter:
         await self.host.run(lambda: self.adapter.send(row))
 
 
-@attrs.frozen
-class ReadyHostAdapter(HostAdapter):
-    """An adapter on the host's loop that can wait for its platform."""
+class _ReadyHost(HostAdapter):
+    """Adds `ready` to an adapter on the host's loop."""
 
     async def ready(self, row: OutboxRow, /) -> None:
         """Wait on the host's loop until the platform would accept this reply."""
@@ -250,10 +254,29 @@ class ReadyHostAdapter(HostAdapter):
         await self.host.run(lambda: supports_ready.ready(row))
 
 
+class _FilesHost(HostAdapter):
+    """Adds `send_file` to an adapter on the host's loop."""
+
+    async def send_file(self, row: OutboxRow, file: FileReader, /) -> None:
+        """Send a file on the host's loop."""
+        adapter: object = self.adapter
+        assert isinstance(adapter, SupportsFiles)
+        supports_files = adapter
+        token = trio.lowlevel.current_trio_token()
+        reader = LoopFile(file, functools.partial(await_on_trio, token))
+        await self.host.run(lambda: supports_files.send_file(row, reader))
+
+
+class _ReadyFilesHost(_ReadyHost, _FilesHost):
+    pass
+
+
 def host_adapter(adapter: Adapter, host: HostLoop) -> Adapter:
-    """Return an adapter that runs on the host's loop."""
-    kind = ReadyHostAdapter if isinstance(adapter, SupportsReady) else HostAdapter
-    return kind(adapter, host)
+    """Return an adapter that runs on the host's loop, and supports what the original does."""
+    given: object = adapter
+    if isinstance(given, SupportsFiles):
+        return (_ReadyFilesHost if isinstance(given, SupportsReady) else _FilesHost)(adapter, host)
+    return (_ReadyHost if isinstance(given, SupportsReady) else HostAdapter)(adapter, host)
 
 
 def host_hooks(hooks: Hooks, host: HostLoop) -> Hooks:

@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar, Unpack
 
-from hermes.actors.admin import Admin
+from hermes.actors.admin import AdapterState, Admin
 from hermes.actors.conversation import Conversation
 from hermes.actors.event_bus import EventCallback
-from hermes.actors.runtime import AdapterState, Runtime
+from hermes.actors.runtime import Runtime
 from hermes.agents.threads import HOST_LOOP, Handover, HostLoop
 from hermes.config import Config
 from hermes.embed.agent import builder_for

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TypeVar, Unpack
 
-from hermes.actors.admin import Admin
+from hermes.actors.admin import AdapterState, Admin
 from hermes.actors.conversation import Conversation
 from hermes.actors.event_bus import EventCallback
-from hermes.actors.runtime import AdapterState, Runtime
+from hermes.actors.runtime import Runtime
 from hermes.embed.proxies import BlockingProxy, BlockingSubscription, run_for_host
 from hermes.embed.runtime_thread import RuntimeThread, wait_for
 from hermes.embed.trio_host import RuntimeOptions, Setup, open_with_setup

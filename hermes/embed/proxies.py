@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar, cast
 
@@ -14,9 +16,11 @@ import trio
 from hermes.actors.event_bus import Subscription
 from hermes.actors.runtime import Runtime
 from hermes.actors.stream import Stream
+from hermes.agents.remote_runtime import LoopFile, ThreadFile
 from hermes.embed.runtime_thread import RuntimeThread, await_future, wait_for
 from hermes.errors import ActorStopped, HermesError, StoreFailed
 from hermes.messages import Receipt, Reply
+from hermes.protocols import FileReader
 from hermes.user_code import contained, describe
 
 E = TypeVar("E")
@@ -45,6 +49,19 @@ class BlockingProxy(Proxy[T_co]):
             future.cancel()
             raise
 
+    def _call_to_end(self, function: Callable[[], Awaitable[R]]) -> R:
+        """Do what `_call` does; after Ctrl-C, wait until the function has ended."""
+        call = _Whole(function)
+        try:
+            return self._call(call.run)
+        except BaseException:
+            if call.started:
+                wait([call.ended, self._portal.ended], return_when=FIRST_COMPLETED)
+            raise
+
+    def _open_file(self, function: Callable[[], Awaitable[FileReader]]) -> ThreadFile:
+        return ThreadFile(self._call(function), self._call)
+
 
 class AsyncioProxy(Proxy[T_co]):
     """A Trio object in another thread, whose verbs are awaited on an asyncio loop."""
@@ -52,6 +69,38 @@ class AsyncioProxy(Proxy[T_co]):
     async def _call(self, function: Callable[[], Awaitable[R]]) -> R:
         """Run a function in the runtime's thread; cancelled here, it is cancelled there."""
         return await await_future(self._portal.start_task_soon(function))
+
+    async def _call_to_end(self, function: Callable[[], Awaitable[R]]) -> R:
+        """Do what `_call` does; if it is cancelled, wait until the function has ended."""
+        call = _Whole(function)
+        try:
+            return await self._call(call.run)
+        except asyncio.CancelledError:
+            ending = [asyncio.wrap_future(each) for each in (call.ended, self._portal.ended)]
+            while call.started and not any(each.done() for each in ending):
+                with contextlib.suppress(asyncio.CancelledError):  # it is cancelled already
+                    await asyncio.wait(ending, return_when=asyncio.FIRST_COMPLETED)
+            raise
+
+    async def _open_file(self, function: Callable[[], Awaitable[FileReader]]) -> LoopFile:
+        return LoopFile(await self._call(function), self._call)
+
+
+class _Whole(Generic[R]):
+    """A call whose end is waited for: it reads files of the host, who may close them afterwards."""
+
+    def __init__(self, function: Callable[[], Awaitable[R]]) -> None:
+        self._function = function
+        self.started = False
+        self.ended: Future[None] = Future()
+
+    async def run(self) -> R:
+        """Run the call, in the runtime's thread."""
+        self.started = True
+        try:
+            return await self._function()
+        finally:
+            self.ended.set_result(None)
 
 
 async def run_for_host(runtime: Runtime, function: Callable[[Runtime], Awaitable[R]]) -> R:
@@ -188,7 +237,7 @@ class BlockingEvents(_Opened[S_co], BlockingProxy[Callable[[], S_co]]):
     def __enter__(self) -> Self:
         self._require_new()
         try:
-            self._call(self._open)
+            self._call_to_end(self._open)
         except BaseException:
             self.close()  # Ctrl-C may have come when it was open already
             raise
@@ -236,7 +285,7 @@ class AsyncioEvents(_Opened[S_co], AsyncioProxy[Callable[[], S_co]]):
     async def __aenter__(self) -> Self:
         self._require_new()
         try:
-            await self._call(self._open)
+            await self._call_to_end(self._open)
         except BaseException:
             await self.aclose()  # it may have been open already when it was cancelled
             raise

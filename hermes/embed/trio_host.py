@@ -11,7 +11,7 @@ from hermes.actors.admission.access import AccessPolicy
 from hermes.actors.runtime import Runtime, open_actors
 from hermes.actors.session.agent_cache import close_agent
 from hermes.background import protected
-from hermes.config import Config
+from hermes.config import AttachmentLimits, Config
 from hermes.embed.agent import ReplyFunction, builder_for, default_spec
 from hermes.messages import Hooks
 from hermes.protocols import (
@@ -145,8 +145,7 @@ async def open_runtime(  # noqa: PLR0913 - the parts of a runtime
             path,
             hooks=hooks,
             clock=clock,
-            **_intervals(hook_timeout, sweep_interval),
-            max_wal_bytes=config.max_wal_bytes,
+            **_store_options(config, hook_timeout, sweep_interval),
             open_worker=open_worker,
             vfs=vfs,
         ) as store,
@@ -178,18 +177,25 @@ def _checked(config: object, texts: Texts) -> Config:
     return config
 
 
-class _Intervals(TypedDict):
+class _StoreOptions(TypedDict):
     hook_timeout: float
     sweep_interval: float
+    max_wal_bytes: int
+    limits: AttachmentLimits
 
 
-def _intervals(hook_timeout: float, sweep_interval: float) -> _Intervals:
-    """Return both; refuse numbers that have no meaning."""
+def _store_options(config: Config, hook_timeout: float, sweep_interval: float) -> _StoreOptions:
+    """Return what the store is told; refuse intervals that have no meaning."""
     for name, seconds in (("hook_timeout", hook_timeout), ("sweep_interval", sweep_interval)):
         given: object = seconds
         if not (isinstance(given, int | float) and given > 0):
             raise ValueError(f"{name} is a positive number of seconds, not {given!r:.50}")
-    return {"hook_timeout": hook_timeout, "sweep_interval": sweep_interval}
+    return {
+        "hook_timeout": hook_timeout,
+        "sweep_interval": sweep_interval,
+        "max_wal_bytes": config.max_wal_bytes,
+        "limits": config.attachments,
+    }
 
 
 def _permitted(adapters: Iterable[Adapter], access: AccessPolicy | None) -> Sequence[Adapter]:

@@ -11,12 +11,14 @@ from collections.abc import Awaitable, Callable, Coroutine
 from types import MethodType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar, overload
 
-from hermes.actors.admin import Admin
+from hermes.actors.admin import AdapterState, Admin
 from hermes.actors.conversation import Conversation
 from hermes.actors.event_bus import Subscription
-from hermes.actors.runtime import AdapterState, Runtime
+from hermes.actors.runtime import Runtime
 from hermes.actors.stream import Stream
+from hermes.agents.remote_runtime import LoopFile, ThreadFile
 from hermes.embed.asyncio_bridge import set_host_agent
+from hermes.embed.attachments import has_attachments, with_attachments
 from hermes.embed.proxies import (
     AsyncioProxy,
     AsyncioStream,
@@ -26,6 +28,7 @@ from hermes.embed.proxies import (
     BlockingSubscription,
     Proxy,
 )
+from hermes.protocols import FileReader
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -51,7 +54,28 @@ class verb(Generic[T, P, R]):  # noqa: N801 - used like a decorator
     def __get__(self, proxy: BlockingProxy[T] | AsyncioProxy[T] | None, owner: object) -> object:
         if proxy is None:
             return self
-        return _bind(self._method, proxy, proxy._call)  # noqa: SLF001
+        return _bind(self._method, proxy, proxy._call, proxy._call_to_end)  # noqa: SLF001
+
+
+class file_verb(Generic[T, P]):  # noqa: N801 - used like a decorator
+    """An async method of a Trio class that returns a `FileReader`, for both kinds of proxies."""
+
+    def __init__(self, method: Callable[Concatenate[T, P], Awaitable[FileReader]]) -> None:
+        self._method = method
+        self.__doc__ = method.__doc__
+
+    @overload
+    def __get__(self, proxy: None, owner: object) -> file_verb[T, P]: ...
+    @overload
+    def __get__(self, proxy: BlockingProxy[T], owner: object) -> Callable[P, ThreadFile]: ...
+    @overload
+    def __get__(
+        self, proxy: AsyncioProxy[T], owner: object
+    ) -> Callable[P, Coroutine[Any, Any, LoopFile]]: ...
+    def __get__(self, proxy: BlockingProxy[T] | AsyncioProxy[T] | None, owner: object) -> object:
+        if proxy is None:
+            return self
+        return _bind(self._method, proxy, proxy._open_file)  # noqa: SLF001
 
 
 class stream_verb(Generic[T, P]):  # noqa: N801 - used like a decorator
@@ -110,14 +134,23 @@ def plain(method: Callable[Concatenate[T, P], R]) -> verb[T, P, R]:
 
 
 def _bind(
-    method: Callable[Concatenate[T, P], R], proxy: Proxy[T], run: Callable[[Callable[[], R]], V]
+    method: Callable[Concatenate[T, P], R],
+    proxy: Proxy[T],
+    run: Callable[[Callable[[], R]], V],
+    run_with_files: Callable[[Callable[[], R]], V] | None = None,
 ) -> Callable[P, V]:
-    """Return a function like the method, which passes the call to `run` for the other thread."""
-    original = MethodType(method, proxy._target)  # noqa: SLF001
+    """Return a function like the method, which passes the call to `run` for the other thread.
+
+    Calls with attachments are passed to `run_with_files`, if there is one.
+    """
+    original: Callable[..., R] = MethodType(method, proxy._target)  # noqa: SLF001
 
     @functools.wraps(original)
     def bound(*args: P.args, **kwargs: P.kwargs) -> V:
-        return run(lambda: original(*args, **kwargs))
+        if not has_attachments(args, kwargs):
+            return run(lambda: original(*args, **kwargs))
+        call = functools.partial(with_attachments, original, args, kwargs)
+        return (run_with_files or run)(call)
 
     vars(bound).pop("__signature__", None)  # a copy from the function, with `self`
     return bound
@@ -155,6 +188,10 @@ class ConversationVerbs(Proxy[Conversation]):
     reply_of: Final = verb(Conversation.reply_of)
     post: Final = verb(Conversation.post)
     steer: Final = verb(Conversation.steer)
+    put_file: Final = verb(Conversation.put_file)
+    open_file: Final = file_verb(Conversation.open_file)
+    read_file: Final = verb(Conversation.read_file)
+    save_file: Final = verb(Conversation.save_file)
     interrupt: Final = verb(Conversation.interrupt)
     retry: Final = verb(Conversation.retry)
     new: Final = verb(Conversation.new)

@@ -27,6 +27,7 @@ from hermes.messages.approvals import (
 )
 from hermes.messages.attachments import (
     Attachment as Attachment,
+    AttachmentKind as AttachmentKind,
     PartType as PartType,
     StoredFile as StoredFile,
     file_id_of as file_id_of,

@@ -14,6 +14,8 @@ from hermes.messages.transcript import JsonObject
 
 PartType: TypeAlias = Literal["image", "audio", "file"]
 """What a part with a file is for a model."""
+AttachmentKind: TypeAlias = Literal["image", "file", "audio", "url"]
+"""What a model may take: images, files, audio, and images on the web that its provider fetches."""
 
 
 @attrs.frozen(kw_only=True)
@@ -43,6 +45,8 @@ class Attachment:
         given = [self.path, self.data, self.file, self.chunks, self.url]
         if sum(each is not None for each in given) != 1:
             raise ValueError("an attachment needs one of path, data, file, chunks and url")
+        if self.chunks is not None and not isinstance(self.chunks, AsyncIterable):
+            raise TypeError("chunks must be an asynchronous iterable; pass data= or file= instead")
 
     @property
     def file_name(self) -> str | None:

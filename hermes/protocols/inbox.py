@@ -13,6 +13,7 @@ from hermes.messages import (
     Inbound,
     InboxReply,
     InboxRow,
+    JsonObject,
     MessageOutcome,
     Outbound,
     Posted,
@@ -68,9 +69,17 @@ class InboxStore(Protocol):
         ...
 
     def post(
-        self, session_key: str, text: str, source: Source, replies: Sequence[Outbound] = ()
+        self,
+        session_key: str,
+        text: str,
+        source: Source,
+        replies: Sequence[Outbound] = (),
+        parts: Sequence[JsonObject] = (),
     ) -> Awaitable[Posted]:
-        """Append a text of the assistant to the current session, and enqueue its delivery."""
+        """Append a message of the assistant to the current session, and enqueue its delivery.
+
+        Raises `UnknownFile` if the conversation cannot read a file that `parts` names.
+        """
         ...
 
     def last_source(self, session_key: str) -> Awaitable[Source | None]:

@@ -201,6 +201,7 @@ def named_endpoint(settings: Settings, name: str, table: AgentTable) -> Endpoint
         max_tokens=table.max_tokens,
         parameters=tuple(table.parameters.items()),
         alternate_roles=table.alternate,
+        attachments=None if table.attachments is None else tuple(table.attachments),
     )
 
 

@@ -28,7 +28,7 @@ def _complete(default: AgentTable, table: NamedAgentTable) -> AgentTable:
     }
     if has_own_endpoint(default, table):
         default = replace(default, base_url=None, key=None, headers={}, parameters={},
-                          alternate=False)  # fmt: skip
+                          alternate=False, attachments=None)  # fmt: skip
     return replace(default, **given)
 
 

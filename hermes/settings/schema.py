@@ -14,8 +14,16 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, get_args, get_origi
 import msgspec
 from msgspec import Meta
 
-from hermes.config import Budgets, CompressionConfig, Config, PositiveInt, Price, RateLimit
-from hermes.messages import ExpiryPolicy
+from hermes.config import (
+    AttachmentLimits,
+    Budgets,
+    CompressionConfig,
+    Config,
+    PositiveInt,
+    Price,
+    RateLimit,
+)
+from hermes.messages import AttachmentKind, ExpiryPolicy
 
 AgentKind: TypeAlias = Literal["offline", "openai", "anthropic"]
 LogForm: TypeAlias = Literal["text", "json"]
@@ -69,6 +77,11 @@ class AgentTable(Table, frozen=True, kw_only=True):
     """Additional HTTP headers of each request."""
     alternate: bool = False
     """Merge consecutive messages of the same role, as some local models require."""
+    attachments: Annotated[list[AttachmentKind] | None, Meta(examples=[["image", "file"]])] = None
+    """What the model takes of attachments: "image", "file" (PDF), "audio", and "url" (images on the
+    web, which the provider fetches). It gets a note in words instead of others. Default: "image",
+    "file" and "url" for the APIs of OpenAI and Anthropic, "image" for other URLs.
+    """
     tools: Annotated[list[str], Meta(examples=[["my_tools:add", "my_tools:send"]])] = []
     """Python functions that the model may call, as "module:function"."""
     prices: Annotated[
@@ -97,8 +110,8 @@ class AgentTable(Table, frozen=True, kw_only=True):
 class NamedAgentTable(Table, frozen=True, kw_only=True):
     """Another agent. What is not set is as in `[agent]`.
 
-    With another kind or base_url, the key, headers, parameters and alternate are not taken from
-    there, so that a key is never sent to another endpoint.
+    With another kind or base_url, the key, headers, parameters, alternate and attachments are not
+    taken from there, so that a key is never sent to another endpoint.
     """
 
     kind: AgentKind | None = None
@@ -119,6 +132,8 @@ class NamedAgentTable(Table, frozen=True, kw_only=True):
     """Additional HTTP headers of each request."""
     alternate: bool | None = None
     """Merge consecutive messages of the same role."""
+    attachments: list[AttachmentKind] | None = None
+    """What the model takes of attachments."""
     tools: list[str] | None = None
     """Python functions that the model may call; the tools of MCP servers belong to all agents."""
     platforms: list[str] = []
@@ -242,6 +257,7 @@ class Settings(Table, frozen=True, kw_only=True):
                         "parameters": {"temperature": 0.0},
                         "headers": {"X-Team": "research"},
                         "alternate": False,
+                        "attachments": ["image"],
                         "tools": ["my_tools:add"],
                         "platforms": ["rpc"],
                         "chats": ["telegram/-1001234567890"],
@@ -252,7 +268,7 @@ class Settings(Table, frozen=True, kw_only=True):
     ] = {}
     """Other agents, by name. Each answers on its platforms and in its chats, and in conversations
     that choose it. What is not set is as in [agent]; but with another kind or base_url, the key,
-    headers, parameters and alternate are not taken from there.
+    headers, parameters, alternate and attachments are not taken from there.
     """
     compression: CompressionTable = CompressionTable()
     """Compression of long conversations: the model summarizes the older messages."""
@@ -277,6 +293,8 @@ class Settings(Table, frozen=True, kw_only=True):
     """
     rates: RateLimit = RateLimit()
     """Rate limit for the messages of one user."""
+    attachments: AttachmentLimits = AttachmentLimits()
+    """Which files may be attached to messages, and how many. Sizes are in bytes."""
     telegram: TelegramTable | None = None
     """A Telegram bot."""
     mcp: Annotated[
@@ -312,6 +330,7 @@ class Settings(Table, frozen=True, kw_only=True):
             expiry=self.expiry,
             expiry_by=self.expiry_by,
             compression=self.compression,
+            attachments=self.attachments,
         )
 
 

@@ -26,7 +26,7 @@ _TELEGRAM: KeyPath = ("telegram",)
 _MODEL_KINDS = ("openai", "anthropic")
 _MODEL_KEYS = (
     "model", "base_url", "key", "system", "max_tokens", "parameters", "headers", "alternate",
-    "tools", "prices", "budgets",
+    "attachments", "tools", "prices", "budgets",
 )  # fmt: skip
 _MODEL_TABLES = ("compression", "titles", "mcp", "agents")
 _PLATFORMS = ("console", "rpc", "telegram")
@@ -96,6 +96,9 @@ def _model(path: KeyPath, agent: AgentTable) -> Iterator[BrokenRule]:
         if agent.alternate:
             message = "has no effect with kind = 'anthropic'; remove it"
             yield (*path, "alternate"), message, kind, _KIND
+        if "audio" in (agent.attachments or ()):
+            message = "kind = 'anthropic' takes no audio; remove 'audio'"
+            yield (*path, "attachments"), message, ("agent", "attachments"), kind, _KIND
 
 
 def _budgets(settings: Settings) -> Iterator[BrokenRule]:

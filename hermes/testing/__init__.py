@@ -7,12 +7,14 @@ and faults; `open_telegram` serves the Telegram Bot API, with simulated users.
 
 from __future__ import annotations
 
+from hermes.testing.dialects import SeenFile as SeenFile
 from hermes.testing.fakes import (
     CountingBuilder as CountingBuilder,
     DeterministicCompressor as DeterministicCompressor,
     MemoryAdapter as MemoryAdapter,
     RecordingHook as RecordingHook,
     ScriptedAgent as ScriptedAgent,
+    SentFile as SentFile,
     Step as Step,
     forever as forever,
     texts_of as texts_of,

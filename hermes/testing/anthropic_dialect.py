@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 
 import attrs
 import msgspec
@@ -14,6 +14,7 @@ from hermes.testing.dialects import (
     NOTHING,
     Prompt,
     Refusal,
+    SeenFile,
     StreamedAnswer,
     TokenCounts,
     decode_request,
@@ -22,6 +23,7 @@ from hermes.testing.dialects import (
     prompt_text,
 )
 from hermes.testing.script import ErrorReason, ModelAnswer
+from hermes.testing.seen_files import IMAGE_TYPES, read_content, refused, structured
 
 
 class _MessagesRequest(msgspec.Struct):
@@ -38,6 +40,14 @@ _read_messages = msgspec.json.Decoder(_MessagesRequest).decode
 # name).
 _BREAKPOINT = re.compile(rb'"cache_control"\s*:\s*\{[^{}]*\}')
 MAX_BREAKPOINTS = 4
+MAX_REQUEST = 32_000_000
+MAX_IMAGE = 5 * 2**20
+"""The longest base64 of an image."""
+_RESULT = frozenset({"text", "image", "document"})
+_ALLOWED = {
+    "user": _RESULT | {"tool_result"},
+    "assistant": frozenset({"text", "thinking", "redacted_thinking", "tool_use"}),
+}
 _FINISH = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
@@ -64,12 +74,17 @@ class AnthropicDialect:
     }
 
     def read(self, body: bytes, headers: Mapping[str, str]) -> Prompt:
+        if int(headers.get("content-length", "0")) > MAX_REQUEST:
+            message = "Request exceeds the maximum allowed number of bytes."
+            raise Refusal(413, "request_too_large", message)
         request = decode_request(_read_messages, body)
         full = prompt_text(request.tools, request.system, request.messages)
         text, cacheable = _split_at_breakpoints(full)
         key = f"{request.model} {headers.get('x-api-key', '')}"
         stream = request.stream
-        return Prompt(request.model, text, cacheable, key, stream, True, request.messages)
+        messages = request.messages
+        files = list(_files(messages)) if _has_files(body) else ()
+        return Prompt(request.model, text, cacheable, key, stream, True, messages, files)
 
     def stream(self, prompt: Prompt, answer: ModelAnswer, counts: TokenCounts) -> StreamedAnswer:
         message = self._message(prompt, [], None, attrs.evolve(counts, output=1))
@@ -179,3 +194,54 @@ def _split_at_breakpoints(full: bytes) -> tuple[bytes, bytes]:
         raise Refusal(400, "invalid_request_error", f"{message} Found {len(parts)}.")
     cacheable = b"".join(parts)
     return cacheable + full[end:], cacheable
+
+
+def _has_files(body: bytes) -> bool:
+    """Return whether a request may have files; most have none."""
+    return any(word in body for word in (b'"image', b'"document"', b'"file"'))
+
+
+def _files(messages: msgspec.Raw) -> Iterator[SeenFile]:
+    """Yield the files of a request. Raises `Refusal` for what the API rejects."""
+    for role, block in structured(messages):
+        yield from _block_files(block, _ALLOWED.get(role, frozenset()))
+
+
+def _block_files(block: JsonObject, allowed: frozenset[str]) -> Iterator[SeenFile]:
+    kind = block.get("type")
+    if kind not in allowed:
+        tags = ", ".join(sorted(allowed))
+        raise refused(f"Input tag {kind!r} does not match any of the expected tags: {tags}.")
+    if kind == "tool_result" and isinstance(block.get("content"), list):
+        for each in block["content"]:
+            yield from _block_files(each, _RESULT)
+    elif kind == "image":
+        yield _image(block.get("source"))
+    elif kind == "document":
+        yield _document(block.get("source"), block.get("title"))
+
+
+def _image(source: object) -> SeenFile:
+    fields = source if isinstance(source, dict) else {}
+    if fields.get("type") == "url" and str(fields.get("url")).startswith("http"):
+        return SeenFile("", url=fields["url"])
+    if fields.get("type") != "base64" or fields.get("media_type") not in IMAGE_TYPES:
+        raise refused("image.source.media_type: Input should be an image type.")
+    file = read_content(fields.get("data"), fields["media_type"])
+    length = -(-file.size // 3) * 4
+    if length > MAX_IMAGE:
+        raise refused(f"image exceeds 5 MB maximum: {length} bytes > {MAX_IMAGE} bytes")
+    return file
+
+
+def _document(source: object, title: object) -> SeenFile:
+    fields = source if isinstance(source, dict) else {}
+    name = title if isinstance(title, str) else None
+    match fields.get("type"), fields.get("media_type"):
+        case "base64", "application/pdf":
+            return read_content(fields.get("data"), "application/pdf", name)
+        case "text", "text/plain" if isinstance(fields.get("data"), str):
+            content = fields["data"].encode()
+            return SeenFile("text/plain", len(content), sha256(content).hexdigest(), name)
+        case _:
+            raise refused("document.source: Input should be a PDF or plain text.")

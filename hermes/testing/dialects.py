@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 
 import attrs
@@ -25,6 +25,18 @@ Request = TypeVar("Request", bound=_HasMessages)
 
 
 @attrs.frozen
+class SeenFile:
+    """A file that a model has received."""
+
+    media_type: str
+    size: int = 0
+    sha256: str = ""
+    name: str | None = None
+    url: str | None = None
+    """The address of an image on the web, which has no content here."""
+
+
+@attrs.frozen
 class Prompt:
     """A decoded request."""
 
@@ -38,6 +50,7 @@ class Prompt:
     include_usage: bool
     """Whether a stream ends with the token counts."""
     messages: msgspec.Raw
+    files: Sequence[SeenFile] = ()
 
 
 @attrs.frozen

@@ -12,11 +12,20 @@ import trio
 
 from hermes.context import current_session_id
 from hermes.events import AgentEvent
-from hermes.messages import AgentSpec, Message, OutboxRow, StoredMessage, TurnResult, Usage
+from hermes.messages import (
+    AgentSpec,
+    Message,
+    OutboxRow,
+    StoredFile,
+    StoredMessage,
+    TurnResult,
+    Usage,
+)
 from hermes.protocols import (
     Adapter,
     Agent,
     Compressor,
+    FileReader,
     HasAccount,
     HasLimit,
     HasLocal,
@@ -24,6 +33,7 @@ from hermes.protocols import (
     Summary,
     SummaryRequest,
     SupportsAclose,
+    SupportsFiles,
     Turn,
 )
 
@@ -152,9 +162,19 @@ class DeterministicCompressor(Compressor, RunsOnTrio):
         return Summary(text, [Usage("summary", "deterministic", output_tokens=len(text) // 4)])
 
 
+@attrs.frozen
+class SentFile:
+    """A file that a `MemoryAdapter` was given."""
+
+    file: StoredFile
+    """What is known of the file."""
+    data: bytes = attrs.field(repr=False)
+    """Its content."""
+
+
 @attrs.define
-class MemoryAdapter(Adapter, HasLimit, HasAccount, HasLocal, RunsOnTrio):
-    """An adapter that keeps messages in memory."""
+class MemoryAdapter(Adapter, SupportsFiles, HasLimit, HasAccount, HasLocal, RunsOnTrio):
+    """An adapter that keeps messages and files in memory."""
 
     on_trio: ClassVar[bool] = True
     platform: str = "memory"
@@ -169,15 +189,25 @@ class MemoryAdapter(Adapter, HasLimit, HasAccount, HasLocal, RunsOnTrio):
     local: bool = True
     late_errors: list[Exception] = attrs.Factory(list)
     """Raised by the next calls of `send`, one each, after they have taken the message."""
+    files: list[SentFile] = attrs.Factory(list)
+    """The files that were sent, in order. Each also has a row in `sent`, with an empty text."""
     _arrived: trio.Event = attrs.Factory(trio.Event)
 
     async def send(self, row: OutboxRow, /) -> None:
         """Take the row, or raise the next of the scheduled errors."""
+        await self._take(row, [])
+
+    async def send_file(self, row: OutboxRow, file: FileReader, /) -> None:
+        """Take a file, or raise the next of the scheduled errors."""
+        await self._take(row, [SentFile(file.file, await file.read())])
+
+    async def _take(self, row: OutboxRow, files: Sequence[SentFile]) -> None:
         self.attempts[row.outbox_id] += 1
         await trio.lowlevel.checkpoint()
         if self.errors:
             raise self.errors.pop(0)
         self.sent.append(row)
+        self.files += files
         self._arrived.set()
         if self.late_errors:
             raise self.late_errors.pop(0)

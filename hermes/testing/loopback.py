@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import attrs
 import h11
@@ -42,11 +42,25 @@ class Response:
 Respond: TypeAlias = Callable[[Request], Awaitable[Response]]
 
 
-async def serve_connection(stream: trio.SocketStream, respond: Respond) -> None:
+class BodyFilter(Protocol):
+    """Changes a body while it arrives, for example so that less of it is kept."""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return what is kept of the body so far, after what was returned before."""
+        ...
+
+    def finish(self) -> bytes:
+        """Return the rest, at the end of the body."""
+        ...
+
+
+async def serve_connection(
+    stream: trio.SocketStream, respond: Respond, new_filter: Callable[[], BodyFilter] | None = None
+) -> None:
     """Answer the requests of one connection until it ends."""
     connection = h11.Connection(h11.SERVER)
     try:
-        while (request := await _receive(connection, stream)) is not None:
+        while (request := await _receive(connection, stream, new_filter)) is not None:
             if not await _send(connection, stream, await respond(request)):
                 break
             if connection.our_state is h11.MUST_CLOSE:
@@ -58,10 +72,15 @@ async def serve_connection(stream: trio.SocketStream, respond: Respond) -> None:
         await trio.aclose_forcefully(stream)
 
 
-async def _receive(connection: h11.Connection, stream: trio.SocketStream) -> Request | None:
+async def _receive(
+    connection: h11.Connection,
+    stream: trio.SocketStream,
+    new_filter: Callable[[], BodyFilter] | None,
+) -> Request | None:
     """Return the next request; None if the client has disconnected."""
     head: h11.Request | None = None
     body: list[bytes] = []
+    kept = new_filter() if new_filter is not None else None
     while True:
         event = connection.next_event()
         if event is h11.NEED_DATA:
@@ -69,8 +88,9 @@ async def _receive(connection: h11.Connection, stream: trio.SocketStream) -> Req
         elif isinstance(event, h11.Request):
             head = event
         elif isinstance(event, h11.Data):
-            body.append(bytes(event.data))
+            body.append(bytes(event.data) if kept is None else kept.feed(bytes(event.data)))
         elif isinstance(event, h11.EndOfMessage) and head is not None:
+            body.append(b"" if kept is None else kept.finish())
             return Request(
                 path=head.target.decode("ascii").partition("?")[0],
                 headers={name.decode(): value.decode() for name, value in head.headers},
@@ -100,14 +120,16 @@ async def _send(connection: h11.Connection, stream: trio.SocketStream, response:
 
 
 @asynccontextmanager
-async def serve_http(respond: Respond, port: int = 0) -> AsyncIterator[int]:
+async def serve_http(
+    respond: Respond, port: int = 0, *, new_filter: Callable[[], BodyFilter] | None = None
+) -> AsyncIterator[int]:
     """Answer HTTP requests on a loopback port until the end of the block; yields the port.
 
-    Port 0 is a free port.
+    Port 0 is a free port. `new_filter` makes a filter for the body of each request.
     """
 
     async def serve(stream: trio.SocketStream) -> None:
-        await serve_connection(stream, respond)
+        await serve_connection(stream, respond, new_filter)
 
     listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
     async with trio.open_nursery() as nursery:

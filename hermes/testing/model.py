@@ -16,6 +16,7 @@ from hermes.testing.dialects import (
     Dialect,
     Prompt,
     Refusal,
+    SeenFile,
     StreamedAnswer,
     TokenCounts,
     last_user_text,
@@ -36,6 +37,7 @@ from hermes.testing.script import (
     Refuse,
     malformed_events,
 )
+from hermes.testing.seen_files import Base64Filter
 
 DIALECTS: Mapping[str, Dialect] = {
     "/v1/chat/completions": OpenAIDialect(),
@@ -52,6 +54,8 @@ class ModelRequest(Request):
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    files: Sequence[SeenFile] = ()
+    """The files that it has. In `body` and `json`, long ones are replaced by their hash."""
     _messages: msgspec.Raw = attrs.field(default=msgspec.Raw(b"[]"), repr=False)
 
     @property
@@ -143,7 +147,9 @@ class LoopbackModel:
         self, request: ModelRequest, prompt: Prompt, dialect: Dialect
     ) -> tuple[ModelRequest, TokenCounts]:
         tokens = count_tokens(prompt.text)
-        request = attrs.evolve(request, prompt_tokens=tokens, messages=prompt.messages)
+        request = attrs.evolve(
+            request, prompt_tokens=tokens, messages=prompt.messages, files=prompt.files
+        )
         if self._window is not None and tokens > self._window:
             raise dialect.too_long(tokens, self._window)
         if self._cache is None:
@@ -159,7 +165,8 @@ class LoopbackModel:
         elif self._position < len(script):
             answer = script[self._position]
         else:
-            answer = f"echo: {request.text}"
+            seen = (f"[{file.media_type or file.url} {file.size}]" for file in request.files)
+            answer = " ".join([f"echo: {request.text}", *seen])
         if complete:
             self._position += 1
             self.answered += 1
@@ -227,7 +234,7 @@ async def open_model(
 
     Args:
         script: The answers, one for each request, or a function that returns the answer to a
-            request. After the last answer the model echoes the user.
+            request. After the last answer the model echoes the user, and names the files.
         faults: What goes wrong with the first requests, one for each; None: nothing.
         window: The size of the context window in tokens; a longer prompt is refused.
         cache: Whether to count cached tokens as real providers do, or the cache to use.
@@ -238,6 +245,6 @@ async def open_model(
     model = LoopbackModel(
         script, faults, window=window, cache=prefix_cache, keep=keep, models=models
     )
-    async with serve_http(model.respond) as port:
+    async with serve_http(model.respond, new_filter=Base64Filter) as port:
         model.url = f"http://127.0.0.1:{port}"
         yield model

@@ -12,6 +12,7 @@ from hermes.testing.dialects import (
     NOTHING,
     Prompt,
     Refusal,
+    SeenFile,
     StreamedAnswer,
     TokenCounts,
     decode_request,
@@ -20,6 +21,13 @@ from hermes.testing.dialects import (
     prompt_text,
 )
 from hermes.testing.script import ErrorReason, ModelAnswer
+from hermes.testing.seen_files import (
+    IMAGE_TYPES,
+    read_content,
+    read_data_url,
+    refused,
+    structured,
+)
 
 
 class _StreamOptions(msgspec.Struct):
@@ -35,6 +43,8 @@ class _ChatRequest(msgspec.Struct):
     prompt_cache_key: str | None = None
 
 
+_TEXTS = {"user": (), "assistant": ("text", "refusal")}
+_AUDIO_FORMATS = {"wav": "audio/wav", "mp3": "audio/mpeg"}
 _read_chat = msgspec.json.Decoder(_ChatRequest).decode
 
 
@@ -77,6 +87,7 @@ class OpenAIDialect:
             request.stream,
             options.include_usage,
             request.messages,
+            list(_files(request.messages)) if _has_files(body) else (),
         )
 
     def stream(self, prompt: Prompt, answer: ModelAnswer, counts: TokenCounts) -> StreamedAnswer:
@@ -163,3 +174,55 @@ class OpenAIDialect:
 
     def error_event(self, refusal: Refusal) -> bytes:
         return b"data: " + self.error(refusal) + b"\n\n"
+
+
+def _has_files(body: bytes) -> bool:
+    """Return whether a request may have files; most have none."""
+    return any(word in body for word in (b'"image', b'"input_audio"', b'"file"'))
+
+
+def _files(messages: msgspec.Raw) -> Iterator[SeenFile]:
+    """Yield the files of a request. Raises `Refusal` for what the API rejects."""
+    for role, part in structured(messages):
+        kind = part.get("type")
+        if role != "user" and kind not in _TEXTS.get(role, ("text",)):
+            raise refused(f"Invalid value: {kind!r}. Supported values are: 'text'.")
+        match kind:
+            case "image_url":
+                yield _image(part.get("image_url"))
+            case "file":
+                yield _document(part.get("file"))
+            case "input_audio":
+                yield _audio(part.get("input_audio"))
+            case "text" | "refusal":
+                pass
+            case _:
+                raise refused(f"Invalid value: {kind!r}. Supported values are: 'text', 'file'.")
+
+
+def _image(image: object) -> SeenFile:
+    url = image.get("url") if isinstance(image, dict) else None
+    if isinstance(url, str) and url.startswith(("http://", "https://")):
+        return SeenFile("", url=url)
+    file = read_data_url(url)
+    if file.media_type not in IMAGE_TYPES:
+        raise refused(f"You uploaded an unsupported image: {file.media_type}.")
+    return file
+
+
+def _document(document: object) -> SeenFile:
+    fields = document if isinstance(document, dict) else {}
+    name = fields.get("filename")
+    if not isinstance(name, str) or not name:
+        raise refused("Missing required parameter: 'file.filename'.")
+    file = read_data_url(fields.get("file_data"), name)
+    if file.media_type != "application/pdf":
+        raise refused(f"Invalid file data: expected application/pdf, got {file.media_type}.")
+    return file
+
+
+def _audio(audio: object) -> SeenFile:
+    fields = audio if isinstance(audio, dict) else {}
+    if fields.get("format") not in _AUDIO_FORMATS:
+        raise refused("Invalid value of 'input_audio.format'. Expected 'wav' or 'mp3'.")
+    return read_content(fields.get("data"), _AUDIO_FORMATS[fields["format"]])

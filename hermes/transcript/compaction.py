@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from hermes.messages import SUMMARY, Message
+from hermes.transcript.attachments import with_references
 from hermes.transcript.tokens import TOKEN, AnyMessage, weight
 
 SUMMARY_MARK = (
@@ -247,8 +248,12 @@ def summary_text(message: AnyMessage) -> str:
 
 
 def compacted(plan: CompactionPlan, summary: str) -> list[Message]:
-    """Return the rows of the child session: head, summary, tail."""
+    """Return the rows of the child session: head, summary, tail.
+
+    The summary names the files of the messages that it replaces.
+    """
     head, tail = (list(map(as_message, piece)) for piece in (plan.head, plan.tail))
+    summary = with_references(summary, plan.middle, plan.previous)
     return [*head, summary_message(summary), *tail]
 
 

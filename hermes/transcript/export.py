@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from hermes.messages import StoredMessage
 from hermes.texts import Texts
+from hermes.transcript.attachments import as_text
 from hermes.transcript.compaction import is_question
 from hermes.transcript.decisions import decision_in
 
@@ -13,15 +14,15 @@ from hermes.transcript.decisions import decision_in
 def as_markdown(
     title: str | None, messages: Sequence[StoredMessage], texts: Texts, limit: int | None = None
 ) -> str:
-    """Return the questions, decisions and answers of a conversation.
+    """Return the questions, decisions and answers of a conversation; files are named.
 
     Results of tools, summaries and notices are left out. With a `limit`, the latest messages that
     fit into as many characters are returned; a line says how many are missing.
     """
     said = [
-        _said(row, row.content, texts)
+        _said(row, text, texts)
         for row in messages
-        if row.content and (is_question(row) or row.role == "assistant")
+        if (is_question(row) or row.role == "assistant") and (text := as_text(row))
     ]
     kept = _latest(said, limit)
     head = [] if title is None else [f"# {title}"]

@@ -245,7 +245,7 @@ def _joined(texts: Iterable[str | None]) -> str | None:
     return "\n\n".join(text for text in texts if text and text.strip()) or None
 
 
-def parts_of(message: Message) -> Iterator[JsonObject]:
+def parts_of(message: Message | StoredMessage) -> Iterator[JsonObject]:
     """Yield the message as parts. Its content becomes a part unless it repeats the parts' text."""
     parts = message.parts or ()
     text = message.content

@@ -10,7 +10,15 @@ from contextlib import suppress
 import msgspec
 from msgspec.structs import replace
 
-from hermes.messages import Extra, JsonObject, Message, TurnResult, Usage
+from hermes.messages import (
+    Attachment,
+    Extra,
+    JsonObject,
+    Message,
+    StoredFile,
+    TurnResult,
+    Usage,
+)
 from hermes.sanitize import encodable
 
 MAX_DEPTH = 100
@@ -53,6 +61,14 @@ def check_result(result: TurnResult) -> None:
         _check_session_id(result.session_id)
     if result.rows is not None:
         check_rows(result.rows)
+
+
+def check_files(files: object) -> None:
+    """Check the files of a result. Raises `TypeError`."""
+    _require(isinstance(files, list | tuple), "TurnResult.files", "a list of attachments", files)
+    for file in files if isinstance(files, list | tuple) else ():
+        known = isinstance(file, Attachment | StoredFile)
+        _require(known, "an item of TurnResult.files", "an Attachment or a StoredFile", file)
 
 
 def _scrubbed(result: TurnResult) -> TurnResult:

@@ -314,11 +314,21 @@ async def test_a_cancelled_file_of_a_turn_is_not_kept_by_its_message(opened, sql
 
 
 class Blocking(io.RawIOBase):
-    """A file object that has some bytes, and then blocks after it has called a function."""
+    """A pipe that has some bytes, and then blocks after it has called a function."""
 
     def __init__(self, blocked):
         super().__init__()
         self.blocked, self.begun, self.released = blocked, False, threading.Event()
+        self.ends = os.pipe()
+
+    def fileno(self):
+        return self.ends[0]
+
+    def close(self):
+        while self.ends:
+            end, *self.ends = self.ends
+            os.close(end)
+        super().close()
 
     def read(self, size=-1):
         if not self.begun:
@@ -339,6 +349,7 @@ async def test_a_read_that_blocks_forever_can_be_cancelled(path, world, sql):
         nothing_is_left(path, sql)
         source.released.set()  # the abandoned thread ends
         assert (await put(store)).size == 5
+        source.close()
 
 
 # A file system that fails

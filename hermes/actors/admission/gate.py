@@ -52,6 +52,11 @@ class Admission:
         principal = principal_of(source)
         return None if principal is None else await self._store.find_principal(*principal)
 
+    async def require(self, source: Source) -> None:
+        """Raise `NotAdmitted` if the sender of a file is unknown. It is told nothing."""
+        if await self.role_of(source) is None:
+            raise NotAdmitted(self._texts.unknown_sender)
+
     async def admit(self, inbound: Inbound) -> Role:
         """Return the role of the sender. Raises `NotAdmitted` if the message is refused."""
         source = inbound.source

@@ -103,6 +103,7 @@ def _check_options(text: object, options: MessageOptions) -> None:
     require_string("text", text)
     parts, event_id = options.get("parts"), options.get("event_id")
     _check_parts(parts)
+    require_attachments(options.get("attachments"))
     if not (text or parts or options.get("attachments")):
         raise ValueError("the message is empty: pass a text, attachments or parts")
     if event_id is not None:
@@ -147,6 +148,16 @@ def require_event_id(event_id: object) -> None:
     require_string("event_id", event_id)
     if not event_id:
         raise ValueError("event_id must not be empty; None means that there is none")
+
+
+def require_attachments(attachments: object) -> None:
+    """Raise `TypeError` unless this is a list of attachments, or None."""
+    if attachments is None:
+        return
+    if not isinstance(attachments, Sequence):
+        raise TypeError(f"attachments must be a list of hermes.Attachment, not {attachments!r:.50}")
+    for each in attachments:
+        require_instance("an attachment", each, Attachment)
 
 
 def _check_parts(parts: object) -> None:

@@ -121,8 +121,9 @@ def announce(bus: EventBus, session_key: str, row: InboxRow) -> None:
         bus.announce(session_key, announcement(row))
     text = inbound.text if inbound.decided_call is None else ""
     accepted = MessageAccepted(
-        text, row.inbox_id, inbound.event_id, inbound.source.platform, inbound.decided_call
-    )
+        text, row.inbox_id, inbound.event_id, inbound.source.platform, inbound.decided_call,
+        inbound.parts or (),
+    )  # fmt: skip
     bus.announce(session_key, accepted)
 
 

@@ -5,7 +5,10 @@ A reply to a command is passed as `answer` and written in the transaction of the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import uuid4
+
+from msgspec.structs import replace
 
 from hermes.actors.compression.types import Compressed, CompressionFailed, result_text
 from hermes.actors.session import compression
@@ -16,6 +19,7 @@ from hermes.messages import (
     ChangeReason,
     Head,
     InboxReply,
+    JsonObject,
     Route,
     SessionChange,
     Source,
@@ -157,13 +161,17 @@ async def rewind(
     return len(rows)
 
 
-async def post(state: SessionState, text: str, source: Source | None) -> StoredMessage:
-    """Append a text of the assistant to the conversation and deliver it."""
+async def post(
+    state: SessionState, text: str, source: Source | None, parts: Sequence[JsonObject] = ()
+) -> StoredMessage:
+    """Append a message of the assistant to the conversation and deliver it."""
     store = state.context.store
     text = await _redacted(state, text)
     source = source or await store.last_source(state.key) or Source()
     replies = outbox_rows(source, state.key, "", text, "post")
-    posted = await store.post(state.key, text, source, replies)
+    if parts:
+        replies = [replace(row, body={**row.body, "files": parts}) for row in replies]
+    posted = await store.post(state.key, text, source, replies, parts)
     state.cache.appended(posted.before, posted.message, posted.head)
     state.moved(posted.epoch, posted.head)
     event = MessagePosted(posted.head.session_id, posted.message)

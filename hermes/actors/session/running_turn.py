@@ -12,6 +12,7 @@ import attrs
 from msgspec.structs import replace
 
 from hermes.actors.budget import InFlightUsage
+from hermes.actors.session.files import keep_file
 from hermes.context import TurnContext
 from hermes.errors import HermesError, TurnClosed
 from hermes.events import (
@@ -44,9 +45,10 @@ from hermes.outbound import metadata_of
 from hermes.protocols import FileReader, FileStore, Store, ToolRecords, TurnRuntime
 from hermes.redaction import EventRedactor, Redactor, redact_messages
 from hermes.session_keys import payer_of
+from hermes.transcript.attachments import as_text
 from hermes.transcript.render import render
 from hermes.transcript.rows import rows_from_events
-from hermes.transcript.validate import check_call
+from hermes.transcript.validate import check_call, check_files
 
 Rows: TypeAlias = Sequence[Message | StoredMessage]
 
@@ -86,8 +88,6 @@ class RunningTurn:
     """The event that was published when the agent started."""
     reply: Reply | None = attrs.field(init=False, default=None)
     """The reply, when the turn is on disk."""
-    files: list[StoredFile] = attrs.field(init=False, factory=list)
-    """The files that the user gets with the answer."""
     _redactor: EventRedactor | None = attrs.field(init=False, default=None)
     _steering: list[InboxRow] = attrs.field(init=False, factory=list)
     _closed: bool = attrs.field(init=False, default=False)
@@ -134,8 +134,8 @@ class RunningTurn:
 
     @property
     def text(self) -> str:
-        """The input as one text."""
-        return "\n\n".join([message.content or "" for message in self.input])
+        """The input as one text; each attached file has a line that describes it."""
+        return "\n\n".join([m.content or "" if m.parts is None else as_text(m) for m in self.input])
 
     @property
     def decided_calls(self) -> list[int]:
@@ -290,12 +290,16 @@ class RunningTurn:
         return self._store
 
     async def keep_files(self, result: TurnResult) -> TurnResult:
-        """Store the files of a result, and return the result with the stored ones."""
-        self.files = [
-            file if isinstance(file, StoredFile) else await self.put_file(file)
-            for file in result.files
-        ]
-        return replace(result, files=self.files)
+        """Store the files of a result, and return the result with the stored ones.
+
+        Raises `TypeError` if something else is among them.
+        """
+        check_files(result.files)
+        kept = [await keep_file(self, file) for file in result.files]
+        missing = [file for file in kept if isinstance(file, str)]
+        text = "\n".join([*([result.text] if result.text else []), *missing])
+        files = [file for file in kept if isinstance(file, StoredFile)]
+        return replace(result, text=text if missing else result.text, files=files)
 
     async def transcript_rows(self, result: TurnResult) -> list[Message]:
         """Return the rows to store: the input, and what the agent returned or emitted.

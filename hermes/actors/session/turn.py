@@ -248,8 +248,8 @@ class TurnRunner:
         commit = self._commit_for(turn, attempt, rows, notices)
         if any(isinstance(event, ApprovalAsked) for event in turn.events):
             commit = with_questions(commit, turn, self._state.context)
-        if turn.files:
-            commit = with_files(commit, turn.files, turn.rows[-1])
+        if attempt.result.files:
+            commit = with_files(commit, attempt.result.files, turn.rows[-1])
         try:
             done = await self._commit(commit)
         except NotInLineage as error:  # the agent named a session of another conversation
@@ -275,7 +275,6 @@ class TurnRunner:
         log.error(text, turn.turn_id, reference, exc_info=error, extra=extra)
         attempt.fail_with(error, reference)
         attempt.rewind_to = None
-        turn.files = []
         turn.context.session_id = attempt.transcript.head.session_id
         return await turn.transcript_rows(TurnResult(rows=()))
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import binascii
 import itertools
 import os
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 import trio
 
-from hermes.adapters.jsonrpc import types as t
+from hermes.adapters.jsonrpc import events as e, types as t
+from hermes.adapters.jsonrpc.files.sources import open_source
 from hermes.adapters.jsonrpc.frames import MAX_LINE, EventParams, Problem, encode
 from hermes.adapters.jsonrpc.socket_server import peer_uid
 from hermes.adapters.lines import LineSplitter, TooLong
-from hermes.background import holding, open_background, protected, set_event, start_soon
-from hermes.errors import ActorStopped, HermesError
+from hermes.background import open_background, protected, set_event, start_soon
+from hermes.errors import ActorStopped, AttachmentRefused, HermesError
+from hermes.messages import Attachment, StoredFile
 
 CHUNK = 65536
+CANCEL_TIMEOUT = 2.0
 MAX_FRAME = 256 * 1024 * 1024
 NOT_CONNECTED = "the bot has closed the connection"
 R = TypeVar("R", bound=msgspec.Struct)
@@ -67,7 +72,8 @@ class Client:
         self._stream = stream
         self._ids = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
-        self._sending = trio.Lock()
+        self._unsent: deque[bytes] = deque()
+        self._given = trio.Event()
         self._refusal: Problem | None = None
         self.on_event: EventCallback = lambda _: None
         """Called with each event, in order; it must not wait."""
@@ -100,7 +106,7 @@ class Client:
 
         pending = self._pending[request_id] = _Pending(answer)
         try:
-            await self._send(line + b"\n")
+            self._send(line + b"\n")
             if not self.ended:
                 await pending.answered.wait()
         finally:
@@ -111,11 +117,68 @@ class Client:
             raise RequestFailed(pending.frame.error)
         return results[0]
 
-    async def _send(self, line: bytes) -> None:
+    async def upload(self, session_id: str, attachment: Attachment) -> StoredFile:
+        """Send a file to the conversation with this handle, and return it as the bot stores it.
+
+        A path or an open file is read here, in a thread; a chunk is read when the bot has taken the
+        one before. For a message, pass `t.Part(file=stored.id)`. Raises `AttachmentRefused` if the
+        file cannot be read, and what `call` raises; then the bot keeps nothing of it.
+        """
+        async with open_source(attachment) as source:
+            begin = t.BeginParams(
+                session_id=session_id, name=attachment.file_name, size=source.size
+            )
+            upload = (await self.call("file.begin", begin, t.BeginResult)).upload
+            try:
+                offset = 0
+                async for chunk in source.chunks:
+                    data = binascii.b2a_base64(chunk, newline=False).decode()
+                    params = t.ChunkParams(upload=upload, offset=offset, data=data)
+                    offset = (await self.call("file.chunk", params, t.ChunkResult)).received
+                done = await self.call("file.end", t.UploadParams(upload=upload), e.FilePart)
+            except BaseException:
+                await self._cancel(upload)
+                raise
+        return done.stored
+
+    async def _cancel(self, upload: str) -> None:
+        """Discard an upload, unless the bot has done so."""
+        deadline = trio.current_time() + CANCEL_TIMEOUT
+        with (
+            trio.CancelScope(shield=True, deadline=deadline),
+            suppress(RequestFailed, ActorStopped),
+        ):
+            await self.call("file.cancel", t.UploadParams(upload=upload), t.CancelResult)
+
+    async def download(self, session_id: str, file_id: str, to: BinaryIO) -> StoredFile:
+        """Write the content of a file of a conversation to an open file, in a thread.
+
+        Raises what `call` and `to.write` raise, and `AttachmentRefused` if bytes are missing.
+        """
+        offset = 0
+        while True:
+            params = t.ReadParams(session_id=session_id, file=file_id, offset=offset)
+            read = await self.call("file.read", params, t.ReadResult)
+            await trio.to_thread.run_sync(to.write, read.data)
+            offset += len(read.data)
+            if offset >= read.stored.size:
+                return read.stored
+            if not read.data:
+                raise AttachmentRefused("a part of the file is missing")
+
+    def _send(self, line: bytes) -> None:
+        self._unsent.append(line)
+        set_event(self._given)
+
+    async def write(self) -> None:
+        """Send requests until the connection ends: each entirely, also if its call is cancelled."""
         # A broken connection may still have a frame that says why: `listen` reads it.
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            async with holding(self._sending):
-                await self._stream.send_all(line)
+            while True:
+                if not self._unsent:
+                    self._given = trio.Event()
+                    await self._given.wait()
+                await self._stream.send_all(self._unsent.popleft())
 
     def _end(self) -> HermesError:
         if self._refusal is not None:
@@ -159,6 +222,7 @@ async def open_client(stream: trio.abc.Stream) -> AsyncIterator[Client]:
     async with stream, open_background() as background:
         client = Client(stream)
         start_soon(background, client.listen)
+        start_soon(background, client.write)
         yield client
 
 

@@ -18,12 +18,16 @@ import trio
 
 from hermes.actors.runtime import Runtime
 from hermes.adapters.jsonrpc import events as e, types as t
+from hermes.adapters.jsonrpc.files.uploads import IDLE_TIMEOUT
 from hermes.adapters.jsonrpc.frames import (
     BAD_PARAMS,
     BUSY,
+    FILE_REFUSED,
     INTERNAL,
     INVALID,
     MAX_LINE,
+    NO_ACCESS,
+    NO_FILE,
     NOT_FOUND,
     NOT_NOW,
     UNKNOWN_METHOD,
@@ -40,11 +44,14 @@ from hermes.adapters.jsonrpc.send_buffer import MAX_SHEDDABLE, SendBuffer
 from hermes.background import open_background, set_event, start_soon
 from hermes.errors import (
     ActorStopped,
+    AttachmentRefused,
     Draining,
+    NotAdmitted,
     Overloaded,
     SessionEnded,
     StoreBusy,
     StoreFull,
+    UnknownFile,
     UnknownSession,
 )
 from hermes.events import Envelope
@@ -55,6 +62,8 @@ log: logging.Logger = logging.getLogger(__name__)
 PROTOCOL = 1
 MAX_RUNNING = 1000
 """Concurrent requests of one client; further ones are refused, so that memory is bounded."""
+MAX_RUNNING_BYTES = 64 * 1024 * 1024
+"""The same, for the size of the params of these requests together."""
 _DECODERS = {name: msgspec.json.Decoder(method.params).decode for name, method in METHODS.items()}
 
 
@@ -65,6 +74,7 @@ class Call:
     id: Id | None
     method: Method
     params: t.Params
+    size: int
 
 
 class Connection:
@@ -76,16 +86,17 @@ class Connection:
 
     def __init__(
         self, runtime: Runtime, nursery: trio.Nursery, handles: Handles, buffer: SendBuffer,
-        max_running: int,
+        max_running: int, upload_idle: float,
     ) -> None:  # fmt: skip
         self._nursery = nursery
         self._buffer = buffer
-        self._handlers = Handlers(runtime, buffer, handles)
+        self._handlers = Handlers(runtime, buffer, handles, nursery, upload_idle)
         self._max_running = max_running
         self._running_ids: set[Id | None] = set()
         self._running = 0
+        self._running_bytes = 0
         self._queues: dict[str, deque[Call]] = {}
-        """Calls by session that must keep their order."""
+        """Calls by session or upload that must keep their order."""
         self._finished = trio.Event()
 
     # Requests
@@ -119,10 +130,11 @@ class Connection:
             self._refuse(request.id, refused)
             return
         self._running += 1
+        self._running_bytes += call.size
         if request.id is not None:
             self._running_ids.add(request.id)
-        if isinstance(call.params, t.SessionParams) and call.method.in_order:
-            self._enqueue(call.params.session_id, call)
+        if call.method.in_order is not None:
+            self._enqueue(call.method.in_order(call.params), call)
         else:
             start_soon(self._nursery, self._run, call)
 
@@ -132,24 +144,27 @@ class Connection:
             raise Refused(UNKNOWN_METHOD, f"Unknown method {request.method[:100]!r}.")
         if self._running >= self._max_running:
             raise Refused(NOT_NOW, f"{self._max_running} requests are running; try again later.")
+        size = len(memoryview(request.params))
+        if self._running_bytes + size > MAX_RUNNING_BYTES:
+            raise Refused(NOT_NOW, "Requests of too many bytes are running; try again later.")
         try:
-            return Call(request.id, method, _DECODERS[request.method](request.params))
+            return Call(request.id, method, _DECODERS[request.method](request.params), size)
         except ValueError as error:
             raise Refused(BAD_PARAMS, f"{error}.") from None
 
-    def _enqueue(self, session_id: str, call: Call) -> None:
-        if session_id in self._queues:
-            self._queues[session_id].append(call)
+    def _enqueue(self, name: str, call: Call) -> None:
+        if name in self._queues:
+            self._queues[name].append(call)
         else:
-            self._queues[session_id] = deque([call])
-            start_soon(self._nursery, self._run_queue, session_id)
+            self._queues[name] = deque([call])
+            start_soon(self._nursery, self._run_queue, name)
 
-    async def _run_queue(self, session_id: str) -> None:
-        calls = self._queues[session_id]
+    async def _run_queue(self, name: str) -> None:
+        calls = self._queues[name]
         while calls:
             await self._run(calls[0])
             calls.popleft()
-        del self._queues[session_id]  # no checkpoint since the queue was seen empty
+        del self._queues[name]  # no checkpoint since the queue was seen empty
 
     async def _run(self, call: Call) -> None:
         """Run a call and answer it exactly once, whatever happens."""
@@ -163,6 +178,7 @@ class Connection:
                 self._buffer.send_result(call.id, result, replayable=call.method.replayable)
         finally:
             self._running -= 1
+            self._running_bytes -= call.size
             self._running_ids.discard(call.id)
             set_event(self._finished)
             self._finished = trio.Event()
@@ -216,6 +232,9 @@ def _refusal(error: BaseException) -> Refused:
 
 _CODES: dict[type[Exception], int] = {
     UnknownSession: NOT_FOUND,
+    UnknownFile: NO_FILE,
+    AttachmentRefused: FILE_REFUSED,
+    NotAdmitted: NO_ACCESS,
     Overloaded: BUSY,
     Draining: NOT_NOW,
     StoreBusy: NOT_NOW,
@@ -232,17 +251,21 @@ async def open_connection(
     max_handles: int = MAX_HANDLES,
     max_running: int = MAX_RUNNING,
     max_sheddable: int = MAX_SHEDDABLE,
+    upload_idle: float = IDLE_TIMEOUT,
 ) -> AsyncIterator[Connection]:
     """Open a connection for one client. The end of the block cancels its requests, but no turn.
 
-    `max_handles` limits its open sessions, `max_running` its concurrent requests, and
-    `max_sheddable` the bytes of unsent events that may be dropped (see `send_buffer`).
+    `max_handles` limits its open sessions, `max_running` its concurrent requests, `max_sheddable`
+    the bytes of unsent events that may be dropped (see `send_buffer`), and `upload_idle` the
+    seconds between two chunks of a file.
     """
     async with open_background() as background:
         buffer = SendBuffer(
             max_sheddable, on_shown=lambda asked, shown: runtime.mark_shown(asked, shown=shown)
         )
-        connection = Connection(runtime, background, Handles(max_handles), buffer, max_running)
+        connection = Connection(
+            runtime, background, Handles(max_handles), buffer, max_running, upload_idle
+        )
         # No checkpoint since the constructor has read the running turns: no event is missed.
         with runtime.subscribe(callback=connection.handle_event, messages=True):
             try:

@@ -2,15 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from hermes.messages import ReplyStatus
+from hermes.messages import JsonObject, ReplyStatus, StoredFile, file_id_of
 
 Status: TypeAlias = Literal["complete", "interrupted", "error"]
+
+
+class FilePart(msgspec.Struct, omit_defaults=True):
+    """A file of a message, as the store knows it, or an image on the web.
+
+    `file` is the id for `file.read` and for the parts of messages to the same conversation. Fields
+    that are not known are left out.
+    """
+
+    type: str
+    file: str | None = None
+    media_type: str | None = None
+    size: int | None = None
+    name: str | None = None
+    width: int | None = None
+    height: int | None = None
+    url: str | None = None
+
+    @property
+    def stored(self) -> StoredFile:
+        """The file that it names."""
+        return StoredFile(
+            id=self.file or "",
+            media_type=self.media_type or "application/octet-stream",
+            size=self.size or 0,
+            name=self.name,
+            width=self.width,
+            height=self.height,
+        )
+
+
+def file_parts(parts: Sequence[JsonObject] | None) -> list[FilePart]:
+    """Return those parts that name files or URLs. Parts in other forms may have content."""
+    found = []
+    for part in parts or ():
+        url = part.get("url")
+        if file_id_of(part) or (isinstance(url, str) and url.startswith(("http://", "https://"))):
+            with suppress(msgspec.ValidationError):  # a part of a host may have anything
+                found.append(msgspec.convert(part, FilePart))
+    return found
 
 
 class Ready(msgspec.Struct):
@@ -34,14 +75,16 @@ class TokenUsage(msgspec.Struct):
 class MessageAccepted(msgspec.Struct, omit_defaults=True):
     """Somebody else has sent a message or command to the conversation, from this platform.
 
-    It precedes the other events with its id, and may be repeated. If it has a `decided_call`, the
-    text is empty: Hermes itself tells the agent that the user has decided about this call.
+    It precedes the other events with its id, and may be repeated. `parts` are its files. If it has
+    a `decided_call`, the text is empty: Hermes itself tells the agent that the user has decided
+    about this call.
     """
 
     message_id: int
     text: str
     platform: str
     decided_call: int | None = None
+    parts: list[FilePart] = []
 
 
 class MessageStart(msgspec.Struct):
@@ -64,7 +107,8 @@ class MessageComplete(msgspec.Struct):
 
     `reply_status` is the status in the words of the runtime, if it says more: "command", "partial",
     "withdrawn", "failed" or "refused". `dropped_by` is the id of the command that cancelled the
-    messages before their turn; the answer to that command reports it, too.
+    messages before their turn; the answer to that command reports it, too. `files` are those of the
+    answer.
     """
 
     turn_id: int
@@ -76,6 +120,7 @@ class MessageComplete(msgspec.Struct):
     error: str | None = None
     reply_status: ReplyStatus | UnsetType = UNSET
     dropped_by: int | UnsetType = UNSET
+    files: list[FilePart] | UnsetType = UNSET
 
 
 class ToolStart(msgspec.Struct):

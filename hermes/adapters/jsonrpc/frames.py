@@ -16,9 +16,11 @@ Id: TypeAlias = int | str
 
 PARSE, INVALID, UNKNOWN_METHOD, BAD_PARAMS, INTERNAL = -32700, -32600, -32601, -32602, -32603
 NOT_NOW = -32000
-NO_SESSION, NO_TEXT, NO_ID, NOT_FOUND, NOTHING_TO_BRANCH = 4001, 4002, 4006, 4007, 4008
+NO_SESSION, NO_TEXT, NO_ACCESS = 4001, 4002, 4003
+NO_ID, NOT_FOUND, NOTHING_TO_BRANCH = 4006, 4007, 4008
 BUSY, NO_STEER, OUT_OF_RANGE, NO_TITLE, TITLE_REFUSED = 4009, 4010, 4018, 4021, 4022
-IN_USE, TOO_MANY = 4023, 4090
+IN_USE, FILE_REFUSED, NO_UPLOAD, NO_FILE = 4023, 4024, 4025, 4026
+TOO_MANY, TOO_MANY_UPLOADS = 4090, 4091
 CODES = {
     PARSE: "The line is not valid JSON.",
     INVALID: "Not a valid request: expected one JSON object with `method` and a unique `id`.",
@@ -27,7 +29,8 @@ CODES = {
     INTERNAL: "Internal error; the log has the details.",
     NOT_NOW: "Temporarily unavailable. Nothing was done; send the request again later.",
     NO_SESSION: "No open session has this handle; use `session.resume` to get one.",
-    NO_TEXT: "`text` is missing.",
+    NO_TEXT: "`text` is missing, and there are no `parts`.",
+    NO_ACCESS: "The client has no access.",
     NO_ID: "An id or a title is required.",
     NOT_FOUND: "No stored session, or more than one, has this id, id prefix or title.",
     NOTHING_TO_BRANCH: "The session has no messages to copy.",
@@ -37,7 +40,11 @@ CODES = {
     NO_TITLE: "`title` is missing.",
     TITLE_REFUSED: "Another stored session of this handle has the title, or it is too long.",
     IN_USE: "The session is open on this connection; close it first.",
+    FILE_REFUSED: "The file cannot be attached; nothing of it is kept.",
+    NO_UPLOAD: "No upload has this id: it has ended, was refused, or received nothing for a while.",
+    NO_FILE: "The conversation has no file with this id.",
     TOO_MANY: "Too many sessions are open; close some first.",
+    TOO_MANY_UPLOADS: "Too many uploads are open; end or cancel some first.",
 }
 
 

@@ -9,13 +9,14 @@ from uuid import uuid4
 import trio
 
 from hermes.actors.commands import recognize
-from hermes.actors.conversation import Conversation
 from hermes.actors.runtime import Runtime
 from hermes.adapters.jsonrpc import types as t
 from hermes.adapters.jsonrpc.events import MessageComplete, StatusUpdate
+from hermes.adapters.jsonrpc.files.handlers import FileHandlers, message_parts
 from hermes.adapters.jsonrpc.frames import (
     BAD_PARAMS,
     BUSY,
+    FILE_REFUSED,
     IN_USE,
     NO_ID,
     NO_STEER,
@@ -33,29 +34,27 @@ from hermes.adapters.jsonrpc.notifications import Notifier, completion
 from hermes.adapters.jsonrpc.opening import Opener
 from hermes.adapters.jsonrpc.rows import last_rows, listed, status_result
 from hermes.adapters.jsonrpc.send_buffer import SendBuffer
-from hermes.errors import ReplyNotFound
+from hermes.errors import AttachmentRefused, ReplyNotFound
 from hermes.messages import Inbound, Receipt, Session, SessionMatch, WhenBusy
 
 END_REASON = "rpc_close"
 
 
-class Handlers:
+class Handlers(FileHandlers):
     """The methods of one client; all of them may run concurrently.
 
     The first paragraph of a method's docstring is its summary in the schema and in
     docs/jsonrpc.md.
     """
 
-    def __init__(self, runtime: Runtime, buffer: SendBuffer, handles: Handles) -> None:
-        self._runtime = runtime
-        self._buffer = buffer
-        self._handles = handles
+    def __init__(
+        self, runtime: Runtime, buffer: SendBuffer, handles: Handles, nursery: trio.Nursery,
+        upload_idle: float,
+    ) -> None:  # fmt: skip
+        super().__init__(runtime, buffer, handles, nursery, upload_idle)
         self._opener = Opener(runtime, handles)
         self.notifier: Notifier = Notifier(handles, buffer, runtime.admin.running_turns())
         self.epoch: str = secrets.token_hex(8)
-
-    def _conversation(self, handle: Handle) -> Conversation:
-        return self._runtime.conversation(handle.session_key)
 
     # Sessions
 
@@ -126,6 +125,7 @@ class Handlers:
         handle = self._handles.require(params.session_id)
         handle.closing = True
         try:
+            await self.stop_uploads(handle)
             ended = None
             if await self._is_own_session(handle):
                 change = await self._conversation(handle).close(reason=END_REASON)
@@ -184,13 +184,12 @@ class Handlers:
     async def submit(self, params: t.SubmitParams) -> t.SubmitResult:
         """Submit a message; it is on disk when the response is sent, and is processed once."""
         handle = self._handles.require(params.session_id)
-        if not params.text.strip():
-            raise Refused(NO_TEXT)
+        _require_content(params)
         busy = self._is_busy(handle)
         sent_to = await self._sent_to(handle, params, busy=busy)
         if busy and params.busy == "reject" and sent_to is None:
             raise Refused(BUSY)
-        receipt = await self._submit(handle, params.text, params.busy, params.event_id, sent_to)
+        receipt = await self._submit(handle, params, params.busy, params.event_id, sent_to)
         if params.event_id is not None and await self._is_answered(handle, receipt):
             handle.pending.discard(receipt.inbox_id)
             reply = await self._reply(receipt)
@@ -227,32 +226,33 @@ class Handlers:
     async def steer(self, params: t.SteerParams) -> t.SubmitResult:
         """Send a message to the running answer."""
         handle = self._handles.require(params.session_id)
-        if not params.text.strip():
-            raise Refused(NO_TEXT)
+        _require_content(params)
         if not self._is_busy(handle):
             raise Refused(NO_STEER)
-        receipt = await self._submit(handle, params.text, "steer")
+        receipt = await self._submit(handle, params, "steer")
         return t.SubmitResult("steered", receipt.inbox_id, handle.stored_id)
 
     async def _submit(
-        self, handle: Handle, text: str, busy: WhenBusy | None, event_id: str | None = None,
-        sent_to: str | None = None,
+        self, handle: Handle, params: t.SteerParams, busy: WhenBusy | None,
+        event_id: str | None = None, sent_to: str | None = None,
     ) -> Receipt:  # fmt: skip
         name = sent_to or handle.conversation
         # Earlier versions stored ids in this form, without a scope.
         unique_id = uuid4().hex if event_id is None else f"{name}:{event_id}"
-        text, command = recognize(text)
+        text, command = recognize(params.text)
         source, key = handle.origin(name)
+        parts, attachments = message_parts(params.parts)
         inbound = Inbound(
-            key, unique_id, text, source,
+            key, unique_id, text, source, parts=tuple(parts) or None,
             command=command, when_busy=busy, per_conversation=True,
         )  # fmt: skip
         handle.sent.append(unique_id)
         with submitting(handle):
             try:
-                receipt = await self._runtime.submit(inbound)
+                receipt = await self._runtime.submit(inbound, attachments=attachments)
             except ValueError as error:
-                raise Refused(BAD_PARAMS, f"{error}.") from None
+                code = FILE_REFUSED if isinstance(error, AttachmentRefused) else BAD_PARAMS
+                raise Refused(code, f"{error}.") from None
             if receipt.session_key != handle.session_key:
                 return receipt
             if receipt.inbox_id not in handle.answered:
@@ -268,7 +268,8 @@ class Handlers:
             return t.InterruptResult("interrupted")
         if not handle.pending:
             return t.InterruptResult("idle")
-        await self._submit(handle, "/stop", None)  # accepted, but not started yet
+        stop = t.SteerParams(session_id=handle.id, text="/stop")
+        await self._submit(handle, stop, None)  # accepted, but not started yet
         return t.InterruptResult("interrupted")
 
     def _is_busy(self, handle: Handle) -> bool:
@@ -382,6 +383,11 @@ class Handlers:
         """Wait until every accepted message is answered."""
         while any(handle.pending for handle in self._handles):
             await self.notifier.wait_answer()
+
+
+def _require_content(params: t.SteerParams) -> None:
+    if not (params.text.strip() or params.parts):
+        raise Refused(NO_TEXT)
 
 
 def _require_open(handle: Handle) -> Handle:

@@ -136,9 +136,11 @@ class Notifier:
 
     def _send_accepted(self, handle: Handle, event: MessageAccepted) -> None:
         """Report a message of somebody else, or about a decision."""
-        if event.decided_call is not None or (event.text and event.event_id not in handle.sent):
+        parts = e.file_parts(event.parts)
+        new = (event.text or parts) and event.event_id not in handle.sent
+        if event.decided_call is not None or new:
             accepted = e.MessageAccepted(
-                event.inbox_id, event.text, event.platform, event.decided_call
+                event.inbox_id, event.text, event.platform, event.decided_call, parts
             )
             self._buffer.send_event("message.accepted", handle.id, accepted)
 
@@ -197,6 +199,7 @@ def completion(
         error=reply.error,
         reply_status=UNSET if reply.status == STATUS[reply.status] else reply.status,
         dropped_by=UNSET if dropped_by is None else dropped_by,
+        files=e.file_parts([file.part for file in reply.files]) or UNSET,
     )
 
 

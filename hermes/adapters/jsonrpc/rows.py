@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hermes.adapters.jsonrpc import types as t
+from hermes.adapters.jsonrpc.events import file_parts
 from hermes.messages import SessionSummary, Status, StoredMessage
 
 
@@ -25,6 +26,7 @@ def last_rows(rows: Sequence[StoredMessage], limit: int, before: int | None = No
             tool_call_id=row.tool_call_id,
             tool_name=row.tool_name,
             reasoning=row.reasoning,
+            parts=file_parts(row.parts),
         )
         for row in rows[-limit:]
     ]

@@ -209,7 +209,8 @@ class SendBuffer:
     async def wait_writable(self) -> None:
         """Wait while the buffer is full."""
         while self.full and not self._closed:
-            self._writable = trio.Event()
+            if self._writable.is_set():
+                self._writable = trio.Event()
             await self._writable.wait()
 
     # Out

@@ -5,19 +5,22 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta
 
-from hermes.adapters.jsonrpc.events import MessageComplete
+from hermes.adapters.jsonrpc.events import FilePart, MessageComplete
 from hermes.messages import WhenBusy
 from hermes.session_keys import MAX_LENGTH
 
 NAME_PATTERN = "[!-$&-9;-~]{1,200}"
 """Names of conversations: visible ASCII without ":" and "%", so that session keys contain them."""
+MAX_CHUNK = 512 * 1024
+"""Bytes of a file in one request or response: 700 kB in base64."""
 HandleId: TypeAlias = Annotated[str, Meta(max_length=200)]
 Name: TypeAlias = Annotated[str, Meta(max_length=1000)]
 # "$" alone would also match before a newline at the end.
 ConversationName: TypeAlias = Annotated[str, Meta(pattern=rf"^{NAME_PATTERN}(?!\n)$")]
 MessageId: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
+Offset: TypeAlias = Annotated[int, Meta(ge=0, le=2**53)]
 Count: TypeAlias = Annotated[int, Meta(ge=1, le=1000)]
 SubmitStatus: TypeAlias = Literal["streaming", "queued", "steered", "answered"]
 
@@ -105,10 +108,30 @@ class CompressParams(SessionParams):
     focus_topic: Annotated[str, Meta(max_length=10_000)] | None = None
 
 
-class SteerParams(SessionParams):
-    """A message for the running answer."""
+class Part(msgspec.Struct, omit_defaults=True):
+    """A file or image of a message: exactly one of `file`, `data` and `url`.
+
+    `file` is the id of a file of the conversation, `data` a content in base64, with an optional
+    `name`, and `url` an image on the web, which Hermes never fetches. Other fields are ignored: the
+    type of a file is recognized by its bytes. `path` is refused.
+    """
+
+    file: str | None = None
+    data: str | None = None
+    url: str | None = None
+    name: Name | None = None
+    type: str | None = None
+    path: Any = UNSET
+
+
+Parts: TypeAlias = Annotated[list[Part], Meta(max_length=1000)]
+
+
+class SteerParams(SessionParams, omit_defaults=True):
+    """A message for the running answer, with or without files."""
 
     text: str = ""
+    parts: Parts = []
 
 
 class DeleteParams(Params):
@@ -117,16 +140,43 @@ class DeleteParams(Params):
     session_id: Name = ""
 
 
-class SubmitParams(SessionParams):
-    """A message or a command. `event_id` identifies it within its conversation.
+class SubmitParams(SteerParams, omit_defaults=True):
+    """A message or a command, and its files. `event_id` identifies it within its conversation.
 
     A message that is sent again with the same `event_id` is processed once. `busy` says what to do
     while an answer is running; the default comes from the configuration.
     """
 
-    text: str = ""
     event_id: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     busy: WhenBusy | None = None
+
+
+class BeginParams(SessionParams, omit_defaults=True):
+    """The name of a file to upload, and its size in bytes if it is known."""
+
+    name: Name | None = None
+    size: Offset | None = None
+
+
+class UploadParams(Params):
+    """An upload."""
+
+    upload: HandleId
+
+
+class ChunkParams(UploadParams):
+    """The next bytes of a file, in base64: at most 524,288. `offset` is the number before them."""
+
+    offset: Offset
+    data: str
+
+
+class ReadParams(SessionParams, omit_defaults=True, kw_only=True):
+    """The range of a file to return: `size` bytes from `offset` on, as far as there are any."""
+
+    file: HandleId
+    offset: Offset = 0
+    size: Annotated[int, Meta(ge=1, le=MAX_CHUNK)] = MAX_CHUNK
 
 
 class ReplayParams(Params):
@@ -137,7 +187,7 @@ class ReplayParams(Params):
 
 
 class Row(msgspec.Struct, omit_defaults=True):
-    """A message of a transcript."""
+    """A message of a transcript; `parts` are its files."""
 
     id: int
     role: str
@@ -147,6 +197,7 @@ class Row(msgspec.Struct, omit_defaults=True):
     tool_call_id: str | None = None
     tool_name: str | None = None
     reasoning: str | None = None
+    parts: list[FilePart] = []
 
 
 class CreateResult(msgspec.Struct):
@@ -301,6 +352,30 @@ class SubmitResult(msgspec.Struct, omit_defaults=True):
     message_id: int
     stored_session_id: str | None
     reply: MessageComplete | None = None
+
+
+class BeginResult(msgspec.Struct):
+    """The upload, for `file.chunk` and `file.end`. It ends with the connection."""
+
+    upload: str
+
+
+class ChunkResult(msgspec.Struct):
+    """How many bytes of the file have arrived."""
+
+    received: int
+
+
+class CancelResult(msgspec.Struct):
+    """Nothing of the upload is kept."""
+
+    cancelled: bool
+
+
+class ReadResult(FilePart, kw_only=True):
+    """Bytes of a file, in base64, and what is known of the file; `size` is that of the file."""
+
+    data: bytes
 
 
 class ReplayResult(msgspec.Struct):

@@ -10,14 +10,21 @@ import httpx2
 import msgspec
 from msgspec.structs import asdict, replace
 
-from hermes.agents.providers.base import Completion, Delta, Endpoint, Unavailable, token_count
+from hermes.agents.providers.anthropic_blocks import to_json
+from hermes.agents.providers.attachments import Acceptance, anthropic_acceptance
+from hermes.agents.providers.base import (
+    Completion,
+    Delta,
+    Endpoint,
+    FileBody,
+    Unavailable,
+    token_count,
+)
 from hermes.agents.providers.sse_transport import post, response_error
 from hermes.agents.providers.stream_events import EventDecoder, HalfJoiner
-from hermes.agents.providers.tool_calls import arguments_object, valid_id, valid_name
 from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import JsonObject, Message, ToolCall, Usage
 from hermes.sanitize import encodable
-from hermes.transcript.render import parts_of
 
 VERSION = "2023-06-01"
 MAX_TOKENS = 8192
@@ -25,7 +32,6 @@ _CACHE_CONTROL = {"type": "ephemeral"}
 _BREAKPOINT = b',"cache_control":{"type":"ephemeral"}'
 _END = b"}]}"
 _TRUNCATED = frozenset({"max_tokens", "model_context_window_exceeded"})
-_REASONING = frozenset({"thinking", "redacted_thinking"})
 _STATUS = {
     "invalid_request_error": 400, "authentication_error": 401, "billing_error": 402,
     "permission_error": 403, "not_found_error": 404, "request_too_large": 413,
@@ -236,6 +242,11 @@ class AnthropicMessages:
     tools: tuple[JsonObject, ...] = ()
     _prefix: bytes = attrs.field(init=False)
     """The start of every request body."""
+    _acceptance: Acceptance = attrs.field(init=False)
+
+    @_acceptance.default
+    def _make_acceptance(self) -> Acceptance:
+        return anthropic_acceptance(self.endpoint)
 
     @_prefix.default
     def _make_prefix(self) -> bytes:
@@ -263,7 +274,7 @@ class AnthropicMessages:
 
     def encode(self, messages: Sequence[Message]) -> list[bytes]:
         """Encode messages as JSON."""
-        return [_encode(message) for message in _to_json(messages)]
+        return [_encode(message) for message in to_json(messages, self._acceptance)]
 
     def body(self, history: bytes, new: Sequence[bytes], suffix: Sequence[Message]) -> bytes:
         """Return a request body (see `Provider.body`).
@@ -277,7 +288,9 @@ class AnthropicMessages:
         before = _with_breakpoint(history) if history else b""
         return b"".join([self._prefix, before, b"," if before and rest else b"", rest, b"]}"])
 
-    async def complete(self, body: bytes, on_delta: Callable[[Delta], None]) -> Completion:
+    async def complete(
+        self, body: bytes | FileBody, on_delta: Callable[[Delta], None]
+    ) -> Completion:
         """Send a request and return the answer (see `Provider.complete`)."""
         headers = {"anthropic-version": VERSION}
         if key := self.endpoint.key.reveal():
@@ -290,57 +303,3 @@ class AnthropicMessages:
 def _with_breakpoint(message: bytes) -> bytes:
     """Add a cache breakpoint to the last content block; all encoded messages end with one."""
     return message.removesuffix(_END) + _BREAKPOINT + _END if message.endswith(_END) else message
-
-
-def _to_json(messages: Sequence[Message]) -> Iterator[JsonObject]:
-    """Yield messages as JSON objects; consecutive tool results become one user message."""
-    results: list[JsonObject] = []
-    for message in messages:
-        if message.role == "tool":
-            results.append(_tool_result(message))
-            continue
-        if results:
-            yield {"role": "user", "content": results}
-            results = []
-        yield {"role": message.role, "content": list(_blocks(message))}
-    if results:
-        yield {"role": "user", "content": results}
-
-
-def _tool_result(message: Message) -> JsonObject:
-    text = message.content or "(no output)"
-    return {
-        "type": "tool_result",
-        "tool_use_id": valid_id(message.tool_call_id),
-        "content": [{"type": "text", "text": text}],
-    }
-
-
-def _blocks(message: Message) -> Iterator[JsonObject]:
-    # Reasoning from models of other providers is rejected.
-    yield from (each for each in message.reasoning_details if each.get("type") in _REASONING)
-    if message.parts:
-        yield from map(_part, parts_of(message))
-    elif message.content and message.content.strip():  # a blank text block is rejected
-        yield {"type": "text", "text": message.content}
-    for call in message.tool_calls:
-        yield {
-            "type": "tool_use",
-            "id": valid_id(call.id),
-            "name": valid_name(call),
-            "input": arguments_object(call),
-        }
-
-
-def _part(part: JsonObject) -> JsonObject:
-    """Convert a message part to Anthropic's format; images are stored in OpenAI's."""
-    if part.get("type") not in {"image_url", "input_image"}:
-        return part
-    image = part.get("image_url")
-    url = image.get("url") if isinstance(image, dict) else image
-    if not isinstance(url, str):
-        return part
-    if url.startswith("data:") and ";base64," in url:
-        media, _, data = url.removeprefix("data:").partition(";base64,")
-        return {"type": "image", "source": {"type": "base64", "media_type": media, "data": data}}
-    return {"type": "image", "source": {"type": "url", "url": url}}

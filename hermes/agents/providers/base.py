@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Literal, Protocol, TypeAlias
 
 import attrs
+import msgspec
 
 from hermes.errors import HermesError
 from hermes.events import ReasoningDelta, TextDelta
-from hermes.messages import Message, Usage
+from hermes.messages import AttachmentKind, Message, Usage
+from hermes.protocols import FileReader
 from hermes.redaction import Secret as Secret, StrictRedactor, url_credentials
 from hermes.redaction.urls import hide_credentials, named_credentials
 from hermes.texts import Texts
@@ -21,6 +23,16 @@ log: logging.Logger = logging.getLogger(__name__)
 UNNAMED = "model"
 MAX_TOKENS = 10**12
 """More tokens than any call can have."""
+
+OpenFile: TypeAlias = Callable[[str], Awaitable[FileReader]]
+"""Returns a reader of a file by its id. Raises `UnknownFile`."""
+SLOT: Final = b"\0"
+"""Delimits the fields of a slot. Encoded JSON never contains it, since strings escape it."""
+SLOT_FIELDS: Final = 4
+"""A slot has a `SlotHeader`, JSON before and after the content, and JSON if there is no file."""
+SlotHeader: TypeAlias = tuple[str, Literal["base64", "text"], int]
+"""The id of a file, how its content is encoded, and about how many tokens it has."""
+decode_header: Final = msgspec.json.Decoder(SlotHeader).decode
 
 
 class ProviderError(HermesError):
@@ -85,6 +97,11 @@ class Endpoint:
     """Additional fields of each request, such as `("temperature", 0.2)`."""
     alternate_roles: bool = False
     """Whether user and assistant messages must alternate, as some chat templates require."""
+    attachments: tuple[AttachmentKind, ...] | None = None
+    """What the model takes: images, files (PDF), audio, and images on the web, which the provider
+    fetches. It gets a note in words instead of others. None: images, files and images on the web
+    for the APIs of OpenAI and Anthropic, only images for other endpoints.
+    """
     connect_timeout: float = 10.0
     """Maximum time in seconds to establish a connection."""
     read_timeout: float = 120.0
@@ -109,6 +126,30 @@ class Endpoint:
         Credentials are the API key, the values of headers, and those inside of the URL.
         """
         return StrictRedactor([*self.secrets, *(value for _, value in self.headers)])(text)
+
+
+@attrs.frozen
+class FileBody:
+    """A request body with slots for files, which are read in pieces while it is sent."""
+
+    encoded: bytes = attrs.field(repr=False)
+    open_file: OpenFile
+
+    @property
+    def pieces(self) -> Sequence[bytes]:
+        """JSON, then the fields of a slot, then JSON, and so on."""
+        return self.encoded.split(SLOT)
+
+    @property
+    def tokens(self) -> int:
+        """About how many tokens the files have."""
+        headers = self.pieces[1 :: SLOT_FIELDS + 1]
+        return sum(tokens for _, _, tokens in map(decode_header, headers))
+
+
+def with_files(encoded: bytes, open_file: OpenFile) -> bytes | FileBody:
+    """Return an encoded body as it can be sent: unchanged if it has no files."""
+    return FileBody(encoded, open_file) if SLOT in encoded else encoded
 
 
 Delta: TypeAlias = TextDelta | ReasoningDelta
@@ -161,8 +202,12 @@ class Provider(Protocol):
         """
         ...
 
-    async def complete(self, body: bytes, on_delta: Callable[[Delta], None]) -> Completion:
+    async def complete(
+        self, body: bytes | FileBody, on_delta: Callable[[Delta], None]
+    ) -> Completion:
         """Send a request, call `on_delta` for each part of the answer, return the whole answer.
+
+        A body with files is a `FileBody`: they are read in pieces while they are sent.
 
         Raises `ProviderError`, or `ContextOverflow` if the prompt is too long for the model.
         """

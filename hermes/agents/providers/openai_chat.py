@@ -11,14 +11,17 @@ import attrs
 import httpx2
 import msgspec
 
+from hermes.agents.providers.attachments import Acceptance, openai_acceptance
 from hermes.agents.providers.base import (
     Completion,
     Delta,
     Endpoint,
+    FileBody,
     RequestRejected,
     Unavailable,
     token_count,
 )
+from hermes.agents.providers.openai_messages import to_json
 from hermes.agents.providers.sse_transport import post, response_error
 from hermes.agents.providers.stream_events import (
     JSON_ERRORS,
@@ -26,17 +29,15 @@ from hermes.agents.providers.stream_events import (
     EventDecoder,
     HalfJoiner,
 )
-from hermes.agents.providers.tool_calls import Nesting, arguments_json, valid_name
+from hermes.agents.providers.tool_calls import Nesting
 from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import JsonObject, Message, ToolCall, Usage
 from hermes.sanitize import encodable
-from hermes.transcript.render import parts_of
 
 log: logging.Logger = logging.getLogger(__name__)
 
 _TRUNCATED = frozenset({"length", "max_tokens"})
 _STATUS = {"insufficient_quota": 402, "invalid_api_key": 401}
-_ANTHROPIC_REASONING = frozenset({"thinking", "redacted_thinking"})
 _encode = msgspec.json.Encoder().encode
 
 
@@ -283,6 +284,11 @@ class OpenAIChat:
     tools: tuple[JsonObject, ...] = ()
     _prefix: tuple[bytes, bytes] = attrs.field(init=False)
     """The start of every request body, and the encoded system message."""
+    _acceptance: Acceptance = attrs.field(init=False)
+
+    @_acceptance.default
+    def _make_acceptance(self) -> Acceptance:
+        return openai_acceptance(self.endpoint)
 
     @_prefix.default
     def _make_prefix(self) -> tuple[bytes, bytes]:
@@ -299,7 +305,7 @@ class OpenAIChat:
 
     def encode(self, messages: Sequence[Message]) -> list[bytes]:
         """Encode messages as JSON."""
-        return [_encode(_to_json(message)) for message in messages]
+        return [_encode(each) for each in to_json(messages, self._acceptance, self.endpoint)]
 
     def body(self, history: bytes, new: Sequence[bytes], suffix: Sequence[Message]) -> bytes:
         """Return a request body (see `Provider.body`)."""
@@ -307,7 +313,9 @@ class OpenAIChat:
         messages = [system, history, *new, *self.encode(suffix)]
         return b"".join([start, b",".join(filter(None, messages)), b"]}"])
 
-    async def complete(self, body: bytes, on_delta: Callable[[Delta], None]) -> Completion:
+    async def complete(
+        self, body: bytes | FileBody, on_delta: Callable[[Delta], None]
+    ) -> Completion:
         """Send a request and return the answer (see `Provider.complete`)."""
         key = self.endpoint.key.reveal()
         headers = {"authorization": f"Bearer {key}"} if key else {}
@@ -359,31 +367,3 @@ def _cost(reported: float | JsonObject | None, endpoint: Endpoint) -> float | No
         log.warning("%s reported a cost of %s, which is ignored", endpoint.title, reported)
         return None
     return reported
-
-
-def _to_json(message: Message) -> JsonObject:
-    if message.role == "tool":
-        return {
-            "role": "tool",
-            "tool_call_id": message.tool_call_id or "",
-            "content": message.content or "",
-        }
-    encoded: JsonObject = {"role": message.role}
-    encoded["content"] = list(parts_of(message)) if message.parts else message.content
-    if message.tool_calls:
-        encoded["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": valid_name(call), "arguments": arguments_json(call)},
-            }
-            for call in message.tool_calls
-        ]
-    details = [
-        each for each in message.reasoning_details if each.get("type") not in _ANTHROPIC_REASONING
-    ]
-    if details:
-        encoded["reasoning_details"] = details
-    elif message.reasoning and message.tool_calls:  # some models resume their reasoning from it
-        encoded["reasoning_content"] = message.reasoning
-    return encoded

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 import trio
 
-from hermes.agents.providers.base import Completion, Delta, Endpoint, Provider
+from hermes.agents.providers.base import Completion, Delta, Endpoint, FileBody, Provider
 from hermes.errors import TurnClosed
 from hermes.events import ReasoningDelta, TextDelta
 from hermes.messages import Message
@@ -79,7 +79,9 @@ class RedactingProvider:
         """Return a request body."""
         return self.provider.body(history, new, suffix)
 
-    async def complete(self, body: bytes, on_delta: Callable[[Delta], None]) -> Completion:
+    async def complete(
+        self, body: bytes | FileBody, on_delta: Callable[[Delta], None]
+    ) -> Completion:
         """Send a request and return the redacted answer (see `Provider.complete`)."""
         deltas = _RedactedDeltas(on_delta, self.redact.own)
         try:

@@ -7,7 +7,8 @@ import math
 import re
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import NoReturn
 from urllib.parse import urlsplit
 
@@ -19,11 +20,13 @@ import trio
 from hermes.agents.providers.base import (
     AuthenticationFailed,
     Endpoint,
+    FileBody,
     OutOfQuota,
     ProviderError,
     RequestRejected,
     Unavailable,
 )
+from hermes.agents.providers.file_body import open_body
 from hermes.agents.providers.stream_events import JSON_ERRORS
 from hermes.background import cancel
 from hermes.errors import ContextOverflow, HermesError
@@ -42,6 +45,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _WITHOUT_TEXT = (b"", b"id", b"retry")
 """Names of fields that contain nothing of an answer. A comment has an empty name."""
 _NUMBER = re.compile(r"\[Errno -?\d+\] ")
+_BASE64 = re.compile(r"[A-Za-z0-9+/]{100,}={0,2}")
+"""The content of an attachment, which some servers repeat in their errors."""
 _TEMPORARY = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
@@ -49,7 +54,7 @@ async def post(
     client: httpx2.AsyncClient,
     endpoint: Endpoint,
     path: str,
-    body: bytes,
+    body: bytes | FileBody,
     headers: Mapping[str, str],
     on_event: Callable[[bytes], None],
 ) -> None:
@@ -67,8 +72,10 @@ async def post(
     _check_headers(endpoint, all_headers)
     try:
         with trio.fail_after(endpoint.call_timeout):
-            async with client.stream(
-                "POST", url, content=body, headers=all_headers, timeout=timeout
+            async with (
+                client.stream("POST", url, content=body, headers=all_headers, timeout=timeout)
+                if isinstance(body, bytes)
+                else _stream_files(client, url, body, all_headers, timeout)
             ) as response:
                 if not response.is_success:
                     text = (await _read_start(response, MAX_ERROR_BODY)).decode(errors="replace")
@@ -89,6 +96,28 @@ async def post(
     except (httpx2.TransportError, httpx2.DecodingError) as error:
         why = endpoint.redact(_reason(error, url))
         raise Unavailable(f"the connection to {endpoint.title} failed: {why}") from None
+
+
+@asynccontextmanager
+async def _stream_files(
+    client: httpx2.AsyncClient,
+    url: str,
+    body: FileBody,
+    headers: Mapping[str, str],
+    limits: httpx2.Timeout,
+) -> AsyncIterator[httpx2.Response]:
+    """Send a request with files, in pieces and with its exact length; yield the response."""
+    stream = await open_body(body)
+    request = client.build_request(
+        "POST", url, headers={**headers, "content-length": str(stream.size)}, timeout=limits
+    )
+    # The client would wrap it in an async generator, and leave that open if sending fails.
+    request.stream = stream
+    response = await client.send(request, stream=True)
+    try:
+        yield response
+    finally:
+        await response.aclose()
 
 
 def _reason(error: Exception, url: str) -> str:
@@ -245,7 +274,7 @@ def response_error(
 ) -> ProviderError | ContextOverflow:
     """Return the exception for an error response, with a message of one sentence."""
     # Redact first: a key that is cut, or whose line breaks are spaces, would not be recognised.
-    given = one_line(endpoint.redact(_error_message(text)))[:MAX_REASON]
+    given = one_line(_BASE64.sub("…", endpoint.redact(_error_message(text))))[:MAX_REASON]
     reason = given or "no reason given"
     name = endpoint.title
     if _is_quota_error(status, reason.lower()):

@@ -15,6 +15,7 @@ from hermes.messages import Inbound, JsonObject, Message, StoredFile, file_id_of
 from hermes.sanitize import one_line, scrub
 from hermes.store.files.blobs import StagedFile
 from hermes.store.transaction import Transaction
+from hermes.transcript.attachments import check_part
 from hermes.transcript.validate import check_depth
 
 MAX_NAME = 200
@@ -223,6 +224,8 @@ def resolve(tx: Transaction, inbound: Inbound) -> Inbound:
     too many.
     """
     check_depth(inbound.parts)
+    for part in inbound.parts or ():
+        check_part(part)
     ids = file_ids(inbound.parts)
     if not ids:
         return inbound

@@ -30,6 +30,7 @@ from hermes.messages import (
     Source,
     StoredMessage,
     TurnCommit,
+    file_ids,
 )
 from hermes.store.attachments import rows as attachments
 from hermes.store.conversations import (
@@ -287,16 +288,25 @@ def create_session(tx: Transaction, session_id: str, session_key: str, source: S
 
 
 def post(
-    tx: Transaction, session_key: str, text: str, source: Source, replies: Sequence[Outbound] = ()
+    tx: Transaction,
+    session_key: str,
+    text: str,
+    source: Source,
+    replies: Sequence[Outbound] = (),
+    parts: Sequence[JsonObject] = (),
 ) -> Posted:
-    """Append a text of the assistant to the current session, and enqueue its delivery.
+    """Append a message of the assistant to the current session, and enqueue its delivery.
 
-    A session that has no row yet gets one, with this source.
+    A session that has no row yet gets one, with this source. Raises `UnknownFile` if the
+    conversation cannot read a file that `parts` names.
     """
+    for file_id in file_ids(parts):
+        attachments.get_file(tx, file_id, session_key=session_key)
     route, before, _ = open_route(tx, routes.require_key(session_key))
     if sessions.number(tx, route.session_id) is None:
         create_session(tx, route.session_id, session_key, source)
-    head, [row] = messages.append_rows(tx, route.session_id, [Message("assistant", text)])
+    message = Message("assistant", text or None, parts=tuple(parts) or None)
+    head, [row] = messages.append_rows(tx, route.session_id, [message])
     addressed = [inbox.addressed(reply, route.session_id) for reply in replies]
     outbox.enqueue(tx, session_key, 0, addressed)
     return Posted(row, before, head, route.epoch, titles.apply_pending_title(tx, session_key))

@@ -212,14 +212,15 @@ async def stage_chunks(
 ) -> StagedFile:
     """Write an attachment that arrives in chunks, or from an open file; each chunk in a thread.
 
-    Reading an open file may block for any time, for example a pipe: that is abandoned if the caller
-    is cancelled. Raises `AttachmentRefused` if it cannot be read, is empty, or is too large.
+    Reading a pipe may block for any time: that is abandoned if the caller is cancelled. Any other
+    file is not touched after that. Raises `AttachmentRefused` if it cannot be read, is empty, or is
+    too large.
     """
     writer = await run(lambda: BlobWriter(folder, limit, attachment.size))
     try:
         if attachment.file is not None:
             read = functools.partial(_read, attachment.file.read)
-            while chunk := await run(read, may_abandon=True):
+            while chunk := await run(read, may_abandon=_may_block(attachment.file)):
                 await run(functools.partial(writer.write, chunk))
         elif attachment.chunks is not None:
             await _write_chunks(writer, attachment.chunks, run)
@@ -270,6 +271,14 @@ def stage(folder: BlobFolder, attachment: Attachment, limit: int) -> StagedFile:
         except BaseException:
             writer.discard()
             raise
+
+
+def _may_block(file: BinaryIO) -> bool:
+    """Return whether reading may take any time: a pipe, a socket or a terminal."""
+    try:
+        return not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except (AttributeError, OSError, ValueError):  # it is foreign code, and may have no descriptor
+        return False
 
 
 def _read(read: Callable[[int], bytes]) -> bytes:

@@ -7,6 +7,7 @@ from textwrap import dedent
 import pytest
 
 from hermes.messages import Source
+from hermes.run.model_agents import named_endpoint
 from hermes.settings import SettingsError, load
 from hermes.settings.agents import agent_for, agent_tables, find_agent
 
@@ -112,3 +113,34 @@ def test_agents_that_cannot_work_are_refused(text, key, words):
 def test_named_agents_need_a_default_one_with_a_model():
     with pytest.raises(SettingsError, match=r"agents: has no effect without a model"):
         load("[agents.x]\nkind = 'openai'\nmodel = 'm'")
+
+
+def test_what_a_model_takes_is_not_taken_over_by_another_endpoint():
+    text = TEXT.replace("model = 'big'\n", "model = 'big'\nattachments = ['image', 'audio']\n", 1)
+    tables = agent_tables(load(text))
+    taken = {name: table.attachments for name, table in tables.items()}
+    both = ["image", "audio"]
+    assert taken == {"default": both, "coder": both, "local": None, "claude": None}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "message"),
+    [
+        ("['video']", "expected one of 'image', 'file', 'audio', 'url'"),
+        ("['image', 'audio']", "kind = 'anthropic' takes no audio; remove 'audio'"),
+    ],
+)
+def test_what_a_model_takes_is_checked(kinds, message):
+    text = (
+        f"\n[agents.deep]\nkind = 'anthropic'\nmodel = 'm'\nkey = 'env:K'\nattachments = {kinds}\n"
+    )
+    [(key, found)] = problems(text)
+    assert key.startswith("agents.deep.attachments")
+    assert message in found
+
+
+def test_an_endpoint_takes_what_its_table_says():
+    settings = load("[agent]\nkind = 'openai'\nmodel = 'm'\nattachments = ['audio']\n")
+    assert named_endpoint(settings, "default", settings.agent).attachments == ("audio",)
+    settings = load("[agent]\nkind = 'openai'\nmodel = 'm'\n")
+    assert named_endpoint(settings, "default", settings.agent).attachments is None

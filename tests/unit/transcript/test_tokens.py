@@ -76,3 +76,52 @@ def test_other_json_counts_with_everything_in_it():
 def test_estimates_add_up_except_for_rounding(left, right):
     apart = estimate_tokens(left) + estimate_tokens(right)
     assert apart - 1 <= estimate_tokens(left + right) <= apart
+
+
+def stored(media_type, size=1_000, **fields):
+    return {"type": "file", "file": "file_1", "media_type": media_type, "size": size, **fields}
+
+
+@pytest.mark.parametrize(
+    ("sides", "tokens"),
+    [
+        ((1, 1), 85 + 170),
+        ((200, 200), 85 + 170),
+        ((1000, 1000), 1_334),  # 765 by tiles
+        ((1568, 1568), 1_600),
+        ((8000, 8000), 1_600),
+        ((10_000_000, 1), 85 + 170 * 4),
+        ((1, 10_000_000), 85 + 170 * 4),
+        ((3000, 900), 85 + 170 * 8),
+        ((None, None), 1_600),
+        ((0, 5), 1_600),
+        (("wide", 5), 1_600),
+    ],
+)
+def test_images_count_by_their_dimensions(sides, tokens):
+    width, height = sides
+    assert parts(stored("image/png", 10**9, width=width, height=height)) == tokens
+
+
+@pytest.mark.parametrize(
+    ("media_type", "size", "tokens"),
+    [
+        ("application/pdf", 10, 2_000),
+        ("application/pdf", 100_000, 4_000),
+        ("application/pdf", 10**9, 40_000),
+        ("audio/mpeg", 10, 100),
+        ("audio/wav", 1_600_000, 1_000),
+        ("audio/wav", 10**9, 20_000),
+        ("text/plain", 100_001, 25_001),
+        ("text/plain", 200_001, 16),  # a note
+        ("application/zip", 10**9, 15),
+        ("application/pdf", "large", 2_000),
+    ],
+)
+def test_files_count_by_their_size_within_bounds(media_type, size, tokens):
+    assert parts(stored(media_type, size)) == tokens
+
+
+def test_a_transcript_counts_as_text_and_a_remote_image_as_a_large_one():
+    assert parts(stored("audio/wav", 10**9, text="word" * 100)) == 100
+    assert parts({"type": "image", "url": "https://example.org/" + "a" * 10_000}) == 1_600

@@ -1,0 +1,129 @@
+"""Request bodies with files, which are read and encoded in pieces while the body is sent."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from typing import Final, TypeAlias, TypeVar
+
+import attrs
+import httpx2
+import msgspec
+
+from hermes.agents.providers.base import SLOT_FIELDS, FileBody, Unavailable, decode_header
+from hermes.errors import HermesError, UnknownFile
+from hermes.protocols import FileReader
+
+R = TypeVar("R")
+
+CHUNK: Final = 3 * 2**17
+"""How many bytes of a file are read at once: a multiple of 3, so that base64 needs no padding."""
+_encode = msgspec.json.Encoder().encode
+
+
+async def open_body(body: FileBody) -> BodyStream:
+    """Open the files of a body. A file that does not exist any more is replaced by a note."""
+    pieces, segments = body.pieces, list[_Segment]()
+    for start in range(0, len(pieces) - 1, SLOT_FIELDS + 1):
+        json, header, before, after, note = pieces[start : start + SLOT_FIELDS + 1]
+        file_id, encoding, _ = decode_header(header)
+        try:
+            reader = await _readable(body.open_file(file_id))
+            content = await (_text(reader) if encoding == "text" else _base64(reader))
+        except UnknownFile:
+            segments.append(_Bytes(json + note))
+        else:
+            segments += [_Bytes(json + before), content, _Bytes(after)]
+    return BodyStream([*segments, _Bytes(pieces[-1])])
+
+
+@attrs.frozen
+class _Bytes:
+    """A piece of a body that is in memory."""
+
+    content: bytes = attrs.field(repr=False)
+
+    @property
+    def size(self) -> int:
+        return len(self.content)
+
+    @property
+    def chunks(self) -> int:
+        return 1 if self.content else 0
+
+    async def read(self, index: int) -> bytes:
+        return self.content
+
+
+@attrs.frozen
+class _Base64:
+    """A file as base64."""
+
+    reader: FileReader
+
+    @property
+    def size(self) -> int:
+        return -(-self.reader.file.size // 3) * 4
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.reader.file.size // CHUNK)
+
+    async def read(self, index: int) -> bytes:
+        wanted = min(CHUNK, self.reader.file.size - index * CHUNK)
+        return base64.b64encode(await _read(self.reader, index * CHUNK, wanted))
+
+
+_Segment: TypeAlias = _Bytes | _Base64
+
+
+class BodyStream(httpx2.AsyncByteStream):
+    """Sends a body once. It is no async generator: a request that fails would leave it open."""
+
+    def __init__(self, segments: Sequence[_Segment]) -> None:
+        self.size: int = sum(each.size for each in segments)
+        """The length of the body in bytes."""
+        self._order: Iterator[tuple[_Segment, int]] = (
+            (segment, index) for segment in segments for index in range(segment.chunks)
+        )
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        for segment, index in self._order:
+            try:
+                return await segment.read(index)
+            except UnknownFile as error:  # another attempt sends a note instead
+                raise Unavailable(f"an attached file cannot be read: {error}") from error
+        raise StopAsyncIteration
+
+
+async def _text(reader: FileReader) -> _Bytes:
+    """Return a text file as the inside of a JSON string."""
+    content = await _read(reader, 0, reader.file.size)
+    return _Bytes(_encode(content.decode("utf-8-sig", "replace"))[1:-1])
+
+
+async def _base64(reader: FileReader) -> _Base64:
+    """Return a file as base64, after a look whether it is there."""
+    await _read(reader, 0, min(1, reader.file.size))
+    return _Base64(reader)
+
+
+async def _read(reader: FileReader, offset: int, size: int) -> bytes:
+    """Return a piece of a file. Raises `Unavailable` if it cannot be read now."""
+    content = await _readable(reader.read(offset, size))
+    if len(content) != size:
+        raise Unavailable("an attached file cannot be read: it is shorter than it was")
+    return content
+
+
+async def _readable(result: Awaitable[R]) -> R:
+    """Await what the store returns. Raises `Unavailable` if it fails, except for `UnknownFile`."""
+    try:
+        return await result
+    except UnknownFile:
+        raise
+    except (HermesError, OSError) as error:
+        raise Unavailable(f"an attached file cannot be read: {error}") from error

@@ -1,0 +1,303 @@
+"""Attachments on their way to the loopback models, over real sockets."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import re
+import tracemalloc
+
+import httpx2
+import msgspec
+import pytest
+
+from hermes import Attachment
+from hermes.agents.chat import ChatAgent
+from hermes.agents.compressor import ModelCompressor
+from hermes.agents.providers.anthropic_messages import AnthropicMessages
+from hermes.agents.providers.base import Endpoint, with_files
+from hermes.agents.providers.openai_chat import OpenAIChat
+from hermes.agents.providers.retries import Retries
+from hermes.agents.titler import ModelTitler
+from hermes.config import CompressionConfig, Config
+from hermes.errors import ContextOverflow
+from hermes.messages import Message, ToolCall
+from hermes.protocols import SummaryRequest, TitleRequest
+from hermes.store import SessionStore
+from hermes.testing import CutOff, DeterministicCompressor, Disconnect, HangUp, Refuse, open_model
+from tests.support.model_files import PDF, Files, digest, png
+
+ALL = ("image", "file", "audio", "url")
+QUICK = Retries(max_attempts=3, first_delay=0.0)
+BREAKPOINT = re.compile(rb',"cache_control":\{"type":"ephemeral"\}')
+LARGE = png(padding=bytes(range(256)) * 5_000)
+PNG = png()
+
+
+@pytest.fixture
+def workers():
+    """Threads: virtual time does not work with real sockets."""
+    return "threads"
+
+
+@pytest.fixture(params=[OpenAIChat, AnthropicMessages])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+async def client():
+    async with httpx2.AsyncClient() as opened:
+        yield opened
+
+
+@pytest.fixture
+def provider(kind, client):
+    def make(model, **options):
+        url = model.openai_url if kind is OpenAIChat else model.anthropic_url
+        kinds = ALL if kind is OpenAIChat else ALL[:2]
+        options = {"base_url": url, "model": "m", "attachments": kinds, **options}
+        return kind(client, Endpoint(**options), "Be nice.")
+
+    return make
+
+
+@pytest.fixture
+def chat(start, provider):
+    """Open a runtime whose agents use a model: `async with chat(model) as runtime`."""
+
+    def opened(model, **options):
+        made = provider(model)
+        return start(build_agent=lambda _: ChatAgent(made, retries=QUICK), **options)
+
+    return opened
+
+
+async def complete(made, messages, files):
+    """Send messages with files to a model, and return the text of the answer."""
+    body = made.body(b"", made.encode(messages), ())
+    completion = await made.complete(with_files(body, files.open_file), lambda _: None)
+    return completion.message.content
+
+
+def prompts(model):
+    """The messages of each request as bytes, without breakpoints and the closing brackets."""
+    for request in model.requests:
+        body = BREAKPOINT.sub(b"", request.body)
+        yield body[body.index(b'"messages":[') :].removesuffix(b"]}")
+
+
+# A conversation
+
+
+async def test_a_model_sees_the_files_of_a_conversation_in_every_turn(chat):
+    async with open_model() as model, chat(model) as runtime:
+        image = Attachment(data=LARGE, name="a.png")
+        reply = await runtime.ask("k", "what is it?", attachments=[image])
+        assert reply.text == f"echo: what is it? [image/png {len(LARGE)}]"
+        reply = await runtime.ask("k", "and this?", attachments=[Attachment(data=PDF)])
+    files = [[(file.media_type, file.sha256) for file in each.files] for each in model.requests]
+    seen = [("image/png", digest(LARGE)), ("application/pdf", digest(PDF))]
+    assert files == [seen[:1], seen]
+    assert max(len(request.body) for request in model.requests) < 10_000
+
+
+async def test_prompts_only_grow_with_attachments_in_the_history(chat, world, path):
+    """Also after a restart, and after another conversation's file was deleted."""
+    async with open_model() as model:
+        async with chat(model) as runtime:
+            await runtime.ask("other", "hi", attachments=[Attachment(data=PNG + b"!")])
+            model.requests.clear()
+            for number in range(3):
+                files = [Attachment(data=LARGE, name=f"{number}.png"), Attachment(data=b"a b c")]
+                await runtime.ask("k", f"look {number}", attachments=files)
+                await runtime.ask("k", "well")
+        async with chat(model) as runtime:
+            await runtime.ask("k", "once more", attachments=[Attachment(data=PDF, name="b.pdf")])
+            [session] = [each async for each in _sessions(runtime, "other")]
+            await runtime.admin.delete(session)
+        world.pass_time(7_200)
+        with SessionStore(path, clock=world.clock) as store:
+            assert store.sweep_files() == 1
+        async with chat(model) as runtime:
+            await runtime.ask("k", "", attachments=[Attachment(data=PNG)])
+            await runtime.ask("k", "end")
+    sent = list(prompts(model))
+    assert len(sent) == 9
+    for earlier, later in itertools.pairwise(sent):
+        assert later.startswith(earlier)
+
+
+async def _sessions(runtime, key):
+    yield (await runtime.conversation(key).status()).session_id
+
+
+@pytest.mark.parametrize(
+    "fault", [HangUp(), Disconnect(1), CutOff(1), Refuse("server_error")], ids=repr
+)
+async def test_another_attempt_sends_the_files_again(chat, fault):
+    async with open_model(["seen"], [fault, fault]) as model, chat(model) as runtime:
+        reply = await runtime.ask("k", "look", attachments=[Attachment(data=LARGE)])
+    assert reply.text.endswith("seen")
+    assert len(model.requests) == 3
+    assert model.requests[2].files[0].sha256 == digest(LARGE)
+    assert len({request.headers["content-length"] for request in model.requests}) == 1
+
+
+async def test_memory_stays_flat_with_a_large_file(chat, kind, tmp_path):
+    size = 50_000_000 if kind is OpenAIChat else 23_000_000
+    large = tmp_path / "large.pdf"
+    with large.open("wb") as file:
+        file.write(PDF)
+        file.truncate(size)
+    async with open_model() as model, chat(model) as runtime:
+        await runtime.ask("k", "warm up")
+        tracemalloc.start()
+        try:
+            reply = await runtime.ask("k", "read", attachments=[Attachment(path=large)])
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert reply.text == f"echo: read [application/pdf {size}]"
+    assert peak < 10_000_000
+
+
+# Everything that the providers reject
+
+
+async def test_all_files_are_accepted_where_they_are_sent(provider, kind):
+    files = Files()
+    image = files.add(LARGE, "image/png", "a.png")
+    parts = (image, files.add(PDF, "application/pdf", "b.pdf"), files.add(b"c", "text/plain", "c"))
+    call = Message("assistant", "look", parts=(image,), tool_calls=(ToolCall("c1", "look"),))
+    result = Message("tool", "saw", tool_call_id="c1", parts=parts)
+    rows = [Message("user", "hi", parts=parts), call, result]
+    async with open_model(["good"]) as model:
+        assert await complete(provider(model), rows, files) == "good"
+        [request] = model.requests
+    types = ["image/png", "application/pdf"] + ["text/plain"] * (kind is AnthropicMessages)
+    assert [file.media_type for file in request.files] == types * 2
+    assert request.files[1].name == "b.pdf"
+
+
+DATA = base64.b64encode(PNG).decode()
+
+
+def image(data=DATA, media_type="image/png"):
+    return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{data}"}}
+
+
+def pdf(data, **fields):
+    file = {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{data}", **fields}
+    return {"type": "file", "file": file}
+
+
+def block(data=DATA, media_type="image/png", kind="image"):
+    source = {"type": "base64", "media_type": media_type, "data": data}
+    return {"type": kind, "source": source}
+
+
+LONG = base64.b64encode(LARGE).decode()
+REJECTED = [
+    ("openai", "user", image(DATA[:-1] + "*"), "base64"),
+    ("openai", "user", image(LONG[:9000] + "*" + LONG[9001:]), "base64"),
+    ("openai", "user", image(LONG[:-1]), "base64"),
+    ("openai", "user", image(LONG[:8192] + "====" + LONG[8192:]), "base64"),
+    ("openai", "user", image(media_type="image/tiff"), "unsupported image"),
+    ("openai", "user", image(media_type="image/jpeg"), "another type"),
+    ("openai", "user", image(""), "empty"),
+    ("openai", "user", {"type": "image_url", "image_url": {"url": "file:///a"}}, "data URL"),
+    ("openai", "user", pdf(DATA), "another type"),
+    ("openai", "user", pdf(DATA, filename=""), "filename"),
+    ("openai", "user", pdf(DATA, file_data=f"data:text/plain;base64,{DATA}"), "application/pdf"),
+    ("openai", "user", {"type": "input_audio", "input_audio": {"data": DATA, "format": "ogg"}},
+     "format"),
+    ("openai", "user", {"type": "image", "file": "file_1"}, "Invalid value"),
+    ("openai", "assistant", image(), "Invalid value"),
+    ("openai", "tool", image(), "Invalid value"),
+    ("openai", "system", image(), "Invalid value"),
+    ("anthropic", "user", block(DATA[:-1] + "*"), "base64"),
+    ("anthropic", "user", block(LONG[:-1]), "base64"),
+    ("anthropic", "user", block(media_type="image/tiff"), "media_type"),
+    ("anthropic", "user", block(media_type="image/gif"), "another type"),
+    ("anthropic", "user", block(kind="document"), "PDF or plain text"),
+    ("anthropic", "user", {"type": "image", "url": "https://a/b"}, "media_type"),
+    ("anthropic", "user", image(), "does not match"),
+    ("anthropic", "assistant", block(), "does not match"),
+    ("anthropic", "tool", block(), "does not match"),
+    ("anthropic", "user", block("A" * (5 * 2**20 + 4)), "another type"),
+    ("anthropic", "user", block(base64.b64encode(png(padding=bytes(4_000_000))).decode()),
+     "exceeds 5 MB"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dialect", "role", "part", "reason"), REJECTED)
+async def test_the_loopback_models_reject_what_real_ones_do(client, dialect, role, part, reason):
+    messages = [{"role": role, "content": [{"type": "text", "text": "a"}, part]}]
+    request = {"model": "m", "max_tokens": 5, "messages": messages}
+    async with open_model() as model:
+        path = "chat/completions" if dialect == "openai" else "messages"
+        content = msgspec.json.encode(request)
+        response = await client.post(f"{model.openai_url}/{path}", content=content)
+    assert response.status_code == 400
+    assert reason in response.json()["error"]["message"]
+
+
+async def test_a_request_that_is_too_large_is_an_overflow(client):
+    """Then the conversation is compressed, and older files are replaced by references."""
+    files = Files()
+    parts = tuple(files.add(PDF + bytes(13_000_000), "application/pdf") for _ in range(2))
+    async with open_model() as model:
+        endpoint = Endpoint(base_url=model.anthropic_url, model="m")
+        made = AnthropicMessages(client, endpoint)
+        with pytest.raises(ContextOverflow):
+            await complete(made, [Message("user", "hi", parts=parts)], files)
+
+
+# Summaries and titles
+
+
+async def test_summaries_and_titles_get_descriptions(provider):
+    files = Files()
+    part = files.add(LARGE, "image/png", "cat.png")
+    rows = [
+        Message("user", "look", parts=(part,)),
+        Message("user", None, parts=(part,)),
+        Message("tool", "saw", tool_name="eye", tool_call_id="c", parts=(part,)),
+    ]
+    async with open_model(["a title", "a summary"]) as model:
+        made = provider(model)
+        asked = TitleRequest(session_id="s", messages=rows, spent=None)
+        await ModelTitler(provider=made).title(asked)
+        asked = SummaryRequest(
+            session_id="s", messages=rows, previous=None, focus=None, max_tokens=500
+        )
+        await ModelCompressor(provider=made).summarize(asked)
+    title, summary = model.requests
+    assert title.text.count("[image cat.png, 1.28 MB]") == 3
+    assert summary.text.count(f"[image cat.png, 1.28 MB: {part['file']}]") == 3
+    for request in (title, summary):
+        assert not request.files
+        assert '"type"' not in request.text
+
+
+async def test_after_a_compression_older_files_are_references(chat, path):
+    limits = CompressionConfig(window=60_000, tail_share=0.05, protect_first=0)
+    options = {"config": Config(compression=limits), "compressor": DeterministicCompressor()}
+    async with open_model() as model, chat(model, **options) as runtime:
+        conversation = runtime.conversation("k")
+        for number in range(8):
+            name = f"{number}.png"
+            files = [Attachment(data=png(padding=name.encode()), name=name)]
+            await runtime.ask("k", f"look {number} " + "word " * 200, attachments=files)
+        assert (await conversation.compress()).changed
+        rows = await conversation.history()
+        await runtime.ask("k", "and now?")
+        kept = [part["name"] for row in rows for part in row.parts or ()]
+        references = re.findall(r"\[image (\d\.png), \d+ bytes: (file_\w{32})\]", rows[0].content)
+        assert [name for name, _ in references] + kept == [f"{n}.png" for n in range(8)]
+        assert len(model.requests[-1].files) == len(kept)
+    with SessionStore(path) as store:
+        for name, file_id in references:
+            content = store.read_file(file_id, session_key="k")
+            assert content == png(padding=name.encode())
