@@ -21,7 +21,7 @@ from hermes.config import data_path
 from hermes.errors import AmbiguousTitle, BadImport, HermesError, StoreRefused
 from hermes.sanitize import sanitize
 from hermes.standard_output import run_command
-from hermes.store.cli import check, commands, prune, show
+from hermes.store.cli import check, commands, files, prune, show
 from hermes.store.cli.output import RichMissing, require_rich
 
 Run: TypeAlias = Callable[[argparse.Namespace], int]
@@ -190,6 +190,12 @@ def _add_show_commands(command: Add) -> None:
         "--all", action="store_true", help="include the sessions before compression"
     )
     parser.add_argument("--rewound", action="store_true", help="include messages that were rewound")
+
+    parser = command("file", files.file, "save an attached file")
+    parser.add_argument("file", metavar="ID", help="the id of the file, as show prints it")
+    parser.add_argument(
+        "--to", type=Path, required=True, metavar="PATH", help="a new file, or a folder"
+    )
 
     parser = command("search", show.search, "search messages")
     parser.add_argument("words", nargs="+", help='words, "a phrase", AND, OR, NOT, prefix*')

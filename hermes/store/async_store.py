@@ -15,14 +15,14 @@ import trio
 
 from hermes.background import cancel, open_background, protected, start_soon
 from hermes.config import MAX_WAL_BYTES, AttachmentLimits
-from hermes.errors import HermesError, StoreBusy, StoreFailed, UnknownFile
+from hermes.errors import HermesError, StoreBusy, StoreFailed
 from hermes.messages import Attachment, Hooks, Imported, StoredFile
 from hermes.store import connection
 from hermes.store.actor import SWEEP_INTERVAL, Connections, StoreActor
 from hermes.store.attachments import rows as attachments, sweep
 from hermes.store.chunked import Chunked
 from hermes.store.conversations.search import unindexed
-from hermes.store.files import blobs, file_lock
+from hermes.store.files import blob_reading, blobs, file_lock
 from hermes.store.files.guard import FileGuard
 from hermes.store.files.runtime_lock import RuntimeLock
 from hermes.store.group_commit import read
@@ -182,13 +182,13 @@ class BlobReader:
     async def read(self, offset: int = 0, size: int | None = None) -> bytes:
         """Return bytes from an offset; without a size, all that follow.
 
-        Raises `UnknownFile` if the file was deleted, `ValueError` for a negative offset or size.
+        Raises `UnknownFile` if the file was deleted, `StoreError` if its content cannot be read,
+        and `ValueError` for a negative offset or size.
         """
         count = self.file.size if size is None else size
-        try:
-            return await self._run(lambda: self._read(offset, count))
-        except FileNotFoundError:
-            raise UnknownFile(f"the file {self.file.id} was deleted") from None
+        with blob_reading.reading(self.file.id):
+            data = await self._run(lambda: self._read(offset, count))
+        return blob_reading.require_data(self.file, offset, count, data)
 
 
 @protected

@@ -13,13 +13,13 @@ from typing import Final, Self, TypeVar
 
 import apsw
 
-from hermes.errors import ActorStopped, UnknownFile
+from hermes.errors import ActorStopped
 from hermes.messages import Attachment, Imported, StoredFile
 from hermes.store import connection, word_forms
 from hermes.store.attachments import rows as attachments, sweep
 from hermes.store.chunked import Chunked
 from hermes.store.conversations.search import unindexed
-from hermes.store.files import blobs, file_lock
+from hermes.store.files import blob_reading, blobs, file_lock
 from hermes.store.group_commit import commit_one, read, run_outside
 from hermes.store.maintenance import backups, imports, transfer
 from hermes.store.transaction import Clock, Work
@@ -155,13 +155,14 @@ class SessionStore(StoreVerbs):
     ) -> bytes:
         """Return bytes of a file of this conversation; without a size, all after the offset.
 
-        Raises `UnknownFile`, and `ValueError` for a negative offset or size.
+        Raises `UnknownFile`, `StoreError` if its content cannot be read, and `ValueError` for a
+        negative offset or size.
         """
         file, digest = self.get_file(file_id, session_key=session_key)
-        try:
-            return self._db.blobs.read(digest, offset, file.size if size is None else size)
-        except FileNotFoundError:
-            raise UnknownFile(f"the file {file_id} was deleted") from None
+        count = file.size if size is None else size
+        with blob_reading.reading(file_id):
+            data = self._db.blobs.read(digest, offset, count)
+        return blob_reading.require_data(file, offset, count, data)
 
     def export_lines(self, *session_ids: str) -> Iterator[str]:
         """Yield the lines of an export, with attached files, for `import_sessions`.

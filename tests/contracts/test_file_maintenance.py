@@ -11,12 +11,12 @@ import shutil
 
 import pytest
 
-from hermes.errors import UnknownFile
+from hermes.errors import StoreError, UnknownFile
 from hermes.messages import Attachment, Inbound, Message, Outbound, Source, TurnCommit
 from hermes.store import SessionStore
 from hermes.store.attachments import sweep
 from hermes.store.files.blobs import BlobFolder
-from tests.support.stores import KINDS, open_kind
+from tests.support.stores import KINDS, AwaitedStore, open_kind
 
 KEY = "agent:main:telegram:dm:1"
 HOUR, DAY = 3600.0, 86_400.0
@@ -303,9 +303,7 @@ def test_content_that_cannot_be_read_is_a_problem(store, blob, sql):
     blob.parent.rmdir()
     blob.parent.write_bytes(b"a file instead of a folder")
     [problem] = store.integrity_check(full=True)
-    assert problem == (
-        f"the content of {only_file(sql)} cannot be read: {blob}: Not a directory"
-    )
+    assert problem == (f"the content of {only_file(sql)} cannot be read: {blob}: Not a directory")
 
 
 def test_a_removed_folder_is_one_problem(store, blob, path):
@@ -382,3 +380,67 @@ def test_content_that_nothing_names_is_no_problem_but_counted(store, world, blob
     assert store.snapshot(sweep.unused) == ("", 1, 6)
     assert store.sweep_files() == 1
     assert store.snapshot(sweep.unused) == ("", 0, 0)
+
+
+# A folder that is removed or cannot be used
+
+
+async def read(store, file):
+    """Read a file from any kind of store."""
+    if isinstance(store, AwaitedStore):
+        return await store.read_file(file.id, session_key=KEY)
+    return await (await store.open_file(file.id, session_key=KEY)).read()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_removed_folder_costs_its_files_and_nothing_else(kind, path, world):
+    async with open_kind(kind, path, clock=world.clock) as store:
+        lost = await store.put_file(Attachment(data=TEXT), session_key=KEY)
+        await store.accept(inbound(lost))
+        shutil.rmtree(f"{path}.blobs")
+        with pytest.raises(UnknownFile, match=f"the file {lost.id} was deleted"):
+            await read(store, lost)
+        world.pass_time(2 * HOUR)
+        assert await store.sweep_files() == 0
+        kept = await store.put_file(Attachment(data=b"new"), session_key=KEY)
+        assert await read(store, kept) == b"new"
+        await store.accept(inbound(kept, event="e2"))
+        again = await store.put_file(Attachment(data=TEXT), session_key=KEY)
+        assert await read(store, lost) == await read(store, again) == TEXT
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_folder_that_cannot_be_used_is_one_sentence(kind, path, world):
+    async with open_kind(kind, path, clock=world.clock) as store:
+        file = await store.put_file(Attachment(data=TEXT), session_key=KEY)
+        shutil.rmtree(f"{path}.blobs")
+        path.with_name(f"{path.name}.blobs").write_bytes(b"not a folder")
+        with pytest.raises(StoreError, match=f"{file.id} cannot be read: Not a directory"):
+            await read(store, file)
+        with pytest.raises(StoreError, match="the attachment could not be stored: "):
+            await store.put_file(Attachment(data=b"new"), session_key=KEY)
+        world.pass_time(2 * HOUR)
+        assert await store.sweep_files() == 0
+        await store.accept(inbound())
+        assert len(await store.open_inbox(KEY)) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_content_that_was_cut_is_not_read_as_empty(kind, path, world):
+    async with open_kind(kind, path, clock=world.clock) as store:
+        file = await store.put_file(Attachment(data=TEXT), session_key=KEY)
+        [blob] = BlobFolder(path).all_blobs()
+        blob.write_bytes(b"")
+        with pytest.raises(StoreError, match=f"{file.id} cannot be read: its content is damaged"):
+            await read(store, file)
+
+
+def test_a_sweep_goes_on_after_what_it_cannot_delete(store, world, path, caplog):
+    put(store)
+    folder = BlobFolder(path).path / "incoming" / "a folder"
+    folder.mkdir()
+    os.utime(folder, (0, 0))
+    world.pass_time(2 * HOUR)
+    assert store.sweep_files() == 1
+    [message] = caplog.messages
+    assert message.startswith(f"{folder} was not swept: ")

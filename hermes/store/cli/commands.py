@@ -6,12 +6,10 @@ All except `vacuum` and `migrate` may run while a runtime owns the file.
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -38,6 +36,7 @@ from hermes.store.cli.output import (
     escape_json,
     format_count,
     format_size,
+    new_file,
     print_json,
     progress_bar,
 )
@@ -72,8 +71,8 @@ def export(options: Namespace) -> int:
             _export(store, ids, sys.stdout.write)
             return 0 if ids else 1
         target = Path(options.output)
-        with _new_file(target) as file:
-            _export(store, ids, file.write)
+        with new_file(target) as file:
+            _export(store, ids, lambda text: file.write(text.encode()))
     written = target.stat().st_size
     if options.json:
         print_json({"sessions": len(ids), "file": str(target), "bytes": written})
@@ -90,29 +89,6 @@ def _export(store: SessionStore, ids: list[str], write: Callable[[str], object])
             write(escape_json(line) + "\n")
             done += not line.startswith(f'{{"format":"{file_transfer.FORMAT}"')
             update(done, len(ids))
-
-
-@contextmanager
-def _new_file(target: Path) -> Iterator[IO[str]]:
-    """Open a new file, readable by its owner only, that appears at the end of the block."""
-    if target.exists():
-        raise StoreRefused(f"{target} already exists; choose another file name")
-    if not target.parent.is_dir():
-        raise StoreRefused(f"the directory {target.parent} does not exist; create it first")
-    partial = target.with_name(f"{target.name}.partial")
-    partial.unlink(missing_ok=True)
-    try:
-        with open(partial, "x", encoding="utf-8", opener=_open_private) as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _open_private(name: str, flags: int) -> int:
-    return os.open(name, flags, 0o600)
 
 
 def backup(options: Namespace) -> int:
