@@ -241,6 +241,7 @@ class StoreVerbs:
     open_inbox: Final = reads(inbox.open_inbox)
     waiting_keys: Final = reads(inbox.waiting_keys)
     start_inbox: Final = writes(inbox.start_inbox)
+    store_transcripts: Final = writes(inbox.store_transcripts)
     restore_attempts: Final = writes(inbox.restore_attempts)
     park_inbox: Final = writes(inbox.park_inbox)
     withdraw: Final = writes(inbox.withdraw)
