@@ -2,7 +2,8 @@
 
 - `chat_agents` opens a `ChatAgents` factory for a model `Endpoint`; `tool` and `Toolbox` make tools
   of functions; `Spending`, `Price` and `Budgets` limit the cost; `Retries` configures retries.
-- `ModelCompressor` and `ModelTitler` write summaries and titles with a model.
+- `ModelCompressor` and `ModelTitler` write summaries and titles with a model; `open_transcriber`
+  opens a `ModelTranscriber` for voice messages.
 - `blocking_agent` and `asyncio_agent` run functions in threads and on asyncio.
 - `OfflineAgent` answers without a model.
 
@@ -45,6 +46,10 @@ if TYPE_CHECKING:
     from hermes.agents.tools.definitions import Tool as Tool, tool as tool
     from hermes.agents.tools.outputs import ToolOutcome as ToolOutcome, ToolOutput as ToolOutput
     from hermes.agents.tools.toolbox import Toolbox as Toolbox
+    from hermes.agents.transcriber import (
+        ModelTranscriber as ModelTranscriber,
+        open_transcriber as open_transcriber,
+    )
 
 # `import hermes.agents` does not load an HTTP client.
 _NAMES = {
@@ -59,6 +64,7 @@ _NAMES = {
     "remote_runtime": "LoopFile ThreadFile",
     "remote_turns": "LoopTurn ThreadTurn",
     "titler": "ModelTitler",
+    "transcriber": "ModelTranscriber open_transcriber",
     "tools.definitions": "Tool tool",
     "tools.outputs": "ToolOutcome ToolOutput",
     "tools.toolbox": "Toolbox",

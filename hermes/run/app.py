@@ -209,6 +209,7 @@ async def _run(
             agent_spec=agent.agent_spec,
             compressor=agent.compressor,
             titler=agent.titler,
+            transcriber=agent.transcriber,
             catalog=agent.catalog,
             config=settings.config(),
             adapters=adapters,
