@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         Secret as Secret,
     )
     from hermes.agents.providers.retries import Retries as Retries
+    from hermes.agents.remote_runtime import LoopFile as LoopFile, ThreadFile as ThreadFile
     from hermes.agents.remote_turns import LoopTurn as LoopTurn, ThreadTurn as ThreadTurn
     from hermes.agents.titler import ModelTitler as ModelTitler
     from hermes.agents.tools.definitions import Tool as Tool, tool as tool
@@ -60,6 +61,7 @@ _NAMES = {
     "offline": "OfflineAgent",
     "providers.base": "Endpoint FileBody Provider ProviderError Secret",
     "providers.retries": "Retries",
+    "remote_runtime": "LoopFile ThreadFile",
     "remote_turns": "LoopTurn ThreadTurn",
     "titler": "ModelTitler",
     "transcriber": "ModelTranscriber open_transcriber",

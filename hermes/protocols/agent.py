@@ -158,7 +158,7 @@ class Turn(Protocol):
 
     @property
     def text(self) -> str:
-        """The input as one text."""
+        """The input as one text, with a line such as `[image cat.png, 12 kB]` for each file."""
         ...
 
     @property

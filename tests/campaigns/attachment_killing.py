@@ -219,7 +219,7 @@ class Killer:
 
     @property
     def clock(self):
-        return Clock(wall=lambda: self.now)
+        return Clock(wall=lambda: self.now, steady=lambda: self.now)
 
     def run(self, calls, verb):
         """Run one process, and kill it at this call. Returns whether it ended by itself."""
