@@ -218,6 +218,19 @@ def test_chunks_are_asynchronous():
         Attachment(chunks=[b"x"])
 
 
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"path": 5}, "path must be a string or a path, not 5"),
+        ({"data": b"x", "name": b"a"}, "name must be a string, not b'a'"),
+        ({"data": b"x", "size": "1"}, "size must be a whole number, not '1'"),
+    ],
+)
+def test_fields_of_an_attachment_have_their_types(wrong, error):
+    with pytest.raises(TypeError, match=error):
+        Attachment(**wrong)
+
+
 @with_threads
 @pytest.mark.parametrize(
     "refused",
