@@ -100,9 +100,10 @@ class BlobFolder:
         """
         if offset < 0 or size < 0:
             raise ValueError(f"a file cannot be read from {offset:,} on, {size:,} bytes")
-        with open(self.path_of(digest), "rb", buffering=0) as file:
+        with open(self.path_of(digest), "rb") as file:  # buffered: it reads more than 2 GB, too
             rest = os.fstat(file.fileno()).st_size - offset
-            return os.pread(file.fileno(), min(size, rest), offset) if rest > 0 else b""
+            file.seek(offset)
+            return file.read(max(0, min(size, rest)))
 
     def _create(self, folder: Path) -> None:
         """Create a folder that only its owner can read, and flush its parent.
