@@ -79,18 +79,21 @@ class BlobFolder:
         return self.path / digest[:2] / digest
 
     def place(self, staged: StagedFile, now: float) -> None:
-        """Move a staged file to its place, unless the blob is there already; flush the folder.
+        """Move a staged file to its place, and flush the folder.
 
         Called in the transaction that stores its row, so that no sweep runs at the same time. A
-        sweep compares the time of the file with `now`. A blob that is there already may have been
-        left by a process that was killed before it flushed the folder.
+        sweep compares the time of the file with `now`. A blob that is there already is replaced: it
+        may be damaged. A transaction that is tried again has moved the file before.
         """
         with storing():
             target = self.path_of(staged.hash)
             self._create(target.parent)
-            if _size(target) != staged.size:
+            try:
                 os.utime(staged.path, (now, now))
                 os.rename(staged.path, target)
+            except FileNotFoundError:
+                if _size(target) != staged.size:
+                    raise
             _flush_folder(target.parent)
 
     def read(self, digest: str, offset: int, size: int) -> bytes:
