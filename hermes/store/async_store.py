@@ -162,10 +162,19 @@ class Store(StoreActor, StoreVerbs):
         folder = self._connections.writer.db.blobs
         return BlobReader(file, functools.partial(folder.read, digest), self._in_thread)
 
-    async def _in_thread(self, function: Callable[[], R], /, *, may_abandon: bool = False) -> R:
+    async def _in_thread(
+        self,
+        function: Callable[[], R],
+        /,
+        *,
+        may_abandon: bool = False,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> R:
         """Run a function in a thread, or at once if the store has none."""
         if self._threads:
-            return await trio.to_thread.run_sync(function, abandon_on_cancel=may_abandon)
+            return await trio.to_thread.run_sync(
+                function, abandon_on_cancel=may_abandon, limiter=limiter
+            )
         await trio.lowlevel.checkpoint()
         return function()
 

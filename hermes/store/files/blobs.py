@@ -42,10 +42,16 @@ class RunInThread(Protocol):
     """Runs a function in a thread, or at once in tests.
 
     Its caller cannot be cancelled before the function has returned, unless it may be abandoned.
+    With a `limiter`, its thread does not count for the limit of all others.
     """
 
     def __call__(
-        self, function: Callable[[], T], /, *, may_abandon: bool = False
+        self,
+        function: Callable[[], T],
+        /,
+        *,
+        may_abandon: bool = False,
+        limiter: trio.CapacityLimiter | None = None,
     ) -> Awaitable[T]: ...
 
 
@@ -223,8 +229,12 @@ async def stage_chunks(
     writer = await run(lambda: BlobWriter(folder, limit, attachment.size))
     try:
         if attachment.file is not None:
-            read = functools.partial(_read, attachment.file.read)
-            while chunk := await run(read, may_abandon=_may_block(attachment.file)):
+            read, leave = (
+                functools.partial(_read, attachment.file.read),
+                _may_block(attachment.file),
+            )
+            own = trio.CapacityLimiter(1)  # slow sources must not take the threads of other files
+            while chunk := await run(read, may_abandon=leave, limiter=own):
                 await run(functools.partial(writer.write, chunk))
         elif attachment.chunks is not None:
             await _write_chunks(writer, attachment.chunks, run)
